@@ -94,7 +94,7 @@ def main() -> None:
     limit = 0.0
     print("| set | format | threads | T=1 GB/s | share | T=1 us | T GFLOP/s |\n|---|---|---|---|---|---|---|")
     for name in o.sets.split(","):
-        os.environ["SATCHEL_CPU_ISA"] = name
+        os.environ["SATCHEL_CPU"] = name
         try:
             device = find_backend("cpu").open(threads=o.threads)
         except DeviceError:

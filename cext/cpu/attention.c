@@ -91,9 +91,9 @@ static uint64_t scratch(const cpu_call *c) {
     return sizeof(float) * (rows * ((uint64_t)s.d + (uint64_t)s.dv + (uint64_t)s.pitch) + wide + LANES);
 }
 
-static int parts(const cpu_call *c) {
+static cpu_split split(const cpu_call *c) {
     setup s = setup_of(c);
-    return s.q->shape[0] * (int64_t)s.kv_heads > 1 << 20 ? 1 << 20 : s.q->shape[0] * s.kv_heads;
+    return (cpu_split){s.kv_heads, 1};
 }
 
 static void widen(uint32_t format, const void *from, float *to, int n) {
@@ -305,18 +305,16 @@ static item item_at(const setup *s, int64_t t, int tokens, float *scratch) {
     return w;
 }
 
-/* Items go round the threads one by one, for later tiles of a prompt are longer. */
-static void run(const cpu_call *c, int thread, int n_threads) {
+/* An item is a KV head. */
+static void run(const cpu_call *c, int64_t from, int64_t to, int thread) {
     setup s = setup_of(c);
-    int64_t number = 0;
     for (int64_t t = 0; t < s.q->shape[0];) {
         int tokens = tile_at(&s, t);
         item w = item_at(&s, t, tokens, (float *)cpu_scratch(c, thread));
-        for (w.kv_head = 0; w.kv_head < s.kv_heads; w.kv_head++)
-            if (number++ % n_threads == thread)
-                run_item(&w);
+        for (w.kv_head = (int)from; w.kv_head < to; w.kv_head++)
+            run_item(&w);
         t += tokens;
     }
 }
 
-CPU_KERNEL(attention) = {check, scratch, parts, run};
+CPU_KERNEL(attention) = {check, scratch, split, run};

@@ -42,7 +42,7 @@ static void close_device(hal_device *d) {
 
 static int open_device(int index, const hal_options *options, hal_device **out) {
     int threads = options && options->threads ? options->threads : pool_default_threads();
-    const char *forced = getenv("SATCHEL_CPU_ISA");
+    const char *forced = getenv("SATCHEL_CPU");
     const cpu_set *set = cpu_set_best(forced && *forced ? forced : NULL);
     hal_device *d;
     if (index != 0)
@@ -50,13 +50,15 @@ static int open_device(int index, const hal_options *options, hal_device **out) 
     if (threads < 1 || threads > MAX_THREADS)
         return cpu_fail(HAL_E_INVALID, "threads is %d: it must lie between 1 and %d", threads, MAX_THREADS);
     if (!set)
-        return cpu_fail(HAL_E_UNSUPPORTED, "SATCHEL_CPU_ISA=%s: no such kernel set runs on this CPU", forced);
+        return cpu_fail(HAL_E_UNSUPPORTED, "SATCHEL_CPU=%s: no such kernel set runs on this CPU", forced);
     d = calloc(1, sizeof *d);
     if (!d || !(d->pool = pool_open(threads))) {
         free(d);
         return cpu_fail(HAL_E_MEMORY, "cannot start %d threads", threads);
     }
     d->set = set;
+    d->flags = options ? options->flags : 0;
+    d->threads_decode = options && options->threads_decode ? options->threads_decode : threads;
     pthread_mutex_init(&d->busy, NULL);
     *out = d;
     return 0;
@@ -180,6 +182,7 @@ static const hal_backend backend = {
     .info = info, .alloc = alloc_buffer, .wrap = wrap_buffer, .free = free_buffer, .write = write_buffer,
     .read = read_buffer, .copy = copy_buffer, .supports = cpu_supports, .compile = cpu_compile, .run = cpu_run,
     .wait = wait_done, .release = cpu_release, .error = last_error,
+    .times = cpu_times,
 };
 
 const hal_backend *cpu_backend(void) {

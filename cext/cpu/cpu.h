@@ -3,7 +3,8 @@
  * A plan becomes an array of cpu_call, one per step, over an array of cpu_view with real addresses. compile() makes both
  * and checks every call at its largest shapes, so a kernel trusts shapes, formats and bounds; only numbers that come from
  * the step block or a state (ids, slots, rows, blocks) are checked by the kernel where it uses them. A kernel is one
- * cpu_kernel per op and instruction set; the walker calls run() on every thread at once, with a barrier between steps.
+ * cpu_kernel per op and instruction set; its work is cut into items, which the walker hands out to the threads in grains,
+ * with a barrier between steps.
  * Views, arguments and scratch belong to the exec; data belongs to the buffers.
  */
 #ifndef SATCHEL_CPU_H
@@ -28,13 +29,19 @@ typedef struct {
     uint64_t scratch_stride; /* bytes; the most that a step of the plan needs, a multiple of 64 */
     atomic_int *fault;       /* 0, or 1 + the number of a step that met a bad index */
     int n_in, step;
+    uint32_t flags;          /* of hal_options: HAL_FAST */
 } cpu_call;
+
+/* Items of work, and how many of them a thread takes at a time: what is no more than one grain runs on one thread. */
+typedef struct {
+    int64_t items, grain;
+} cpu_split;
 
 typedef struct {
     const char *(*check)(const cpu_call *); /* NULL, or what is wrong with shapes and formats */
     uint64_t (*scratch)(const cpu_call *);  /* bytes that each thread needs; NULL: none */
-    int (*parts)(const cpu_call *);         /* how many threads the shapes of this run can feed; NULL: 1 */
-    void (*run)(const cpu_call *, int thread, int n_threads);
+    cpu_split (*split)(const cpu_call *);   /* how the shapes of this run are cut; NULL: one item */
+    void (*run)(const cpu_call *, int64_t from, int64_t to, int thread); /* items from .. to - 1; their order is free */
 } cpu_kernel;
 
 typedef struct {
@@ -92,20 +99,15 @@ static inline int32_t cpu_i32(const cpu_view *v, int64_t i) {
     return *(const int32_t *)cpu_row(v, i);
 }
 
-/* The part of 0..n that belongs to `thread`: contiguous, borders at multiples of unit. */
-static inline void cpu_range(int64_t n, int64_t unit, int thread, int n_threads, int64_t *from, int64_t *to) {
-    int64_t units = (n + unit - 1) / unit;
-    *from = units * thread / n_threads * unit;
-    *to = units * (thread + 1) / n_threads * unit;
-    *from = *from < n ? *from : n;
-    *to = *to < n ? *to : n;
+/* `items` of which each touches about `work` numbers: a grain is worth the price of handing it out. */
+static inline cpu_split cpu_grains(int64_t items, int64_t work) {
+    int64_t grain = 8192 / (work > 0 ? work : 1);
+    return (cpu_split){items, grain > 1 ? grain : 1};
 }
 
-/* How many of `items` are worth a thread each, where all of them together touch `work` numbers. */
-static inline int cpu_parts(int64_t items, int64_t work) {
-    if (work < 8192)
-        return 1;
-    return items > 1 << 20 ? 1 << 20 : (int)items;
+/* One item a row of the output. */
+static inline cpu_split cpu_by_row(const cpu_call *c) {
+    return cpu_grains(c->v[0].shape[0], (int64_t)c->v[0].width);
 }
 
 static inline int cpu_is(const cpu_view *v, uint32_t format, uint32_t ndim) {

@@ -10,6 +10,8 @@
 struct hal_device {
     const cpu_set *set;
     pool *pool;
+    uint32_t flags;              /* of hal_options */
+    int threads_decode;
     pthread_mutex_t busy;        /* one run at a time */
     atomic_uint_fast64_t allocations;
 };
@@ -39,7 +41,8 @@ struct hal_exec {
     cpu_view *views;             /* each step's output and inputs, one after the other */
     exec_dim *dims;
     uint8_t *args, *scratch;
-    int *parts;                  /* per step: how many threads this run's shapes feed */
+    cpu_split *splits;           /* per step: how this run's shapes are cut; one grain: a single thread */
+    uint64_t *times;             /* per step: nanoseconds so far; NULL where nobody asked */
     uint8_t *meet;               /* per step: a barrier follows */
     atomic_int fault;
 };
@@ -49,5 +52,6 @@ int cpu_supports(hal_device *, const hal_plan *, uint32_t step);
 int cpu_compile(hal_device *, const hal_plan *, hal_buffer *const *, hal_exec **);
 int cpu_run(hal_exec *, const void *block, uint64_t size);
 void cpu_release(hal_exec *);
+int cpu_times(hal_exec *, uint64_t *ns, uint32_t n_steps);
 
 #endif

@@ -2,10 +2,6 @@
 #include "cpu.h"
 #include "elementwise.h"
 
-static int parts(const cpu_call *c) {
-    return cpu_parts(c->v[0].shape[0], (int64_t)c->v[0].shape[0] * (int64_t)c->v[0].width);
-}
-
 static const char *check_swiglu(const cpu_call *c) {
     if (c->n_in != 2)
         return "it takes a gate and an up";
@@ -15,9 +11,8 @@ static const char *check_swiglu(const cpu_call *c) {
     return NULL;
 }
 
-static void run_swiglu(const cpu_call *c, int thread, int n_threads) {
-    int64_t from, to;
-    cpu_range(c->v[0].shape[0], 1, thread, n_threads, &from, &to);
+static void run_swiglu(const cpu_call *c, int64_t from, int64_t to, int thread) {
+    (void)thread;
     for (; from < to; from++)
         row_swiglu(cpu_f32(c->v + 1, from), cpu_f32(c->v + 2, from), cpu_f32(c->v, from), (int)c->v[0].width);
 }
@@ -51,23 +46,23 @@ static inline void row_pair(const float *a, const float *b, float *y, int n, int
 
 /* Whether b is one row is told by its rank or size, which stay as they were checked: only the first sizes of a and of a
  * b of equal shape follow the run. */
-static inline void run_pair(const cpu_call *c, int thread, int n_threads, int multiply) {
+static inline void run_pair(const cpu_call *c, int64_t from, int64_t to, int multiply) {
     const cpu_view *y = c->v, *a = c->v + 1, *b = c->v + 2;
     int shared = one_row(a, b);
-    int64_t from, to;
-    cpu_range(y->shape[0], 1, thread, n_threads, &from, &to);
     for (; from < to; from++)
         row_pair(cpu_f32(a, from), cpu_f32(b, shared ? 0 : from), cpu_f32(y, from), (int)y->width, multiply);
 }
 
-static void run_add(const cpu_call *c, int thread, int n_threads) {
-    run_pair(c, thread, n_threads, 0);
+static void run_add(const cpu_call *c, int64_t from, int64_t to, int thread) {
+    (void)thread;
+    run_pair(c, from, to, 0);
 }
 
-static void run_mul(const cpu_call *c, int thread, int n_threads) {
-    run_pair(c, thread, n_threads, 1);
+static void run_mul(const cpu_call *c, int64_t from, int64_t to, int thread) {
+    (void)thread;
+    run_pair(c, from, to, 1);
 }
 
-CPU_KERNEL(swiglu) = {check_swiglu, NULL, parts, run_swiglu};
-CPU_KERNEL(add) = {check_pair, NULL, parts, run_add};
-CPU_KERNEL(mul) = {check_pair, NULL, parts, run_mul};
+CPU_KERNEL(swiglu) = {check_swiglu, NULL, cpu_by_row, run_swiglu};
+CPU_KERNEL(add) = {check_pair, NULL, cpu_by_row, run_add};
+CPU_KERNEL(mul) = {check_pair, NULL, cpu_by_row, run_mul};

@@ -22,8 +22,8 @@ static const char *check(const cpu_call *c) {
     return cpu_is(table, I32, 2) ? NULL : "table must be i32 (S, B)";
 }
 
-static int parts(const cpu_call *c) {
-    return cpu_parts(c->v[2].shape[0], (int64_t)c->v[2].shape[0] * (int64_t)c->v[2].width);
+static cpu_split split(const cpu_call *c) {
+    return cpu_grains(c->v[2].shape[0], (int64_t)c->v[2].width);
 }
 
 static void store(uint32_t format, void *to, const float *x, int n) {
@@ -62,11 +62,10 @@ static void write_token(const cpu_call *c, int64_t t) {
     }
 }
 
-static void run(const cpu_call *c, int thread, int n_threads) {
-    int64_t from, to;
-    cpu_range(c->v[2].shape[0], 1, thread, n_threads, &from, &to);
+static void run(const cpu_call *c, int64_t from, int64_t to, int thread) {
+    (void)thread;
     for (; from < to; from++)
         write_token(c, from);
 }
 
-CPU_KERNEL(kv_write) = {check, NULL, parts, run};
+CPU_KERNEL(kv_write) = {check, NULL, split, run};

@@ -53,9 +53,9 @@ static const char *check_add(const cpu_call *c) {
     return check_weights(c, 1);
 }
 
-static int parts(const cpu_call *c) {
+static cpu_split split(const cpu_call *c) {
     const cpu_view *y = c->v;
-    return cpu_parts((y->shape[1] + 15) / 16, (int64_t)y->shape[0] * y->shape[1] * c->v[1].shape[1]);
+    return cpu_grains((y->shape[1] + ROWS - 1) / ROWS, (int64_t)ROWS * c->v[1].shape[1] * y->shape[0] / 8);
 }
 
 /* What a thread does with one block of rows: where it is, and where its results go. */
@@ -89,31 +89,33 @@ static void run_tile(const tile *b) {
             run_columns(b, t, 1 << size, size);
 }
 
-/* One weight; its results stand in y from `column` on. */
-static void run_weight(const cpu_call *c, const cpu_view *w, const cpu_view *add, int64_t column, int thread,
-                       int n_threads) {
-    tile b = {.kernel = find_kernel(w->format), .x = c->v + 1, .w = w, .y = c->v, .add = add};
-    int64_t from, to;
-    cpu_range(w->shape[0], 16, thread, n_threads, &from, &to);
-    for (; from < to; from += ROWS) {
-        b.row = from;
-        b.column = column + from;
-        b.rows = (int)(to - from < ROWS ? to - from : ROWS);
-        run_tile(&b);
-    }
-}
-
-static void run_linear(const cpu_call *c, int thread, int n_threads) {
+/* Rows from * ROWS .. to * ROWS of all weights, one after the other. */
+static void run_rows(const cpu_call *c, int n_weights, const cpu_view *add, int64_t from, int64_t to) {
     int64_t column = 0;
-    for (int i = 1; i < c->n_in; i++) {
-        run_weight(c, c->v + 1 + i, NULL, column, thread, n_threads);
-        column += c->v[1 + i].shape[0];
+    for (int i = 0; i < n_weights; column += c->v[2 + i++].shape[0]) {
+        const cpu_view *w = c->v + 2 + i;
+        tile b = {.kernel = find_kernel(w->format), .x = c->v + 1, .w = w, .y = c->v, .add = add};
+        int64_t first = from * ROWS - column, last = to * ROWS - column;
+        first = first > 0 ? first : 0;
+        last = last < w->shape[0] ? last : w->shape[0];
+        for (; first < last; first += ROWS) {
+            b.row = first;
+            b.column = column + first;
+            b.rows = (int)(last - first < ROWS ? last - first : ROWS);
+            run_tile(&b);
+        }
     }
 }
 
-static void run_add(const cpu_call *c, int thread, int n_threads) {
-    run_weight(c, c->v + 2, c->v + 3, 0, thread, n_threads);
+static void run_linear(const cpu_call *c, int64_t from, int64_t to, int thread) {
+    (void)thread;
+    run_rows(c, c->n_in - 1, NULL, from, to);
 }
 
-CPU_KERNEL(linear) = {check_linear, NULL, parts, run_linear};
-CPU_KERNEL(linear_add) = {check_add, NULL, parts, run_add};
+static void run_add(const cpu_call *c, int64_t from, int64_t to, int thread) {
+    (void)thread;
+    run_rows(c, 1, c->v + 3, from, to);
+}
+
+CPU_KERNEL(linear) = {check_linear, NULL, split, run_linear};
+CPU_KERNEL(linear_add) = {check_add, NULL, split, run_add};

@@ -13,20 +13,15 @@ static const char *check(const cpu_call *c) {
     return NULL;
 }
 
-static int parts(const cpu_call *c) {
-    return cpu_parts(c->v[0].shape[0], (int64_t)c->v[0].shape[0] * (int64_t)c->v[0].width);
-}
-
-static void run(const cpu_call *c, int thread, int n_threads) {
+static void run(const cpu_call *c, int64_t from, int64_t to, int thread) {
     const cpu_view *y = c->v, *x = c->v + 1;
     const float *w = cpu_f32(c->v + 2, 0);
     float eps = ((const arg_rms_norm *)c->arg)->eps;
     int d = x->shape[x->ndim - 1], heads = (int)(x->width / (uint64_t)d);
-    int64_t from, to;
-    cpu_range(y->shape[0], 1, thread, n_threads, &from, &to);
+    (void)thread;
     for (; from < to; from++)
         for (int h = 0; h < heads; h++)
             row_rms_norm(cpu_f32(x, from) + (int64_t)h * d, w, eps, cpu_f32(y, from) + (int64_t)h * d, d);
 }
 
-CPU_KERNEL(rms_norm) = {check, NULL, parts, run};
+CPU_KERNEL(rms_norm) = {check, NULL, cpu_by_row, run};

@@ -157,9 +157,12 @@ static int reserve(const hal_plan *plan, hal_exec *e, size_t n_views) {
     e->views = calloc(n_views + 1, sizeof *e->views);
     e->dims = calloc(n_views + 1, sizeof *e->dims);
     e->args = malloc((size_t)plan->n_args + 8);
-    e->parts = calloc(plan->n_steps + 1, sizeof *e->parts);
+    e->splits = calloc(plan->n_steps + 1, sizeof *e->splits);
+    if (e->device->flags & HAL_PROFILE)
+        e->times = calloc(plan->n_steps + 1, sizeof *e->times);
     e->meet = calloc(plan->n_steps + 1, 1);
-    if (!e->steps || !e->views || !e->dims || !e->args || !e->parts || !e->meet)
+    if (!e->steps || !e->views || !e->dims || !e->args || !e->splits || !e->meet ||
+        (!e->times && e->device->flags & HAL_PROFILE))
         return cpu_fail(HAL_E_MEMORY, "no memory for a plan of %u steps", plan->n_steps);
     if (plan->n_args)
         memcpy(e->args, plan->args, plan->n_args);
@@ -201,6 +204,7 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
         if ((code = resolve_step(d->set, plan, buffers, e->args, i, s, e->views + n_views)))
             return code;
         s->call.fault = &e->fault;
+        s->call.flags = d->flags;
         for (int j = 0; j <= s->call.n_in; j++, n_views++) {
             const hal_view *v = plan->views + plan->steps[i].view + j;
             if (v->count >= 0)
@@ -229,7 +233,8 @@ void cpu_release(hal_exec *e) {
     free(e->views);
     free(e->dims);
     free(e->args);
-    free(e->parts);
+    free(e->splits);
+    free(e->times);
     free(e->meet);
     free(e->scratch);
     free(e);

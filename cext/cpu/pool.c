@@ -22,6 +22,7 @@ typedef struct {
     pool *owner;
     uint64_t barriers; /* how many this thread has passed */
     int number;
+    _Alignas(LINE) atomic_uint_fast64_t range; /* what is left of its grains: step, first, end in 32, 16 and 16 bits */
 } worker;
 
 struct pool {
@@ -33,6 +34,7 @@ struct pool {
     void *context;
     pthread_mutex_t lock;
     pthread_cond_t wake;
+    uint32_t steps, count; /* number of the first step of this job, and how many it has */
     int n;
     worker workers[];
 };
@@ -48,7 +50,7 @@ static void wait_a_little(int spins) {
 #endif
 }
 
-static int64_t now_ns(void) {
+int64_t pool_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
@@ -80,9 +82,9 @@ void pool_barrier(pool *p, int thread) {
 
 /* Waits for a job other than `seen` and returns it. */
 static uint64_t next_job(pool *p, uint64_t seen) {
-    int64_t until = now_ns() + SPIN_NS;
+    int64_t until = pool_now() + SPIN_NS;
     uint64_t job;
-    for (int i = 1; i % 64 || now_ns() < until; i++) {
+    for (int i = 1; i % 64 || pool_now() < until; i++) {
         if ((job = atomic_load_explicit(&p->job, memory_order_acquire)) != seen)
             return job;
         wait_a_little(i);
@@ -117,9 +119,37 @@ static void start_job(pool *p) {
     pthread_mutex_unlock(&p->lock);
 }
 
-void pool_run(pool *p, void (*fn)(void *, int), void *context) {
+static uint64_t range_of(uint32_t step, int64_t first, int64_t end) {
+    return (uint64_t)step << 32 | (uint64_t)first << 16 | (uint64_t)end;
+}
+
+/* A range that still bears another step's number is untouched: its owner, or whoever comes first, begins it. */
+int64_t pool_claim(pool *p, int thread, int64_t grains, uint32_t step) {
+    step += p->steps;
+    for (int i = 0; i < p->n; i++) {
+        int owner = (thread + i) % p->n;
+        worker *w = p->workers + owner;
+        uint_fast64_t range = atomic_load_explicit(&w->range, memory_order_relaxed);
+        for (;;) {
+            uint64_t whole = range_of(step, grains * owner / p->n, grains * (owner + 1) / p->n);
+            uint64_t now = range >> 32 == step ? range : whole;
+            int64_t first = now >> 16 & 0xFFFF, end = now & 0xFFFF;
+            uint64_t left = i ? range_of(step, first, end - 1) : range_of(step, first + 1, end);
+            if (first >= end)
+                break;
+            if (atomic_compare_exchange_weak_explicit(&w->range, &range, left, memory_order_relaxed,
+                                                      memory_order_relaxed))
+                return i ? end - 1 : first;
+        }
+    }
+    return -1;
+}
+
+void pool_run(pool *p, uint32_t steps, void (*fn)(void *, int), void *context) {
     p->fn = fn;
     p->context = context;
+    p->steps += p->count;
+    p->count = steps;
     if (p->n > 1)
         start_job(p);
     fn(context, 0);
@@ -149,9 +179,12 @@ pool *pool_open(int threads) {
     atomic_init(&p->stop, 0);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->wake, NULL);
+    p->steps = 1;
+    p->count = 0;
     for (p->n = 0; p->n < threads; p->n++) {
         worker *w = p->workers + p->n;
         *w = (worker){.owner = p, .number = p->n};
+        atomic_init(&w->range, 0);
         if (p->n > 0 && pthread_create(&w->id, NULL, work, w) != 0) {
             pool_close(p);
             return NULL;

@@ -76,21 +76,20 @@ static int64_t chunks(const cpu_call *c) {
     return ((int64_t)c->v[0].width + CHUNK - 1) / CHUNK;
 }
 
-static int parts_chunks(const cpu_call *c) {
-    return cpu_parts(c->v[0].shape[0] * chunks(c), (int64_t)c->v[0].shape[0] * (int64_t)c->v[0].width * 4);
+static cpu_split split_chunks(const cpu_call *c) {
+    return cpu_grains(c->v[0].shape[0] * chunks(c), 4 * CHUNK);
 }
 
-static int parts_rows(const cpu_call *c) {
-    return cpu_parts(c->v[0].shape[0], (int64_t)c->v[0].shape[0] * (int64_t)c->v[0].width * 4);
+static cpu_split split_rows(const cpu_call *c) {
+    return cpu_grains(c->v[0].shape[0], 4 * (int64_t)c->v[0].width);
 }
 
 static uint64_t scratch_norm(const cpu_call *c) {
     return sizeof(float) * c->v[0].width;
 }
 
-static inline void run_chunks(const cpu_call *c, int thread, int n_threads, int gated) {
-    int64_t per_row = chunks(c), from, to;
-    cpu_range(c->v[0].shape[0] * per_row, 1, thread, n_threads, &from, &to);
+static inline void run_chunks(const cpu_call *c, int64_t from, int64_t to, int gated) {
+    int64_t per_row = chunks(c);
     for (; from < to; from++) {
         int64_t row = from / per_row, start = from % per_row * CHUNK, left = (int64_t)c->v[0].width - start;
         int n = (int)(left < CHUNK ? left : CHUNK);
@@ -102,25 +101,25 @@ static inline void run_chunks(const cpu_call *c, int thread, int n_threads, int 
     }
 }
 
-static void run_quantize(const cpu_call *c, int thread, int n_threads) {
-    run_chunks(c, thread, n_threads, 0);
+static void run_quantize(const cpu_call *c, int64_t from, int64_t to, int thread) {
+    (void)thread;
+    run_chunks(c, from, to, 0);
 }
 
-static void run_swiglu(const cpu_call *c, int thread, int n_threads) {
-    run_chunks(c, thread, n_threads, 1);
+static void run_swiglu(const cpu_call *c, int64_t from, int64_t to, int thread) {
+    (void)thread;
+    run_chunks(c, from, to, 1);
 }
 
-static void run_norm(const cpu_call *c, int thread, int n_threads) {
+static void run_norm(const cpu_call *c, int64_t from, int64_t to, int thread) {
     float eps = ((const arg_norm_quantize *)c->arg)->eps, *y = (float *)cpu_scratch(c, thread);
     int n = (int)c->v[0].width;
-    int64_t from, to;
-    cpu_range(c->v[0].shape[0], 1, thread, n_threads, &from, &to);
     for (; from < to; from++) {
         row_rms_norm(cpu_f32(c->v + 1, from), cpu_f32(c->v + 2, 0), eps, y, n);
         quantize_row(c->v[0].format, y, cpu_row(c->v, from), n);
     }
 }
 
-CPU_KERNEL(quantize) = {check_quantize, NULL, parts_chunks, run_quantize};
-CPU_KERNEL(swiglu_quantize) = {check_swiglu, NULL, parts_chunks, run_swiglu};
-CPU_KERNEL(norm_quantize) = {check_norm, scratch_norm, parts_rows, run_norm};
+CPU_KERNEL(quantize) = {check_quantize, NULL, split_chunks, run_quantize};
+CPU_KERNEL(swiglu_quantize) = {check_swiglu, NULL, split_chunks, run_swiglu};
+CPU_KERNEL(norm_quantize) = {check_norm, scratch_norm, split_rows, run_norm};

@@ -27,10 +27,6 @@ static uint64_t scratch(const cpu_call *c) {
     return sizeof(float) * (uint64_t)((const arg_rope *)c->arg)->n_rot;
 }
 
-static int parts(const cpu_call *c) {
-    return cpu_parts(c->v[0].shape[0], (int64_t)c->v[0].shape[0] * (int64_t)c->v[0].width);
-}
-
 static void turn_neighbours(const float *x, float *y, const float *cosine, const float *sine, int half) {
     for (int i = 0; i < half; i++) {
         float a = x[2 * i], b = x[2 * i + 1];
@@ -64,11 +60,9 @@ static void turn_token(const cpu_call *c, int64_t t, float *cosine) {
     }
 }
 
-static void run(const cpu_call *c, int thread, int n_threads) {
-    int64_t from, to;
-    cpu_range(c->v[0].shape[0], 1, thread, n_threads, &from, &to);
+static void run(const cpu_call *c, int64_t from, int64_t to, int thread) {
     for (; from < to; from++)
         turn_token(c, from, (float *)cpu_scratch(c, thread));
 }
 
-CPU_KERNEL(rope) = {check, scratch, parts, run};
+CPU_KERNEL(rope) = {check, scratch, cpu_by_row, run};

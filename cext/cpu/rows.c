@@ -38,15 +38,10 @@ static const char *check_get(const cpu_call *c) {
     return NULL;
 }
 
-static int parts(const cpu_call *c) {
-    return cpu_parts(c->v[0].shape[0], (int64_t)c->v[0].shape[0] * (int64_t)c->v[0].width);
-}
-
-static void run_get(const cpu_call *c, int thread, int n_threads) {
+static void run_get(const cpu_call *c, int64_t from, int64_t to, int thread) {
     const cpu_view *y = c->v, *w = c->v + 1;
     unpack_fn unpack = find_unpack(w->format);
-    int64_t from, to;
-    cpu_range(y->shape[0], 1, thread, n_threads, &from, &to);
+    (void)thread;
     for (; from < to; from++) {
         int32_t id = cpu_i32(c->v + 2, from);
         if (id >= 0 && id < w->shape[0]) {
@@ -69,12 +64,11 @@ static const char *check_pick(const cpu_call *c) {
     return NULL;
 }
 
-static void run_pick(const cpu_call *c, int thread, int n_threads) {
+static void run_pick(const cpu_call *c, int64_t from, int64_t to, int thread) {
     const cpu_view *y = c->v, *x = c->v + 1;
     const cpu_format *f = cpu_format_find(x->format);
     uint64_t bytes = x->width / f->block * f->bytes;
-    int64_t from, to;
-    cpu_range(y->shape[0], 1, thread, n_threads, &from, &to);
+    (void)thread;
     for (; from < to; from++) {
         int32_t row = cpu_i32(c->v + 2, from);
         if (row >= 0 && row < x->shape[0])
@@ -86,5 +80,5 @@ static void run_pick(const cpu_call *c, int thread, int n_threads) {
     }
 }
 
-CPU_KERNEL(get_rows) = {check_get, NULL, parts, run_get};
-CPU_KERNEL(pick) = {check_pick, NULL, parts, run_pick};
+CPU_KERNEL(get_rows) = {check_get, NULL, cpu_by_row, run_get};
+CPU_KERNEL(pick) = {check_pick, NULL, cpu_by_row, run_pick};

@@ -1,11 +1,15 @@
 /* run.c: one step of the engine: copy the step block, put this run's sizes into the views, walk the steps.
  *
- * All threads walk the same list. A step that feeds one thread runs on thread 0 while the others go on to the next
- * barrier; between two such steps there is none. Nothing is allocated.
+ * All threads walk the same list and claim grains of each step's work. A step of one grain runs on thread 0 while the
+ * others go on to the next barrier; between two such steps there is none. Nothing is allocated.
  */
 #include <string.h>
 
 #include "device.h"
+
+static int shared(const cpu_split *s) {
+    return s->items > s->grain;
+}
 
 static int set_sizes(hal_exec *e, const int32_t *counts) {
     for (int i = 0; i < e->n_dims; i++) {
@@ -19,29 +23,49 @@ static int set_sizes(hal_exec *e, const int32_t *counts) {
     return 0;
 }
 
-/* How many threads each step feeds, and after which steps all threads must meet. */
-static void set_parts(hal_exec *e) {
-    int threads = pool_threads(e->device->pool);
+/* How each step is cut, and after which steps all threads must meet. */
+static void set_splits(hal_exec *e, int threads) {
     for (int i = 0; i < e->n_steps; i++) {
         const exec_step *s = e->steps + i;
-        e->parts[i] = threads > 1 && s->kernel->parts ? s->kernel->parts(&s->call) : 1;
+        cpu_split split = threads > 1 && s->kernel->split ? s->kernel->split(&s->call) : (cpu_split){1, 1};
+        int64_t least = (split.items + POOL_GRAINS - 1) / POOL_GRAINS;
+        e->splits[i] = (cpu_split){split.items, split.grain > least ? split.grain : least};
     }
     for (int i = 0; i + 1 < e->n_steps; i++)
-        e->meet[i] = e->parts[i] > 1 || e->parts[i + 1] > 1;
+        e->meet[i] = shared(e->splits + i) || shared(e->splits + i + 1);
+}
+
+/* The thread's part of a step: grains until none is left. */
+static void share(hal_exec *e, int i, int thread) {
+    const exec_step *s = e->steps + i;
+    cpu_split split = e->splits[i];
+    int64_t grains = (split.items + split.grain - 1) / split.grain, g;
+    while ((g = pool_claim(e->device->pool, thread, grains, (uint32_t)i)) >= 0) {
+        int64_t from = g * split.grain, to = from + split.grain;
+        s->kernel->run(&s->call, from, to < split.items ? to : split.items, thread);
+    }
+}
+
+/* A step on one thread: all of its items, however many they are. */
+static void run_whole(const exec_step *s) {
+    int64_t items = s->kernel->split ? s->kernel->split(&s->call).items : 1;
+    if (items > 0)
+        s->kernel->run(&s->call, 0, items, 0);
 }
 
 static void walk(void *context, int thread) {
     hal_exec *e = context;
     pool *p = e->device->pool;
-    int threads = pool_threads(p);
     for (int i = 0; i < e->n_steps; i++) {
-        const exec_step *s = e->steps + i;
-        if (e->parts[i] > 1)
-            s->kernel->run(&s->call, thread, threads);
+        int64_t start = e->times && thread == 0 ? pool_now() : 0;
+        if (shared(e->splits + i))
+            share(e, i, thread);
         else if (thread == 0)
-            s->kernel->run(&s->call, 0, 1);
+            run_whole(e->steps + i);
         if (e->meet[i])
             pool_barrier(p, thread);
+        if (e->times && thread == 0)
+            e->times[i] += (uint64_t)(pool_now() - start);
     }
 }
 
@@ -53,12 +77,19 @@ static int run_locked(hal_exec *e, const void *block, uint64_t size) {
         return code;
     memcpy(e->block->data, block, size);
     atomic_store_explicit(&e->fault, 0, memory_order_relaxed);
-    set_parts(e);
-    pool_run(e->device->pool, walk, e);
+    set_splits(e, pool_threads(e->device->pool));
+    pool_run(e->device->pool, (uint32_t)e->n_steps, walk, e);
     if (!(fault = atomic_load_explicit(&e->fault, memory_order_relaxed)))
         return 0;
     return cpu_fail(HAL_E_INVALID, "step %d (%s): a token id, slot, position, block or row is out of range", fault - 1,
                     e->steps[fault - 1].op);
+}
+
+int cpu_times(hal_exec *e, uint64_t *ns, uint32_t n_steps) {
+    if (!e->times || n_steps != (uint32_t)e->n_steps)
+        return cpu_fail(HAL_E_INVALID, "times: the device was not opened to profile, or the plan has %d steps", e->n_steps);
+    memcpy(ns, e->times, sizeof *ns * n_steps);
+    return 0;
 }
 
 int cpu_run(hal_exec *e, const void *block, uint64_t size) {

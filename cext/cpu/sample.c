@@ -58,8 +58,8 @@ static uint64_t scratch(const cpu_call *c) {
     return v * (sizeof(double) + 2 * sizeof(candidate) + sizeof(float)) + 2 * w * sizeof(candidate);
 }
 
-static int parts(const cpu_call *c) {
-    return c->v[0].shape[0];
+static cpu_split split(const cpu_call *c) {
+    return (cpu_split){c->v[0].shape[0], 1};
 }
 
 /* splitmix64's finisher (Steele et al., OOPSLA 2014) over (seed, position): a number in [0, 1). */
@@ -248,11 +248,9 @@ static void run_row(const cpu_call *c, int64_t row, uint8_t *base) {
     *out = s.temperature > 0 ? draw(logits, n, &s, cpu_i32(c->v + 4, row), &p) : most_likely(logits, n);
 }
 
-static void run(const cpu_call *c, int thread, int n_threads) {
-    int64_t from, to;
-    cpu_range(c->v[0].shape[0], 1, thread, n_threads, &from, &to);
+static void run(const cpu_call *c, int64_t from, int64_t to, int thread) {
     for (; from < to; from++)
         run_row(c, from, cpu_scratch(c, thread));
 }
 
-CPU_KERNEL(sample) = {check, scratch, parts, run};
+CPU_KERNEL(sample) = {check, scratch, split, run};

@@ -37,9 +37,9 @@ static int32_t *word(const cpu_call *c, const cpu_view *table, int32_t slot, int
     return NULL;
 }
 
-static void run_put(const cpu_call *c, int thread, int n_threads) {
+static void run_put(const cpu_call *c, int64_t from, int64_t to, int thread) {
     int shift = ((const arg_tokens_put *)c->arg)->shift;
-    (void)thread, (void)n_threads;
+    (void)from, (void)to, (void)thread;
     for (int64_t t = 0; t < c->v[2].shape[0]; t++) {
         int32_t id = cpu_i32(c->v + 2, t), *to;
         if (id < 0)
@@ -49,8 +49,8 @@ static void run_put(const cpu_call *c, int thread, int n_threads) {
     }
 }
 
-static void run_get(const cpu_call *c, int thread, int n_threads) {
-    (void)thread, (void)n_threads;
+static void run_get(const cpu_call *c, int64_t from, int64_t to, int thread) {
+    (void)from, (void)to, (void)thread;
     for (int64_t t = 0; t < c->v[0].shape[0]; t++) {
         const int32_t *from = word(c, c->v + 1, cpu_i32(c->v + 2, t), cpu_i32(c->v + 3, t));
         *(int32_t *)cpu_row(c->v, t) = from ? *from : 0;

@@ -26,6 +26,13 @@ enum { HAL_WEIGHT = 0, HAL_CONST = 1, HAL_STATE = 2, HAL_ARENA = 3, HAL_STEP = 4
 /* Flags of hal_info. */
 enum { HAL_HOST_MEMORY = 1, HAL_TEST_ONLY = 2 };
 
+/* Flags of hal_options: FAST lets products requantize weights to 8 bits where that is quicker; PROFILE counts the time of
+ * each step. */
+enum { HAL_FAST = 1, HAL_PROFILE = 2 };
+
+/* Beside a weight's format in a view: it lies in the device's own order, as pack() wrote it; the view's stride is 0. */
+enum { HAL_PACKED = 1 << 24 };
+
 /* A tensor: shape is outermost first, unused places hold 1. Everything but the first dimension is dense; `stride` is the
  * bytes from one index of the first dimension to the next. Where count >= 0, the step block's counts[count] replaces
  * shape[0] at run time, and shape[0] is the most it can be. */
@@ -69,8 +76,9 @@ typedef struct {
 } hal_plan;
 
 typedef struct {
-    int32_t threads;  /* 0: the backend's choice */
-    uint32_t flags;   /* 0; reserved */
+    int32_t threads;         /* 0: the backend's choice */
+    int32_t threads_decode;  /* for steps of one token a slot; 0: as many as threads */
+    uint32_t flags;
 } hal_options;
 
 typedef struct {
@@ -101,6 +109,13 @@ typedef struct {
     int (*wait)(hal_exec *, uint32_t timeout_ms);                                    /* until the last run is done */
     void (*release)(hal_exec *);
     const char *(*error)(void);
+    /* optional: weights in the device's own order. packed(): the bytes that a (rows, columns) matrix, or a stack of such,
+     * takes, 0 where it stays as it is; pack() writes it from the file's bytes. */
+    uint64_t (*packed)(hal_device *, uint32_t format, int64_t stack, int64_t rows, int64_t columns);
+    int (*pack)(hal_buffer *to, uint64_t offset, uint32_t format, int64_t stack, int64_t rows, int64_t columns,
+                const void *from);
+    /* optional: nanoseconds spent in each step since compile(), where the device was opened with HAL_PROFILE */
+    int (*times)(hal_exec *, uint64_t *ns, uint32_t n_steps);
     /* optional: order work between devices on a counter, and collectives over a group of devices */
     int (*signal)(hal_device *, uint64_t value);
     int (*await)(hal_device *, uint64_t value);

@@ -10,7 +10,7 @@
 static int open_target(target *t, const hal_backend *b, const char *set, int threads) {
     hal_options options = {.threads = threads};
     hal_info info;
-    setenv("SATCHEL_CPU_ISA", set, 1);
+    setenv("SATCHEL_CPU", set, 1);
     *t = (target){.b = b, .computes = b != null_backend()};
     if (b->hash != HAL_ABI_HASH || b->open(0, &options, &t->device) != 0)
         return 0;
@@ -47,9 +47,9 @@ static void test_device_options(void) {
     CHECK(b->open(1, NULL, &d) == HAL_E_INVALID, "there is one CPU device");
     CHECK(b->open(0, &many, &d) == HAL_E_INVALID, "a million threads are refused");
     CHECK(b->open(0, &negative, &d) == HAL_E_INVALID, "-1 threads are refused");
-    setenv("SATCHEL_CPU_ISA", "none", 1);
+    setenv("SATCHEL_CPU", "none", 1);
     CHECK(b->open(0, NULL, &d) == HAL_E_UNSUPPORTED, "an unknown kernel set is refused");
-    unsetenv("SATCHEL_CPU_ISA");
+    unsetenv("SATCHEL_CPU");
 }
 
 static void test_target(const hal_backend *b, const char *set, int threads, int quick) {

@@ -137,7 +137,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 def open_set(name: str, monkeypatch: pytest.MonkeyPatch, threads: int) -> Iterator[Device]:
-    monkeypatch.setenv("SATCHEL_CPU_ISA", name)
+    monkeypatch.setenv("SATCHEL_CPU", name)
     try:
         opened = find_backend("cpu").open(threads=threads)
     except DeviceError as error:
