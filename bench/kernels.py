@@ -51,7 +51,7 @@ def view(buffer: int, format: str, rows: int, width: int) -> tuple[object, ...]:
 
 def product(device: Device, format: str, t: int, n: int, k: int, copies: int) -> Exec:
     """`copies` products of (t, k) activations with their own (n, k) weights."""
-    act = FORMATS[format].act or "f32"
+    act = (FORMATS[format].act if FORMATS[format].block > 1 else None) or "f32"
     operands = [(act, t, k, CONST), ("f32", t, n, OUT), *((format, n, k, WEIGHT) for _ in range(copies))]
     described = [Buffer("step", STEP, 32)]
     described += [Buffer(f"b{i}", u, r * FORMATS[f].row_bytes(w)) for i, (f, r, w, u) in enumerate(operands)]

@@ -5,12 +5,14 @@
 hal_abi.h: HAL_ABI_HASH. hal_ops.inc: HAL_OP(NAME, name, argument bytes) per op. formats.h: includes every
 header of quant/. types.inc: CPU_WEIGHT(stem, number, block, activations) and CPU_ONLY_ACT(stem, number,
 block) as the headers' SATCHEL_WEIGHT_ and SATCHEL_ACTIVATION_ lines say. types.h: TYPE_stem, the same
-numbers as an enum. dot_plain.inc: the plain product for every weight that has no faster one.
+numbers as an enum. products.inc: includes every file of cpu/product/; products_plain.inc: the plain
+product for every weight that has none there. lone.inc: the parts of a block that a header left unsaid.
 """
 
 import hashlib
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import cffi
@@ -37,7 +39,7 @@ def types(quant: Path) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     return weights, only
 
 
-def write_types(quant: Path, include: Path) -> None:
+def write_types(quant: Path, products: Iterable[Path], include: Path) -> None:
     weights, only = types(quant)
     rows = [f"CPU_WEIGHT({stem}, {', '.join(row)})\n" for stem, row in weights.items()]
     rows += [
@@ -47,9 +49,22 @@ def write_types(quant: Path, include: Path) -> None:
     ]
     write(include / "types.inc", "".join(rows))
     numbers = ", ".join(f"TYPE_{stem} = {row[0]}" for stem, row in {**weights, **only}.items())
-    write(include / "types.h", f"enum {{ {numbers} }};\n")
-    plain = (f"#ifndef DOT_{stem}\n#define DOT_{stem} plain_{stem}\n#endif\n" for stem in weights)
-    write(include / "dot_plain.inc", "".join(plain))
+    blocks = ", ".join(f"BLOCK_{stem} = {row[1]}" for stem, row in {**weights, **only}.items())
+    write(include / "types.h", f"enum {{ {numbers} }};\nenum {{ {blocks} }};\n")
+    defaults = {"LONE": "0", "PACK_WORD": "NULL", "UNPACK_WORD": "NULL"}
+    write(include / "lone.inc", "".join(default(f"{k}_{s}", v) for s in weights for k, v in defaults.items()))
+    write(include / "products.inc", "".join(f'#include "{p.parent.name}/{p.name}"\n' for p in sorted(products)))
+    plain = (f"#ifndef PRODUCT_{s}\nPRODUCT_PLAIN({s}, {w[2]})\n#endif\n" for s, w in weights.items())
+    write(include / "products_plain.inc", "".join(plain))
+    table = (
+        f"#ifdef PRODUCT_{s}\nPRODUCT_{s},\n#else\nPRODUCT_ENTRY({s}, {w[2]}),\n#endif\n"
+        for s, w in weights.items()
+    )
+    write(include / "products_table.inc", "".join(table))
+
+
+def default(name: str, value: str) -> str:
+    return f"#ifndef {name}\n#define {name} {value}\n#endif\n"
 
 
 def write(path: Path, text: str) -> None:
@@ -74,7 +89,7 @@ def main(header: Path, quant: Path, module: Path, include: Path) -> None:
     write(include / "hal_ops.inc", "".join(f"HAL_OP({n}, {n.lower()}, {sizes[n]})\n" for n in names))
     stems = sorted(p.stem for p in quant.glob("*.h") if p.stem != "half")
     write(include / "formats.h", "".join(f'#include "{s}.h"\n' for s in stems))
-    write_types(quant, include)
+    write_types(quant, (quant.parent / "cpu" / "product").glob("*.h"), include)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ REASONS = {
     "a full context is an error here, nothing is shifted out of it": (
         "--keep, --context-shift, --no-context-shift, --swa-full"
     ),
-    "one number of threads serves prompt and answer; set it with -t": "-tb --threads-batch",
     "threads are placed by the system": (
         "-C --cpu-mask, -Cr --cpu-range, --cpu-strict, --prio, --poll, --numa, -Cb --cpu-mask-batch,"
         "-Crb --cpu-range-batch"
@@ -31,7 +30,7 @@ REASONS = {
         "-sm --split-mode, -ts --tensor-split, -mg --main-gpu, --list-devices, -fit --fit,"
         "-fitt --fit-target, -fitc --fit-ctx, -ot --override-tensor, -cmoe --cpu-moe, -ncmoe --n-cpu-moe,"
         "-ncffn --n-cpu-ffn,"
-        "--no-op-offload, -nkvo --no-kv-offload, -nr --no-repack"
+        "--no-op-offload, -nkvo --no-kv-offload"
     ),
     "a model file is always mapped, never locked": (
         "-lm --load-mode, --mlock, --no-mmap, --mmap, -lzm --lazy-mode"

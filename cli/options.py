@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 BATCH, MICRO_BATCH = 2048, 512
 CACHE_TYPES = ("f16", "f32")
+PRECISIONS = ("exact", "fast")
 ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|([nrt'\"\\]))")
 ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"'": b"'", b'"': b'"', b"\\": b"\\"}
 
@@ -40,8 +41,24 @@ class ModelOptions:
         int, option("-c", "--ctx-size", env="CTX_SIZE", min=0, help="Tokens of context; 0: the model's own.")
     ] = 0
     threads: Annotated[
-        int, option("-t", "--threads", env="THREADS", help="CPU threads; -1 or 0: all cores.")
+        int, option("-t", "--threads", env="THREADS", help="CPU threads of an answer; -1 or 0: all cores.")
     ] = -1
+    threads_batch: Annotated[
+        int,
+        option("-tb", "--threads-batch", env="THREADS_BATCH", help="CPU threads of a prompt; default: -t."),
+    ] = 0
+    precision: Annotated[
+        str, option("--precision", env="PRECISION", help="exact, or fast: products may round to 8 bits.")
+    ] = "exact"
+    repack: Annotated[
+        bool,
+        option(
+            "--repack/--no-repack",
+            " /-nr",
+            env="REPACK",
+            help="Keep weights in the CPU's own order, or in the file, which processes share.",
+        ),
+    ] = True
     batch: Annotated[
         int,
         option("-b", "--batch-size", env="BATCH", min=1, help="Most prompt tokens that are fed in one go."),
@@ -76,6 +93,10 @@ class ModelOptions:
     def __post_init__(self) -> None:
         if self.threads < -1:
             raise wrong("-t", f"{self.threads} threads; -1 or 0 takes all cores")
+        if self.threads_batch < -1:
+            raise wrong("-tb", f"{self.threads_batch} threads; -1 or 0 takes as many as -t")
+        if self.precision not in PRECISIONS:
+            raise wrong("--precision", f"{self.precision} is none: there is {' and '.join(PRECISIONS)}")
         if self.gpu_layers not in ("auto", "-1", "0"):
             reason = "this version runs on the CPU alone; leave -ngl out or give 0"
             raise wrong("-ngl", f"{self.gpu_layers} layers cannot go to a GPU: {reason}")
@@ -254,8 +275,10 @@ def default_model() -> Path:
     return Path(found[0])
 
 
-def open_model(options: ModelOptions, slots: int = 1) -> Model:
-    """Loads the model with room for so many sequences, with a bar where that takes long."""
+def open_model(options: ModelOptions, slots: int = 1, *, profile: bool = False) -> Model:
+    """Loads the model with room for so many sequences, with a bar where that takes long. profile: the device
+    counts the time of each step.
+    """
     from satchel.cli.chat.bar import late_bar
     from satchel.runtime.model import Model
 
@@ -269,6 +292,10 @@ def open_model(options: ModelOptions, slots: int = 1) -> Model:
             device="cpu" if options.device == "none" else options.device,
             cache_type=options.cache_k,
             batch=min(options.batch, options.micro_batch),
+            threads_batch=max(0, options.threads_batch),
+            repack=options.repack,
+            precision=options.precision,
+            profile=profile,
             progress=progress,
         )
     try:

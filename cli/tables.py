@@ -18,12 +18,17 @@ if TYPE_CHECKING:
     from satchel.formats.gguf import GGUF
 
 OUTPUTS = ("md", "json", "jsonl", "csv")
+NUMBERS = ("int8", "bf16", "f32")  # what a device's peaks of multiply-adds are measured for
 Row = Mapping[str, Any]
 Column = tuple[str, int, Callable[[Row], str]]  # head, width (negative: to the left), text of a row
 
 
 def share(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.1f} %"
+
+
+def rate(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
 
 
 def amount(count: float) -> str:
@@ -68,7 +73,20 @@ MARKDOWN: tuple[Column, ...] = (
     ("t/s", 20, lambda r: f"{r['tokens_per_second']:.2f} ± {r['deviation']:.2f}"),
     ("GB/s", 8, lambda r: f"{r['gb_per_second']:.2f}"),
     ("of limit", 8, lambda r: share(r["share_of_limit"])),
+    ("GMAC/s", 8, lambda r: f"{r['gmac_per_second']:.1f}"),
+    ("of peak", 8, lambda r: share(r["share_of_peak"])),
     ("outside C", 9, lambda r: share(r["outside_c"])),
+)
+MARKDOWN_PROFILE: tuple[Column, ...] = (
+    ("op", -18, lambda r: r["op"]),
+    ("weights", -28, lambda r: r["weights"]),
+    ("calls/token", 11, lambda r: f"{r['calls_per_token']:.2f}"),
+    ("us/token", 9, lambda r: f"{r['us_per_token']:.2f}"),
+    ("of time", 8, lambda r: share(r["share"])),
+    ("GB/s", 7, lambda r: rate(r["gb_per_second"])),
+    ("GMAC/s", 7, lambda r: rate(r["gmac_per_second"])),
+    ("MAC/byte", 8, lambda r: rate(r["macs_per_byte"])),
+    ("of roof", 8, lambda r: share(r["share_of_roof"])),
 )
 BATCHED: tuple[Column, ...] = (
     ("PP", 6, lambda r: str(r["pp"])),

@@ -1,6 +1,6 @@
 """Block formats, found by file name: every module here that defines FORMAT is one.
 
-FORMATS by name, BY_ID by GGUF number.
+FORMATS by name, BY_ID by number.
 """
 
 from __future__ import annotations

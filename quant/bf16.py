@@ -18,4 +18,4 @@ def encode(x: F32, importance: F32 | None = None) -> Blocks:
     return np.where(nan, bits >> 16 | 0x40, rounded).astype(np.uint16)
 
 
-FORMAT = Format("bf16", id=30, block=1, dtype=np.dtype("<u2"), decode=decode, encode=encode)
+FORMAT = Format("bf16", id=30, block=1, dtype=np.dtype("<u2"), decode=decode, encode=encode, act="bf16x2")

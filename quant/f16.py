@@ -16,4 +16,4 @@ def encode(x: F32, importance: F32 | None = None) -> Blocks:
     return to_f16(x)
 
 
-FORMAT = Format("f16", id=1, block=1, dtype=np.dtype("<f2"), decode=decode, encode=encode)
+FORMAT = Format("f16", id=1, block=1, dtype=np.dtype("<f2"), decode=decode, encode=encode, act="bf16x2")

@@ -20,11 +20,12 @@ Blocks = npt.NDArray[Any]
 class Format:
     """One way to store numbers.
 
-    id: GGUF's number of the type. block: elements per block. dtype: numpy record of one block (its itemsize
-    is the block's bytes). act: name of the format that the other operand of a product is quantized to, or
-    None for float32. decode: (..., n) blocks -> float32 (..., n * block), exact. encode: float32 (..., n *
-    block) [, importance of the same last dimension] -> (..., n) blocks, or None where the format is read
-    only. weights: False where only activations have this format, never a tensor of a file.
+    id: GGUF's number of the type, above 1000 where GGUF has none. block: elements per block. dtype: numpy
+    record of one block (its itemsize is the block's bytes). act: name of the format that the other operand of
+    a product is quantized to, or None for float32. decode: (..., n) blocks -> float32 (..., n * block),
+    exact. encode: float32 (..., n * block) [, importance of the same last dimension] -> (..., n) blocks, or
+    None where the format is read only. weights: False where only activations have this format, never a tensor
+    of a file.
     """
 
     name: str

@@ -25,4 +25,4 @@ def encode(x: F32, importance: F32 | None = None) -> Blocks:
     return out
 
 
-FORMAT = Format("q4_0", id=2, block=32, dtype=DTYPE, decode=decode, encode=encode, act="q8_0")
+FORMAT = Format("q4_0", id=2, block=32, dtype=DTYPE, decode=decode, encode=encode, act="a8_32")

@@ -37,4 +37,4 @@ def encode(x: F32, importance: F32 | None = None) -> Blocks:
     return out
 
 
-FORMAT = Format("q4_k", id=12, block=256, dtype=DTYPE, decode=decode, encode=encode, act="q8_k")
+FORMAT = Format("q4_k", id=12, block=256, dtype=DTYPE, decode=decode, encode=encode, act="a8_256")

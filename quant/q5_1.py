@@ -25,4 +25,4 @@ def encode(x: F32, importance: F32 | None = None) -> Blocks:
     return out
 
 
-FORMAT = Format("q5_1", id=7, block=32, dtype=DTYPE, decode=decode, encode=encode, act="q8_1")
+FORMAT = Format("q5_1", id=7, block=32, dtype=DTYPE, decode=decode, encode=encode, act="a8_32")

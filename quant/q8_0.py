@@ -1,9 +1,9 @@
-"""Q8_0: 32 signed bytes under one f16 scale, x = d * q. Weights, and activations of q8_0, q4_0 and q5_0
-weights.
+"""Q8_0: 32 signed bytes under one f16 scale, x = d * q.
 
-Encoding is defined to the bit (cext/quant/q8_0.h repeats it) as x86's vector units do it: d = max|x| / 127,
-q = x * (127 / max|x|) with ties to even, both before d is rounded to f16. Where 127 / max|x| is not finite,
-all q are 0; a NaN or infinity in a block makes d NaN and all q 0, so that it is seen downstream.
+Encoding is defined to the bit (cext/quant/a8_32.h repeats it, whose codes these are) as x86's vector units do
+it: d = max|x| / 127, q = x * (127 / max|x|) with ties to even, both before d is rounded to f16. Where 127 /
+max|x| is not finite, all q are 0; a NaN or infinity in a block makes d NaN and all q 0, so that it is seen
+downstream.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DTYPE = np.dtype([("d", "<f2"), ("qs", "i1", (32,))])
 
 @quietly
 def codes(x: F32) -> tuple[F32, npt.NDArray[np.int8]]:
-    """(..., 32) -> d (...) in float32 and q (..., 32); shared with q8_1."""
+    """(..., 32) -> d (...) in float32 and q (..., 32); shared with a8_32."""
     most = np.abs(x).max(axis=-1)
     d = most / np.float32(127)
     inverse = np.where(most > 0, np.float32(127) / most, np.float32(0))
@@ -43,4 +43,4 @@ def decode(blocks: Blocks) -> F32:
     return flat(wide(blocks["d"]) * blocks["qs"].astype(np.float32))
 
 
-FORMAT = Format("q8_0", id=8, block=32, dtype=DTYPE, decode=decode, encode=encode, act="q8_0")
+FORMAT = Format("q8_0", id=8, block=32, dtype=DTYPE, decode=decode, encode=encode, act="a8_32")

@@ -1,4 +1,4 @@
-"""How fast this machine reads memory: the limit that decoding is held against.
+"""How fast this machine reads memory, measured by numpy: for devices that do not measure it themselves.
 
 Every thread reads its part of one buffer again and again, by numpy reductions whose loops are vectorized C.
 The best pass counts, since a limit is what the machine can do. A buffer that fits a cache is read from it, as
@@ -19,7 +19,6 @@ from satchel.runtime.graph import Array
 SECONDS = 0.2  # time for each way of reading
 LEAST_PASS = 0.01  # a pass is at least so long, so that starting the threads does not count
 LARGEST = 1 << 30
-BEYOND_CACHE = 1 << 30  # bytes: more than the last-level cache of most machines
 # Which reduction is quickest depends on numpy's build and on the processor.
 READERS: tuple[tuple[Callable[[Array], object], str], ...] = (
     (np.maximum.reduce, "<f4"),

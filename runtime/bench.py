@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from satchel.quant import RequestError
-from satchel.runtime.compiler.memory import stride_of
 from satchel.runtime.engine import Engine, Feed
-from satchel.runtime.graph import Type, toposort
+from satchel.runtime.limits import Limits
 from satchel.runtime.sampling import GREEDY
+from satchel.runtime.work import Fed, Ledger, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ class Test:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Tokens a second of each repeat, the bytes that a token must read, and the share of time outside the C
-    call.
+    """Tokens a second of each repeat, what the test must read and multiply, and the share of time outside the
+    C call.
     """
 
     test: Test
     samples: tuple[float, ...]
-    bytes_per_token: float
+    work: Work
     outside_c: float
 
     @property
@@ -65,35 +65,40 @@ class Measured:
         return statistics.stdev(self.samples) if len(self.samples) > 1 else 0.0
 
     @property
+    def bytes_per_token(self) -> float:
+        return self.work.bytes / self.test.tokens
+
+    @property
     def bytes_per_second(self) -> float:
         return self.bytes_per_token * self.tokens_per_second
 
+    @property
+    def macs_per_second(self) -> float:
+        """Multiply-adds, those of attention among them."""
+        return self.work.total / self.test.tokens * self.tokens_per_second
 
-class Traffic:
-    """Bytes that a step must read: each weight once, and keys and values of every position that is seen."""
+    def share_of_peak(self, limits: Limits) -> float | None:
+        """The least time that the multiply-adds take over the time that they took; None: no peak is known."""
+        least = limits.least_seconds(self.work)
+        return least and least / self.test.tokens * self.tokens_per_second
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.layers: list[tuple[int, int]] = []  # bytes of a position, window (0: all)
-        for node in toposort(engine.optimized("tokens").roots):
-            if node.op == "attention":
-                shapes = [(s.shape[1], s.shape[3], s.type.format) for s in node.src[1:3]]
-                size = sum(int(h) * stride_of(Type((1, d), f)) for h, d, f in shapes if isinstance(h, int))
-                self.layers.append((size, int(node.arg("window"))))
 
-    def step(self, tokens: int, start: int) -> int:
-        """Bytes for one sequence's step of so many tokens from this position on."""
-        end = start + tokens
-        cached = sum(size * (min(end, window + tokens) if window else end) for size, window in self.layers)
-        return self.engine.program(tokens, 1).weight_bytes + cached
+def steps_of(test: Test, batch: int) -> Iterator[Fed]:
+    """The steps of a test, in order: only the last one of a prompt gives a token."""
+    at, end = test.depth, test.depth + test.prompt
+    for n in chunks(test.prompt, batch):
+        at += n
+        yield Fed(n, at - n, int(at == end))
+    for i in range(test.generate):
+        yield Fed(1, end + i)
 
-    def per_token(self, test: Test) -> float:
-        steps = list(chunks(test.prompt, self.engine.batch)) + [1] * test.generate
-        total, at = 0, test.depth
-        for n in steps:
-            total += self.step(n, at)
-            at += n
-        return total / test.tokens
+
+def work_of(engine: Engine, test: Test) -> Work:
+    """What a test must read and multiply, in all."""
+    ledger, whole = Ledger(engine), Work()
+    for fed in steps_of(test, engine.batch):
+        whole.add(ledger.plan(engine.program(fed.tokens, 1).plan, fed))
+    return whole
 
 
 def chunks(count: int, most: int) -> Iterator[int]:
@@ -149,26 +154,34 @@ class Runner:
     def once(self, test: Test) -> tuple[float, float]:
         """Seconds of one run, and those spent inside C."""
         self.fresh(depth=test.depth)
+        return self.timed(test)
+
+    def timed(self, test: Test) -> tuple[float, float]:
+        """The same, with the test's depth in the cache already."""
         ids, inside = [self.random(test.prompt or 1)], self.engine.timing.inside
         started = time.perf_counter()
         first = feed(self.engine, ids) if test.prompt else ids[0]
         decode(self.engine, first, test.generate)
         return time.perf_counter() - started, self.engine.timing.inside - inside
 
-    def run(self, test: Test, repeats: int, warm_up: bool = True) -> Measured:
-        """Times a test. RequestError where it does not fit the context."""
+    def check(self, test: Test) -> None:
+        """RequestError where a test has no token or does not fit the context."""
         if not test.tokens:
             raise RequestError("a test of no token has no speed: give -p or -n")
         if test.context > self.engine.cache.context:
             have = self.engine.cache.context
             raise RequestError(f"{test.name} takes {test.context} tokens, the context holds {have}")
+
+    def run(self, test: Test, repeats: int, warm_up: bool = True) -> Measured:
+        """Times a test. RequestError where it does not fit the context."""
+        self.check(test)
         if warm_up:
             self.once(Test(test.prompt, min(1, test.generate), min(1, test.depth)))
         runs = [self.once(test) for _ in range(repeats)]
         seconds, inside = (sum(r[i] for r in runs) for i in (0, 1))
         samples = tuple(test.tokens / s for s, _ in runs)
         share = max(0.0, 1 - inside / seconds)
-        return Measured(test, samples, Traffic(self.engine).per_token(test), share)
+        return Measured(test, samples, work_of(self.engine, test), share)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ not copied.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -60,6 +61,28 @@ def swiglu(a: Arch, x: Node, i: int) -> Node:
     size = a.hp.each_layer("feed_forward_length", a.layers)[i]
     gate, up = (linear(a, x, f"blk.{i}.ffn_{n}", size) for n in ("gate", "up"))
     return linear(a, OPS["swiglu"](gate, up), f"blk.{i}.ffn_down", a.width)
+
+
+def experts(a: Arch, x: Node, i: int) -> Node:
+    """Mixture of experts of layer i: the router picks expert_used_count of expert_count SwiGLUs for each
+    token; their sum is weighted by the softmax over the picked.
+    """
+    count = a.hp.uint("expert_count", high=1 << 12)
+    used = a.hp.uint("expert_used_count", high=1 << 12)
+    size = a.hp.uint("expert_feed_forward_length")
+    if used > count:
+        raise ModelError(
+            f"{a.hp.arch}.expert_used_count: {used} of {count} experts (expert_count) cannot be used"
+        )
+    logits = linear(a, x, f"blk.{i}.ffn_gate_inp", count)
+    ids = OPS["top_experts"](logits, k=used)
+
+    def product(y: Node, name: str, rows: int) -> Node:
+        return OPS["expert_linear"](y, a.weight(f"blk.{i}.ffn_{name}_exps.weight", count, rows, y.width), ids)
+
+    gate, up = (product(x, name, size) for name in ("gate", "up"))
+    y = product(OPS["swiglu"](gate, up), "down", a.width)
+    return OPS["expert_sum"](y, OPS["expert_weights"](logits, ids, norm=1))
 
 
 def rotate(a: Arch, x: Node) -> Node:
@@ -119,9 +142,11 @@ def yarn(a: Arch, freq: Array, base: float, factor: float, n_rot: int) -> tuple[
     return mixed.astype(np.float32), a.hp.real("rope.scaling.attn_factor", 1.0) * (1 + 0.1 * math.log(factor))
 
 
-def pre_norm_layer(a: Arch, x: Node, i: int, *, window: int = 0) -> Node:
-    """The layer that most families share: attention and SwiGLU, each behind a norm, each added to the
+def pre_norm_layer(
+    a: Arch, x: Node, i: int, *, window: int = 0, feed: Callable[[Arch, Node, int], Node] = swiglu
+) -> Node:
+    """The layer that most families share: attention and feed-forward, each behind a norm, each added to the
     residual stream.
     """
     x = OPS["add"](x, attention(a, norm(a, x, f"blk.{i}.attn_norm"), i, window=window))
-    return OPS["add"](x, swiglu(a, norm(a, x, f"blk.{i}.ffn_norm"), i))
+    return OPS["add"](x, feed(a, norm(a, x, f"blk.{i}.ffn_norm"), i))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +24,7 @@ from satchel.runtime.engine import record
 from satchel.runtime.graph import LEAVES, Array, Dim, Node, Type, leaves, toposort
 from satchel.runtime.kv import Pages
 from satchel.runtime.ops import OPS
+from satchel.runtime.packing import Packed
 from satchel.runtime.plan import COUNTS_BYTES, Bucket, Segment
 from satchel.runtime.plan import Buffer as Described
 from satchel.runtime.sampling import GREEDY, Sampling
@@ -34,6 +36,7 @@ EXACT = frozenset({"get_rows", "kv_write", "pick", "tokens_put", "tokens_get", "
 SUM, ROUNDED_SUM, CODES = 1e-8, 1e-5, 1e-5  # normalized squared errors
 Raw = Callable[[str], Array]  # a weight's values in its own format, by name
 Values = dict[Node, Array]
+PackedOn = Mapping[str, Mapping[str, Packed]]  # weights in a device's own order, by device and name
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +60,9 @@ def bound_of(node: Node) -> float:
         return 0.0
     if "format" in dict(node.args):
         return CODES
-    # q8_1 carries the sum of its block rounded to f16; attention may multiply in the cache's f16
-    halves = {"q8_1", "f16"} if node.op == "attention" else {"q8_1"}
-    return ROUNDED_SUM if any(s.type.format in halves for s in node.src) else SUM
+    # attention may multiply in the cache's f16
+    halves = node.op == "attention" and any(s.type.format == "f16" for s in node.src)
+    return ROUNDED_SUM if halves else SUM
 
 
 def check_steps(model: Model, ids: Sequence[int]) -> list[StepReport]:
@@ -68,13 +71,19 @@ def check_steps(model: Model, ids: Sequence[int]) -> list[StepReport]:
     DeviceError names the first step that is out of bound. The model's own cache is left alone.
     """
     devices = {model.device.name: model.device}
-    return check_graph(model.engine.optimized("tokens"), devices, model.gguf.array, model.cache, ids)
+    engine = model.engine
+    return check_graph(engine.optimized("tokens"), devices, model.gguf.array, model.cache, ids, engine.packed)
 
 
 def check_graph(
-    optimized: Optimized, devices: Mapping[str, Device], raw: Raw, cache: Cache, ids: Sequence[int]
+    optimized: Optimized,
+    devices: Mapping[str, Device],
+    raw: Raw,
+    cache: Cache,
+    ids: Sequence[int],
+    packed: PackedOn = MappingProxyType({}),
 ) -> list[StepReport]:
-    """As check_steps, on any optimized graph that gives tokens."""
+    """As check_steps, on any optimized graph that gives tokens. packed: weights in a device's own order."""
     if len(ids) < 2:
         raise RequestError(f"the check needs two tokens or more, the text has {len(ids)}: give a longer one")
     pages = Pages(cache)
@@ -86,7 +95,7 @@ def check_graph(
     reports: list[StepReport] = []
     for start, stop, sampling in ((0, len(ids) - 1, Sampling(seed=1)), (len(ids) - 1, len(ids), GREEDY)):
         given = {**states, **inputs(ids, start, stop, sampling, pages)}
-        reports += _check(optimized, devices, raw, given, stop - start, states)
+        reports += _check(optimized, devices, raw, given, stop - start, states, packed)
     return reports
 
 
@@ -110,6 +119,7 @@ def _check(
     given: Mapping[str, Array],
     tokens: int,
     states: dict[str, Array],
+    packed: PackedOn,
 ) -> Iterator[StepReport]:
     """Reports of one step of the model; `states` are left as it leaves them."""
     known: Values = {}
@@ -126,7 +136,8 @@ def _check(
             continue
         if OPS[node.op].alias and node.src[0].op == "state":
             states[node.src[0].name] = known[node]
-        yield compare(node, number, devices[optimized.placement.device[node]], known, tokens)
+        name = optimized.placement.device[node]
+        yield compare(node, number, devices[name], known, tokens, packed.get(name, {}))
         number += 1
 
 
@@ -137,9 +148,12 @@ def leaf(node: Node, raw: Raw, given: Mapping[str, Array]) -> Array:
     return raw(node.name) if node.op == "weight" else given[node.name]
 
 
-def compare(node: Node, number: int, device: Device, known: Values, tokens: int) -> StepReport:
+def compare(
+    node: Node, number: int, device: Device, known: Values, tokens: int, packed: Mapping[str, Packed]
+) -> StepReport:
     """DeviceError where the device's result is out of bound."""
-    got, want = decoded(run_alone(node, device, known, tokens), node.type), decoded(known[node], node.type)
+    got = decoded(run_alone(node, device, known, tokens, packed), node.type)
+    want = decoded(known[node], node.type)
     bound, error = bound_of(node), nmse(got, want)
     if not error <= bound:
         where = f"step {number} ({node.name}: {node.op} on {device.name}, {tokens} tokens)"
@@ -180,18 +194,20 @@ def window(node: Node) -> tuple[Node, int]:
     return node, offset
 
 
-def run_alone(node: Node, device: Device, known: Values, tokens: int) -> Array:
+def run_alone(node: Node, device: Device, known: Values, tokens: int, packed: Mapping[str, Packed]) -> Array:
     """What the device makes of one step, each operand in a buffer of its own."""
     bucket = Bucket(tokens, 1)
-    segment = alone(node, device, bucket)
+    mine = {s.name: packed[s.name] for s in node.src if s.op == "weight" and s.name in packed}
+    segment = alone(node, device, bucket, mine)
     step = pointer(block := bytearray(COUNTS_BYTES))
     np.frombuffer(block, np.int32)[:2] = tokens, 1
     operands = [node.src[0] if OPS[node.op].alias else node, *node.src]
     buffers: list[Buffer] = []
     try:
         for described, operand in zip(segment.buffers, operands, strict=False):
-            filled = operand is not node
-            buffers.append(place(described, device, known[window(operand)[0]] if filled else None))
+            value = known[window(operand)[0]] if operand is not node else None
+            found = mine.get(operand.name) if operand.op == "weight" else None
+            buffers.append(place(described, device, value, found))
         buffers.append(device.alloc(COUNTS_BYTES, USAGE["step"]))
         program = device.compile(segment, buffers)
         try:
@@ -207,31 +223,36 @@ def run_alone(node: Node, device: Device, known: Values, tokens: int) -> Array:
     return out
 
 
-def place(described: Described, device: Device, value: Array | None) -> Buffer:
-    """A buffer with the value's bytes; a weight is used where it lies, if the device can."""
+def place(described: Described, device: Device, value: Array | None, packed: Packed | None) -> Buffer:
+    """A buffer with the value's bytes; a weight is packed, or used where it lies, if the device can."""
     if value is None:
         return device.alloc(described.size, described.usage)
     flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-    if described.usage == WEIGHT and device.can_wrap and flat.ctypes.data % 32 == 0:
+    if described.usage == WEIGHT and not packed and device.can_wrap and flat.ctypes.data % 32 == 0:
         return device.wrap(flat)
     buffer = device.alloc(described.size, described.usage)
-    buffer.write(0, flat)
+    if packed:
+        buffer.pack(0, packed.format, (packed.stack, packed.rows, packed.columns), flat)
+    else:
+        buffer.write(0, flat)
     return buffer
 
 
-def alone(node: Node, device: Device, bucket: Bucket) -> Segment:
+def alone(node: Node, device: Device, bucket: Bucket, packed: Mapping[str, Packed]) -> Segment:
     """The plan of one step at this bucket: operands in the order of its views, then the step block."""
-    asked = probe(node, device.name)
+    asked = probe(node, device.name, {name: found.size for name, found in packed.items()})
     views, described = asked.view_table.copy(), []
     for i, operand in enumerate((node, *node.src)):
         base, offset = window(operand)
         first = operand.shape[0]
-        views[i]["offset"], views[i]["stride"] = offset, stride_of(base.type)
+        kept = packed.get(base.name) if base.op == "weight" else None
+        views[i]["offset"], views[i]["stride"] = offset, 0 if kept else stride_of(base.type)
         if isinstance(first, Dim):
             views[i]["shape"][0] = bucket.size(first)
         usage = {"weight": WEIGHT, "const": USAGE["const"]}.get(base.op, USAGE["state"])
         usage = USAGE["out"] if i == 0 and not OPS[node.op].alias else usage
-        described.append(Described(f"operand.{i}", usage, max(64, nbytes(base.type, bucket))))
+        size = kept.size if kept else nbytes(base.type, bucket)
+        described.append(Described(f"operand.{i}", usage, max(64, size)))
     if OPS[node.op].alias:  # changed in place: the result is its first source
         views[0]["buffer"] = views[1]["buffer"]
     described.append(Described("step", USAGE["step"], COUNTS_BYTES))

@@ -8,8 +8,9 @@ silently here.
 from __future__ import annotations
 
 import functools
+import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +26,8 @@ from satchel.runtime.plan import Segment
 SAMPLING = cext.dtype_of("hal_sampling")
 HOST_MEMORY, TEST_ONLY = 1, 2
 STATE, CONST, WEIGHT = 2, 1, 0
+FAST, PROFILE = 1, 2
+MEASURE = {"read": 0, "int8": 1, "bf16": 2, "f32": 3}  # HAL_MEASURE_ of hal.h
 C = TypeVar("C", "Buffer", "Exec")
 KINDS = {-1: "unsupported", -2: "out of memory", -3: "invalid", -4: "device failed", -5: "timed out"}
 
@@ -55,7 +58,8 @@ class Found:
 def _open_library(path: Path) -> Found:
     name = path.stem.removeprefix("libsatchel_")
     try:
-        library = cext.ffi.dlopen(str(path))
+        # Never unloaded: a device that nobody closed has threads in it until the process ends.
+        library = cext.ffi.dlopen(str(path), os.RTLD_NOW | getattr(os, "RTLD_NODELETE", 0))
         table = library.hal_backend_entry()
     except (OSError, AttributeError) as error:
         return Found(name, str(path), f"{path.name} cannot be opened: {error}", 0)
@@ -122,8 +126,22 @@ class Backend:
         if code:
             raise DeviceError(f"{self.name}: {what}: {KINDS.get(code, code)}: {_text(self.table)}")
 
-    def open(self, index: int = 0, threads: int = 0) -> Device:
-        return Device(self, index, threads)
+    def open(
+        self,
+        index: int = 0,
+        *,
+        threads: int = 0,
+        threads_decode: int = 0,
+        fast: bool = False,
+        profile: bool = False,
+    ) -> Device:
+        """Opens a device. threads: 0 leaves the number to it; threads_decode: those of a step of one token a
+        slot, 0: as many. fast: products may round weights to 8 bits. profile: the time of each step is
+        counted.
+        """
+        flags = FAST * fast | PROFILE * profile
+        options = {"threads": threads, "threads_decode": threads_decode, "flags": flags}
+        return Device(self, index, options)
 
 
 class Device:
@@ -131,11 +149,12 @@ class Device:
     left.
     """
 
-    def __init__(self, backend: Backend, index: int, threads: int) -> None:
+    def __init__(self, backend: Backend, index: int, options: Mapping[str, int]) -> None:
         self.backend, self.name, self._open = backend, backend.name, True
-        options = cext.ffi.new("hal_options *", {"threads": threads})
+        self.profiled = bool(options["flags"] & PROFILE)
+        asked = cext.ffi.new("hal_options *", dict(options))
         out = cext.ffi.new("hal_device **")
-        backend.check(backend.table.open(index, options, out), f"device {index} cannot be opened")
+        backend.check(backend.table.open(index, asked, out), f"device {index} cannot be opened")
         self.handle = out[0]
         self._children: weakref.WeakSet[Buffer | Exec] = weakref.WeakSet()
 
@@ -168,6 +187,29 @@ class Device:
         )
         return self._adopt(Buffer(self, out[0], len(view), view))
 
+    def packed(self, format: int, stack: int, rows: int, columns: int) -> int:
+        """Bytes that a stack of (rows, columns) matrices of this format takes in the device's own order; 0
+        where it stays as it is.
+        """
+        table = self.backend.table
+        if not (table.packed and table.pack):
+            return 0
+        return int(table.packed(self.handle, format, stack, rows, columns))
+
+    def measure(self, what: str, size: int = 0) -> float | None:
+        """What the device can do at most in a second, measured now: "read": bytes read from `size` bytes of
+        memory; "int8", "bf16", "f32": multiply-adds of such numbers. None where it has no such measure.
+        """
+        out = cext.ffi.new("double *")
+        code = self.backend.table.measure(self.handle, MEASURE[what], size, out) if self.measures else -1
+        if code != -1:
+            self.backend.check(code, f"{what} cannot be measured")
+        return None if code else float(out[0])
+
+    @property
+    def measures(self) -> bool:
+        return bool(self.backend.table.measure)
+
     def refusal(self, segment: Segment) -> str:
         """Why the device cannot run some step of these tables; empty where it can run them all."""
         plan, _keep = plan_struct(segment, 0)
@@ -184,7 +226,7 @@ class Device:
         self.backend.check(
             self.backend.table.compile(self.handle, plan, handles, out), "the plan was refused"
         )
-        return self._adopt(Exec(self, out[0], tuple(buffers)))
+        return self._adopt(Exec(self, out[0], tuple(buffers), len(segment.step_table)))
 
     def _adopt(self, child: C) -> C:
         self._children.add(child)
@@ -219,6 +261,14 @@ class Buffer:
         view = cext.ffi.from_buffer(data)
         self.device.backend.check(self._table.write(self.handle, offset, view, len(view)), "write")
 
+    def pack(self, offset: int, format: int, matrices: tuple[int, int, int], data: Any) -> None:
+        """Writes a weight in the device's own order, from its bytes in the file's; matrices: stack, rows,
+        columns. Other threads of Python run meanwhile.
+        """
+        source = cext.ffi.from_buffer(data)
+        code = self._table.pack(self.handle, offset, format, *matrices, source)
+        self.device.backend.check(code, "a weight cannot be packed")
+
     def read_into(self, offset: int, out: Array) -> None:
         """Fills a contiguous array from the offset, after waiting for what is still running."""
         target = cext.ffi.from_buffer(out, require_writable=True)
@@ -235,8 +285,8 @@ class Exec:
     not.
     """
 
-    def __init__(self, device: Device, handle: Any, buffers: tuple[Buffer, ...]) -> None:
-        self.device, self.handle, self.buffers = device, handle, buffers
+    def __init__(self, device: Device, handle: Any, buffers: tuple[Buffer, ...], n_steps: int) -> None:
+        self.device, self.handle, self.buffers, self.n_steps = device, handle, buffers, n_steps
         self._run: Callable[[Any, Any, int], int] = device.backend.table.run
 
     def run(self, block: Any, size: int) -> None:
@@ -249,6 +299,16 @@ class Exec:
         self.device.backend.check(
             self.device.backend.table.wait(self.handle, timeout_ms), "waiting for a step"
         )
+
+    def times(self) -> list[int]:
+        """Nanoseconds spent in each step since compile(), on a device that was opened with `profile`."""
+        table = self.device.backend.table
+        if not (table.times and self.device.profiled):
+            reason = "open it with profile" if table.times else "it cannot"
+            raise DeviceError(f"{self.device.name} does not count the time of steps: {reason}")
+        out = cext.ffi.new("uint64_t[]", self.n_steps)
+        self.device.backend.check(table.times(self.handle, out, self.n_steps), "times of the steps")
+        return list(out)
 
     def close(self) -> None:
         if self.handle is not None:

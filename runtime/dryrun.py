@@ -17,45 +17,27 @@ from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.device import Device, Info
 from satchel.runtime.engine import MAX_TOKENS, bucket_of
 from satchel.runtime.graph import Roots, toposort
-from satchel.runtime.plan import Bucket, Plan, align_up
+from satchel.runtime.packing import Packed, file_places, in_place, of_device, own_bytes, packable, packed_by
+from satchel.runtime.plan import Bucket, Plan
 from satchel.runtime.sizing import size
 
 SCRATCH = frozenset({"arena", "out", "step", "const"})  # buffers that each plan has for itself
-
-
-class PlannedWeights:
-    """Where each tensor would lie: a WeightPlaces without memory. mapped: the file is used in place, else
-    copied.
-    """
-
-    def __init__(self, gguf: GGUF, mapped: bool) -> None:
-        self._gguf, self._mapped, self._size = gguf, mapped, 0
-        self._copied: dict[str, int] = {}
-        for name, info in gguf.tensors.items():
-            self._copied[name] = self._size
-            self._size = align_up(self._size + info.nbytes)
-
-    def place(self, name: str) -> tuple[str, int]:
-        info = self._gguf.tensors[name]
-        return (f"weights.{info.part}", info.offset) if self._mapped else ("weights.0", self._copied[name])
-
-    def sizes(self) -> dict[str, int]:
-        if self._mapped:
-            return {f"weights.{i}": part.size for i, part in enumerate(self._gguf.parts)}
-        return {"weights.0": max(self._size, 64)}
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
     """What one device would hold, in bytes.
 
-    weights: those that its steps read. kv: keys and values of all slots. compute: scratch of the plan of a
-    full step and of the one for a single token, and the table of tokens.
+    weights: those that its steps read, of which `packed` bytes lie in the device's own order, in memory that
+    no file stands behind; the rest is the mapped file, or a copy on a device that cannot read that. kv: keys
+    and values of all slots. compute: scratch of the plan of a full step and of the one for a single token,
+    and the table of tokens.
     """
 
     device: str
     info: Info
     weights: int
+    packed: int
     kv: int
     compute: int
 
@@ -80,10 +62,13 @@ class DryRun:
     optimized: Optimized
     passes: tuple[tuple[str, int], ...]
     notes: tuple[str, ...]
+    packed: Mapping[str, Mapping[str, Packed]]  # weights in a device's own order, by device and name
 
     def plan(self, tokens: int) -> Plan:
         """The plan of the bucket of a step of so many tokens, of which one row is sampled."""
-        weights = {d.name: PlannedWeights(self.gguf, mapped(self.gguf, d)) for d in self.devices}
+        weights = {
+            d.name: file_places(self.gguf, in_place(self.gguf, d), self.packed[d.name]) for d in self.devices
+        }
         bucket = Bucket(bucket_of(tokens, self.batch), 1)
         return compile(self.optimized, bucket, weights, state_layout(self.optimized.roots))
 
@@ -99,9 +84,11 @@ class DryRun:
             state.setdefault(name, {}).update(held)
         for d in (d for d in self.devices if d.name in read):
             tokens = state[d.name].pop("tokens", 0)
-            weights = sum(self.gguf.tensors[name].nbytes for name in read[d.name])
+            packed = self.packed[d.name]
+            own = sum(found.size for found in packed.values())
+            weights = own + sum(self.gguf.tensors[name].nbytes for name in read[d.name] - packed.keys())
             compute = tokens + sum(scratch(plan).get(d.name, 0) for plan in plans)
-            yield Share(d.name, d.info(), weights, sum(state[d.name].values()), compute)
+            yield Share(d.name, d.info(), weights, own, sum(state[d.name].values()), compute)
 
 
 def dry_run(
@@ -112,23 +99,22 @@ def dry_run(
     slots: int = 1,
     cache_type: str = "f16",
     batch: int = MAX_TOKENS,
+    repack: bool = True,
 ) -> DryRun:
     """Builds and optimizes the model's graph. ModelError where the file does not hold together."""
-    arch, notes = size(gguf, Cache(context, slots, format=cache_type), devices[0].info().memory_free)
-    roots = arch.build().roots("tokens")
+    free = devices[0].info().memory_free - own_bytes(gguf, devices[0], repack)
+    arch, notes = size(gguf, Cache(context, slots, format=cache_type), free)
+    forward = arch.build()
+    roots, types = forward.roots("tokens"), packable(forward) if repack else {}
     passes = [("build", len(toposort(roots)))]
 
     def trace(name: str, after: Roots) -> None:
         passes.append((name, len(toposort(after))))
 
-    targets = tuple(DeviceTarget(d) for d in devices)
+    targets = tuple(DeviceTarget(d, packed_by(d, types)) for d in devices)
     optimized = optimize(roots, Context(targets, lambda label: targets[0].name), trace)
-    return DryRun(gguf, arch, tuple(devices), batch, optimized, tuple(passes), notes)
-
-
-def mapped(gguf: GGUF, device: Device) -> bool:
-    """Whether the device uses the mapped file in place, as weights.bind decides."""
-    return device.can_wrap and all(info.offset % 32 == 0 for info in gguf.tensors.values())
+    packed = {t.name: of_device(t.packed, optimized.placement.device, t.name) for t in targets}
+    return DryRun(gguf, arch, tuple(devices), batch, optimized, tuple(passes), notes, packed)
 
 
 def scratch(plan: Plan) -> Mapping[str, int]:

@@ -7,7 +7,7 @@ A slot is one sequence; `length(slot)` tokens of it are in the KV cache. The eng
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.device import Device
 from satchel.runtime.graph import Array
 from satchel.runtime.kv import Pages
+from satchel.runtime.packing import Packed, of_device, packable, packed_by
 from satchel.runtime.plan import Bucket, Plan
 from satchel.runtime.program import DeviceMemory, Program
 from satchel.runtime.sampling import Sampling
@@ -54,29 +55,40 @@ def bucket_of(n: int, most: int) -> int:
     return min(most, 1 << max(0, n - 1).bit_length())
 
 
+Bind = Callable[[Device, Mapping[str, Packed]], DeviceWeights]
+
+
 class Engine:
-    """A model on its devices. bind(device) makes the weights readable there."""
+    """A model on its devices. bind(device, packed) makes the weights readable there, those of `packed` in the
+    device's own order; repack False: none.
+    """
 
     def __init__(
         self,
         forward: Forward,
         cache: Cache,
         devices: Sequence[Device],
-        bind: Callable[[Device], DeviceWeights],
+        bind: Bind,
         wanted: Callable[[str], str] | None = None,
         batch: int = MAX_TOKENS,
+        repack: bool = True,
     ) -> None:
         self.forward, self.cache, self.batch = forward, cache, batch
+        self._memory: dict[str, DeviceMemory] = {}
         self.pages, self.timing = Pages(cache), Timing()
         self._lengths = [0] * cache.slots
-        self._context = Context(
-            tuple(DeviceTarget(d) for d in devices), wanted or (lambda label: devices[0].name)
-        )
+        types = packable(forward) if repack else {}
+        targets = {d.name: DeviceTarget(d, packed_by(d, types)) for d in devices}
+        self._context = Context(tuple(targets.values()), wanted or (lambda label: devices[0].name))
         self._optimized: dict[str, Optimized] = {}
         tokens = self.optimized("tokens")
         self._states = state_layout(tokens.roots)
-        used = set(tokens.placement.device.values())
-        self._memory = {d.name: DeviceMemory(d, bind(d), self._states[""]) for d in devices if d.name in used}
+        for device in (d for d in devices if d.name in tokens.placement.device.values()):
+            target = targets[device.name]
+            target.packed = of_device(target.packed, tokens.placement.device, device.name)
+            bound = bind(device, target.packed)
+            self._memory[device.name] = DeviceMemory(device, bound, self._states[""])
+        self.packed = {name: targets[name].packed for name in self._memory}
         self._programs: dict[tuple[Bucket, str], Program] = {}
         self.moved = tokens.placement.moved
 

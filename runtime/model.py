@@ -5,8 +5,9 @@ everything.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -19,21 +20,26 @@ from satchel.formats.template import ChatTemplate, from_metadata
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
 from satchel.quant import ModelError, RequestError
 from satchel.runtime.arch import Cache
-from satchel.runtime.device import Device, find_backend
+from satchel.runtime.device import Backend, Device, find_backend
 from satchel.runtime.engine import MAX_TOKENS, Engine, Feed
 from satchel.runtime.graph import Array
+from satchel.runtime.packing import Packed, own_bytes
 from satchel.runtime.reply import Reply
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sizing import size
-from satchel.runtime.weights import Progress, bind
+from satchel.runtime.weights import DeviceWeights, Progress, bind
 
 Message = Mapping[str, Any]
+PRECISIONS = ("exact", "fast")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """How a model is loaded. context 0: the model's own, as far as a quarter of the free memory allows.
-    threads 0: all.
+
+    threads: for answers, 0: all; threads_batch: for prompts, 0: as many as threads. repack False: weights
+    stay in the mapped file, which processes share, and products are slower. precision "fast": products may
+    round weights to 8 bits.
     """
 
     context: int = 0
@@ -42,6 +48,10 @@ class Options:
     device: str = "auto"
     cache_type: str = "f16"
     batch: int = MAX_TOKENS
+    threads_batch: int = 0
+    repack: bool = True
+    precision: str = "exact"
+    profile: bool = False
 
 
 class Model:
@@ -56,20 +66,15 @@ class Model:
         self._template: ChatTemplate | None = None
         self._kept: dict[int, list[int]] = {}
         self._progress, self._closed = progress, False
-        # Its passing memory goes before the weights come. What is wrong with it is said at its first use.
-        with suppress(ModelError):
-            self._tokenizer = self._build_tokenizer()
-        self.device = self._open_device()
+        # Packing is C, so the tokenizer is built meanwhile. What is wrong with it is said at its first use.
+        device: Device | None = None
         try:
-            wanted = Cache(options.context, options.slots, format=options.cache_type)
-            self.arch, said = size(gguf, wanted, self.device.info().memory_free)
-            self.notes += said
-            self.cache = self.arch.cache
-            self.engine = Engine(
-                self.arch.build(), self.cache, [self.device], self._bind, batch=options.batch
-            )
+            with _aside(self._try_tokenizer):
+                self.device = device = self._open_device()
+                self._make_engine()
         except BaseException:
-            self.device.close()
+            if device:
+                device.close()
             raise
 
     @classmethod
@@ -83,30 +88,50 @@ class Model:
         device: str = "auto",
         cache_type: str = "f16",
         batch: int = MAX_TOKENS,
+        threads_batch: int = 0,
+        repack: bool = True,
+        precision: str = "exact",
+        profile: bool = False,
         progress: Progress | None = None,
     ) -> Model:
-        """Opens, checks and maps the file. progress(bytes done, bytes in all) is called while the weights are
-        read.
+        """Opens, checks and maps the file, and brings the weights to the device; the other arguments are
+        those of Options. progress(bytes done, bytes in all) is called while the weights are read.
         """
+        options = Options(
+            context, slots, threads, device, cache_type, batch, threads_batch, repack, precision, profile
+        )
         gguf = open_gguf(path)
         try:
-            return cls(gguf, Options(context, slots, threads, device, cache_type, batch), progress)
+            return cls(gguf, options, progress)
         except BaseException:
             gguf.close()
             raise
 
     def _open_device(self) -> Device:
-        if self.options.threads < 0 or not 1 <= self.options.batch <= 1 << 16 or self.options.slots < 1:
-            raise RequestError(f"threads, batch and slots must be positive, got {self.options}")
+        o = self.options
+        if min(o.threads, o.threads_batch) < 0 or not 1 <= o.batch <= 1 << 16 or o.slots < 1:
+            raise RequestError(f"threads, batch and slots must be positive, got {o}")
+        if o.precision not in PRECISIONS:
+            raise RequestError(f"precision is {o.precision!r}: it must be one of {', '.join(PRECISIONS)}")
         backend = find_backend(self.options.device)
         if backend.name == "numba" and self.options.device == "auto":
             self.notes.append(
                 "no compiled CPU backend is installed: numba runs the model, slowly; see `satchel doctor`"
             )
-        return backend.open(threads=self.options.threads)
+        return open_device(backend, o.threads, o.threads_batch, fast=o.precision == "fast", profile=o.profile)
 
-    def _bind(self, device: Device) -> Any:
-        return bind(self.gguf, device, self.gguf.tensors, self._progress)
+    def _make_engine(self) -> None:
+        o = self.options
+        free = self.device.info().memory_free - own_bytes(self.gguf, self.device, o.repack)
+        self.arch, said = size(self.gguf, Cache(o.context, o.slots, format=o.cache_type), free)
+        self.notes += said
+        self.cache = self.arch.cache
+        self.engine = Engine(
+            self.arch.build(), self.cache, [self.device], self._bind, batch=o.batch, repack=o.repack
+        )
+
+    def _bind(self, device: Device, packed: Mapping[str, Packed]) -> DeviceWeights:
+        return bind(self.gguf, device, packed, self._progress)
 
     @property
     def context(self) -> int:
@@ -121,6 +146,10 @@ class Model:
         if self._tokenizer is None:
             self._tokenizer = self._build_tokenizer()
         return self._tokenizer
+
+    def _try_tokenizer(self) -> None:
+        with suppress(ModelError):
+            self._tokenizer = self._build_tokenizer()
 
     def _build_tokenizer(self) -> Tokenizer:
         built = build_tokenizer(self.gguf.metadata, source=str(self.path))
@@ -267,3 +296,27 @@ class Model:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@contextmanager
+def _aside(work: Callable[[], None]) -> Iterator[None]:
+    """Runs `work` in a thread beside the body; both are over afterwards. An error of the body goes first."""
+    with ThreadPoolExecutor(1, "satchel-load") as pool:
+        running = pool.submit(work)
+        yield
+        running.result()
+
+
+def open_device(
+    backend: Backend, threads: int, threads_batch: int, *, fast: bool = False, profile: bool = False
+) -> Device:
+    """Opens a backend's device with so many threads for answers and for prompts, as Options has them."""
+    if threads_batch and not threads:
+        with backend.open() as usual:
+            threads = usual.info().threads
+    return backend.open(
+        threads=threads_batch or threads,
+        threads_decode=threads if threads_batch else 0,
+        fast=fast,
+        profile=profile,
+    )

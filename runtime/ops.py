@@ -172,6 +172,74 @@ def mul(a: Array, b: Array) -> Array:
     return (a * b).astype(np.float32)
 
 
+# --- experts: feed-forward parts of which each token uses a few; E: experts, k: those that a token uses
+
+
+def _chosen(logits: Type, *, k: int) -> Type:
+    if not isinstance(logits.shape[-1], int) or not 0 < k <= logits.shape[-1]:
+        raise TypeError(f"top_experts: {k} of the experts of {logits}")
+    return Type((logits.shape[0], k), "i32")
+
+
+@op(_chosen)
+def top_experts(logits: Array, *, k: int) -> Array:
+    """Numbers of the k largest logits (T, E), largest first: (T, k). Of equals the lower number comes first;
+    NaN counts as the least.
+    """
+    key = np.where(np.isnan(logits), -np.inf, logits)
+    return np.argsort(-key, axis=-1, kind="stable")[:, :k].astype(np.int32)
+
+
+@op(lambda logits, ids, *, norm: Type(ids.shape))
+def expert_weights(logits: Array, ids: Array, *, norm: int) -> Array:
+    """Softmax of logits (T, E) at ids (T, k): (T, k), with norm 1 divided by their sum. A NaN anywhere in a
+    row makes the row's weights NaN.
+    """
+    with np.errstate(invalid="ignore"):
+        p = np.exp(logits - logits.max(-1, keepdims=True), dtype=np.float32)
+        p = np.take_along_axis(p / p.sum(-1, keepdims=True), ids, -1)
+        return (p / p.sum(-1, keepdims=True) if norm else p).astype(np.float32)
+
+
+def _expert_rows(x: Type, *weights_and_ids: Type) -> Type:
+    *weights, ids = weights_and_ids
+    if len(x.shape) == 3 and x.shape[1] != ids.shape[1]:
+        raise TypeError(f"expert product: {x} and ids {ids} differ in experts a token")
+    for w in weights:
+        if len(w.shape) != 3 or w.shape[-1] != x.shape[-1] or w.shape[:2] != weights[0].shape[:2]:
+            raise TypeError(f"expert product: weights {w} meet activations {x}")
+    return Type((*ids.shape, weights[0].shape[1]))
+
+
+@op(_expert_rows)
+def expert_linear(x: Array, w: Array, ids: Array) -> Array:
+    """Products of each token's row with the weights (E, N, K) of its experts ids (T, k): (T, k, N).
+
+    x: (T, K), one row for all of a token's experts, or (T, k, K), one for each; float32 or quantized.
+    """
+    a = _rows(x)
+    rows = a if a.ndim == 3 else np.broadcast_to(a[:, None], (*ids.shape, a.shape[-1]))
+    out = np.zeros((*ids.shape, w.shape[1]), np.float32)
+    for e in np.unique(ids):
+        out[ids == e] = rows[ids == e] @ _rows(w[e]).T
+    return out
+
+
+@op(
+    _expert_rows,
+    parts=lambda x, g, u, ids: OPS["swiglu"](expert_linear(x, g, ids), expert_linear(x, u, ids)),
+)
+def expert_swiglu(x: Array, gate: Array, up: Array, ids: Array) -> Array:
+    """swiglu of two expert_linear of one x: (T, k, N)."""
+    return swiglu.define(expert_linear.define(x, gate, ids), expert_linear.define(x, up, ids))
+
+
+@op(lambda y, weights: Type((y.shape[0], y.shape[2])))
+def expert_sum(y: Array, weights: Array) -> Array:
+    """Sum over the experts of y (T, k, N) times weights (T, k): (T, N)."""
+    return np.einsum("tkn,tk->tn", y, weights).astype(np.float32)
+
+
 # --- positions, cache, attention
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from satchel.runtime.graph import Array, Dim, Type
 
 ALIGN = 64
 COUNTS_BYTES = 32  # eight int32 counts open the step block
+PACKED = 1 << 24  # HAL_PACKED of hal.h: beside the format of a view of a packed weight
 
 
 def align_up(n: int, to: int = ALIGN) -> int:
@@ -31,12 +32,20 @@ class Bucket:
         return dim if not isinstance(dim, Dim) else (self.tokens, self.rows)[dim.count]
 
 
-class WeightPlaces(Protocol):
-    """Where a device keeps its weights: buffer name and byte offset by tensor name, and the size of each such
-    buffer.
+class WeightPlace(NamedTuple):
+    """Where a weight lies: buffer name and byte offset. packed: the bytes that it takes in the device's own
+    order; 0 where it lies as in the file.
     """
 
-    def place(self, name: str) -> tuple[str, int]: ...
+    buffer: str
+    offset: int
+    packed: int = 0
+
+
+class WeightPlaces(Protocol):
+    """Where a device keeps its weights, by tensor name, and the size of each buffer that holds some."""
+
+    def place(self, name: str) -> WeightPlace: ...
 
     def sizes(self) -> dict[str, int]: ...
 

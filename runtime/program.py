@@ -93,6 +93,10 @@ class Program:
         self._out.read_into(self.plan.output.offset, out)
         return out
 
+    def times(self) -> tuple[list[int], ...]:
+        """Nanoseconds spent in each step so far, segment by segment; DeviceError where they are not counted."""
+        return tuple(exec.times() for exec, _, _ in self._execs)
+
     def output_shape(self) -> tuple[int, ...]:
         """Shape of the output of the step that ran last."""
         return tuple(

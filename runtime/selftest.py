@@ -10,11 +10,11 @@ import numpy as np
 
 from satchel.quant import FORMATS, DeviceError
 from satchel.runtime.arch import Cache, Forward
-from satchel.runtime.device import WEIGHT, Device
+from satchel.runtime.device import Device
 from satchel.runtime.engine import Engine, Feed
 from satchel.runtime.graph import ROWS, TOKENS, Array, Graph, Node, Roots, Type
 from satchel.runtime.ops import OPS, evaluate
-from satchel.runtime.weights import DeviceWeights
+from satchel.runtime.weights import upload
 
 WIDTH, HEADS, KV_HEADS, VOCAB, FORMAT = 64, 2, 1, 96, "q8_0"
 IDS = (5, 17, 90, 2, 33)
@@ -62,17 +62,6 @@ def weights() -> dict[str, Array]:
     return {n: encode(rng.normal(0, 0.3, (r, WIDTH)).astype(np.float32), None) for n, r in sizes.items()}
 
 
-def upload(device: Device, values: dict[str, Array]) -> DeviceWeights:
-    """The weights in buffers of the device, one each."""
-    placed = DeviceWeights()
-    for name, data in values.items():
-        buffer = device.alloc(data.nbytes, WEIGHT)
-        buffer.write(0, np.ascontiguousarray(data).view(np.uint8).reshape(-1))
-        placed.buffers[f"weights.{name}"] = buffer
-        placed.add(name, f"weights.{name}", 0)
-    return placed
-
-
 def expected(roots: Roots, values: dict[str, Array]) -> Array:
     """Logits (5, VOCAB) by the definitions of the graph that the device was given."""
     n, dim = len(IDS), WIDTH // HEADS
@@ -89,7 +78,7 @@ def selftest(device: Device) -> float:
     The device is closed afterwards. DeviceError where the share is above BOUND.
     """
     graph, values = forward(), weights()
-    engine = Engine(graph, CACHE, [device], lambda d: upload(d, values))
+    engine = Engine(graph, CACHE, [device], lambda d, packed: upload(d, values, packed))
     try:
         first, *rest = IDS
         logits = np.concatenate([engine.logits([Feed(0, ids)]) for ids in ([first], rest)])

@@ -21,7 +21,8 @@ def token_bytes(arch: Arch) -> int:
 def size(gguf: GGUF, wanted: Cache, free: int) -> tuple[Arch, tuple[str, ...]]:
     """The file's architecture with its cache, and what a user should know about the choice.
 
-    wanted: context 0 leaves the choice to us. free: bytes of the device's memory that nobody uses.
+    wanted: context 0 leaves the choice to us. free: bytes of the device's memory that nobody uses and that
+    the weights leave.
     """
     name = gguf.metadata.get_str("general.architecture")
     build, hp, weights = find_arch(name, str(gguf.path)), HParams(gguf.metadata, name), FileWeights(gguf)
@@ -34,7 +35,7 @@ def size(gguf: GGUF, wanted: Cache, free: int) -> tuple[Arch, tuple[str, ...]]:
     if wanted.context > trained:
         beyond = f"context {wanted.context} is beyond the {trained} tokens that the model was trained for"
         return arch, (beyond,)
-    affordable = free // SHARE_OF_MEMORY // (token_bytes(arch) * wanted.slots) // STEP * STEP
+    affordable = max(0, free) // SHARE_OF_MEMORY // (token_bytes(arch) * wanted.slots) // STEP * STEP
     affordable = max(LEAST, affordable)
     if wanted.context or trained <= affordable:
         return arch, ()

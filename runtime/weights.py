@@ -1,22 +1,28 @@
-"""A file's tensors on a device: used in place where the device can read the mapped file, else copied, each
-byte once.
+"""A file's tensors on a device: matrices in the device's own order where it has one; the others used in place
+where the device can read the mapped file, else copied, each byte once.
 """
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
-from satchel.formats.gguf import GGUF
+from satchel.formats.gguf import GGUF, TensorInfo
 from satchel.quant import FORMATS, ModelError
 from satchel.runtime.device import WEIGHT, Buffer, Device
 from satchel.runtime.graph import Array, Type
-from satchel.runtime.plan import align_up
+from satchel.runtime.packing import ALIGNMENT, PACKED_BUFFER, Packed, Places, file_places, in_place
+from satchel.runtime.plan import WeightPlace
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 CHUNK = 32 << 20
+PART_ROWS = 256  # a matrix is packed in parts of whole multiples of so many rows
+LARGE = 16  # tensors of more than one part in so many of the file are packed first
 POPULATE_READ = 22  # madvise: fault pages in now; Linux 5.14, not yet named in mmap
 
 
@@ -47,71 +53,160 @@ class FileWeights:
 
 
 class DeviceWeights:
-    """Where each tensor lies on one device; the plan's WeightPlaces."""
+    """Where each tensor lies on one device, and the buffers; the plan's WeightPlaces."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: Places | None = None) -> None:
         self.buffers: dict[str, Buffer] = {}
-        self._places: dict[str, tuple[str, int]] = {}
+        self._places = places or Places()
 
-    def place(self, name: str) -> tuple[str, int]:
-        return self._places[name]
+    def place(self, name: str) -> WeightPlace:
+        return self._places.place(name)
 
     def sizes(self) -> dict[str, int]:
         return {name: buffer.size for name, buffer in self.buffers.items()}
 
-    def add(self, name: str, buffer: str, offset: int) -> None:
-        self._places[name] = (buffer, offset)
+    def add(self, name: str, buffer: str, offset: int, packed: int = 0) -> None:
+        self._places.places[name] = WeightPlace(buffer, offset, packed)
 
 
-def bind(gguf: GGUF, device: Device, names: Iterable[str], progress: Progress | None = None) -> DeviceWeights:
-    """Makes these tensors readable by the device."""
-    aligned = all(info.offset % 32 == 0 for info in gguf.tensors.values())
-    if device.can_wrap and aligned:
-        return _wrap(gguf, device, progress)
-    return _upload(gguf, device, tuple(names), progress)
-
-
-def _wrap(gguf: GGUF, device: Device, progress: Progress | None) -> DeviceWeights:
-    weights, total, done = DeviceWeights(), sum(p.size for p in gguf.parts), 0
-    for i, part in enumerate(gguf.parts):
-        done = _fault_in(part.mmap, done, total, progress)
-        weights.buffers[f"weights.{i}"] = device.wrap(part.mmap)
-    for info in gguf.tensors.values():
-        weights.add(info.name, f"weights.{info.part}", info.offset)
+def bind(
+    gguf: GGUF, device: Device, packed: Mapping[str, Packed], progress: Progress | None = None
+) -> DeviceWeights:
+    """Makes the file's tensors readable by the device, those of `packed` in its own order."""
+    mapped = in_place(gguf, device)
+    places = file_places(gguf, mapped, packed)
+    weights = DeviceWeights(places)
+    for name, size in places.buffers.items():
+        if mapped and name != PACKED_BUFFER:
+            weights.buffers[name] = device.wrap(gguf.parts[int(name.split(".")[1])].mmap)
+        else:
+            weights.buffers[name] = device.alloc(size, WEIGHT)
+    done, total = 0, sum(info.nbytes for info in gguf.tensors.values())
+    for info, following in pairwise([*in_order(gguf, packed), None]):
+        if following:
+            _advise(gguf, following, "MADV_WILLNEED")
+        for size in _move(gguf, info, weights, packed, mapped) if info else ():
+            done += size
+            if progress:
+                progress(done, total)
     return weights
 
 
-def _fault_in(mapping: mmap.mmap, done: int, total: int, progress: Progress | None) -> int:
-    """Reads the mapping in file order, so that the disk streams and the first token does not wait on page
+def in_order(gguf: GGUF, packed: Mapping[str, Packed]) -> list[TensorInfo]:
+    """The file's tensors in its order, but large ones that are packed first: source and copy of one lie in
+    memory together, so the largest ones come while little else is there.
+    """
+    tensors = list(gguf.tensors.values())
+    least = sum(info.nbytes for info in tensors) // LARGE
+    large = {i.name: i.nbytes for i in tensors if i.name in packed and i.nbytes > least}
+    return sorted(tensors, key=lambda info: -large.get(info.name, 0))
+
+
+def _move(
+    gguf: GGUF, info: TensorInfo, weights: DeviceWeights, packed: Mapping[str, Packed], mapped: bool
+) -> Iterator[int]:
+    """Brings one tensor to the device; gives the bytes done, piece by piece."""
+    place = weights.place(info.name)
+    if info.name in packed:
+        buffer = weights.buffers[place.buffer]
+        yield from _pack(gguf, info, buffer, place.offset, packed[info.name])
+    elif mapped:
+        yield from _fault_in(gguf.parts[info.part].mmap, info.offset, info.nbytes)
+    elif info.nbytes:
+        weights.buffers[place.buffer].write(place.offset, np.ascontiguousarray(gguf.raw(info.name)))
+        yield info.nbytes
+
+
+def _pack(gguf: GGUF, info: TensorInfo, buffer: Buffer, offset: int, packed: Packed) -> Iterator[int]:
+    """Packs a tensor part by part. The pages of a part that was packed are given back at once: the process
+    never has more than a part of a tensor twice.
+    """
+    raw = gguf.raw(info.name).reshape(-1)
+    start = 0
+    for part in parts_of(buffer.device, packed, info.nbytes):
+        size = info.nbytes * part.stack * part.rows // (packed.stack * packed.rows)
+        following = min(size, info.nbytes - start - size)
+        _advise_range(gguf, info, start + size, following, "MADV_WILLNEED")
+        data = _aligned(raw[start : start + size])
+        buffer.pack(offset, part.format, (part.stack, part.rows, part.columns), data)
+        _advise_range(gguf, info, start, size, "MADV_DONTNEED")
+        offset += part.size
+        start += size
+        yield size
+
+
+def parts_of(device: Device, packed: Packed, nbytes: int) -> Iterator[Packed]:
+    """A weight cut into matrices, and these into whole multiples of PART_ROWS rows, of about CHUNK bytes of
+    the file each. A device whose order is not one part behind the other gets it whole: the sizes tell.
+    """
+    rows = CHUNK * packed.stack * packed.rows // nbytes // PART_ROWS * PART_ROWS or PART_ROWS
+
+    def sized(stack: int, rows: int) -> Packed:
+        size = device.packed(packed.format, stack, rows, packed.columns)
+        return replace(packed, stack=stack, rows=rows, size=size)
+
+    whole, last = divmod(packed.rows, rows)
+    cut = [sized(1, rows)] * whole + [sized(1, last)] * (last > 0)
+    if nbytes <= CHUNK or packed.size != packed.stack * sum(part.size for part in cut):
+        cut, times = [packed], 1
+    else:
+        times = packed.stack
+    for _ in range(times):
+        yield from cut
+
+
+def _aligned(data: Array) -> Array:
+    """The bytes where a block of any format may stand: most files have them there already."""
+    if data.ctypes.data % ALIGNMENT == 0:
+        return data
+    room = np.empty(data.nbytes + ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % ALIGNMENT
+    room[start : start + data.nbytes] = data
+    return room[start : start + data.nbytes]
+
+
+def _advise(gguf: GGUF, info: TensorInfo, advice: str) -> None:
+    _advise_range(gguf, info, 0, min(info.nbytes, CHUNK), advice)
+
+
+def _advise_range(gguf: GGUF, info: TensorInfo, start: int, size: int, advice: str) -> None:
+    """madvise on the whole pages within a tensor's bytes; a system that lacks it does without."""
+    page = mmap.PAGESIZE
+    first = -(-(info.offset + start) // page) * page
+    last = (info.offset + start + size) // page * page
+    if last > first and hasattr(mmap, advice):
+        with suppress(OSError):
+            gguf.parts[info.part].mmap.madvise(getattr(mmap, advice), first, last - first)
+
+
+def _fault_in(mapping: mmap.mmap, offset: int, nbytes: int) -> Iterator[int]:
+    """Reads a tensor through the mapping, so that the disk streams and the first token does not wait on page
     faults.
     """
     page = mmap.PAGESIZE
-    for start in range(0, len(mapping), CHUNK):
-        size = min(CHUNK, len(mapping) - start)
+    for start in range(offset, offset + nbytes, CHUNK):
+        size = min(CHUNK, offset + nbytes - start)
+        first = start // page * page
         try:
-            mapping.madvise(POPULATE_READ, start, size)
+            mapping.madvise(POPULATE_READ, first, start + size - first)
         except (OSError, ValueError, AttributeError):
             np.frombuffer(mapping, np.uint8, size, start)[::page].max()
-        done += size
-        if progress:
-            progress(done, total)
-    return done
+        yield size
 
 
-def _upload(gguf: GGUF, device: Device, names: tuple[str, ...], progress: Progress | None) -> DeviceWeights:
-    weights, at = DeviceWeights(), 0
-    for name in names:
-        weights.add(name, "weights.0", at)
-        at = align_up(at + gguf.tensors[name].nbytes)
-    buffer = device.alloc(max(at, 64), WEIGHT)
-    weights.buffers["weights.0"] = buffer
-    done, total = 0, sum(gguf.tensors[n].nbytes for n in names)
-    for name in names:
-        if gguf.tensors[name].nbytes:
-            buffer.write(weights.place(name)[1], np.ascontiguousarray(gguf.raw(name)))
-        done += gguf.tensors[name].nbytes
-        if progress:
-            progress(done, total)
+def upload(device: Device, values: Mapping[str, Array], packed: Mapping[str, Packed]) -> DeviceWeights:
+    """Weights that are no file's, arrays of blocks by name, in buffers of the device, one each."""
+    weights = DeviceWeights()
+    for name, data in values.items():
+        flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        found = packed.get(name)
+        buffer = device.alloc(found.size if found else max(flat.nbytes, 64), WEIGHT)
+        if found:
+            buffer.pack(0, found.format, (found.stack, found.rows, found.columns), flat)
+        else:
+            buffer.write(0, flat)
+        weights.buffers[f"weights.{name}"] = buffer
+        weights.add(name, f"weights.{name}", 0, found.size if found else 0)
     return weights
 
 

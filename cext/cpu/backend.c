@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "device.h"
+#include "panel.h"
 
 enum { ALIGN = 64, MAX_THREADS = 1024 };
 
@@ -34,31 +35,54 @@ static int count(void) {
     return 1;
 }
 
+/* In a forked child the mutex may be held by a thread that is not there: it is left as it is. */
 static void close_device(hal_device *d) {
+    if (!pool_forked(d->pool))
+        pthread_mutex_destroy(&d->busy);
     pool_close(d->pool);
-    pthread_mutex_destroy(&d->busy);
     free(d);
 }
 
+int cpu_check_process(const hal_device *d) {
+    if (!pool_forked(d->pool))
+        return 0;
+    return cpu_fail(HAL_E_INVALID, "the device was opened before this process was forked off and its threads are not "
+                                   "here: open a device of its own in the child");
+}
+
+/* How many threads the options ask for. */
+static int read_threads(const hal_options *options, int *threads, int *decode) {
+    int prompt = options ? options->threads : 0, single = options ? options->threads_decode : 0;
+    if (prompt < 0 || prompt > MAX_THREADS)
+        return cpu_fail(HAL_E_INVALID, "threads is %d: it must lie between 1 and %d", prompt, MAX_THREADS);
+    if (single < 0 || single > MAX_THREADS)
+        return cpu_fail(HAL_E_INVALID, "threads_decode is %d: it must lie between 1 and %d", single, MAX_THREADS);
+    *threads = prompt ? prompt : pool_default_threads();
+    *decode = single ? single : *threads;
+    return 0;
+}
+
 static int open_device(int index, const hal_options *options, hal_device **out) {
-    int threads = options && options->threads ? options->threads : pool_default_threads();
     const char *forced = getenv("SATCHEL_CPU");
     const cpu_set *set = cpu_set_best(forced && *forced ? forced : NULL);
     hal_device *d;
+    int threads = 0, decode = 0, most, code;
     if (index != 0)
         return cpu_fail(HAL_E_INVALID, "there is no CPU device %d, only 0", index);
-    if (threads < 1 || threads > MAX_THREADS)
-        return cpu_fail(HAL_E_INVALID, "threads is %d: it must lie between 1 and %d", threads, MAX_THREADS);
+    if ((code = read_threads(options, &threads, &decode)))
+        return code;
     if (!set)
         return cpu_fail(HAL_E_UNSUPPORTED, "SATCHEL_CPU=%s: no such kernel set runs on this CPU", forced);
+    most = threads > decode ? threads : decode;
     d = calloc(1, sizeof *d);
-    if (!d || !(d->pool = pool_open(threads))) {
+    if (!d || !(d->pool = pool_open(most))) {
         free(d);
-        return cpu_fail(HAL_E_MEMORY, "cannot start %d threads", threads);
+        return cpu_fail(HAL_E_MEMORY, "cannot start %d threads", most);
     }
     d->set = set;
     d->flags = options ? options->flags : 0;
-    d->threads_decode = options && options->threads_decode ? options->threads_decode : threads;
+    d->threads = threads;
+    d->threads_decode = decode;
     pthread_mutex_init(&d->busy, NULL);
     *out = d;
     return 0;
@@ -95,7 +119,7 @@ static void info(hal_device *d, hal_info *out) {
     if (proc_value("/proc/meminfo", "MemAvailable", kib, sizeof kib))
         out->memory_free = strtoull(kib, NULL, 10) * 1024;
     out->allocations = atomic_load(&d->allocations);
-    out->threads = (uint32_t)pool_threads(d->pool);
+    out->threads = (uint32_t)d->threads;
     out->flags = HAL_HOST_MEMORY;
 }
 
@@ -104,6 +128,7 @@ static int new_buffer(hal_device *d, const hal_buffer *made, hal_buffer **out) {
     if (!b)
         return cpu_fail(HAL_E_MEMORY, "no memory for a buffer's handle");
     *b = *made;
+    b->device = d;
     atomic_fetch_add(&d->allocations, 1);
     *out = b;
     return 0;
@@ -171,6 +196,14 @@ static int copy_buffer(hal_buffer *to, uint64_t to_offset, hal_buffer *from, uin
     return code;
 }
 
+static uint64_t packed(hal_device *d, uint32_t format, int64_t stack, int64_t rows, int64_t columns) {
+    const panel_format *f = panel_format_find(format);
+    (void)d;
+    if (!f || stack < 1 || rows < 1 || columns < 1 || columns % f->block)
+        return 0;
+    return (uint64_t)stack * panel_matrix_bytes(f, rows, columns);
+}
+
 /* run() returns when the work is done, so there is never anything to wait for. */
 static int wait_done(hal_exec *e, uint32_t timeout_ms) {
     (void)e, (void)timeout_ms;
@@ -182,7 +215,7 @@ static const hal_backend backend = {
     .info = info, .alloc = alloc_buffer, .wrap = wrap_buffer, .free = free_buffer, .write = write_buffer,
     .read = read_buffer, .copy = copy_buffer, .supports = cpu_supports, .compile = cpu_compile, .run = cpu_run,
     .wait = wait_done, .release = cpu_release, .error = last_error,
-    .times = cpu_times,
+    .times = cpu_times, .measure = cpu_measure, .packed = packed, .pack = cpu_pack,
 };
 
 const hal_backend *cpu_backend(void) {

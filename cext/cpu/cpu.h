@@ -16,10 +16,11 @@
 
 typedef struct {
     uint8_t *data;
-    uint64_t stride;   /* bytes */
+    uint64_t stride;   /* bytes; of a packed weight: from one matrix of a stack to the next */
     uint64_t width;    /* elements under one index of the first dimension */
     uint32_t format, ndim;
     int32_t shape[4];
+    int packed;        /* a weight in panels, see panel.h */
 } cpu_view;
 
 typedef struct {
@@ -42,6 +43,7 @@ typedef struct {
     uint64_t (*scratch)(const cpu_call *);  /* bytes that each thread needs; NULL: none */
     cpu_split (*split)(const cpu_call *);   /* how the shapes of this run are cut; NULL: one item */
     void (*run)(const cpu_call *, int64_t from, int64_t to, int thread); /* items from .. to - 1; their order is free */
+    int takes_packed;                       /* its weights may be packed */
 } cpu_kernel;
 
 typedef struct {
@@ -50,10 +52,14 @@ typedef struct {
     const cpu_kernel *kernel;
 } cpu_op;
 
+enum { CPU_READ_UNIT = 1024, CPU_READ_WAYS = 5 };
+
 /* The kernels of one instruction set, in the order of HAL_OP_. */
 typedef struct {
     const char *name;
     cpu_op ops[HAL_N_OPS];
+    uint64_t (*multiply)(uint32_t what, uint64_t rounds); /* HAL_MEASURE_: how many multiply-adds that was; 0: it has none */
+    void (*read)(const uint8_t *, uint64_t bytes, int way); /* of CPU_READ_WAYS; bytes: a multiple of CPU_READ_UNIT */
 } cpu_set;
 
 typedef struct {
@@ -70,6 +76,8 @@ const hal_backend *cpu_backend(void);
 #define CPU_JOIN2(a, b) a##_##b
 #define CPU_JOIN(a, b) CPU_JOIN2(a, b)
 #define CPU_NAME(x) CPU_JOIN(x, CPU_ISA)
+uint64_t CPU_NAME(cpu_multiply)(uint32_t what, uint64_t rounds);
+void CPU_NAME(cpu_read)(const uint8_t *, uint64_t bytes, int way);
 #define CPU_KERNEL(op) const cpu_kernel CPU_NAME(cpu_kernel_##op)
 #define HAL_OP(NAME, name, size) extern const cpu_kernel CPU_NAME(cpu_kernel_##name);
 #include "hal_ops.inc"

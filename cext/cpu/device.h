@@ -11,12 +11,13 @@ struct hal_device {
     const cpu_set *set;
     pool *pool;
     uint32_t flags;              /* of hal_options */
-    int threads_decode;
+    int threads, threads_decode; /* for steps of more tokens than DECODE_TOKENS, and for the others */
     pthread_mutex_t busy;        /* one run at a time */
     atomic_uint_fast64_t allocations;
 };
 
 struct hal_buffer {
+    hal_device *device;
     uint8_t *data;
     uint64_t size;
     void *owned;                 /* what free() gets; NULL: the host's memory, used in place and never written */
@@ -33,6 +34,11 @@ typedef struct {
     int view, count, most;       /* counts[count] replaces views[view].shape[0], which is at most `most` */
 } exec_dim;
 
+/* Steps first .. end - 1 between two meetings of the threads: one that is shared, or some that one thread runs. */
+typedef struct {
+    int first, end;
+} exec_phase;
+
 struct hal_exec {
     hal_device *device;
     hal_buffer *block;           /* the step buffer */
@@ -42,16 +48,23 @@ struct hal_exec {
     exec_dim *dims;
     uint8_t *args, *scratch;
     cpu_split *splits;           /* per step: how this run's shapes are cut; one grain: a single thread */
+    exec_phase *phases;          /* this run's */
+    uint16_t *grains;            /* of each phase */
+    int n_phases;
+    int64_t mark;                /* where times are kept: when the step before ended */
     uint64_t *times;             /* per step: nanoseconds so far; NULL where nobody asked */
-    uint8_t *meet;               /* per step: a barrier follows */
     atomic_int fault;
 };
 
 int cpu_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int cpu_check_process(const hal_device *); /* 0, or that this is a fork of the process that opened the device */
 int cpu_supports(hal_device *, const hal_plan *, uint32_t step);
 int cpu_compile(hal_device *, const hal_plan *, hal_buffer *const *, hal_exec **);
 int cpu_run(hal_exec *, const void *block, uint64_t size);
 void cpu_release(hal_exec *);
+int cpu_pack(hal_buffer *, uint64_t offset, uint32_t format, int64_t stack, int64_t rows, int64_t columns,
+             const void *from);
 int cpu_times(hal_exec *, uint64_t *ns, uint32_t n_steps);
+int cpu_measure(hal_device *, uint32_t what, uint64_t bytes, double *per_second);
 
 #endif

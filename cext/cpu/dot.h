@@ -1,8 +1,8 @@
-/* dot.h: products of weight rows with activation columns, per weight format.
+/* dot.h: products of weight rows with activation columns, per pair of weight and activation format.
  *
- * DOT_FUNCTIONS(stem, act, inner) makes the functions of one format from an inner product over 1 row and `n` columns
- * that is inlined with n constant, 1, 2, 4 and 8. The plain inner product is the format's own from quant/<format>.h; an
- * instruction set overrides it by defining DOT_<stem>. Sums of one row and column come in one order whatever n is.
+ * DOT_FUNCTIONS(name, stem, act, inner) makes the functions of one pair from an inner product over 1 row and `n` columns
+ * that is inlined with n constant, 1, 2, 4 and 8: the format's own plain one from quant/<format>.h. Sums of one row and
+ * column come in one order whatever n is.
  */
 #ifndef SATCHEL_CPU_DOT_H
 #define SATCHEL_CPU_DOT_H
@@ -22,7 +22,7 @@ typedef struct {
 } dot_kernel;
 
 #define DOT_INLINE static inline __attribute__((always_inline))
-#define DOT_TABLE(stem) dot1_##stem, dot2_##stem, dot4_##stem, dot8_##stem
+#define DOT_TABLE(name) dot1_##name, dot2_##name, dot4_##name, dot8_##name
 
 /* One column reads weights faster than they come unasked: each row asks for the bytes that lie AHEAD of it. Past the end
  * of a weight this asks for what nobody reads, which costs nothing and cannot fault. */
@@ -33,8 +33,8 @@ DOT_INLINE void fetch_row(const uint8_t *row, uint64_t bytes) {
         __builtin_prefetch((const void *)((uintptr_t)row + i));
 }
 
-#define DOT_FUNCTION(stem, act, inner, n)                                                                           \
-    static void dot##n##_##stem(const uint8_t *w, uint64_t stride, int rows, const void *const *x, int blocks,     \
+#define DOT_FUNCTION(name, stem, act, inner, n)                                                                     \
+    __attribute__((unused)) static void dot##n##_##name(const uint8_t *w, uint64_t stride, int rows, const void *const *x, int blocks,     \
                                 float *sums, int pitch) {                                                           \
         const block_##act *a[n];                                                                                    \
         for (int j = 0; j < n; j++)                                                                                 \
@@ -45,30 +45,30 @@ DOT_INLINE void fetch_row(const uint8_t *row, uint64_t bytes) {
             inner((const block_##stem *)(w + stride * (uint64_t)i), a, blocks, sums + i, pitch, n);                 \
         }                                                                                                           \
     }
-#define DOT_FUNCTIONS(stem, act, inner)                                                                             \
-    DOT_FUNCTION(stem, act, inner, 1)                                                                               \
-    DOT_FUNCTION(stem, act, inner, 2)                                                                               \
-    DOT_FUNCTION(stem, act, inner, 4)                                                                               \
-    DOT_FUNCTION(stem, act, inner, 8)
+#define DOT_FUNCTIONS(name, stem, act, inner)                                                                       \
+    DOT_FUNCTION(name, stem, act, inner, 1)                                                                         \
+    DOT_FUNCTION(name, stem, act, inner, 2)                                                                         \
+    DOT_FUNCTION(name, stem, act, inner, 4)                                                                         \
+    DOT_FUNCTION(name, stem, act, inner, 8)
 
-#define CPU_WEIGHT(stem, id, block, act)                                                                            \
-    DOT_INLINE void plain_##stem(const block_##stem *w, const block_##act *const *a, int blocks, float *sums,      \
+#define DOT_PLAIN(name, stem, act, dot)                                                                             \
+    DOT_INLINE void plain_##name(const block_##stem *w, const block_##act *const *a, int blocks, float *sums,      \
                                  int pitch, int n) {                                                                \
         for (int j = 0; j < n; j++)                                                                                 \
-            sums[j * pitch] = stem##_dot(w, a[j], blocks);                                                          \
+            sums[j * pitch] = dot(w, a[j], blocks);                                                                 \
     }
+#define CPU_WEIGHT(stem, id, block, act) DOT_PLAIN(stem, stem, act, stem##_dot)
 #include "types.inc"
 #undef CPU_WEIGHT
 
-#if defined(__AVX512VNNI__)
-#include "dot_avx512.h"
-#elif defined(__AVX2__)
-#include "dot_avx2.h"
-#endif
-#include "dot_plain.inc"
-
-#define CPU_WEIGHT(stem, id, block, act) DOT_FUNCTIONS(stem, act, DOT_##stem)
+#define CPU_WEIGHT(stem, id, block, act) DOT_FUNCTIONS(stem, stem, act, plain_##stem)
 #include "types.inc"
 #undef CPU_WEIGHT
+
+/* For rows that are no whole number of bf16x2's blocks. */
+DOT_PLAIN(f16_f32, f16, f32, f16_dot_f32)
+DOT_PLAIN(bf16_f32, bf16, f32, bf16_dot_f32)
+DOT_FUNCTIONS(f16_f32, f16, f32, plain_f16_f32)
+DOT_FUNCTIONS(bf16_f32, bf16, f32, plain_bf16_f32)
 
 #endif

@@ -1,26 +1,23 @@
 /* linear.c: products of activations (T, K) with weights (N, K): linear with any number of weights side by side, and
  * linear_add with one weight and a residual.
  *
- * dot.h gives for each weight format a function over rows x columns, exact in its order of sums: that depends on K, the
- * format and the instruction set, never on how many columns (activations) a pass takes. Each thread owns a contiguous
- * range of each weight's rows, cut at 16 rows, which is 64 bytes of output. A block of ROWS rows stays in cache while all
- * columns pass by; results meet the residual on their way out.
+ * An item is a panel of 16 rows of a weight, the panels of all weights counted one after the other. product.h gives for
+ * each format a function over panels and columns. A weight that is not packed is packed here, panel by panel, into the
+ * thread's scratch: the same sums at the price of that copy. Results meet the residual while they are in the cache.
  */
-#include "cpu.h"
-#include "dot.h"
+#include <string.h>
 
-enum { ROWS = 64 };
+#include "panel.h"
+#include "product.h"
 
-static const dot_kernel kernels[] = {
-#define CPU_WEIGHT(stem, id, block, act) {id, block, TYPE_##act, {DOT_TABLE(stem)}},
-#include "types.inc"
-#undef CPU_WEIGHT
-};
+enum { MOST_PANELS = 16, BYTES_A_GRAIN = 65536 };
 
-static const dot_kernel *find_kernel(uint32_t format) {
-    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
-        if (kernels[i].id == format)
-            return kernels + i;
+static const char *check_weight(const cpu_view *w, const cpu_view *x) {
+    const panel_format *f = panel_format_find(w->format);
+    if (!f || w->ndim != 2 || w->shape[1] != x->shape[1] || w->shape[1] % f->block)
+        return "each weight must be (N, K) with x's K, in a format that has a product";
+    if (!CPU_NAME(product_find)(w->format, x->format))
+        return "x must have the format that the weight's product asks for";
     return NULL;
 }
 
@@ -30,13 +27,10 @@ static const char *check_weights(const cpu_call *c, int n_weights) {
     if (y->format != F32 || y->ndim != 2 || x->ndim != 2 || x->shape[0] != y->shape[0])
         return "x must be (T, K) and the output f32 (T, N)";
     for (int i = 2; i < 2 + n_weights; i++) {
-        const cpu_view *w = c->v + i;
-        const dot_kernel *k = find_kernel(w->format);
-        if (!k || w->ndim != 2 || w->shape[1] != x->shape[1])
-            return "each weight must be (N, K) with x's K, in a format that has a product";
-        if (k->act != x->format)
-            return "x must have the format that the weight's product asks for";
-        columns += w->shape[0];
+        const char *fault = check_weight(c->v + i, x);
+        if (fault)
+            return fault;
+        columns += c->v[i].shape[0];
     }
     return columns == y->shape[1] ? NULL : "the output must be as wide as all weights have rows";
 }
@@ -53,69 +47,115 @@ static const char *check_add(const cpu_call *c) {
     return check_weights(c, 1);
 }
 
-static cpu_split split(const cpu_call *c) {
-    const cpu_view *y = c->v;
-    return cpu_grains((y->shape[1] + ROWS - 1) / ROWS, (int64_t)ROWS * c->v[1].shape[1] * y->shape[0] / 8);
+static int64_t panels_of(const cpu_view *w) {
+    return ((int64_t)w->shape[0] + PANEL_ROWS - 1) / PANEL_ROWS;
 }
 
-/* What a thread does with one block of rows: where it is, and where its results go. */
-typedef struct {
-    const dot_kernel *kernel;
-    const cpu_view *x, *w, *y, *add; /* add: NULL or the residual */
-    int64_t row, column;             /* first row of the weight; first column of y for it */
-    int rows;
-} tile;
+static uint64_t bytes_of_panel(const cpu_view *w) {
+    return panel_bytes(panel_format_find(w->format), w->shape[1]);
+}
 
-/* Columns t .. t + n - 1 (n: 1, 2, 4 or 8, number `size` of these) by the rows of the tile. */
-static void run_columns(const tile *b, int64_t t, int n, int size) {
-    float sums[DOT_COLUMNS][ROWS];
-    const void *x[DOT_COLUMNS];
-    for (int j = 0; j < n; j++)
-        x[j] = cpu_row(b->x, t + j);
-    b->kernel->run[size](cpu_row(b->w, b->row), b->w->stride, b->rows, x, b->x->shape[1] / (int)b->kernel->block,
-                         sums[0], ROWS);
-    for (int j = 0; j < n; j++) {
-        float *y = cpu_f32(b->y, t + j) + b->column;
-        const float *add = b->add ? cpu_f32(b->add, t + j) + b->column : NULL;
-        for (int i = 0; i < b->rows; i++)
-            y[i] = add ? sums[j][i] + add[i] : sums[j][i];
+static cpu_split split(const cpu_call *c, int n_weights) {
+    int64_t panels = 0, grain = BYTES_A_GRAIN / (int64_t)(bytes_of_panel(c->v + 2) * (1 + c->v[0].shape[0] / 8));
+    for (int i = 0; i < n_weights; i++)
+        panels += panels_of(c->v + 2 + i);
+    grain = grain < 2 ? 2 : grain > MOST_PANELS ? MOST_PANELS : grain;
+    return (cpu_split){panels, grain};
+}
+
+static cpu_split split_linear(const cpu_call *c) {
+    return split(c, c->n_in - 1);
+}
+
+static cpu_split split_add(const cpu_call *c) {
+    return split(c, 1);
+}
+
+/* A thread's scratch: what the product needs, a panel's results, and panels of a weight that is not packed. */
+static uint64_t scratch_product(const cpu_call *c) {
+    return (CPU_NAME(product_scratch)(c->v[1].shape[1], c->v[0].shape[0]) + PANEL_LINE - 1) / PANEL_LINE * PANEL_LINE;
+}
+
+static uint64_t scratch_results(const cpu_call *c) {
+    return sizeof(float) * PANEL_ROWS * (uint64_t)c->v[0].shape[0];
+}
+
+static uint64_t scratch(const cpu_call *c) {
+    uint64_t most = 0;
+    for (int i = 2; i <= c->n_in; i++)
+        if (!c->v[i].packed && panel_format_find(c->v[i].format) && bytes_of_panel(c->v + i) > most)
+            most = bytes_of_panel(c->v + i);
+    return scratch_product(c) + scratch_results(c) + MOST_PANELS * most;
+}
+
+/* Panels first .. first + n - 1 of a weight as they lie, or packed into `to`. */
+static const uint8_t *panels_at(const cpu_view *w, int64_t first, int64_t n, uint8_t *to) {
+    const panel_format *f = panel_format_find(w->format);
+    uint64_t bytes = panel_bytes(f, w->shape[1]);
+    if (w->packed)
+        return w->data + bytes * (uint64_t)first;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t row = (first + i) * PANEL_ROWS, rows = w->shape[0] - row;
+        panel_pack(f, w->shape[1], (int)(rows < PANEL_ROWS ? rows : PANEL_ROWS), cpu_row(w, row), w->stride,
+                   to + bytes * (uint64_t)i);
+    }
+    return to;
+}
+
+static void add_rows(float *y, const float *add, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        y[i] += add[i];
+}
+
+/* Panels first .. first + n - 1 of one weight, whose results stand in y from `column` on; all of them have 16 rows, or
+ * there is one of `rows`. */
+static void run_panels(const cpu_call *c, const cpu_view *w, const cpu_view *add, int64_t first, int n, int64_t column,
+                       int thread) {
+    const cpu_view *y = c->v, *x = c->v + 1;
+    uint8_t *base = cpu_scratch(c, thread);
+    float *partial = (float *)(base + scratch_product(c));
+    int64_t rows = w->shape[0] - first * PANEL_ROWS, tokens = y->shape[0];
+    int whole = rows >= (int64_t)n * PANEL_ROWS;
+    product p = {.stride = bytes_of_panel(w), .head = panel_head(panel_format_find(w->format), w->shape[1]),
+                 .panels = n, .k = w->shape[1], .x = x->data, .x_stride = x->stride, .n = (int)tokens,
+                 .scratch = base, .flags = c->flags};
+    p.w = panels_at(w, first, n, base + scratch_product(c) + scratch_results(c));
+    p.out = whole ? cpu_f32(y, 0) + column : partial;
+    p.pitch = whole ? (int64_t)(y->stride / sizeof(float)) : PANEL_ROWS;
+    rows = whole ? (int64_t)n * PANEL_ROWS : rows;
+    CPU_NAME(product_find)(w->format, x->format)->run(&p);
+    for (int64_t t = 0; t < tokens; t++) {
+        if (!whole)
+            memcpy(cpu_f32(y, t) + column, partial + PANEL_ROWS * t, sizeof(float) * (size_t)rows);
+        if (add)
+            add_rows(cpu_f32(y, t) + column, cpu_f32(add, t) + column, rows);
     }
 }
 
-static void run_tile(const tile *b) {
-    int64_t t = 0, n = b->y->shape[0];
-    for (int size = DOT_SIZES - 1; size >= 0; size--)
-        for (; n - t >= 1 << size; t += 1 << size)
-            run_columns(b, t, 1 << size, size);
-}
-
-/* Rows from * ROWS .. to * ROWS of all weights, one after the other. */
-static void run_rows(const cpu_call *c, int n_weights, const cpu_view *add, int64_t from, int64_t to) {
-    int64_t column = 0;
-    for (int i = 0; i < n_weights; column += c->v[2 + i++].shape[0]) {
+/* Items from .. to - 1, which may reach over several weights; a panel with fewer rows than 16 goes alone. */
+static void run_items(const cpu_call *c, int n_weights, const cpu_view *add, int64_t from, int64_t to, int thread) {
+    int64_t before = 0, column = 0;
+    for (int i = 0; i < n_weights && before < to; i++) {
         const cpu_view *w = c->v + 2 + i;
-        tile b = {.kernel = find_kernel(w->format), .x = c->v + 1, .w = w, .y = c->v, .add = add};
-        int64_t first = from * ROWS - column, last = to * ROWS - column;
-        first = first > 0 ? first : 0;
-        last = last < w->shape[0] ? last : w->shape[0];
-        for (; first < last; first += ROWS) {
-            b.row = first;
-            b.column = column + first;
-            b.rows = (int)(last - first < ROWS ? last - first : ROWS);
-            run_tile(&b);
+        int64_t panels = panels_of(w), whole = w->shape[0] / PANEL_ROWS, first = from > before ? from - before : 0;
+        int64_t last = to - before < panels ? to - before : panels;
+        for (int64_t n; first < last; first += n) {
+            n = first < whole ? (last < whole ? last : whole) - first : 1;
+            n = n < MOST_PANELS ? n : MOST_PANELS;
+            run_panels(c, w, add, first, (int)n, column + first * PANEL_ROWS, thread);
         }
+        before += panels;
+        column += w->shape[0];
     }
 }
 
 static void run_linear(const cpu_call *c, int64_t from, int64_t to, int thread) {
-    (void)thread;
-    run_rows(c, c->n_in - 1, NULL, from, to);
+    run_items(c, c->n_in - 1, NULL, from, to, thread);
 }
 
 static void run_add(const cpu_call *c, int64_t from, int64_t to, int thread) {
-    (void)thread;
-    run_rows(c, 1, c->v + 3, from, to);
+    run_items(c, 1, c->v + 3, from, to, thread);
 }
 
-CPU_KERNEL(linear) = {check_linear, NULL, split, run_linear};
-CPU_KERNEL(linear_add) = {check_add, NULL, split, run_add};
+CPU_KERNEL(linear) = {check_linear, scratch, split_linear, run_linear, .takes_packed = 1};
+CPU_KERNEL(linear_add) = {check_add, scratch, split_add, run_add, .takes_packed = 1};

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "device.h"
+#include "panel.h"
 
 enum { MAX_STEPS = 1 << 20, LINE = 64 };
 
@@ -34,9 +35,36 @@ static const char *view_shape_fault(const hal_view *v) {
     return NULL;
 }
 
+static void fill_view(const hal_view *v, uint8_t *data, uint64_t stride, cpu_view *out) {
+    out->data = data;
+    out->stride = stride;
+    out->format = v->format & ~(uint32_t)HAL_PACKED;
+    out->packed = v->format != out->format;
+    out->ndim = v->ndim;
+    memcpy(out->shape, v->shape, sizeof out->shape);
+}
+
+/* A weight (N, K) or a stack of them (E, N, K) in panels. */
+static const char *resolve_packed(const hal_view *v, uint64_t most, uint8_t *data, cpu_view *out) {
+    const panel_format *f = panel_format_find(v->format & ~(uint32_t)HAL_PACKED);
+    int matrix = v->ndim == 3; /* where its rows are */
+    int64_t stack = matrix ? v->shape[0] : 1, rows = v->shape[matrix], k = v->shape[matrix + 1];
+    uint64_t bytes;
+    if (!f || v->ndim < 2 || v->ndim > 3 || v->count >= 0 || k % f->block)
+        return "only a weight (N, K) or a stack of such can be packed";
+    bytes = panel_matrix_bytes(f, rows, k);
+    if (v->offset > most || (uint64_t)stack > (most - v->offset) / bytes)
+        return "it ends outside of its buffer";
+    if (((uintptr_t)data + v->offset) % PANEL_LINE)
+        return "packed weights lie at multiples of 64";
+    fill_view(v, data ? data + v->offset : NULL, bytes, out);
+    out->width = (uint64_t)(v->ndim == 3 ? rows * k : k);
+    return NULL;
+}
+
 /* Fills *out from plan view v; a text where it is wrong. */
 static const char *resolve_view(const hal_plan *plan, hal_buffer *const *buffers, const hal_view *v, cpu_view *out) {
-    const cpu_format *f = cpu_format_find(v->format);
+    const cpu_format *f = cpu_format_find(v->format & ~(uint32_t)HAL_PACKED);
     const char *fault = view_shape_fault(v);
     uint64_t row, most;
     if (fault)
@@ -45,23 +73,21 @@ static const char *resolve_view(const hal_plan *plan, hal_buffer *const *buffers
         return "its format is unknown to this backend";
     if (v->buffer >= plan->n_buffers)
         return "it names no buffer of the plan";
+    most = buffers ? buffers[v->buffer]->size : plan->buffers[v->buffer].size;
+    if (v->format & HAL_PACKED)
+        return resolve_packed(v, most, buffers ? buffers[v->buffer]->data : NULL, out);
     if (!(row = row_bytes(v, f, &out->width)))
         return "its last size is no whole number of blocks, or its rows are too large";
     if (v->shape[0] > 1 && v->stride < row)
         return "its stride is smaller than its row";
-    most = buffers ? buffers[v->buffer]->size : plan->buffers[v->buffer].size;
     /* offset + (shape[0] - 1) * stride + row <= most, said so that nothing overflows */
     if (v->offset > most || row > most - v->offset)
         return "it ends outside of its buffer";
     if (v->shape[0] > 1 && (most - v->offset - row) / (uint64_t)(v->shape[0] - 1) < v->stride)
         return "it ends outside of its buffer";
-    out->data = buffers ? buffers[v->buffer]->data + v->offset : NULL;
+    fill_view(v, buffers ? buffers[v->buffer]->data + v->offset : NULL, v->stride, out);
     if (((uintptr_t)out->data | (v->shape[0] > 1 ? v->stride : 0)) % f->align)
         return "its address or stride is not aligned for its format";
-    out->stride = v->stride;
-    out->format = v->format;
-    out->ndim = v->ndim;
-    memcpy(out->shape, v->shape, sizeof out->shape);
     return NULL;
 }
 
@@ -119,6 +145,9 @@ static int resolve_step(const cpu_set *set, const hal_plan *plan, hal_buffer *co
     for (int i = 0; i <= s->n_in; i++)
         if ((fault = resolve_view(plan, buffers, plan->views + s->view + i, views + i)))
             return fail_view(plan, step, i, fault);
+    for (int i = 0; i <= s->n_in; i++)
+        if (views[i].packed && !op->kernel->takes_packed)
+            return fail_view(plan, step, i, "this op takes no packed weight");
     usage = plan->buffers[plan->views[s->view].buffer].usage;
     if (buffers && (usage == HAL_WEIGHT || usage == HAL_CONST || !buffers[plan->views[s->view].buffer]->owned))
         return fail_view(plan, step, 0, "it lies in memory that is only read");
@@ -160,8 +189,9 @@ static int reserve(const hal_plan *plan, hal_exec *e, size_t n_views) {
     e->splits = calloc(plan->n_steps + 1, sizeof *e->splits);
     if (e->device->flags & HAL_PROFILE)
         e->times = calloc(plan->n_steps + 1, sizeof *e->times);
-    e->meet = calloc(plan->n_steps + 1, 1);
-    if (!e->steps || !e->views || !e->dims || !e->args || !e->splits || !e->meet ||
+    e->phases = calloc(plan->n_steps + 1, sizeof *e->phases);
+    e->grains = calloc(plan->n_steps + 1, sizeof *e->grains);
+    if (!e->steps || !e->views || !e->dims || !e->args || !e->splits || !e->phases || !e->grains ||
         (!e->times && e->device->flags & HAL_PROFILE))
         return cpu_fail(HAL_E_MEMORY, "no memory for a plan of %u steps", plan->n_steps);
     if (plan->n_args)
@@ -235,7 +265,8 @@ void cpu_release(hal_exec *e) {
     free(e->args);
     free(e->splits);
     free(e->times);
-    free(e->meet);
+    free(e->phases);
+    free(e->grains);
     free(e->scratch);
     free(e);
 }

@@ -1,54 +1,69 @@
-/* pool.c: threads that wait for work by spinning for some 50 us and then sleep on a condition variable.
+/* pool.c: threads that share the grains of a job, phase by phase.
  *
- * A step of a plan takes microseconds, so the barrier is one counter that only grows: a thread adds one and waits until
- * the counter reaches the number of threads times its own count of barriers. A job is a new value of `job`; a sleeper
- * counts itself in `asleep` before it looks at `job` once more, and pool_run stores `job` before it looks at `asleep`,
- * both sequentially consistent, so no wake-up is lost. The pool owns its threads; pool_close ends and joins them.
+ * `open` is the phase that is open, in one word: its number, grains and threads. A thread takes a grain by a compare and
+ * exchange on a range of grains, its own first and then, from the far end, the others'. A range bears the number of its
+ * phase: an older number means untouched, a newer one that the phase is over and the taker late. So only what was taken
+ * is waited for. No phase waits for a thread that is away, and what a thread reads of a job it reads while it holds a
+ * grain, without which the job cannot end. Who finishes the last grain of a phase opens the next one, or ends the job.
+ *
+ * Sleep. A thread that waits spins for some time and then sleeps on a word of its own. To sleep, it counts itself in
+ * `sleepers`, sets its word, and looks at `open` once more; publish() stores `open`, then looks at `sleepers` and the
+ * words. All of these are sequentially consistent, so at least one of the two sees the other: no wake-up is lost.
+ *
+ * Turns. On a CPU that is shared with another program, a thread that loses the CPU in the middle of a grain makes all
+ * wait for some milliseconds. So a thread that has lost it so (a long gap, and the kernel counted a switch) notes how
+ * long its turn was, and from then on gives the CPU away a little earlier, between two grains, while it holds none. A
+ * gift that nobody takes lets turns grow until they are endless again. No result depends on any of this.
+ *
+ * The pool owns its threads; pool_close ends and joins them.
  */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef __linux__
+#include <linux/futex.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#endif
 
 #include "pool.h"
 
-enum { LINE = 64, SPIN_NS = 50000, SPINS_BEFORE_YIELD = 256 };
+/* The first phase's number: some thousand before numbers wrap, so that no pool is used for long without that. */
+#define FIRST (UINT32_MAX - 5000)
+enum { LINE = 64, AWAKE = 0, ASLEEP = 1 };
+/* Nanoseconds. GAP is longer than a grain of a single token and shorter than a time slice. */
+enum { SPIN_NS = 100000, GAP_NS = 1000000, LEAST_TURN_NS = 1000000, LONGEST_TURN_NS = 100000000, GIVEN_NS = 50000 };
+
+typedef struct {
+    int64_t start, last, most; /* of the turn; the last look at the clock; how long a turn may be, 0: endless */
+    int64_t switches;          /* how often the kernel took the CPU away, as last looked at */
+} turn;
 
 typedef struct {
     _Alignas(LINE) pthread_t id;
     pool *owner;
-    uint64_t barriers; /* how many this thread has passed */
     int number;
-    _Alignas(LINE) atomic_uint_fast64_t range; /* what is left of its grains: step, first, end in 32, 16 and 16 bits */
+    turn turn;
+    _Alignas(LINE) atomic_uint_fast64_t range; /* what is left of its grains: phase, first, end in 32, 16 and 16 bits */
+    _Alignas(LINE) atomic_uint state;
 } worker;
 
 struct pool {
-    _Alignas(LINE) atomic_uint_fast64_t job;
-    _Alignas(LINE) atomic_uint_fast64_t arrived;
-    _Alignas(LINE) atomic_int asleep;
+    _Alignas(LINE) atomic_uint_fast64_t open;  /* phase, grains, threads in 32, 16 and 16 bits; no grains: no job */
+    _Alignas(LINE) atomic_int_fast64_t left;   /* grains of the open phase that are not done */
+    _Alignas(LINE) atomic_int sleepers;
     atomic_int stop;
-    void (*fn)(void *, int);
-    void *context;
-    pthread_mutex_t lock;
+    pool_job job;
+    uint32_t first;                            /* the number of the job's first phase */
+    int active, n;                             /* threads of the job, of the pool */
+    pid_t process;
+    pthread_mutex_t lock;                      /* lock and wake: where there is no futex */
     pthread_cond_t wake;
-    uint32_t steps, count; /* number of the first step of this job, and how many it has */
-    int n;
     worker workers[];
 };
-
-/* Where there are more threads than free CPUs, the one that is waited for may need ours: after some 10 us, yield. */
-static void wait_a_little(int spins) {
-    if (spins > SPINS_BEFORE_YIELD)
-        sched_yield();
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
 
 int64_t pool_now(void) {
     struct timespec t;
@@ -56,115 +71,294 @@ int64_t pool_now(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-int pool_default_threads(void) {
-#ifdef __linux__
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0)
-        return CPU_COUNT(&set) > 0 ? CPU_COUNT(&set) : 1;
-#endif
-    long n = sysconf(_SC_NPROCESSORS_ONLN);
-    return n > 0 ? (int)n : 1;
-}
-
 int pool_threads(const pool *p) {
     return p->n;
 }
 
-void pool_barrier(pool *p, int thread) {
-    uint64_t goal = ++p->workers[thread].barriers * (uint64_t)p->n;
-    int spins = 0;
-    if (p->n == 1)
-        return;
-    atomic_fetch_add_explicit(&p->arrived, 1, memory_order_acq_rel);
-    while (atomic_load_explicit(&p->arrived, memory_order_acquire) < goal)
-        wait_a_little(spins++);
+int pool_forked(const pool *p) {
+    return getpid() != p->process;
 }
 
-/* Waits for a job other than `seen` and returns it. */
-static uint64_t next_job(pool *p, uint64_t seen) {
-    int64_t until = pool_now() + SPIN_NS;
-    uint64_t job;
-    for (int i = 1; i % 64 || pool_now() < until; i++) {
-        if ((job = atomic_load_explicit(&p->job, memory_order_acquire)) != seen)
-            return job;
-        wait_a_little(i);
-    }
+static uint64_t word(uint32_t phase, int64_t a, int64_t b) {
+    return (uint64_t)phase << 32 | (uint64_t)a << 16 | (uint64_t)b;
+}
+
+static int64_t grains_of(uint64_t open) {
+    return open >> 16 & 0xFFFF;
+}
+
+static int threads_of(uint64_t open) {
+    return open & 0xFFFF;
+}
+
+/* --- sleep */
+
+#ifdef __linux__
+static void sleep_on(pool *p, worker *w) {
+    (void)p;
+    syscall(SYS_futex, &w->state, FUTEX_WAIT_PRIVATE, ASLEEP, NULL, NULL, 0);
+}
+
+static void wake_up(pool *p, worker *w) {
+    (void)p;
+    syscall(SYS_futex, &w->state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+#else
+static void sleep_on(pool *p, worker *w) {
     pthread_mutex_lock(&p->lock);
-    atomic_fetch_add(&p->asleep, 1);
-    while ((job = atomic_load(&p->job)) == seen)
+    while (atomic_load(&w->state) == ASLEEP)
         pthread_cond_wait(&p->wake, &p->lock);
-    atomic_fetch_sub(&p->asleep, 1);
     pthread_mutex_unlock(&p->lock);
-    return job;
 }
 
-static void *work(void *argument) {
-    worker *w = argument;
-    pool *p = w->owner;
-    for (uint64_t job = 0;;) {
-        job = next_job(p, job);
-        if (atomic_load_explicit(&p->stop, memory_order_acquire))
-            return NULL;
-        p->fn(p->context, w->number);
-        pool_barrier(p, w->number);
-    }
-}
-
-static void start_job(pool *p) {
-    atomic_fetch_add(&p->job, 1);
-    if (atomic_load(&p->asleep) == 0)
-        return;
+static void wake_up(pool *p, worker *w) {
+    (void)w;
     pthread_mutex_lock(&p->lock);
     pthread_cond_broadcast(&p->wake);
     pthread_mutex_unlock(&p->lock);
 }
+#endif
 
-static uint64_t range_of(uint32_t step, int64_t first, int64_t end) {
-    return (uint64_t)step << 32 | (uint64_t)first << 16 | (uint64_t)end;
+/* 1 where it was asleep and this call, not another thread's, made it awake. */
+static int rouse(pool *p, worker *w) {
+    if (atomic_load(&w->state) != ASLEEP || atomic_exchange(&w->state, AWAKE) != ASLEEP)
+        return 0;
+    atomic_fetch_sub(&p->sleepers, 1);
+    return 1;
 }
 
-/* A range that still bears another step's number is untouched: its owner, or whoever comes first, begins it. */
-int64_t pool_claim(pool *p, int thread, int64_t grains, uint32_t step) {
-    step += p->steps;
-    for (int i = 0; i < p->n; i++) {
-        int owner = (thread + i) % p->n;
+/* Stores `open` and wakes the threads that it is for. */
+static void publish(pool *p, uint64_t open) {
+    int threads = threads_of(open);
+    atomic_store(&p->open, open);
+    if (atomic_load(&p->sleepers) == 0)
+        return;
+    for (int i = 0; i < threads; i++)
+        if (rouse(p, p->workers + i))
+            wake_up(p, p->workers + i);
+}
+
+static int is_news(uint64_t open, uint64_t seen, const worker *w) {
+    return open != seen && w->number < threads_of(open);
+}
+
+static void doze(pool *p, worker *w, uint64_t seen) {
+    atomic_fetch_add(&p->sleepers, 1);
+    atomic_store(&w->state, ASLEEP);
+    if (is_news(atomic_load(&p->open), seen, w))
+        rouse(p, w);
+    while (atomic_load(&w->state) == ASLEEP)
+        sleep_on(p, w);
+}
+
+static void pause_cpu(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* Until `open` is another than `seen` and for this thread. */
+static void wait_for_news(pool *p, worker *w, uint64_t seen) {
+    int64_t until = pool_now() + SPIN_NS;
+    for (int i = 1; !is_news(atomic_load_explicit(&p->open, memory_order_acquire), seen, w); i++) {
+        if (i % 64 == 0 && pool_now() > until) {
+            doze(p, w, seen);
+            return;
+        }
+        pause_cpu();
+    }
+}
+
+/* --- turns */
+
+static int64_t count_switches(void) {
+#ifdef RUSAGE_THREAD
+    struct rusage used;
+    return getrusage(RUSAGE_THREAD, &used) == 0 ? used.ru_nivcsw : 0;
+#else
+    return 0;
+#endif
+}
+
+/* Called between two grains: whether this thread had better give its CPU away now. */
+static int is_turn_over(turn *t) {
+    int64_t now = pool_now(), gap = now - t->last, length = t->last - t->start, switches;
+    t->last = now;
+    if (gap > GAP_NS) {
+        switches = count_switches();
+        if (switches != t->switches && length >= LEAST_TURN_NS && length < LONGEST_TURN_NS)
+            t->most = length - length / 4;
+        if (switches != t->switches)
+            t->start = now;
+        t->switches = switches;
+    }
+    return t->most && now - t->start > t->most;
+}
+
+static void give_turn(turn *t) {
+    int64_t before = pool_now();
+    sched_yield();
+    t->start = t->last = pool_now();
+    t->switches = count_switches();
+    if (t->start - before < GIVEN_NS && (t->most += t->most / 4) > LONGEST_TURN_NS)
+        t->most = 0;
+}
+
+/* After a time without grains. A thread that slept or spun begins no new turn for that. */
+static void resume_turn(turn *t) {
+    int64_t now = pool_now();
+    if (now - t->last > GAP_NS) {
+        t->start = now;
+        t->switches = count_switches();
+    }
+    t->last = now;
+}
+
+/* --- work */
+
+/* A grain of the phase, or -1. */
+static int64_t claim(pool *p, int thread, uint64_t open) {
+    uint32_t phase = open >> 32;
+    int64_t grains = grains_of(open);
+    int threads = threads_of(open);
+    for (int i = 0; i < threads; i++) {
+        int owner = (thread + i) % threads;
+        int64_t from = grains * owner / threads, to = grains * (owner + 1) / threads;
         worker *w = p->workers + owner;
+        if (from == to)
+            continue;
         uint_fast64_t range = atomic_load_explicit(&w->range, memory_order_relaxed);
         for (;;) {
-            uint64_t whole = range_of(step, grains * owner / p->n, grains * (owner + 1) / p->n);
-            uint64_t now = range >> 32 == step ? range : whole;
+            int32_t age = (int32_t)((uint32_t)(range >> 32) - phase);
+            uint64_t now = age ? word(phase, from, to) : range;
             int64_t first = now >> 16 & 0xFFFF, end = now & 0xFFFF;
-            uint64_t left = i ? range_of(step, first, end - 1) : range_of(step, first + 1, end);
+            if (age > 0)
+                return -1;
             if (first >= end)
                 break;
-            if (atomic_compare_exchange_weak_explicit(&w->range, &range, left, memory_order_relaxed,
-                                                      memory_order_relaxed))
+            if (atomic_compare_exchange_weak_explicit(
+                    &w->range, &range, i ? word(phase, first, end - 1) : word(phase, first + 1, end),
+                    memory_order_relaxed, memory_order_relaxed))
                 return i ? end - 1 : first;
         }
     }
     return -1;
 }
 
-void pool_run(pool *p, uint32_t steps, void (*fn)(void *, int), void *context) {
-    p->fn = fn;
-    p->context = context;
-    p->steps += p->count;
-    p->count = steps;
-    if (p->n > 1)
-        start_job(p);
-    fn(context, 0);
-    pool_barrier(p, 0);
+static void open_phase(pool *p, int i) {
+    atomic_store_explicit(&p->left, p->job.grains[i], memory_order_relaxed);
+    publish(p, word(p->first + (uint32_t)i, p->job.grains[i], p->active));
+}
+
+/* Counts `done` grains of a phase that the thread has run; after the last of all, goes on to the next phase. */
+static void count_done(pool *p, uint32_t phase, int64_t done) {
+    int i = (int)(phase - p->first);
+    const pool_job *job = &p->job;
+    if (atomic_fetch_sub_explicit(&p->left, done, memory_order_acq_rel) != done)
+        return;
+    if (job->done)
+        job->done(job->context, i);
+    if (i + 1 < job->phases)
+        open_phase(p, i + 1);
+    else
+        publish(p, word(phase, 0, 1)); /* news for thread 0 alone */
+}
+
+/* Grains of the open phase until none is left. */
+static void help(pool *p, worker *w, uint64_t open) {
+    uint32_t phase = open >> 32;
+    int64_t done = 0, grain;
+    if (w->number >= threads_of(open))
+        return;
+    resume_turn(&w->turn);
+    while ((grain = claim(p, w->number, open)) >= 0) {
+        p->job.run(p->job.context, (int)(phase - p->first), grain, w->number);
+        done++;
+        if (is_turn_over(&w->turn)) {
+            count_done(p, phase, done);
+            done = 0;
+            give_turn(&w->turn);
+        }
+    }
+    if (done)
+        count_done(p, phase, done);
+}
+
+static void *work(void *argument) {
+    worker *w = argument;
+    pool *p = w->owner;
+    uint64_t open = 0;
+    for (;;) {
+        wait_for_news(p, w, open);
+        if (atomic_load(&p->stop))
+            return NULL;
+        open = atomic_load_explicit(&p->open, memory_order_acquire);
+        help(p, w, open);
+    }
+}
+
+static void run_alone(const pool_job *job) {
+    for (int i = 0; i < job->phases; i++) {
+        for (int64_t grain = 0; grain < job->grains[i]; grain++)
+            job->run(job->context, i, grain, 0);
+        if (job->done)
+            job->done(job->context, i);
+    }
+}
+
+/* Numbers wrap: before a range's number is so old that it looks new, it is made younger. */
+static void renumber(pool *p, uint32_t next) {
+    if (next >> 30 != p->first >> 30)
+        for (int i = 0; i < p->n; i++)
+            atomic_store_explicit(&p->workers[i].range, word(next - 1, 0, 0), memory_order_relaxed);
+    p->first = next;
+}
+
+void pool_run(pool *p, const pool_job *job, int threads) {
+    worker *w = p->workers;
+    uint64_t open;
+    if (threads < 2 || job->phases < 1)
+        return run_alone(job);
+    renumber(p, p->first + (uint32_t)p->job.phases);
+    p->job = *job;
+    p->active = threads < p->n ? threads : p->n;
+    open_phase(p, 0);
+    while (grains_of(open = atomic_load_explicit(&p->open, memory_order_acquire))) {
+        help(p, w, open);
+        wait_for_news(p, w, open);
+    }
+}
+
+typedef struct {
+    void (*run)(void *, int64_t);
+    void *context;
+} shared;
+
+static void run_shared(void *context, int phase, int64_t grain, int thread) {
+    const shared *s = context;
+    (void)phase, (void)thread;
+    s->run(s->context, grain);
+}
+
+void pool_share(pool *p, int64_t grains, void (*run)(void *, int64_t), void *context) {
+    shared s = {run, context};
+    uint16_t n = (uint16_t)grains;
+    pool_run(p, &(pool_job){.phases = 1, .grains = &n, .run = run_shared, .context = &s}, p->n);
 }
 
 void pool_close(pool *p) {
     if (!p)
         return;
-    atomic_store_explicit(&p->stop, 1, memory_order_release);
-    start_job(p);
-    for (int i = 1; i < p->n; i++)
-        pthread_join(p->workers[i].id, NULL);
-    pthread_cond_destroy(&p->wake);
-    pthread_mutex_destroy(&p->lock);
+    if (!pool_forked(p)) {
+        atomic_store(&p->stop, 1);
+        publish(p, word(p->first + (uint32_t)p->job.phases, 0, p->n));
+        for (int i = 1; i < p->n; i++)
+            pthread_join(p->workers[i].id, NULL);
+        pthread_cond_destroy(&p->wake);
+        pthread_mutex_destroy(&p->lock);
+    }
     free(p);
 }
 
@@ -173,18 +367,13 @@ pool *pool_open(int threads) {
     pool *p = aligned_alloc(LINE, (size + LINE - 1) / LINE * LINE);
     if (!p)
         return NULL;
-    atomic_init(&p->job, 0);
-    atomic_init(&p->arrived, 0);
-    atomic_init(&p->asleep, 0);
-    atomic_init(&p->stop, 0);
+    *p = (pool){.first = FIRST, .process = getpid()};
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->wake, NULL);
-    p->steps = 1;
-    p->count = 0;
     for (p->n = 0; p->n < threads; p->n++) {
         worker *w = p->workers + p->n;
         *w = (worker){.owner = p, .number = p->n};
-        atomic_init(&w->range, 0);
+        atomic_init(&w->range, word(FIRST - 1, 0, 0));
         if (p->n > 0 && pthread_create(&w->id, NULL, work, w) != 0) {
             pool_close(p);
             return NULL;

@@ -6,33 +6,34 @@
 #include "cpu.h"
 #include "elementwise.h"
 #include "quantize_simd.h"
+#include "types.h"
 
-enum { CHUNK = 1024, Q8_0 = 8, Q8_1 = 9, Q8_K = 15 };
+enum { CHUNK = 1024 };
 
 /* Block `n / block` of a row of this format; n is a multiple of 256 or 0. */
 static uint8_t *block_at(const cpu_view *y, int64_t row, int64_t n) {
     uint8_t *p = cpu_row(y, row);
     switch (y->format) {
-    case Q8_0:
-        return p + n / 32 * (int64_t)sizeof(block_q8_0);
-    case Q8_1:
-        return p + n / 32 * (int64_t)sizeof(block_q8_1);
-    case Q8_K:
-        return p + n / 256 * (int64_t)sizeof(block_q8_k);
+    case TYPE_a8_32:
+        return p + n / 32 * (int64_t)sizeof(block_a8_32);
+    case TYPE_a8_256:
+        return p + n / 256 * (int64_t)sizeof(block_a8_256);
+    case TYPE_bf16x2:
+        return p + n / 32 * (int64_t)sizeof(block_bf16x2);
     }
     return p + 2 * n;
 }
 
 static void quantize_row(uint32_t format, const float *x, void *y, int n) {
     switch (format) {
-    case Q8_0:
-        row_q8_0(x, y, n / 32);
+    case TYPE_a8_32:
+        row_a8_32(x, y, n / 32);
         break;
-    case Q8_1:
-        row_q8_1(x, y, n / 32);
+    case TYPE_a8_256:
+        row_a8_256(x, y, n / 256);
         break;
-    case Q8_K:
-        row_q8_k(x, y, n / 256);
+    case TYPE_bf16x2:
+        bf16x2_quantize(x, y, n / 32);
         break;
     case F16:
         row_f16(x, y, n);
@@ -44,10 +45,11 @@ static void quantize_row(uint32_t format, const float *x, void *y, int n) {
 }
 
 static const char *check_output(const cpu_view *y, const cpu_view *x) {
+    uint32_t f = y->format;
     if (x->format != F32 || x->ndim < 2 || !cpu_same_shape(x, y))
         return "x must be f32 (T, K) and the output of its shape";
-    if (y->format != Q8_0 && y->format != Q8_1 && y->format != Q8_K && y->format != F16 && y->format != BF16)
-        return "the output must be q8_0, q8_1, q8_k, f16 or bf16";
+    if (f != TYPE_a8_32 && f != TYPE_a8_256 && f != TYPE_bf16x2 && f != F16 && f != BF16)
+        return "the output must be a8_32, a8_256, bf16x2, f16 or bf16";
     return NULL;
 }
 

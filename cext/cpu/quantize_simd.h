@@ -26,42 +26,35 @@ static inline __m256i pack_codes(const __m256i *q) {
     return _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 
-/* As q8_codes. */
-static inline float codes_32(const float *x, int8_t *qs) {
-    __m256i m = _mm256_max_epi32(_mm256_max_epi32(abs_bits(x), abs_bits(x + 8)),
-                                 _mm256_max_epi32(abs_bits(x + 16), abs_bits(x + 24)));
-    uint32_t most = most_lane(m);
-    float d = f32_from_bits(most) / 127.0f, inverse = most ? 127.0f / f32_from_bits(most) : 0.0f;
-    __m256i q[4];
-    if (most >= 0x7F800000u || !f32_is_finite(inverse)) {
-        memset(qs, 0, 32);
-        return most >= 0x7F800000u ? f32_nan() : d;
-    }
-    for (int i = 0; i < 4; i++) {
-        __m256 v = _mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), _mm256_set1_ps(inverse));
-        q[i] = _mm256_cvtps_epi32(_mm256_round_ps(v, 8));
-    }
-    _mm256_storeu_si256((__m256i *)qs, pack_codes(q));
-    return d;
-}
-
 static inline int32_t sum_16(const int8_t *qs) {
     __m128i x = _mm_xor_si128(_mm_loadu_si128((const __m128i *)qs), _mm_set1_epi8(-128));
     x = _mm_sad_epu8(x, _mm_setzero_si128());
     return _mm_cvtsi128_si32(x) + _mm_extract_epi16(x, 4) - 16 * 128;
 }
 
-static inline void row_q8_0(const float *x, block_q8_0 *out, int n_blocks) {
-    for (int i = 0; i < n_blocks; i++)
-        out[i].d = f32_to_f16(codes_32(x + 32 * i, out[i].qs));
+static inline void block_32(const float *x, block_a8_32 *out) {
+    __m256i m = _mm256_max_epi32(_mm256_max_epi32(abs_bits(x), abs_bits(x + 8)),
+                                 _mm256_max_epi32(abs_bits(x + 16), abs_bits(x + 24)));
+    uint32_t most = most_lane(m);
+    float inverse = most ? 127.0f / f32_from_bits(most) : 0.0f;
+    __m256i q[4];
+    out->d = f16_to_f32(f32_to_f16(most >= 0x7F800000u ? f32_nan() : f32_from_bits(most) / 127.0f));
+    if (most >= 0x7F800000u || !f32_is_finite(inverse)) {
+        out->sum = 0;
+        memset(out->qs, 0, 32);
+        return;
+    }
+    for (int i = 0; i < 4; i++) {
+        __m256 v = _mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), _mm256_set1_ps(inverse));
+        q[i] = _mm256_cvtps_epi32(_mm256_round_ps(v, 8));
+    }
+    _mm256_storeu_si256((__m256i *)out->qs, pack_codes(q));
+    out->sum = sum_16(out->qs) + sum_16(out->qs + 16);
 }
 
-static inline void row_q8_1(const float *x, block_q8_1 *out, int n_blocks) {
-    for (int i = 0; i < n_blocks; i++) {
-        float d = codes_32(x + 32 * i, out[i].qs);
-        out[i].d = f32_to_f16(d);
-        out[i].s = f32_to_f16(d * (float)(sum_16(out[i].qs) + sum_16(out[i].qs + 16)));
-    }
+static inline void row_a8_32(const float *x, block_a8_32 *out, int n_blocks) {
+    for (int i = 0; i < n_blocks; i++)
+        block_32(x + 32 * i, out + i);
 }
 
 /* The first of 256 numbers whose magnitude has these bits. */
@@ -75,7 +68,7 @@ static inline float first_of(const float *x, uint32_t most) {
     return 0.0f;
 }
 
-static inline void block_256(const float *x, block_q8_k *out) {
+static inline void block_256(const float *x, block_a8_256 *out) {
     __m256i m = abs_bits(x), q[4];
     uint32_t most;
     float extreme, scale;
@@ -95,21 +88,22 @@ static inline void block_256(const float *x, block_q8_k *out) {
             q[j] = _mm256_min_epi32(_mm256_cvtps_epi32(_mm256_round_ps(v, 8)), _mm256_set1_epi32(127));
         }
         _mm256_storeu_si256((__m256i *)(out->qs + i), pack_codes(q));
-        out->bsums[i / 16] = (int16_t)sum_16(out->qs + i);
-        out->bsums[i / 16 + 1] = (int16_t)sum_16(out->qs + i + 16);
+        out->sums[i / 16] = (int16_t)sum_16(out->qs + i);
+        out->sums[i / 16 + 1] = (int16_t)sum_16(out->qs + i + 16);
+        out->sums32[i / 32] = (int16_t)(out->sums[i / 16] + out->sums[i / 16 + 1]);
     }
     out->d = 1.0f / scale;
+    memset(out->pad, 0, sizeof out->pad);
 }
 
-static inline void row_q8_k(const float *x, block_q8_k *out, int n_blocks) {
+static inline void row_a8_256(const float *x, block_a8_256 *out, int n_blocks) {
     for (int i = 0; i < n_blocks; i++)
         block_256(x + 256 * i, out + i);
 }
 
 #else
-#define row_q8_0 q8_0_quantize
-#define row_q8_1 q8_1_quantize
-#define row_q8_k q8_k_quantize
+#define row_a8_32 a8_32_quantize
+#define row_a8_256 a8_256_quantize
 #endif
 
 static inline void row_f16(const float *x, uint16_t *out, int n) {

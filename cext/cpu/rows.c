@@ -5,6 +5,7 @@
 
 #include "cpu.h"
 #include "formats.h"
+#include "panel.h"
 
 typedef void (*unpack_fn)(const uint8_t *, float *, int64_t n);
 
@@ -31,21 +32,34 @@ static const char *check_get(const cpu_call *c) {
     const cpu_view *y = c->v, *w = c->v + 1, *ids = c->v + 2;
     if (c->n_in != 2)
         return "it takes a weight and ids";
-    if (w->ndim != 2 || !find_unpack(w->format))
+    if (w->ndim != 2 || !find_unpack(w->format) || (w->packed && !panel_format_find(w->format)))
         return "the weight must be (V, D) in a format that can be unpacked";
     if (!cpu_is(ids, I32, 1) || !cpu_is(y, F32, 2) || y->shape[0] != ids->shape[0] || y->shape[1] != w->shape[1])
         return "ids must be i32 (T) and the output f32 (T, D)";
     return NULL;
 }
 
+/* Row `id` as the file has it: in place, or taken out of its panel. */
+static const uint8_t *row_of(const cpu_view *w, int32_t id, uint8_t *to) {
+    const panel_format *f = panel_format_find(w->format);
+    if (!w->packed)
+        return cpu_row(w, id);
+    panel_unpack_row(f, w->shape[1], id % PANEL_ROWS,
+                     w->data + panel_bytes(f, w->shape[1]) * (uint64_t)(id / PANEL_ROWS), to);
+    return to;
+}
+
+static uint64_t scratch_get(const cpu_call *c) {
+    return sizeof(float) * (uint64_t)c->v[1].shape[1]; /* a row of any format */
+}
+
 static void run_get(const cpu_call *c, int64_t from, int64_t to, int thread) {
     const cpu_view *y = c->v, *w = c->v + 1;
     unpack_fn unpack = find_unpack(w->format);
-    (void)thread;
     for (; from < to; from++) {
         int32_t id = cpu_i32(c->v + 2, from);
         if (id >= 0 && id < w->shape[0]) {
-            unpack(cpu_row(w, id), cpu_f32(y, from), w->shape[1]);
+            unpack(row_of(w, id, cpu_scratch(c, thread)), cpu_f32(y, from), w->shape[1]);
             continue;
         }
         memset(cpu_row(y, from), 0, sizeof(float) * y->width);
@@ -80,5 +94,5 @@ static void run_pick(const cpu_call *c, int64_t from, int64_t to, int thread) {
     }
 }
 
-CPU_KERNEL(get_rows) = {check_get, NULL, cpu_by_row, run_get};
+CPU_KERNEL(get_rows) = {check_get, scratch_get, cpu_by_row, run_get, .takes_packed = 1};
 CPU_KERNEL(pick) = {check_pick, NULL, cpu_by_row, run_pick};

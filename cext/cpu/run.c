@@ -1,11 +1,14 @@
-/* run.c: one step of the engine: copy the step block, put this run's sizes into the views, walk the steps.
+/* run.c: one step of the engine: copy the step block, put this run's sizes into the views, run the plan's steps as a job.
  *
- * All threads walk the same list and claim grains of each step's work. A step of one grain runs on thread 0 while the
- * others go on to the next barrier; between two such steps there is none. Nothing is allocated.
+ * A step that is cut into several grains is a phase of the job; what lies between two of these is one phase of a single
+ * grain, so a thread runs it alone and no other need be there. Nothing is allocated.
  */
 #include <string.h>
 
 #include "device.h"
+
+/* Steps of at most so many tokens are bound by memory, as single tokens are. */
+enum { DECODE_TOKENS = 32 };
 
 static int shared(const cpu_split *s) {
     return s->items > s->grain;
@@ -23,62 +26,76 @@ static int set_sizes(hal_exec *e, const int32_t *counts) {
     return 0;
 }
 
-/* How each step is cut, and after which steps all threads must meet. */
-static void set_splits(hal_exec *e, int threads) {
+/* How each step is cut, and which phases that makes. */
+static void set_phases(hal_exec *e, int threads) {
+    int alone = 0; /* whether the last phase may take up another step that is not shared */
+    e->n_phases = 0;
     for (int i = 0; i < e->n_steps; i++) {
         const exec_step *s = e->steps + i;
         cpu_split split = threads > 1 && s->kernel->split ? s->kernel->split(&s->call) : (cpu_split){1, 1};
         int64_t least = (split.items + POOL_GRAINS - 1) / POOL_GRAINS;
-        e->splits[i] = (cpu_split){split.items, split.grain > least ? split.grain : least};
-    }
-    for (int i = 0; i + 1 < e->n_steps; i++)
-        e->meet[i] = shared(e->splits + i) || shared(e->splits + i + 1);
-}
-
-/* The thread's part of a step: grains until none is left. */
-static void share(hal_exec *e, int i, int thread) {
-    const exec_step *s = e->steps + i;
-    cpu_split split = e->splits[i];
-    int64_t grains = (split.items + split.grain - 1) / split.grain, g;
-    while ((g = pool_claim(e->device->pool, thread, grains, (uint32_t)i)) >= 0) {
-        int64_t from = g * split.grain, to = from + split.grain;
-        s->kernel->run(&s->call, from, to < split.items ? to : split.items, thread);
+        split.grain = split.grain > least ? split.grain : least;
+        e->splits[i] = split;
+        if (!alone || shared(&split)) {
+            e->grains[e->n_phases] = (uint16_t)(shared(&split) ? (split.items + split.grain - 1) / split.grain : 1);
+            e->phases[e->n_phases++].first = i;
+        }
+        alone = !shared(&split);
+        e->phases[e->n_phases - 1].end = i + 1;
     }
 }
 
 /* A step on one thread: all of its items, however many they are. */
-static void run_whole(const exec_step *s) {
+static void run_whole(const exec_step *s, int thread) {
     int64_t items = s->kernel->split ? s->kernel->split(&s->call).items : 1;
     if (items > 0)
-        s->kernel->run(&s->call, 0, items, 0);
+        s->kernel->run(&s->call, 0, items, thread);
 }
 
-static void walk(void *context, int thread) {
+/* Between two steps, whichever threads ran them, there is one caller at a time. */
+static void count_time(hal_exec *e, int i) {
+    int64_t now = pool_now();
+    e->times[i] += (uint64_t)(now - e->mark);
+    e->mark = now;
+}
+
+static void run_grain(void *context, int phase, int64_t grain, int thread) {
     hal_exec *e = context;
-    pool *p = e->device->pool;
-    for (int i = 0; i < e->n_steps; i++) {
-        int64_t start = e->times && thread == 0 ? pool_now() : 0;
-        if (shared(e->splits + i))
-            share(e, i, thread);
-        else if (thread == 0)
-            run_whole(e->steps + i);
-        if (e->meet[i])
-            pool_barrier(p, thread);
-        if (e->times && thread == 0)
-            e->times[i] += (uint64_t)(pool_now() - start);
+    int first = e->phases[phase].first;
+    cpu_split split = e->splits[first];
+    int64_t from = grain * split.grain, to = from + split.grain;
+    if (shared(&split)) {
+        e->steps[first].kernel->run(&e->steps[first].call, from, to < split.items ? to : split.items, thread);
+        return;
     }
+    for (int i = first; i < e->phases[phase].end; i++) {
+        run_whole(e->steps + i, thread);
+        if (e->times)
+            count_time(e, i);
+    }
+}
+
+static void end_phase(void *context, int phase) {
+    hal_exec *e = context;
+    int first = e->phases[phase].first;
+    if (shared(e->splits + first))
+        count_time(e, first);
 }
 
 static int run_locked(hal_exec *e, const void *block, uint64_t size) {
     int32_t counts[HAL_COUNTS];
-    int code, fault;
+    int code, fault, threads;
     memcpy(counts, block, sizeof counts);
     if ((code = set_sizes(e, counts)))
         return code;
     memcpy(e->block->data, block, size);
     atomic_store_explicit(&e->fault, 0, memory_order_relaxed);
-    set_splits(e, pool_threads(e->device->pool));
-    pool_run(e->device->pool, (uint32_t)e->n_steps, walk, e);
+    threads = counts[HAL_COUNT_TOKENS] > DECODE_TOKENS ? e->device->threads : e->device->threads_decode;
+    set_phases(e, threads);
+    e->mark = e->times ? pool_now() : 0;
+    pool_run(e->device->pool,
+             &(pool_job){.phases = e->n_phases, .grains = e->grains, .run = run_grain,
+                         .done = e->times ? end_phase : NULL, .context = e}, threads);
     if (!(fault = atomic_load_explicit(&e->fault, memory_order_relaxed)))
         return 0;
     return cpu_fail(HAL_E_INVALID, "step %d (%s): a token id, slot, position, block or row is out of range", fault - 1,
@@ -97,6 +114,8 @@ int cpu_run(hal_exec *e, const void *block, uint64_t size) {
     if (size < HAL_COUNTS * sizeof(int32_t) || size > e->block->size)
         return cpu_fail(HAL_E_INVALID, "step block: %llu bytes, the step buffer has %llu", (unsigned long long)size,
                         (unsigned long long)e->block->size);
+    if ((code = cpu_check_process(e->device)))
+        return code;
     pthread_mutex_lock(&e->device->busy);
     code = run_locked(e, block, size);
     pthread_mutex_unlock(&e->device->busy);

@@ -11,4 +11,6 @@ const cpu_set CPU_NAME(cpu_set) = {
 #include "hal_ops.inc"
 #undef HAL_OP
     },
+    CPU_NAME(cpu_multiply),
+    CPU_NAME(cpu_read),
 };

@@ -30,6 +30,9 @@ enum { HAL_HOST_MEMORY = 1, HAL_TEST_ONLY = 2 };
  * each step. */
 enum { HAL_FAST = 1, HAL_PROFILE = 2 };
 
+/* What measure() measures. */
+enum { HAL_MEASURE_READ = 0, HAL_MEASURE_INT8 = 1, HAL_MEASURE_BF16 = 2, HAL_MEASURE_F32 = 3 };
+
 /* Beside a weight's format in a view: it lies in the device's own order, as pack() wrote it; the view's stride is 0. */
 enum { HAL_PACKED = 1 << 24 };
 
@@ -116,6 +119,10 @@ typedef struct {
                 const void *from);
     /* optional: nanoseconds spent in each step since compile(), where the device was opened with HAL_PROFILE */
     int (*times)(hal_exec *, uint64_t *ns, uint32_t n_steps);
+    /* optional: what the device can do at most in a second, measured now, with all of its threads: HAL_MEASURE_READ: bytes
+     * read from `bytes` of memory again and again; the others: multiply-adds of such numbers by the instructions that its
+     * kernels use, HAL_E_UNSUPPORTED where it has none */
+    int (*measure)(hal_device *, uint32_t what, uint64_t bytes, double *per_second);
     /* optional: order work between devices on a counter, and collectives over a group of devices */
     int (*signal)(hal_device *, uint64_t value);
     int (*await)(hal_device *, uint64_t value);
@@ -146,6 +153,7 @@ enum {
     HAL_OP_GET_ROWS, HAL_OP_LINEAR, HAL_OP_LINEAR_ADD, HAL_OP_QUANTIZE, HAL_OP_RMS_NORM, HAL_OP_NORM_QUANTIZE,
     HAL_OP_SWIGLU, HAL_OP_SWIGLU_QUANTIZE, HAL_OP_ADD, HAL_OP_MUL, HAL_OP_ROPE, HAL_OP_KV_WRITE, HAL_OP_ATTENTION,
     HAL_OP_PICK, HAL_OP_TOKENS_PUT, HAL_OP_TOKENS_GET, HAL_OP_SAMPLE,
+    HAL_OP_TOP_EXPERTS, HAL_OP_EXPERT_WEIGHTS, HAL_OP_EXPERT_LINEAR, HAL_OP_EXPERT_SWIGLU, HAL_OP_EXPERT_SUM,
     HAL_N_OPS
 };
 
@@ -157,3 +165,5 @@ typedef struct { float eps; } arg_norm_quantize;
 typedef struct { int32_t n_rot, style; float scale; } arg_rope;
 typedef struct { float scale; int32_t window; } arg_attention;  /* window 0: the whole past */
 typedef struct { int32_t shift; } arg_tokens_put;               /* 1: the token after each position */
+typedef struct { int32_t k; } arg_top_experts;
+typedef struct { int32_t norm; } arg_expert_weights;            /* 1: the weights of a token sum to 1 */

@@ -1,4 +1,5 @@
 /* null/backend.c: accepts every op and does nothing, so that what surrounds the kernels can be tested and timed alone.
+ * Its own order of a weight is the file's, each byte turned into its complement, one matrix behind the other.
  *
  * Buffers are real (zeroed, reserved lazily by the system) and are read and written; run() only copies the step block.
  * Handles own what calloc gave them, nothing else.
@@ -101,6 +102,25 @@ static int read_buffer(hal_buffer *b, uint64_t offset, void *to, uint64_t size) 
     return code;
 }
 
+/* Bytes of a row in the formats that it packs, Q8_0 and Q6_K, or 0. */
+static uint64_t row_bytes(uint32_t format, int64_t columns) {
+    return columns < 1 ? 0 : format == 8 ? (uint64_t)columns / 32 * 34 : format == 14 ? (uint64_t)columns / 256 * 210 : 0;
+}
+
+static uint64_t packed(hal_device *d, uint32_t format, int64_t stack, int64_t rows, int64_t columns) {
+    (void)d;
+    return (uint64_t)stack * (uint64_t)rows * row_bytes(format, columns);
+}
+
+static int pack(hal_buffer *to, uint64_t offset, uint32_t format, int64_t stack, int64_t rows, int64_t columns,
+                const void *from) {
+    uint64_t size = packed(NULL, format, stack, rows, columns);
+    int code = to->owned && size ? inside(to, offset, size) : fail(HAL_E_INVALID, "nothing is packed here");
+    for (uint64_t i = 0; !code && i < size; i++)
+        to->data[offset + i] = (uint8_t)~((const uint8_t *)from)[i];
+    return code;
+}
+
 static int supports(hal_device *d, const hal_plan *plan, uint32_t step) {
     (void)d;
     return step < plan->n_steps;
@@ -133,7 +153,7 @@ static const hal_backend backend = {
     .hash = HAL_ABI_HASH, .name = "null", .score = one, .count = one, .open = open_device, .close = close_device,
     .info = info, .alloc = alloc_buffer, .wrap = wrap_buffer, .free = free_buffer, .write = write_buffer,
     .read = read_buffer, .supports = supports, .compile = compile, .run = run, .wait = wait_done, .release = release,
-    .error = last_error,
+    .error = last_error, .packed = packed, .pack = pack,
 };
 
 const hal_backend *null_backend(void) {

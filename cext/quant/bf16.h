@@ -1,10 +1,11 @@
 /*
- * BF16: the upper 16 bits of a float32, one number per block. Activations of a bf16 product are rounded to
- * bf16 too (nearest even, NaN quiet); a product of two is exact in float32, the sum is kept in float32.
+ * BF16: the upper 16 bits of a float32, one number per block. Rounding to it is to nearest even, with NaN quiet.
+ * Its products are summed in float32; rows that are no whole number of bf16x2's blocks meet float32.
  */
 #ifndef SATCHEL_QUANT_BF16_H
 #define SATCHEL_QUANT_BF16_H
 
+#include "bf16x2.h"
 #include "f32.h"
 
 typedef struct {
@@ -12,7 +13,7 @@ typedef struct {
 } block_bf16;
 
 _Static_assert(sizeof(block_bf16) == 2, "block_bf16 is one half");
-#define SATCHEL_WEIGHT_bf16 30, 1, f32 /* GGUF number, elements of a block, activations */
+#define SATCHEL_WEIGHT_bf16 30, 1, bf16x2 /* GGUF number, elements of a block, activations */
 
 static inline void bf16_unpack(const block_bf16 *b, float *out) {
     out[0] = bf16_to_f32(b->x);
@@ -24,11 +25,19 @@ static inline void bf16_quantize(const float *x, block_bf16 *out, int n_blocks) 
         out[i].x = f32_to_bf16(x[i]);
 }
 
-static inline float bf16_dot(const block_bf16 *w, const block_f32 *a, int n_blocks) {
+static inline float bf16_dot(const block_bf16 *w, const block_bf16x2 *a, int n_blocks) {
     float sum = 0.0f;
     int i;
     for (i = 0; i < n_blocks; i++)
-        sum += bf16_to_f32(w[i].x) * a[i].x;
+        sum = fmaf(bf16_to_f32(w[i].x), bf16x2_at(a, i), sum);
+    return sum;
+}
+
+static inline float bf16_dot_f32(const block_bf16 *w, const block_f32 *a, int n_blocks) {
+    float sum = 0.0f;
+    int i;
+    for (i = 0; i < n_blocks; i++)
+        sum = fmaf(bf16_to_f32(w[i].x), a[i].x, sum);
     return sum;
 }
 

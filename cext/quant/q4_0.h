@@ -5,7 +5,7 @@
 #ifndef SATCHEL_QUANT_Q4_0_H
 #define SATCHEL_QUANT_Q4_0_H
 
-#include "q8_0.h"
+#include "a8_32.h"
 
 typedef struct {
     uint16_t d;
@@ -13,7 +13,7 @@ typedef struct {
 } block_q4_0;
 
 _Static_assert(sizeof(block_q4_0) == 18, "block_q4_0 is a half and 16 bytes");
-#define SATCHEL_WEIGHT_q4_0 2, 32, q8_0 /* GGUF number, elements of a block, activations */
+#define SATCHEL_WEIGHT_q4_0 2, 32, a8_32 /* GGUF number, elements of a block, activations */
 
 static inline void q4_0_unpack(const block_q4_0 *b, float *out) {
     float d = f16_to_f32(b->d);
@@ -24,7 +24,7 @@ static inline void q4_0_unpack(const block_q4_0 *b, float *out) {
     }
 }
 
-static inline float q4_0_dot(const block_q4_0 *w, const block_q8_0 *a, int n_blocks) {
+static inline float q4_0_dot(const block_q4_0 *w, const block_a8_32 *a, int n_blocks) {
     float sum = 0.0f;
     int i, j;
     for (i = 0; i < n_blocks; i++) {
@@ -33,7 +33,7 @@ static inline float q4_0_dot(const block_q4_0 *w, const block_q8_0 *a, int n_blo
             isum += ((w[i].qs[j] & 15) - 8) * a[i].qs[j];
             isum += ((w[i].qs[j] >> 4) - 8) * a[i].qs[j + 16];
         }
-        sum += (f16_to_f32(w[i].d) * f16_to_f32(a[i].d)) * (float)isum;
+        sum = fmaf((float)isum, f16_to_f32(w[i].d) * a[i].d, sum);
     }
     return sum;
 }

@@ -5,7 +5,7 @@
 #ifndef SATCHEL_QUANT_Q4_1_H
 #define SATCHEL_QUANT_Q4_1_H
 
-#include "q8_1.h"
+#include "a8_32.h"
 
 typedef struct {
     uint16_t d;
@@ -14,7 +14,7 @@ typedef struct {
 } block_q4_1;
 
 _Static_assert(sizeof(block_q4_1) == 20, "block_q4_1 is two halves and 16 bytes");
-#define SATCHEL_WEIGHT_q4_1 3, 32, q8_1 /* GGUF number, elements of a block, activations */
+#define SATCHEL_WEIGHT_q4_1 3, 32, a8_32 /* GGUF number, elements of a block, activations */
 
 static inline void q4_1_unpack(const block_q4_1 *b, float *out) {
     float d = f16_to_f32(b->d), m = f16_to_f32(b->m);
@@ -25,7 +25,7 @@ static inline void q4_1_unpack(const block_q4_1 *b, float *out) {
     }
 }
 
-static inline float q4_1_dot(const block_q4_1 *w, const block_q8_1 *a, int n_blocks) {
+static inline float q4_1_dot(const block_q4_1 *w, const block_a8_32 *a, int n_blocks) {
     float sum = 0.0f;
     int i, j;
     for (i = 0; i < n_blocks; i++) {
@@ -34,8 +34,8 @@ static inline float q4_1_dot(const block_q4_1 *w, const block_q8_1 *a, int n_blo
             isum += (w[i].qs[j] & 15) * a[i].qs[j];
             isum += (w[i].qs[j] >> 4) * a[i].qs[j + 16];
         }
-        sum += (f16_to_f32(w[i].d) * f16_to_f32(a[i].d)) * (float)isum;
-        sum += f16_to_f32(w[i].m) * f16_to_f32(a[i].s);
+        sum = fmaf((float)isum, f16_to_f32(w[i].d) * a[i].d, sum);
+        sum = fmaf((float)a[i].sum, f16_to_f32(w[i].m) * a[i].d, sum);
     }
     return sum;
 }

@@ -11,7 +11,7 @@
 #ifndef SATCHEL_QUANT_Q4_K_H
 #define SATCHEL_QUANT_Q4_K_H
 
-#include "q8_k.h"
+#include "a8_256.h"
 
 typedef struct {
     uint16_t d;
@@ -21,7 +21,7 @@ typedef struct {
 } block_q4_k;
 
 _Static_assert(sizeof(block_q4_k) == 144, "block_q4_k is two halves, 12 bytes of scales and 128 of codes");
-#define SATCHEL_WEIGHT_q4_k 12, 256, q8_k /* GGUF number, elements of a block, activations */
+#define SATCHEL_WEIGHT_q4_k 12, 256, a8_256 /* GGUF number, elements of a block, activations */
 
 /* The 6-bit scales and minimums of a q4_k or q5_k block. */
 static inline void q4_k_scales(const uint8_t *packed, uint8_t *scale, uint8_t *min) {
@@ -51,7 +51,7 @@ static inline void q4_k_unpack(const block_q4_k *b, float *out) {
     }
 }
 
-static inline float q4_k_dot(const block_q4_k *w, const block_q8_k *a, int n_blocks) {
+static inline float q4_k_dot(const block_q4_k *w, const block_a8_256 *a, int n_blocks) {
     float sum = 0.0f;
     int n, g, i;
     for (n = 0; n < n_blocks; n++) {
@@ -63,10 +63,10 @@ static inline float q4_k_dot(const block_q4_k *w, const block_q8_k *a, int n_blo
             for (i = 0; i < 32; i++)
                 part += q4_k_code(w + n, g, i) * a[n].qs[32 * g + i];
             isum += scale[g] * part;
-            msum += min[g] * (a[n].bsums[2 * g] + a[n].bsums[2 * g + 1]);
+            msum += min[g] * a[n].sums32[g];
         }
-        sum += (f16_to_f32(w[n].d) * a[n].d) * (float)isum;
-        sum -= (f16_to_f32(w[n].dmin) * a[n].d) * (float)msum;
+        sum = fmaf((float)isum, f16_to_f32(w[n].d) * a[n].d, sum);
+        sum = fmaf(-(float)msum, f16_to_f32(w[n].dmin) * a[n].d, sum);
     }
     return sum;
 }

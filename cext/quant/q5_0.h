@@ -6,7 +6,7 @@
 #ifndef SATCHEL_QUANT_Q5_0_H
 #define SATCHEL_QUANT_Q5_0_H
 
-#include "q8_0.h"
+#include "a8_32.h"
 
 typedef struct {
     uint16_t d;
@@ -15,7 +15,34 @@ typedef struct {
 } block_q5_0;
 
 _Static_assert(sizeof(block_q5_0) == 22, "block_q5_0 is a half, 4 bytes of top bits and 16 of nibbles");
-#define SATCHEL_WEIGHT_q5_0 6, 32, q8_0 /* GGUF number, elements of a block, activations */
+#define SATCHEL_WEIGHT_q5_0 6, 32, a8_32 /* GGUF number, elements of a block, activations */
+
+/* In panels, bit 4 j + i of the top bits stands at bit 8 i + j: a shift and a mask give those of four codes. */
+static inline uint32_t q5_bits_pack(uint32_t bits) {
+    uint32_t out = 0;
+    int i;
+    for (i = 0; i < 32; i++)
+        out |= (bits >> i & 1) << (8 * (i % 4) + i / 4);
+    return out;
+}
+
+static inline uint32_t q5_bits_unpack(uint32_t packed) {
+    uint32_t out = 0;
+    int i;
+    for (i = 0; i < 32; i++)
+        out |= (packed >> (8 * (i % 4) + i / 4) & 1) << i;
+    return out;
+}
+
+static inline uint32_t q5_0_pack_word(int word, uint32_t x) {
+    return word == 0 ? q5_bits_pack(x) : x;
+}
+
+static inline uint32_t q5_0_unpack_word(int word, uint32_t x) {
+    return word == 0 ? q5_bits_unpack(x) : x;
+}
+#define PACK_WORD_q5_0 q5_0_pack_word
+#define UNPACK_WORD_q5_0 q5_0_unpack_word
 
 /* Code i (0..31) from the nibbles and top bits of a q5_0 or q5_1 block. */
 static inline int q5_code(const uint8_t *qs, const uint8_t *qh, int i) {
@@ -30,14 +57,14 @@ static inline void q5_0_unpack(const block_q5_0 *b, float *out) {
         out[i] = d * (float)(q5_code(b->qs, b->qh, i) - 16);
 }
 
-static inline float q5_0_dot(const block_q5_0 *w, const block_q8_0 *a, int n_blocks) {
+static inline float q5_0_dot(const block_q5_0 *w, const block_a8_32 *a, int n_blocks) {
     float sum = 0.0f;
     int n, i;
     for (n = 0; n < n_blocks; n++) {
         int32_t isum = 0;
         for (i = 0; i < 32; i++)
             isum += (q5_code(w[n].qs, w[n].qh, i) - 16) * a[n].qs[i];
-        sum += (f16_to_f32(w[n].d) * f16_to_f32(a[n].d)) * (float)isum;
+        sum = fmaf((float)isum, f16_to_f32(w[n].d) * a[n].d, sum);
     }
     return sum;
 }

@@ -6,7 +6,6 @@
 #define SATCHEL_QUANT_Q5_1_H
 
 #include "q5_0.h"
-#include "q8_1.h"
 
 typedef struct {
     uint16_t d;
@@ -16,7 +15,17 @@ typedef struct {
 } block_q5_1;
 
 _Static_assert(sizeof(block_q5_1) == 24, "block_q5_1 is two halves, 4 bytes of top bits and 16 of nibbles");
-#define SATCHEL_WEIGHT_q5_1 7, 32, q8_1 /* GGUF number, elements of a block, activations */
+#define SATCHEL_WEIGHT_q5_1 7, 32, a8_32 /* GGUF number, elements of a block, activations */
+
+static inline uint32_t q5_1_pack_word(int word, uint32_t x) {
+    return word == 1 ? q5_bits_pack(x) : x;
+}
+
+static inline uint32_t q5_1_unpack_word(int word, uint32_t x) {
+    return word == 1 ? q5_bits_unpack(x) : x;
+}
+#define PACK_WORD_q5_1 q5_1_pack_word
+#define UNPACK_WORD_q5_1 q5_1_unpack_word
 
 static inline void q5_1_unpack(const block_q5_1 *b, float *out) {
     float d = f16_to_f32(b->d), m = f16_to_f32(b->m);
@@ -25,15 +34,15 @@ static inline void q5_1_unpack(const block_q5_1 *b, float *out) {
         out[i] = d * (float)q5_code(b->qs, b->qh, i) + m;
 }
 
-static inline float q5_1_dot(const block_q5_1 *w, const block_q8_1 *a, int n_blocks) {
+static inline float q5_1_dot(const block_q5_1 *w, const block_a8_32 *a, int n_blocks) {
     float sum = 0.0f;
     int n, i;
     for (n = 0; n < n_blocks; n++) {
         int32_t isum = 0;
         for (i = 0; i < 32; i++)
             isum += q5_code(w[n].qs, w[n].qh, i) * a[n].qs[i];
-        sum += (f16_to_f32(w[n].d) * f16_to_f32(a[n].d)) * (float)isum;
-        sum += f16_to_f32(w[n].m) * f16_to_f32(a[n].s);
+        sum = fmaf((float)isum, f16_to_f32(w[n].d) * a[n].d, sum);
+        sum = fmaf((float)a[n].sum, f16_to_f32(w[n].m) * a[n].d, sum);
     }
     return sum;
 }

@@ -19,7 +19,7 @@ typedef struct {
 } block_q5_k;
 
 _Static_assert(sizeof(block_q5_k) == 176, "block_q5_k is two halves, 12 bytes of scales and 160 of codes");
-#define SATCHEL_WEIGHT_q5_k 13, 256, q8_k /* GGUF number, elements of a block, activations */
+#define SATCHEL_WEIGHT_q5_k 13, 256, a8_256 /* GGUF number, elements of a block, activations */
 
 /* Code i (0..31) of group g (0..7). */
 static inline int q5_k_code(const block_q5_k *b, int g, int i) {
@@ -39,7 +39,7 @@ static inline void q5_k_unpack(const block_q5_k *b, float *out) {
     }
 }
 
-static inline float q5_k_dot(const block_q5_k *w, const block_q8_k *a, int n_blocks) {
+static inline float q5_k_dot(const block_q5_k *w, const block_a8_256 *a, int n_blocks) {
     float sum = 0.0f;
     int n, g, i;
     for (n = 0; n < n_blocks; n++) {
@@ -51,10 +51,10 @@ static inline float q5_k_dot(const block_q5_k *w, const block_q8_k *a, int n_blo
             for (i = 0; i < 32; i++)
                 part += q5_k_code(w + n, g, i) * a[n].qs[32 * g + i];
             isum += scale[g] * part;
-            msum += min[g] * (a[n].bsums[2 * g] + a[n].bsums[2 * g + 1]);
+            msum += min[g] * a[n].sums32[g];
         }
-        sum += (f16_to_f32(w[n].d) * a[n].d) * (float)isum;
-        sum -= (f16_to_f32(w[n].dmin) * a[n].d) * (float)msum;
+        sum = fmaf((float)isum, f16_to_f32(w[n].d) * a[n].d, sum);
+        sum = fmaf(-(float)msum, f16_to_f32(w[n].dmin) * a[n].d, sum);
     }
     return sum;
 }

@@ -9,7 +9,7 @@
 #ifndef SATCHEL_QUANT_Q6_K_H
 #define SATCHEL_QUANT_Q6_K_H
 
-#include "q8_k.h"
+#include "a8_256.h"
 
 typedef struct {
     uint8_t ql[128];
@@ -19,24 +19,25 @@ typedef struct {
 } block_q6_k;
 
 _Static_assert(sizeof(block_q6_k) == 210, "block_q6_k is 192 bytes of codes, 16 scales and a half");
-#define SATCHEL_WEIGHT_q6_k 14, 256, q8_k /* GGUF number, elements of a block, activations */
+#define LONE_q6_k 208 /* in a panel: where d stands alone */
+#define SATCHEL_WEIGHT_q6_k 14, 256, a8_256 /* GGUF number, elements of a block, activations */
 
-/* Code i (0..255), less its offset: -32..31. */
+/* Code i (0..255), with its offset of 32: 0..63. */
 static inline int q6_k_code(const block_q6_k *b, int i) {
     int half = i / 128, k = (i / 32) % 4, l = i % 32;
     int low = (b->ql[64 * half + 32 * (k % 2) + l] >> (4 * (k / 2))) & 15;
     int high = (b->qh[32 * half + l] >> (2 * k)) & 3;
-    return (low | (high << 4)) - 32;
+    return low | (high << 4);
 }
 
 static inline void q6_k_unpack(const block_q6_k *b, float *out) {
     float d = f16_to_f32(b->d);
     int i;
     for (i = 0; i < 256; i++)
-        out[i] = (d * (float)b->scales[i / 16]) * (float)q6_k_code(b, i);
+        out[i] = (d * (float)b->scales[i / 16]) * (float)(q6_k_code(b, i) - 32);
 }
 
-static inline float q6_k_dot(const block_q6_k *w, const block_q8_k *a, int n_blocks) {
+static inline float q6_k_dot(const block_q6_k *w, const block_a8_256 *a, int n_blocks) {
     float sum = 0.0f;
     int n, g, i;
     for (n = 0; n < n_blocks; n++) {
@@ -45,9 +46,9 @@ static inline float q6_k_dot(const block_q6_k *w, const block_q8_k *a, int n_blo
             int32_t part = 0;
             for (i = 16 * g; i < 16 * g + 16; i++)
                 part += q6_k_code(w + n, i) * a[n].qs[i];
-            isum += w[n].scales[g] * part;
+            isum += w[n].scales[g] * (part - 32 * a[n].sums[g]);
         }
-        sum += (f16_to_f32(w[n].d) * a[n].d) * (float)isum;
+        sum = fmaf((float)isum, f16_to_f32(w[n].d) * a[n].d, sum);
     }
     return sum;
 }

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from satchel.cli.console import note
 from satchel.cli.groups import option, with_options, wrong
 from satchel.cli.options import BATCH, MICRO_BATCH, ModelOptions, default_model, open_model
-from satchel.cli.tables import BATCHED, MARKDOWN, OUTPUTS, elements, file_type, size_label, writer
+from satchel.cli.tables import BATCHED, MARKDOWN, NUMBERS, OUTPUTS, elements, file_type, size_label, writer
 
 if TYPE_CHECKING:
     from satchel.runtime.bench import Measured, Test
+    from satchel.runtime.limits import Limits
     from satchel.runtime.model import Model
 
 Words = list[str]
@@ -57,8 +58,9 @@ def bench(
     ntg: Annotated[str, option("-ntg", help=f"With -npl: generated tokens of a sequence. {MANY}")] = "",
     output: Annotated[str, option("-o", "--output", help="md, json, jsonl or csv.")] = "md",
     no_warmup: Annotated[bool, option("--no-warmup", help="Time the first run too.")] = False,
+    profile: Annotated[bool, option("--profile", help="Where the time of each test goes, op by op.")] = False,
 ) -> None:
-    """Measure tokens per second, and the share of what the machine's memory allows."""
+    """Measure tokens per second, and the share of what the machine's memory and instructions allow."""
     if output not in OUTPUTS:
         raise wrong("-o", f"{output} is no output: there are {', '.join(OUTPUTS)}")
     if not npl and (npp or ntg):
@@ -71,6 +73,8 @@ def bench(
         for path in model or [default_model()]
         for count in numbers("-t", threads, 0)
     ]
+    if npl and profile:
+        raise wrong("--profile", "it goes with -p, -n and -pg, not with -npl")
     if npl:
         counts = (numbers("-npp", npp or "512", 1), numbers("-ntg", ntg or "128", 1), numbers("-npl", npl, 1))
         batched(runs, counts, output)
@@ -79,7 +83,10 @@ def bench(
     tests = list(chosen(numbers("-p", prompt, 0), numbers("-n", generate, 0), both or [], depths))
     if not tests:
         raise wrong("-p", "no test is left: -p, -n and -pg are 0")
-    single(runs, tests, repeats, output, not no_warmup)
+    if profile:
+        profiled(runs, tests, repeats, output)
+    else:
+        single(runs, tests, repeats, output, not no_warmup)
 
 
 def numbers(name: str, text: str, low: int) -> list[int]:
@@ -106,35 +113,67 @@ def chosen(prompts: list[int], generated: list[int], both: Words, depths: list[i
         yield from (Test(pp, tg, d) for pp, tg in pairs if pp + tg)
 
 
-def opened(options: ModelOptions, slots: int = 1) -> Model:
+def opened(options: ModelOptions, slots: int = 1, *, profile: bool = False) -> Model:
     """Loads a model with room for so many sequences, and tells its notes."""
-    model = open_model(options, slots)
+    model = open_model(options, slots, profile=profile)
     for line in model.notes:
         note(f"satchel: note: {line}")
     return model
 
 
+def measured(model: Model, about: dict[str, Any]) -> Limits:
+    """What the device can do at most, told in a line."""
+    from satchel.runtime import limits
+
+    found = limits.measure(model.device)
+    rates = "".join(f", {name} {rate / 1e9:.0f}" for name, rate in found.multiply.items())
+    peaks = f"; {rates[2:]} GMAC/s ({about['variant']})" if rates else ""
+    threads = f"{about['threads']} threads" if about["threads"] != 1 else "1 thread"
+    note(f"satchel: {about['model']}: limits of {threads}: memory {found.read / 1e9:.1f} GB/s{peaks}")
+    return found
+
+
 def single(runs: list[ModelOptions], tests: list[Test], repeats: int, output: str, warm_up: bool) -> None:
     """llama-bench's table."""
-    from satchel.runtime import bandwidth
     from satchel.runtime.bench import Runner
+    from satchel.runtime.limits import read_rate
 
     write = writer(output, MARKDOWN)
     for options in runs:
         with opened(replace(options, context=max(t.context for t in tests))) as model:
             about, runner = describe(model), Runner(model.engine, model.arch.vocab)
-            threads = about["threads"]
-            memory = bandwidth.read_bandwidth(bandwidth.BEYOND_CACHE, threads)
-            note(f"satchel: {about['model']}: {threads} threads read memory at {memory / 1e9:.1f} GB/s")
+            limits = measured(model, about)
             for test in tests:
                 found = runner.run(test, repeats, warm_up)
                 size = round(found.bytes_per_token)
-                limit = None if test.prompt else bandwidth.read_bandwidth(size, threads)
+                limit = None if test.prompt else read_rate(model.device, size)
                 if limit:
                     rate = f"{size / 1e6:.1f} MB, read again and again: {limit / 1e9:.1f} GB/s"
                     note(f"satchel: {test.name}: a token needs {rate}, which is the limit here")
-                write.row({**about, **facts(found, limit, memory)})
+                write.row({**about, **facts(found, limit, limits)})
     write.end()
+
+
+def profiled(runs: list[ModelOptions], tests: list[Test], repeats: int, output: str) -> None:
+    """Tables of each test: by op, by op and weights, and the sums."""
+    from satchel.cli.profiles import rows, show
+    from satchel.runtime.bench import Runner
+    from satchel.runtime.profile import profile
+
+    write = None if output == "md" else writer(output, ())
+    for options in runs:
+        with opened(replace(options, context=max(t.context for t in tests)), profile=True) as model:
+            about, runner = describe(model), Runner(model.engine, model.arch.vocab)
+            limits = measured(model, about)
+            for test in tests:
+                found = list(rows(profile(runner, test, repeats), limits, model.device))
+                if write is None:
+                    show(test, about, found)
+                else:
+                    for row in found:
+                        write.row({**about, **row})
+    if write is not None:
+        write.end()
 
 
 def describe(model: Model) -> dict[str, Any]:
@@ -153,12 +192,15 @@ def describe(model: Model) -> dict[str, Any]:
     }
 
 
-def facts(found: Measured, limit: float | None, memory: float) -> dict[str, Any]:
+def facts(found: Measured, limit: float | None, limits: Limits) -> dict[str, Any]:
     """One test's numbers.
 
     limit: bytes a second at which this machine reads as much as a token needs, over and over, so partly from
-    caches; memory: the same for more than most caches hold.
+    caches; memory_gb_per_second: the same for more than most caches hold. peak_gmac_per_second: multiply-adds
+    a second if each of the test's took as long as its instruction takes at its peak; share_of_peak is against
+    that, and of interest for prompts alone.
     """
+    share = None if found.test.generate else found.share_of_peak(limits)
     return {
         "test": found.test.name,
         "tokens_per_second": found.tokens_per_second,
@@ -167,8 +209,13 @@ def facts(found: Measured, limit: float | None, memory: float) -> dict[str, Any]
         "bytes_per_token": round(found.bytes_per_token),
         "gb_per_second": found.bytes_per_second / 1e9,
         "limit_gb_per_second": limit and limit / 1e9,
-        "memory_gb_per_second": memory / 1e9,
+        "memory_gb_per_second": limits.read / 1e9,
         "share_of_limit": limit and found.bytes_per_second / limit,
+        "macs_per_token": round(found.work.total / found.test.tokens),
+        "gmac_per_second": found.macs_per_second / 1e9,
+        "peak_gmac_per_second": share and found.macs_per_second / share / 1e9,
+        "share_of_peak": share,
+        **{f"{name}_gmac_per_second": limits.giga(name) for name in NUMBERS},
         "outside_c": found.outside_c,
     }
 

@@ -72,13 +72,15 @@ def dry(options: ModelOptions, slots: int) -> Iterator[DryRun]:
     from satchel.formats.gguf import open_gguf
     from satchel.runtime.device import find_backend
     from satchel.runtime.dryrun import dry_run
+    from satchel.runtime.model import open_device
 
     backend = find_backend("cpu" if options.device == "none" else options.device)
     with open_gguf(options.model or default_model()) as gguf:
         for line in gguf.warnings:
             warn(line)
         check_weights(options, gguf)
-        with backend.open(threads=max(0, options.threads)) as device:
+        threads = max(0, options.threads), max(0, options.threads_batch)
+        with open_device(backend, *threads, fast=options.precision == "fast") as device:
             yield dry_run(
                 gguf,
                 [device],
@@ -86,6 +88,7 @@ def dry(options: ModelOptions, slots: int) -> Iterator[DryRun]:
                 slots=slots,
                 cache_type=options.cache_k,
                 batch=min(options.batch, options.micro_batch),
+                repack=options.repack,
             )
 
 
@@ -120,6 +123,7 @@ def share_facts(share: Share) -> dict[str, Any]:
         "variant": share.info.variant,
         "threads": share.info.threads,
         "weights_bytes": share.weights,
+        "packed_bytes": share.packed,
         "kv_bytes": share.kv,
         "compute_bytes": share.compute,
         "total_bytes": share.total,
@@ -142,6 +146,14 @@ def show(facts: dict[str, Any]) -> None:
         name = f"{d['device']} ({d['name']}, {d['variant']}, {d['threads']} threads)"
         table.add_row(plain(name), *amounts, "yes" if d["fits"] else "no")
     console.print(table)
+    for d in facts["devices"]:
+        if d["packed_bytes"]:
+            own = (
+                f"{d['packed_bytes'] / MIB:,.1f} MiB of the weights in its own order, which no process shares"
+            )
+            console.print(
+                plain(f"{d['device']} keeps {own}; --no-repack leaves them in the file"), markup=False
+            )
     if "passes" in facts:
         counts = new_table("pass", "nodes")
         for row in facts["passes"]:

@@ -43,7 +43,17 @@ def quantized_swiglu(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | No
     return None
 
 
-RULES: tuple[Local, ...] = (residual, quantized_norm, quantized_swiglu)
+def gated_experts(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
+    """swiglu(expert_linear(x, gate, ids), expert_linear(x, up, ids)) -> expert_swiglu(x, gate, up, ids)."""
+    if node.op != "swiglu" or any(
+        s.op != "expert_linear" or uses[old] > 1 for s, old in zip(src, node.src, strict=True)
+    ):
+        return None
+    (x, gate, ids), (y, up, others) = src[0].src, src[1].src
+    return OPS["expert_swiglu"](x, gate, up, ids) if (x, ids) == (y, others) else None
+
+
+RULES: tuple[Local, ...] = (residual, quantized_norm, gated_experts, quantized_swiglu)
 
 
 def fuse(roots: Roots, context: Context) -> Roots:

@@ -1,5 +1,6 @@
 """Pass: activations are brought to the format that the weights' products want. Equal nodes are one, so Q, K
-and V share it.
+and V share it. Where the device has no such product, or a row is no whole number of the format's blocks,
+activations stay float32, which weights without blocks meet too.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ if TYPE_CHECKING:
 
 def layout(roots: Roots, context: Context) -> Roots:
     def rule(node: Node, src: tuple[Node, ...]) -> Node | None:
-        if node.op != "linear" or src[0].type.format != "f32":
+        if node.op not in ("linear", "expert_linear") or src[0].type.format != "f32":
             return None
         act = FORMATS[src[1].type.format].act
-        if act is None:
+        if act is None or src[0].width % FORMATS[act].block:
             return None
         node.graph.label = node.name
-        return OPS["linear"](OPS["quantize"](src[0], format=act), *src[1:])
+        made = OPS[node.op](OPS["quantize"](src[0], format=act), *src[1:])
+        if FORMATS[src[1].type.format].block > 1:
+            return made
+        return None if context.target(context.wanted(node.name)).refusal(made) else made
 
     return rewrite(roots, rule)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +18,7 @@ from satchel.runtime.graph import LEAVES, Array, Dim, Node, leaves
 from satchel.runtime.ops import OPS
 from satchel.runtime.plan import (
     COUNTS_BYTES,
+    PACKED,
     Bucket,
     Buffer,
     Field,
@@ -127,8 +129,8 @@ class Lowering:
     def place(self, node: Node, device: str) -> Place:
         """Buffer, offset and stride of any node, as seen by a step on this device."""
         if node.op == "weight":
-            buffer, offset = self.weights[device].place(node.name)
-            return Place(buffer, offset, stride_of(node.type), nbytes(node.type, self.bucket))
+            buffer, offset, packed = self.weights[device].place(node.name)
+            return weight_place(node, buffer, offset, packed)
         if node.op in LEAVES:
             buffer, offset = {
                 "input": ("step", self.field_offset.get(node.name, 0)),
@@ -167,9 +169,16 @@ class Lowering:
         )
 
     def weight_bytes(self, node: Node) -> int:
+        """Bytes of weights that a full step of the bucket reads: of rows and experts, as many as are asked
+        for.
+        """
         if node.op == "get_rows":
             return stride_of(node.src[0].type) * self.bucket.tokens
-        return sum(nbytes(s.type, self.bucket) for s in node.src if s.op == "weight")
+        asked = 1 << 62
+        if node.op in ("expert_linear", "expert_swiglu"):
+            asked = self.bucket.size(node.shape[0]) * node.src[-1].width
+        read = (s.type for s in node.src if s.op == "weight")
+        return sum(stride_of(w) * min(self.bucket.size(w.shape[0]), asked) for w in read)
 
     def transfer(self, node: Node, device: str) -> Transfer:
         source = self.device[node.src[0]]
@@ -200,11 +209,19 @@ class Lowering:
         return tuple(t.finish() for t in made)
 
 
+def weight_place(node: Node, buffer: str, offset: int, packed: int) -> Place:
+    """Place of a weight that takes `packed` bytes in the device's own order, or 0 and lies as in its file."""
+    if packed:
+        return Place(buffer, offset, 0, packed, packed=True)
+    return Place(buffer, offset, stride_of(node.type), nbytes(node.type, Bucket(1, 1)))
+
+
 def view_row(node: Node, place: Place, tables: Tables, bucket: Bucket) -> Array:
     """One hal_view."""
     first = node.shape[0]
     row = np.zeros((), cext.dtype_of("hal_view"))
-    row["buffer"], row["format"] = tables.buffers[place.buffer], FORMATS[node.type.format].id
+    row["buffer"] = tables.buffers[place.buffer]
+    row["format"] = FORMATS[node.type.format].id | (PACKED if place.packed else 0)
     row["offset"], row["stride"], row["ndim"] = place.offset, place.stride, len(node.shape)
     row["count"] = first.count if isinstance(first, Dim) else -1
     row["shape"] = 1
@@ -256,20 +273,24 @@ def lower(
     )
 
 
-def probe(node: Node, device: str) -> Segment:
+def probe(node: Node, device: str, packed: Mapping[str, int] = MappingProxyType({})) -> Segment:
     """One step alone, for asking a device whether it has it: one token, one row, every operand in a buffer of
-    its own.
+    its own. packed: bytes of the weights that the device keeps in its own order, by name.
     """
     bucket = Bucket(1, 1)
-    names = [f"operand.{i}" for i in range(1 + len(node.src))]
-    sizes = {n: nbytes(s.type, bucket) for n, s in zip(names, (node, *node.src), strict=True)}
-    tables = Tables(device, {name: i for i, name in enumerate(names)}, sizes)
-    for name, operand in zip(names, (node, *node.src), strict=True):
-        tables.views.append(
-            view_row(operand, Place(name, 0, stride_of(operand.type), sizes[name]), tables, bucket)
-        )
+    places = [probe_place(f"operand.{i}", n, packed) for i, n in enumerate((node, *node.src))]
+    tables = Tables(device, {p.buffer: i for i, p in enumerate(places)}, {p.buffer: p.size for p in places})
+    for place, operand in zip(places, (node, *node.src), strict=True):
+        tables.views.append(view_row(operand, place, tables, bucket))
     args = {k: v for k, v in node.args if k != "format"}
     tables.args += cext.pack_arg(node.op, args)
     tables.ops[node.op] = 0
     tables.rows.append((0, len(node.src), 0, 0))
     return tables.finish()
+
+
+def probe_place(buffer: str, node: Node, packed: Mapping[str, int]) -> Place:
+    """An operand at the start of a buffer of its own."""
+    if node.op == "weight":
+        return weight_place(node, buffer, 0, packed.get(node.name, 0))
+    return Place(buffer, 0, stride_of(node.type), nbytes(node.type, Bucket(1, 1)))

@@ -22,12 +22,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A value's memory: the buffer's name, where it begins, and bytes from one first index to the next."""
+    """A value's memory: the buffer's name, where it begins, and bytes from one first index to the next.
+    packed: a weight in its device's own order, whose stride is the device's affair and 0 here.
+    """
 
     buffer: str
     offset: int
     stride: int
     size: int
+    packed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

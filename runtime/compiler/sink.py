@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from satchel.runtime.compiler import Context
 
 # Ops that compute each row of their result from the same row of their sources.
-ROWWISE = frozenset({"add", "mul", "linear", "rms_norm", "swiglu", "reshape", "cols"})
+ROWWISE = frozenset(
+    {"add", "mul", "linear", "rms_norm", "swiglu", "reshape", "cols"}
+    | {"top_experts", "expert_weights", "expert_linear", "expert_sum"}
+)
 
 
 def sink(roots: Roots, context: Context) -> Roots:

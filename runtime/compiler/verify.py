@@ -9,7 +9,7 @@ import numpy as np
 from satchel.quant import BY_ID, FORMATS
 from satchel.runtime.graph import LEAVES, Dim, Node, Roots, toposort
 from satchel.runtime.ops import OPS
-from satchel.runtime.plan import Plan, Segment
+from satchel.runtime.plan import ALIGN, PACKED, Plan, Segment
 
 
 class PlanError(AssertionError):
@@ -63,6 +63,8 @@ def verify_plan(plan: Plan) -> None:
         for i, view in enumerate(segment.view_table):
             end = int(view["offset"]) + _extent(view)
             buffer = segment.buffers[int(view["buffer"])]
+            if view["format"] & PACKED and (view["stride"] or view["offset"] % ALIGN):
+                raise PlanError(f"view {i} on {segment.device}: a packed weight at {view}")
             if end > buffer.size:
                 raise PlanError(
                     f"view {i} on {segment.device}: ends at {end}, {buffer.name} has {buffer.size} bytes"
@@ -80,7 +82,9 @@ def _verify_tables(segment: Segment) -> None:
 
 
 def _extent(view: np.void) -> int:
-    """Bytes from a view's offset to the end of its last row."""
+    """Bytes from a view's offset to the end of its last row; of a packed weight only its device knows."""
+    if view["format"] & PACKED:
+        return 1
     fmt, shape = BY_ID[int(view["format"])], [int(d) for d in view["shape"][: int(view["ndim"])]]
     if 0 in shape:
         return 0

@@ -40,6 +40,17 @@ static void test_buffers(const target *t) {
     CHECK(t->b->alloc(t->device, &desc, &b) == HAL_E_MEMORY, "%s: too much is refused", t->name);
 }
 
+/* A rate is above zero; what a backend lacks it refuses, and it says why. */
+static void test_measure(const target *t) {
+    for (uint32_t what = HAL_MEASURE_READ; what <= HAL_MEASURE_F32 + 1 && t->b->measure; what++) {
+        double rate = -1;
+        int code = t->b->measure(t->device, what, 100000, &rate);
+        int missing = what == HAL_MEASURE_BF16 || what > HAL_MEASURE_F32;
+        CHECK(code == 0 ? rate > 0 : missing && code == HAL_E_UNSUPPORTED && t->b->error()[0], "%s: measure %u gives %d, %g",
+              t->name, what, code, rate);
+    }
+}
+
 static void test_device_options(void) {
     const hal_backend *b = cpu_backend();
     hal_device *d;
@@ -59,6 +70,8 @@ static void test_target(const hal_backend *b, const char *set, int threads, int 
         return;
     }
     test_buffers(&t);
+    if (!quick)
+        test_measure(&t);
     test_ops(&t);
     test_sample(&t);
     if (t.computes) {

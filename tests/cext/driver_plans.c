@@ -80,22 +80,22 @@ static void input_part(layer *l, uint64_t x, uint64_t act, uint64_t qkv) {
     VIEW(EMBED, 0, -1, Q6_K, VOCAB, D);
     VIEW(ARENA, act, 0, I32, T);
     add_step(&l->b, "norm_quantize", &norm, sizeof norm, 2);
-    VIEW(ARENA, act, 0, Q8_K, T, D);
+    VIEW(ARENA, act, 0, A8_256, T, D);
     VIEW(ARENA, x, 0, F32, T, D);
     VIEW(NORM, 0, -1, F32, D);
     add_step(&l->b, "linear", NULL, 0, 2);
     VIEW(ARENA, qkv, 0, F32, T, (H + 2 * KV) * HD);
-    VIEW(ARENA, act, 0, Q8_K, T, D);
+    VIEW(ARENA, act, 0, A8_256, T, D);
     VIEW(WQKV, 0, -1, Q4_K, (H + 2 * KV) * HD, D);
 }
 
 static void output_part(layer *l, uint64_t x, uint64_t act, uint64_t mixed, uint64_t logits) {
     add_step(&l->b, "quantize", NULL, 0, 1);
-    VIEW(ARENA, act, 0, Q8_K, T, D);
+    VIEW(ARENA, act, 0, A8_256, T, D);
     VIEW(ARENA, mixed, 0, F32, T, D);
     add_step(&l->b, "linear_add", NULL, 0, 3);
     VIEW(ARENA, mixed, 0, F32, T, D);
-    VIEW(ARENA, act, 0, Q8_K, T, D);
+    VIEW(ARENA, act, 0, A8_256, T, D);
     VIEW(WO, 0, -1, Q4_K, D, D);
     VIEW(ARENA, x, 0, F32, T, D);
     add_step(&l->b, "pick", NULL, 0, 2);
@@ -103,11 +103,11 @@ static void output_part(layer *l, uint64_t x, uint64_t act, uint64_t mixed, uint
     VIEW(ARENA, mixed, 0, F32, T, D);
     VIEW(STEP, ROW, 1, I32, R);
     add_step(&l->b, "quantize", NULL, 0, 1);
-    VIEW(ARENA, act, 1, Q8_K, R, D);
+    VIEW(ARENA, act, 1, A8_256, R, D);
     VIEW(ARENA, x, 1, F32, R, D);
     add_step(&l->b, "linear", NULL, 0, 2);
     VIEW(ARENA, logits, 1, F32, R, VOCAB);
-    VIEW(ARENA, act, 1, Q8_K, R, D);
+    VIEW(ARENA, act, 1, A8_256, R, D);
     VIEW(EMBED, 0, -1, Q6_K, VOCAB, D);
     add_step(&l->b, "sample", NULL, 0, 5);
     VIEW(OUT, 0, 1, I32, R);

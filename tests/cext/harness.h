@@ -26,7 +26,8 @@ typedef struct {
     int computes; /* 0: results mean nothing */
 } target;
 
-enum { F32 = 0, F16 = 1, Q8_0 = 8, Q8_1 = 9, Q8_K = 15, BF16 = 30, I8 = HAL_FORMAT_I8, I32 = HAL_FORMAT_I32 };
+enum { F32 = 0, F16 = 1, BF16 = 30, I8 = HAL_FORMAT_I8, I32 = HAL_FORMAT_I32 };
+enum { A8_32 = 1032, BF16X2 = 1216, A8_256 = 1256 };
 
 typedef struct {
     uint32_t format;
@@ -76,6 +77,9 @@ void test_sample(const target *);
 void test_wrong_plans(const target *);
 void test_damaged_plans(const target *, int rounds);
 void test_many_runs(const target *, int runs);
+void test_pool(int rounds);
+void test_fork(const hal_backend *);
+void test_limits(void);
 
 extern long allocations; /* calls of malloc and its kin so far */
 

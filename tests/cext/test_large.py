@@ -76,13 +76,13 @@ def run(device: Device, op: str, memory: mmap.mmap, views: list[Array], given: A
 def test_m24_a_product_reaches_the_last_row(weight: tuple[mmap.mmap, Array]) -> None:
     memory, row = weight
     x = np.random.default_rng(1).standard_normal((1, K)).astype(np.float32)
-    encode = FORMATS["q8_0"].encode
+    encode = FORMATS["a8_32"].encode
     assert encode is not None
     act = encode(x, None)
     with find_backend("cpu").open() as device:
-        views = [view(0, "f32", (1, N)), view(2, "q8_0", (1, K)), view(1, "q4_0", (N, K))]
+        views = [view(0, "f32", (1, N)), view(2, "a8_32", (1, K)), view(1, "q4_0", (N, K))]
         out = run(device, "linear", memory, views, act)
-    wanted = float(FORMATS["q8_0"].decode(act)[0].astype(np.float64) @ row.astype(np.float64))
+    wanted = float(FORMATS["a8_32"].decode(act)[0].astype(np.float64) @ row.astype(np.float64))
     assert not out[:-1].any() and out[-1] == pytest.approx(wanted, rel=1e-5)
 
 

@@ -1,8 +1,9 @@
-"""The encoders that kernels repeat bit for bit (f16, bf16, q8_0, q8_1, q8_k) against scalar restatements."""
+"""The encoders that kernels repeat bit for bit (f16, bf16, activations) against scalar restatements."""
 
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -92,39 +93,76 @@ def rows(count: int, width: int) -> F32:
     return x
 
 
-def away(x: np.float32) -> int:
-    whole, rest = divmod(abs(float(x)), 1.0)
-    return int(math.copysign(whole + (rest >= 0.5), float(x)))
-
-
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_q8_0_and_q8_1_by_scalar_steps() -> None:
+def test_q8_0_and_a8_32_by_scalar_steps() -> None:
     x = rows(40, 32)
-    got, sums = encode("q8_0", x), encode("q8_1", x)
+    got, sums = encode("q8_0", x), encode("a8_32", x)
     for row, block, with_sum in zip(x, got[:, 0], sums[:, 0], strict=True):
-        d = np.float32(np.abs(row).max()) / np.float32(127)
-        inverse = np.float32(1) / d if d > 0 else np.float32(0)
-        codes = [away(v * inverse) if np.isfinite(inverse) else 0 for v in row]
+        most = np.float32(np.abs(row).max())
+        inverse = np.float32(127) / most if most > 0 else np.float32(0)
+        codes = [round(float(v * inverse)) if np.isfinite(inverse) else 0 for v in row]
         assert block["qs"].tolist() == with_sum["qs"].tolist() == codes
-        assert block["d"].view(np.uint16) == with_sum["d"].view(np.uint16) == half_by_hand(float(d))
-        assert with_sum["s"].view(np.uint16) == half_by_hand(float(d * np.float32(sum(codes))))
+        want = half_by_hand(float(most / np.float32(127)))
+        assert block["d"].view(np.uint16) == want and with_sum["d"] == np.float32(block["d"])
+        assert with_sum["sum"] == sum(codes)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_q8_k_by_scalar_steps() -> None:
+def test_a8_256_by_scalar_steps() -> None:
     x = rows(40, 256)
-    for row, block in zip(x, encode("q8_k", x)[:, 0], strict=True):
+    for row, block in zip(x, encode("a8_256", x)[:, 0], strict=True):
         extreme = row[np.abs(row).argmax()]
         scale = np.float32(-127) / extreme if extreme else np.float32(0)
         usable = bool(extreme) and bool(np.isfinite(scale))
         codes = [min(127, round(float(scale * v))) if usable else 0 for v in row]
         assert block["qs"].tolist() == codes
-        assert block["bsums"].tolist() == [sum(codes[i : i + 16]) for i in range(0, 256, 16)]
+        assert block["sums"].tolist() == [sum(codes[i : i + 16]) for i in range(0, 256, 16)]
+        assert block["sums32"].tolist() == [sum(codes[i : i + 32]) for i in range(0, 256, 32)]
+        assert not block["pad"].any()
         want = np.float32(1) / scale if usable else np.float32(0)
         assert block["d"].view(np.uint32) == want.view(np.uint32)
 
 
-@pytest.mark.parametrize(("name", "width"), [("q8_0", 32), ("q8_1", 32), ("q8_k", 256)])
+def bfloat_by_hand(x: Fraction) -> Fraction:
+    """The number of eight significant bits that is nearest, ties to even; in float32's range of exponents."""
+    exponent = max(-126, math.frexp(float(x))[1] - 1)
+    unit = Fraction(2) ** (exponent - 7)
+    return round(x / unit) * unit
+
+
+def test_bf16x2_is_two_roundings_of_each_special() -> None:
+    x = specials()
+    x = x[np.isfinite(x) & (np.abs(x) < 3.38e38)]
+    blocks = encode("bf16x2", x[: len(x) // 32 * 32])
+    high, low = (FORMATS["bf16"].decode(blocks[part]).reshape(-1).tolist() for part in ("high", "low"))
+    for value, h, part in zip(x.tolist(), high, low, strict=False):
+        wanted = bfloat_by_hand(Fraction(value))
+        assert Fraction(h) == wanted, value
+        assert Fraction(part) == bfloat_by_hand(Fraction(value) - wanted), value
+
+
+def test_bf16x2_keeps_sixteen_bits_and_is_exact_in_float32() -> None:
+    x = rows(400, 64)
+    x = x[(np.abs(x) > 1e-28).all(axis=1)]  # below that the low half nears bfloat16's smallest number
+    blocks = encode("bf16x2", x)
+    got = FORMATS["bf16x2"].decode(blocks)
+    assert len(x) > 100 and (np.abs(got.astype(np.float64) - x) <= np.abs(x) * 2.0**-17).all()
+    high, low = (FORMATS["bf16"].decode(blocks[part]).astype(np.float64) for part in ("high", "low"))
+    assert np.array_equal((high + low).reshape(got.shape), got.astype(np.float64))
+
+
+def test_bf16x2_keeps_the_largest_numbers_finite_and_what_is_not_finite_to_itself() -> None:
+    top = np.array([0x7F7FFFFF, 0x7F7F8000, 0x7F7F7FFF, 0x7F7F0000], np.uint32).view(np.float32)
+    x = np.ones(32, np.float32)
+    x[:4], x[4:8], x[8:11] = top, -top, (np.inf, -np.inf, np.nan)
+    block = encode("bf16x2", x)[0]
+    got = FORMATS["bf16x2"].decode(block[None])
+    assert np.isfinite(got[:8]).all() and (np.abs(got[:8].astype(np.float64) - x[:8]) <= 2.0**112).all()
+    assert got[8] == np.inf and got[9] == -np.inf and np.isnan(got[10])
+    assert block["low"][8:11].tolist() == [0, 0, 0] and (got[11:] == 1).all()
+
+
+@pytest.mark.parametrize(("name", "width"), [("q8_0", 32), ("a8_32", 32), ("a8_256", 256)])
 @pytest.mark.parametrize("poison", [np.nan, -np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_poisons_its_block_and_no_other(name: str, width: int, poison: float) -> None:
     x = np.ones((1, 3 * width), np.float32)
@@ -140,6 +178,6 @@ def test_what_is_not_finite_poisons_its_block_and_no_other(name: str, width: int
 
 
 def test_a_row_that_is_no_whole_number_of_blocks_is_refused() -> None:
-    for name in ("q8_0", "q8_1", "q8_k", "q4_0", "q4_k", "q6_k"):
+    for name in ("q8_0", "a8_32", "a8_256", "bf16x2", "q4_0", "q4_k", "q6_k"):
         with pytest.raises(ValueError, match="multiple"):
             encode(name, np.zeros((2, 272 + 1), np.float32))

@@ -43,16 +43,16 @@ REFERENCED = [
 ]
 ACTS = {
     "f32": None,
-    "f16": None,
-    "bf16": None,
-    "q4_0": "q8_0",
-    "q5_0": "q8_0",
-    "q8_0": "q8_0",
-    "q4_1": "q8_1",
-    "q5_1": "q8_1",
-    "q4_k": "q8_k",
-    "q5_k": "q8_k",
-    "q6_k": "q8_k",
+    "f16": "bf16x2",
+    "bf16": "bf16x2",
+    "q4_0": "a8_32",
+    "q5_0": "a8_32",
+    "q8_0": "a8_32",
+    "q4_1": "a8_32",
+    "q5_1": "a8_32",
+    "q4_k": "a8_256",
+    "q5_k": "a8_256",
+    "q6_k": "a8_256",
 }
 
 
@@ -113,12 +113,16 @@ def test_every_code_of_the_small_blocks_decodes_to_its_place() -> None:
 def test_table(name: str) -> None:
     fmt = FORMATS[name]
     assert BY_ID[fmt.id] is fmt
-    assert gguf.GGMLQuantizationType[name.upper()] == fmt.id
+    if fmt.weights:
+        assert gguf.GGMLQuantizationType[name.upper()] == fmt.id
+    else:
+        assert fmt.id > 1000 and name.upper() not in gguf.GGMLQuantizationType.__members__
     assert fmt.act == ACTS.get(name)
     assert fmt.row_bytes(4 * fmt.block) == 4 * fmt.block_bytes
     if fmt.act is not None:
-        assert FORMATS[fmt.act].encode is not None
-        assert fmt.block % FORMATS[fmt.act].block == 0 or FORMATS[fmt.act].block == fmt.block
+        act = FORMATS[fmt.act]
+        assert act.encode is not None and not act.weights
+        assert fmt.block in (1, act.block)
     if fmt.block > 1:
         with pytest.raises(ValueError, match="multiple"):
             fmt.row_bytes(fmt.block + 1)

@@ -158,7 +158,7 @@ def test_importance_changes_the_codes(model: Path, tmp_path: Path) -> None:
     ("overrides", "words"),
     [
         ([("nothing_here", "q8_0")], "found none"),
-        ([("attn_v", "q8_k")], "expected one of"),
+        ([("attn_v", "a8_256")], "expected one of"),
         ([("attn_v", "q3_x")], "expected one of"),
         ([("attn_v", "i32")], "expected one of"),
         ([("(", "q8_0")], "regular expression"),

@@ -34,7 +34,8 @@ def check(device: Device, arch: str, format: str, ids: list[int] = IDS) -> list[
     weights = tiny.weights(arch, format, mixed=format == "q4_k", tied=arch != "llama")
     engine = tiny.engine(arch, weights, CACHE, device)
     optimized = engine.optimized("tokens")
-    return check_graph(optimized, {device.name: device}, weights.tensors.__getitem__, CACHE, ids)
+    raw = weights.tensors.__getitem__
+    return check_graph(optimized, {device.name: device}, raw, CACHE, ids, engine.packed)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from satchel.runtime.compiler.verify import PlanError, verify_graph, verify_plan
 from satchel.runtime.device import SAMPLING
 from satchel.runtime.graph import TOKENS, Array, Graph, Type, leaves, toposort
 from satchel.runtime.ops import OPS, evaluate
-from satchel.runtime.plan import Bucket
+from satchel.runtime.plan import Bucket, WeightPlace
 
 CACHE = Cache(context=tiny.CONTEXT, slots=2)
 
@@ -34,8 +34,8 @@ class Places:
             self.offsets[name] = self.at
             self.at += -(-data.nbytes // 64) * 64
 
-    def place(self, name: str) -> tuple[str, int]:
-        return "weights.0", self.offsets[name]
+    def place(self, name: str) -> WeightPlace:
+        return WeightPlace("weights.0", self.offsets[name])
 
     def sizes(self) -> dict[str, int]:
         return {"weights.0": self.at}
@@ -81,11 +81,12 @@ def test_passes_keep_the_value(arch: str, output: str) -> None:
         np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("arch", architectures())
+# A router reads the norm in float32 besides: tests/runtime/test_mixture.py has those.
+@pytest.mark.parametrize("arch", [a for a in architectures() if not a.endswith("moe")])
 def test_quantized_weights_share_one_quantized_activation(arch: str) -> None:
     roots = optimize(tiny.build(arch, tiny.weights(arch, "q8_0"), CACHE).roots("tokens"), context()).roots
     products = [n for n in toposort(roots) if n.op in ("linear", "linear_add")]
-    assert all(n.src[0].type.format == "q8_0" for n in products)
+    assert all(n.src[0].type.format == "a8_32" for n in products)
     merged = [n for n in products if n.op == "linear" and len(n.src) > 2]
     assert len(merged) == 2 * tiny.LAYERS, "Q, K, V are one step and gate, up another, in each layer"
     assert not [
@@ -99,7 +100,7 @@ def test_mixed_formats_merge_by_their_activation() -> None:
     w = tiny.weights("llama", "q4_k", mixed=True)
     roots = optimize(tiny.build("llama", w, CACHE).roots("tokens"), context()).roots
     qkv = next(n for n in toposort(roots) if n.op == "linear" and len(n.src) == 4)
-    assert [s.type.format for s in qkv.src] == ["q8_k", "q4_k", "q4_k", "q6_k"]
+    assert [s.type.format for s in qkv.src] == ["a8_256", "q4_k", "q4_k", "q6_k"]
 
 
 def test_the_head_sees_picked_rows_only() -> None:

@@ -15,7 +15,8 @@ from satchel.runtime.device import Device, find_backend
 from satchel.runtime.engine import Engine, Feed
 from satchel.runtime.graph import Array, leaves
 from satchel.runtime.ops import evaluate
-from satchel.runtime.selftest import BOUND, selftest, upload
+from satchel.runtime.selftest import BOUND, selftest
+from satchel.runtime.weights import upload
 
 CACHE = Cache(context=tiny.CONTEXT, slots=2)
 FIRST, SECOND = [3, 99, 7, 250, 7], [40, 41, 12]
@@ -27,7 +28,8 @@ def device() -> Device:
 
 
 def engine(arch: str, w: tiny.TinyWeights, device: Device) -> Engine:
-    return Engine(tiny.build(arch, w, CACHE), CACHE, [device], lambda d: upload(d, w.tensors))
+    made = tiny.build(arch, w, CACHE)
+    return Engine(made, CACHE, [device], lambda d, packed: upload(d, w.tensors, packed))
 
 
 def defined(made: Engine, w: tiny.TinyWeights) -> Array:
@@ -46,7 +48,7 @@ def defined(made: Engine, w: tiny.TinyWeights) -> Array:
     return evaluate(roots, {**w.tensors, **states, **inputs})[0]
 
 
-@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3", "qwen3moe"])
 # A float32 sum in another order may round one activation the other way, which a block format makes visible.
 @pytest.mark.parametrize(("format", "bound"), [("f32", 1e-6), ("bf16", 1e-3), ("q8_0", 1e-3), ("q4_k", 1e-3)])
 def test_a_model_gives_what_the_definitions_give(

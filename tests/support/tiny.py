@@ -11,12 +11,13 @@ import numpy as np
 from satchel.formats.gguf import Metadata
 from satchel.quant import FORMATS
 from satchel.runtime.arch import Cache, HParams, find_arch
-from satchel.runtime.device import WEIGHT, Device
+from satchel.runtime.device import Device
 from satchel.runtime.engine import Engine
 from satchel.runtime.graph import Array, Type
-from satchel.runtime.weights import DeviceWeights
+from satchel.runtime.weights import upload
 
 WIDTH, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCAB, LAYERS, CONTEXT = 256, 4, 2, 64, 512, 288, 3, 96
+EXPERTS, USED, EXPERT_FFN = 7, 3, 256
 
 
 @dataclass
@@ -45,6 +46,7 @@ class TinyWeights:
 
 
 def metadata(arch: str, **extra: object) -> Metadata:
+    mixture = {"expert_count": EXPERTS, "expert_used_count": USED, "expert_feed_forward_length": EXPERT_FFN}
     values: dict[str, object] = {
         "block_count": LAYERS,
         "embedding_length": WIDTH,
@@ -56,6 +58,7 @@ def metadata(arch: str, **extra: object) -> Metadata:
         "attention.value_length": HEAD_DIM,
         "attention.layer_norm_rms_epsilon": 1e-5,
         "rope.freq_base": 10000.0,
+        **(mixture if arch == "qwen3moe" else {}),
         **{k.replace("__", "."): v for k, v in extra.items()},
     }
     return Metadata.of({"general.architecture": arch, **{f"{arch}.{k}": v for k, v in values.items()}})  # type: ignore[dict-item]
@@ -86,15 +89,21 @@ def weights(
             ("attn_k", KV_HEADS * HEAD_DIM, WIDTH, format),
             ("attn_v", KV_HEADS * HEAD_DIM, WIDTH, other),
             ("attn_output", WIDTH, HEADS * HEAD_DIM, format),
-            ("ffn_gate", FFN, WIDTH, format),
-            ("ffn_up", FFN, WIDTH, format),
-            ("ffn_down", WIDTH, FFN, other),
         ):
             put(f"{p}{name}.weight", rows, cols, fmt=fmt)
+        if arch == "qwen3moe":
+            put(f"{p}ffn_gate_inp.weight", EXPERTS, WIDTH, fmt="f32", scale=0.2)
+        kind, size, lead = ("_exps", EXPERT_FFN, (EXPERTS,)) if arch == "qwen3moe" else ("", FFN, ())
+        for name, rows, cols, fmt in (
+            ("ffn_gate", size, WIDTH, format),
+            ("ffn_up", size, WIDTH, format),
+            ("ffn_down", WIDTH, size, other),
+        ):
+            put(f"{p}{name}{kind}.weight", *lead, rows, cols, fmt=fmt)
         if arch == "qwen2":
             for name, rows in (("attn_q", HEADS), ("attn_k", KV_HEADS), ("attn_v", KV_HEADS)):
                 put(f"{p}{name}.bias", rows * HEAD_DIM, fmt="f32")
-        if arch == "qwen3":
+        if arch in ("qwen3", "qwen3moe"):
             for name in ("attn_q_norm", "attn_k_norm"):
                 put(f"{p}{name}.weight", HEAD_DIM, fmt="f32", scale=0.1, shift=1)
     return w
@@ -104,18 +113,7 @@ def build(arch: str, w: TinyWeights, cache: Cache, **extra: object):  # type: ig
     return find_arch(arch)(HParams(metadata(arch, **extra), arch), w, cache).build()
 
 
-def bind(w: TinyWeights, device: Device) -> DeviceWeights:
-    """Copies the tensors to a device, as weights.bind does for a file."""
-    places, at = DeviceWeights(), 0
-    for name, data in w.tensors.items():
-        places.add(name, "weights.0", at)
-        at += -(-data.nbytes // 64) * 64
-    places.buffers["weights.0"] = device.alloc(at, WEIGHT)
-    for name, data in w.tensors.items():
-        places.buffers["weights.0"].write(places.place(name)[1], np.ascontiguousarray(data).view(np.uint8))
-    return places
-
-
 def engine(arch: str, w: TinyWeights, cache: Cache, *devices: Device, wanted=None, batch: int = 64) -> Engine:  # type: ignore[no-untyped-def]
     """An engine over a tiny model; it owns the devices."""
-    return Engine(build(arch, w, cache), cache, devices, lambda device: bind(w, device), wanted, batch=batch)
+    made = build(arch, w, cache)
+    return Engine(made, cache, devices, lambda d, packed: upload(d, w.tensors, packed), wanted, batch=batch)

@@ -1,8 +1,8 @@
-"""Q8_K: 256 signed bytes under one float32 scale, with the sum of each 16; the activations of K-format
-weights.
+"""A8_256: 256 signed bytes under one float32 scale, x = d * q, with the sums of each 16 and each 32; the
+activations of K-format weights. A block fills five lines of 64 bytes, its codes first.
 
-Encoding is defined to the bit (cext/quant/q8_k.h repeats it): m = the first x of largest magnitude, s = -127
-/ m, q = min(127, s * x) with ties to even, d = 1 / s. Where s is not finite the block is zero; a NaN or
+Encoding is defined to the bit (cext/quant/a8_256.h repeats it): m = the first x of largest magnitude, s =
+-127 / m, q = min(127, s * x) with ties to even, d = 1 / s. Where s is not finite the block is zero; a NaN or
 infinity in a block makes d NaN and all q 0, so that it is seen downstream.
 """
 
@@ -13,7 +13,15 @@ import numpy as np
 from satchel.quant.format import F32, Blocks, Format
 from satchel.quant.pack import flat, quietly, rows
 
-DTYPE = np.dtype([("d", "<f4"), ("qs", "i1", (256,)), ("bsums", "<i2", (16,))])
+DTYPE = np.dtype(
+    [
+        ("qs", "i1", (256,)),
+        ("sums", "<i2", (16,)),
+        ("sums32", "<i2", (8,)),
+        ("d", "<f4"),
+        ("pad", "u1", (12,)),
+    ]
+)
 
 
 @quietly
@@ -25,9 +33,10 @@ def encode(x: F32, importance: F32 | None = None) -> Blocks:
     s = np.where(usable, s, np.float32(0))
     q = np.minimum(np.rint(s * np.where(usable, x, np.float32(0))), np.float32(127))
     d = np.where(usable, np.float32(1) / s, np.where(np.isfinite(extreme), np.float32(0), np.float32(np.nan)))
-    out = np.empty(x.shape[:-1], DTYPE)
+    out = np.zeros(x.shape[:-1], DTYPE)
     out["d"], out["qs"] = d[..., 0], q.astype(np.int8)
-    out["bsums"] = out["qs"].reshape(*x.shape[:-1], 16, 16).sum(axis=-1, dtype=np.int16)
+    out["sums"] = out["qs"].reshape(*x.shape[:-1], 16, 16).sum(axis=-1, dtype=np.int16)
+    out["sums32"] = out["sums"][..., ::2] + out["sums"][..., 1::2]
     return out
 
 
@@ -36,4 +45,4 @@ def decode(blocks: Blocks) -> F32:
     return flat(blocks["d"][..., None] * blocks["qs"].astype(np.float32))
 
 
-FORMAT = Format("q8_k", id=15, block=256, dtype=DTYPE, decode=decode, encode=encode, weights=False)
+FORMAT = Format("a8_256", id=1256, block=256, dtype=DTYPE, decode=decode, encode=encode, weights=False)

@@ -1,0 +1,351 @@
+"""The two engines that bench/compare.py sets side by side, each in a process of its own that obeys on a pipe.
+
+    python bench/compare_engines.py satchel | llama.cpp
+
+reads one JSON command a line (load, prepare, run) and answers each with one line. Between commands the process
+waits in a read; how much processor time it used while it waited is part of every answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import IO, Any, Protocol
+
+BATCH = 512  # tokens of a step that feeds a prompt
+PAD = 256  # contexts are rounded up to this many tokens
+PROBE = 2048  # a setting is chosen at no more than this depth
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One test: `prompt` tokens fed, then `generate` ones decoded, by each of `sequences`, behind `depth` tokens.
+    busy: beside a process that keeps core 0 busy.
+    """
+
+    name: str
+    prompt: int = 0
+    generate: int = 0
+    depth: int = 0
+    sequences: int = 1
+    busy: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Of all sequences."""
+        return (self.prompt + self.generate) * self.sequences
+
+    @property
+    def context(self) -> int:
+        """Tokens that each sequence must have room for, rounded up."""
+        return -(-(self.depth + self.prompt + self.generate + 1) // PAD) * PAD
+
+
+class Engine(Protocol):
+    """What obeys the commands. Any exception is an error answer; a crash is the end of the process."""
+
+    def load(self, path: str, threads: int, mode: str) -> dict[str, Any]:
+        """Opens a file for so many threads, gives what is to be said of the engine."""
+
+    def prepare(self, row: Row) -> dict[str, Any]:
+        """Brings a test to where run() can repeat it, warmed up; gives what is to be said of it."""
+
+    def run(self) -> float:
+        """Seconds of one run of the prepared test."""
+
+
+class SatchelEngine:
+    """Satchel through its library, with the step loop of `satchel bench`."""
+
+    path: str
+    threads: int
+    model: Any
+    runner: Any
+    row: Row
+    shape: tuple[int, int]  # tokens of context, sequences
+
+    def load(self, path: str, threads: int, mode: str) -> dict[str, Any]:
+        from importlib.metadata import version
+
+        self.path, self.threads, self.model, self.shape = path, threads, None, (0, 0)
+        self.open(Row("", generate=1))
+        info = self.model.device.info()
+        return {"version": f"satchel {version('satchel')}", "system": f"{info.name} {info.variant}"}
+
+    def open(self, row: Row) -> None:
+        """Loads the model with room for this test, unless it has just that."""
+        from satchel.runtime.bench import Runner
+        from satchel.runtime.model import Model
+
+        if self.shape == (row.context, row.sequences):
+            return
+        if self.model is not None:
+            self.model.close()
+        self.model = Model.load(
+            self.path, context=row.context, slots=row.sequences, threads=self.threads, batch=BATCH
+        )
+        self.shape = row.context, row.sequences
+        self.runner = Runner(self.model.engine, self.model.arch.vocab)
+
+    def prepare(self, row: Row) -> dict[str, Any]:
+        self.open(row)
+        self.row = row
+        self.runner.fresh(row.sequences, row.depth)
+        # A step of an unknown size makes its plan; the second token of an answer knows it.
+        self.timed(Row("", row.prompt, min(2, row.generate), row.depth, row.sequences))
+        return {"bytes_per_token": self.bytes_per_token()}
+
+    def bytes_per_token(self) -> float:
+        """Bytes read for a decoded token: a step's weights serve all sequences."""
+        from satchel.runtime.bench import Traffic
+
+        row, traffic, n = self.row, Traffic(self.model.engine), self.row.sequences
+        if not row.generate:
+            return 0.0
+        weights = self.model.engine.program(n, n).weight_bytes
+        alone = self.model.engine.program(1, 1).weight_bytes
+        first = row.depth + row.prompt
+        cached = sum(traffic.step(1, first + i) - alone for i in range(row.generate)) / row.generate
+        return float(weights / n + cached)
+
+    def timed(self, row: Row) -> float:
+        from satchel.runtime.bench import decode, feed
+
+        engine = self.model.engine
+        for slot in range(row.sequences):
+            engine.rewind(slot, row.depth)
+        prompts = [self.runner.random(row.prompt or 1) for _ in range(row.sequences)]
+        started = time.perf_counter()
+        tokens = feed(engine, prompts) if row.prompt else [ids[0] for ids in prompts]
+        decode(engine, tokens, row.generate)
+        return time.perf_counter() - started
+
+    def run(self) -> float:
+        return self.timed(self.row)
+
+
+Setting = Mapping[str, Any]  # fields of llama_context_params
+FLASH = (("on", 1), ("off", 0))  # llama.cpp's default, "auto", becomes one of these
+# Formats that llama.cpp has repacked kernels for wherever it repacks at all.
+REPACKED = ("q4_0", "q4_k", "iq4_nl")
+
+
+class LlamaCpp:
+    """llama.cpp as llama-cpp-python brings it, on the processor alone, in the best of its settings.
+
+    load's modes: "default" repacks weights as llama.cpp chooses; "repack" does so without its AMX path; "plain"
+    uses the weights as they lie in the file.
+    """
+
+    lib: Any
+    threads: int
+    row: Row
+    log: list[str]
+    layout: tuple[int, int]  # tokens and sequences that the batch is laid out for
+
+    def load(self, path: str, threads: int, mode: str) -> dict[str, Any]:
+        import llama_cpp
+
+        self.lib, self.threads, self.log = llama_cpp, threads, []
+        self.context: Any = None
+        self.heard = llama_cpp.llama_log_callback(lambda level, text, data: self.log.append(text.decode()))
+        llama_cpp.llama_log_set(self.heard, None)
+        llama_cpp.llama_backend_init()
+        options = llama_cpp.llama_model_default_params()
+        options.n_gpu_layers, options.use_extra_bufts = 0, mode == "default"
+        if mode == "repack":
+            options.tensor_buft_overrides, *self.kept = overrides(llama_cpp, path)
+        self.model = llama_cpp.llama_model_load_from_file(path.encode(), options)
+        if not self.model:
+            raise RuntimeError(f"{path} was not loaded: {self.said()}")
+        self.vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
+        self.make_batch()
+        system = llama_cpp.llama_print_system_info().decode().strip(" |")
+        return {"version": f"llama-cpp-python {llama_cpp.__version__}", "system": system}
+
+    def said(self) -> str:
+        return next((line.strip() for line in reversed(self.log) if line.strip()), "it said nothing")
+
+    def open(self, row: Row, setting: Setting) -> None:
+        """A context with room for this test."""
+        if self.context:
+            self.lib.llama_free(self.context)
+        options = self.lib.llama_context_default_params()
+        options.n_ctx, options.n_seq_max = row.context * row.sequences, row.sequences
+        options.n_batch = options.n_ubatch = BATCH
+        options.n_threads = options.n_threads_batch = self.threads
+        options.offload_kqv = options.op_offload = False
+        for name, value in setting.items():
+            setattr(options, name, value)
+        self.context = self.lib.llama_init_from_model(self.model, options)
+        if not self.context:
+            raise RuntimeError(f"no context of {options.n_ctx} tokens: {self.said()}")
+        self.memory = self.lib.llama_get_memory(self.context)
+
+    def make_batch(self) -> None:
+        """llama.cpp's batch, with arrays over its memory: filling it must not cost time that is measured."""
+        from numpy.ctypeslib import as_array
+
+        self.batch, self.layout = self.lib.llama_batch_init(BATCH, 0, 1), (0, 0)
+        self.tokens, self.positions = (as_array(p, (BATCH,)) for p in (self.batch.token, self.batch.pos))
+        self.wanted = as_array(self.batch.logits, (BATCH,))
+        as_array(self.batch.n_seq_id, (BATCH,))[:] = 1
+
+    def lay_out(self, tokens: int, sequences: int) -> None:
+        """So many tokens of one sequence after those of another."""
+        import numpy as np
+
+        n = tokens * sequences
+        for i in range(n):
+            self.batch.seq_id[i][0] = i // tokens
+        self.offsets = np.tile(np.arange(tokens), sequences)
+        self.ids = np.random.default_rng(n).integers(0, self.vocab, n)
+        self.lasts = self.offsets == tokens - 1
+        self.batch.n_tokens, self.layout = n, (tokens, sequences)
+
+    def decode(self, tokens: int, start: int, sequences: int, last: bool) -> None:
+        """One step of so many tokens of each sequence. last: logits of its last token, as a sampler needs them."""
+        if self.layout != (tokens, sequences):
+            self.lay_out(tokens, sequences)
+        n = tokens * sequences
+        self.tokens[:n], self.positions[:n] = (self.ids + start) % self.vocab, self.offsets + start
+        self.wanted[:n] = self.lasts if last else 0
+        if self.lib.llama_decode(self.context, self.batch):
+            raise RuntimeError(f"llama_decode failed on {n} tokens at {start}: {self.said()}")
+
+    def feed(self, tokens: int, start: int, last: bool) -> None:
+        """A prompt into the first sequence."""
+        for at in range(0, tokens, BATCH):
+            n = min(BATCH, tokens - at)
+            self.decode(n, start + at, 1, last and at + n == tokens)
+
+    def timed(self, row: Row) -> float:
+        for i in range(row.sequences):
+            self.lib.llama_memory_seq_rm(self.memory, i, row.depth, -1)
+        started = time.perf_counter()
+        self.feed(row.prompt, row.depth, last=True)
+        for i in range(row.generate):
+            self.decode(1, row.depth + row.prompt + i, row.sequences, last=True)
+        return time.perf_counter() - started
+
+    def settle(self, row: Row, setting: Setting) -> None:
+        """A context of this setting with the depth filled, warmed up."""
+        self.open(row, setting)
+        self.feed(row.depth, 0, last=False)
+        self.timed(Row("", min(row.prompt, BATCH), min(row.generate, 2), row.depth, row.sequences))
+
+    def prepare(self, row: Row) -> dict[str, Any]:
+        """Tries the settings, on a shorter test where the test is long, and keeps the fastest."""
+        self.row, found = row, []
+        probe = Row("", min(row.prompt, PROBE), row.generate, min(row.depth, PROBE), row.sequences)
+        for name, setting in settings(row):
+            self.settle(probe, setting)
+            found.append((min(self.timed(probe) for _ in range(2)), name, setting))
+        _, name, setting = min(found, key=lambda f: f[0])
+        self.settle(row, setting)
+        return {"setting": name}
+
+    def run(self) -> float:
+        return self.timed(self.row)
+
+
+def settings(row: Row) -> list[tuple[str, Setting]]:
+    """What is tried for a test, by name: flash attention, and one or many key-value streams."""
+    found: list[tuple[str, Setting]] = []
+    for name, flash in FLASH:
+        one = {"flash_attn_type": flash}
+        if row.sequences == 1:
+            found.append((f"flash attention {name}", one))
+        else:
+            found.append((f"flash attention {name}, a cache each", {**one, "kv_unified": False}))
+            found.append((f"flash attention {name}, one cache", {**one, "kv_unified": True}))
+    return found
+
+
+MODES: Mapping[str, str] = {
+    "default": "its own choice of repacked weights",
+    "repack": "weights repacked without its AMX path",
+    "plain": "weights not repacked",
+}
+
+
+def overrides(lib: Any, path: str) -> tuple[Any, ...]:
+    """llama.cpp's list that puts the matrices it can repack into its repacking buffers, with what must outlive
+    it.
+    """
+    import ctypes
+    import re
+    from pathlib import Path
+
+    from satchel.formats.gguf import open_gguf
+
+    class Override(ctypes.Structure):
+        _fields_ = (("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p))
+
+    with open_gguf(path) as gguf:
+        wanted = [n for n, t in gguf.tensors.items() if n.startswith("blk.") and t.format in REPACKED]
+    folder = Path(lib.__file__).parent / "lib"
+    # The name with a version is the one that is loaded already; a second copy has buffer types of its own.
+    cpu = ctypes.CDLL(str(min(folder.glob("libggml-cpu*.so.0"), default=folder / "libggml-cpu.so")))
+    find = cpu._Z35ggml_backend_cpu_repack_buffer_typev
+    find.restype = ctypes.c_void_p
+    pattern = f"^({'|'.join(map(re.escape, wanted))})$".encode()
+    table = (Override * 2)((pattern, find()), (None, None)) if wanted else (Override * 1)()
+    return ctypes.cast(table, ctypes.c_void_p), table, pattern
+
+
+class Commands:
+    """The other end of the pipe: an engine's methods by their names."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.known: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+            "load": lambda c: engine.load(c["path"], c["threads"], c["mode"]),
+            "prepare": lambda c: engine.prepare(Row(**c["row"])),
+            "run": lambda c: engine.run(),
+        }
+
+    def answer(self, line: str) -> dict[str, Any]:
+        """What a command gives, or its error in one line."""
+        try:
+            command = json.loads(line)
+            return {"value": self.known[command["do"]](command)}
+        except Exception as error:
+            return {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
+
+
+def serve(engine: Engine, commands: IO[str], answers: IO[str]) -> None:
+    """Obeys until the pipe ends."""
+    obeyed, at, used = Commands(engine), time.perf_counter(), time.process_time()
+    while line := commands.readline():
+        waited = {"waited": time.perf_counter() - at, "used": time.process_time() - used}
+        print(json.dumps({**obeyed.answer(line), **waited}), file=answers, flush=True)
+        at, used = time.perf_counter(), time.process_time()
+
+
+def command(do: str, row: Row | None = None, path: str = "", threads: int = 0, mode: str = "") -> str:
+    """A command as a line."""
+    said: dict[str, Any] = {"do": do}
+    if do == "load":
+        said |= {"path": path, "threads": threads, "mode": mode}
+    if row is not None:
+        said["row"] = asdict(row)
+    return json.dumps(said) + "\n"
+
+
+ENGINES: Mapping[str, Callable[[], Engine]] = {"satchel": SatchelEngine, "llama.cpp": LlamaCpp}
+
+
+def main() -> None:
+    """Answers go to what was stdout; whatever else is printed goes to stderr."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    serve(ENGINES[sys.argv[1]](), sys.stdin, answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+/* experts.c: products of tokens with the weights (E, N, K) of the few experts that each has chosen: expert_linear, and
+ * expert_swiglu with a gate and an up. ids (T, k) names the experts; a slot is a place in it, t * k + j.
+ *
+ * The work is one list for any number of tokens: (expert, ITEM rows) over the experts that some token has chosen, in
+ * order of first appearance. For one token these are its k experts; for many, all rows of x that an expert meets are
+ * gathered in the thread's scratch, COLUMNS at a time, and pass by its weights together, so a weight is read once. A
+ * result depends on its row of x and its row of the weight alone. The list is as long as it can get; what lies behind the
+ * last expert is empty. Each run() looks through ids again, which is why a grain holds enough products to pay for that.
+ */
+#include <string.h>
+
+#include "elementwise.h"
+#include "panel.h"
+#include "product.h"
+
+enum { ITEM = 32, ROWS = 128, COLUMNS = 32 };
+
+/* A thread's part of a step. */
+typedef struct {
+    const cpu_call *c;
+    const cpu_view *y, *x, *ids;
+    int n_weights, k;
+    int32_t *known;          /* by expert: has a token chosen it? */
+    int32_t *experts, *slots; /* the experts in order; the slots of the expert at hand */
+    uint64_t x_bytes, x_stride;
+    uint8_t *columns;        /* COLUMNS rows of x, x_stride bytes apart */
+    float *sums[2];          /* of gate and up: COLUMNS times ROWS */
+    uint8_t *panels;         /* ROWS rows of a weight that is not packed */
+    uint8_t *product;        /* what the product needs */
+} work;
+
+static uint64_t align_up(uint64_t n) {
+    return (n + PANEL_LINE - 1) / PANEL_LINE * PANEL_LINE;
+}
+
+static const cpu_view *ids_of(const cpu_call *c) {
+    return c->v + c->n_in;
+}
+
+static int64_t most_experts(const cpu_call *c) {
+    const cpu_view *ids = ids_of(c);
+    int64_t slots = (int64_t)ids->shape[0] * ids->shape[1], experts = c->v[2].shape[0];
+    return slots < experts ? slots : experts;
+}
+
+/* Bytes of a row of x as one expert meets it. */
+static uint64_t bytes_of_x(const cpu_view *x) {
+    const cpu_format *f = cpu_format_find(x->format);
+    return (uint64_t)x->shape[x->ndim - 1] / f->block * f->bytes;
+}
+
+static uint64_t bytes_of_panel(const cpu_view *w) {
+    return panel_bytes(panel_format_find(w->format), w->shape[2]);
+}
+
+/* Bytes that ROWS rows take in panels, where some weight is not packed. */
+static uint64_t bytes_to_pack(const cpu_call *c) {
+    uint64_t most = 0;
+    for (int i = 2; i < c->n_in; i++)
+        if (!c->v[i].packed && bytes_of_panel(c->v + i) > most)
+            most = bytes_of_panel(c->v + i);
+    return ROWS / PANEL_ROWS * most;
+}
+
+/* Lays out the scratch from `at` on; gives its size in bytes. */
+static uint64_t lay_out(const cpu_call *c, uint8_t *at, work *w) {
+    const cpu_view *ids = ids_of(c);
+    uint64_t experts = align_up(sizeof(int32_t) * (uint64_t)c->v[2].shape[0]);
+    uint64_t slots = align_up(sizeof(int32_t) * (uint64_t)ids->shape[0] * (uint64_t)ids->shape[1]);
+    uint64_t sums = sizeof(float) * COLUMNS * ROWS, end = 0;
+    *w = (work){.c = c, .y = c->v, .x = c->v + 1, .ids = ids, .n_weights = c->n_in - 2, .k = ids->shape[1]};
+    w->x_bytes = bytes_of_x(w->x);
+    w->x_stride = align_up(w->x_bytes);
+    w->known = (int32_t *)(at + end);
+    w->experts = (int32_t *)(at + (end += experts));
+    w->slots = (int32_t *)(at + (end += experts));
+    w->columns = at + (end += slots);
+    w->sums[0] = (float *)(at + (end += COLUMNS * w->x_stride));
+    w->sums[1] = (float *)(at + (end += sums));
+    w->panels = at + (end += sums);
+    w->product = at + (end += bytes_to_pack(c));
+    return end + CPU_NAME(product_scratch)(c->v[2].shape[2], COLUMNS);
+}
+
+static uint64_t scratch(const cpu_call *c) {
+    static uint8_t nowhere[1];
+    work w;
+    return lay_out(c, nowhere, &w);
+}
+
+/* Notes the experts that are chosen; gives their number. An id that names no expert faults the run. */
+static int find_experts(work *w) {
+    int n = 0, n_experts = w->c->v[2].shape[0];
+    memset(w->known, 0, sizeof *w->known * (size_t)n_experts);
+    for (int t = 0; t < w->ids->shape[0]; t++) {
+        const int32_t *ids = (const int32_t *)cpu_row(w->ids, t);
+        for (int j = 0; j < w->k; j++) {
+            if (ids[j] < 0 || ids[j] >= n_experts)
+                cpu_fault(w->c);
+            else if (!w->known[ids[j]]++)
+                w->experts[n++] = ids[j];
+        }
+    }
+    return n;
+}
+
+/* Notes the slots that chose this expert; gives their number. */
+static int find_slots(work *w, int expert) {
+    int n = 0, slot = 0;
+    for (int t = 0; t < w->ids->shape[0] && n < w->known[expert]; t++) {
+        const int32_t *ids = (const int32_t *)cpu_row(w->ids, t);
+        for (int j = 0; j < w->k; j++, slot++) {
+            w->slots[n] = slot;
+            n += ids[j] == expert;
+        }
+    }
+    return n;
+}
+
+static const uint8_t *row_of_x(const work *w, int slot) {
+    const uint8_t *row = cpu_row(w->x, slot / w->k);
+    return w->x->ndim == 3 ? row + w->x_bytes * (uint64_t)(slot % w->k) : row;
+}
+
+/* The rows of x of n slots, one behind the other: where they lie if it is one, else a copy. */
+static const uint8_t *gather(const work *w, const int32_t *slots, int n) {
+    if (n == 1)
+        return row_of_x(w, slots[0]);
+    for (int j = 0; j < n; j++)
+        memcpy(w->columns + w->x_stride * (uint64_t)j, row_of_x(w, slots[j]), w->x_bytes);
+    return w->columns;
+}
+
+/* Panels of `rows` rows of an expert from `row` on, which is a panel's first: as they lie, or packed here. */
+static const uint8_t *panels_at(const work *w, const cpu_view *v, int expert, int64_t row, int rows) {
+    const panel_format *f = panel_format_find(v->format);
+    uint64_t bytes = bytes_of_panel(v), row_bytes = (uint64_t)v->shape[2] / (uint64_t)f->block * (uint64_t)f->bytes;
+    const uint8_t *from = cpu_row(v, expert);
+    if (v->packed)
+        return from + bytes * (uint64_t)(row / PANEL_ROWS);
+    for (int i = 0; i < rows; i += PANEL_ROWS)
+        panel_pack(f, v->shape[2], rows - i < PANEL_ROWS ? rows - i : PANEL_ROWS, from + row_bytes * (uint64_t)(row + i),
+                   row_bytes, w->panels + bytes * (uint64_t)(i / PANEL_ROWS));
+    return w->panels;
+}
+
+/* sums[j * ROWS + i] = row `row` + i of an expert's weight number `which` times row j of the n rows at x. */
+static void multiply(const work *w, int which, int expert, int64_t row, int rows, const uint8_t *x, int n) {
+    const cpu_view *v = w->c->v + 2 + which;
+    product p = {.stride = bytes_of_panel(v), .head = panel_head(panel_format_find(v->format), v->shape[2]),
+                 .panels = (rows + PANEL_ROWS - 1) / PANEL_ROWS, .k = v->shape[2], .x = x, .x_stride = w->x_stride,
+                 .n = n, .out = w->sums[which], .pitch = ROWS, .scratch = w->product, .flags = w->c->flags};
+    p.w = panels_at(w, v, expert, row, rows);
+    CPU_NAME(product_find)(v->format, w->x->format)->run(&p);
+}
+
+/* Rows first .. last - 1 of an expert for n slots. */
+static void run_columns(const work *w, int expert, int64_t first, int64_t last, const int32_t *slots, int n) {
+    const uint8_t *x = gather(w, slots, n);
+    for (; first < last; first += ROWS) {
+        int rows = (int)(last - first < ROWS ? last - first : ROWS);
+        for (int i = 0; i < w->n_weights; i++)
+            multiply(w, i, expert, first, rows, x, n);
+        for (int j = 0; j < n; j++) {
+            float *y = cpu_f32(w->y, slots[j] / w->k) + (int64_t)(slots[j] % w->k) * w->y->shape[2] + first;
+            if (w->n_weights == 2)
+                row_swiglu(w->sums[0] + j * ROWS, w->sums[1] + j * ROWS, y, rows);
+            else
+                memcpy(y, w->sums[0] + j * ROWS, sizeof *y * (size_t)rows);
+        }
+    }
+}
+
+static void run_expert(work *w, int expert, int64_t first, int64_t last) {
+    int n = find_slots(w, expert);
+    for (int j = 0; j < n; j += COLUMNS)
+        run_columns(w, expert, first, last, w->slots + j, n - j < COLUMNS ? n - j : COLUMNS);
+}
+
+static int64_t items_of_expert(const cpu_call *c) {
+    return ((int64_t)c->v[0].shape[2] + ITEM - 1) / ITEM;
+}
+
+static void run(const cpu_call *c, int64_t from, int64_t to, int thread) {
+    int64_t each = items_of_expert(c), rows = c->v[0].shape[2];
+    work w;
+    int n;
+    lay_out(c, cpu_scratch(c, thread), &w);
+    n = find_experts(&w);
+    while (from < to && from / each < n) {
+        int64_t first = from % each, last = first + to - from < each ? first + to - from : each;
+        run_expert(&w, w.experts[from / each], first * ITEM, last * ITEM < rows ? last * ITEM : rows);
+        from += last - first;
+    }
+}
+
+/* A grain is worth the price of handing it out, and of looking through ids: about as many as 160 products of a row. */
+static cpu_split split(const cpu_call *c) {
+    int64_t experts = most_experts(c), k = c->v[2].shape[2];
+    int64_t slots = (int64_t)ids_of(c)->shape[0] * ids_of(c)->shape[1];
+    int64_t each = experts ? slots / experts : 0, least = 160 * experts / k;
+    cpu_split s = cpu_grains(experts * items_of_expert(c), ITEM * k * each * (c->n_in - 2) / 8);
+    s.grain = s.grain > least ? s.grain : least;
+    return s;
+}
+
+static const char *check(const cpu_call *c, int n_weights) {
+    const cpu_view *y = c->v, *x = c->v + 1, *ids = ids_of(c);
+    if (c->n_in != n_weights + 2)
+        return "it takes x, one weight or a gate and an up, and ids";
+    if (!cpu_is(ids, I32, 2) || !cpu_is(y, F32, 3) || y->shape[0] != ids->shape[0] || y->shape[1] != ids->shape[1])
+        return "ids must be i32 (T, k) and the output f32 (T, k, N)";
+    if ((x->ndim != 2 && x->ndim != 3) || x->shape[0] != y->shape[0] || (x->ndim == 3 && x->shape[1] != y->shape[1]))
+        return "x must be (T, K) or (T, k, K)";
+    if ((int64_t)ids->shape[0] * ids->shape[1] > INT32_MAX)
+        return "ids are too many";
+    for (int i = 0; i < n_weights; i++) {
+        const cpu_view *w = c->v + 2 + i;
+        const panel_format *f = panel_format_find(w->format);
+        if (w->ndim != 3 || w->shape[0] != c->v[2].shape[0] || w->shape[1] != y->shape[2] ||
+            w->shape[2] != x->shape[x->ndim - 1] || !f || w->shape[2] % f->block)
+            return "each weight must be (E, N, K) with x's K, in a format that has a product";
+        if (!CPU_NAME(product_find)(w->format, x->format))
+            return "x must have the format that the weight's product asks for";
+    }
+    return NULL;
+}
+
+static const char *check_linear(const cpu_call *c) {
+    return check(c, 1);
+}
+
+static const char *check_swiglu(const cpu_call *c) {
+    return check(c, 2);
+}
+
+CPU_KERNEL(expert_linear) = {check_linear, scratch, split, run, .takes_packed = 1};
+CPU_KERNEL(expert_swiglu) = {check_swiglu, scratch, split, run, .takes_packed = 1};

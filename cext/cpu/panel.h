@@ -1,0 +1,38 @@
+/* panel.h: how the CPU keeps a weight matrix: panels of 16 rows, their bytes interleaved so that a vector holds the same
+ * four bytes of 16 rows.
+ *
+ * A row is blocks; a block is words of 4 bytes and, where its size is no multiple of 4, a lone part: its scale, 1 or 2
+ * bytes. A panel holds first the lone parts, 16 of the first block, 16 of the second and so on, filled up to a multiple of
+ * 64 bytes; then, block by block, its words, each 16 times, row after row: 64 bytes, at a multiple of 64. Formats of one
+ * number a block are cut into words of one or two numbers. Rows that fill the last panel are zero.
+ * The order of bits within a word is the format's, but for the words that its PANEL_WORD rearranges.
+ */
+#ifndef SATCHEL_CPU_PANEL_H
+#define SATCHEL_CPU_PANEL_H
+
+#include <stdint.h>
+
+enum { PANEL_ROWS = 16, PANEL_LINE = 64 };
+
+/* What packing has to know of a format. */
+typedef struct {
+    uint32_t id;
+    int block, bytes;      /* numbers and bytes of a block as they are packed */
+    int lone, lone_bytes;  /* where in a block the part lies that is no word, and its size or 0 */
+    uint32_t (*pack_word)(int word, uint32_t); /* NULL: words stay as they are */
+    uint32_t (*unpack_word)(int word, uint32_t);
+} panel_format;
+
+const panel_format *panel_format_find(uint32_t id); /* NULL: no weight format */
+
+/* Bytes of the lone parts at the head of a panel, of a whole panel, and of all panels of a matrix, for rows of k numbers
+ * (whole blocks). */
+uint64_t panel_head(const panel_format *, int64_t k);
+uint64_t panel_bytes(const panel_format *, int64_t k);
+uint64_t panel_matrix_bytes(const panel_format *, int64_t rows, int64_t k);
+
+/* Packs `rows` rows (1 to 16), `stride` bytes apart, into one panel; unpack_row gives back the bytes of row 0 .. 15. */
+void panel_pack(const panel_format *, int64_t k, int rows, const uint8_t *from, uint64_t stride, uint8_t *panel);
+void panel_unpack_row(const panel_format *, int64_t k, int row, const uint8_t *panel, uint8_t *to);
+
+#endif

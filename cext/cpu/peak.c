@@ -1,0 +1,105 @@
+/* peak.c: the loops that measure.c times: an instruction set's multiply-adds with nothing around them, and reading a
+ * stretch of memory. Compiled once per set, with the instructions that its kernels use.
+ *
+ * Sums and operands stay in registers. HIDE makes the compiler believe that a value has changed: nothing is computed once
+ * for all rounds, nothing is left out, and it costs no instruction.
+ */
+#include "vi.h"
+
+#include "cpu.h"
+
+#if defined(__AVX512F__)
+#define HIDE(x) __asm__ volatile("" : "+v"(x))
+#elif defined(__x86_64__)
+#define HIDE(x) __asm__ volatile("" : "+x"(x))
+#elif defined(__aarch64__)
+#define HIDE(x) __asm__ volatile("" : "+w"(x))
+#else
+#define HIDE(x) __asm__ volatile("" : "+m"(x))
+#endif
+
+enum { SUMS = 12 }; /* as many chains as hide the latency of an instruction, and fit the registers of AVX2 */
+
+#define REPEAT _Pragma("GCC unroll 12") for (int i = 0; i < SUMS; i++)
+
+static uint64_t int8_rounds(uint64_t rounds) {
+    vi a = vi_set(0x01020304), b = a, sums[SUMS] = {{0}};
+    for (uint64_t r = 0; r < rounds; r++)
+        REPEAT {
+            HIDE(a);
+            sums[i] = dot4(sums[i], a, b);
+        }
+    REPEAT HIDE(sums[i]);
+    return rounds * SUMS * LANES * 4;
+}
+
+static uint64_t f32_rounds(uint64_t rounds) {
+    vf a = vf_set(0.5f), b = a, sums[SUMS];
+    REPEAT sums[i] = a;
+    for (uint64_t r = 0; r < rounds; r++)
+        REPEAT {
+            HIDE(a);
+            sums[i] = vf_fma(a, b, sums[i]);
+        }
+    REPEAT HIDE(sums[i]);
+    return rounds * SUMS * LANES;
+}
+
+#if defined(__AVX512BF16__)
+static uint64_t bf16_rounds(uint64_t rounds) {
+    __m512 sums[SUMS];
+    __m512i bits = _mm512_set1_epi32(0x3F003F00);
+    __m512bh a = (__m512bh)bits, b = a;
+    REPEAT sums[i] = _mm512_setzero_ps();
+    for (uint64_t r = 0; r < rounds; r++)
+        REPEAT {
+            HIDE(a);
+            sums[i] = _mm512_dpbf16_ps(sums[i], a, b);
+        }
+    REPEAT HIDE(sums[i]);
+    return rounds * SUMS * 32;
+}
+#else
+static uint64_t bf16_rounds(uint64_t rounds) {
+    (void)rounds;
+    return 0;
+}
+#endif
+
+uint64_t CPU_NAME(cpu_multiply)(uint32_t what, uint64_t rounds) {
+    return what == HAL_MEASURE_INT8 ? int8_rounds(rounds) : what == HAL_MEASURE_BF16 ? bf16_rounds(rounds)
+                                                        : what == HAL_MEASURE_F32    ? f32_rounds(rounds)
+                                                                                     : 0;
+}
+
+/* Reads `bytes` as so many streams side by side, asking for lines `ahead` bytes before they are needed: near, so that
+ * they come into every cache, or past the caches; 0: what the hardware foresees is enough. */
+VI_INLINE void read_streams(const uint8_t *data, uint64_t bytes, int streams, int ahead, int near) {
+    enum { STEP = 256, VECTORS = STEP / (4 * LANES) };
+    uint64_t part = bytes / (uint64_t)streams;
+    vi all[4] = {{0}};
+    for (uint64_t at = 0; at < part; at += STEP)
+        for (int s = 0; s < streams; s++) {
+            const uint8_t *p = data + part * (uint64_t)s + at;
+            for (int line = 0; line < STEP && ahead; line += 64)
+                if (near)
+                    __builtin_prefetch(p + ahead + line, 0, 3);
+                else
+                    __builtin_prefetch(p + ahead + line, 0, 0);
+            for (int v = 0; v < VECTORS; v++)
+                all[v % 4] |= vi_load(p + 4 * LANES * v);
+        }
+    for (int i = 0; i < 4; i++)
+        HIDE(all[i]);
+}
+
+/* Which way is quickest differs from processor to processor, so each is tried. */
+void CPU_NAME(cpu_read)(const uint8_t *data, uint64_t bytes, int way) {
+    switch (way) {
+    case 0: read_streams(data, bytes, 1, 0, 0); return;
+    case 1: read_streams(data, bytes, 1, 1024, 1); return;
+    case 2: read_streams(data, bytes, 1, 2048, 0); return;
+    case 3: read_streams(data, bytes, 4, 0, 0); return;
+    default: read_streams(data, bytes, 4, 1024, 1);
+    }
+}

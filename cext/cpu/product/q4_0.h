@@ -1,0 +1,7 @@
+/* q4_0: words 0-3: nibbles, 8 too high. */
+VI_INLINE void q4_0_panel_codes(const uint8_t *words, vi *q) {
+    nibbles_32(words, 0, q);
+}
+
+PRODUCT_32(q4_0, 8)
+#define PRODUCT_q4_0 PRODUCT_ENTRY(q4_0, a8_32)

@@ -1,0 +1,89 @@
+/* product_256.h: products of super-blocks of 256 with a8_256 activations: exact in integers within a super-block.
+ *
+ * A format gives, for the lanes at `words`, its scales (<stem>_panel_scales) and the codes 32 g .. 32 g + 31 of each row as eight
+ * vectors of unsigned bytes below 128 (<stem>_panel_codes). `groups` is 8 or 16 scales a super-block. MINIMUMS: the scales come
+ * with minimums that meet the sums of 32 activations, as pairs of 16 bits; OFFSET n: codes stand n too high, and `pairs`
+ * holds the scales for the sums of 16.
+ */
+#ifndef SATCHEL_CPU_PRODUCT_256_H
+#define SATCHEL_CPU_PRODUCT_256_H
+
+#include "product_columns.h"
+
+typedef struct {
+    vi scale[16];
+    vi pairs[8];
+    vf d, min;
+} scales_256;
+
+/* Two bytes that follow each other, 0 and 1 or 2 and 3, as 16-bit numbers, without or with sign. */
+VI_INLINE vi byte_pair(vi x, int first) { return vi_byte(x, first) | vi_byte(x, first + 1) << 16; }
+VI_INLINE vi signed_pair(vi x, int first) {
+    return (vi_signed_byte(x, first) & 0xFFFF) | vi_signed_byte(x, first + 1) << 16;
+}
+
+/* Sum over 32 codes of scale * code * activation, with one or two scales. */
+VI_INLINE vi group_sum(const vi *q, const vi *scale, int scales, const int8_t *x, vi sum) {
+    vi a = vi_set(0), b = vi_set(0);
+    UNROLL for (int j = 0; j < 4; j++)
+        a = dot4(a, q[j], vi_set_at(x + 4 * j));
+    if (scales == 1)
+        b = a;
+    UNROLL for (int j = 4; j < 8; j++)
+        b = dot4(b, q[j], vi_set_at(x + 4 * j));
+    return scales == 1 ? sum + b * scale[0] : sum + a * scale[0] + b * scale[1];
+}
+
+VI_INLINE vi pair_sum(const vi *pairs, int n, const int16_t *sums) {
+    vi sum = vi_set(0);
+    UNROLL for (int i = 0; i < n; i++)
+        sum = dot2(sum, pairs[i], vi_set_at(sums + 2 * i));
+    return sum;
+}
+
+#define PRODUCT_256(stem, groups, offset)                                                                           \
+    VI_INLINE void stem##_block(const uint8_t *words, const uint8_t *lone, const uint8_t *x, uint64_t x_stride,     \
+                                vf *sum, int n) {                                                                   \
+        scales_256 s;                                                                                               \
+        vi isum[MOST_COLUMNS];                                                                                      \
+        stem##_panel_scales(words, lone, &s);                                                                             \
+        UNROLL for (int c = 0; c < n; c++)                                                                          \
+            isum[c] = vi_set(0);                                                                                    \
+        UNROLL for (int g = 0; g < 8; g++) {                                                                        \
+            vi q[8];                                                                                                \
+            stem##_panel_codes(words, g, q);                                                                              \
+            UNROLL for (int c = 0; c < n; c++)                                                                      \
+                isum[c] = group_sum(q, s.scale + (groups) / 8 * g, (groups) / 8,                                    \
+                                    (const int8_t *)(x + x_stride * (uint64_t)c) + 32 * g, isum[c]);                \
+        }                                                                                                           \
+        UNROLL for (int c = 0; c < n; c++) {                                                                        \
+            const block_a8_256 *a = (const block_a8_256 *)(x + x_stride * (uint64_t)c);                             \
+            vf d = vf_set(a->d);                                                                                    \
+            if ((offset) != 0)                                                                                      \
+                isum[c] -= pair_sum(s.pairs, 8, a->sums) * (offset);                                                \
+            sum[c] = vf_fma(vi_to_vf(isum[c]), s.d * d, sum[c]);                                                    \
+            if ((offset) == 0)                                                                                      \
+                sum[c] = vf_fma(-vi_to_vf(pair_sum(s.pairs, 4, a->sums32)), s.min * d, sum[c]);                     \
+        }                                                                                                           \
+    }                                                                                                               \
+    VI_INLINE void stem##_columns(const product *p, const uint8_t *panel, const uint8_t *x, float *out, int n) {    \
+        enum { BYTES = (int)sizeof(block_##stem) / 4 * LINE };                                                      \
+        int64_t blocks = p->k / 256;                                                                                \
+        for (int part = 0; part < LANE_PARTS; part++) {                                                             \
+            const uint8_t *words = panel + p->head + 4 * LANES * part, *lone = panel + 2 * LANES * part;            \
+            vf sum[MOST_COLUMNS];                                                                                   \
+            UNROLL for (int c = 0; c < n; c++)                                                                      \
+                sum[c] = vf_set(0);                                                                                 \
+            for (int64_t b = 0; b < blocks; b++) {                                                                  \
+                if (n == 1)                                                                                         \
+                    fetch(words + BYTES * b, BYTES);                                                                \
+                stem##_block(words + BYTES * b, lone + 32 * b, x + sizeof(block_a8_256) * (uint64_t)b, p->x_stride, \
+                             sum, n);                                                                               \
+            }                                                                                                       \
+            UNROLL for (int c = 0; c < n; c++)                                                                      \
+                vf_store(out + p->pitch * c + LANES * part, sum[c]);                                                \
+        }                                                                                                           \
+    }                                                                                                               \
+    PRODUCT_COLUMNS(stem)
+
+#endif

@@ -1,0 +1,73 @@
+/* product_32.h: products of blocks of 32 with a8_32 activations: exact in integers within a block.
+ *
+ * A format gives the codes of a block as eight vectors of bytes (<stem>_panel_codes), unsigned below 128 and `offset` too high,
+ * or, where offset is SIGNED_CODES, signed. Its scale is the lone half; with MINIMUMS, d and m are the halves of word 0.
+ */
+#ifndef SATCHEL_CPU_PRODUCT_32_H
+#define SATCHEL_CPU_PRODUCT_32_H
+
+#include "product_columns.h"
+
+enum { SIGNED_CODES = -1, MINIMUMS = 0 };
+
+VI_INLINE vi block_start(int offset, int32_t sum) {
+    return offset == SIGNED_CODES ? start_signed(sum) : vi_set(-offset * sum);
+}
+
+VI_INLINE vi block_sum(const vi *q, int offset, const block_a8_32 *a) {
+    vi sum = block_start(offset, a->sum);
+    UNROLL for (int j = 0; j < 8; j++) {
+        vi x = vi_set_at(a->qs + 4 * j);
+        sum = offset == SIGNED_CODES ? dot4_signed(sum, q[j], x) : dot4(sum, q[j], x);
+    }
+    return sum;
+}
+
+#define PRODUCT_32(stem, offset)                                                                                    \
+    VI_INLINE void stem##_block(const uint8_t *words, const uint8_t *lone, const uint8_t *x, uint64_t x_stride,     \
+                                vf *sum, int n) {                                                                   \
+        vi q[8];                                                                                                    \
+        vf dw = (offset) == MINIMUMS ? vf_halves(word(words, 0)) : vf_load_f16((const uint16_t *)lone);             \
+        vf m = (offset) == MINIMUMS ? vf_halves(vi_shift_right(word(words, 0), 16)) : dw;                           \
+        stem##_panel_codes(words, q);                                                                                     \
+        UNROLL for (int c = 0; c < n; c++) {                                                                        \
+            const block_a8_32 *a = (const block_a8_32 *)(x + x_stride * (uint64_t)c);                               \
+            vf d = vf_set(a->d);                                                                                    \
+            sum[c] = vf_fma(vi_to_vf(block_sum(q, offset, a)), dw * d, sum[c]);                                     \
+            if ((offset) == MINIMUMS)                                                                               \
+                sum[c] = vf_fma(vf_set((float)a->sum), m * d, sum[c]);                                              \
+        }                                                                                                           \
+    }                                                                                                               \
+    VI_INLINE void stem##_columns(const product *p, const uint8_t *panel, const uint8_t *x, float *out, int n) {    \
+        enum { BYTES = (int)sizeof(block_##stem) / 4 * LINE };                                                      \
+        int64_t blocks = p->k / 32;                                                                                 \
+        for (int part = 0; part < LANE_PARTS; part++) {                                                             \
+            const uint8_t *words = panel + p->head + 4 * LANES * part, *lone = panel + 2 * LANES * part;            \
+            vf sum[MOST_COLUMNS];                                                                                   \
+            UNROLL for (int c = 0; c < n; c++)                                                                      \
+                sum[c] = vf_set(0);                                                                                 \
+            for (int64_t b = 0; b < blocks; b++) {                                                                  \
+                if (n == 1)                                                                                         \
+                    fetch(words + BYTES * b, BYTES);                                                                \
+                stem##_block(words + BYTES * b, lone + 32 * b, x + sizeof(block_a8_32) * (uint64_t)b, p->x_stride,  \
+                             sum, n);                                                                               \
+            }                                                                                                       \
+            UNROLL for (int c = 0; c < n; c++)                                                                      \
+                vf_store(out + p->pitch * c + LANES * part, sum[c]);                                                \
+        }                                                                                                           \
+    }                                                                                                               \
+    PRODUCT_COLUMNS(stem)
+
+/* Four words of nibbles at word `first`: the low ones are codes 0-15, the high ones 16-31. */
+VI_INLINE void nibbles_32(const uint8_t *words, int first, vi *q) {
+    UNROLL for (int j = 0; j < 8; j++)
+        q[j] = vi_shift_right(word(words, first + j % 4), 4 * (j / 4)) & 0x0F0F0F0F;
+}
+
+/* Fifth bits from a word that q5_pack_word() rearranged: bit j of byte i is that of code 4 j + i. */
+VI_INLINE void fifths_32(vi bits, vi *q) {
+    UNROLL for (int j = 0; j < 8; j++)
+        q[j] |= (vi_shift_right(bits, j) & 0x01010101) << 4;
+}
+
+#endif

@@ -1,0 +1,65 @@
+/* product_columns.h: what all products share: passes of 1 to 8 columns over panels, unrolled for each size.
+ *
+ * PRODUCT_COLUMNS(stem, columns) makes the function that a table entry needs from `columns`, inlined with n constant.
+ * Columns are cut into passes of nearly equal size, so that no pass has a single one left over.
+ */
+#ifndef SATCHEL_CPU_PRODUCT_COLUMNS_H
+#define SATCHEL_CPU_PRODUCT_COLUMNS_H
+
+#include "formats.h"
+#include "product.h"
+#include "types.h"
+#include "vi.h"
+
+#define UNROLL _Pragma("GCC unroll 16")
+
+enum { LANE_PARTS = 16 / LANES, LINE = 64, AHEAD = 4096 };
+
+typedef void (*columns_fn)(const product *, const uint8_t *panel, const uint8_t *x, float *out);
+
+/* Sizes of a pass where there are registers for it. */
+#if LANES == 16
+enum { MOST_COLUMNS = 8 };
+#define COLUMN_SIZES(each, stem) each(stem, 1) each(stem, 2) each(stem, 3) each(stem, 4) each(stem, 6) each(stem, 8)
+#define COLUMN_TABLE(stem)                                                                                          \
+    {NULL, stem##_columns1, stem##_columns2, stem##_columns3, stem##_columns4, NULL, stem##_columns6, NULL,         \
+     stem##_columns8}
+static const uint8_t first_pass[MOST_COLUMNS + 1] = {0, 1, 2, 3, 4, 3, 6, 4, 8};
+#else
+enum { MOST_COLUMNS = 4 };
+#define COLUMN_SIZES(each, stem) each(stem, 1) each(stem, 2) each(stem, 3) each(stem, 4)
+#define COLUMN_TABLE(stem) {NULL, stem##_columns1, stem##_columns2, stem##_columns3, stem##_columns4}
+static const uint8_t first_pass[MOST_COLUMNS + 1] = {0, 1, 2, 3, 4};
+#endif
+
+static inline void run_passes(const product *p, const columns_fn *table) {
+    for (int from = 0, size; from < p->n; from += size) {
+        int left = p->n - from, passes = (left + MOST_COLUMNS - 1) / MOST_COLUMNS;
+        size = first_pass[(left + passes - 1) / passes];
+        for (int i = 0; i < p->panels; i++)
+            table[size](p, p->w + p->stride * (uint64_t)i, p->x + p->x_stride * (uint64_t)from,
+                        p->out + p->pitch * from + 16 * i);
+    }
+}
+
+#define COLUMNS_FUNCTION(stem, size)                                                                                \
+    static void stem##_columns##size(const product *p, const uint8_t *panel, const uint8_t *x, float *out) {        \
+        stem##_columns(p, panel, x, out, size);                                                                     \
+    }
+#define PRODUCT_COLUMNS(stem)                                                                                       \
+    COLUMN_SIZES(COLUMNS_FUNCTION, stem)                                                                            \
+    static const columns_fn stem##_passes[MOST_COLUMNS + 1] = COLUMN_TABLE(stem);                                   \
+    static void stem##_product(const product *p) {                                                                  \
+        run_passes(p, stem##_passes);                                                                               \
+    }
+
+/* One column reads weights faster than they come unasked. Past the end of a weight this asks for what nobody reads. */
+VI_INLINE void fetch(const uint8_t *p, int bytes) {
+    for (int i = 0; i < bytes; i += LINE)
+        __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)(AHEAD + i)), 0, 0);
+}
+
+/* Word i of a block for the lanes at `words`. */
+VI_INLINE vi word(const uint8_t *words, int i) { return vi_load(words + 64 * i); }
+
+#endif

@@ -1,0 +1,96 @@
+/* vi.h: one vector of LANES 32-bit integers beside simd.h's vector of floats, for the integer products of panels.
+ *
+ * Arithmetic, shifts and masks are the compiler's vector operators; here is what those lack. A lane of codes or
+ * activations is four bytes. dot4 takes unsigned codes below 128; dot4_signed takes signed codes as sign_codes() left
+ * them, into sums that start_signed() began, for sets whose instruction wants one side unsigned.
+ */
+#ifndef SATCHEL_CPU_VI_H
+#define SATCHEL_CPU_VI_H
+
+#include "simd.h"
+
+typedef int32_t vi __attribute__((vector_size(4 * LANES)));
+typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
+
+#define VI_INLINE static inline __attribute__((always_inline))
+
+VI_INLINE vi vi_load(const void *p) { vi x; memcpy(&x, p, sizeof x); return x; }
+VI_INLINE void vi_store(void *p, vi x) { memcpy(p, &x, sizeof x); }
+VI_INLINE vi vi_set(int32_t x) { return (vi){0} + x; }
+VI_INLINE vi vi_set_at(const void *p) { int32_t x; memcpy(&x, p, sizeof x); return vi_set(x); }
+VI_INLINE vi vi_shift_right(vi x, int n) { return (vi)((vu)x >> (uint32_t)n); } /* zeros come in */
+VI_INLINE vf vi_to_vf(vi x) { return (vf)__builtin_convertvector(x, vf); }
+
+/* Byte n (0..3) of each lane, without or with its sign. */
+VI_INLINE vi vi_byte(vi x, int n) { return vi_shift_right(x, 8 * n) & 255; }
+VI_INLINE vi vi_signed_byte(vi x, int n) { return x << (24 - 8 * n) >> 24; }
+
+/* Lane by lane: sums of four products of bytes, a's as they are, unsigned or signed, b's signed. */
+VI_INLINE vi dot4_plain(vi sum, vi a, vi b, int is_signed) {
+    for (int n = 0; n < 4; n++)
+        sum += (is_signed ? vi_signed_byte(a, n) : vi_byte(a, n)) * vi_signed_byte(b, n);
+    return sum;
+}
+
+/* Sums of two products of signed 16-bit numbers. */
+VI_INLINE vi dot2_plain(vi sum, vi a, vi b) {
+    return sum + (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
+}
+
+#if defined(__AVX512VNNI__)
+#define SIGNED_BIAS 128
+VI_INLINE vi dot4(vi sum, vi a, vi b) { return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)a, (__m512i)b); }
+VI_INLINE vi dot2(vi sum, vi a, vi b) { return (vi)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b); }
+VI_INLINE vf vf_halves(vi x) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i)x)); }
+#elif defined(__AVX2__)
+#if defined(__AVXVNNI__)
+#define SIGNED_BIAS 128
+VI_INLINE vi dot4(vi sum, vi a, vi b) { return (vi)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)a, (__m256i)b); }
+#else
+VI_INLINE vi dot4(vi sum, vi a, vi b) {
+    __m256i pairs = _mm256_maddubs_epi16((__m256i)a, (__m256i)b); /* 127 * 127 * 2 fits */
+    return sum + (vi)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+}
+VI_INLINE vi dot4_signed(vi sum, vi a, vi b) { /* |a| may be 128, |b| is at most 127 */
+    return dot4(sum, (vi)_mm256_abs_epi8((__m256i)a), (vi)_mm256_sign_epi8((__m256i)b, (__m256i)a));
+}
+#endif
+VI_INLINE vi dot2(vi sum, vi a, vi b) { return sum + (vi)_mm256_madd_epi16((__m256i)a, (__m256i)b); }
+VI_INLINE vf vf_halves(vi x) {
+    __m256i low = (__m256i)(x & 0xFFFF);
+    return _mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1)));
+}
+#else
+#if defined(__ARM_FEATURE_DOTPROD)
+#include <arm_neon.h>
+VI_INLINE vi dot4(vi sum, vi a, vi b) { return (vi)vdotq_s32((int32x4_t)sum, (int8x16_t)a, (int8x16_t)b); }
+VI_INLINE vi dot4_signed(vi sum, vi a, vi b) { return dot4(sum, a, b); }
+#else
+VI_INLINE vi dot4(vi sum, vi a, vi b) { return dot4_plain(sum, a, b, 0); }
+VI_INLINE vi dot4_signed(vi sum, vi a, vi b) { return dot4_plain(sum, a, b, 1); }
+#endif
+VI_INLINE vi dot2(vi sum, vi a, vi b) { return dot2_plain(sum, a, b); }
+VI_INLINE vf vf_halves(vi x) {
+    vf y;
+    for (int i = 0; i < LANES; i++)
+        y[i] = f16_to_f32((uint16_t)x[i]);
+    return y;
+}
+#endif
+
+#if defined(SIGNED_BIAS) /* a + 128 is unsigned, and what that adds to the sum is known beforehand */
+VI_INLINE vi sign_codes(vi a) { return a ^ (int32_t)0x80808080; }
+VI_INLINE vi dot4_signed(vi sum, vi a, vi b) { return dot4(sum, a, b); }
+#else
+#define SIGNED_BIAS 0
+VI_INLINE vi sign_codes(vi a) { return a; }
+#endif
+
+/* Where a sum of signed codes begins; sum: that of the activations. */
+VI_INLINE vi start_signed(int32_t sum) { return vi_set(-SIGNED_BIAS * sum); }
+
+/* 16-bit numbers in the low and high halves of lanes as bfloat16. */
+VI_INLINE vf vf_low_bf16(vi x) { return (vf)(x << 16); }
+VI_INLINE vf vf_high_bf16(vi x) { return (vf)(x & (int32_t)0xFFFF0000); }
+
+#endif

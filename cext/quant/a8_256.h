@@ -1,0 +1,75 @@
+/*
+ * A8_256: 256 signed bytes under one float32 scale, x = d * q, with the sums of each 16 and each 32 codes beside
+ * them. Only activations have this format; they meet q4_k, q5_k and q6_k weights, whose minimum or offset needs
+ * the sums. A block fills five lines of 64 bytes, its codes first; the pad is zero.
+ *
+ * The quantizer in float32: m = the first x of largest magnitude, with its sign; s = -127 / m; q = min(127,
+ * round(s * x)), ties to even; d = 1 / s. Two borders: where s is no finite number, d and all q are 0; where
+ * any x is an infinity or NaN, d is NaN and all q are 0.
+ */
+#ifndef SATCHEL_QUANT_A8_256_H
+#define SATCHEL_QUANT_A8_256_H
+
+#include <math.h>
+
+#include "half.h"
+
+typedef struct {
+    int8_t qs[256];
+    int16_t sums[16];
+    int16_t sums32[8];
+    float d;
+    uint8_t pad[12];
+} block_a8_256;
+
+_Static_assert(sizeof(block_a8_256) == 320, "block_a8_256 is 256 bytes, 24 sums, a float and 12 bytes of nothing");
+#define SATCHEL_ACTIVATION_a8_256 1256, 256 /* our number, elements of a block */
+
+/* The first element of largest magnitude, with its sign; NaN counts above infinity. */
+static inline float a8_256_extreme(const float *x) {
+    uint32_t most = 0;
+    float extreme = 0.0f;
+    int i;
+    for (i = 0; i < 256; i++) {
+        uint32_t a = f32_bits(x[i]) & 0x7FFFFFFFu;
+        if (a > most) {
+            most = a;
+            extreme = x[i];
+        }
+    }
+    return extreme;
+}
+
+static inline void a8_256_quantize_block(const float *x, block_a8_256 *out) {
+    float extreme = a8_256_extreme(x);
+    float scale = extreme == 0.0f ? 0.0f : -127.0f / extreme;
+    int i;
+    memset(out, 0, sizeof *out);
+    if (!f32_is_finite(extreme)) {
+        out->d = f32_nan();
+        return;
+    }
+    if (extreme == 0.0f || !f32_is_finite(scale))
+        return;
+    for (i = 0; i < 256; i++) {
+        int32_t q = f32_round_even(scale * x[i]);
+        out->qs[i] = (int8_t)(q > 127 ? 127 : q);
+        out->sums[i / 16] = (int16_t)(out->sums[i / 16] + out->qs[i]);
+        out->sums32[i / 32] = (int16_t)(out->sums32[i / 32] + out->qs[i]);
+    }
+    out->d = 1.0f / scale;
+}
+
+static inline void a8_256_quantize(const float *x, block_a8_256 *out, int n_blocks) {
+    int i;
+    for (i = 0; i < n_blocks; i++)
+        a8_256_quantize_block(x + 256 * i, out + i);
+}
+
+static inline void a8_256_unpack(const block_a8_256 *b, float *out) {
+    int i;
+    for (i = 0; i < 256; i++)
+        out[i] = b->d * (float)b->qs[i];
+}
+
+#endif

@@ -1,0 +1,114 @@
+"""Which weights a device keeps in its own order, and where each of a file's tensors then lies.
+
+Decided from types alone, so that a dry run and a load agree, and a probe asks for what the plan will hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from satchel.formats.gguf import GGUF
+from satchel.quant import FORMATS
+from satchel.runtime.arch import Forward
+from satchel.runtime.device import Device
+from satchel.runtime.graph import LEAVES, Dim, Node, Type, toposort
+from satchel.runtime.plan import WeightPlace, align_up
+
+# Ops that meet packed weights; a weight that any other op reads stays as it is.
+READERS = frozenset({"get_rows", "linear", "linear_add", "expert_linear", "expert_swiglu"})
+PACKED_BUFFER = "weights.packed"
+ALIGNMENT = 32  # of a tensor in its file: a device may read it in place
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A weight in a device's own order: `stack` matrices of (rows, columns), `size` bytes; format: GGUF's
+    number.
+    """
+
+    format: int
+    stack: int
+    rows: int
+    columns: int
+    size: int
+
+
+@dataclass(slots=True)
+class Places:
+    """A WeightPlaces without memory; sizes() gives the bytes of each buffer by name."""
+
+    places: dict[str, WeightPlace] = field(default_factory=dict)
+    buffers: dict[str, int] = field(default_factory=dict)
+
+    def place(self, name: str) -> WeightPlace:
+        return self.places[name]
+
+    def sizes(self) -> dict[str, int]:
+        return dict(self.buffers)
+
+
+def packable(forward: Forward) -> dict[str, Type]:
+    """Matrices, and stacks of them, that products and row look-ups alone read."""
+    found: dict[str, Type] = {}
+    barred: set[str] = set()
+    roots = (*forward.roots("tokens"), *forward.roots("logits"))
+    for node in toposort(roots):
+        for weight in (s for s in node.src if s.op == "weight"):
+            if node.op in READERS and len(weight.shape) in (2, 3):
+                found[weight.name] = weight.type
+            else:
+                barred.add(weight.name)
+    return {name: type for name, type in found.items() if name not in barred}
+
+
+def packed_by(device: Device, types: Mapping[str, Type]) -> dict[str, Packed]:
+    """Those of these weights that the device keeps in its own order."""
+    asked = {name: _asked(device, type.format, type.shape) for name, type in types.items()}
+    return {name: packed for name, packed in asked.items() if packed.size}
+
+
+def _asked(device: Device, format: str, shape: tuple[int | Dim, ...]) -> Packed:
+    stack, rows, columns = (d for d in (1, *shape)[-3:] if not isinstance(d, Dim))
+    number = FORMATS[format].id
+    return Packed(number, stack, rows, columns, device.packed(number, stack, rows, columns))
+
+
+def of_device(packed: Mapping[str, Packed], device: Mapping[Node, str], name: str) -> dict[str, Packed]:
+    """What of `packed` the nodes on this device read."""
+    on_it = (node for node, where in device.items() if where == name and node.op not in LEAVES)
+    read = {s.name for node in on_it for s in node.src if s.op == "weight"}
+    return {weight: found for weight, found in packed.items() if weight in read}
+
+
+def in_place(gguf: GGUF, device: Device) -> bool:
+    """Whether the device reads the mapped file itself where a weight is not packed."""
+    return device.can_wrap and all(info.offset % ALIGNMENT == 0 for info in gguf.tensors.values())
+
+
+def file_places(gguf: GGUF, mapped: bool, packed: Mapping[str, Packed]) -> Places:
+    """Packed weights in a buffer of their own; the others in the mapped file, or copied behind each other."""
+    found, rest, at = Places(), 0, 0
+    for name, info in gguf.tensors.items():
+        if name in packed:
+            found.places[name] = WeightPlace(PACKED_BUFFER, at, packed[name].size)
+            at = align_up(at + packed[name].size)
+        elif mapped:
+            found.places[name] = WeightPlace(f"weights.{info.part}", info.offset)
+        else:
+            found.places[name] = WeightPlace("weights.0", rest)
+            rest = align_up(rest + info.nbytes)
+    parts = {f"weights.{i}": part.size for i, part in enumerate(gguf.parts)}
+    found.buffers.update(parts if mapped else {"weights.0": max(rest, 64)})
+    if at:
+        found.buffers[PACKED_BUFFER] = at
+    return found
+
+
+def own_bytes(gguf: GGUF, device: Device, repack: bool) -> int:
+    """Memory beside the mapped file that a model's weights may take on the device, from its header alone."""
+    tensors = gguf.tensors.values()
+    if not in_place(gguf, device):
+        return sum(align_up(info.nbytes) for info in tensors)
+    known = (i for i in tensors if repack and len(i.shape) in (2, 3) and i.format in FORMATS)
+    return sum(_asked(device, info.format, info.shape).size for info in known)

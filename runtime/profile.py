@@ -1,0 +1,130 @@
+"""Where a test's time goes: the device counts the time of each step of a plan, the ledger what the step must
+do.
+
+Times are those of the device's first thread, so that a step which others end later shows in the next one that
+waits for them. What no step accounts for is the rest of the call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from satchel.runtime.bench import Runner, Test, steps_of
+from satchel.runtime.limits import Limits
+from satchel.runtime.plan import Step
+from satchel.runtime.program import Program
+from satchel.runtime.work import Fed, Ledger, Work
+
+LAYER = re.compile(r"\b(blk|k|v)\.\d+\b")
+
+
+@dataclass(slots=True)
+class Line:
+    """Steps of one kind: how often they ran, their seconds, and what they did."""
+
+    calls: int = 0
+    seconds: float = 0.0
+    work: Work = field(default_factory=Work)
+
+    def add(self, other: Line) -> None:
+        self.calls += other.calls
+        self.seconds += other.seconds
+        self.work.add(other.work)
+
+    def share_of_roof(self, limits: Limits, read: float) -> float | None:
+        """The least time for the work over the time that it took, where it multiplies: reading, at `read`
+        bytes a second, and computing go on at once.
+        """
+        least = limits.least_seconds(self.work)
+        if not self.seconds or not self.work.macs or least is None:
+            return None
+        return max(least, self.work.bytes / read) / self.seconds
+
+
+@dataclass(slots=True)
+class Profile:
+    """One test, over all its repeats. lines: by (op, weights with * for the layer's number), in the order of
+    the plan. inside and whole: seconds within the C call, and in all; tokens and runs of plans, too, in all.
+    """
+
+    test: Test
+    lines: dict[tuple[str, str], Line]
+    inside: float
+    whole: float
+    tokens: int
+    runs: int
+
+    def line(self, step: Step) -> Line:
+        """The line that a step of a plan belongs to."""
+        return self.lines.setdefault((step.op, group_of(step)), Line())
+
+    def by_op(self) -> dict[str, Line]:
+        """The same, all weights of an op together."""
+        found: dict[str, Line] = {}
+        for (op, _), line in self.lines.items():
+            found.setdefault(op, Line()).add(line)
+        return found
+
+    def sums(self) -> dict[str, Line]:
+        """What the lines add up to, what is left of the C call, what is outside it, and the whole: of those three
+        the sum.
+        """
+        steps = self.total()
+        return {
+            "all steps": steps,
+            "rest of the call": Line(self.runs, self.inside - steps.seconds),
+            "outside C": Line(self.runs, self.whole - self.inside),
+            "whole": Line(self.runs, self.whole, steps.work),
+        }
+
+    def total(self) -> Line:
+        """All steps together."""
+        found = Line()
+        for line in self.lines.values():
+            found.add(line)
+        return found
+
+
+def group_of(step: Step) -> str:
+    """The weights of a step as a pattern: "blk.*.ffn_gate, blk.*.ffn_up"; empty where it has none."""
+    names = [name.rpartition(":")[0] for name in step.inputs if ".weight:" in name or ".bias:" in name]
+    return ", ".join(LAYER.sub(r"\1.*", n.removesuffix(".weight")) for n in names)
+
+
+def profile(runner: Runner, test: Test, repeats: int) -> Profile:
+    """Runs a test on a device that was opened to profile, once to make its plans and then `repeats` times."""
+    runner.check(test)
+    runner.once(test)
+    engine = runner.engine
+    runs = [(engine.program(f.tokens, 1), f) for f in steps_of(test, engine.batch)]
+    programs = list({id(p): p for p, _ in runs}.values())
+    found = Profile(test, {}, 0.0, 0.0, test.tokens * repeats, len(runs) * repeats)
+    for _ in range(repeats):
+        runner.fresh(depth=test.depth)
+        before = [p.times() for p in programs]
+        whole, inside = runner.timed(test)
+        found.whole, found.inside = found.whole + whole, found.inside + inside
+        for program, start in zip(programs, before, strict=True):
+            _add_times(found, program, start)
+    ledger = Ledger(engine)
+    for program, fed in runs:
+        _add_work(found, program, ledger, fed, repeats)
+    return found
+
+
+def _add_times(found: Profile, program: Program, before: Sequence[Sequence[int]]) -> None:
+    for segment, old, new in zip(program.plan.segments, before, program.times(), strict=True):
+        for step, start, end in zip(segment.steps, old, new, strict=True):
+            found.line(step).seconds += (end - start) / 1e9
+
+
+def _add_work(found: Profile, program: Program, ledger: Ledger, fed: Fed, repeats: int) -> None:
+    """One step of the test, which ran `repeats` times."""
+    for segment in program.plan.segments:
+        works = ledger.steps(segment, program.plan.bucket.tokens, fed)
+        for step, work in zip(segment.steps, works, strict=True):
+            line = found.line(step)
+            line.calls += repeats
+            line.work.add(work.times(repeats))

@@ -1,0 +1,135 @@
+"""What the steps of a plan must do: bytes of weights and cache that they read, and multiply-adds of their
+products. Counted from the plan's tables, never measured.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from satchel.quant import FORMATS
+from satchel.runtime.compiler.memory import stride_of
+from satchel.runtime.device import WEIGHT
+from satchel.runtime.engine import Engine
+from satchel.runtime.graph import Array, Node, Type, toposort
+from satchel.runtime.plan import PACKED, Plan, Segment, Step
+
+ROWS = 1  # hal.h's number of the count of output rows
+NAMES = {f.id: f.name for f in FORMATS.values()}
+EXPERTS = ("expert_linear", "expert_swiglu")
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """One step of a sequence: `tokens` tokens from position `start` on, `rows` of which are sampled after."""
+
+    tokens: int
+    start: int
+    rows: int = 1
+
+
+@dataclass(slots=True)
+class Work:
+    """Bytes read, and multiply-adds by the numbers that are multiplied: "int8", "bf16x2" or "f32".
+
+    A multiply-add is one weight (or cached number) times one activation, however a kernel does it.
+    """
+
+    bytes: float = 0.0
+    macs: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Work) -> None:
+        self.bytes += other.bytes
+        self.macs.update(other.macs)
+
+    def times(self, n: int) -> Work:
+        """The same work n times."""
+        return Work(self.bytes * n, Counter({kind: macs * n for kind, macs in self.macs.items()}))
+
+    @property
+    def total(self) -> int:
+        return self.macs.total()
+
+
+def kind_of(weight: str, act: str) -> str:
+    """The numbers that a product of such weights with such activations multiplies."""
+    if act == "bf16x2":
+        return "bf16x2" if weight == "bf16" else "f32"
+    return "f32" if act in ("f32", "f16", "bf16") else "int8"
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """An attention node: bytes that a position takes in its cache, multiply-adds for each, window (0: all)."""
+
+    bytes: int
+    macs: int
+    window: int
+
+    @classmethod
+    def of(cls, node: Node) -> Attention:
+        shapes = [(s.shape[1], s.shape[3], s.type.format) for s in node.src[1:3]]
+        size = sum(int(h) * stride_of(Type((1, d), f)) for h, d, f in shapes if isinstance(h, int))
+        heads = int(node.src[0].type.shape[1])  # type: ignore[arg-type]
+        return cls(size, heads * sum(d for _, d, _ in shapes if isinstance(d, int)), int(node.arg("window")))
+
+    def work(self, fed: Fed) -> Work:
+        """Each position in sight is read once, and met by the queries that see it."""
+        end = fed.start + fed.tokens
+        seen = min(end, self.window + fed.tokens) if self.window else end
+        most = self.window or end
+        pairs = sum(min(p + 1, most) for p in range(fed.start, end))
+        return Work(self.bytes * seen, Counter({"f32": self.macs * pairs}))
+
+
+class Ledger:
+    """The work of an engine's plans, step by step."""
+
+    def __init__(self, engine: Engine) -> None:
+        nodes = toposort(engine.optimized("tokens").roots)
+        self.attention = {n.name: Attention.of(n) for n in nodes if n.op == "attention"}
+
+    def steps(self, segment: Segment, bucket: int, fed: Fed) -> list[Work]:
+        """What each step of a segment does; bucket: the most tokens of its plan."""
+        return [self._step(segment, i, bucket, fed) for i in range(len(segment.steps))]
+
+    def _step(self, segment: Segment, i: int, bucket: int, fed: Fed) -> Work:
+        step = segment.steps[i]
+        if step.op == "attention":
+            return self.attention[step.label].work(fed)
+        first, n_in = int(segment.step_table["view"][i]), int(segment.step_table["n_in"][i])
+        views = segment.view_table[first : first + 1 + n_in]
+        if step.op == "get_rows":
+            return Work(step.weight_bytes * fed.tokens / bucket)
+        macs = _macs(segment, views, fed.rows if views["count"][0] == ROWS else fed.tokens)
+        return Work(_weight_bytes(step, views, bucket, fed), macs)
+
+    def plan(self, plan: Plan, fed: Fed) -> Work:
+        """All steps of a plan together."""
+        whole = Work()
+        for segment in plan.segments:
+            for work in self.steps(segment, plan.bucket.tokens, fed):
+                whole.add(work)
+        return whole
+
+
+def _weight_bytes(step: Step, views: Array, bucket: int, fed: Fed) -> float:
+    """Each weight once, whatever the number of tokens; of experts, as many as there can be asked for."""
+    if step.op not in EXPERTS:
+        return step.weight_bytes
+    experts, asked = int(views["shape"][2][0]), int(views["shape"][-1][1])
+    return step.weight_bytes * min(experts, fed.tokens * asked) / min(experts, bucket * asked)
+
+
+def _macs(segment: Segment, views: Array, count: int) -> Counter[str]:
+    """Multiply-adds of a step's weights (N, K), or (E, N, K) of which each token meets a few."""
+    found: Counter[str] = Counter()
+    act = NAMES.get(int(views["format"][1]), "f32") if len(views) > 1 else "f32"
+    for view in views[2:]:
+        if segment.buffers[view["buffer"]].usage != WEIGHT or view["ndim"] < 2:
+            continue
+        rows, columns = (int(n) for n in view["shape"][view["ndim"] - 2 : view["ndim"]])
+        each = int(views["shape"][-1][1]) if view["ndim"] == 3 else 1
+        weight = NAMES[int(view["format"]) & ~PACKED]
+        found[kind_of(weight, act)] += rows * columns * count * each
+    return found

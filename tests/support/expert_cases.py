@@ -1,0 +1,97 @@
+"""Calls of the ops on experts for the kernels' tests: every weight format, few and many tokens, ties, NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from one_step import CASES, WEIGHTS, Case, case, encode, f32, random_blocks
+
+from satchel.quant import FORMATS
+from satchel.runtime.graph import Array
+
+
+def choose(rng: np.random.Generator, tokens: int, experts: int, k: int) -> tuple[Array, str]:
+    """k different experts for each token; low numbers more often."""
+    chance = 1 / np.arange(1, experts + 1)
+    chosen = [rng.choice(experts, k, replace=False, p=chance / chance.sum()) for _ in range(tokens)]
+    return np.array(chosen, np.int32).reshape(tokens, k), "i32"
+
+
+def stack(rng: np.random.Generator, format: str, experts: int, n: int, k: int) -> tuple[Array, str]:
+    return random_blocks(rng, format, experts * n, k).reshape(experts, n, -1), format
+
+
+@case("top_experts")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for tokens, experts, k in ((1, 8, 2), (40, 128, 8), (3, 5, 5), (2, 1, 1), (1, 300, 1)):
+        logits = f32(rng, tokens, experts)
+        yield Case(f"{tokens}x{experts}", (logits,), (tokens, k), "i32", {"k": k}, 0)
+    ties = np.round(f32(rng, 9, 20)[0])
+    ties[0], ties[1, ::2], ties[2, 1:], ties[3] = 0, -0.0, np.nan, -np.inf
+    ties[4, 5], ties[5, 7:], ties[6, 19] = np.inf, -np.inf, np.nan
+    ties[3, 4], ties[3, 2] = np.nan, -3e38
+    yield Case("ties", ((ties, "f32"),), (9, 6), "i32", {"k": 6}, 0)
+
+
+@case("expert_weights")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for norm in (0, 1):
+        for tokens, experts, k in ((1, 8, 2), (30, 128, 8), (4, 21, 17), (2, 1, 1)):
+            inputs = (f32(rng, tokens, experts, scale=4), choose(rng, tokens, experts, k))
+            yield Case(f"{norm}-{tokens}x{experts}", inputs, (tokens, k), args={"norm": norm})
+        far = f32(rng, 3, 19, scale=60)[0]
+        top = np.argsort(-far, -1)[:, :3].astype(np.int32)
+        far[1, 1:] = -np.inf
+        top[1] = 0, 3, 4
+        far[2] = 3e38
+        yield Case(f"{norm}-far", ((far, "f32"), (top, "i32")), (3, 3), args={"norm": norm})
+
+
+def products(rng: np.random.Generator, format: str, weights: int, t: int, k: int, n: int, own: bool) -> Case:
+    """own: each expert of a token meets a row of its own."""
+    act = (FORMATS[format].act if FORMATS[format].block > 1 else None) or "f32"
+    experts, used = 6, 3
+    act = "f32" if k % FORMATS[act].block else act
+    x = encode(act, f32(rng, *((t, used, k) if own else (t, k)))[0])
+    stacks = [stack(rng, format, experts, n, k) for _ in range(weights)]
+    if format not in ("f32", "f16", "bf16"):  # codes are random: what a gate gets must not be far from 1
+        for array, _ in stacks:
+            for scale in {"d", "dmin", "m"} & set(array.dtype.names or ()):
+                array[scale] = (array[scale].astype(np.float32) / 64).astype(array.dtype[scale])
+    name = f"{format}-{t}x{k}x{n}{'-own' * own}"
+    return Case(name, ((x, act), *stacks, choose(rng, t, experts, used)), (t, used, n), bound=1e-10)
+
+
+def product_cases(rng: np.random.Generator, weights: int, own: bool) -> Iterator[Case]:
+    for format in WEIGHTS:
+        block = max(FORMATS[format].block, 32)
+        for t, k, n in ((1, 2 * block, 33), (5, 768, 16), (90, 256, 150)):
+            yield products(rng, format, weights, t, k, n, own)
+    yield products(rng, "f32", weights, 3, 77, 5, own)
+    one = products(rng, "f32", weights, 4, 64, 3, own)
+    everyone = (np.full((4, 3), 2, np.int32), "i32")
+    yield Case("one-expert", (*one.inputs[:-1], everyone), one.shape)
+
+
+@case("expert_linear")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    yield from product_cases(rng, 1, False)
+    yield from product_cases(rng, 1, True)
+
+
+@case("expert_swiglu")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    yield from product_cases(rng, 2, False)
+    gate, up = (products(rng, f, 1, 7, 256, 40, False) for f in ("q4_k", "q6_k"))
+    yield Case("mixed", (*gate.inputs[:2], *up.inputs[1:]), gate.shape, bound=1e-10)
+
+
+@case("expert_sum")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for tokens, k, n in ((1, 8, 2048), (7, 3, 33), (40, 1, 700)):
+        inputs = (f32(rng, tokens, k, n), f32(rng, tokens, k))
+        yield Case(f"{tokens}x{k}x{n}", inputs, (tokens, n))
+
+
+__all__ = ["CASES"]

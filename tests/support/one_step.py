@@ -1,0 +1,185 @@
+"""One op on one kernel set: a call's operands and result as numpy arrays, and values to fill them with."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from satchel import cext
+from satchel.quant import FORMATS, DeviceError
+from satchel.runtime.device import SAMPLING, Device, find_backend
+from satchel.runtime.graph import Array
+from satchel.runtime.ops import OPS
+from satchel.runtime.plan import Buffer, Segment
+
+SETS = ("scalar", "avx2", "avx512", "neon", "i8mm")
+WEIGHTS = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k")
+ACTIVATIONS = ("a8_32", "a8_256", "bf16x2", "f16", "bf16")
+CONST, STATE, STEP, OUT = 1, 2, 4, 5
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call: operands as (array in its format, format's name), what it gives, how far off it may be."""
+
+    name: str
+    inputs: tuple[tuple[Array, str], ...]
+    shape: tuple[int, ...]
+    format: str = "f32"
+    args: dict[str, Any] = field(default_factory=dict)
+    bound: float = 1e-11
+
+
+CASES: dict[str, Callable[[np.random.Generator], Iterator[Case]]] = {}
+
+
+def case(op: str) -> Callable[[Callable[[np.random.Generator], Iterator[Case]]], None]:
+    def register(make: Callable[[np.random.Generator], Iterator[Case]]) -> None:
+        CASES[op] = make
+
+    return register
+
+
+# --- running one step
+
+
+def shape_of(array: Array, format: str) -> tuple[int, ...]:
+    return (*array.shape[:-1], array.shape[-1] * FORMATS[format].block)
+
+
+def spread(array: Array, pad: int) -> tuple[bytearray, int]:
+    """The array's bytes with `pad` bytes of 0xFF behind each index of the first dimension, and the stride."""
+    rows = np.ascontiguousarray(array).view(np.uint8).reshape(len(array), -1)
+    wide = np.full((len(rows), rows.shape[1] + pad), 0xFF, np.uint8)
+    wide[:, : rows.shape[1]] = rows
+    return bytearray(wide.tobytes()), wide.shape[1]
+
+
+def view(buffer: int, format: str, shape: tuple[int, ...], stride: int) -> Array:
+    row = np.zeros((), cext.dtype_of("hal_view"))
+    row["buffer"], row["format"], row["stride"], row["count"] = buffer, FORMATS[format].id, stride, -1
+    row["ndim"], row["shape"] = len(shape), [*shape, 1, 1, 1][:4]
+    return row
+
+
+def plan_of(op: str, case: Case, pad: int) -> tuple[Segment, list[bytearray]]:
+    """A plan of one step, each operand in a buffer of its own, and what is to be written to the buffers."""
+    alias = OPS[op].alias
+    data, views, buffers = [bytearray(32)], [], [Buffer("step", STEP, 32)]
+    for array, format in case.inputs:
+        raw, stride = spread(array, 0 if array.ndim == 1 else pad)
+        views.append(view(len(buffers), format, shape_of(array, format), stride))
+        buffers.append(Buffer(f"in{len(buffers)}", STATE if alias else CONST, len(raw)))
+        data.append(raw)
+    if alias:
+        views.insert(0, views[0])
+    else:
+        dtype, block = FORMATS[case.format].dtype, FORMATS[case.format].block
+        empty = np.zeros((*case.shape[:-1], case.shape[-1] // block), dtype)
+        raw, stride = spread(empty, 0 if len(case.shape) == 1 else pad)
+        views.insert(0, view(len(buffers), case.format, case.shape, stride))
+        buffers.append(Buffer("out", OUT, len(raw)))
+        data.append(raw)
+    args = {k: v for k, v in {**OPS[op].defaults, **case.args}.items() if k != "format"}
+    ops = np.zeros(1, cext.dtype_of("hal_op"))
+    ops["name"], ops["arg_size"] = op.encode(), cext.arg_size(op)
+    steps = np.array([(0, len(case.inputs), 0, 0)], cext.dtype_of("hal_step"))
+    return Segment("", (), (), steps, np.array(views), ops, cext.pack_arg(op, args), tuple(buffers)), data
+
+
+def run(device: Device, op: str, case: Case, pad: int = 64) -> Array:
+    segment, data = plan_of(op, case, pad)
+    buffers = [device.alloc(b.size, b.usage) for b in segment.buffers]
+    for buffer, raw in zip(buffers, data, strict=True):
+        buffer.write(0, raw)
+    program = device.compile(segment, buffers)
+    block = cext.ffi.new("uint8_t[]", 32)
+    program.run(block, 32)
+    program.wait()
+    target = int(segment.view_table[0]["buffer"])
+    raw = np.zeros(buffers[target].size, np.uint8)
+    buffers[target].read_into(0, raw)
+    for child in (program, *buffers):
+        child.close()
+    array, format = case.inputs[0] if OPS[op].alias else (None, case.format)
+    shape = case.shape if array is None else shape_of(array, format)
+    stride = int(segment.view_table[0]["stride"])
+    dtype, block_size = FORMATS[format].dtype, FORMATS[format].block
+    full = (*shape[:-1], shape[-1] // block_size)
+    width = int(np.prod(full[1:])) * dtype.itemsize
+    rows = np.ascontiguousarray(raw.reshape(full[0], stride)[:, :width])
+    return rows.view(dtype).reshape(full)
+
+
+def define(op: str, case: Case) -> Array:
+    inputs = [a for a, _ in case.inputs]
+    if op == "sample":
+        inputs[4] = inputs[4].view(SAMPLING)[:, 0]
+    return OPS[op].define(*inputs, **{**OPS[op].defaults, **case.args})
+
+
+def nmse(got: Array, want: Array) -> float:
+    got64, want64 = got.astype(np.float64), want.astype(np.float64)
+    power = float(np.sum(want64**2))
+    return float(np.sum((got64 - want64) ** 2)) / (power or 1.0)
+
+
+def open_set(name: str, monkeypatch: pytest.MonkeyPatch, threads: int) -> Iterator[Device]:
+    monkeypatch.setenv("SATCHEL_CPU", name)
+    try:
+        opened = find_backend("cpu").open(threads=threads)
+    except DeviceError as error:
+        pytest.skip(str(error))
+    with opened:
+        assert opened.info().variant == name
+        yield opened
+
+
+def generator(name: str) -> np.random.Generator:
+    return np.random.default_rng(zlib.crc32(name.encode()))
+
+
+# --- values
+
+
+def random_blocks(rng: np.random.Generator, format: str, rows: int, k: int) -> Array:
+    """Blocks with every code possible: random bytes under finite scales."""
+    if format in ("f32", "f16", "bf16"):
+        return encode(format, rng.standard_normal((rows, k)).astype(np.float32))
+    dtype = FORMATS[format].dtype
+    out = np.frombuffer(rng.bytes(rows * (k // FORMATS[format].block) * dtype.itemsize), dtype).copy()
+    for name in ("d", "dmin", "m"):
+        if name in (dtype.names or ()):
+            out[name] = (rng.standard_normal(len(out)) * 0.1).astype(np.float16).astype(out[name].dtype)
+    return out.reshape(rows, -1)
+
+
+def encode(format: str, x: Array) -> Array:
+    coder = FORMATS[format].encode
+    assert coder is not None
+    return coder(np.ascontiguousarray(x, np.float32), None)
+
+
+def f32(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> tuple[Array, str]:
+    return (rng.standard_normal(shape) * scale).astype(np.float32), "f32"
+
+
+def i32(*values: int) -> tuple[Array, str]:
+    return np.array(values, np.int32), "i32"
+
+
+def extremes(rng: np.random.Generator, rows: int, k: int) -> Array:
+    """Rows of zeros, of tiny, huge, mixed and outlying numbers, and of exact ties."""
+    x = rng.standard_normal((rows, k)).astype(np.float32)
+    kinds = [0.0, 1e-39, 1e-30, 1e30, 1e-3]
+    for i, scale in enumerate(kinds):
+        x[i % rows] *= np.float32(scale)
+    x[rows - 1, ::7] *= 1000
+    x[rows - 2] = np.round(x[rows - 2] * 40) / 2
+    x[rows - 2, ::32] = 127
+    return x
