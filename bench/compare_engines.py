@@ -2,8 +2,8 @@
 
     python bench/compare_engines.py satchel | llama.cpp
 
-reads one JSON command a line (load, prepare, run) and answers each with one line. Between commands the process
-waits in a read; how much processor time it used while it waited is part of every answer.
+reads one JSON command a line (load, prepare, run, bandwidth) and answers each with one line. Between commands
+the process waits in a read; how much processor time it used while it waited is part of every answer.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import IO, Any, Protocol
 
 BATCH = 512  # tokens of a step that feeds a prompt
 PAD = 256  # contexts are rounded up to this many tokens
-PROBE = 2048  # a setting is chosen at no more than this depth
+PROBE, PROBE_STEPS = 2048, 16  # a setting is chosen by no more tokens of a prompt, and decoded ones
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One test: `prompt` tokens fed, then `generate` ones decoded, by each of `sequences`, behind `depth` tokens.
-    busy: beside a process that keeps core 0 busy.
+    """One test: `prompt` tokens fed, then `generate` ones decoded, by each of `sequences`, behind `depth`
+    tokens. busy: beside a process that keeps core 0 busy.
     """
 
     name: str
@@ -56,6 +57,9 @@ class Engine(Protocol):
 
     def run(self) -> float:
         """Seconds of one run of the prepared test."""
+
+    def bandwidth(self) -> float:
+        """Bytes a second at which as many bytes can be read as a step of the prepared test reads."""
 
 
 class SatchelEngine:
@@ -100,17 +104,16 @@ class SatchelEngine:
         return {"bytes_per_token": self.bytes_per_token()}
 
     def bytes_per_token(self) -> float:
-        """Bytes read for a decoded token: a step's weights serve all sequences."""
-        from satchel.runtime.bench import Traffic
+        """Bytes read for a decoded token: a step's weights serve all sequences, each has its own cache."""
+        from satchel.runtime.work import Fed, Ledger
 
-        row, traffic, n = self.row, Traffic(self.model.engine), self.row.sequences
-        if not row.generate:
-            return 0.0
-        weights = self.model.engine.program(n, n).weight_bytes
-        alone = self.model.engine.program(1, 1).weight_bytes
-        first = row.depth + row.prompt
-        cached = sum(traffic.step(1, first + i) - alone for i in range(row.generate)) / row.generate
-        return float(weights / n + cached)
+        row, ledger, n, total = self.row, Ledger(self.model.engine), self.row.sequences, 0.0
+        for at in range(row.depth + row.prompt, row.depth + row.prompt + row.generate):
+            together, alone = Fed(n, at, n), Fed(1, at)
+            total += ledger.plan(self.model.engine.program(n, n).plan, together).bytes
+            for attention in ledger.attention.values():
+                total += n * attention.work(alone).bytes - attention.work(together).bytes
+        return total / max(1, row.generate * n)
 
     def timed(self, row: Row) -> float:
         from satchel.runtime.bench import decode, feed
@@ -127,6 +130,11 @@ class SatchelEngine:
     def run(self) -> float:
         return self.timed(self.row)
 
+    def bandwidth(self) -> float:
+        from satchel.runtime.limits import read_rate
+
+        return read_rate(self.model.device, int(self.bytes_per_token() * self.row.sequences))
+
 
 Setting = Mapping[str, Any]  # fields of llama_context_params
 FLASH = (("on", 1), ("off", 0))  # llama.cpp's default, "auto", becomes one of these
@@ -137,41 +145,47 @@ REPACKED = ("q4_0", "q4_k", "iq4_nl")
 class LlamaCpp:
     """llama.cpp as llama-cpp-python brings it, on the processor alone, in the best of its settings.
 
-    load's modes: "default" repacks weights as llama.cpp chooses; "repack" does so without its AMX path; "plain"
-    uses the weights as they lie in the file.
+    load's modes: "default" repacks weights as llama.cpp chooses; "repack" does so without its AMX path;
+    "plain" uses the weights as they lie in the file, which the other two try as well.
     """
 
     lib: Any
     threads: int
     row: Row
-    log: list[str]
+    models: dict[str, Any]  # by the mode they were loaded in
     layout: tuple[int, int]  # tokens and sequences that the batch is laid out for
 
     def load(self, path: str, threads: int, mode: str) -> dict[str, Any]:
         import llama_cpp
 
-        self.lib, self.threads, self.log = llama_cpp, threads, []
+        self.lib, self.threads, self.log = llama_cpp, threads, deque([""], 50)
         self.context: Any = None
         self.heard = llama_cpp.llama_log_callback(lambda level, text, data: self.log.append(text.decode()))
         llama_cpp.llama_log_set(self.heard, None)
         llama_cpp.llama_backend_init()
-        options = llama_cpp.llama_model_default_params()
-        options.n_gpu_layers, options.use_extra_bufts = 0, mode == "default"
-        if mode == "repack":
-            options.tensor_buft_overrides, *self.kept = overrides(llama_cpp, path)
-        self.model = llama_cpp.llama_model_load_from_file(path.encode(), options)
-        if not self.model:
-            raise RuntimeError(f"{path} was not loaded: {self.said()}")
-        self.vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
+        repacked = matrices(path) if mode == "repack" else []
+        modes = ["plain"] if mode == "repack" and not repacked else dict.fromkeys((mode, "plain"))
+        self.models = {mode: self.load_model(path, mode, repacked) for mode in modes}
+        self.vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.models["plain"]))
         self.make_batch()
         system = llama_cpp.llama_print_system_info().decode().strip(" |")
         return {"version": f"llama-cpp-python {llama_cpp.__version__}", "system": system}
 
+    def load_model(self, path: str, mode: str, repacked: Sequence[str]) -> Any:
+        options = self.lib.llama_model_default_params()
+        options.n_gpu_layers, options.use_extra_bufts = 0, mode == "default"
+        if mode == "repack":
+            options.tensor_buft_overrides, *self.kept = overrides(repacked)
+        model = self.lib.llama_model_load_from_file(path.encode(), options)
+        if not model:
+            raise RuntimeError(f"{path} was not loaded: {self.said()}")
+        return model
+
     def said(self) -> str:
         return next((line.strip() for line in reversed(self.log) if line.strip()), "it said nothing")
 
-    def open(self, row: Row, setting: Setting) -> None:
-        """A context with room for this test."""
+    def open(self, row: Row, mode: str, setting: Setting) -> None:
+        """A context with room for this test, of the model that was loaded in this mode."""
         if self.context:
             self.lib.llama_free(self.context)
         options = self.lib.llama_context_default_params()
@@ -181,7 +195,7 @@ class LlamaCpp:
         options.offload_kqv = options.op_offload = False
         for name, value in setting.items():
             setattr(options, name, value)
-        self.context = self.lib.llama_init_from_model(self.model, options)
+        self.context = self.lib.llama_init_from_model(self.models[mode], options)
         if not self.context:
             raise RuntimeError(f"no context of {options.n_ctx} tokens: {self.said()}")
         self.memory = self.lib.llama_get_memory(self.context)
@@ -208,7 +222,7 @@ class LlamaCpp:
         self.batch.n_tokens, self.layout = n, (tokens, sequences)
 
     def decode(self, tokens: int, start: int, sequences: int, last: bool) -> None:
-        """One step of so many tokens of each sequence. last: logits of its last token, as a sampler needs them."""
+        """One step of so many tokens of each sequence. last: with logits of its last token, for a sampler."""
         if self.layout != (tokens, sequences):
             self.lay_out(tokens, sequences)
         n = tokens * sequences
@@ -232,25 +246,30 @@ class LlamaCpp:
             self.decode(1, row.depth + row.prompt + i, row.sequences, last=True)
         return time.perf_counter() - started
 
-    def settle(self, row: Row, setting: Setting) -> None:
+    def settle(self, row: Row, mode: str, setting: Setting) -> None:
         """A context of this setting with the depth filled, warmed up."""
-        self.open(row, setting)
+        self.open(row, mode, setting)
         self.feed(row.depth, 0, last=False)
         self.timed(Row("", min(row.prompt, BATCH), min(row.generate, 2), row.depth, row.sequences))
 
     def prepare(self, row: Row) -> dict[str, Any]:
         """Tries the settings, on a shorter test where the test is long, and keeps the fastest."""
         self.row, found = row, []
-        probe = Row("", min(row.prompt, PROBE), row.generate, min(row.depth, PROBE), row.sequences)
-        for name, setting in settings(row):
-            self.settle(probe, setting)
-            found.append((min(self.timed(probe) for _ in range(2)), name, setting))
-        _, name, setting = min(found, key=lambda f: f[0])
-        self.settle(row, setting)
-        return {"setting": name}
+        lengths = min(row.prompt, PROBE), min(row.generate, PROBE_STEPS), min(row.depth, PROBE)
+        probe = Row("", *lengths, row.sequences)
+        for mode in self.models:
+            for name, setting in settings(row):
+                self.settle(probe, mode, setting)
+                found.append((min(self.timed(probe) for _ in range(2)), mode, name, setting))
+        _, mode, name, setting = min(found, key=lambda f: f[0])
+        self.settle(row, mode, setting)
+        return {"setting": f"{WEIGHTS[mode]}, {name}"}
 
     def run(self) -> float:
         return self.timed(self.row)
+
+    def bandwidth(self) -> float:
+        raise NotImplementedError("llama.cpp measures no bandwidth")
 
 
 def settings(row: Row) -> list[tuple[str, Setting]]:
@@ -266,35 +285,41 @@ def settings(row: Row) -> list[tuple[str, Setting]]:
     return found
 
 
+WEIGHTS: Mapping[str, str] = {"default": "weights as it loads them", "repack": "repacked", "plain": "plain"}
 MODES: Mapping[str, str] = {
-    "default": "its own choice of repacked weights",
-    "repack": "weights repacked without its AMX path",
-    "plain": "weights not repacked",
+    "default": "weights as it loads them",
+    "repack": "weights repacked without its AMX path, or plain ones where these are faster",
+    "plain": "plain weights",
 }
 
 
-def overrides(lib: Any, path: str) -> tuple[Any, ...]:
-    """llama.cpp's list that puts the matrices it can repack into its repacking buffers, with what must outlive
-    it.
+def matrices(path: str) -> list[str]:
+    """The layers' tensors that llama.cpp can repack."""
+    from satchel.formats.gguf import open_gguf
+
+    with open_gguf(path) as gguf:
+        return [n for n, t in gguf.tensors.items() if n.startswith("blk.") and t.format in REPACKED]
+
+
+def overrides(names: Sequence[str]) -> tuple[Any, ...]:
+    """llama.cpp's list that puts these matrices into its repacking buffers, and what must outlive it. An error
+    where the loaded library has no such buffers.
     """
     import ctypes
     import re
     from pathlib import Path
 
-    from satchel.formats.gguf import open_gguf
-
     class Override(ctypes.Structure):
         _fields_ = (("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p))
 
-    with open_gguf(path) as gguf:
-        wanted = [n for n, t in gguf.tensors.items() if n.startswith("blk.") and t.format in REPACKED]
-    folder = Path(lib.__file__).parent / "lib"
-    # The name with a version is the one that is loaded already; a second copy has buffer types of its own.
-    cpu = ctypes.CDLL(str(min(folder.glob("libggml-cpu*.so.0"), default=folder / "libggml-cpu.so")))
-    find = cpu._Z35ggml_backend_cpu_repack_buffer_typev
-    find.restype = ctypes.c_void_p
-    pattern = f"^({'|'.join(map(re.escape, wanted))})$".encode()
-    table = (Override * 2)((pattern, find()), (None, None)) if wanted else (Override * 1)()
+    # The library that is loaded: another copy of it would have buffer types of its own.
+    found = re.search(r"/.*libggml-cpu.*", Path("/proc/self/maps").read_text(encoding="utf-8"))
+    if not found:
+        raise RuntimeError("no libggml-cpu is loaded")
+    repack = ctypes.CDLL(found[0])._Z35ggml_backend_cpu_repack_buffer_typev
+    repack.restype = ctypes.c_void_p
+    pattern = f"^({'|'.join(map(re.escape, names))})$".encode()
+    table = (Override * 2)((pattern, repack()), (None, None))
     return ctypes.cast(table, ctypes.c_void_p), table, pattern
 
 
@@ -307,6 +332,7 @@ class Commands:
             "load": lambda c: engine.load(c["path"], c["threads"], c["mode"]),
             "prepare": lambda c: engine.prepare(Row(**c["row"])),
             "run": lambda c: engine.run(),
+            "bandwidth": lambda c: engine.bandwidth(),
         }
 
     def answer(self, line: str) -> dict[str, Any]:

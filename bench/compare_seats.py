@@ -1,7 +1,8 @@
 """Measures engines turn by turn: each in a child process that is loaded once, and only one of them works at a
 time.
 
-A child that dies is an outcome, never the end: it is started again in the engine's next mode, or its row says so.
+A child that dies is an outcome, never the end: it is started again in the engine's next mode, or its row says
+so.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class Child:
     """One process and its pipe. close() or `with` ends it."""
 
     def __init__(self, argv: Sequence[str], patience: float = PATIENCE) -> None:
-        self.patience, self.errors = patience, tempfile.TemporaryFile()
+        self.patience = patience
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115  # close() closes it
         self.process = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, bufsize=0
         )
@@ -131,7 +133,11 @@ class Seat:
         if self.child is None:
             self.child = Child(self.argv or (sys.executable, str(SCRIPT), self.name))
             line = command("load", path=str(self.path), threads=self.threads, mode=self.modes[0])
-            self.facts |= self.child.ask(line)
+            try:
+                self.facts |= self.child.ask(line)
+            except EngineError:
+                self.close()
+                raise
         return self.child
 
     def prepare(self, row: Row) -> None:
@@ -155,9 +161,9 @@ class Seat:
     def _fall_back(self, row: Row, error: EngineError) -> None:
         """The next mode; the error itself where none is left."""
         crashed = isinstance(error, Crashed)
-        if crashed or not self.facts.get("version"):
+        if crashed:
             self.close()
-        # A plain error is final in the mode that the user would get; a fallback's own trouble is not.
+        # A plain error is final in the mode that a user would get; a fallback's own leads to the next one.
         if len(self.modes) == 1 or (not crashed and self.modes[0] == "default"):
             raise error
         done, *rest = self.modes
@@ -167,6 +173,16 @@ class Seat:
             f"{self.name} on {self.path.name}, {row.name}: {MODES.get(done, done)}: {error}; "
             f"measured with {MODES.get(rest[0], rest[0])}"
         )
+
+    def bandwidth(self) -> float | None:
+        """What can be read at most, where the prepared test tells how much it reads."""
+        try:
+            return (
+                float(self.start().ask(command("bandwidth"))) if self.facts.get("bytes_per_token") else None
+            )
+        except EngineError as error:
+            self.notes.append(f"{self.name} measured no bandwidth: {error}")
+            return None
 
     def settle(self) -> None:
         """Notes whether the process kept a core busy while the other one worked."""
@@ -204,13 +220,16 @@ def busy_core(wanted: bool) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A row as measured. samples and failures by engine: tokens a second of each run, or why there are none."""
+    """A row as measured. By engine: samples, the tokens a second of each run; failures, why there are none;
+    facts, what load and prepare gave. bandwidth: bytes a second that could be read, where a row decodes.
+    """
 
     model: str
     row: Row
     samples: Mapping[str, tuple[float, ...]]
     failures: Mapping[str, str]
     facts: Mapping[str, Mapping[str, Any]]
+    bandwidth: float | None = None
 
 
 def measure_row(
@@ -236,7 +255,9 @@ def measure_row(
                     attempt(seat, seat.measure)
     except RequestError as error:
         failures = {seat.name: str(error) for seat in seats}
+    found = [seat.bandwidth() for seat in seats if seat.name not in failures]
     for seat in seats:
         seat.settle()
     samples = {s.name: tuple(s.samples) for s in seats if s.name not in failures}
-    return Outcome(model, row, samples, failures, {s.name: dict(s.facts) for s in seats})
+    facts = {s.name: dict(s.facts) for s in seats}
+    return Outcome(model, row, samples, failures, facts, max(filter(None, found), default=None))

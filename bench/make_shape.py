@@ -2,9 +2,9 @@
 
     python bench/make_shape.py SHAPE TYPE OUT.gguf [--narrow FORMAT] [--seed N]
 
-Speed depends on shapes and formats, not on what the weights say, so such a file stands in for the real one when
-two programs are timed side by side. Quantized blocks are drawn as bytes under scales that keep the numbers near
-a standard deviation of 0.02. The tokenizer is the bundled model's, padded with unused tokens.
+Speed depends on shapes and formats, not on what the weights say, so such a file stands in for the real one
+when two programs are timed side by side. Quantized blocks are random bytes under scales that keep the numbers
+near a standard deviation of 0.02. The tokenizer is the bundled model's, padded with unused tokens.
 """
 
 from __future__ import annotations
@@ -166,7 +166,9 @@ def make(name: str, recipe: str, target: Path, narrow: str = "", seed: int = 0) 
     s, rng = SHAPES[name], np.random.default_rng(seed)
     formats = tensor_formats(s, recipe, narrow)
     tensors = [
-        TensorSource(tensor, shape, formats[tensor], partial(pieces, rng, tensor, formats[tensor], prod(shape)))
+        TensorSource(
+            tensor, shape, formats[tensor], partial(pieces, rng, tensor, formats[tensor], prod(shape))
+        )
         for tensor, shape in tensor_shapes(s).items()
     ]
     target.parent.mkdir(parents=True, exist_ok=True)

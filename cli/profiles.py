@@ -1,7 +1,7 @@
 """A profile as rows, and its tables as `satchel bench --profile` prints them.
 
-Rows of part "op" add up to the row "all steps" of part "sum", and so do those of part "weights"; what the whole
-call takes beyond that is the row "rest of the call".
+Rows of part "op" add up to the row "all steps" of part "sum", and so do those of part "weights"; beside it
+stands what no step accounts for.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def rows(found: Profile, limits: Limits, device: Device) -> Iterator[dict[str, A
 def numbers(
     found: Profile, part: str, op: str, weights: str, line: Line, limits: Limits, read: float
 ) -> dict[str, Any]:
-    """One line's numbers; rates and shares are None where nothing is read or multiplied."""
+    """One line's numbers; rates are None where nothing is multiplied."""
     work, seconds = line.work, line.seconds
-    fast = seconds > 0
+    timed = bool(work.total) and seconds > 0
     return {
         "part": part,
         "op": op,
@@ -59,9 +59,9 @@ def numbers(
         "share": seconds / found.whole,
         "bytes_per_token": work.bytes / found.tokens,
         "macs_per_token": work.total / found.tokens,
-        "gb_per_second": work.bytes / seconds / 1e9 if fast and work.bytes else None,
-        "gmac_per_second": work.total / seconds / 1e9 if fast and work.total else None,
-        "macs_per_byte": work.total / work.bytes if work.bytes and work.total else None,
+        "gb_per_second": work.bytes / seconds / 1e9 if timed else None,
+        "gmac_per_second": work.total / seconds / 1e9 if timed else None,
+        "macs_per_byte": work.total / work.bytes if work.total else None,
         "share_of_roof": line.share_of_roof(limits, read),
     }
 

@@ -71,15 +71,15 @@ MARKDOWN: tuple[Column, ...] = (
     ("threads", 7, lambda r: str(r["threads"])),
     ("test", 15, lambda r: r["test"]),
     ("t/s", 20, lambda r: f"{r['tokens_per_second']:.2f} ± {r['deviation']:.2f}"),
-    ("GB/s", 8, lambda r: f"{r['gb_per_second']:.2f}"),
+    ("GB/s", 8, lambda r: f"{r['gb_per_second']:.2f}" if "tg" in r["test"] else ""),
     ("of limit", 8, lambda r: share(r["share_of_limit"])),
-    ("GMAC/s", 8, lambda r: f"{r['gmac_per_second']:.1f}"),
+    ("GMAC/s", 8, lambda r: f"{r['gmac_per_second']:.1f}" if "pp" in r["test"] else ""),
     ("of peak", 8, lambda r: share(r["share_of_peak"])),
     ("outside C", 9, lambda r: share(r["outside_c"])),
 )
 MARKDOWN_PROFILE: tuple[Column, ...] = (
     ("op", -18, lambda r: r["op"]),
-    ("weights", -28, lambda r: r["weights"]),
+    ("weights", -42, lambda r: r["weights"]),
     ("calls/token", 11, lambda r: f"{r['calls_per_token']:.2f}"),
     ("us/token", 9, lambda r: f"{r['us_per_token']:.2f}"),
     ("of time", 8, lambda r: share(r["share"])),

@@ -4,10 +4,10 @@ everything.
 
 from __future__ import annotations
 
+import ctypes
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +27,7 @@ from satchel.runtime.packing import Packed, own_bytes
 from satchel.runtime.reply import Reply
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sizing import size
-from satchel.runtime.weights import DeviceWeights, Progress, bind
+from satchel.runtime.weights import DeviceWeights, Progress, bind_beside
 
 Message = Mapping[str, Any]
 PRECISIONS = ("exact", "fast")
@@ -66,15 +66,11 @@ class Model:
         self._template: ChatTemplate | None = None
         self._kept: dict[int, list[int]] = {}
         self._progress, self._closed = progress, False
-        # Packing is C, so the tokenizer is built meanwhile. What is wrong with it is said at its first use.
-        device: Device | None = None
+        self.device = self._open_device()
         try:
-            with _aside(self._try_tokenizer):
-                self.device = device = self._open_device()
-                self._make_engine()
+            self._make_engine()
         except BaseException:
-            if device:
-                device.close()
+            self.device.close()
             raise
 
     @classmethod
@@ -131,7 +127,8 @@ class Model:
         )
 
     def _bind(self, device: Device, packed: Mapping[str, Packed]) -> DeviceWeights:
-        return bind(self.gguf, device, packed, self._progress)
+        # Packing is C, so the tokenizer is built meanwhile. What is wrong with it is said at its first use.
+        return bind_beside(self.gguf, device, packed, self._progress, self._try_tokenizer)
 
     @property
     def context(self) -> int:
@@ -150,6 +147,9 @@ class Model:
     def _try_tokenizer(self) -> None:
         with suppress(ModelError):
             self._tokenizer = self._build_tokenizer()
+        with suppress(OSError, AttributeError):
+            # A large vocabulary leaves tens of MB of holes, which glibc would keep.
+            ctypes.CDLL(None).malloc_trim(0)
 
     def _build_tokenizer(self) -> Tokenizer:
         built = build_tokenizer(self.gguf.metadata, source=str(self.path))
@@ -296,15 +296,6 @@ class Model:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-@contextmanager
-def _aside(work: Callable[[], None]) -> Iterator[None]:
-    """Runs `work` in a thread beside the body; both are over afterwards. An error of the body goes first."""
-    with ThreadPoolExecutor(1, "satchel-load") as pool:
-        running = pool.submit(work)
-        yield
-        running.result()
 
 
 def open_device(

@@ -237,7 +237,8 @@ def expert_swiglu(x: Array, gate: Array, up: Array, ids: Array) -> Array:
 @op(lambda y, weights: Type((y.shape[0], y.shape[2])))
 def expert_sum(y: Array, weights: Array) -> Array:
     """Sum over the experts of y (T, k, N) times weights (T, k): (T, N)."""
-    return np.einsum("tkn,tk->tn", y, weights).astype(np.float32)
+    out: Array = np.einsum("tkn,tk->tn", y, weights)
+    return out.astype(np.float32)
 
 
 # --- positions, cache, attention

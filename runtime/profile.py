@@ -68,9 +68,7 @@ class Profile:
         return found
 
     def sums(self) -> dict[str, Line]:
-        """What the lines add up to, what is left of the C call, what is outside it, and the whole: of those three
-        the sum.
-        """
+        """What the lines add up to, the rest of the C call, what is outside it, and the three together."""
         steps = self.total()
         return {
             "all steps": steps,
@@ -123,7 +121,7 @@ def _add_times(found: Profile, program: Program, before: Sequence[Sequence[int]]
 def _add_work(found: Profile, program: Program, ledger: Ledger, fed: Fed, repeats: int) -> None:
     """One step of the test, which ran `repeats` times."""
     for segment in program.plan.segments:
-        works = ledger.steps(segment, program.plan.bucket.tokens, fed)
+        works = ledger.steps(segment, program.plan.bucket, fed)
         for step, work in zip(segment.steps, works, strict=True):
             line = found.line(step)
             line.calls += repeats

@@ -94,7 +94,7 @@ class Program:
         return out
 
     def times(self) -> tuple[list[int], ...]:
-        """Nanoseconds spent in each step so far, segment by segment; DeviceError where they are not counted."""
+        """Nanoseconds spent in each step so far, by segment; DeviceError where they are not counted."""
         return tuple(exec.times() for exec, _, _ in self._execs)
 
     def output_shape(self) -> tuple[int, ...]:

@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
+from queue import SimpleQueue
+from threading import Event
 
 import numpy as np
 
@@ -17,10 +20,11 @@ from satchel.quant import FORMATS, ModelError
 from satchel.runtime.device import WEIGHT, Buffer, Device
 from satchel.runtime.graph import Array, Type
 from satchel.runtime.packing import ALIGNMENT, PACKED_BUFFER, Packed, Places, file_places, in_place
-from satchel.runtime.plan import WeightPlace
+from satchel.runtime.plan import ALIGN, WeightPlace
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 CHUNK = 32 << 20
+PART = 8 << 20  # bytes of the file that are packed at a time
 PART_ROWS = 256  # a matrix is packed in parts of whole multiples of so many rows
 LARGE = 16  # tensors of more than one part in so many of the file are packed first
 POPULATE_READ = 22  # madvise: fault pages in now; Linux 5.14, not yet named in mmap
@@ -92,6 +96,41 @@ def bind(
     return weights
 
 
+def bind_beside(
+    gguf: GGUF,
+    device: Device,
+    packed: Mapping[str, Packed],
+    progress: Progress | None,
+    meanwhile: Callable[[], None],
+) -> DeviceWeights:
+    """bind() in a thread; `meanwhile`, then `progress` are called in this one. What they raise ends both."""
+    said: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
+    given_up = Event()
+
+    def note(done: int, total: int) -> None:
+        if given_up.is_set():
+            raise CancelledError
+        said.put((done, total))
+
+    def work() -> DeviceWeights:
+        try:
+            return bind(gguf, device, packed, note)
+        finally:
+            said.put(None)
+
+    with ThreadPoolExecutor(1, "satchel-load") as pool:
+        running = pool.submit(work)
+        try:
+            meanwhile()
+            for at in iter(said.get, None):
+                if progress:
+                    progress(*at)
+        except BaseException:
+            given_up.set()
+            raise
+        return running.result()
+
+
 def in_order(gguf: GGUF, packed: Mapping[str, Packed]) -> list[TensorInfo]:
     """The file's tensors in its order, but large ones that are packed first: source and copy of one lie in
     memory together, so the largest ones come while little else is there.
@@ -136,10 +175,10 @@ def _pack(gguf: GGUF, info: TensorInfo, buffer: Buffer, offset: int, packed: Pac
 
 
 def parts_of(device: Device, packed: Packed, nbytes: int) -> Iterator[Packed]:
-    """A weight cut into matrices, and these into whole multiples of PART_ROWS rows, of about CHUNK bytes of
+    """A weight cut into matrices, and these into whole multiples of PART_ROWS rows, of about PART bytes of
     the file each. A device whose order is not one part behind the other gets it whole: the sizes tell.
     """
-    rows = CHUNK * packed.stack * packed.rows // nbytes // PART_ROWS * PART_ROWS or PART_ROWS
+    rows = PART * packed.stack * packed.rows // nbytes // PART_ROWS * PART_ROWS or PART_ROWS
 
     def sized(stack: int, rows: int) -> Packed:
         size = device.packed(packed.format, stack, rows, packed.columns)
@@ -147,11 +186,11 @@ def parts_of(device: Device, packed: Packed, nbytes: int) -> Iterator[Packed]:
 
     whole, last = divmod(packed.rows, rows)
     cut = [sized(1, rows)] * whole + [sized(1, last)] * (last > 0)
-    if nbytes <= CHUNK or packed.size != packed.stack * sum(part.size for part in cut):
-        cut, times = [packed], 1
-    else:
-        times = packed.stack
-    for _ in range(times):
+    adds_up = packed.size == packed.stack * sum(part.size for part in cut)
+    if nbytes <= PART or not adds_up or any(part.size % ALIGN for part in cut):
+        yield packed
+        return
+    for _ in range(packed.stack):
         yield from cut
 
 

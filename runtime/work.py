@@ -12,7 +12,7 @@ from satchel.runtime.compiler.memory import stride_of
 from satchel.runtime.device import WEIGHT
 from satchel.runtime.engine import Engine
 from satchel.runtime.graph import Array, Node, Type, toposort
-from satchel.runtime.plan import PACKED, Plan, Segment, Step
+from satchel.runtime.plan import PACKED, Bucket, Plan, Segment, Step
 
 ROWS = 1  # hal.h's number of the count of output rows
 NAMES = {f.id: f.name for f in FORMATS.values()}
@@ -60,7 +60,9 @@ def kind_of(weight: str, act: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """An attention node: bytes that a position takes in its cache, multiply-adds for each, window (0: all)."""
+    """An attention node: bytes of a position in its cache, multiply-adds of a query with it, window (0: all).
+    Its products count as float32's, whatever the cache holds.
+    """
 
     bytes: int
     macs: int
@@ -89,36 +91,38 @@ class Ledger:
         nodes = toposort(engine.optimized("tokens").roots)
         self.attention = {n.name: Attention.of(n) for n in nodes if n.op == "attention"}
 
-    def steps(self, segment: Segment, bucket: int, fed: Fed) -> list[Work]:
-        """What each step of a segment does; bucket: the most tokens of its plan."""
+    def steps(self, segment: Segment, bucket: Bucket, fed: Fed) -> list[Work]:
+        """What each step of a segment does in a run of a plan of this bucket."""
         return [self._step(segment, i, bucket, fed) for i in range(len(segment.steps))]
 
-    def _step(self, segment: Segment, i: int, bucket: int, fed: Fed) -> Work:
+    def _step(self, segment: Segment, i: int, bucket: Bucket, fed: Fed) -> Work:
         step = segment.steps[i]
         if step.op == "attention":
             return self.attention[step.label].work(fed)
         first, n_in = int(segment.step_table["view"][i]), int(segment.step_table["n_in"][i])
         views = segment.view_table[first : first + 1 + n_in]
+        count, most = (fed.rows, bucket.rows) if views["count"][0] == ROWS else (fed.tokens, bucket.tokens)
+        if not count:
+            return Work()
         if step.op == "get_rows":
-            return Work(step.weight_bytes * fed.tokens / bucket)
-        macs = _macs(segment, views, fed.rows if views["count"][0] == ROWS else fed.tokens)
-        return Work(_weight_bytes(step, views, bucket, fed), macs)
+            return Work(step.weight_bytes * count / most)
+        return Work(_weight_bytes(step, views, count, most), _macs(segment, views, count))
 
     def plan(self, plan: Plan, fed: Fed) -> Work:
         """All steps of a plan together."""
         whole = Work()
         for segment in plan.segments:
-            for work in self.steps(segment, plan.bucket.tokens, fed):
+            for work in self.steps(segment, plan.bucket, fed):
                 whole.add(work)
         return whole
 
 
-def _weight_bytes(step: Step, views: Array, bucket: int, fed: Fed) -> float:
+def _weight_bytes(step: Step, views: Array, count: int, most: int) -> float:
     """Each weight once, whatever the number of tokens; of experts, as many as there can be asked for."""
     if step.op not in EXPERTS:
         return step.weight_bytes
     experts, asked = int(views["shape"][2][0]), int(views["shape"][-1][1])
-    return step.weight_bytes * min(experts, fed.tokens * asked) / min(experts, bucket * asked)
+    return step.weight_bytes * min(experts, count * asked) / min(experts, most * asked)
 
 
 def _macs(segment: Segment, views: Array, count: int) -> Counter[str]:

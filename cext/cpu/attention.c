@@ -1,37 +1,35 @@
 /* attention.c: causal attention of q (T, H, D) over paged caches (blocks, KV, block, D).
  *
- * A work item is one KV head and a tile of tokens that follow each other in one slot; its rows are the tile's tokens
- * times the query heads that share the KV head, so each key and value is loaded once for all of them. The cache is walked
- * twice, one block at a time, in order: for all scores of a row, then, when its softmax is known, for the values. A row's
- * sums are cut at fixed positions: results do not depend on tiles or threads. Each thread's scratch holds the tile's
- * queries, sums and scores over the whole context, and a block's keys or values as float32 where the cache is narrower.
+ * A tile is tokens that follow each other in one slot, for one KV head, with all query heads that share it; so a key or
+ * value is loaded once for all of them. The past is cut into chunks of fixed size, whose results (attention_tile.h) are
+ * merged in pairs, pairs of pairs and so on, by the chunks' numbers: the tree, and so every bit, depends on a token's
+ * position alone. A work item is a group of tokens, a KV head, and one of `splits` stretches of chunks, each a subtree;
+ * with more than one the results wait in the memory that all threads share, and who finishes a tile last merges them.
+ * A thread's scratch holds one tile and one merged result per level of the tree; it hardly grows with the context.
  */
-#include <math.h>
+#include "attention_tile.h"
 
-#include "cpu.h"
-#include "simd.h"
+enum { SPLITS = 16, ITEMS = 128 /* more splits than give so many items are not made */, COUNTERS = ROWS * ITEMS / 2 };
+enum { LEVELS = 24 };
 
-enum { TILE_ROWS = 32, GROUP = 4, MAX_SCORES = 1 << 20 /* floats of a thread's scratch, unless one token needs more */ };
-
-/* What does not change within one call. */
+/* How a call is cut into items. */
 typedef struct {
-    const cpu_call *c;
-    const cpu_view *q, *k, *v, *table;
-    int heads, kv_heads, group, block, d, dv;
-    int tile;               /* tokens per tile, at most */
-    int pitch;              /* floats from one row of scores to the next: every position of a slot, and a vector */
-    float scale;
-    int window;
-} setup;
+    int64_t groups; /* of tile tokens each */
+    int splits;
+} cut;
 
-/* One work item, and where its parts of the scratch are. */
+/* The chunks of a tile, and how they are dealt to splits: each takes those of `width` from a multiple of width on. */
+typedef struct {
+    int first, last, width, splits;
+} dealt;
+
+/* Results that wait for their neighbours in the tree, one a level, and the one that is being made. */
 typedef struct {
     const setup *s;
-    int64_t token;          /* the first of `tokens` */
-    int tokens, rows, kv_head, pos;
-    const int32_t *blocks;  /* the slot's row of the table */
-    float *queries, *sums, *scores, *wide;
-} item;
+    int rows;
+    part now, waiting[LEVELS];
+    uint32_t full;
+} tree;
 
 static setup setup_of(const cpu_call *c) {
     const arg_attention *a = c->arg;
@@ -41,20 +39,19 @@ static setup setup_of(const cpu_call *c) {
     s.block = k->shape[2];
     s.d = k->shape[3];
     s.dv = v->shape[3];
-    s.tile = s.group < TILE_ROWS ? TILE_ROWS / s.group : 1;
-    s.pitch = c->v[6].shape[1] * s.block + LANES;
-    while (s.tile > 1 && (int64_t)s.tile * s.group * s.pitch > MAX_SCORES)
-        s.tile--;
+    s.d_pitch = whole_vectors(s.d);
+    s.dv_pitch = whole_vectors(s.dv);
+    s.tile = s.group < ROWS ? ROWS / s.group : 1;
     s.scale = a->scale;
     s.window = a->window;
     return s;
 }
 
 static const char *check_cache(const cpu_view *k, const cpu_view *v, const cpu_view *q, const cpu_view *table) {
-    if (k->ndim != 4 || v->ndim != 4 || memcmp(k->shape, v->shape, 3 * sizeof(int32_t)) != 0 || k->format != v->format)
-        return "k and v must be caches (blocks, KV, block, D) of one format";
-    if (k->format != F32 && k->format != F16 && k->format != BF16)
-        return "the caches must be f32, f16 or bf16";
+    if (k->ndim != 4 || v->ndim != 4 || memcmp(k->shape, v->shape, 3 * sizeof(int32_t)) != 0)
+        return "k and v must be caches (blocks, KV, block, D)";
+    if (!kv_bytes(k->format, KV_BLOCK) || !kv_bytes(v->format, KV_BLOCK))
+        return "the caches must be f32, f16, bf16, q8_0 or q4_0";
     if ((int64_t)table->shape[1] * k->shape[2] > INT32_MAX / 2)
         return "the table holds more positions than can be counted";
     if (k->shape[3] != q->shape[2] || q->shape[1] % k->shape[1])
@@ -80,60 +77,52 @@ static const char *check(const cpu_call *c) {
     return check_cache(c->v + 2, v, q, c->v + 6);
 }
 
-static int tile_rows(const setup *s) {
-    return s->tile * s->group;
+static int64_t most_chunks(const setup *s) {
+    return ((int64_t)s->table->shape[1] * s->block + CHUNK - 1) / CHUNK;
 }
 
-static uint64_t scratch(const cpu_call *c) {
-    setup s = setup_of(c);
-    uint64_t rows = (uint64_t)tile_rows(&s);
-    uint64_t wide = s.k->format == F32 ? 0 : (uint64_t)s.block * (uint64_t)(s.d > s.dv ? s.d : s.dv);
-    return sizeof(float) * (rows * ((uint64_t)s.d + (uint64_t)s.dv + (uint64_t)s.pitch) + wide + LANES);
+static cut cut_of(const setup *s) {
+    cut x = {(s->q->shape[0] + s->tile - 1) / s->tile, 1};
+    while (x.splits < SPLITS && x.splits < most_chunks(s) && 2 * x.splits * x.groups * s->kv_heads <= ITEMS)
+        x.splits *= 2;
+    return x;
 }
 
 static cpu_split split(const cpu_call *c) {
     setup s = setup_of(c);
-    return (cpu_split){s.kv_heads, 1};
+    cut x = cut_of(&s);
+    return (cpu_split){x.groups * s.kv_heads * x.splits, 1};
 }
 
-static void widen(uint32_t format, const void *from, float *to, int n) {
-    const uint16_t *half = from;
-    int i = 0;
-    for (; i + LANES <= n; i += LANES)
-        vf_store(to + i, format == F16 ? vf_load_f16(half + i) : vf_load_bf16(half + i));
-    for (; i < n; i++)
-        to[i] = format == F16 ? f16_to_f32(half[i]) : bf16_to_f32(half[i]);
+static int tile_rows_most(const setup *s) {
+    return s->tile * s->group;
 }
 
-/* `n` rows of this block's keys or values as float32: in place, or in `to`. */
-static const float *rows_of(const cpu_view *cache, int32_t block, int kv_head, int first, int n, float *to) {
-    int size = cache->shape[2], d = cache->shape[3];
-    uint64_t place = ((uint64_t)kv_head * (uint64_t)size + (uint64_t)first) * (uint64_t)d;
-    const uint8_t *data = cpu_row(cache, block) + place * (cache->format == F32 ? 4 : 2);
-    if (cache->format == F32)
-        return (const float *)data;
-    widen(cache->format, data, to, n * d);
-    return to;
+static int levels(const setup *s) {
+    int n = 1;
+    while (n < LEVELS && (int64_t)1 << (n - 1) < most_chunks(s))
+        n++;
+    return n;
 }
 
-/* Products of `m` queries (1 to GROUP) with one key. */
-static inline __attribute__((always_inline)) void dot_key(const float *const *q, const float *key, int d, int m,
-                                                          float *out) {
-    vf sum[GROUP];
-    int i = 0;
-    for (int r = 0; r < m; r++)
-        sum[r] = vf_set(0);
-    for (; i + LANES <= d; i += LANES)
-        for (int r = 0; r < m; r++)
-            sum[r] = vf_fma(vf_load(q[r] + i), vf_load(key + i), sum[r]);
-    if (i < d)
-        for (int r = 0; r < m; r++)
-            sum[r] = vf_fma(vf_load_n(q[r] + i, d - i), vf_load_n(key + i, d - i), sum[r]);
-    for (int r = 0; r < m; r++)
-        out[r] = vf_sum(sum[r]);
+static uint64_t scratch(const cpu_call *c) {
+    setup s = setup_of(c);
+    uint64_t rows = (uint64_t)tile_rows_most(&s), wide = (uint64_t)(s.d_pitch > s.dv_pitch ? s.d_pitch : s.dv_pitch);
+    uint64_t n = rows * (uint64_t)s.d + (uint64_t)SPAN * ((uint64_t)s.d_pitch + wide) + rows * (SPAN + LANES);
+    return sizeof(float) * (n + (uint64_t)(levels(&s) + 1) * part_floats(&s, (int)rows));
 }
 
-static void load_queries(const item *w) {
+/* Counters, then for each split, KV head and token the state of its rows. Fewer tokens may get more splits: the size is
+ * the most that any number of tokens up to this one needs. */
+static uint64_t shared(const cpu_call *c) {
+    setup s = setup_of(c);
+    if (most_chunks(&s) < 2 || s.kv_heads * 2 > ITEMS)
+        return 0;
+    uint64_t items = ITEMS * (uint64_t)s.tile, own = SPLITS * (uint64_t)s.kv_heads * (uint64_t)s.q->shape[0];
+    return COUNTERS * sizeof(atomic_int) + sizeof(float) * (items < own ? items : own) * part_floats(&s, s.group);
+}
+
+static void load_queries(const tile *w) {
     const setup *s = w->s;
     for (int r = 0; r < w->rows; r++) {
         int head = w->kv_head * s->group + r % s->group;
@@ -142,179 +131,185 @@ static void load_queries(const item *w) {
     }
 }
 
-/* Scores of all rows at positions from..to-1; `keys` is the key of position `from`. */
-static void score_block(const item *w, const float *keys, int from, int to) {
-    const setup *s = w->s;
-    for (int r = 0; r < w->rows; r += GROUP) {
-        int m = w->rows - r < GROUP ? w->rows - r : GROUP;
-        const float *q[GROUP];
-        for (int i = 0; i < m; i++)
-            q[i] = w->queries + (int64_t)(r + i) * s->d;
-        for (int j = from; j < to; j++) {
-            const float *key = keys + (int64_t)(j - from) * s->d;
-            float out[GROUP];
-            if (m == GROUP)
-                dot_key(q, key, s->d, GROUP, out);
-            else
-                dot_key(q, key, s->d, m, out);
-            for (int i = 0; i < m; i++)
-                w->scores[(int64_t)(r + i) * s->pitch + j] = out[i] * s->scale;
+static inline int unseen(const part *p, int row) {
+    return p->most[row] == -INFINITY && p->total[row] == 0;
+}
+
+/* b = the state of each row after a and b. A row that saw nothing of one is what it is in the other. */
+static void merge(const setup *s, const part *a, const part *b, int rows) {
+    int pitch = s->dv_pitch;
+    for (int r = 0; r < rows; r++) {
+        float *x = b->sums + (int64_t)r * pitch, both[LANES] = {a->most[r], b->most[r]};
+        const float *y = a->sums + (int64_t)r * pitch;
+        float most = both[0] > both[1] ? both[0] : both[1];
+        if (unseen(a, r))
+            continue;
+        if (unseen(b, r))
+            both[0] = 0, both[1] = -INFINITY, most = a->most[r];
+        else {
+            both[0] -= most == -INFINITY ? 0 : most;
+            both[1] -= most == -INFINITY ? 0 : most;
         }
+        vf_store(both, vf_exp(vf_load(both)));
+        b->most[r] = most;
+        b->total[r] = a->total[r] * both[0] + b->total[r] * both[1];
+        for (int i = 0; i < pitch; i += LANES)
+            vf_store(x + i, vf_fma(vf_load(y + i), vf_set(both[0]), vf_load(x + i) * vf_set(both[1])));
     }
 }
 
-static void fill(float *x, float value, int from, int to) {
-    for (; from < to; from++)
-        x[from] = value;
-}
-
-/* Turns the scores of a row that sees positions a..b-1 into weights; the tile's other positions from..to-1 get 0. Vectors
- * lie at multiples of LANES in every row, so the sum does not depend on the tile. */
-static void weigh_row(const item *w, int row, int a, int b, int from, int to) {
-    const setup *s = w->s;
-    float *p = w->scores + (int64_t)row * s->pitch, most = -INFINITY;
-    int first = a / LANES * LANES, last = (b + LANES - 1) / LANES * LANES;
-    vf sum = vf_set(0), total;
-    for (int j = a; j < b; j++)
-        most = p[j] > most || p[j] != p[j] ? p[j] : most;
-    fill(p, -INFINITY, first, a);
-    fill(p, -INFINITY, b, last);
-    for (int j = first; j < last; j += LANES) {
-        vf e = vf_exp(vf_load(p + j) - vf_set(most));
-        vf_store(p + j, e);
-        sum = sum + e;
-    }
-    total = vf_set(vf_sum(sum));
-    for (int j = first; j < last; j += LANES)
-        vf_store(p + j, vf_load(p + j) / total);
-    fill(p, 0, from, a);
-    fill(p, 0, b, to);
-}
-
-/* Adds weights x values to the sums of `m` rows (1 to GROUP), LANES numbers (or n of them) from `at` on. */
-static inline __attribute__((always_inline)) void add_values(const item *w, const float *values, int row, int m, int at,
-                                                             int n, int from, int to) {
-    const setup *s = w->s;
-    vf sum[GROUP];
-    for (int r = 0; r < m; r++) {
-        const float *x = w->sums + (int64_t)(row + r) * s->dv + at;
-        sum[r] = n < LANES ? vf_load_n(x, n) : vf_load(x);
-    }
-    for (int j = from; j < to; j++) {
-        const float *x = values + (int64_t)(j - from) * s->dv + at;
-        vf value = n < LANES ? vf_load_n(x, n) : vf_load(x);
-        for (int r = 0; r < m; r++)
-            sum[r] = vf_fma(vf_set(w->scores[(int64_t)(row + r) * s->pitch + j]), value, sum[r]);
-    }
-    for (int r = 0; r < m; r++) {
-        float *x = w->sums + (int64_t)(row + r) * s->dv + at;
-        if (n < LANES)
-            vf_store_n(x, sum[r], n);
-        else
-            vf_store(x, sum[r]);
-    }
-}
-
-static void value_block(const item *w, const float *values, int from, int to) {
-    int dv = w->s->dv;
-    for (int r = 0; r < w->rows; r += GROUP) {
-        int m = w->rows - r < GROUP ? w->rows - r : GROUP;
-        for (int at = 0; at < dv; at += LANES) {
-            int n = dv - at < LANES ? dv - at : LANES;
-            if (m == GROUP)
-                add_values(w, values, r, GROUP, at, n, from, to);
-            else
-                add_values(w, values, r, m, at, n, from, to);
+/* The result of number `number` of its level, which `now` holds, takes its place; results come in order. */
+static void push(tree *t, int number) {
+    int level = 0;
+    for (; number & 1; number >>= 1, level++)
+        if (t->full >> level & 1) {
+            merge(t->s, t->waiting + level, &t->now, t->rows);
+            t->full &= ~(1u << level);
         }
+    part free = t->waiting[level];
+    t->waiting[level] = t->now;
+    t->now = free;
+    t->full |= 1u << level;
+}
+
+/* What has been pushed, as one result in `now`. */
+static void collect(tree *t) {
+    int any = 0;
+    for (int level = 0; level < LEVELS; level++) {
+        if (!(t->full >> level & 1))
+            continue;
+        if (any)
+            merge(t->s, t->waiting + level, &t->now, t->rows);
+        else {
+            part free = t->waiting[level];
+            t->waiting[level] = t->now;
+            t->now = free;
+        }
+        any = 1;
     }
+    t->full = 0;
 }
 
-/* The first position that the query at `pos` sees. */
-static int first_seen(const setup *s, int pos) {
-    return s->window > 0 && pos + 1 > s->window ? pos + 1 - s->window : 0;
+static tree tree_at(const setup *s, float *at, int rows) {
+    tree t = {.s = s, .rows = rows, .now = part_at(s, at, rows)};
+    for (int i = 0, n = levels(s); i < n; i++)
+        t.waiting[i] = part_at(s, at += part_floats(s, rows), rows);
+    return t;
 }
 
-/* Walks the cache blocks that hold positions from..to-1 of the slot, scoring keys or adding values; 0 for a bad table. */
-static int walk(const item *w, const cpu_view *cache, int from, int to,
-                void (*each)(const item *, const float *, int, int)) {
-    int block = w->s->block;
-    for (int start = from / block * block; start < to; start += block) {
-        int number = w->blocks[start / block], a = from > start ? from : start;
-        int b = to < start + block ? to : start + block;
-        if (number < 0 || number >= cache->shape[0])
-            return 0;
-        each(w, rows_of(cache, number, w->kv_head, a - start, b - a, w->wide), a, b);
-    }
-    return 1;
-}
-
-static int attend(const item *w) {
+/* 0 for rows whose table was bad: the run fails. */
+static void write_rows(const tile *w, const part *state, int good) {
     const setup *s = w->s;
-    int from = first_seen(s, w->pos), to = w->pos + w->tokens;
-    if (w->blocks == NULL || (to - 1) / s->block >= s->table->shape[1])
-        return 0;
-    load_queries(w);
-    if (!walk(w, s->k, from, to, score_block))
-        return 0;
-    for (int r = 0; r < w->rows; r++) {
-        int pos = w->pos + r / s->group;
-        weigh_row(w, r, first_seen(s, pos), pos + 1, from, to);
-    }
-    return walk(w, s->v, from, to, value_block);
-}
-
-static void run_item(const item *w) {
-    const setup *s = w->s;
-    int good;
-    memset(w->sums, 0, sizeof(float) * (size_t)w->rows * (size_t)s->dv);
-    good = attend(w);
-    if (!good)
-        cpu_fault(s->c);
     for (int r = 0; r < w->rows; r++) {
         int head = w->kv_head * s->group + r % s->group;
-        float *y = cpu_f32(s->c->v, w->token + r / s->group) + (int64_t)head * s->dv;
-        if (good)
-            memcpy(y, w->sums + (int64_t)r * s->dv, sizeof(float) * (size_t)s->dv);
-        else
-            memset(y, 0, sizeof(float) * (size_t)s->dv);
+        float *y = cpu_f32(s->c->v, w->token + r / s->group) + (int64_t)head * s->dv, inverse = 1 / state->total[r];
+        const float *x = state->sums + (int64_t)r * s->dv_pitch;
+        for (int i = 0; i < s->dv; i++)
+            y[i] = good ? x[i] * inverse : 0;
     }
 }
 
-/* How many tokens from t on form a tile: one slot, positions that follow each other. A bad one is a tile of its own. */
-static int tile_at(const setup *s, int64_t t) {
-    int32_t slot = cpu_i32(s->c->v + 4, t), pos = cpu_i32(s->c->v + 5, t);
-    int n = 1;
-    if (slot < 0 || slot >= s->table->shape[0] || pos < 0 || pos > INT32_MAX - s->tile)
-        return 1;
-    while (n < s->tile && t + n < s->q->shape[0] && cpu_i32(s->c->v + 4, t + n) == slot &&
-           cpu_i32(s->c->v + 5, t + n) == pos + n)
-        n++;
-    return n;
+static dealt deal(const tile *w, int splits) {
+    dealt x = {first_seen(w->s, w->pos) / CHUNK, (w->pos + w->tokens - 1) / CHUNK, 1, 0};
+    while ((x.splits = x.last / x.width - x.first / x.width + 1) > splits)
+        x.width *= 2;
+    return x;
 }
 
-static item item_at(const setup *s, int64_t t, int tokens, float *scratch) {
+/* A split's rows among those of all tokens: (splits, KV, T, group). */
+static part shared_part(const tile *w, int split) {
+    const setup *s = w->s;
+    int64_t unit = ((int64_t)split * s->kv_heads + w->kv_head) * s->q->shape[0] + w->token;
+    float *all = (float *)(s->c->shared + COUNTERS * sizeof(atomic_int));
+    return part_at(s, all + (uint64_t)unit * part_floats(s, s->group), w->rows);
+}
+
+static void copy_part(const setup *s, const part *from, const part *to, int rows) {
+    memcpy(to->most, from->most, sizeof(float) * part_floats(s, rows));
+}
+
+/* Leaves a split's result for the others; the last one of the tile merges them all, in the tree's order. */
+static void join(const tile *w, const dealt *x, int split, tree *t, int good) {
+    atomic_int *counter = (atomic_int *)w->s->c->shared + w->token * w->s->kv_heads + w->kv_head;
+    part mine = shared_part(w, split);
+    copy_part(w->s, &t->now, &mine, w->rows);
+    if (atomic_fetch_add_explicit(counter, 1, memory_order_acq_rel) + 1 < x->splits)
+        return;
+    atomic_store_explicit(counter, 0, memory_order_relaxed);
+    for (int i = 0; i < x->splits; i++) {
+        part one = shared_part(w, i);
+        copy_part(w->s, &one, &t->now, w->rows);
+        push(t, x->first / x->width + i);
+    }
+    collect(t);
+    write_rows(w, &t->now, good);
+}
+
+/* A tile's part in one split of the chunks. */
+static void run_tile(const tile *w, int split, int splits, float *results) {
+    dealt x = deal(w, splits);
+    tree t = tree_at(w->s, results, w->rows);
+    int good = w->blocks != NULL, first = (x.first / x.width + split) * x.width, last = first + x.width - 1;
+    if (split >= x.splits)
+        return;
+    first = first > x.first ? first : x.first;
+    last = last < x.last ? last : x.last;
+    load_queries(w);
+    for (int chunk = first; chunk <= last && good; chunk++) {
+        good = attend_chunk(w, chunk, &t.now);
+        push(&t, chunk);
+    }
+    collect(&t);
+    if (!good)
+        cpu_fault(w->s->c);
+    if (x.splits > 1)
+        join(w, &x, split, &t, good);
+    else
+        write_rows(w, &t.now, good);
+}
+
+static int follows(const setup *s, int64_t t) {
+    return cpu_i32(s->c->v + 4, t) == cpu_i32(s->c->v + 4, t - 1) &&
+           (int64_t)cpu_i32(s->c->v + 5, t) == (int64_t)cpu_i32(s->c->v + 5, t - 1) + 1;
+}
+
+/* The tile that begins at token t: up to `end`, one slot, positions that follow each other. */
+static tile tile_at(const setup *s, int64_t t, int64_t end, float *scratch) {
     int32_t slot = cpu_i32(s->c->v + 4, t), pos = cpu_i32(s->c->v + 5, t);
-    int64_t rows = tile_rows(s);
-    item w = {.s = s, .token = t, .tokens = tokens, .rows = tokens * s->group, .pos = pos};
-    if (slot >= 0 && slot < s->table->shape[0] && pos >= 0 && pos <= INT32_MAX - s->tile)
+    int64_t rows = tile_rows_most(s);
+    tile w = {.s = s, .token = t, .tokens = 1, .pos = pos};
+    while (t + w.tokens < end && follows(s, t + w.tokens))
+        w.tokens++;
+    w.rows = w.tokens * s->group;
+    if (slot >= 0 && slot < s->table->shape[0] && pos >= 0 && (pos + (int64_t)w.tokens - 1) / s->block < s->table->shape[1])
         w.blocks = (const int32_t *)cpu_row(s->table, slot);
     w.queries = scratch;
-    w.sums = w.queries + rows * s->d;
-    w.scores = w.sums + rows * s->dv;
-    w.wide = w.scores + rows * s->pitch;
+    w.keys = w.queries + rows * s->d;
+    w.values = w.keys + (int64_t)SPAN * s->d_pitch;
+    w.scores = w.values + (int64_t)SPAN * (s->d_pitch > s->dv_pitch ? s->d_pitch : s->dv_pitch);
+    w.lanes = w.scores + rows * SPAN;
     return w;
 }
 
-/* An item is a KV head. */
-static void run(const cpu_call *c, int64_t from, int64_t to, int thread) {
-    setup s = setup_of(c);
-    for (int64_t t = 0; t < s.q->shape[0];) {
-        int tokens = tile_at(&s, t);
-        item w = item_at(&s, t, tokens, (float *)cpu_scratch(c, thread));
-        for (w.kv_head = (int)from; w.kv_head < to; w.kv_head++)
-            run_item(&w);
-        t += tokens;
+static void run_item(const setup *s, cut x, int64_t item, float *scratch) {
+    int64_t group = item / x.splits / s->kv_heads, t = group * s->tile, end = t + s->tile;
+    end = end < s->q->shape[0] ? end : s->q->shape[0];
+    while (t < end) {
+        tile w = tile_at(s, t, end, scratch);
+        w.kv_head = (int)(item / x.splits % s->kv_heads);
+        if (w.blocks)
+            run_tile(&w, (int)(item % x.splits), x.splits, w.lanes + (int64_t)tile_rows_most(s) * LANES);
+        else
+            cpu_fault(s->c);
+        t += w.tokens;
     }
 }
 
-CPU_KERNEL(attention) = {check, scratch, split, run};
+static void run(const cpu_call *c, int64_t from, int64_t to, int thread) {
+    setup s = setup_of(c);
+    cut x = cut_of(&s);
+    for (; from < to; from++)
+        run_item(&s, x, from, (float *)cpu_scratch(c, thread));
+}
+
+CPU_KERNEL(attention) = {check, scratch, split, run, .shared = shared};

@@ -28,6 +28,7 @@ typedef struct {
     const void *arg;
     uint8_t *scratch;        /* of thread 0; the others' follow */
     uint64_t scratch_stride; /* bytes; the most that a step of the plan needs, a multiple of 64 */
+    uint8_t *shared;         /* one for all threads; zero after compile(), then as the last step that used it left it */
     atomic_int *fault;       /* 0, or 1 + the number of a step that met a bad index */
     int n_in, step;
     uint32_t flags;          /* of hal_options: HAL_FAST */
@@ -44,6 +45,7 @@ typedef struct {
     cpu_split (*split)(const cpu_call *);   /* how the shapes of this run are cut; NULL: one item */
     void (*run)(const cpu_call *, int64_t from, int64_t to, int thread); /* items from .. to - 1; their order is free */
     int takes_packed;                       /* its weights may be packed */
+    uint64_t (*shared)(const cpu_call *);   /* bytes of scratch that all threads share; NULL: none */
 } cpu_kernel;
 
 typedef struct {

@@ -46,7 +46,7 @@ struct hal_exec {
     exec_step *steps;
     cpu_view *views;             /* each step's output and inputs, one after the other */
     exec_dim *dims;
-    uint8_t *args, *scratch;
+    uint8_t *args, *scratch, *shared;
     cpu_split *splits;           /* per step: how this run's shapes are cut; one grain: a single thread */
     exec_phase *phases;          /* this run's */
     uint16_t *grains;            /* of each phase */

@@ -3,6 +3,11 @@
  * cpu_sets.inc is made by CMake: one CPU_SET(name) per set that the compiler could build.
  */
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #endif
@@ -29,11 +34,46 @@ static int runs_avx512(void) {
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vnni");
 }
+
+/* A bit of cpuid's leaf 7, for what compilers of today do not all know by name. */
+static int leaf_7(unsigned sub, int in_edx, int bit) {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (!__get_cpuid_count(7, sub, &a, &b, &c, &d))
+        return 0;
+    return (in_edx ? d : a) >> bit & 1;
+}
+
+static int runs_avxvnni(void) {
+    return runs_avx2() && leaf_7(1, 0, 4);
+}
+
+static int runs_avx512bf16(void) {
+    return runs_avx512() && leaf_7(1, 0, 5);
+}
+
+/* Linux lets a process use tiles once it has asked; before 5.16, or where the machine hides them, it refuses. */
+static int runs_amx(void) {
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+#if defined(__linux__)
+    return runs_avx512bf16() && leaf_7(0, 1, 24) && leaf_7(0, 1, 25) && leaf_7(0, 1, 22) &&
+           syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+#else
+    return 0;
+#endif
+}
 #elif defined(__aarch64__) && defined(__linux__)
+static int runs_dotprod(void) {
+    return getauxval(AT_HWCAP) >> 20 & 1; /* ASIMDDP */
+}
+
 static int runs_i8mm(void) {
     return (getauxval(AT_HWCAP) >> 20 & 1) && (getauxval(AT_HWCAP2) >> 13 & 1); /* ASIMDDP, I8MM */
 }
 #elif defined(__aarch64__)
+static int runs_dotprod(void) {
+    return 0;
+}
+
 static int runs_i8mm(void) {
     return 0; /* how to ask is known for Linux alone */
 }

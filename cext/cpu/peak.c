@@ -22,6 +22,35 @@ enum { SUMS = 12 }; /* as many chains as hide the latency of an instruction, and
 
 #define REPEAT _Pragma("GCC unroll 12") for (int i = 0; i < SUMS; i++)
 
+#if defined(__AMX_INT8__)
+/* Four tiles of sums, each 16 x 16, of two tiles of rows and two of columns. The
+ * operands stay zeros; the instruction takes its time whatever they hold. */
+#define TILES(multiply)                                                                                                 for (uint64_t r = 0; r < rounds; r++) {                                                                                 multiply(0, 4, 6);                                                                                                  multiply(1, 4, 7);                                                                                                  multiply(2, 5, 6);                                                                                                  multiply(3, 5, 7);                                                                                              }
+
+static uint64_t tile_rounds(uint64_t rounds, int is_int8) {
+    struct {
+        uint8_t palette, start, reserved[14];
+        uint16_t bytes[16];
+        uint8_t rows[16];
+    } shapes = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        shapes.bytes[i] = 64;
+        shapes.rows[i] = 16;
+    }
+    __asm__ volatile("" : : "r"(&shapes) : "memory"); /* gcc's intrinsic says that it reads 8 bytes: all are written */
+    _tile_loadconfig(&shapes);
+    if (is_int8)
+        TILES(_tile_dpbusd)
+    else
+        TILES(_tile_dpbf16ps)
+    _tile_release();
+    return rounds * 4 * 16 * 16 * (is_int8 ? 64 : 32);
+}
+
+static uint64_t int8_rounds(uint64_t rounds) {
+    return tile_rounds(rounds, 1);
+}
+#else
 static uint64_t int8_rounds(uint64_t rounds) {
     vi a = vi_set(0x01020304), b = a, sums[SUMS] = {{0}};
     for (uint64_t r = 0; r < rounds; r++)
@@ -32,6 +61,7 @@ static uint64_t int8_rounds(uint64_t rounds) {
     REPEAT HIDE(sums[i]);
     return rounds * SUMS * LANES * 4;
 }
+#endif
 
 static uint64_t f32_rounds(uint64_t rounds) {
     vf a = vf_set(0.5f), b = a, sums[SUMS];
@@ -45,7 +75,11 @@ static uint64_t f32_rounds(uint64_t rounds) {
     return rounds * SUMS * LANES;
 }
 
-#if defined(__AVX512BF16__)
+#if defined(__AMX_BF16__)
+static uint64_t bf16_rounds(uint64_t rounds) {
+    return tile_rounds(rounds, 0);
+}
+#elif defined(__AVX512BF16__)
 static uint64_t bf16_rounds(uint64_t rounds) {
     __m512 sums[SUMS];
     __m512i bits = _mm512_set1_epi32(0x3F003F00);

@@ -200,18 +200,23 @@ static int reserve(const hal_plan *plan, hal_exec *e, size_t n_views) {
 }
 
 static int reserve_scratch(hal_exec *e) {
-    uint64_t most = 0, threads = (uint64_t)pool_threads(e->device->pool);
+    uint64_t most = 0, shared = 0, threads = (uint64_t)pool_threads(e->device->pool);
     for (int i = 0; i < e->n_steps; i++) {
         const exec_step *s = e->steps + i;
         uint64_t size = s->kernel->scratch ? s->kernel->scratch(&s->call) : 0;
+        uint64_t common = s->kernel->shared ? s->kernel->shared(&s->call) : 0;
         most = size > most ? size : most;
+        shared = common > shared ? common : shared;
     }
     most = (most + LINE - 1) / LINE * LINE;
     if (most > SIZE_MAX / 2 / threads || !(e->scratch = aligned_alloc(LINE, most ? most * threads : LINE)))
         return cpu_fail(HAL_E_MEMORY, "no memory for %llu bytes of scratch", (unsigned long long)(most * threads));
+    if (!(e->shared = calloc(1, shared ? shared : 1)))
+        return cpu_fail(HAL_E_MEMORY, "no memory for %llu bytes of shared scratch", (unsigned long long)shared);
     for (int i = 0; i < e->n_steps; i++) {
         e->steps[i].call.scratch = e->scratch;
         e->steps[i].call.scratch_stride = most;
+        e->steps[i].call.shared = e->shared;
     }
     return 0;
 }
@@ -268,5 +273,6 @@ void cpu_release(hal_exec *e) {
     free(e->phases);
     free(e->grains);
     free(e->scratch);
+    free(e->shared);
     free(e);
 }

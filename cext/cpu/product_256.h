@@ -22,16 +22,19 @@ VI_INLINE vi signed_pair(vi x, int first) {
     return (vi_signed_byte(x, first) & 0xFFFF) | vi_signed_byte(x, first + 1) << 16;
 }
 
-/* Sum over 32 codes of scale * code * activation, with one or two scales. */
-VI_INLINE vi group_sum(const vi *q, const vi *scale, int scales, const int8_t *x, vi sum) {
+/* Sum over 32 codes of scale * code * activation, with one or two scales. `chains`: 2 where there is too little other
+ * work to wait for one chain of sums. */
+VI_INLINE vi group_sum(const vi *q, const vi *scale, int scales, const int8_t *x, vi sum, int chains) {
     vi a = vi_set(0), b = vi_set(0);
     UNROLL for (int j = 0; j < 4; j++)
         a = dot4(a, q[j], vi_set_at(x + 4 * j));
-    if (scales == 1)
+    if (scales == 1 && chains == 1)
         b = a;
     UNROLL for (int j = 4; j < 8; j++)
         b = dot4(b, q[j], vi_set_at(x + 4 * j));
-    return scales == 1 ? sum + b * scale[0] : sum + a * scale[0] + b * scale[1];
+    if (scales == 2)
+        return sum + a * scale[0] + b * scale[1];
+    return sum + (chains == 1 ? b : a + b) * scale[0];
 }
 
 VI_INLINE vi pair_sum(const vi *pairs, int n, const int16_t *sums) {
@@ -41,7 +44,7 @@ VI_INLINE vi pair_sum(const vi *pairs, int n, const int16_t *sums) {
     return sum;
 }
 
-#define PRODUCT_256(stem, groups, offset)                                                                           \
+#define COLUMNS_256(stem, groups, offset)                                                                           \
     VI_INLINE void stem##_block(const uint8_t *words, const uint8_t *lone, const uint8_t *x, uint64_t x_stride,     \
                                 vf *sum, int n) {                                                                   \
         scales_256 s;                                                                                               \
@@ -54,7 +57,7 @@ VI_INLINE vi pair_sum(const vi *pairs, int n, const int16_t *sums) {
             stem##_panel_codes(words, g, q);                                                                              \
             UNROLL for (int c = 0; c < n; c++)                                                                      \
                 isum[c] = group_sum(q, s.scale + (groups) / 8 * g, (groups) / 8,                                    \
-                                    (const int8_t *)(x + x_stride * (uint64_t)c) + 32 * g, isum[c]);                \
+                                    (const int8_t *)(x + x_stride * (uint64_t)c) + 32 * g, isum[c], n < 4 ? 2 : 1);  \
         }                                                                                                           \
         UNROLL for (int c = 0; c < n; c++) {                                                                        \
             const block_a8_256 *a = (const block_a8_256 *)(x + x_stride * (uint64_t)c);                             \
@@ -85,5 +88,14 @@ VI_INLINE vi pair_sum(const vi *pairs, int n, const int16_t *sums) {
         }                                                                                                           \
     }                                                                                                               \
     PRODUCT_COLUMNS(stem)
+
+#if defined(__AMX_INT8__)
+#include "amx_256.h"
+#define PRODUCT_256(stem, groups, offset) COLUMNS_256(stem, groups, offset) AMX_256(stem, groups, offset)
+#define ENTRY_256(stem) {TYPE_##stem, TYPE_a8_256, stem##_amx}
+#else
+#define PRODUCT_256(stem, groups, offset) COLUMNS_256(stem, groups, offset)
+#define ENTRY_256(stem) PRODUCT_ENTRY(stem, a8_256)
+#endif
 
 #endif

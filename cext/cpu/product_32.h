@@ -23,7 +23,7 @@ VI_INLINE vi block_sum(const vi *q, int offset, const block_a8_32 *a) {
     return sum;
 }
 
-#define PRODUCT_32(stem, offset)                                                                                    \
+#define COLUMNS_32(stem, offset)                                                                                    \
     VI_INLINE void stem##_block(const uint8_t *words, const uint8_t *lone, const uint8_t *x, uint64_t x_stride,     \
                                 vf *sum, int n) {                                                                   \
         vi q[8];                                                                                                    \
@@ -69,5 +69,14 @@ VI_INLINE void fifths_32(vi bits, vi *q) {
     UNROLL for (int j = 0; j < 8; j++)
         q[j] |= (vi_shift_right(bits, j) & 0x01010101) << 4;
 }
+
+#if defined(__AMX_INT8__)
+#include "amx_32.h"
+#define PRODUCT_32(stem, offset) COLUMNS_32(stem, offset) AMX_32(stem, offset)
+#define ENTRY_32(stem) {TYPE_##stem, TYPE_a8_32, stem##_amx}
+#else
+#define PRODUCT_32(stem, offset) COLUMNS_32(stem, offset)
+#define ENTRY_32(stem) PRODUCT_ENTRY(stem, a8_32)
+#endif
 
 #endif

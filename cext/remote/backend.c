@@ -189,6 +189,16 @@ static int write_buffer(hal_buffer *b, uint64_t offset, const void *from, uint64
     return passed(cpu_backend()->write(b->cpu, offset, from, size));
 }
 
+static uint64_t packed(hal_device *d, uint32_t format, int64_t stack, int64_t rows, int64_t columns) {
+    return cpu_backend()->packed(d->cpu, format, stack, rows, columns);
+}
+
+static int pack(hal_buffer *to, uint64_t offset, uint32_t format, int64_t stack, int64_t rows, int64_t columns,
+                const void *from) {
+    wait_idle(to->device);
+    return passed(cpu_backend()->pack(to->cpu, offset, format, stack, rows, columns, from));
+}
+
 static int read_buffer(hal_buffer *b, uint64_t offset, void *to, uint64_t size) {
     wait_idle(b->device);
     return passed(cpu_backend()->read(b->cpu, offset, to, size));
@@ -201,7 +211,10 @@ static int copy_buffer(hal_buffer *to, uint64_t to_offset, hal_buffer *from, uin
 }
 
 static int supports(hal_device *d, const hal_plan *plan, uint32_t step) {
-    return cpu_backend()->supports(d->cpu, plan, step);
+    if (cpu_backend()->supports(d->cpu, plan, step))
+        return 1;
+    fail(HAL_E_UNSUPPORTED, cpu_backend()->error());
+    return 0;
 }
 
 static void release(hal_exec *e) {
@@ -275,7 +288,7 @@ static const hal_backend backend = {
     .hash = HAL_ABI_HASH, .name = "remote", .score = one, .count = one, .open = open_device, .close = close_device,
     .info = info, .alloc = alloc_buffer, .free = free_buffer, .write = write_buffer, .read = read_buffer,
     .copy = copy_buffer, .supports = supports, .compile = compile, .run = run, .wait = wait_done, .release = release,
-    .error = last_error,
+    .error = last_error, .packed = packed, .pack = pack,
 };
 
 const hal_backend *remote_backend(void) {

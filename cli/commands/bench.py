@@ -7,7 +7,7 @@ llama-batched-bench's.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +22,89 @@ if TYPE_CHECKING:
     from satchel.runtime.model import Model
 
 Words = list[str]
+MEANING = """\
+GB/s: weights once a step and the cache in sight, at the measured speed; of limit: of reading as many bytes
+GMAC/s: 10^9 multiply-adds of weights or cache with activations a second; of peak: the least time that they
+take by the instructions measured above, over the time that they took"""
+MEANING_PROFILE = """\
+of roof: the least time for a row's bytes or multiply-adds, whichever is longer, over the time that it took
+us: of the first thread; a step that needs no other's result may end on others later"""
 MANY = "Several: a,b,c."
+
+
+@dataclass(frozen=True, slots=True)
+class TestOptions:
+    """What is timed."""
+
+    prompt: Annotated[str, option("-p", "--n-prompt", help=f"Tokens of the prompt test; 0: none. {MANY}")] = (
+        "512"
+    )
+    generate: Annotated[str, option("-n", "--n-gen", help=f"Tokens of the answer test; 0: none. {MANY}")] = (
+        "128"
+    )
+    both: Annotated[
+        Words | None, option("-pg", metavar="PP,TG", help="A test of both in a row; may be repeated.")
+    ] = None
+    depth: Annotated[str, option("-d", "--n-depth", help=f"Tokens in the cache before a test. {MANY}")] = "0"
+
+    def tests(self) -> list[Test]:
+        prompts, generated = numbers("-p", self.prompt, 0), numbers("-n", self.generate, 0)
+        found = list(chosen(prompts, generated, self.both or [], numbers("-d", self.depth, 0)))
+        if not found:
+            raise wrong("-p", "no test is left: -p, -n and -pg are 0")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class BatchedOptions:
+    """What is timed with several sequences at a time."""
+
+    npl: Annotated[str, option("-npl", help=f"Sequences at a time: prints batched-bench's table. {MANY}")] = (
+        ""
+    )
+    npp: Annotated[str, option("-npp", help=f"With -npl: prompt tokens of a sequence. {MANY}")] = ""
+    ntg: Annotated[str, option("-ntg", help=f"With -npl: generated tokens of a sequence. {MANY}")] = ""
+
+    def __post_init__(self) -> None:
+        if not self.npl and (self.npp or self.ntg):
+            raise wrong("-npp" if self.npp else "-ntg", "it goes with -npl")
+
+    def counts(self) -> tuple[list[int], list[int], list[int]]:
+        """Prompt tokens, generated tokens, sequences."""
+        prompts, generated = numbers("-npp", self.npp or "512", 1), numbers("-ntg", self.ntg or "128", 1)
+        return prompts, generated, numbers("-npl", self.npl, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How models are loaded: ModelOptions, but for what a run has several of."""
+
+    batch: Annotated[int, option("-b", "--batch-size", min=1, help="Most prompt tokens at once.")] = BATCH
+    micro: Annotated[int, option("-ub", "--ubatch-size", min=1, help="Most tokens a step.")] = MICRO_BATCH
+    cache_k: Annotated[str, option("-ctk", "--cache-type-k", help="f16 or f32.")] = "f16"
+    cache_v: Annotated[str, option("-ctv", "--cache-type-v", help="The same as -ctk.")] = "f16"
+    precision: Annotated[str, option("--precision", help="exact, or fast: products may round to 8 bits.")] = (
+        "exact"
+    )
+    repack: Annotated[
+        bool, option("--repack/--no-repack", " /-nr", help="Keep weights in the CPU's own order, or not.")
+    ] = True
+    gpu_layers: Annotated[
+        str, option("-ngl", "--n-gpu-layers", help="auto or 0: no GPU in this version.")
+    ] = "auto"
+    device: Annotated[str, option("-dev", "--device", help="Backend that runs the model.")] = "auto"
+
+    def model(self) -> ModelOptions:
+        return ModelOptions(
+            batch=self.batch,
+            micro_batch=self.micro,
+            cache_k=self.cache_k,
+            cache_v=self.cache_v,
+            precision=self.precision,
+            repack=self.repack,
+            gpu_layers=self.gpu_layers,
+            device=self.device,
+        )
 
 
 @with_options
@@ -31,31 +113,11 @@ def bench(
     model: Annotated[
         list[Path] | None, option("-m", "--model", metavar="FILE", help="GGUF file; may be repeated.")
     ] = None,
-    prompt: Annotated[
-        str, option("-p", "--n-prompt", help=f"Tokens of the prompt test; 0: none. {MANY}")
-    ] = "512",
-    generate: Annotated[
-        str, option("-n", "--n-gen", help=f"Tokens of the answer test; 0: none. {MANY}")
-    ] = "128",
-    both: Annotated[
-        Words | None, option("-pg", metavar="PP,TG", help="A test of both in a row; may be repeated.")
-    ] = None,
-    depth: Annotated[str, option("-d", "--n-depth", help=f"Tokens in the cache before a test. {MANY}")] = "0",
+    test: TestOptions,
     threads: Annotated[str, option("-t", "--threads", help=f"CPU threads; 0: all. {MANY}")] = "0",
     repeats: Annotated[int, option("-r", "--repetitions", min=1, help="How often a test runs.")] = 5,
-    batch: Annotated[int, option("-b", "--batch-size", min=1, help="Most prompt tokens at once.")] = BATCH,
-    micro: Annotated[int, option("-ub", "--ubatch-size", min=1, help="Most tokens a step.")] = MICRO_BATCH,
-    cache_k: Annotated[str, option("-ctk", "--cache-type-k", help="f16 or f32.")] = "f16",
-    cache_v: Annotated[str, option("-ctv", "--cache-type-v", help="The same as -ctk.")] = "f16",
-    gpu_layers: Annotated[
-        str, option("-ngl", "--n-gpu-layers", help="auto or 0: no GPU in this version.")
-    ] = "auto",
-    device: Annotated[str, option("-dev", "--device", help="Backend that runs the model.")] = "auto",
-    npl: Annotated[
-        str, option("-npl", help=f"Sequences at a time: prints batched-bench's table. {MANY}")
-    ] = "",
-    npp: Annotated[str, option("-npp", help=f"With -npl: prompt tokens of a sequence. {MANY}")] = "",
-    ntg: Annotated[str, option("-ntg", help=f"With -npl: generated tokens of a sequence. {MANY}")] = "",
+    load: LoadOptions,
+    batch: BatchedOptions,
     output: Annotated[str, option("-o", "--output", help="md, json, jsonl or csv.")] = "md",
     no_warmup: Annotated[bool, option("--no-warmup", help="Time the first run too.")] = False,
     profile: Annotated[bool, option("--profile", help="Where the time of each test goes, op by op.")] = False,
@@ -63,30 +125,20 @@ def bench(
     """Measure tokens per second, and the share of what the machine's memory and instructions allow."""
     if output not in OUTPUTS:
         raise wrong("-o", f"{output} is no output: there are {', '.join(OUTPUTS)}")
-    if not npl and (npp or ntg):
-        raise wrong("-npp" if npp else "-ntg", "it goes with -npl")
-    base = ModelOptions(
-        batch=batch, micro_batch=micro, cache_k=cache_k, cache_v=cache_v, gpu_layers=gpu_layers, device=device
-    )
+    base = load.model()
     runs = [
         replace(base, model=path, threads=count)
         for path in model or [default_model()]
         for count in numbers("-t", threads, 0)
     ]
-    if npl and profile:
+    if batch.npl and profile:
         raise wrong("--profile", "it goes with -p, -n and -pg, not with -npl")
-    if npl:
-        counts = (numbers("-npp", npp or "512", 1), numbers("-ntg", ntg or "128", 1), numbers("-npl", npl, 1))
-        batched(runs, counts, output)
-        return
-    depths = numbers("-d", depth, 0)
-    tests = list(chosen(numbers("-p", prompt, 0), numbers("-n", generate, 0), both or [], depths))
-    if not tests:
-        raise wrong("-p", "no test is left: -p, -n and -pg are 0")
-    if profile:
-        profiled(runs, tests, repeats, output)
+    if batch.npl:
+        batched(runs, batch.counts(), output)
+    elif profile:
+        profiled(runs, test.tests(), repeats, output)
     else:
-        single(runs, tests, repeats, output, not no_warmup)
+        single(runs, test.tests(), repeats, output, not no_warmup)
 
 
 def numbers(name: str, text: str, low: int) -> list[int]:
@@ -152,6 +204,7 @@ def single(runs: list[ModelOptions], tests: list[Test], repeats: int, output: st
                     note(f"satchel: {test.name}: a token needs {rate}, which is the limit here")
                 write.row({**about, **facts(found, limit, limits)})
     write.end()
+    explain(output, MEANING)
 
 
 def profiled(runs: list[ModelOptions], tests: list[Test], repeats: int, output: str) -> None:
@@ -174,6 +227,13 @@ def profiled(runs: list[ModelOptions], tests: list[Test], repeats: int, output: 
                         write.row({**about, **row})
     if write is not None:
         write.end()
+    explain(output, MEANING_PROFILE)
+
+
+def explain(output: str, meaning: str) -> None:
+    """What the columns mean, under a table that people read."""
+    for line in meaning.splitlines() if output == "md" else ():
+        note(f"satchel: {line}")
 
 
 def describe(model: Model) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Words come from the pre-tokenizer table; token bytes are GPT-2's byte alphabet, 
 from __future__ import annotations
 
 import re
+from itertools import starmap
 from operator import add
 from typing import TYPE_CHECKING
 
@@ -99,14 +100,16 @@ def _read_merges(meta: Meta, vocab: Vocab) -> list[tuple[str, str]]:
         seen: set[str] = set()
         line = next(line for line in lines if line in seen or seen.add(line))  # type: ignore[func-returns-value]
         raise meta.fail("merges", "every merge once", f"{line!r:.80} twice")
-    lefts = [line[:cut] for line, cut in zip(lines, cuts, strict=True)]
-    rights = [line[cut + 1 :] for line, cut in zip(lines, cuts, strict=True)]
+    # The vocabulary's own strings: the pairs of 300,000 merges would take as much memory again as it does.
+    number, text = vocab.index.get, vocab.tokens.__getitem__
+    lefts = [number(line[:cut]) for line, cut in zip(lines, cuts, strict=True)]
+    rights = [number(line[cut + 1 :]) for line, cut in zip(lines, cuts, strict=True)]
+    both = ((a, b) for a, b in zip(lefts, rights, strict=True) if a is not None and b is not None)
     # The library panics at some merges of what is no token, so it must never see one.
-    known = vocab.index.__contains__
-    if all(map(known, lefts)) and all(map(known, rights)) and all(map(known, map(add, lefts, rights))):
-        return list(zip(lefts, rights, strict=True))
-    pairs = [(a, b) for a, b in zip(lefts, rights, strict=True) if known(a) and known(b) and known(a + b)]
-    meta.warn("merges", f"{len(lines) - len(pairs):,} of {len(lines):,} name no token and are skipped")
+    pairs = [(text(a), text(b)) for a, b in both]
+    if len(pairs) < len(lines) or not all(map(vocab.index.__contains__, starmap(add, pairs))):
+        pairs = [(a, b) for a, b in pairs if a + b in vocab.index]
+        meta.warn("merges", f"{len(lines) - len(pairs):,} of {len(lines):,} name no token and are skipped")
     return pairs
 
 

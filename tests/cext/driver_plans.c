@@ -159,7 +159,7 @@ static void make_layer(const target *t, layer *l) {
     uint64_t x, act, qkv, q, k, mixed, logits;
     memset(l, 0, sizeof *l);
     begin_plan(&l->b, BLOCK_BYTES);
-    x = room(l, 4 * T * D), act = room(l, 292 * T), qkv = room(l, 4 * T * (H + 2 * KV) * HD);
+    x = room(l, 4 * T * D), act = room(l, format_bytes(A8_256, T * D)), qkv = room(l, 4 * T * (H + 2 * KV) * HD);
     q = room(l, 4 * T * D), k = room(l, 4 * T * KV * HD), mixed = room(l, 4 * T * D), logits = room(l, 4 * R * VOCAB);
     add_buffer(&l->b, HAL_WEIGHT, format_bytes(Q6_K, VOCAB * D));
     add_buffer(&l->b, HAL_WEIGHT, 4 * D);

@@ -194,7 +194,7 @@ static const limit_case limit_cases[] = {
 };
 
 void test_limits(void) {
-    char root[] = "/tmp/satchel-limits-XXXXXX", mounts[64], groups[64], command[96];
+    char root[] = P_tmpdir "/satchel-limits-XXXXXX", mounts[64], groups[96], command[96];
     if (!CHECK(mkdtemp(root) != NULL, "limits: a folder to test in"))
         return;
     for (size_t i = 0; i < sizeof limit_cases / sizeof *limit_cases; i++) {

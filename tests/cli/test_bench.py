@@ -20,17 +20,18 @@ import tiny_file
 from satchel.cli.commands.bench import numbers
 from satchel.cli.main import UsageError, main
 from satchel.quant.errors import RequestError
-from satchel.runtime import bandwidth
+from satchel.runtime import bandwidth, limits
 from satchel.runtime.arch import Cache
 from satchel.runtime.bandwidth import read_bandwidth
-from satchel.runtime.bench import Batched, Runner, Test, Traffic, feed
+from satchel.runtime.bench import Batched, Runner, Test, feed, steps_of, work_of
 from satchel.runtime.device import find_backend, libraries
 from satchel.runtime.engine import Feed
 
 Test.__test__ = False  # type: ignore[attr-defined]  # pytest takes it for a class of tests
 KEYS = {
     "model", "type", "backend", "threads", "test", "tokens_per_second", "samples", "bytes_per_token",
-    "gb_per_second", "share_of_limit", "outside_c",
+    "gb_per_second", "share_of_limit", "outside_c", "memory_gb_per_second", "macs_per_token",
+    "gmac_per_second", "share_of_peak", "int8_gmac_per_second", "bf16_gmac_per_second", "f32_gmac_per_second",
 }  # fmt: skip
 HAVE = {f.name for f in libraries() if not f.reason}
 needs_cpu = pytest.mark.skipif("cpu" not in HAVE, reason="no CPU backend is installed")
@@ -70,10 +71,13 @@ def test_prompts_share_full_steps(batch: int, lengths: tuple[int, ...]) -> None:
 
 
 def test_a_run_feeds_what_its_name_says() -> None:
-    engine = Counter(8)
+    engine, test = Counter(8), Test(10, 3, 4)
     runner = Runner(engine, 10)  # type: ignore[arg-type]
-    runner.once(Test(10, 3, 4))
+    runner.once(test)
     assert [step[0][1] for step in engine.steps] == [4, 8, 2, 1, 1, 1]
+    expected = [(f.tokens, bool(f.rows)) for f in steps_of(test, 8)]
+    assert [(n, sampled) for ((_, n, sampled),) in engine.steps[1:]] == expected
+    assert [f.start for f in steps_of(test, 8)] == [4, 12, 14, 15, 16]
 
 
 @pytest.mark.parametrize(
@@ -115,12 +119,11 @@ def test_bytes_of_a_token(arch: str) -> None:
     cache = Cache(context=tiny.CONTEXT)
     engine = tiny.engine(arch, weights, cache, find_backend("cpu").open(threads=1))
     try:
-        traffic = Traffic(engine)
         row = tiny.WIDTH // 32 * 34
         all_weights = sum(a.nbytes for n, a in weights.tensors.items() if n != "token_embd.weight") + row
         position = tiny.LAYERS * 2 * tiny.KV_HEADS * tiny.HEAD_DIM * 2
-        assert traffic.per_token(Test(0, 1)) == all_weights + position
-        assert traffic.per_token(Test(0, 5, 10)) == all_weights + 13 * position
+        assert work_of(engine, Test(0, 1)).bytes == all_weights + position
+        assert work_of(engine, Test(0, 5, 10)).bytes == 5 * (all_weights + 13 * position)
         with pytest.raises(RequestError, match="context holds 96"):
             Runner(engine, 10).run(Test(0, 1, 96), 1)
     finally:
@@ -130,7 +133,7 @@ def test_bytes_of_a_token(arch: str) -> None:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bandwidth, "SECONDS", 0.01)
-    monkeypatch.setattr(bandwidth, "BEYOND_CACHE", 1 << 20)
+    monkeypatch.setattr(limits, "BEYOND_CACHE", 1 << 20)
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +164,15 @@ def test_json(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert (r["share_of_limit"] is not None) == decodes
         if decodes:
             assert r["share_of_limit"] == pytest.approx(r["gb_per_second"] / r["limit_gb_per_second"])
+        assert r["gmac_per_second"] == pytest.approx(
+            r["macs_per_token"] * r["tokens_per_second"] / 1e9, rel=1e-3
+        )
+        assert (r["share_of_peak"] is not None) == (r["test"] == "pp20")
+        if r["test"] == "pp20":
+            assert r["share_of_peak"] == pytest.approx(r["gmac_per_second"] / r["peak_gmac_per_second"])
+            assert (
+                r["peak_gmac_per_second"] <= max(r["int8_gmac_per_second"], r["f32_gmac_per_second"]) * 1.001
+            )
 
 
 @needs_cpu
@@ -204,6 +216,7 @@ def test_batched(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ["-t", "-2"],
         ["-npp", "5"],
         ["-npl", "0"],
+        ["-npl", "2", "--profile"],
         ["-ngl", "99"],
         ["-ctk", "q8_0"],
     ],

@@ -18,8 +18,10 @@ from satchel.formats.gguf import open_gguf
 from satchel.runtime.device import find_backend, libraries
 from satchel.runtime.dryrun import dry_run, scratch
 from satchel.runtime.engine import Feed
+from satchel.runtime.graph import Type
 from satchel.runtime.model import Model
 from satchel.runtime.ops import OPS
+from satchel.runtime.packing import packed_by
 
 HAVE = {f.name for f in libraries() if not f.reason}
 pytestmark = pytest.mark.skipif("cpu" not in HAVE, reason="no CPU backend is installed")
@@ -40,8 +42,12 @@ def facts(capsys: pytest.CaptureFixture[str], *args: object) -> dict[str, Any]:
 def test_sizes(model: Path, context: int, slots: int, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = facts(capsys, model, "-c", context, "-np", slots, "-ctk", kind, "-ctv", kind)
     (device,) = found["devices"]
-    with open_gguf(model) as gguf:
-        assert device["weights_bytes"] == sum(t.nbytes for t in gguf.tensors.values())
+    with open_gguf(model) as gguf, find_backend("cpu").open() as opened:
+        types = {n: Type(t.shape, t.format) for n, t in gguf.tensors.items() if len(t.shape) == 2}
+        packed = packed_by(opened, types)
+        stay = sum(t.nbytes for n, t in gguf.tensors.items() if n not in packed)
+    assert device["packed_bytes"] == sum(p.size for p in packed.values()) > 0
+    assert device["weights_bytes"] == device["packed_bytes"] + stay
     width = {"f16": 2, "f32": 4}[kind]
     blocks = -(-(context or tiny.CONTEXT) // 32) * slots
     assert device["kv_bytes"] == blocks * 32 * tiny.LAYERS * 2 * tiny.KV_HEADS * tiny.HEAD_DIM * width
@@ -65,6 +71,15 @@ def test_the_plan_is_the_engine_s(model: Path, backend: str) -> None:
         assert [s.view_table.tobytes() for s in made.segments] == [
             s.view_table.tobytes() for s in planned.segments
         ]
+
+
+def test_without_repacking_weights_stay_in_the_file(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (device,) = facts(capsys, model, "--no-repack")["devices"]
+    with open_gguf(model) as gguf:
+        assert device["weights_bytes"] == sum(t.nbytes for t in gguf.tensors.values())
+    assert device["packed_bytes"] == 0
+    assert main(["plan", str(model)]) == main(["plan", str(model), "--no-repack"]) == 0
+    assert capsys.readouterr().out.count("in its own order") == 1
 
 
 def test_no_weight_is_read(

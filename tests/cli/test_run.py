@@ -130,6 +130,24 @@ def test_defaults_are_those_of_llama_cpp(run: Run, fake: FakeModel) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("args", "loaded"),
+    [
+        ([], {"threads": 0, "threads_batch": 0, "repack": True, "precision": "exact"}),
+        (["-t", "2", "-tb", "5"], {"threads": 2, "threads_batch": 5}),
+        (["--threads-batch", "-1"], {"threads": 0, "threads_batch": 0}),
+        (["--no-repack", "--precision", "fast"], {"repack": False, "precision": "fast"}),
+        (["-nr"], {"repack": False}),
+        (["--no_repack", "--repack"], {"repack": True}),
+    ],
+)
+def test_how_weights_are_kept_and_threads_shared(
+    run: Run, fake: FakeModel, args: list[str], loaded: dict[str, object]
+) -> None:
+    assert run(*args, "hi")[0] == 0
+    assert {k: fake.loaded[k] for k in loaded} == loaded
+
+
 def test_environment_and_who_wins(run: Run, fake: FakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "100")
     monkeypatch.setenv("SATCHEL_CTX_SIZE", "200")
@@ -153,6 +171,8 @@ def test_environment_and_who_wins(run: Run, fake: FakeModel, monkeypatch: pytest
         (["-ctk", "f32", "hi"], "wants one type"),
         (["-c", "-1", "hi"], "-c"),
         (["-t", "-2", "hi"], "-2 threads"),
+        (["-tb", "-2", "hi"], "-tb: -2 threads"),
+        (["--precision", "half", "hi"], "half is none: there is exact and fast"),
         (["-n", "-3", "hi"], "-n"),
         (["--temp", "-1", "hi"], "temperature is -1.0: it must lie between 0 and 100"),
         (["--temp", "nan", "hi"], "temperature is nan"),

@@ -17,7 +17,7 @@ from satchel.runtime.graph import Array
 from satchel.runtime.ops import OPS
 from satchel.runtime.plan import Buffer, Segment
 
-SETS = ("scalar", "avx2", "avx512", "neon", "i8mm")
+SETS = ("scalar", "avx2", "avxvnni", "avx512", "avx512bf16", "amx", "neon", "dotprod", "i8mm")
 WEIGHTS = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k")
 ACTIVATIONS = ("a8_32", "a8_256", "bf16x2", "f16", "bf16")
 CONST, STATE, STEP, OUT = 1, 2, 4, 5

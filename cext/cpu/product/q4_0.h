@@ -4,4 +4,4 @@ VI_INLINE void q4_0_panel_codes(const uint8_t *words, vi *q) {
 }
 
 PRODUCT_32(q4_0, 8)
-#define PRODUCT_q4_0 PRODUCT_ENTRY(q4_0, a8_32)
+#define PRODUCT_q4_0 ENTRY_32(q4_0)

@@ -4,4 +4,4 @@ VI_INLINE void q4_1_panel_codes(const uint8_t *words, vi *q) {
 }
 
 PRODUCT_32(q4_1, MINIMUMS)
-#define PRODUCT_q4_1 PRODUCT_ENTRY(q4_1, a8_32)
+#define PRODUCT_q4_1 ENTRY_32(q4_1)

@@ -23,4 +23,4 @@ VI_INLINE void q4_k_panel_codes(const uint8_t *words, int g, vi *q) {
 }
 
 PRODUCT_256(q4_k, 8, 0)
-#define PRODUCT_q4_k PRODUCT_ENTRY(q4_k, a8_256)
+#define PRODUCT_q4_k ENTRY_256(q4_k)

@@ -5,4 +5,4 @@ VI_INLINE void q5_0_panel_codes(const uint8_t *words, vi *q) {
 }
 
 PRODUCT_32(q5_0, 16)
-#define PRODUCT_q5_0 PRODUCT_ENTRY(q5_0, a8_32)
+#define PRODUCT_q5_0 ENTRY_32(q5_0)

@@ -5,4 +5,4 @@ VI_INLINE void q5_1_panel_codes(const uint8_t *words, vi *q) {
 }
 
 PRODUCT_32(q5_1, MINIMUMS)
-#define PRODUCT_q5_1 PRODUCT_ENTRY(q5_1, a8_32)
+#define PRODUCT_q5_1 ENTRY_32(q5_1)

@@ -12,4 +12,4 @@ VI_INLINE void q5_k_panel_codes(const uint8_t *words, int g, vi *q) {
 }
 
 PRODUCT_256(q5_k, 8, 0)
-#define PRODUCT_q5_k PRODUCT_ENTRY(q5_k, a8_256)
+#define PRODUCT_q5_k ENTRY_256(q5_k)

@@ -17,4 +17,4 @@ VI_INLINE void q6_k_panel_codes(const uint8_t *words, int g, vi *q) {
 }
 
 PRODUCT_256(q6_k, 16, 32)
-#define PRODUCT_q6_k PRODUCT_ENTRY(q6_k, a8_256)
+#define PRODUCT_q6_k ENTRY_256(q6_k)

@@ -5,4 +5,4 @@ VI_INLINE void q8_0_panel_codes(const uint8_t *words, vi *q) {
 }
 
 PRODUCT_32(q8_0, SIGNED_CODES)
-#define PRODUCT_q8_0 PRODUCT_ENTRY(q8_0, a8_32)
+#define PRODUCT_q8_0 ENTRY_32(q8_0)

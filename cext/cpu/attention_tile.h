@@ -1,0 +1,239 @@
+/* attention_tile.h: one tile of query rows against one chunk of a slot's positions, by online softmax.
+ *
+ * A chunk is CHUNK positions from a multiple of CHUNK on, walked in spans of SPAN. Per row of the tile the state is its
+ * largest score so far, the weights' sum and the weighted sum of values, both relative to that largest score (Milakov &
+ * Gimelshein, arXiv 1805.02867; Dao et al., arXiv 2205.14135). Spans and chunks lie at fixed positions and a row meets
+ * only what it sees, so its numbers hang on its own position alone, never on the tile. Everything lies in the thread's
+ * scratch: queries, a span's keys by columns, its values by rows, scores, and the state.
+ */
+#ifndef SATCHEL_CPU_ATTENTION_TILE_H
+#define SATCHEL_CPU_ATTENTION_TILE_H
+
+#include <math.h>
+
+#include "cpu.h"
+#include "kv_rows.h"
+#include "tile_mul.h"
+
+enum { ROWS = 96 /* of a tile, unless one token has more */, SPAN = 64, CHUNK = 512 };
+
+/* What does not change within one call. */
+typedef struct {
+    const cpu_call *c;
+    const cpu_view *q, *k, *v, *table;
+    int heads, kv_heads, group, block, d, dv;
+    int d_pitch, dv_pitch;  /* d and dv in whole vectors */
+    int tile;               /* tokens of a tile, at most */
+    float scale;
+    int window;
+} setup;
+
+/* State of a tile's rows after some chunks: largest scores, sums of weights, then sums of values (rows, dv_pitch). */
+typedef struct {
+    float *most, *total, *sums;
+} part;
+
+/* One tile for one KV head; its rows are its tokens times the query heads that share the KV head. */
+typedef struct {
+    const setup *s;
+    int64_t token;          /* the first of `tokens` */
+    int tokens, rows, kv_head, pos;
+    const int32_t *blocks;  /* the slot's row of the table */
+    float *queries, *keys, *values, *scores, *lanes;
+} tile;
+
+static inline int whole_vectors(int n) {
+    return (n + LANES - 1) / LANES * LANES;
+}
+
+/* The first position that the query at `pos` sees. */
+static inline int first_seen(const setup *s, int pos) {
+    return s->window > 0 && pos + 1 > s->window ? pos + 1 - s->window : 0;
+}
+
+static inline int row_pos(const tile *w, int row) {
+    return w->pos + row / w->s->group;
+}
+
+/* What a row sees of the span from `start` on: *a to *b - 1 within it; none where *a >= *b. */
+static inline void row_range(const tile *w, int row, int start, int *a, int *b) {
+    int pos = row_pos(w, row), first = first_seen(w->s, pos);
+    *a = first > start ? first - start : 0;
+    *b = pos + 1 - start < SPAN ? pos + 1 - start : SPAN;
+}
+
+static inline part part_at(const setup *s, float *at, int rows) {
+    (void)s;
+    return (part){at, at + rows, at + 2 * (int64_t)rows};
+}
+
+static inline uint64_t part_floats(const setup *s, int rows) {
+    return (uint64_t)rows * (uint64_t)(s->dv_pitch + 2);
+}
+
+static inline const uint8_t *cache_at(const tile *w, const cpu_view *cache, int32_t number, int pos) {
+    int size = cache->shape[2], d = cache->shape[3];
+    int64_t place = (int64_t)w->kv_head * size + pos % size;
+    return cpu_row(cache, number) + (uint64_t)place * kv_bytes(cache->format, d);
+}
+
+/* Asks for the rows of a span before they are needed: they come from memory in pieces too short for the hardware. */
+static void fetch_rows(const tile *w, const cpu_view *cache, int from, int to) {
+    uint64_t row = kv_bytes(cache->format, cache->shape[3]);
+    for (int pos = from, end; pos < to; pos = end) {
+        int32_t number = w->blocks[pos / w->s->block];
+        end = (pos / w->s->block + 1) * w->s->block;
+        if (number < 0 || number >= cache->shape[0])
+            return;
+        const uint8_t *p = cache_at(w, cache, number, pos);
+        for (uint64_t i = 0, n = row * (uint64_t)((end < to ? end : to) - pos); i < n; i += 64)
+            __builtin_prefetch(p + i, 0, 2);
+    }
+}
+
+/* Rows of the positions from..to-1 as float32, position `start` at `out`; 0 for a bad table. */
+static int load_rows(const tile *w, const cpu_view *cache, int start, int from, int to, float *out, int pitch) {
+    int d = cache->shape[3];
+    uint64_t row = kv_bytes(cache->format, d);
+    for (int pos = from, end; pos < to; pos = end) {
+        int32_t number = w->blocks[pos / w->s->block];
+        end = (pos / w->s->block + 1) * w->s->block;
+        end = end < to ? end : to;
+        if (number < 0 || number >= cache->shape[0])
+            return 0;
+        const uint8_t *p = cache_at(w, cache, number, pos);
+        float *x = out + (int64_t)(pos - start) * pitch;
+        if (d == pitch)
+            kv_load(cache->format, p, x, (end - pos) * d);
+        else
+            for (int i = pos; i < end; i++, p += row, x += pitch)
+                kv_load(cache->format, p, x, d);
+    }
+    return 1;
+}
+
+/* Scores, not yet scaled, of all rows at positions from..to-1, in the columns of the span's whole vectors. The values'
+ * place holds the keys by rows meanwhile. */
+static int score_span(const tile *w, int start, int from, int to) {
+    const setup *s = w->s;
+    int a = (from - start) / LANES * LANES, b = whole_vectors(to - start);
+    tile_product p = {w->queries, w->keys + a, w->scores + a, s->d, SPAN, SPAN, s->d, 0};
+    if (!load_rows(w, s->k, start, from, to, w->values, s->d_pitch))
+        return 0;
+    for (int i = a; i < b; i += LANES)
+        tile_transpose(w->values + (int64_t)i * s->d_pitch, s->d_pitch, w->keys + i, SPAN, s->d_pitch);
+    tile_multiply(&p, w->rows, (b - a) / LANES);
+    return 1;
+}
+
+static inline void fill(float *x, float value, int from, int to) {
+    for (; from < to; from++)
+        x[from] = value;
+}
+
+/* Turns a row's scores at a..b-1 of the span into weights under its largest score so far. Where that one grows, what was
+ * summed before shrinks: *shrink is the factor. Vectors lie at multiples of LANES, so sums do not depend on the tile. */
+static float weigh_row(const tile *w, const part *state, int row, int a, int b) {
+    float *p = w->scores + (int64_t)row * SPAN, *lanes = w->lanes + (int64_t)row * LANES;
+    float before = state->most[row], most, base, shrink;
+    int first = a / LANES * LANES, last = whole_vectors(b);
+    vf scale = vf_set(w->s->scale), high = vf_set(-INFINITY), sum = vf_set(0);
+    for (int j = first; j < last; j += LANES)
+        vf_store(p + j, vf_load(p + j) * scale);
+    fill(p, -INFINITY, first, a);
+    fill(p, -INFINITY, b, last);
+    for (int j = first; j < last; j += LANES)
+        high = vf_max(high, vf_load(p + j));
+    most = vf_most(high);
+    most = most > before || most != most ? most : before;
+    base = most == -INFINITY ? 0 : most;
+    for (int j = first; j < last; j += LANES) {
+        vf e = vf_exp(vf_load(p + j) - vf_set(base));
+        vf_store(p + j, e);
+        sum = sum + e;
+    }
+    shrink = 1;
+    if (most != before) {
+        float x[LANES];
+        vf_store(x, vf_exp(vf_set(before - base)));
+        shrink = x[0];
+    }
+    vf_store(lanes, vf_fma(vf_load(lanes), vf_set(shrink), sum));
+    state->most[row] = most;
+    return shrink;
+}
+
+static void weigh_span(const tile *w, const part *state, int start) {
+    int pitch = w->s->dv_pitch;
+    for (int r = 0, a, b; r < w->rows; r++) {
+        float *x = state->sums + (int64_t)r * pitch, shrink;
+        row_range(w, r, start, &a, &b);
+        if (a >= b || (shrink = weigh_row(w, state, r, a, b)) == 1)
+            continue;
+        for (int i = 0; i < pitch; i += LANES)
+            vf_store(x + i, vf_load(x + i) * vf_set(shrink));
+    }
+}
+
+/* Adds weights times values at a..b-1 of the span to `m` rows (1 to TILE_M). */
+static void add_values(const tile *w, const part *state, int row, int m, int a, int b) {
+    int pitch = w->s->dv_pitch;
+    tile_product p = {w->scores + a, w->values + (int64_t)a * pitch, state->sums, SPAN, pitch, pitch, b - a, 1};
+    if (a < b)
+        tile_rows(&p, row, m, pitch / LANES);
+}
+
+/* Rows that see different positions share those that all of them see; what the others see is never multiplied by a
+ * weight of 0, for it may be no number. */
+static void value_span(const tile *w, const part *state, int start) {
+    for (int r = 0, m; r < w->rows; r += m) {
+        int low = 0, high = SPAN, a, b;
+        m = tile_step(w->rows - r);
+        for (int i = r; i < r + m; i++) {
+            row_range(w, i, start, &a, &b);
+            low = a > low ? a : low;
+            high = b < high ? b : high;
+        }
+        if (low >= high)
+            low = high = SPAN;
+        for (int i = r; i < r + m; i++) {
+            row_range(w, i, start, &a, &b);
+            add_values(w, state, i, 1, a, b < low ? b : low);
+        }
+        add_values(w, state, r, m, low, high);
+        for (int i = r; i < r + m; i++) {
+            row_range(w, i, start, &a, &b);
+            add_values(w, state, i, 1, a > high ? a : high, b);
+        }
+    }
+}
+
+static void start_chunk(const tile *w, const part *state) {
+    fill(state->most, -INFINITY, 0, w->rows);
+    memset(w->lanes, 0, sizeof(float) * (size_t)w->rows * LANES);
+    memset(state->sums, 0, sizeof(float) * (size_t)w->rows * (size_t)w->s->dv_pitch);
+}
+
+/* The tile's state after chunk number `chunk` alone; 0 for a bad table. */
+static int attend_chunk(const tile *w, int chunk, const part *state) {
+    const setup *s = w->s;
+    int seen = first_seen(s, w->pos), end = w->pos + w->tokens;
+    int from = seen > chunk * CHUNK ? seen : chunk * CHUNK, to = end - chunk * CHUNK < CHUNK ? end : (chunk + 1) * CHUNK;
+    start_chunk(w, state);
+    for (int start = from / SPAN * SPAN; start < to; start += SPAN) {
+        int a = from > start ? from : start, b = to - start < SPAN ? to : start + SPAN;
+        fetch_rows(w, s->v, a, b);
+        if (!score_span(w, start, a, b))
+            return 0;
+        fetch_rows(w, s->k, b, b + SPAN < to ? b + SPAN : to);
+        if (!load_rows(w, s->v, start, a, b, w->values, s->dv_pitch))
+            return 0;
+        weigh_span(w, state, start);
+        value_span(w, state, start);
+    }
+    for (int r = 0; r < w->rows; r++)
+        state->total[r] = vf_sum(vf_load(w->lanes + (int64_t)r * LANES));
+    return 1;
+}
+
+#endif

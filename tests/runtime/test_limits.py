@@ -1,0 +1,91 @@
+"""Measured limits: above zero where a device can measure, honest where it cannot, and what follows."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from satchel.quant.errors import RequestError
+from satchel.runtime import bandwidth, limits
+from satchel.runtime.device import MEASURE, find_backend, libraries
+from satchel.runtime.limits import Limits
+from satchel.runtime.work import Work
+
+HAVE = {f.name for f in libraries() if not f.reason}
+SETS = ("scalar", "avx2", "avxvnni", "avx512", "avx512bf16", "amx", "neon", "dotprod", "i8mm")
+needs_cpu = pytest.mark.skipif("cpu" not in HAVE, reason="no CPU backend is installed")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bandwidth, "SECONDS", 0.01)
+    monkeypatch.setattr(limits, "BEYOND_CACHE", 1 << 20)
+
+
+@needs_cpu
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_cpu_measures_itself(threads: int) -> None:
+    with find_backend("cpu").open(threads=threads) as device:
+        found = limits.measure(device)
+        assert set(found.multiply) >= {"int8", "f32"}
+        assert all(1e6 < rate < 1e16 for rate in (found.read, *found.multiply.values()))
+
+
+@needs_cpu
+@pytest.mark.parametrize("name", SETS)
+def test_every_kernel_set_measures_its_own_instructions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from satchel.quant.errors import DeviceError
+
+    monkeypatch.setenv("SATCHEL_CPU", name)
+    try:
+        device = find_backend("cpu").open(threads=1)
+    except DeviceError:
+        pytest.skip(f"this CPU or library has no {name} kernels")
+    with device:
+        assert all((device.measure(kind, 5000) or 0) > 0 for kind in ("read", "int8", "f32"))
+        assert (device.measure("bf16") is not None) == (name in ("avx512bf16", "amx"))
+
+
+@needs_cpu
+@pytest.mark.parametrize("size", [1, 63, 1024, 1025, 1 << 20])
+def test_any_size_can_be_read(size: int) -> None:
+    with find_backend("cpu").open(threads=2) as device:
+        assert limits.read_rate(device, size) > 0
+
+
+def test_what_cannot_be_read() -> None:
+    with find_backend("numba").open() as device, pytest.raises(RequestError):
+        limits.read_rate(device, 0)
+
+
+@pytest.mark.parametrize("name", ["numba", "null"])
+def test_a_device_without_measures_gets_numpy_s_bandwidth(name: str) -> None:
+    if name not in HAVE | {"numba"}:
+        pytest.skip(f"no {name} backend is installed")
+    with find_backend(name).open() as device:
+        assert all(device.measure(what) is None for what in MEASURE)
+        found = limits.measure(device)
+        assert found.read > 0 and not found.multiply
+        assert found.peak("int8") is None and found.giga("f32") is None
+        assert found.least_seconds(Work(1.0, Counter(int8=1))) is None
+
+
+@pytest.mark.parametrize(
+    ("rates", "kind", "peak"),
+    [
+        ({"int8": 8.0, "f32": 2.0}, "int8", 8.0),
+        ({"int8": 8.0, "f32": 2.0}, "bf16x2", 2.0),
+        ({"bf16": 32.0, "f32": 2.0}, "bf16x2", 16.0),
+        ({"bf16": 3.0, "f32": 2.0}, "bf16x2", 2.0),
+        ({"int8": 8.0}, "bf16x2", None),
+    ],
+)
+def test_peaks_of_kinds(rates: dict[str, float], kind: str, peak: float | None) -> None:
+    assert Limits(1.0, rates).peak(kind) == peak
+
+
+def test_least_seconds_adds_what_each_kind_takes() -> None:
+    found = Limits(1.0, {"int8": 100.0, "bf16": 80.0, "f32": 10.0})
+    assert found.least_seconds(Work(0.0, Counter(int8=50, bf16x2=20, f32=5))) == pytest.approx(1.5)
+    assert found.least_seconds(Work()) == 0
