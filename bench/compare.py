@@ -35,6 +35,7 @@ LONG = 4096  # tokens from which a row counts as long
 LONG_REPEATS = 3
 QUIET = 0.25  # load average of a core that counts as idle
 BUNDLED = "bundled"
+INTERRUPTED = "interrupted: not all rows were measured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +261,7 @@ def run(o: argparse.Namespace, words: Sequence[str]) -> Found:
             path = path or provide(subject, o.work, found.notes.append)
             measure(subject, name, seats_of(path, o.threads), o.repeats, found, say)
     except KeyboardInterrupt:
-        found.notes.append("interrupted: not all rows were measured")
+        found.notes.append(INTERRUPTED)
     say("")
     about = table.machine(ROOT, o.threads)
     line = shlex.join(["python", "bench/compare.py", *words])
@@ -282,7 +283,8 @@ def main(words: Sequence[str] | None = None) -> int:
     except (SatchelError, OSError) as error:
         print(f"compare: {error}", file=sys.stderr)
         return 2
-    return 1 if any(outcome.failures for outcome in found.outcomes) else 0
+    whole = INTERRUPTED not in found.notes and not any(o.failures for o in found.outcomes)
+    return 0 if whole else 1
 
 
 if __name__ == "__main__":

@@ -285,7 +285,7 @@ def settings(row: Row) -> list[tuple[str, Setting]]:
     return found
 
 
-WEIGHTS: Mapping[str, str] = {"default": "weights as it loads them", "repack": "repacked", "plain": "plain"}
+WEIGHTS: Mapping[str, str] = {"default": "its own weights", "repack": "repacked", "plain": "plain"}
 MODES: Mapping[str, str] = {
     "default": "weights as it loads them",
     "repack": "weights repacked without its AMX path, or plain ones where these are faster",
@@ -302,8 +302,8 @@ def matrices(path: str) -> list[str]:
 
 
 def overrides(names: Sequence[str]) -> tuple[Any, ...]:
-    """llama.cpp's list that puts these matrices into its repacking buffers, and what must outlive it. An error
-    where the loaded library has no such buffers.
+    """llama.cpp's list that puts these matrices into its repacking buffers, and what must outlive it. An
+    error where the loaded library has no such buffers.
     """
     import ctypes
     import re

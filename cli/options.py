@@ -15,6 +15,7 @@ import typer
 
 from satchel.cli.groups import option, wrong
 from satchel.cli.main import UsageError
+from satchel.quant.cache import CACHE_TYPES
 from satchel.quant.errors import RequestError
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from satchel.runtime.sampling import Sampling
 
 BATCH, MICRO_BATCH = 2048, 512
-CACHE_TYPES = ("f16", "f32")
 PRECISIONS = ("exact", "fast")
+TYPES = ", ".join(CACHE_TYPES)
 ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|([nrt'\"\\]))")
 ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"'": b"'", b'"': b'"', b"\\": b"\\"}
 
@@ -67,7 +68,7 @@ class ModelOptions:
         int, option("-ub", "--ubatch-size", env="UBATCH", min=1, help="Most tokens of one step.")
     ] = MICRO_BATCH
     cache_k: Annotated[
-        str, option("-ctk", "--cache-type-k", env="CACHE_TYPE_K", help="Format of the KV cache: f16 or f32.")
+        str, option("-ctk", "--cache-type-k", env="CACHE_TYPE_K", help=f"Format of the KV cache: {TYPES}.")
     ] = "f16"
     cache_v: Annotated[
         str, option("-ctv", "--cache-type-v", env="CACHE_TYPE_V", help="The same as -ctk.")
@@ -102,9 +103,7 @@ class ModelOptions:
             raise wrong("-ngl", f"{self.gpu_layers} layers cannot go to a GPU: {reason}")
         for name, value in (("-ctk", self.cache_k), ("-ctv", self.cache_v)):
             if value not in CACHE_TYPES:
-                raise wrong(
-                    name, f"{value} is no cache type of this version: it has {' and '.join(CACHE_TYPES)}"
-                )
+                raise wrong(name, f"{value} is no cache type: there are {TYPES}")
         if self.cache_k != self.cache_v:
             raise wrong(
                 "-ctv", f"keys are {self.cache_k}, values {self.cache_v}: this version wants one type"

@@ -14,7 +14,8 @@ from importlib.util import find_spec
 from typing import Any, Protocol
 
 from satchel.formats.gguf import Metadata
-from satchel.quant import ModelError
+from satchel.quant import FORMATS, ModelError, RequestError
+from satchel.quant.cache import CACHE_TYPES
 from satchel.runtime import ops
 from satchel.runtime.graph import ROWS, TOKENS, Array, Graph, Node, Roots, Type
 
@@ -115,6 +116,7 @@ class Arch:
         self.kv_heads = hp.each_layer("attention.head_count_kv", self.layers, self.heads[0])
         self.head_dim = hp.uint("attention.key_length", self.width // self.heads[0], high=4096)
         self.value_dim = hp.uint("attention.value_length", self.head_dim, high=4096)
+        self._check_cache(cache)
         self.eps = hp.real("attention.layer_norm_rms_epsilon", low=1e-12, high=1.0)
         for i, (heads, kv) in enumerate(zip(self.heads, self.kv_heads, strict=True)):
             if heads % kv:
@@ -131,6 +133,20 @@ class Arch:
             self.input(n, Type((TOKENS,), "i32")) for n in ("ids", "pos", "slot")
         )
         self.table = self.input("table", Type((cache.slots, cache.table_width), "i32"))
+
+    def _check_cache(self, cache: Cache) -> None:
+        """RequestError where the cache's format is none, or its blocks do not fit the heads."""
+        if cache.format not in CACHE_TYPES:
+            raise RequestError(
+                f"cache type {cache.format!r} is not known: there are {', '.join(CACHE_TYPES)}"
+            )
+        block = FORMATS[cache.format].block
+        for dim in (self.head_dim, self.value_dim):
+            if dim % block:
+                raise RequestError(
+                    f"a {cache.format} cache holds heads of a multiple of {block}, this model's have {dim}: "
+                    "take f16"
+                )
 
     @property
     def vocab(self) -> int:

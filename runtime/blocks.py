@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from satchel.quant import ModelError
+from satchel.quant import FORMATS, ModelError
 from satchel.runtime.arch import Arch
 from satchel.runtime.graph import Array, Node, Type
 from satchel.runtime.ops import OPS
@@ -28,7 +28,8 @@ def linear(a: Arch, x: Node, name: str, rows: int) -> Node:
 
 def attention(a: Arch, x: Node, i: int, *, window: int = 0) -> Node:
     """Grouped-query attention of layer i over the paged cache; Q and K are normed per head where the file has
-    the weights.
+    the weights. What goes into a cache of quantized blocks is turned by a Hadamard matrix, which spreads
+    outliers; Q is turned alike and the result turned back.
     """
     q, k, v = (
         OPS["reshape"](linear(a, x, f"blk.{i}.attn_{name}", heads * dim), shape=(heads, dim))
@@ -39,6 +40,8 @@ def attention(a: Arch, x: Node, i: int, *, window: int = 0) -> Node:
         )
     )
     q, k = (rotate(a, head_norm(a, y, f"blk.{i}.attn_{n}_norm")) for y, n in ((q, "q"), (k, "k")))
+    turned = FORMATS[a.cache.format].block > 1
+    q, k, v = (OPS["hadamard"](y) if turned else y for y in (q, k, v))
     caches = []
     for part, y, dim in (("k", k, a.head_dim), ("v", v, a.value_dim)):
         c = a.cache
@@ -47,6 +50,9 @@ def attention(a: Arch, x: Node, i: int, *, window: int = 0) -> Node:
     a.written.extend(caches)
     scale = a.hp.real("attention.scale", 0.0) or 1 / math.sqrt(a.head_dim)
     y = OPS["attention"](q, *caches, a.slot, a.pos, a.table, scale=scale, window=window)
+    if turned:
+        heads = OPS["hadamard"](OPS["reshape"](y, shape=(a.heads[i], a.value_dim)))
+        y = OPS["reshape"](heads, shape=(a.heads[i] * a.value_dim,))
     return linear(a, y, f"blk.{i}.attn_output", a.width)
 
 

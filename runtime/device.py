@@ -112,7 +112,8 @@ def find_backend(name: str = "auto") -> Backend:
 
 def _text(table: Any) -> str:
     message = table.error()
-    return str(cext.ffi.string(message).decode(errors="replace")) if message else "no reason given"
+    text = str(cext.ffi.string(message).decode(errors="replace")) if message else ""
+    return text or "no reason given"
 
 
 class Backend:

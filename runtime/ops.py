@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from satchel.quant import FORMATS
+from satchel.quant.cache import encode_cache
 from satchel.runtime.graph import LEAVES, Arg, Array, Dim, Node, Roots, Type, toposort
 
 
@@ -264,14 +265,31 @@ def rope(x: Array, pos: Array, freq: Array, *, n_rot: int, style: int, scale: fl
     return y
 
 
+@op(_same)
+def hadamard(x: Array) -> Array:
+    """Turns each head of x (T, H, D) by the Walsh-Hadamard matrix over sqrt(n), stretch by stretch of the n
+    numbers that are the largest power of two dividing D. Its own inverse.
+
+    It spreads an outlier over the stretch, so that blocks of 4 bits keep the others; products of two turned
+    heads are those of the heads. Source: Ashkboos et al., QuaRot, arXiv 2404.00456.
+    """
+    n = x.shape[-1] & -x.shape[-1]
+    matrix = np.ones((1, 1))
+    while len(matrix) < n:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    turned = x.reshape(*x.shape[:-1], -1, n).astype(np.float64) @ (matrix / np.sqrt(n))
+    return np.asarray(turned.reshape(x.shape), np.float32)
+
+
 @op(_same, alias=True)
 def kv_write(cache: Array, x: Array, slot: Array, pos: Array, table: Array) -> Array:
     """Puts x (T, H, D) at its positions into the paged cache (blocks, H, block, D) through the block table
-    (S, B).
+    (S, B), coded as quant/cache.py has it.
     """
     out, block = cache.copy(), cache.shape[2]
+    rows = encode_cache(x, FORMATS[_format_of(cache)])
     for t in range(len(x)):
-        out[table[slot[t], pos[t] // block], :, pos[t] % block] = x[t]
+        out[table[slot[t], pos[t] // block], :, pos[t] % block] = rows[t]
     return out
 
 
@@ -282,8 +300,9 @@ def attention(
     """Causal attention of q (T, H, D) over the paged caches k and v (blocks, KV, block, D): (T, H * D).
 
     Query t sees positions 0..pos[t] of its slot, of which only the last `window` where window > 0. H is a
-    multiple of KV.
+    multiple of KV; k and v may differ in D and in format.
     """
+    k, v = _rows(k), _rows(v)
     out = np.zeros(q.shape[:2] + v.shape[3:], np.float32)
     block, group = k.shape[2], q.shape[1] // k.shape[1]
     for t in range(len(q)):

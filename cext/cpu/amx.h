@@ -10,7 +10,7 @@
 
 #include "product_columns.h"
 
-enum { TILE = 16, TILE_BYTES = 1024, AMX_PANELS = 2 /* that share a tile of columns */ };
+enum { TILE = 16, TILE_BYTES = 1024 };
 
 typedef struct {
     uint8_t palette, start, reserved[14];
@@ -47,29 +47,6 @@ static inline void amx_cut(const product *p, int least, void (*tiled)(const prod
 
 static inline int columns_a_tile(const product *p) {
     return p->n < TILE ? p->n : TILE;
-}
-
-/* Scratch of a product: sums (columns, 2 panels of 16) in float32, unpacked weights, and what tiles give. */
-enum { AMX_WEIGHTS = AMX_PANELS * 2 * 4096, AMX_RESULTS = 2 * 4 * TILE_BYTES };
-
-static inline float *amx_sums(const product *p) {
-    return (float *)(p->scratch + AMX_WEIGHTS + AMX_RESULTS);
-}
-
-static inline uint64_t amx_scratch(int n) {
-    return AMX_WEIGHTS + AMX_RESULTS + sizeof(float) * 16 * AMX_PANELS * (uint64_t)(n > TILE ? n : TILE);
-}
-
-static inline void amx_clear(const product *p) {
-    memset(amx_sums(p), 0, sizeof(float) * 16 * AMX_PANELS * (size_t)p->n);
-}
-
-/* Sums of panels first .. first + panels - 1 to where the product wants them. */
-static inline void amx_write(const product *p, int first, int panels) {
-    const float *sums = amx_sums(p);
-    for (int c = 0; c < p->n; c++)
-        for (int i = 0; i < panels; i++)
-            vf_store(p->out + p->pitch * c + 16 * (first + i), vf_load(sums + 16 * (AMX_PANELS * c + i)));
 }
 
 #endif

@@ -54,7 +54,7 @@ VI_INLINE void multiply_256(const uint8_t *x, uint64_t x_stride, const uint8_t *
 /* Adds a tile's results to the sums of its columns. */
 VI_INLINE void add_256(const uint8_t *x, uint64_t x_stride, const scales_256 *s, int panels, int minimums,
                        const uint8_t *results, float *sums, int columns) {
-    for (int c = 0; c < columns; c++, sums += 16 * AMX_PANELS, results += LINE) {
+    for (int c = 0; c < columns; c++, sums += 16 * TOGETHER, results += LINE) {
         const block_a8_256 *a = (const block_a8_256 *)(x + x_stride * (uint64_t)c);
         vf d = vf_set(a->d);
         UNROLL for (int i = 0; i < panels; i++) {
@@ -68,14 +68,14 @@ VI_INLINE void add_256(const uint8_t *x, uint64_t x_stride, const scales_256 *s,
 }
 
 /* One super-block of one or two panels with all columns; the vector work of a tile runs beside the tile work of the next. */
-VI_INLINE void block_256(const product *p, int64_t block, const scales_256 *s, int panels, int minimums) {
+VI_INLINE void block_256(const product *p, int first, int64_t block, const scales_256 *s, int panels, int minimums) {
     const uint8_t *x = p->x + sizeof(block_a8_256) * (uint64_t)block;
-    uint8_t *results = p->scratch + AMX_WEIGHTS;
-    float *sums = amx_sums(p);
+    uint8_t *results = p->scratch + WEIGHTS_BYTES;
+    float *sums = sums_of(p, first);
     int columns = columns_a_tile(p), half = 4 * TILE_BYTES;
     uint64_t step = p->x_stride * (uint64_t)columns;
     multiply_256(x, p->x_stride, p->scratch, panels, results);
-    for (int done = 0; done < p->n; done += columns, x += step, sums += 16 * AMX_PANELS * columns) {
+    for (int done = 0; done < p->n; done += columns, x += step, sums += 16 * TOGETHER * columns) {
         const uint8_t *ready = results + half * (done / TILE % 2);
         if (done + columns < p->n)
             multiply_256(x + step, p->x_stride, p->scratch, panels, results + half * ((done / TILE + 1) % 2));
@@ -93,28 +93,27 @@ VI_INLINE void block_256(const product *p, int64_t block, const scales_256 *s, i
             store_planes(q + 4, s->scale[(groups) / 8 * g + (groups) / 16], offset, planes + 8 * LINE * g + 4 * LINE); \
         }                                                                                                           \
     }                                                                                                               \
-    static void stem##_tiled(const product *p) {                                                                      \
-        amx_begin(columns_a_tile(p), 64);                                                                               \
-        for (int first = 0, panels; first < p->panels; first += panels) {                                           \
-            panels = p->panels - first < AMX_PANELS ? 1 : AMX_PANELS;                                               \
-            amx_clear(p);                                                                                           \
-            for (int64_t b = 0; b < p->k / 256; b++) {                                                              \
-                scales_256 s[AMX_PANELS];                                                                           \
+    static void stem##_tiled(const product *p) {                                                                    \
+        amx_begin(columns_a_tile(p), 64);                                                                           \
+        clear_sums(p);                                                                                              \
+        for (int64_t b = 0; b < p->k / 256; b++)                                                                    \
+            for (int first = 0; first < p->panels; first += TOGETHER) {                                             \
+                int panels = panels_from(p, first);                                                                 \
+                scales_256 s[TOGETHER];                                                                             \
                 for (int i = 0; i < panels; i++) {                                                                  \
                     const uint8_t *panel = p->w + p->stride * (uint64_t)(first + i);                                \
                     stem##_planes(panel + p->head + sizeof(block_##stem) / 4 * LINE * (uint64_t)b, panel + 32 * b,  \
                                   s + i, p->scratch + 2 * PLANE * i);                                               \
                 }                                                                                                   \
                 if (panels == 1)                                                                                    \
-                    block_256(p, b, s, 1, (offset) == 0);                                                           \
+                    block_256(p, first, b, s, 1, (offset) == 0);                                                    \
                 else                                                                                                \
-                    block_256(p, b, s, 2, (offset) == 0);                                                           \
+                    block_256(p, first, b, s, 2, (offset) == 0);                                                    \
             }                                                                                                       \
-            amx_write(p, first, panels);                                                                            \
-        }                                                                                                           \
+        write_sums(p);                                                                                              \
         amx_end();                                                                                                  \
     }                                                                                                               \
-    static void stem##_amx(const product *p) {                                                                      \
+    static void stem##_exact(const product *p) {                                                                      \
         amx_cut(p, FROM_COLUMNS, stem##_tiled, stem##_product);                                                     \
     }
 

@@ -36,7 +36,7 @@ VI_INLINE void multiply_32(const uint8_t *x, uint64_t x_stride, const uint8_t *c
 /* Adds the results of `blocks` blocks to the sums of `columns` columns, from `x` on. */
 VI_INLINE void add_32(const block_a8_32 *const *x, const scales_32 *s, int blocks, int minimums, const uint8_t *results,
                       float *sums, int columns) {
-    for (int c = 0; c < columns; c++, sums += 16 * AMX_PANELS) {
+    for (int c = 0; c < columns; c++, sums += 16 * TOGETHER) {
         vf sum = vf_load(sums);
         for (int b = 0; b < blocks; b++) {
             const block_a8_32 *a = x[c] + b;
@@ -53,9 +53,9 @@ VI_INLINE void add_32(const block_a8_32 *const *x, const scales_32 *s, int block
 VI_INLINE void blocks_32(const product *p, int64_t block, const uint8_t *codes, const scales_32 *s, int blocks,
                          int minimums, float *sums) {
     const uint8_t *x = p->x + sizeof(block_a8_32) * (uint64_t)block;
-    uint8_t *results = p->scratch + AMX_WEIGHTS;
+    uint8_t *results = p->scratch + WEIGHTS_BYTES;
     int columns = columns_a_tile(p);
-    for (int done = 0; done < p->n; done += columns, sums += 16 * AMX_PANELS * columns) {
+    for (int done = 0; done < p->n; done += columns, sums += 16 * TOGETHER * columns) {
         const block_a8_32 *a[TILE];
         for (int c = 0; c < columns; c++)
             a[c] = (const block_a8_32 *)(x + p->x_stride * (uint64_t)(done + c));
@@ -89,21 +89,19 @@ VI_INLINE void store_codes(const vi *q, int offset, uint8_t *to) {
     }                                                                                                               \
     static void stem##_tiled(const product *p) {                                                                    \
         amx_begin(columns_a_tile(p), 32);                                                                           \
-        for (int first = 0, panels; first < p->panels; first += panels) {                                           \
-            panels = p->panels - first < AMX_PANELS ? 1 : AMX_PANELS;                                               \
-            amx_clear(p);                                                                                           \
-            for (int64_t b = 0, left = p->k / 32; left > 0; b += AT_ONCE, left -= AT_ONCE)                          \
-                for (int i = 0; i < panels; i++) {                                                                  \
-                    int blocks = left < AT_ONCE ? (int)left : AT_ONCE;                                              \
-                    scales_32 s;                                                                                    \
-                    stem##_unpack_8(p, p->w + p->stride * (uint64_t)(first + i), b, blocks, &s, p->scratch);        \
-                    if (blocks == AT_ONCE)                                                                          \
-                        blocks_32(p, b, p->scratch, &s, AT_ONCE, (offset) == MINIMUMS, amx_sums(p) + 16 * i);       \
-                    else                                                                                            \
-                        blocks_32(p, b, p->scratch, &s, blocks, (offset) == MINIMUMS, amx_sums(p) + 16 * i);        \
-                }                                                                                                   \
-            amx_write(p, first, panels);                                                                            \
-        }                                                                                                           \
+        clear_sums(p);                                                                                              \
+        for (int64_t b = 0, left = p->k / 32; left > 0; b += AT_ONCE, left -= AT_ONCE)                              \
+            for (int i = 0; i < p->panels; i++) {                                                                   \
+                int blocks = left < AT_ONCE ? (int)left : AT_ONCE;                                                  \
+                float *sums = sums_of(p, i / TOGETHER * TOGETHER) + 16 * (i % TOGETHER);                            \
+                scales_32 s;                                                                                        \
+                stem##_unpack_8(p, p->w + p->stride * (uint64_t)i, b, blocks, &s, p->scratch);                      \
+                if (blocks == AT_ONCE)                                                                              \
+                    blocks_32(p, b, p->scratch, &s, AT_ONCE, (offset) == MINIMUMS, sums);                           \
+                else                                                                                                \
+                    blocks_32(p, b, p->scratch, &s, blocks, (offset) == MINIMUMS, sums);                            \
+            }                                                                                                       \
+        write_sums(p);                                                                                              \
         amx_end();                                                                                                  \
     }                                                                                                               \
     static void stem##_amx(const product *p) {                                                                      \

@@ -8,7 +8,7 @@
 
 #include "amx.h"
 
-enum { SLICE = 256, SUMS_STRIDE = 4 * 16 * AMX_PANELS };
+enum { SLICE = 256, SUMS_STRIDE = 4 * 16 * TOGETHER };
 
 /* `k` numbers (a multiple of 32) of one or two panels with one or two tiles of columns, added to their sums. */
 VI_INLINE void multiply_bf16(const uint8_t *x, uint64_t x_stride, uint64_t step, const uint8_t *w, uint64_t w_stride, int k,
@@ -47,12 +47,12 @@ VI_INLINE void multiply_bf16(const uint8_t *x, uint64_t x_stride, uint64_t step,
 }
 
 /* One slice of one or two panels with all columns. */
-VI_INLINE void slice_bf16(const product *p, int64_t k, const uint8_t *w, int panels, int halves) {
+VI_INLINE void slice_bf16(const product *p, int first, int64_t k, const uint8_t *w, int panels, int halves) {
     const uint8_t *x = p->x + sizeof(block_bf16x2) * (uint64_t)(k / 32);
     int columns = columns_a_tile(p), size = p->k - k < SLICE ? (int)(p->k - k) : SLICE;
     uint64_t step = p->x_stride * (uint64_t)columns;
-    int64_t next = 16 * AMX_PANELS * columns;
-    float *sums = amx_sums(p);
+    int64_t next = 16 * TOGETHER * columns;
+    float *sums = sums_of(p, first);
     for (int done = 0; done < p->n; done += 2 * columns, x += 2 * step, sums += 2 * next)
         if (done + columns < p->n)
             multiply_bf16(x, p->x_stride, step, w, p->stride, size, panels, 2, halves, sums, next);
@@ -63,20 +63,16 @@ VI_INLINE void slice_bf16(const product *p, int64_t k, const uint8_t *w, int pan
 static void bf16_tiled(const product *p) {
     int halves = p->flags & HAL_FAST ? 1 : 2;
     amx_begin(columns_a_tile(p), 64);
-    for (int first = 0, panels; first < p->panels; first += panels) {
-        const uint8_t *w = p->w + p->stride * (uint64_t)first;
-        panels = p->panels - first < AMX_PANELS ? 1 : AMX_PANELS;
-        amx_clear(p);
-        for (int64_t k = 0; k < p->k; k += SLICE) {
-            if (p->n == 1)
-                fetch(w + LINE * k / 2, SLICE / 2 * LINE);
-            if (panels == 2)
-                slice_bf16(p, k, w + LINE * k / 2, 2, halves);
+    clear_sums(p);
+    for (int64_t k = 0; k < p->k; k += SLICE)
+        for (int first = 0; first < p->panels; first += TOGETHER) {
+            const uint8_t *w = p->w + p->stride * (uint64_t)first + LINE * k / 2;
+            if (panels_from(p, first) == TOGETHER)
+                slice_bf16(p, first, k, w, 2, halves);
             else
-                slice_bf16(p, k, w + LINE * k / 2, 1, halves);
+                slice_bf16(p, first, k, w, 1, halves);
         }
-        amx_write(p, first, panels);
-    }
+    write_sums(p);
     amx_end();
 }
 

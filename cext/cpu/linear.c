@@ -10,7 +10,7 @@
 #include "panel.h"
 #include "product.h"
 
-enum { MOST_PANELS = 16, BYTES_A_GRAIN = 65536 };
+enum { BYTES_A_GRAIN = 65536, MANY_COLUMNS = 64, PANELS_FOR_MANY = 8 };
 
 static const char *check_weight(const cpu_view *w, const cpu_view *x) {
     const panel_format *f = panel_format_find(w->format);
@@ -59,7 +59,9 @@ static cpu_split split(const cpu_call *c, int n_weights) {
     int64_t panels = 0, grain = BYTES_A_GRAIN / (int64_t)(bytes_of_panel(c->v + 2) * (1 + c->v[0].shape[0] / 8));
     for (int i = 0; i < n_weights; i++)
         panels += panels_of(c->v + 2 + i);
-    grain = grain < 2 ? 2 : grain > MOST_PANELS ? MOST_PANELS : grain;
+    grain = grain < 2 ? 2 : grain > PRODUCT_PANELS ? PRODUCT_PANELS : grain;
+    if (c->v[0].shape[0] >= MANY_COLUMNS)
+        grain = PANELS_FOR_MANY;
     return (cpu_split){panels, grain};
 }
 
@@ -85,7 +87,7 @@ static uint64_t scratch(const cpu_call *c) {
     for (int i = 2; i <= c->n_in; i++)
         if (!c->v[i].packed && panel_format_find(c->v[i].format) && bytes_of_panel(c->v + i) > most)
             most = bytes_of_panel(c->v + i);
-    return scratch_product(c) + scratch_results(c) + MOST_PANELS * most;
+    return scratch_product(c) + scratch_results(c) + PRODUCT_PANELS * most;
 }
 
 /* Panels first .. first + n - 1 of a weight as they lie, or packed into `to`. */
@@ -141,7 +143,7 @@ static void run_items(const cpu_call *c, int n_weights, const cpu_view *add, int
         int64_t last = to - before < panels ? to - before : panels;
         for (int64_t n; first < last; first += n) {
             n = first < whole ? (last < whole ? last : whole) - first : 1;
-            n = n < MOST_PANELS ? n : MOST_PANELS;
+            n = n < PRODUCT_PANELS ? n : PRODUCT_PANELS;
             run_panels(c, w, add, first, (int)n, column + first * PANEL_ROWS, thread);
         }
         before += panels;

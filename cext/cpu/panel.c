@@ -52,16 +52,49 @@ static uint8_t *words_of(const panel_format *f, int64_t k, int64_t block, const 
     return (uint8_t *)(uintptr_t)panel + panel_head(f, k) + (uint64_t)block * (uint64_t)(f->bytes / 4) * PANEL_LINE;
 }
 
+/* One word of 16 rows; a row that is not there is zero. */
+static void pack_words(const panel_format *f, const uint8_t *const *from, int64_t at, int word, uint8_t *line) {
+    for (int r = 0; r < PANEL_ROWS; r++) {
+        uint32_t x = 0;
+        if (from[r])
+            memcpy(&x, from[r] + at, 4);
+        if (f->pack_word)
+            x = f->pack_word(word, x);
+        memcpy(line + 4 * r, &x, 4);
+    }
+}
+
+typedef uint32_t four_words __attribute__((vector_size(16)));
+
+/* Four words in a row of 16 rows, all of them there: 4 x 4 words at a time change places. */
+static void pack_four(const uint8_t *const *from, int64_t at, uint8_t *lines) {
+    for (int r = 0; r < PANEL_ROWS; r += 4) {
+        four_words x[4], y[4];
+        for (int i = 0; i < 4; i++)
+            memcpy(x + i, from[r + i] + at, sizeof *x);
+        for (int i = 0; i < 2; i++) {
+            y[i] = __builtin_shufflevector(x[2 * i], x[2 * i + 1], 0, 4, 1, 5);
+            y[2 + i] = __builtin_shufflevector(x[2 * i], x[2 * i + 1], 2, 6, 3, 7);
+        }
+        for (int i = 0; i < 2; i++) {
+            x[2 * i] = __builtin_shufflevector(y[2 * i], y[2 * i + 1], 0, 1, 4, 5);
+            x[2 * i + 1] = __builtin_shufflevector(y[2 * i], y[2 * i + 1], 2, 3, 6, 7);
+        }
+        for (int i = 0; i < 4; i++)
+            memcpy(lines + i * PANEL_LINE + 4 * r, x + i, sizeof *x);
+    }
+}
+
 static void pack_block(const panel_format *f, const uint8_t *const *from, int64_t block, uint8_t *words) {
-    for (int i = 0; i < f->bytes / 4; i++) {
+    int n = f->bytes / 4, four = !f->pack_word && from[PANEL_ROWS - 1];
+    for (int i = 0; i < n;) {
         int64_t at = block * f->bytes + word_offset(f, i);
-        for (int r = 0; r < PANEL_ROWS; r++) {
-            uint32_t word = 0;
-            if (from[r])
-                memcpy(&word, from[r] + at, 4);
-            if (f->pack_word)
-                word = f->pack_word(i, word);
-            memcpy(words + i * PANEL_LINE + 4 * r, &word, 4);
+        if (four && i + 4 <= n && word_offset(f, i + 3) == word_offset(f, i) + 12) {
+            pack_four(from, at, words + i * PANEL_LINE);
+            i += 4;
+        } else {
+            pack_words(f, from, at, i, words + i * PANEL_LINE);
+            i++;
         }
     }
 }

@@ -36,10 +36,5 @@ const product_kernel *CPU_NAME(product_find)(uint32_t format, uint32_t act) {
 
 uint64_t CPU_NAME(product_scratch)(int64_t k, int n) {
     uint64_t row = sizeof(float) * (uint64_t)k; /* of any format */
-#if defined(__AMX_INT8__)
-    return row > amx_scratch(n) ? row : amx_scratch(n);
-#else
-    (void)n;
-    return row;
-#endif
+    return row > scratch_bytes(n) ? row : scratch_bytes(n);
 }

@@ -9,6 +9,8 @@
 
 #include "cpu.h"
 
+enum { PRODUCT_PANELS = 16 /* the most that one product takes */ };
+
 /* out[j * pitch + i] = row i of these panels (16 rows each) times column j. k: numbers of a row. */
 typedef struct {
     const uint8_t *w;

@@ -91,11 +91,28 @@ VI_INLINE vi pair_sum(const vi *pairs, int n, const int16_t *sums) {
 
 #if defined(__AMX_INT8__)
 #include "amx_256.h"
-#define PRODUCT_256(stem, groups, offset) COLUMNS_256(stem, groups, offset) AMX_256(stem, groups, offset)
-#define ENTRY_256(stem) {TYPE_##stem, TYPE_a8_256, stem##_amx}
+#define EXACT_256(stem, groups, offset) COLUMNS_256(stem, groups, offset) AMX_256(stem, groups, offset)
+#define CUT_256(p, least, many, few) amx_cut(p, least, many, few)
 #else
-#define PRODUCT_256(stem, groups, offset) COLUMNS_256(stem, groups, offset)
-#define ENTRY_256(stem) PRODUCT_ENTRY(stem, a8_256)
+#define EXACT_256(stem, groups, offset)                                                                             \
+    COLUMNS_256(stem, groups, offset)                                                                               \
+    static void stem##_exact(const product *p) {                                                                    \
+        stem##_product(p);                                                                                          \
+    }
+#define CUT_256(p, least, many, few) ((p)->n < (least) ? few : many)(p)
 #endif
+#include "fast_256.h"
+
+/* most: the largest code. */
+#define PRODUCT_256(stem, groups, offset, most)                                                                     \
+    EXACT_256(stem, groups, offset)                                                                                 \
+    FAST_256(stem, groups, offset, most)                                                                            \
+    static void stem##_256(const product *p) {                                                                      \
+        if (p->flags & HAL_FAST)                                                                                    \
+            CUT_256(p, FAST_COLUMNS, stem##_fast, stem##_exact);                                                    \
+        else                                                                                                        \
+            stem##_exact(p);                                                                                        \
+    }
+#define ENTRY_256(stem) {TYPE_##stem, TYPE_a8_256, stem##_256}
 
 #endif

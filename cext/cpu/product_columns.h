@@ -53,10 +53,39 @@ static inline void run_passes(const product *p, const columns_fn *table) {
         run_passes(p, stem##_passes);                                                                               \
     }
 
+/* Products for many columns walk K outside and panels, two by two, inside: what a step reads of all columns stays in the
+ * cache for all panels, and each panel is unpacked once. Their scratch: the unpacked weights of two panels, what tiles
+ * give, and the sums (panels / 2, columns, 2 panels of 16) in float32. */
+enum { TOGETHER = 2, WEIGHTS_BYTES = TOGETHER * 2 * 4096, RESULTS_BYTES = 2 * 4096 };
+
+/* The sums of the two panels from number `first`, which is even, on. */
+static inline float *sums_of(const product *p, int first) {
+    return (float *)(p->scratch + WEIGHTS_BYTES + RESULTS_BYTES) + (int64_t)16 * first * p->n;
+}
+
+static inline uint64_t scratch_bytes(int n) {
+    return WEIGHTS_BYTES + RESULTS_BYTES + sizeof(float) * 16 * PRODUCT_PANELS * (uint64_t)n;
+}
+
+static inline void clear_sums(const product *p) {
+    memset(sums_of(p, 0), 0, sizeof(float) * 16 * (size_t)(p->panels + p->panels % TOGETHER) * (size_t)p->n);
+}
+
+static inline void write_sums(const product *p) {
+    for (int i = 0; i < p->panels; i++)
+        for (int c = 0; c < p->n; c++)
+            memcpy(p->out + p->pitch * c + 16 * i, sums_of(p, i / TOGETHER * TOGETHER) + 16 * (TOGETHER * c + i % TOGETHER),
+                   sizeof(float) * 16);
+}
+
+static inline int panels_from(const product *p, int first) {
+    return p->panels - first < TOGETHER ? 1 : TOGETHER;
+}
+
 /* One column reads weights faster than they come unasked. Past the end of a weight this asks for what nobody reads. */
 VI_INLINE void fetch(const uint8_t *p, int bytes) {
     for (int i = 0; i < bytes; i += LINE)
-        __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)(AHEAD + i)), 0, 0);
+        __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)(AHEAD + i)), 0, 3);
 }
 
 /* Word i of a block for the lanes at `words`. */

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from satchel.cli.console import note
 from satchel.cli.groups import option, with_options, wrong
-from satchel.cli.options import BATCH, MICRO_BATCH, ModelOptions, default_model, open_model
+from satchel.cli.options import BATCH, MICRO_BATCH, TYPES, ModelOptions, default_model, open_model
 from satchel.cli.tables import BATCHED, MARKDOWN, NUMBERS, OUTPUTS, elements, file_type, size_label, writer
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class LoadOptions:
 
     batch: Annotated[int, option("-b", "--batch-size", min=1, help="Most prompt tokens at once.")] = BATCH
     micro: Annotated[int, option("-ub", "--ubatch-size", min=1, help="Most tokens a step.")] = MICRO_BATCH
-    cache_k: Annotated[str, option("-ctk", "--cache-type-k", help="f16 or f32.")] = "f16"
+    cache_k: Annotated[str, option("-ctk", "--cache-type-k", help=f"{TYPES}.")] = "f16"
     cache_v: Annotated[str, option("-ctv", "--cache-type-v", help="The same as -ctk.")] = "f16"
     precision: Annotated[str, option("--precision", help="exact, or fast: products may round to 8 bits.")] = (
         "exact"

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from satchel.quant import BY_ID, Format
+from satchel.quant.cache import encode_cache
 from satchel.runtime.backends.numba_kernels import PANEL, attend, multiply, panels
 from satchel.runtime.device import SAMPLING
 from satchel.runtime.graph import Array
@@ -133,10 +134,8 @@ def get_rows(o: Operands, counts: Array) -> None:
 
 def kv_write(o: Operands, counts: Array) -> None:
     cache, x, slot, pos, table = (v.array(counts) for v in o.inputs)
-    fmt, block = o.inputs[0].format, cache.shape[2]
-    if fmt.encode is None:
-        raise TypeError(f"{fmt.name} has no encoder, so it cannot be a cache")
-    cache[table[slot, pos // block], :, pos % block] = fmt.encode(np.ascontiguousarray(x), None)
+    block = cache.shape[2]
+    cache[table[slot, pos // block], :, pos % block] = encode_cache(x, o.inputs[0].format)
 
 
 def tokens_put(o: Operands, counts: Array) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from satchel.quant import FORMATS
 from satchel.runtime.graph import LEAVES, Dim, Node, Roots, Type
 from satchel.runtime.ops import OPS
-from satchel.runtime.plan import Bucket, align_up
+from satchel.runtime.plan import ALIGN, Bucket, align_up
 
 if TYPE_CHECKING:
     from satchel.runtime.compiler import Optimized
@@ -59,6 +59,14 @@ def stride_of(type: Type) -> int:
     fmt = FORMATS[type.format]
     inner = [d for d in type.shape[1:] if not isinstance(d, Dim)]
     return fmt.row_bytes(prod(inner)) if inner else fmt.block_bytes
+
+
+def arena_stride(type: Type) -> int:
+    """As stride_of, but no multiple of 1024: rows at such distances fall into few sets of a cache, which then
+    holds few of them.
+    """
+    stride = stride_of(type)
+    return stride + ALIGN if len(type.shape) > 1 and stride % 1024 == 0 else stride
 
 
 def nbytes(type: Type, bucket: Bucket) -> int:
@@ -141,12 +149,13 @@ def _first_fit(
     for node in nodes:
         first, last = live[node]
         taken = [t for t in taken if t[2] >= first]
-        size, offset = nbytes(node.type, bucket), 0
+        stride = arena_stride(node.type) if buffer == "arena" else stride_of(node.type)
+        size, offset = stride * bucket.size(node.type.shape[0]), 0
         for start, end, _ in sorted(taken):
             if offset + size <= start:
                 break
             offset = max(offset, end)
-        places[node] = Place(buffer, offset, stride_of(node.type), size)
+        places[node] = Place(buffer, offset, stride, size)
         taken.append((offset, align_up(offset + size), last))
         peak = max(peak, align_up(offset + size))
     return peak

@@ -413,6 +413,6 @@ def test_an_interruption_keeps_what_was_measured(
     (tmp_path / "x.gguf").touch()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(compare, "measure", measure)
-    assert compare.main(["--models", str(tmp_path)]) == 0
+    assert compare.main(["--models", str(tmp_path)]) == 1
     out = capsys.readouterr().out
     assert "| x | tg4 | 1.0 | 2.0 | 2.00 |" in out and "interrupted" in out

@@ -1,11 +1,12 @@
 """Every op on every kernel set that runs here, against its numpy definition: random and extreme inputs,
-strided views. Cases of the experts' ops are in tests/support/expert_cases.py.
+strided views. Cases of attention and of the experts' ops are in tests/support/.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import attention_cases
 import expert_cases
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ from satchel.runtime.device import SAMPLING, Device, find_backend
 from satchel.runtime.graph import Array
 from satchel.runtime.ops import OPS
 
+CASES.update(attention_cases.CASES)
 CASES.update(expert_cases.CASES)
 
 
@@ -152,55 +154,6 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
             inputs = (f32(rng, 4, 3, d), i32(0, 1, 77, 40000), (freq, "f32"))
             args = {"n_rot": n_rot, "style": style, "scale": 1.25}
             yield Case(f"{style}-{n_rot}", inputs, (4, 3, d), args=args, bound=1e-12)
-
-
-def paged(rng: np.random.Generator, lengths: list[int], block: int) -> tuple[Array, int]:
-    """A block table whose blocks stand in random order, and how many blocks it takes."""
-    width = -(-max(lengths) // block) + 1
-    order = rng.permutation(len(lengths) * width).astype(np.int32)
-    return order.reshape(len(lengths), width), len(order)
-
-
-@case("kv_write")
-def _(rng: np.random.Generator) -> Iterator[Case]:
-    table, blocks = paged(rng, [40, 20], 16)
-    for format in ("f32", "f16"):
-        cache = f32(rng, blocks, 2, 16, 24)[0].astype(FORMATS[format].dtype)
-        inputs = ((cache, format), f32(rng, 4, 2, 24), i32(0, 1, 1, 0), i32(0, 15, 16, 39), (table, "i32"))
-        yield Case(format, inputs, (), format, bound=0)
-
-
-def attention_case(
-    rng: np.random.Generator,
-    format: str,
-    heads: tuple[int, int, int],
-    tokens: list[tuple[int, int]],
-    window: int = 0,
-    scale: float = 0.125,
-) -> Case:
-    h, kv, d = heads
-    lengths = [1 + max(p for s, p in tokens if s == slot) for slot in range(1 + max(s for s, _ in tokens))]
-    table, blocks = paged(rng, lengths, 16)
-    caches = [((f32(rng, blocks, kv, 16, d)[0]).astype(FORMATS[format].dtype), format) for _ in range(2)]
-    slot, pos = i32(*(s for s, _ in tokens)), i32(*(p for _, p in tokens))
-    inputs = (f32(rng, len(tokens), h, d), *caches, slot, pos, (table, "i32"))
-    name = f"{format}-{h}/{kv}x{d}-{len(tokens)}-w{window}-x{scale}"
-    # A weight that lies between two f16 numbers may be rounded either way.
-    bound = 1e-8 if format == "f16" else 1e-11
-    return Case(name, inputs, (len(tokens), h * d), args={"scale": scale, "window": window}, bound=bound)
-
-
-@case("attention")
-def _(rng: np.random.Generator) -> Iterator[Case]:
-    prompt = [(0, p) for p in range(5, 45)]
-    ragged = [(1, 30), (0, 0), (0, 1), (0, 2), (2, 100), (1, 31)]
-    for format in ("f32", "f16"):
-        yield attention_case(rng, format, (4, 2, 64), prompt)
-        yield attention_case(rng, format, (6, 2, 40), ragged)
-        yield attention_case(rng, format, (8, 1, 16), ragged, window=9)
-        yield attention_case(rng, format, (2, 2, 72), prompt, window=20)
-        yield attention_case(rng, format, (4, 2, 64), [(0, 90)], scale=20.0)
-    yield attention_case(rng, "f16", (40, 1, 16), [(0, 3), (0, 4), (0, 5)])
 
 
 @case("tokens_put")

@@ -218,7 +218,7 @@ def test_batched(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ["-npl", "0"],
         ["-npl", "2", "--profile"],
         ["-ngl", "99"],
-        ["-ctk", "q8_0"],
+        ["-ctk", "q5_1"],
     ],
 )
 def test_wrong_use(args: list[str], model: Path, capsys: pytest.CaptureFixture[str]) -> None:

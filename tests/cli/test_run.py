@@ -167,7 +167,7 @@ def test_environment_and_who_wins(run: Run, fake: FakeModel, monkeypatch: pytest
         (["-no-cnv", "-sys", "x", "hi"], "no place for a system prompt"),
         (["-ngl", "99", "hi"], "this version runs on the CPU alone"),
         (["-ngl", "all", "hi"], "this version runs on the CPU alone"),
-        (["-ctk", "q8_0", "hi"], "q8_0 is no cache type of this version: it has f16 and f32"),
+        (["-ctk", "q5_0", "hi"], "q5_0 is no cache type: there are f16, bf16, f32, q8_0, q4_0"),
         (["-ctk", "f32", "hi"], "wants one type"),
         (["-c", "-1", "hi"], "-c"),
         (["-t", "-2", "hi"], "-2 threads"),

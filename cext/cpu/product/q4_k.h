@@ -22,5 +22,5 @@ VI_INLINE void q4_k_panel_codes(const uint8_t *words, int g, vi *q) {
         q[j] = vi_shift_right(word(words, 4 + 8 * (g / 2) + j), 4 * (g % 2)) & 0x0F0F0F0F;
 }
 
-PRODUCT_256(q4_k, 8, 0)
+PRODUCT_256(q4_k, 8, 0, 15)
 #define PRODUCT_q4_k ENTRY_256(q4_k)

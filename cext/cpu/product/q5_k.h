@@ -11,5 +11,5 @@ VI_INLINE void q5_k_panel_codes(const uint8_t *words, int g, vi *q) {
     }
 }
 
-PRODUCT_256(q5_k, 8, 0)
+PRODUCT_256(q5_k, 8, 0, 31)
 #define PRODUCT_q5_k ENTRY_256(q5_k)

@@ -16,5 +16,5 @@ VI_INLINE void q6_k_panel_codes(const uint8_t *words, int g, vi *q) {
     }
 }
 
-PRODUCT_256(q6_k, 16, 32)
+PRODUCT_256(q6_k, 16, 32, 63)
 #define PRODUCT_q6_k ENTRY_256(q6_k)

@@ -1,0 +1,106 @@
+"""Whole tiny models with each type of KV cache: plan = numpy, prefill = steps bit for bit; the rotation."""
+
+import numpy as np
+import pytest
+import tiny
+
+from satchel.quant import FORMATS, RequestError
+from satchel.quant.cache import CACHE_TYPES, encode_cache
+from satchel.runtime.arch import Cache
+from satchel.runtime.device import find_backend, libraries
+from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.graph import Array, leaves
+from satchel.runtime.ops import OPS, evaluate
+
+BACKENDS = [f.name for f in libraries() if f.name in ("cpu", "remote", "numba") and not f.reason]
+IDS = [int(i) for i in np.random.default_rng(3).integers(0, tiny.VOCAB, 45)]
+# How far the logits may be from those of an f32 cache; the second number: a backend's from numpy's of the
+# same cache, for where float sums differ in the last bit a code may tip, and that is seen.
+LOSS = {
+    "f32": (1e-11, 1e-9),
+    "f16": (1e-5, 1e-6),
+    "bf16": (1e-3, 1e-3),
+    "q8_0": (1e-3, 1e-4),
+    "q4_0": (0.05, 0.02),
+}
+
+
+def nmse(got: Array, wanted: Array) -> float:
+    return float(np.mean((got - wanted) ** 2) / np.mean(wanted**2))
+
+
+def cache(kind: str) -> Cache:
+    return Cache(context=tiny.CONTEXT, slots=2, block=16, format=kind)
+
+
+def open_engine(arch: str, kind: str, backend: str) -> Engine:
+    return tiny.engine(arch, tiny.weights(arch), cache(kind), find_backend(backend).open(threads=2))
+
+
+def oracle(arch: str, kind: str) -> Array:
+    w = tiny.weights(arch)
+    roots = tiny.build(arch, w, cache(kind)).roots("logits")
+    n, values = len(IDS), dict(w.tensors)
+    for state in leaves(roots, "state"):
+        stored = FORMATS[state.type.format]
+        values[state.name] = np.zeros((*state.shape[:-1], state.shape[-1] // stored.block), stored.dtype)
+    values |= {"ids": np.array(IDS, np.int32), "pos": np.arange(n, dtype=np.int32)}
+    values |= {"slot": np.zeros(n, np.int32), "rows": np.arange(n, dtype=np.int32)}
+    values["table"] = np.arange(2 * cache(kind).table_width, dtype=np.int32).reshape(2, -1)
+    return evaluate(roots[:1], values)[0]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", CACHE_TYPES)
+def test_the_plan_equals_numpy(kind: str, backend: str) -> None:
+    engine = open_engine("qwen3", kind, backend)
+    got = engine.logits([Feed(0, IDS)])
+    engine.close()
+    assert nmse(got, oracle("qwen3", kind)) < LOSS[kind][1]
+    assert nmse(got, oracle("qwen3", "f32")) < LOSS[kind][0]
+
+
+@pytest.mark.skipif("cpu" not in BACKENDS, reason="needs the cpu backend")
+@pytest.mark.parametrize("kind", CACHE_TYPES)
+def test_prefill_equals_steps_in_any_company(kind: str) -> None:
+    """The same bits whether tokens are fed at once, in pieces or beside another sequence."""
+    engine = open_engine("llama", kind, "cpu")
+    whole = engine.logits([Feed(0, IDS)])
+    for size in (1, 7, 32):
+        engine.rewind(0, 0)
+        pieces = [engine.logits([Feed(0, IDS[i : i + size])]) for i in range(0, len(IDS), size)]
+        np.testing.assert_array_equal(np.concatenate(pieces), whole)
+    engine.rewind(0, 0)
+    both = engine.logits([Feed(1, IDS[:9]), Feed(0, IDS)])
+    engine.close()
+    np.testing.assert_array_equal(both[9:], whole)
+
+
+@pytest.mark.parametrize("kind", ["q8_0", "q4_0"])
+def test_turning_spreads_an_outlier(kind: str) -> None:
+    """One dimension of 30 times the others, as keys have them, costs those their bits unless turned."""
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((64, 2, 128)).astype(np.float32)
+    x[..., 5] *= 30
+    turn, stored = OPS["hadamard"].define, FORMATS[kind]
+    plain = stored.decode(encode_cache(x, stored))
+    turned = turn(stored.decode(encode_cache(turn(x), stored)))
+    rest = np.arange(128) != 5
+    assert nmse(turned[..., rest], x[..., rest]) < 0.4 * nmse(plain[..., rest], x[..., rest])
+
+
+def test_turning_twice_is_nothing_and_products_stay() -> None:
+    a, b = np.random.default_rng(2).standard_normal((2, 3, 4, 96)).astype(np.float32)
+    turn = OPS["hadamard"].define
+    np.testing.assert_allclose(turn(turn(a)), a, atol=1e-6)
+    np.testing.assert_allclose((turn(a) * turn(b)).sum(-1), (a * b).sum(-1), atol=1e-4)
+
+
+def test_a_cache_that_cannot_be() -> None:
+    w = tiny.weights("llama")
+    with pytest.raises(RequestError, match="cache type 'q5_0' is not known: there are f16"):
+        tiny.build("llama", w, cache("q5_0"))
+    with pytest.raises(RequestError, match=r"q4_0 cache holds heads of a multiple of 32, .* have 40"):
+        tiny.build("llama", w, cache("q4_0"), attention__key_length=40)
+    with pytest.raises(RequestError, match="q6_k is no cache type"):
+        encode_cache(np.zeros((1, 256), np.float32), FORMATS["q6_k"])

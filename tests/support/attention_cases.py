@@ -1,0 +1,103 @@
+"""Calls of kv_write, hadamard and attention for the kernels' tests: every cache format, ragged batches,
+windows, positions around the borders of blocks, spans and chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from one_step import CASES, Case, case, extremes, f32, i32, random_blocks
+
+from satchel.quant import FORMATS
+from satchel.quant.cache import CACHE_TYPES
+from satchel.runtime.graph import Array
+
+BLOCK = 16
+Tokens = list[tuple[int, int]]  # slot and position
+PROMPT: Tokens = [(0, p) for p in range(5, 45)]
+RAGGED: Tokens = [(1, 30), (0, 0), (0, 1), (0, 2), (2, 100), (1, 31)]
+BORDER = (0, 15, 16, 63, 64, 511, 512, 513, 1023, 1024, 2600)
+BORDERS: Tokens = [(s, p + 7 * s) for s in range(2) for p in BORDER]
+
+
+def paged(rng: np.random.Generator, lengths: list[int], block: int = BLOCK) -> tuple[Array, int]:
+    """A block table whose blocks stand in random order, and how many blocks it takes."""
+    width = -(-max(lengths) // block) + 1
+    order = rng.permutation(len(lengths) * width).astype(np.int32)
+    return order.reshape(len(lengths), width), len(order)
+
+
+@case("hadamard")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for d in (64, 128, 80, 96, 7, 2, 4, 1024):
+        shape = (5, 3, d)
+        yield Case(str(shape), (f32(rng, *shape),), shape, bound=1e-13)
+    bad = f32(rng, 2, 2, 64)[0]
+    bad[0, 0] = 0
+    bad[1, 1, 5] = 1e30
+    yield Case("outlier", ((bad, "f32"),), bad.shape, bound=1e-13)
+
+
+@case("kv_write")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    table, blocks = paged(rng, [40, 20])
+    for format in CACHE_TYPES:
+        values = {"random": f32(rng, 4, 2, 96)[0], "extreme": extremes(rng, 8, 96).reshape(4, 2, 96)}
+        for name, x in values.items():
+            yield written(rng, f"{format}-{name}", format, x, table, blocks)
+        bad = f32(rng, 4, 2, 96)[0]
+        bad[0, 0, 3], bad[1, 1, 90], bad[2, 0, 32], bad[3] = np.inf, np.nan, -np.inf, -0.0
+        yield written(rng, f"{format}-not-finite", format, bad, table, blocks)
+        if FORMATS[format].block == 1:
+            yield written(rng, f"{format}-odd", format, f32(rng, 4, 2, 23)[0], table, blocks)
+
+
+def written(rng: np.random.Generator, name: str, format: str, x: Array, table: Array, blocks: int) -> Case:
+    cache = random_blocks(rng, format, blocks * 2 * BLOCK, x.shape[2]).reshape(blocks, 2, BLOCK, -1)
+    inputs = ((cache, format), (x, "f32"), i32(0, 1, 1, 0), i32(0, 15, 16, 39), (table, "i32"))
+    return Case(name, inputs, (), format, bound=0)
+
+
+def attention_case(
+    rng: np.random.Generator,
+    format: str,
+    heads: tuple[int, int, int],
+    tokens: Tokens,
+    window: int = 0,
+    scale: float = 0.125,
+    wide: int = 0,
+) -> Case:
+    """heads: query heads, KV heads, D; wide: D of the values, 0 for the same."""
+    h, kv, d = heads
+    lengths = [1 + max(p for s, p in tokens if s == slot) for slot in range(1 + max(s for s, _ in tokens))]
+    table, blocks = paged(rng, lengths)
+    caches = [
+        (random_blocks(rng, format, blocks * kv * BLOCK, size).reshape(blocks, kv, BLOCK, -1), format)
+        for size in (d, wide or d)
+    ]
+    slot, pos = i32(*(s for s, _ in tokens)), i32(*(p for _, p in tokens))
+    inputs = (f32(rng, len(tokens), h, d), *caches, slot, pos, (table, "i32"))
+    name = f"{format}-{h}/{kv}x{d}-{len(tokens)}-w{window}-x{scale}"
+    shape = (len(tokens), h * (wide or d))
+    return Case(name, inputs, shape, args={"scale": scale, "window": window}, bound=1e-11)
+
+
+@case("attention")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for format in CACHE_TYPES:
+        yield attention_case(rng, format, (4, 2, 64), PROMPT)
+        yield attention_case(rng, format, (6, 2, 96), RAGGED, wide=32)
+        yield attention_case(rng, format, (8, 1, 32), RAGGED, window=9)
+        yield attention_case(rng, format, (4, 2, 64), [(0, 90)], scale=20.0)
+        yield attention_case(rng, format, (3, 1, 32), BORDERS)
+    for format in ("f32", "f16", "bf16"):
+        yield attention_case(rng, format, (6, 2, 40), RAGGED)
+        yield attention_case(rng, format, (2, 2, 72), PROMPT, window=20)
+        yield attention_case(rng, format, (7, 1, 5), BORDERS, window=600)
+    yield attention_case(rng, "f16", (40, 1, 16), [(0, 3), (0, 4), (0, 5)])
+    yield attention_case(rng, "f16", (130, 1, 8), [(0, 3), (0, 4), (1, 700)])
+    yield attention_case(rng, "q8_0", (4, 2, 32), [(0, p) for p in range(460, 620)], window=70)
+
+
+__all__ = ["CASES", "attention_case", "paged"]
