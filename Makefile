@@ -5,7 +5,7 @@ NATIVE := pyproject.toml CMakeLists.txt runtime/package.py $(shell find cext -na
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUN_TESTS = $(BIN)/python -m pytest
 
-.PHONY: chat test lint types sanitize nightly bench doctor clean
+.PHONY: chat test lint types sanitize arm nightly bench doctor clean
 .DELETE_ON_ERROR:
 
 chat: .venv/ready
@@ -27,6 +27,10 @@ types: .venv/ready-to-test
 # The C side alone, under the address and undefined-behaviour sanitizers.
 sanitize: .venv/ready-to-test
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh .ci/sanitize
+
+# The Arm kernels, cross-compiled and emulated; takes Debian's gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user.
+arm: .venv/ready-to-test
+	PATH="$(CURDIR)/$(BIN):$$PATH" sh .ci/arm
 
 # What takes too long for every change: the marked tests, and property tests with many more examples.
 nightly: .venv/ready-to-test

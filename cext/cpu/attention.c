@@ -109,6 +109,7 @@ static uint64_t scratch(const cpu_call *c) {
     setup s = setup_of(c);
     uint64_t rows = (uint64_t)tile_rows_most(&s), wide = (uint64_t)(s.d_pitch > s.dv_pitch ? s.d_pitch : s.dv_pitch);
     uint64_t n = rows * (uint64_t)s.d + (uint64_t)SPAN * ((uint64_t)s.d_pitch + wide) + rows * (SPAN + LANES);
+    n += 5 * (uint64_t)whole_vectors((int)rows);
     return sizeof(float) * (n + (uint64_t)(levels(&s) + 1) * part_floats(&s, (int)rows));
 }
 
@@ -128,6 +129,8 @@ static void load_queries(const tile *w) {
         int head = w->kv_head * s->group + r % s->group;
         float *q = w->queries + (int64_t)r * s->d;
         memcpy(q, cpu_f32(s->q, w->token + r / s->group) + (int64_t)head * s->d, sizeof(float) * (size_t)s->d);
+        w->to[r] = w->pos + r / s->group + 1;
+        w->from[r] = first_seen(s, w->to[r] - 1);
     }
 }
 
@@ -150,7 +153,7 @@ static void merge(const setup *s, const part *a, const part *b, int rows) {
             both[0] -= most == -INFINITY ? 0 : most;
             both[1] -= most == -INFINITY ? 0 : most;
         }
-        vf_store(both, vf_exp(vf_load(both)));
+        vf_store(both, softmax_power(vf_load(both)));
         b->most[r] = most;
         b->total[r] = a->total[r] * both[0] + b->total[r] * both[1];
         for (int i = 0; i < pitch; i += LANES)
@@ -191,9 +194,9 @@ static void collect(tree *t) {
 }
 
 static tree tree_at(const setup *s, float *at, int rows) {
-    tree t = {.s = s, .rows = rows, .now = part_at(s, at, rows)};
+    tree t = {.s = s, .rows = rows, .now = part_at(at, rows)};
     for (int i = 0, n = levels(s); i < n; i++)
-        t.waiting[i] = part_at(s, at += part_floats(s, rows), rows);
+        t.waiting[i] = part_at(at += part_floats(s, rows), rows);
     return t;
 }
 
@@ -221,7 +224,7 @@ static part shared_part(const tile *w, int split) {
     const setup *s = w->s;
     int64_t unit = ((int64_t)split * s->kv_heads + w->kv_head) * s->q->shape[0] + w->token;
     float *all = (float *)(s->c->shared + COUNTERS * sizeof(atomic_int));
-    return part_at(s, all + (uint64_t)unit * part_floats(s, s->group), w->rows);
+    return part_at(all + (uint64_t)unit * part_floats(s, s->group), w->rows);
 }
 
 static void copy_part(const setup *s, const part *from, const part *to, int rows) {
@@ -276,7 +279,7 @@ static int follows(const setup *s, int64_t t) {
 /* The tile that begins at token t: up to `end`, one slot, positions that follow each other. */
 static tile tile_at(const setup *s, int64_t t, int64_t end, float *scratch) {
     int32_t slot = cpu_i32(s->c->v + 4, t), pos = cpu_i32(s->c->v + 5, t);
-    int64_t rows = tile_rows_most(s);
+    int64_t rows = tile_rows_most(s), vectors = whole_vectors((int)rows);
     tile w = {.s = s, .token = t, .tokens = 1, .pos = pos};
     while (t + w.tokens < end && follows(s, t + w.tokens))
         w.tokens++;
@@ -288,6 +291,11 @@ static tile tile_at(const setup *s, int64_t t, int64_t end, float *scratch) {
     w.values = w.keys + (int64_t)SPAN * s->d_pitch;
     w.scores = w.values + (int64_t)SPAN * (s->d_pitch > s->dv_pitch ? s->d_pitch : s->dv_pitch);
     w.lanes = w.scores + rows * SPAN;
+    w.most = w.lanes + rows * LANES;
+    w.base = w.most + vectors;
+    w.keep = w.base + vectors;
+    w.from = (int *)(w.keep + vectors);
+    w.to = w.from + vectors;
     return w;
 }
 
@@ -298,7 +306,7 @@ static void run_item(const setup *s, cut x, int64_t item, float *scratch) {
         tile w = tile_at(s, t, end, scratch);
         w.kv_head = (int)(item / x.splits % s->kv_heads);
         if (w.blocks)
-            run_tile(&w, (int)(item % x.splits), x.splits, w.lanes + (int64_t)tile_rows_most(s) * LANES);
+            run_tile(&w, (int)(item % x.splits), x.splits, (float *)(w.to + whole_vectors(tile_rows_most(s))));
         else
             cpu_fault(s->c);
         t += w.tokens;

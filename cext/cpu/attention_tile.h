@@ -13,9 +13,10 @@
 
 #include "cpu.h"
 #include "kv_rows.h"
+#include "softmax.h"
 #include "tile_mul.h"
 
-enum { ROWS = 96 /* of a tile, unless one token has more */, SPAN = 64, CHUNK = 512 };
+enum { ROWS = 192 /* of a tile, unless one token has more */, SPAN = 64, CHUNK = 512 };
 
 /* What does not change within one call. */
 typedef struct {
@@ -40,6 +41,8 @@ typedef struct {
     int tokens, rows, kv_head, pos;
     const int32_t *blocks;  /* the slot's row of the table */
     float *queries, *keys, *values, *scores, *lanes;
+    float *most, *base, *keep; /* of each row, for one span */
+    int *from, *to;            /* the positions that each row sees */
 } tile;
 
 static inline int whole_vectors(int n) {
@@ -51,19 +54,13 @@ static inline int first_seen(const setup *s, int pos) {
     return s->window > 0 && pos + 1 > s->window ? pos + 1 - s->window : 0;
 }
 
-static inline int row_pos(const tile *w, int row) {
-    return w->pos + row / w->s->group;
-}
-
 /* What a row sees of the span from `start` on: *a to *b - 1 within it; none where *a >= *b. */
 static inline void row_range(const tile *w, int row, int start, int *a, int *b) {
-    int pos = row_pos(w, row), first = first_seen(w->s, pos);
-    *a = first > start ? first - start : 0;
-    *b = pos + 1 - start < SPAN ? pos + 1 - start : SPAN;
+    *a = w->from[row] > start ? w->from[row] - start : 0;
+    *b = w->to[row] - start < SPAN ? w->to[row] - start : SPAN;
 }
 
-static inline part part_at(const setup *s, float *at, int rows) {
-    (void)s;
+static inline part part_at(float *at, int rows) {
     return (part){at, at + rows, at + 2 * (int64_t)rows};
 }
 
@@ -117,7 +114,7 @@ static int load_rows(const tile *w, const cpu_view *cache, int start, int from, 
 static int score_span(const tile *w, int start, int from, int to) {
     const setup *s = w->s;
     int a = (from - start) / LANES * LANES, b = whole_vectors(to - start);
-    tile_product p = {w->queries, w->keys + a, w->scores + a, s->d, SPAN, SPAN, s->d, 0};
+    tile_product p = {w->queries, w->keys + a, w->scores + a, s->d, SPAN, SPAN, s->d, NULL};
     if (!load_rows(w, s->k, start, from, to, w->values, s->d_pitch))
         return 0;
     for (int i = a; i < b; i += LANES)
@@ -131,79 +128,104 @@ static inline void fill(float *x, float value, int from, int to) {
         x[from] = value;
 }
 
-/* Turns a row's scores at a..b-1 of the span into weights under its largest score so far. Where that one grows, what was
- * summed before shrinks: *shrink is the factor. Vectors lie at multiples of LANES, so sums do not depend on the tile. */
-static float weigh_row(const tile *w, const part *state, int row, int a, int b) {
-    float *p = w->scores + (int64_t)row * SPAN, *lanes = w->lanes + (int64_t)row * LANES;
-    float before = state->most[row], most, base, shrink;
+/* Scores of n vectors in units of ln 2; gives the largest by lanes. */
+TILE_INLINE vf scale_scores(float *p, int n, vf scale) {
+    vf high = vf_set(-INFINITY);
+    for (int j = 0; j < n; j++) {
+        vf x = vf_load(p + j * LANES) * scale;
+        vf_store(p + j * LANES, x);
+        high = vf_max(high, x);
+    }
+    return high;
+}
+
+/* n vectors of scores become weights; gives their sum by lanes. */
+TILE_INLINE vf weigh_scores(float *p, int n, float base) {
+    vf sum = vf_set(0);
+    for (int j = 0; j < n; j++) {
+        vf x = softmax_power(vf_load(p + j * LANES) - vf_set(base));
+        vf_store(p + j * LANES, x);
+        sum = sum + x;
+    }
+    return sum;
+}
+
+/* The largest score of a row, which sees a..b-1 of the span; the scores are in units of ln 2 then, and those of the same
+ * vectors that it does not see are minus infinity. Vectors lie at multiples of LANES: nothing depends on the tile. */
+static inline float most_of_row(const tile *w, int row, int a, int b) {
+    float *p = w->scores + (int64_t)row * SPAN;
     int first = a / LANES * LANES, last = whole_vectors(b);
-    vf scale = vf_set(w->s->scale), high = vf_set(-INFINITY), sum = vf_set(0);
-    for (int j = first; j < last; j += LANES)
-        vf_store(p + j, vf_load(p + j) * scale);
+    vf scale = vf_set(w->s->scale * 1.44269504f), high;
+    if (a == 0 && b == SPAN)
+        return softmax_most(scale_scores(p, SPAN / LANES, scale));
+    high = scale_scores(p + first, (last - first) / LANES, scale);
     fill(p, -INFINITY, first, a);
     fill(p, -INFINITY, b, last);
-    for (int j = first; j < last; j += LANES)
-        high = vf_max(high, vf_load(p + j));
-    most = vf_most(high);
-    most = most > before || most != most ? most : before;
-    base = most == -INFINITY ? 0 : most;
-    for (int j = first; j < last; j += LANES) {
-        vf e = vf_exp(vf_load(p + j) - vf_set(base));
-        vf_store(p + j, e);
-        sum = sum + e;
-    }
-    shrink = 1;
-    if (most != before) {
-        float x[LANES];
-        vf_store(x, vf_exp(vf_set(before - base)));
-        shrink = x[0];
-    }
-    vf_store(lanes, vf_fma(vf_load(lanes), vf_set(shrink), sum));
-    state->most[row] = most;
-    return shrink;
+    high = scale_scores(p + first, (last - first) / LANES, vf_set(1));
+    return softmax_most(high);
 }
 
+static inline void weigh_row(const tile *w, int row, int a, int b) {
+    float *p = w->scores + (int64_t)row * SPAN, *lanes = w->lanes + (int64_t)row * LANES;
+    int first = a / LANES * LANES, last = whole_vectors(b);
+    vf sum;
+    if (first == 0 && last == SPAN)
+        sum = weigh_scores(p, SPAN / LANES, w->base[row]);
+    else
+        sum = weigh_scores(p + first, (last - first) / LANES, w->base[row]);
+    vf_store(lanes, vf_fma(vf_load(lanes), vf_set(w->keep[row]), sum));
+}
+
+/* Turns scores into weights under the largest score of each row so far. Where that one grows, what was summed before
+ * shrinks: `keep` is the factor. A row without a score gets a base that is finite, for infinity less itself is no number. */
 static void weigh_span(const tile *w, const part *state, int start) {
-    int pitch = w->s->dv_pitch;
-    for (int r = 0, a, b; r < w->rows; r++) {
-        float *x = state->sums + (int64_t)r * pitch, shrink;
+    int a, b;
+    for (int r = 0; r < w->rows; r++) {
         row_range(w, r, start, &a, &b);
-        if (a >= b || (shrink = weigh_row(w, state, r, a, b)) == 1)
-            continue;
-        for (int i = 0; i < pitch; i += LANES)
-            vf_store(x + i, vf_load(x + i) * vf_set(shrink));
+        w->most[r] = a < b ? most_of_row(w, r, a, b) : -INFINITY;
+    }
+    for (int r = 0; r < w->rows; r += LANES) {
+        vf before = vf_load(state->most + r), most = vf_max(vf_load(w->most + r), before);
+        vf base = vf_max(most, vf_set(-3.402823466e38f));
+        vf_store(w->most + r, most);
+        vf_store(w->base + r, base);
+        vf_store(w->keep + r, softmax_power(before - base));
+    }
+    memcpy(state->most, w->most, sizeof(float) * (size_t)w->rows);
+    for (int r = 0; r < w->rows; r++) {
+        row_range(w, r, start, &a, &b);
+        if (a < b)
+            weigh_row(w, r, a, b);
     }
 }
 
-/* Adds weights times values at a..b-1 of the span to `m` rows (1 to TILE_M). */
-static void add_values(const tile *w, const part *state, int row, int m, int a, int b) {
+/* Adds weights times values at a..b-1 of the span to `m` rows (1 to TILE_M), once these are multiplied by `keep`. */
+static void add_values(const tile *w, const part *state, const float *keep, int row, int m, int a, int b) {
     int pitch = w->s->dv_pitch;
-    tile_product p = {w->scores + a, w->values + (int64_t)a * pitch, state->sums, SPAN, pitch, pitch, b - a, 1};
+    tile_product p = {w->scores + a, w->values + (int64_t)a * pitch, state->sums, SPAN, pitch, pitch, b - a, keep};
     if (a < b)
         tile_rows(&p, row, m, pitch / LANES);
 }
 
-/* Rows that see different positions share those that all of them see; what the others see is never multiplied by a
- * weight of 0, for it may be no number. */
+/* Rows that begin to see the span at the same place share what all of them see. What a row does not see is never
+ * multiplied by a weight of 0, for it may be no number. */
 static void value_span(const tile *w, const part *state, int start) {
+    static const float one = 1;
     for (int r = 0, m; r < w->rows; r += m) {
-        int low = 0, high = SPAN, a, b;
+        int first, high, a, b, joint = 1;
         m = tile_step(w->rows - r);
-        for (int i = r; i < r + m; i++) {
+        row_range(w, r, start, &first, &high);
+        for (int i = r + 1; i < r + m; i++) {
             row_range(w, i, start, &a, &b);
-            low = a > low ? a : low;
+            joint &= a == first;
             high = b < high ? b : high;
         }
-        if (low >= high)
-            low = high = SPAN;
+        joint &= first < high;
+        if (joint)
+            add_values(w, state, w->keep + r, r, m, first, high);
         for (int i = r; i < r + m; i++) {
             row_range(w, i, start, &a, &b);
-            add_values(w, state, i, 1, a, b < low ? b : low);
-        }
-        add_values(w, state, r, m, low, high);
-        for (int i = r; i < r + m; i++) {
-            row_range(w, i, start, &a, &b);
-            add_values(w, state, i, 1, a > high ? a : high, b);
+            add_values(w, state, joint ? &one : w->keep + i, i, 1, joint ? high : a, b);
         }
     }
 }

@@ -10,6 +10,8 @@
 #endif
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 #include "cpu.h"
@@ -69,13 +71,28 @@ static int runs_dotprod(void) {
 static int runs_i8mm(void) {
     return (getauxval(AT_HWCAP) >> 20 & 1) && (getauxval(AT_HWCAP2) >> 13 & 1); /* ASIMDDP, I8MM */
 }
-#elif defined(__aarch64__)
+#elif defined(__aarch64__) && defined(__APPLE__)
+/* As Apple documents it; no test of this project has run on such a machine. */
+static int has(const char *feature) {
+    int32_t yes = 0;
+    size_t size = sizeof yes;
+    return sysctlbyname(feature, &yes, &size, NULL, 0) == 0 && yes;
+}
+
 static int runs_dotprod(void) {
-    return 0;
+    return has("hw.optional.arm.FEAT_DotProd");
 }
 
 static int runs_i8mm(void) {
-    return 0; /* how to ask is known for Linux alone */
+    return runs_dotprod() && has("hw.optional.arm.FEAT_I8MM");
+}
+#elif defined(__aarch64__)
+static int runs_dotprod(void) {
+    return 0; /* how to ask is known for Linux and macOS alone */
+}
+
+static int runs_i8mm(void) {
+    return 0;
 }
 #endif
 

@@ -8,6 +8,7 @@
 #ifndef SATCHEL_CPU_PRODUCT_256_H
 #define SATCHEL_CPU_PRODUCT_256_H
 
+#include "column_pairs.h"
 #include "product_columns.h"
 
 typedef struct {
@@ -37,6 +38,25 @@ VI_INLINE vi group_sum(const vi *q, const vi *scale, int scales, const int8_t *x
     return sum + (chains == 1 ? b : a + b) * scale[0];
 }
 
+/* The same for n columns: isum[c] += that of column c, whose activations begin at x + x_stride * c. */
+VI_INLINE void group_sums(const vi *q, const vi *scale, int scales, const uint8_t *x, uint64_t x_stride, vi *isum, int n) {
+    int c = 0;
+#if defined(COLUMN_PAIRS)
+    vi pairs[8], a[2], b[2] = {vi_set(0), vi_set(0)};
+    pair_words(q, pairs);
+    UNROLL for (; c + 1 < n; c += 2) {
+        const uint8_t *y = x + x_stride * (uint64_t)c, *z = y + x_stride;
+        pair_dots(pairs, 8 / scales, y, z, a);
+        if (scales == 2)
+            pair_dots(pairs + 4, 4, y + 16, z + 16, b);
+        isum[c] += a[0] * scale[0] + b[0] * scale[scales - 1];
+        isum[c + 1] += a[1] * scale[0] + b[1] * scale[scales - 1];
+    }
+#endif
+    UNROLL for (; c < n; c++)
+        isum[c] = group_sum(q, scale, scales, (const int8_t *)(x + x_stride * (uint64_t)c), isum[c], n < 4 ? 2 : 1);
+}
+
 VI_INLINE vi pair_sum(const vi *pairs, int n, const int16_t *sums) {
     vi sum = vi_set(0);
     UNROLL for (int i = 0; i < n; i++)
@@ -49,24 +69,24 @@ VI_INLINE vi pair_sum(const vi *pairs, int n, const int16_t *sums) {
                                 vf *sum, int n) {                                                                   \
         scales_256 s;                                                                                               \
         vi isum[MOST_COLUMNS];                                                                                      \
-        stem##_panel_scales(words, lone, &s);                                                                             \
+        stem##_panel_scales(words, lone, &s);                                                                       \
         UNROLL for (int c = 0; c < n; c++)                                                                          \
             isum[c] = vi_set(0);                                                                                    \
         UNROLL for (int g = 0; g < 8; g++) {                                                                        \
             vi q[8];                                                                                                \
-            stem##_panel_codes(words, g, q);                                                                              \
-            UNROLL for (int c = 0; c < n; c++)                                                                      \
-                isum[c] = group_sum(q, s.scale + (groups) / 8 * g, (groups) / 8,                                    \
-                                    (const int8_t *)(x + x_stride * (uint64_t)c) + 32 * g, isum[c], n < 4 ? 2 : 1);  \
+            if (n == 1)                                                                                             \
+                fetch_part(words, (int)sizeof(block_##stem) / 4 * LINE, g);                                         \
+            stem##_panel_codes(words, g, q);                                                                        \
+            group_sums(q, s.scale + (groups) / 8 * g, (groups) / 8, x + 32 * g, x_stride, isum, n);                 \
         }                                                                                                           \
         UNROLL for (int c = 0; c < n; c++) {                                                                        \
             const block_a8_256 *a = (const block_a8_256 *)(x + x_stride * (uint64_t)c);                             \
             vf d = vf_set(a->d);                                                                                    \
             if ((offset) != 0)                                                                                      \
                 isum[c] -= pair_sum(s.pairs, 8, a->sums) * (offset);                                                \
-            sum[c] = vf_fma(vi_to_vf(isum[c]), s.d * d, sum[c]);                                                    \
+            sum[c] = vf_fused(vi_to_vf(isum[c]), s.d * d, sum[c]);                                                  \
             if ((offset) == 0)                                                                                      \
-                sum[c] = vf_fma(-vi_to_vf(pair_sum(s.pairs, 4, a->sums32)), s.min * d, sum[c]);                     \
+                sum[c] = vf_fused(-vi_to_vf(pair_sum(s.pairs, 4, a->sums32)), s.min * d, sum[c]);                   \
         }                                                                                                           \
     }                                                                                                               \
     VI_INLINE void stem##_columns(const product *p, const uint8_t *panel, const uint8_t *x, float *out, int n) {    \
@@ -78,8 +98,6 @@ VI_INLINE vi pair_sum(const vi *pairs, int n, const int16_t *sums) {
             UNROLL for (int c = 0; c < n; c++)                                                                      \
                 sum[c] = vf_set(0);                                                                                 \
             for (int64_t b = 0; b < blocks; b++) {                                                                  \
-                if (n == 1)                                                                                         \
-                    fetch(words + BYTES * b, BYTES);                                                                \
                 stem##_block(words + BYTES * b, lone + 32 * b, x + sizeof(block_a8_256) * (uint64_t)b, p->x_stride, \
                              sum, n);                                                                               \
             }                                                                                                       \

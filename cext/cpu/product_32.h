@@ -6,6 +6,7 @@
 #ifndef SATCHEL_CPU_PRODUCT_32_H
 #define SATCHEL_CPU_PRODUCT_32_H
 
+#include "column_pairs.h"
 #include "product_columns.h"
 
 enum { SIGNED_CODES = -1, MINIMUMS = 0 };
@@ -23,20 +24,40 @@ VI_INLINE vi block_sum(const vi *q, int offset, const block_a8_32 *a) {
     return sum;
 }
 
+/* A row's sum with one block more. */
+VI_INLINE vf add_block(vi isum, int offset, vf d, vf m, const block_a8_32 *a, vf sum) {
+    sum = vf_fused(vi_to_vf(isum), d * vf_set(a->d), sum);
+    return offset == MINIMUMS ? vf_fused(vf_set((float)a->sum), m * vf_set(a->d), sum) : sum;
+}
+
+/* The same for n columns, whose blocks lie at x + x_stride * c. */
+VI_INLINE void add_columns(const vi *q, int offset, vf d, vf m, const uint8_t *x, uint64_t x_stride, vf *sum, int n) {
+    int c = 0;
+#if defined(COLUMN_PAIRS)
+    vi pairs[8], dots[2];
+    pair_words(q, pairs);
+    UNROLL for (; c + 1 < n; c += 2) {
+        const block_a8_32 *a = (const block_a8_32 *)(x + x_stride * (uint64_t)c);
+        const block_a8_32 *b = (const block_a8_32 *)(x + x_stride * (uint64_t)(c + 1));
+        pair_dots(pairs, 8, a->qs, b->qs, dots);
+        sum[c] = add_block(block_start(offset, a->sum) + dots[0], offset, d, m, a, sum[c]);
+        sum[c + 1] = add_block(block_start(offset, b->sum) + dots[1], offset, d, m, b, sum[c + 1]);
+    }
+#endif
+    UNROLL for (; c < n; c++) {
+        const block_a8_32 *a = (const block_a8_32 *)(x + x_stride * (uint64_t)c);
+        sum[c] = add_block(block_sum(q, offset, a), offset, d, m, a, sum[c]);
+    }
+}
+
 #define COLUMNS_32(stem, offset)                                                                                    \
     VI_INLINE void stem##_block(const uint8_t *words, const uint8_t *lone, const uint8_t *x, uint64_t x_stride,     \
                                 vf *sum, int n) {                                                                   \
         vi q[8];                                                                                                    \
-        vf dw = (offset) == MINIMUMS ? vf_halves(word(words, 0)) : vf_load_f16((const uint16_t *)lone);             \
-        vf m = (offset) == MINIMUMS ? vf_halves(vi_shift_right(word(words, 0), 16)) : dw;                           \
-        stem##_panel_codes(words, q);                                                                                     \
-        UNROLL for (int c = 0; c < n; c++) {                                                                        \
-            const block_a8_32 *a = (const block_a8_32 *)(x + x_stride * (uint64_t)c);                               \
-            vf d = vf_set(a->d);                                                                                    \
-            sum[c] = vf_fma(vi_to_vf(block_sum(q, offset, a)), dw * d, sum[c]);                                     \
-            if ((offset) == MINIMUMS)                                                                               \
-                sum[c] = vf_fma(vf_set((float)a->sum), m * d, sum[c]);                                              \
-        }                                                                                                           \
+        vf d = (offset) == MINIMUMS ? vf_halves(word(words, 0)) : vf_load_f16((const uint16_t *)lone);              \
+        vf m = (offset) == MINIMUMS ? vf_halves(vi_shift_right(word(words, 0), 16)) : d;                            \
+        stem##_panel_codes(words, q);                                                                               \
+        add_columns(q, offset, d, m, x, x_stride, sum, n);                                                          \
     }                                                                                                               \
     VI_INLINE void stem##_columns(const product *p, const uint8_t *panel, const uint8_t *x, float *out, int n) {    \
         enum { BYTES = (int)sizeof(block_##stem) / 4 * LINE };                                                      \
@@ -67,7 +88,7 @@ VI_INLINE void nibbles_32(const uint8_t *words, int first, vi *q) {
 /* Fifth bits from a word that q5_pack_word() rearranged: bit j of byte i is that of code 4 j + i. */
 VI_INLINE void fifths_32(vi bits, vi *q) {
     UNROLL for (int j = 0; j < 8; j++)
-        q[j] |= (vi_shift_right(bits, j) & 0x01010101) << 4;
+        q[j] |= (j < 4 ? bits << (4 - j) : vi_shift_right(bits, j - 4)) & 0x10101010;
 }
 
 #if defined(__AMX_INT8__)

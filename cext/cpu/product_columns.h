@@ -13,12 +13,12 @@
 
 #define UNROLL _Pragma("GCC unroll 16")
 
-enum { LANE_PARTS = 16 / LANES, LINE = 64, AHEAD = 4096 };
+enum { LANE_PARTS = 16 / LANES, LINE = 64, AHEAD = 2048, HINT = 3 };
 
 typedef void (*columns_fn)(const product *, const uint8_t *panel, const uint8_t *x, float *out);
 
 /* Sizes of a pass where there are registers for it. */
-#if LANES == 16
+#if LANES == 16 || defined(__ARM_FEATURE_MATMUL_INT8)
 enum { MOST_COLUMNS = 8 };
 #define COLUMN_SIZES(each, stem) each(stem, 1) each(stem, 2) each(stem, 3) each(stem, 4) each(stem, 6) each(stem, 8)
 #define COLUMN_TABLE(stem)                                                                                          \
@@ -84,8 +84,14 @@ static inline int panels_from(const product *p, int first) {
 
 /* One column reads weights faster than they come unasked. Past the end of a weight this asks for what nobody reads. */
 VI_INLINE void fetch(const uint8_t *p, int bytes) {
-    for (int i = 0; i < bytes; i += LINE)
-        __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)(AHEAD + i)), 0, 3);
+    UNROLL for (int i = 0; i < bytes; i += LINE)
+        __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)(AHEAD + i)), 0, HINT);
+}
+
+/* Eighth number `part` of a block's bytes: asked for all at once, they would wait for each other. */
+VI_INLINE void fetch_part(const uint8_t *p, int bytes, int part) {
+    int from = bytes / LINE * part / 8, to = bytes / LINE * (part + 1) / 8;
+    fetch(p + LINE * from, LINE * (to - from));
 }
 
 /* Word i of a block for the lanes at `words`. */

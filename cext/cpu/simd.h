@@ -1,7 +1,8 @@
 /* simd.h: one vector of LANES floats and the few operations that kernels need, for each instruction set.
  *
- * vf_fma is fused where the set has it; vf_sum adds lanes in one fixed order, so a reduction depends on its length and
- * the set alone. A tail of n < LANES is read with zeros behind it. Anything that is not here is plain C in the kernel.
+ * vf_fma is fused where the set has it, vf_fused everywhere; vf_sum adds lanes in one fixed order, so a reduction depends
+ * on its length and the set alone. A tail of n < LANES is read with zeros behind it. Anything that is not here is plain C
+ * in the kernel.
  */
 #ifndef SATCHEL_CPU_SIMD_H
 #define SATCHEL_CPU_SIMD_H
@@ -72,13 +73,15 @@ static inline float vf_sum(vf x) {
     return _mm_cvtss_f32(_mm_add_ss(z, _mm_movehdup_ps(z)));
 }
 #else
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
 #define LANES 4
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vf_int __attribute__((vector_size(16)));
 static inline vf vf_set(float x) { return (vf){x, x, x, x}; }
 static inline vf vf_load(const float *p) { vf x; memcpy(&x, p, sizeof x); return x; }
 static inline void vf_store(float *p, vf x) { memcpy(p, &x, sizeof x); }
-static inline vf vf_fma(vf a, vf b, vf c) { return a * b + c; }
 static inline vf vf_pick(vf_int which, vf a, vf b) { return (vf)((which & (vf_int)a) | (~which & (vf_int)b)); }
 /* As x86 has it: the second where they do not compare, so a NaN in b stays. */
 static inline vf vf_max(vf a, vf b) { return vf_pick(a > b, a, b); }
@@ -92,6 +95,17 @@ static inline vf vf_scale(vf x, vf power) {
     x = x * (vf)((half + 127) << 23);
     return x * (vf)((n - half + 127) << 23);
 }
+#if defined(__aarch64__)
+static inline vf vf_fma(vf a, vf b, vf c) { return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
+static inline vf vf_load_f16(const uint16_t *p) {
+    return (vf)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
+}
+static inline void vf_store_f16(uint16_t *p, vf x) {
+    vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)x)));
+}
+static inline vf vf_load_bf16(const uint16_t *p) { return (vf)vshll_n_u16(vld1_u16(p), 16); }
+#else
+static inline vf vf_fma(vf a, vf b, vf c) { return a * b + c; }
 static inline vf vf_load_f16(const uint16_t *p) {
     return (vf){f16_to_f32(p[0]), f16_to_f32(p[1]), f16_to_f32(p[2]), f16_to_f32(p[3])};
 }
@@ -102,7 +116,26 @@ static inline void vf_store_f16(uint16_t *p, vf x) {
 static inline vf vf_load_bf16(const uint16_t *p) {
     return (vf){bf16_to_f32(p[0]), bf16_to_f32(p[1]), bf16_to_f32(p[2]), bf16_to_f32(p[3])};
 }
+#endif
 static inline float vf_sum(vf x) { return (x[0] + x[2]) + (x[1] + x[3]); }
+#endif
+
+#if LANES > 4 || defined(__aarch64__)
+static inline vf vf_fused(vf a, vf b, vf c) { return vf_fma(a, b, c); }
+#else
+/* Without the instruction, and faster than libm: in doubles the product is exact; the sum is rounded to odd, which
+ * rounding once more to 24 bits cannot tell from the exact sum (Boldo & Melquiond, "Emulation of a FMA and correctly
+ * rounded sums", 2008). What the first rounding lost is known exactly (Knuth's two-sum). */
+static inline vf vf_fused(vf a, vf b, vf c) {
+    typedef double vd __attribute__((vector_size(8 * LANES)));
+    typedef int64_t vl __attribute__((vector_size(8 * LANES)));
+    vd product = __builtin_convertvector(a, vd) * __builtin_convertvector(b, vd), add = __builtin_convertvector(c, vd);
+    vd sum = product + add, part = sum - product, lost = (product - (sum - part)) + (add - part);
+    vl away = (vl)((lost < 0) ^ (sum < 0)) | 1; /* -1 where the sum's magnitude is too large, else 1 */
+    vl even = ((vl)sum & 1) - 1;
+    sum = (vd)((vl)sum + (away & even & (vl)((lost < 0) | (lost > 0))));
+    return __builtin_convertvector(sum, vf);
+}
 #endif
 
 static inline float vf_most(vf x) {

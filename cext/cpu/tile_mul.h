@@ -1,4 +1,4 @@
-/* tile_mul.h: products of small float32 matrices that lie in a thread's scratch: C (m, n) += A (m, k) B (k, n).
+/* tile_mul.h: products of small float32 matrices that lie in a thread's scratch: C (m, n) = f C + A (m, k) B (k, n).
  *
  * A block of up to TILE_M rows by TILE_N vectors of C stays in registers while k goes by; every number of C is summed over
  * k in order, one fused multiply-add each, so it does not depend on which rows or columns are computed beside it.
@@ -27,7 +27,8 @@ typedef struct {
     const float *a, *b;
     float *c;
     int64_t a_pitch, b_pitch, c_pitch;
-    int k, add; /* add 0: C is set, not added to */
+    int k;
+    const float *keep; /* what each row of C that is computed is multiplied by first; NULL: C is only set */
 } tile_product;
 
 TILE_INLINE void tile_block(const tile_product *p, int row, int at, int m, int n) {
@@ -35,8 +36,11 @@ TILE_INLINE void tile_block(const tile_product *p, int row, int at, int m, int n
     float *c = p->c + row * p->c_pitch + at;
     vf sum[TILE_M][TILE_N];
     for (int i = 0; i < m; i++)
-        for (int j = 0; j < n; j++)
-            sum[i][j] = p->add ? vf_load(c + i * p->c_pitch + j * LANES) : vf_set(0);
+        for (int j = 0; j < n; j++) {
+            sum[i][j] = vf_set(0);
+            if (p->keep)
+                sum[i][j] = vf_load(c + i * p->c_pitch + j * LANES) * vf_set(p->keep[i]);
+        }
     for (int64_t k = 0; k < p->k; k++, b += p->b_pitch) {
         vf x[TILE_N];
 #pragma GCC unroll 4

@@ -60,15 +60,25 @@ VI_INLINE vf vf_halves(vi x) {
     __m256i low = (__m256i)(x & 0xFFFF);
     return _mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1)));
 }
-#else
+#elif defined(__aarch64__)
 #if defined(__ARM_FEATURE_DOTPROD)
-#include <arm_neon.h>
 VI_INLINE vi dot4(vi sum, vi a, vi b) { return (vi)vdotq_s32((int32x4_t)sum, (int8x16_t)a, (int8x16_t)b); }
+#else
+VI_INLINE vi dot4(vi sum, vi a, vi b) { /* 128 * 127 * 2 fits 16 bits */
+    int16x8_t low = vmull_s8(vget_low_s8((int8x16_t)a), vget_low_s8((int8x16_t)b));
+    int16x8_t high = vmull_high_s8((int8x16_t)a, (int8x16_t)b);
+    return (vi)vpadalq_s16((int32x4_t)sum, vpaddq_s16(low, high));
+}
+#endif
 VI_INLINE vi dot4_signed(vi sum, vi a, vi b) { return dot4(sum, a, b); }
+VI_INLINE vi dot2(vi sum, vi a, vi b) {
+    int32x4_t low = vmull_s16(vget_low_s16((int16x8_t)a), vget_low_s16((int16x8_t)b));
+    return sum + (vi)vpaddq_s32(low, vmull_high_s16((int16x8_t)a, (int16x8_t)b));
+}
+VI_INLINE vf vf_halves(vi x) { return (vf)vcvt_f32_f16(vreinterpret_f16_u16(vmovn_u32((uint32x4_t)x))); }
 #else
 VI_INLINE vi dot4(vi sum, vi a, vi b) { return dot4_plain(sum, a, b, 0); }
 VI_INLINE vi dot4_signed(vi sum, vi a, vi b) { return dot4_plain(sum, a, b, 1); }
-#endif
 VI_INLINE vi dot2(vi sum, vi a, vi b) { return dot2_plain(sum, a, b); }
 VI_INLINE vf vf_halves(vi x) {
     vf y;

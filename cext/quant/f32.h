@@ -5,6 +5,8 @@
 #ifndef SATCHEL_QUANT_F32_H
 #define SATCHEL_QUANT_F32_H
 
+#include <math.h>
+
 #include "half.h"
 
 typedef struct {
@@ -22,7 +24,7 @@ static inline float f32_dot(const block_f32 *w, const block_f32 *a, int n_blocks
     float sum = 0.0f;
     int i;
     for (i = 0; i < n_blocks; i++)
-        sum += w[i].x * a[i].x;
+        sum = fmaf(w[i].x, a[i].x, sum);
     return sum;
 }
 

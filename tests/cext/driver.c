@@ -1,9 +1,9 @@
 /* driver.c: the C test program: every op on the cpu, remote and null backends, without Python.
  *
- *     satchel_cext_test [--threads]
+ *     satchel_cext_test [--threads | --short]
  *
  * Prints what failed, then "N passed, M failed"; exit status 1 where anything failed. --threads leaves out what has one
- * thread, and what is no fair game for the thread sanitizer.
+ * thread, and what is no fair game for the thread sanitizer; --short repeats less, for a CPU that is emulated.
  */
 #include "harness.h"
 
@@ -64,7 +64,8 @@ static void test_device_options(void) {
     unsetenv("SATCHEL_CPU");
 }
 
-static void test_target(const hal_backend *b, const char *set, int threads, int quick) {
+/* share: repeats are divided by it. */
+static void test_target(const hal_backend *b, const char *set, int threads, int quick, int share) {
     target t;
     if (!open_target(&t, b, set, threads)) {
         fprintf(stderr, "skipped: %s with %s kernels: %s\n", b->name, set, b->error());
@@ -74,13 +75,15 @@ static void test_target(const hal_backend *b, const char *set, int threads, int 
     if (!quick)
         test_measure(&t);
     test_ops(&t);
+    if (b == cpu_backend() && *set)
+        test_products(&t);
     test_sample(&t);
     if (t.computes) {
         test_wrong_plans(&t);
         if (!quick) /* a damaged plan may write what it reads at the same time */
-            test_damaged_plans(&t, b == remote_backend() ? 200 : 2000);
+            test_damaged_plans(&t, (b == remote_backend() ? 200 : 2000) / share);
     }
-    test_many_runs(&t, b == remote_backend() ? 100 : 1000);
+    test_many_runs(&t, (b == remote_backend() ? 100 : 1000) / share);
     b->close(t.device);
     fprintf(stderr, "%s: done\n", t.name);
 }
@@ -88,17 +91,19 @@ static void test_target(const hal_backend *b, const char *set, int threads, int 
 int main(int argc, char **argv) {
     static const char *const sets[] = {"scalar", "avx2", "avxvnni", "avx512", "avx512bf16", "amx", "neon", "dotprod", "i8mm"};
     int quick = argc > 1 && strcmp(argv[1], "--threads") == 0;
+    int share = argc > 1 && strcmp(argv[1], "--short") == 0 ? 20 : 1;
     test_device_options();
-    test_pool(quick ? 1000 : 3000);
+    test_fused();
+    test_pool((quick ? 1000 : 3000) / share);
     if (!quick) { /* the thread sanitizer takes no fork of a program with threads */
         test_fork(cpu_backend());
         test_limits();
     }
     for (size_t i = 0; i < sizeof sets / sizeof *sets && !quick; i++)
-        test_target(cpu_backend(), sets[i], i % 2 ? 2 : 1, quick);
-    test_target(cpu_backend(), "", 3, quick); /* more threads than most test machines have CPUs to spare */
-    test_target(remote_backend(), "", 2, quick);
-    test_target(null_backend(), "", 1, quick);
+        test_target(cpu_backend(), sets[i], i % 2 ? 2 : 1, quick, share);
+    test_target(cpu_backend(), "", 3, quick, share); /* more threads than most test machines have CPUs to spare */
+    test_target(remote_backend(), "", 2, quick, share);
+    test_target(null_backend(), "", 1, quick, share);
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
 }

@@ -81,13 +81,26 @@ void add_view(builder *b, int buffer, uint64_t offset, int count, const operand 
     for (int i = 0; i < 4; i++)
         v->shape[i] = i < shape->ndim ? shape->shape[i] : 1;
     v->stride = operand_bytes(shape) / (uint64_t)shape->shape[0];
+    if (shape->packed) {
+        v->format |= HAL_PACKED;
+        v->stride = 0;
+    }
+}
+
+/* Bytes of an operand's buffer on the device. */
+static uint64_t buffer_bytes(const target *t, const operand *o) {
+    return o->packed ? t->b->packed(t->device, o->format, 1, o->shape[0], o->shape[1]) : operand_bytes(o);
 }
 
 static int make_buffer(const target *t, const operand *o, uint32_t usage, void **copy, hal_buffer **out) {
-    uint64_t size = operand_bytes(o);
+    uint64_t size = buffer_bytes(t, o);
     hal_bufdesc desc = {.size = size, .usage = usage};
     int code;
     *copy = NULL;
+    if (o->packed) {
+        code = t->b->alloc(t->device, &desc, out);
+        return code ? code : t->b->pack(*out, 0, o->format, 1, o->shape[0], o->shape[1], o->data);
+    }
     if (usage == HAL_WEIGHT && t->b->wrap) {
         *copy = malloc(size);
         memcpy(*copy, o->data, size);
@@ -112,7 +125,7 @@ int run_op(const target *t, const char *op, const void *arg, uint32_t arg_size, 
     code = t->b->alloc(t->device, &block, &buffers[0]);
     for (int i = 0; i < n_in && !code; i++) {
         uint32_t usage = in_place && i == 0 ? HAL_STATE : HAL_WEIGHT;
-        add_view(&b, add_buffer(&b, usage, operand_bytes(in + i)), 0, -1, in + i);
+        add_view(&b, add_buffer(&b, usage, buffer_bytes(t, in + i)), 0, -1, in + i);
         code = make_buffer(t, in + i, usage, &copies[i + 1], &buffers[i + 1]);
     }
     if (!in_place && !code) {

@@ -34,6 +34,7 @@ typedef struct {
     int ndim;
     int32_t shape[4];
     void *data;
+    int packed; /* a weight that the device gets in its own order */
 } operand;
 
 /* What a test wants with an operand: its elements' type is told by the pointer. */
@@ -73,6 +74,8 @@ float *random_floats(int n, float scale);
 double nmse(const float *got, const double *want, int n);
 
 void test_ops(const target *);
+void test_fused(void);
+void test_products(const target *);
 void test_sample(const target *);
 void test_wrong_plans(const target *);
 void test_damaged_plans(const target *, int rounds);

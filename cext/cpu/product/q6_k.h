@@ -11,8 +11,8 @@ VI_INLINE void q6_k_panel_codes(const uint8_t *words, int g, vi *q) {
     int half = g / 4, k = g % 4;
     UNROLL for (int j = 0; j < 8; j++) {
         vi low = vi_shift_right(word(words, 16 * half + 8 * (k % 2) + j), 4 * (k / 2)) & 0x0F0F0F0F;
-        vi high = vi_shift_right(word(words, 32 + 8 * half + j), 2 * k) & 0x03030303;
-        q[j] = low | high << 4;
+        vi two = word(words, 32 + 8 * half + j), high = k < 3 ? two << (4 - 2 * k) : vi_shift_right(two, 2);
+        q[j] = low | (high & 0x30303030);
     }
 }
 

@@ -1,0 +1,41 @@
+/* softmax.h: powers of two for weights that fall off from the largest one, on vectors of simd.h.
+ *
+ * Scores are kept in units of ln 2, so a weight is 2^(score - most): there is no reduction by ln 2 to do.
+ */
+#ifndef SATCHEL_CPU_SOFTMAX_H
+#define SATCHEL_CPU_SOFTMAX_H
+
+#include "simd.h"
+
+/* 2^x to about one unit in the last place, for x <= 0 or NaN; below -151 it is 0. x = n + r, |r| <= 1/2, and 2^r is a
+ * polynomial of degree 6 with the least largest relative error on that interval, 2e-9 before rounding. */
+static inline vf softmax_power(vf x) {
+    vf n, r, y;
+    x = vf_max(vf_set(-151.0f), x);
+    n = vf_round(x);
+    r = x - n;
+    y = vf_set(0.00015353362f);
+    y = vf_fma(y, r, vf_set(0.0013398875f));
+    y = vf_fma(y, r, vf_set(0.00961843692f));
+    y = vf_fma(y, r, vf_set(0.0555033237f));
+    y = vf_fma(y, r, vf_set(0.240226477f));
+    y = vf_fma(y, r, vf_set(0.693147182f));
+    y = vf_fma(y, r, vf_set(1.0f));
+    return vf_scale(y, n);
+}
+
+/* The largest of LANES numbers; what it gives where one is NaN is one of them. */
+static inline float softmax_most(vf x) {
+#if LANES == 16
+    return _mm512_reduce_max_ps(x);
+#elif LANES == 8
+    __m128 y = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    y = _mm_max_ps(y, _mm_movehl_ps(y, y));
+    return _mm_cvtss_f32(_mm_max_ss(y, _mm_movehdup_ps(y)));
+#else
+    float a = x[0] > x[2] ? x[0] : x[2], b = x[1] > x[3] ? x[1] : x[3];
+    return a > b ? a : b;
+#endif
+}
+
+#endif
