@@ -51,7 +51,7 @@ def write_types(quant: Path, products: Iterable[Path], include: Path) -> None:
     numbers = ", ".join(f"TYPE_{stem} = {row[0]}" for stem, row in {**weights, **only}.items())
     blocks = ", ".join(f"BLOCK_{stem} = {row[1]}" for stem, row in {**weights, **only}.items())
     write(include / "types.h", f"enum {{ {numbers} }};\nenum {{ {blocks} }};\n")
-    defaults = {"LONE": "0", "PACK_WORD": "NULL", "UNPACK_WORD": "NULL"}
+    defaults = {"LONE": "0", "APART": "0", "PACK_WORD": "NULL", "UNPACK_WORD": "NULL"}
     write(include / "lone.inc", "".join(default(f"{k}_{s}", v) for s in weights for k, v in defaults.items()))
     write(include / "products.inc", "".join(f'#include "{p.parent.name}/{p.name}"\n' for p in sorted(products)))
     plain = (f"#ifndef PRODUCT_{s}\nPRODUCT_PLAIN({s}, {w[2]})\n#endif\n" for s, w in weights.items())

@@ -249,7 +249,7 @@ static void join(const tile *w, const dealt *x, int split, tree *t, int good) {
 }
 
 /* A tile's part in one split of the chunks. */
-static void run_tile(const tile *w, int split, int splits, float *results) {
+static void run_tile(tile *w, int split, int splits, float *results) {
     dealt x = deal(w, splits);
     tree t = tree_at(w->s, results, w->rows);
     int good = w->blocks != NULL, first = (x.first / x.width + split) * x.width, last = first + x.width - 1;
@@ -257,6 +257,7 @@ static void run_tile(const tile *w, int split, int splits, float *results) {
         return;
     first = first > x.first ? first : x.first;
     last = last < x.last ? last : x.last;
+    w->limit = w->pos + w->tokens - last * CHUNK < CHUNK ? w->pos + w->tokens : (last + 1) * CHUNK;
     load_queries(w);
     for (int chunk = first; chunk <= last && good; chunk++) {
         good = attend_chunk(w, chunk, &t.now);
@@ -303,7 +304,9 @@ static void run_item(const setup *s, cut x, int64_t item, float *scratch) {
     int64_t group = item / x.splits / s->kv_heads, t = group * s->tile, end = t + s->tile;
     end = end < s->q->shape[0] ? end : s->q->shape[0];
     while (t < end) {
+        ahead memory;
         tile w = tile_at(s, t, end, scratch);
+        w.ahead = &memory;
         w.kv_head = (int)(item / x.splits % s->kv_heads);
         if (w.blocks)
             run_tile(&w, (int)(item % x.splits), x.splits, (float *)(w.to + whole_vectors(tile_rows_most(s))));

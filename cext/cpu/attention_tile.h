@@ -16,7 +16,7 @@
 #include "softmax.h"
 #include "tile_mul.h"
 
-enum { ROWS = 192 /* of a tile, unless one token has more */, SPAN = 64, CHUNK = 512 };
+enum { ROWS = 192 /* of a tile, unless one token has more */, SPAN = 64, CHUNK = 512, STRETCH = 8 /* rows */ };
 
 /* What does not change within one call. */
 typedef struct {
@@ -34,6 +34,13 @@ typedef struct {
     float *most, *total, *sums;
 } part;
 
+/* Memory that will be needed: a span's keys, then its values. */
+typedef struct {
+    const cpu_view *cache;
+    int from, pos, to;
+    const uint8_t *next, *end; /* what is left of the piece before `pos` */
+} ahead;
+
 /* One tile for one KV head; its rows are its tokens times the query heads that share the KV head. */
 typedef struct {
     const setup *s;
@@ -43,6 +50,8 @@ typedef struct {
     float *queries, *keys, *values, *scores, *lanes;
     float *most, *base, *keep; /* of each row, for one span */
     int *from, *to;            /* the positions that each row sees */
+    int limit;                 /* positions from here on are not this split's */
+    ahead *ahead;
 } tile;
 
 static inline int whole_vectors(int n) {
@@ -74,37 +83,61 @@ static inline const uint8_t *cache_at(const tile *w, const cpu_view *cache, int3
     return cpu_row(cache, number) + (uint64_t)place * kv_bytes(cache->format, d);
 }
 
-/* Asks for the rows of a span before they are needed: they come from memory in pieces too short for the hardware. */
-static void fetch_rows(const tile *w, const cpu_view *cache, int from, int to) {
-    uint64_t row = kv_bytes(cache->format, cache->shape[3]);
-    for (int pos = from, end; pos < to; pos = end) {
-        int32_t number = w->blocks[pos / w->s->block];
-        end = (pos / w->s->block + 1) * w->s->block;
-        if (number < 0 || number >= cache->shape[0])
-            return;
-        const uint8_t *p = cache_at(w, cache, number, pos);
-        for (uint64_t i = 0, n = row * (uint64_t)((end < to ? end : to) - pos); i < n; i += 64)
-            __builtin_prefetch(p + i, 0, 2);
+/* Goes on to the next stretch of the span ahead that is in one piece; 0 where there is none. */
+static int next_piece(const tile *w) {
+    ahead *x = w->ahead;
+    int32_t number;
+    int end;
+    if (x->pos >= x->to && x->cache == w->s->k) {
+        x->cache = w->s->v;
+        x->pos = x->from;
     }
+    if (x->pos >= x->to)
+        return 0;
+    number = w->blocks[x->pos / w->s->block];
+    end = (x->pos / w->s->block + 1) * w->s->block;
+    end = end < x->to ? end : x->to;
+    if (number < 0 || number >= x->cache->shape[0]) {
+        x->to = 0;
+        return 0;
+    }
+    x->next = cache_at(w, x->cache, number, x->pos);
+    x->end = x->next + kv_bytes(x->cache->format, x->cache->shape[3]) * (uint64_t)(end - x->pos);
+    x->pos = end;
+    return 1;
+}
+
+/* Asks for some lines of memory of the span ahead: a few at a time, for no more than some 16 can be under way. */
+static inline void fetch(const tile *w, int lines) {
+    ahead *x = w->ahead;
+    for (; lines > 0 && (x->next < x->end || next_piece(w)); lines--, x->next += 64)
+        __builtin_prefetch(x->next, 0, 2);
+}
+
+static void look_ahead(const tile *w, int from, int to) {
+    *w->ahead = (ahead){w->s->k, from, from, to < w->limit ? to : w->limit, NULL, NULL};
 }
 
 /* Rows of the positions from..to-1 as float32, position `start` at `out`; 0 for a bad table. */
 static int load_rows(const tile *w, const cpu_view *cache, int start, int from, int to, float *out, int pitch) {
-    int d = cache->shape[3];
+    int d = cache->shape[3], n;
     uint64_t row = kv_bytes(cache->format, d);
-    for (int pos = from, end; pos < to; pos = end) {
+    for (int pos = from; pos < to; pos += n) {
         int32_t number = w->blocks[pos / w->s->block];
-        end = (pos / w->s->block + 1) * w->s->block;
-        end = end < to ? end : to;
+        int left = w->s->block - pos % w->s->block;
+        const uint8_t *p;
+        float *x = out + (int64_t)(pos - start) * pitch;
+        n = left < to - pos ? left : to - pos;
+        n = n < STRETCH ? n : STRETCH;
         if (number < 0 || number >= cache->shape[0])
             return 0;
-        const uint8_t *p = cache_at(w, cache, number, pos);
-        float *x = out + (int64_t)(pos - start) * pitch;
+        p = cache_at(w, cache, number, pos);
         if (d == pitch)
-            kv_load(cache->format, p, x, (end - pos) * d);
+            kv_load(cache->format, p, x, n * d);
         else
-            for (int i = pos; i < end; i++, p += row, x += pitch)
-                kv_load(cache->format, p, x, d);
+            for (int i = 0; i < n; i++)
+                kv_load(cache->format, p + row * (uint64_t)i, x + (int64_t)i * pitch, d);
+        fetch(w, 12);
     }
     return 1;
 }
@@ -117,8 +150,10 @@ static int score_span(const tile *w, int start, int from, int to) {
     tile_product p = {w->queries, w->keys + a, w->scores + a, s->d, SPAN, SPAN, s->d, NULL};
     if (!load_rows(w, s->k, start, from, to, w->values, s->d_pitch))
         return 0;
-    for (int i = a; i < b; i += LANES)
+    for (int i = a; i < b; i += LANES) {
         tile_transpose(w->values + (int64_t)i * s->d_pitch, s->d_pitch, w->keys + i, SPAN, s->d_pitch);
+        fetch(w, 8);
+    }
     tile_multiply(&p, w->rows, (b - a) / LANES);
     return 1;
 }
@@ -244,13 +279,15 @@ static int attend_chunk(const tile *w, int chunk, const part *state) {
     start_chunk(w, state);
     for (int start = from / SPAN * SPAN; start < to; start += SPAN) {
         int a = from > start ? from : start, b = to - start < SPAN ? to : start + SPAN;
-        fetch_rows(w, s->v, a, b);
+        look_ahead(w, b, b + SPAN);
         if (!score_span(w, start, a, b))
             return 0;
-        fetch_rows(w, s->k, b, b + SPAN < to ? b + SPAN : to);
+        fetch(w, 16);
         if (!load_rows(w, s->v, start, a, b, w->values, s->dv_pitch))
             return 0;
+        fetch(w, 16);
         weigh_span(w, state, start);
+        fetch(w, 32);
         value_span(w, state, start);
     }
     for (int r = 0; r < w->rows; r++)

@@ -12,11 +12,12 @@
 
 enum { BYTES_A_GRAIN = 65536, MANY_COLUMNS = 64, PANELS_FOR_MANY = 8 };
 
-static const char *check_weight(const cpu_view *w, const cpu_view *x) {
+static const char *check_weight(const cpu_call *c, const cpu_view *w) {
+    const cpu_view *x = c->v + 1;
     const panel_format *f = panel_format_find(w->format);
     if (!f || w->ndim != 2 || w->shape[1] != x->shape[1] || w->shape[1] % f->block)
         return "each weight must be (N, K) with x's K, in a format that has a product";
-    if (!CPU_NAME(product_find)(w->format, x->format))
+    if (!CPU_NAME(product_find)(w->format, x->format, c->flags))
         return "x must have the format that the weight's product asks for";
     return NULL;
 }
@@ -27,7 +28,7 @@ static const char *check_weights(const cpu_call *c, int n_weights) {
     if (y->format != F32 || y->ndim != 2 || x->ndim != 2 || x->shape[0] != y->shape[0])
         return "x must be (T, K) and the output f32 (T, N)";
     for (int i = 2; i < 2 + n_weights; i++) {
-        const char *fault = check_weight(c->v + i, x);
+        const char *fault = check_weight(c, c->v + i);
         if (fault)
             return fault;
         columns += c->v[i].shape[0];
@@ -125,7 +126,7 @@ static void run_panels(const cpu_call *c, const cpu_view *w, const cpu_view *add
     p.out = whole ? cpu_f32(y, 0) + column : partial;
     p.pitch = whole ? (int64_t)(y->stride / sizeof(float)) : PANEL_ROWS;
     rows = whole ? (int64_t)n * PANEL_ROWS : rows;
-    CPU_NAME(product_find)(w->format, x->format)->run(&p);
+    CPU_NAME(product_find)(w->format, x->format, c->flags)->run(&p);
     for (int64_t t = 0; t < tokens; t++) {
         if (!whole)
             memcpy(cpu_f32(y, t) + column, partial + PANEL_ROWS * t, sizeof(float) * (size_t)rows);

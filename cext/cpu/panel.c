@@ -14,7 +14,7 @@
 #define BYTES(stem) (sizeof(block_##stem) < 4 ? 4 : (int)sizeof(block_##stem))
 
 #define CPU_WEIGHT(stem, id, block, act)                                                                            \
-    {id, NUMBERS(stem, block), BYTES(stem), LONE_##stem, BYTES(stem) % 4, PACK_WORD_##stem, UNPACK_WORD_##stem},
+    {id, NUMBERS(stem, block), BYTES(stem), LONE_##stem, BYTES(stem) % 4, APART_##stem, PACK_WORD_##stem, UNPACK_WORD_##stem},
 static const panel_format formats[] = {
 #include "types.inc"
 };
@@ -52,6 +52,25 @@ static uint8_t *words_of(const panel_format *f, int64_t k, int64_t block, const 
     return (uint8_t *)(uintptr_t)panel + panel_head(f, k) + (uint64_t)block * (uint64_t)(f->bytes / 4) * PANEL_LINE;
 }
 
+static void store_word(const panel_format *f, uint8_t *line, int row, uint32_t x) {
+    uint16_t low = (uint16_t)x, high = (uint16_t)(x >> 16);
+    if (!f->apart) {
+        memcpy(line + 4 * row, &x, 4);
+        return;
+    }
+    memcpy(line + 2 * row, &low, 2);
+    memcpy(line + PANEL_LINE / 2 + 2 * row, &high, 2);
+}
+
+static uint32_t load_word(const panel_format *f, const uint8_t *line, int row) {
+    uint32_t x;
+    uint16_t low, high;
+    memcpy(&low, line + 2 * row, 2);
+    memcpy(&high, line + PANEL_LINE / 2 + 2 * row, 2);
+    memcpy(&x, line + 4 * row, 4);
+    return f->apart ? low | (uint32_t)high << 16 : x;
+}
+
 /* One word of 16 rows; a row that is not there is zero. */
 static void pack_words(const panel_format *f, const uint8_t *const *from, int64_t at, int word, uint8_t *line) {
     for (int r = 0; r < PANEL_ROWS; r++) {
@@ -60,7 +79,7 @@ static void pack_words(const panel_format *f, const uint8_t *const *from, int64_
             memcpy(&x, from[r] + at, 4);
         if (f->pack_word)
             x = f->pack_word(word, x);
-        memcpy(line + 4 * r, &x, 4);
+        store_word(f, line, r, x);
     }
 }
 
@@ -86,7 +105,7 @@ static void pack_four(const uint8_t *const *from, int64_t at, uint8_t *lines) {
 }
 
 static void pack_block(const panel_format *f, const uint8_t *const *from, int64_t block, uint8_t *words) {
-    int n = f->bytes / 4, four = !f->pack_word && from[PANEL_ROWS - 1];
+    int n = f->bytes / 4, four = !f->pack_word && !f->apart && from[PANEL_ROWS - 1];
     for (int i = 0; i < n;) {
         int64_t at = block * f->bytes + word_offset(f, i);
         if (four && i + 4 <= n && word_offset(f, i + 3) == word_offset(f, i) + 12) {
@@ -116,12 +135,11 @@ void panel_pack(const panel_format *f, int64_t k, int rows, const uint8_t *from,
 void panel_unpack_row(const panel_format *f, int64_t k, int row, const uint8_t *panel, uint8_t *to) {
     size_t lone = (size_t)f->lone_bytes;
     for (int64_t b = 0; b < k / f->block; b++, to += f->bytes) {
-        const uint8_t *words = words_of(f, k, b, panel) + 4 * row;
+        const uint8_t *words = words_of(f, k, b, panel);
         if (lone)
             memcpy(to + f->lone, panel + ((uint64_t)b * PANEL_ROWS + (uint64_t)row) * lone, lone);
         for (int i = 0; i < f->bytes / 4; i++) {
-            uint32_t word;
-            memcpy(&word, words + i * PANEL_LINE, 4);
+            uint32_t word = load_word(f, words + i * PANEL_LINE, row);
             if (f->unpack_word)
                 word = f->unpack_word(i, word);
             memcpy(to + word_offset(f, i), &word, 4);

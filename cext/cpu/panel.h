@@ -5,7 +5,8 @@
  * bytes. A panel holds first the lone parts, 16 of the first block, 16 of the second and so on, filled up to a multiple of
  * 64 bytes; then, block by block, its words, each 16 times, row after row: 64 bytes, at a multiple of 64. Formats of one
  * number a block are cut into words of one or two numbers. Rows that fill the last panel are zero.
- * The order of bits within a word is the format's, but for the words that its PANEL_WORD rearranges.
+ * The order of bits within a word is the format's, but for the words that its PACK_WORD rearranges. The two numbers of a word
+ * of f16 stand apart: 16 first ones, then 16 second ones, for they are read as halves.
  */
 #ifndef SATCHEL_CPU_PANEL_H
 #define SATCHEL_CPU_PANEL_H
@@ -19,6 +20,7 @@ typedef struct {
     uint32_t id;
     int block, bytes;      /* numbers and bytes of a block as they are packed */
     int lone, lone_bytes;  /* where in a block the part lies that is no word, and its size or 0 */
+    int apart;             /* the halves of a word stand apart */
     uint32_t (*pack_word)(int word, uint32_t); /* NULL: words stay as they are */
     uint32_t (*unpack_word)(int word, uint32_t);
 } panel_format;

@@ -133,13 +133,13 @@ static int step_op(const cpu_set *set, const hal_plan *plan, uint32_t step, cons
 
 /* Checks step `step` and resolves its views into `views`; its arguments are read from `args`. buffers is NULL where only
  * support is asked for: then there are no addresses, and what may be written is not known. */
-static int resolve_step(const cpu_set *set, const hal_plan *plan, hal_buffer *const *buffers, const uint8_t *args,
+static int resolve_step(const hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, const uint8_t *args,
                         uint32_t step, exec_step *out, cpu_view *views) {
     const hal_step *s = plan->steps + step;
     const cpu_op *op;
     const char *fault;
     uint32_t usage;
-    int code = step_op(set, plan, step, &op);
+    int code = step_op(d->set, plan, step, &op);
     if (code)
         return code;
     for (int i = 0; i <= s->n_in; i++)
@@ -152,7 +152,8 @@ static int resolve_step(const cpu_set *set, const hal_plan *plan, hal_buffer *co
     if (buffers && (usage == HAL_WEIGHT || usage == HAL_CONST || !buffers[plan->views[s->view].buffer]->owned))
         return fail_view(plan, step, 0, "it lies in memory that is only read");
     *out = (exec_step){.kernel = op->kernel, .op = op->name};
-    out->call = (cpu_call){.v = views, .arg = op->arg_size ? args + s->arg : NULL, .n_in = s->n_in, .step = (int)step};
+    out->call = (cpu_call){.v = views, .arg = op->arg_size ? args + s->arg : NULL, .n_in = s->n_in, .step = (int)step,
+                           .flags = d->flags};
     if ((fault = op->kernel->check(&out->call)))
         return fail_step(plan, step, fault);
     return 0;
@@ -176,7 +177,7 @@ int cpu_supports(hal_device *d, const hal_plan *plan, uint32_t step) {
     if (step >= plan->n_steps)
         return 0;
     views = calloc((size_t)plan->steps[step].n_in + 1, sizeof *views);
-    code = views ? resolve_step(d->set, plan, NULL, plan->args, step, &out, views) : HAL_E_MEMORY;
+    code = views ? resolve_step(d, plan, NULL, plan->args, step, &out, views) : HAL_E_MEMORY;
     free(views);
     return code == 0;
 }
@@ -236,10 +237,9 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
     n_views = 0;
     for (uint32_t i = 0; i < plan->n_steps; i++, e->n_steps++) {
         exec_step *s = e->steps + i;
-        if ((code = resolve_step(d->set, plan, buffers, e->args, i, s, e->views + n_views)))
+        if ((code = resolve_step(d, plan, buffers, e->args, i, s, e->views + n_views)))
             return code;
         s->call.fault = &e->fault;
-        s->call.flags = d->flags;
         for (int j = 0; j <= s->call.n_in; j++, n_views++) {
             const hal_view *v = plan->views + plan->steps[i].view + j;
             if (v->count >= 0)

@@ -27,9 +27,9 @@ static const product_kernel kernels[] = {
 #include "products_table.inc"
 };
 
-const product_kernel *CPU_NAME(product_find)(uint32_t format, uint32_t act) {
+const product_kernel *CPU_NAME(product_find)(uint32_t format, uint32_t act, uint32_t flags) {
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
-        if (kernels[i].format == format && kernels[i].act == act)
+        if (kernels[i].format == format && kernels[i].act == act && (kernels[i].needs & ~flags) == 0)
             return kernels + i;
     return NULL;
 }

@@ -30,9 +30,10 @@ typedef struct {
 typedef struct {
     uint32_t format, act;
     void (*run)(const product *);
+    uint32_t needs; /* flags of hal_options without which this product is not exact enough to be taken */
 } product_kernel;
 
-const product_kernel *CPU_NAME(product_find)(uint32_t format, uint32_t act); /* NULL: there is none */
+const product_kernel *CPU_NAME(product_find)(uint32_t format, uint32_t act, uint32_t flags); /* NULL: there is none */
 uint64_t CPU_NAME(product_scratch)(int64_t k, int n);
 
 #endif

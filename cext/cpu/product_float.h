@@ -1,4 +1,5 @@
-/* product_float.h: products of f32, f16 and bf16 weights with float32 activations, sums fused and in the order of k.
+/* product_float.h: products of f32, f16 and bf16 weights with float32 activations, sums in the order of k and fused where
+ * the set has it.
  *
  * A word holds one f32, or the numbers 2 i and 2 i + 1 of f16 and bf16.
  */
@@ -7,29 +8,33 @@
 
 #include "product_columns.h"
 
-VI_INLINE vf f32_low(vi x) { return (vf)x; }
-VI_INLINE vf f16_low(vi x) { return vf_halves(x); }
-VI_INLINE vf f16_high(vi x) { return vf_halves(vi_shift_right(x, 16)); }
-VI_INLINE vf bf16_low(vi x) { return vf_low_bf16(x); }
-VI_INLINE vf bf16_high(vi x) { return vf_high_bf16(x); }
-#define f32_high f32_low
+/* The first or second number of a word of the rows from `part` on. */
+VI_INLINE vf f32_at(const uint8_t *line, int part, int second) {
+    (void)second;
+    return (vf)vi_load(line + 4 * LANES * part);
+}
+VI_INLINE vf f16_at(const uint8_t *line, int part, int second) {
+    return vf_load_f16((const uint16_t *)(line + LINE / 2 * second + 2 * LANES * part));
+}
+VI_INLINE vf bf16_at(const uint8_t *line, int part, int second) {
+    vi w = vi_load(line + 4 * LANES * part);
+    return second ? vf_high_bf16(w) : vf_low_bf16(w);
+}
 
 #define PRODUCT_FLOAT(stem, each)                                                                                   \
     VI_INLINE void stem##_columns(const product *p, const uint8_t *panel, const uint8_t *x, float *out, int n) {    \
         for (int part = 0; part < LANE_PARTS; part++) {                                                             \
-            const uint8_t *words = panel + 4 * LANES * part;                                                        \
+            const uint8_t *line = panel;                                                                            \
             vf sum[MOST_COLUMNS];                                                                                   \
             UNROLL for (int c = 0; c < n; c++)                                                                      \
                 sum[c] = vf_set(0);                                                                                 \
-            for (int64_t k = 0; k < p->k; k += (each), words += LINE) {                                             \
-                vi w = vi_load(words);                                                                              \
+            for (int64_t k = 0; k < p->k; k += (each), line += LINE) {                                              \
                 if (n == 1)                                                                                         \
-                    fetch(words, LINE);                                                                             \
-                UNROLL for (int c = 0; c < n; c++) {                                                                \
-                    const float *a = (const float *)(x + p->x_stride * (uint64_t)c) + k;                            \
-                    sum[c] = vf_fma(stem##_low(w), vf_set(a[0]), sum[c]);                                           \
-                    if ((each) == 2)                                                                                \
-                        sum[c] = vf_fma(stem##_high(w), vf_set(a[(each) - 1]), sum[c]);                             \
+                    fetch(line, LINE);                                                                              \
+                UNROLL for (int i = 0; i < (each); i++) {                                                           \
+                    vf w = stem##_at(line, part, i);                                                                \
+                    UNROLL for (int c = 0; c < n; c++)                                                              \
+                        sum[c] = vf_fma(w, vf_set(((const float *)(x + p->x_stride * (uint64_t)c))[k + i]), sum[c]); \
                 }                                                                                                   \
             }                                                                                                       \
             UNROLL for (int c = 0; c < n; c++)                                                                      \
@@ -64,6 +69,10 @@ VI_INLINE vf bf16_high(vi x) { return vf_high_bf16(x); }
             vf_store(out + p->pitch * c, sum[c]);                                                                   \
     }                                                                                                               \
     PRODUCT_COLUMNS(stem##_pairs)
+#endif
+
+#if defined(__AMX_BF16__)
+#include "amx_bf16.h"
 #endif
 
 #endif

@@ -7,11 +7,15 @@
 
 #include "simd.h"
 
-/* 2^x to about one unit in the last place, for x <= 0 or NaN; below -151 it is 0. x = n + r, |r| <= 1/2, and 2^r is a
+typedef int32_t softmax_bits __attribute__((vector_size(4 * LANES)));
+
+/* 2^x to about one unit in the last place, for x <= 0 or NaN; below -126 it is 0, for a subnormal weight changes no sum
+ * and costs a hundred times what another does. x = n + r, |r| <= 1/2, and 2^r is a
  * polynomial of degree 6 with the least largest relative error on that interval, 2e-9 before rounding. */
 static inline vf softmax_power(vf x) {
+    softmax_bits none = (softmax_bits)(x < vf_set(-126.0f));
     vf n, r, y;
-    x = vf_max(vf_set(-151.0f), x);
+    x = vf_max(vf_set(-126.0f), x);
     n = vf_round(x);
     r = x - n;
     y = vf_set(0.00015353362f);
@@ -21,7 +25,7 @@ static inline vf softmax_power(vf x) {
     y = vf_fma(y, r, vf_set(0.240226477f));
     y = vf_fma(y, r, vf_set(0.693147182f));
     y = vf_fma(y, r, vf_set(1.0f));
-    return vf_scale(y, n);
+    return (vf)((softmax_bits)vf_scale(y, n) & ~none);
 }
 
 /* The largest of LANES numbers; what it gives where one is NaN is one of them. */

@@ -253,6 +253,13 @@ def test_a_token_does_not_depend_on_its_batch(device: Device, op: str, split: tu
             assert alone[0].tobytes() == whole[t].tobytes(), (one.name, t)
 
 
+@pytest.mark.parametrize(("op", "others"), [("linear", 0), ("linear_add", 1)])
+def test_packed_weights_give_the_same_bits(device: Device, op: str, others: int) -> None:
+    for one in CASES[op](generator(op)):
+        weights = range(1, len(one.inputs) - others)
+        assert run(device, op, one, packed=weights).tobytes() == run(device, op, one).tobytes(), one.name
+
+
 def test_threads_do_not_change_results(monkeypatch: pytest.MonkeyPatch) -> None:
     with find_backend("cpu").open(threads=1) as single, find_backend("cpu").open(threads=3) as three:
         for op in OP_NAMES:

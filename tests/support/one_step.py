@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from satchel.quant import FORMATS, DeviceError
 from satchel.runtime.device import SAMPLING, Device, find_backend
 from satchel.runtime.graph import Array
 from satchel.runtime.ops import OPS
-from satchel.runtime.plan import Buffer, Segment
+from satchel.runtime.plan import PACKED, Buffer, Segment
 
 SETS = ("scalar", "avx2", "avxvnni", "avx512", "avx512bf16", "amx", "neon", "dotprod", "i8mm")
 WEIGHTS = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k")
@@ -92,11 +92,30 @@ def plan_of(op: str, case: Case, pad: int) -> tuple[Segment, list[bytearray]]:
     return Segment("", (), (), steps, np.array(views), ops, cext.pack_arg(op, args), tuple(buffers)), data
 
 
-def run(device: Device, op: str, case: Case, pad: int = 64) -> Array:
+def pack_inputs(device: Device, case: Case, segment: Segment, inputs: Sequence[int]) -> Segment:
+    """The same step with these weights in the device's own order; input i has buffer i + 1."""
+    views, buffers = segment.view_table.copy(), list(segment.buffers)
+    for i in inputs:
+        array, format = case.inputs[i]
+        size = device.packed(FORMATS[format].id, 1, *shape_of(array, format))
+        assert size, (case.name, i)
+        views[i + 1]["format"] |= PACKED
+        views[i + 1]["stride"] = 0
+        buffers[i + 1] = replace(buffers[i + 1], size=size)
+    return replace(segment, view_table=views, buffers=tuple(buffers))
+
+
+def run(device: Device, op: str, case: Case, pad: int = 64, packed: Sequence[int] = ()) -> Array:
     segment, data = plan_of(op, case, pad)
+    segment = pack_inputs(device, case, segment, packed)
     buffers = [device.alloc(b.size, b.usage) for b in segment.buffers]
-    for buffer, raw in zip(buffers, data, strict=True):
-        buffer.write(0, raw)
+    for i, (buffer, raw) in enumerate(zip(buffers, data, strict=True)):
+        if i - 1 in packed:
+            array, format = case.inputs[i - 1]
+            matrix = (1, *shape_of(array, format))
+            buffer.pack(0, FORMATS[format].id, matrix, np.ascontiguousarray(array).view(np.uint8))
+        else:
+            buffer.write(0, raw)
     program = device.compile(segment, buffers)
     block = cext.ffi.new("uint8_t[]", 32)
     program.run(block, 32)

@@ -1,7 +1,6 @@
 /* bf16: 2 numbers a word; with bf16x2 activations where the instruction set multiplies bfloat16. */
 PRODUCT_FLOAT(bf16, 2)
 #if defined(__AMX_BF16__)
-#include "amx_bf16.h"
 #define PRODUCT_bf16 PRODUCT_ENTRY(bf16, f32), {TYPE_bf16, TYPE_bf16x2, bf16_amx}
 #elif defined(__AVX512BF16__)
 PRODUCT_PAIRS(bf16)
