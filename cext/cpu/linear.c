@@ -138,6 +138,8 @@ static void run_panels(const cpu_call *c, const cpu_view *w, const cpu_view *add
 /* Items from .. to - 1, which may reach over several weights; a panel with fewer rows than 16 goes alone. */
 static void run_items(const cpu_call *c, int n_weights, const cpu_view *add, int64_t from, int64_t to, int thread) {
     int64_t before = 0, column = 0;
+    if (c->v[0].shape[0] == 0) /* a step that picks no row */
+        return;
     for (int i = 0; i < n_weights && before < to; i++) {
         const cpu_view *w = c->v + 2 + i;
         int64_t panels = panels_of(w), whole = w->shape[0] / PANEL_ROWS, first = from > before ? from - before : 0;

@@ -20,7 +20,7 @@ typedef struct {
     int64_t k;
     const uint8_t *x;     /* columns in the activations' format */
     uint64_t x_stride;    /* bytes from one column to the next */
-    int n;
+    int n;                /* at least 1 */
     float *out;
     int64_t pitch;        /* floats */
     uint8_t *scratch;     /* product_scratch() bytes */
