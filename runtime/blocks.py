@@ -99,9 +99,8 @@ def rotate(a: Arch, x: Node) -> Node:
             f"{a.hp.arch}.rope.dimension_count: expected an even number up to {a.head_dim}, got {n_rot}"
         )
     freq, scale = rope_frequencies(a, n_rot)
-    return OPS["rope"](
-        x, a.pos, a.graph.const(freq, "f32", "rope_freq"), n_rot=n_rot, style=a.rope_style, scale=scale
-    )
+    turns = OPS["rope_table"](a.pos, a.graph.const(freq, "f32", "rope_freq"), scale=scale)
+    return OPS["rope"](x, turns, style=a.rope_style)
 
 
 def rope_frequencies(a: Arch, n_rot: int) -> tuple[Array, float]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from satchel.runtime.model import Model
 
 EXACT = frozenset({"get_rows", "kv_write", "pick", "tokens_put", "tokens_get", "sample"})
+HALVES = ("f16", "bf16")
 SUM, ROUNDED_SUM, CODES = 1e-8, 1e-5, 1e-5  # normalized squared errors
 Raw = Callable[[str], Array]  # a weight's values in its own format, by name
 Values = dict[Node, Array]
@@ -60,8 +61,8 @@ def bound_of(node: Node) -> float:
         return 0.0
     if "format" in dict(node.args):
         return CODES
-    # attention may multiply in the cache's f16
-    halves = node.op == "attention" and any(s.type.format == "f16" for s in node.src)
+    # attention may multiply in the f16 of the cache; a number between two of its may be rounded either way
+    halves = node.op in ("attention", "rope_kv_write") and any(s.type.format in HALVES for s in node.src)
     return ROUNDED_SUM if halves else SUM
 
 

@@ -161,6 +161,29 @@ def swiglu_quantize(gate: Array, up: Array, *, format: str) -> Array:
     return quantize.define(swiglu.define(gate, up), format=format)
 
 
+def _gated(x: Type, *weights: Type) -> Type:
+    if len(weights) != 2 or weights[0].shape != weights[1].shape:
+        raise TypeError(f"linear_swiglu takes a gate and an up of one shape, got {weights}")
+    return _columns(x, weights[0])
+
+
+@op(_gated, parts=lambda x, g, u: swiglu(linear(x, g), linear(x, u)))
+def linear_swiglu(x: Array, gate: Array, up: Array) -> Array:
+    """swiglu(x @ gate.T, x @ up.T) of x (T, K) and weights (N, K): (T, N). The two products never meet
+    memory.
+    """
+    return swiglu.define(linear.define(x, gate), linear.define(x, up))
+
+
+@op(
+    lambda *src, format: Type(_gated(*src).shape, format),
+    parts=lambda x, g, u, *, format: quantize(swiglu(linear(x, g), linear(x, u)), format=format),
+)
+def linear_swiglu_quantize(x: Array, gate: Array, up: Array, *, format: str) -> Array:
+    """quantize(linear_swiglu(x, gate, up))."""
+    return quantize.define(linear_swiglu.define(x, gate, up), format=format)
+
+
 @op(_same)
 def add(a: Array, b: Array) -> Array:
     """a + b; b has a's shape, or one row that is added to every row."""
@@ -245,17 +268,23 @@ def expert_sum(y: Array, weights: Array) -> Array:
 # --- positions, cache, attention
 
 
+@op(lambda pos, freq, *, scale: Type((pos.shape[0], 2 * freq.shape[0])))
+def rope_table(pos: Array, freq: Array, *, scale: float = 1.0) -> Array:
+    """Cosines and then sines of pos (T) * freq (N), times scale: (T, 2 N). All layers turn by one table."""
+    angle = pos[:, None].astype(np.float32) * freq[None, :].astype(np.float32)
+    return np.float32(scale) * np.concatenate((np.cos(angle), np.sin(angle)), axis=-1)
+
+
 @op(_same)
-def rope(x: Array, pos: Array, freq: Array, *, n_rot: int, style: int, scale: float = 1.0) -> Array:
-    """Turns the first n_rot numbers of each head of x (T, H, D) by pos (T) * freq (n_rot / 2); cos and sin
-    times scale.
+def rope(x: Array, turns: Array, *, style: int) -> Array:
+    """Turns the first n_rot numbers of each head of x (T, H, D) by a rope_table (T, n_rot).
 
     style 0 turns neighbours (2i, 2i+1), style 1 halves (i, i + n_rot/2). Source: Su et al., RoFormer, arXiv
     2104.09864.
     """
-    angle = pos[:, None].astype(np.float32) * freq[None, :].astype(np.float32)
-    c, s = (np.float32(scale) * f(angle)[:, None, :] for f in (np.cos, np.sin))
+    n_rot = turns.shape[-1]
     half = n_rot // 2
+    c, s = turns[:, None, :half], turns[:, None, half:]
     first, second = (
         (slice(0, n_rot, 2), slice(1, n_rot, 2)) if style == 0 else (slice(0, half), slice(half, n_rot))
     )
@@ -291,6 +320,18 @@ def kv_write(cache: Array, x: Array, slot: Array, pos: Array, table: Array) -> A
     for t in range(len(x)):
         out[table[slot[t], pos[t] // block], :, pos[t] % block] = rows[t]
     return out
+
+
+@op(
+    _same,
+    alias=True,
+    parts=lambda cache, x, turns, *place, style: kv_write(cache, rope(x, turns, style=style), *place),
+)
+def rope_kv_write(
+    cache: Array, x: Array, turns: Array, slot: Array, pos: Array, table: Array, *, style: int
+) -> Array:
+    """kv_write of rope(x, turns): keys go turned into the cache."""
+    return kv_write.define(cache, rope.define(x, turns, style=style), slot, pos, table)
 
 
 @op(lambda q, *_, **__: Type((q.shape[0], q.shape[1] * q.shape[2])))

@@ -16,7 +16,10 @@ from satchel.runtime.graph import LEAVES, Dim, Node, Type, toposort
 from satchel.runtime.plan import WeightPlace, align_up
 
 # Ops that meet packed weights; a weight that any other op reads stays as it is.
-READERS = frozenset({"get_rows", "linear", "linear_add", "expert_linear", "expert_swiglu"})
+READERS = frozenset(
+    {"get_rows", "linear", "linear_add", "linear_swiglu", "linear_swiglu_quantize"}
+    | {"expert_linear", "expert_swiglu"}
+)
 PACKED_BUFFER = "weights.packed"
 ALIGNMENT = 32  # of a tensor in its file: a device may read it in place
 

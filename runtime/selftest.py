@@ -44,7 +44,7 @@ def forward(cache: Cache = CACHE) -> Forward:
         call["reshape"](call["linear"](h, weight(name, heads * dim)), shape=(heads, dim))
         for name, heads in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS))
     )
-    q, key = (call["rope"](n, pos, freq, n_rot=dim, style=1) for n in (q, key))
+    q, key = (call["rope"](n, call["rope_table"](pos, freq), style=1) for n in (q, key))
     k, v = (call["kv_write"](state, n, slot, pos, table) for state, n in ((k, key), (v, value)))
     a = call["attention"](q, k, v, slot, pos, table, scale=dim**-0.5)
     x = call["add"](x, call["linear"](a, weight("out", WIDTH)))

@@ -9,7 +9,7 @@
  */
 #include "attention_tile.h"
 
-enum { SPLITS = 16, ITEMS = 128 /* more splits than give so many items are not made */, COUNTERS = ROWS * ITEMS / 2 };
+enum { SPLITS = 16, ITEMS = 128 /* more splits than give so many items are not made */ };
 enum { LEVELS = 24 };
 
 /* How a call is cut into items. */
@@ -120,7 +120,7 @@ static uint64_t shared(const cpu_call *c) {
     if (most_chunks(&s) < 2 || s.kv_heads * 2 > ITEMS)
         return 0;
     uint64_t items = ITEMS * (uint64_t)s.tile, own = SPLITS * (uint64_t)s.kv_heads * (uint64_t)s.q->shape[0];
-    return COUNTERS * sizeof(atomic_int) + sizeof(float) * (items < own ? items : own) * part_floats(&s, s.group);
+    return CPU_COUNTERS * sizeof(atomic_int) + sizeof(float) * (items < own ? items : own) * part_floats(&s, s.group);
 }
 
 static void load_queries(const tile *w) {
@@ -223,7 +223,7 @@ static dealt deal(const tile *w, int splits) {
 static part shared_part(const tile *w, int split) {
     const setup *s = w->s;
     int64_t unit = ((int64_t)split * s->kv_heads + w->kv_head) * s->q->shape[0] + w->token;
-    float *all = (float *)(s->c->shared + COUNTERS * sizeof(atomic_int));
+    float *all = (float *)(s->c->shared + CPU_COUNTERS * sizeof(atomic_int));
     return part_at(all + (uint64_t)unit * part_floats(s, s->group), w->rows);
 }
 

@@ -28,7 +28,7 @@ typedef struct {
     const void *arg;
     uint8_t *scratch;        /* of thread 0; the others' follow */
     uint64_t scratch_stride; /* bytes; the most that a step of the plan needs, a multiple of 64 */
-    uint8_t *shared;         /* one for all threads; zero after compile(), then as the last step that used it left it */
+    uint8_t *shared;         /* one for all threads: CPU_COUNTERS counters, which are zero between steps, and what a step wants */
     atomic_int *fault;       /* 0, or 1 + the number of a step that met a bad index */
     int n_in, step;
     uint32_t flags;          /* of hal_options: HAL_FAST */
@@ -53,6 +53,8 @@ typedef struct {
     uint32_t arg_size;
     const cpu_kernel *kernel;
 } cpu_op;
+
+enum { CPU_COUNTERS = 8192 };
 
 enum { CPU_READ_UNIT = 1024, CPU_READ_WAYS = 5 };
 

@@ -7,20 +7,7 @@
  */
 #include <string.h>
 
-#include "panel.h"
-#include "product.h"
-
-enum { BYTES_A_GRAIN = 65536, MANY_COLUMNS = 64, PANELS_FOR_MANY = 8 };
-
-static const char *check_weight(const cpu_call *c, const cpu_view *w) {
-    const cpu_view *x = c->v + 1;
-    const panel_format *f = panel_format_find(w->format);
-    if (!f || w->ndim != 2 || w->shape[1] != x->shape[1] || w->shape[1] % f->block)
-        return "each weight must be (N, K) with x's K, in a format that has a product";
-    if (!CPU_NAME(product_find)(w->format, x->format, c->flags))
-        return "x must have the format that the weight's product asks for";
-    return NULL;
-}
+#include "weight.h"
 
 static const char *check_weights(const cpu_call *c, int n_weights) {
     const cpu_view *y = c->v, *x = c->v + 1;
@@ -48,22 +35,11 @@ static const char *check_add(const cpu_call *c) {
     return check_weights(c, 1);
 }
 
-static int64_t panels_of(const cpu_view *w) {
-    return ((int64_t)w->shape[0] + PANEL_ROWS - 1) / PANEL_ROWS;
-}
-
-static uint64_t bytes_of_panel(const cpu_view *w) {
-    return panel_bytes(panel_format_find(w->format), w->shape[1]);
-}
-
 static cpu_split split(const cpu_call *c, int n_weights) {
-    int64_t panels = 0, grain = BYTES_A_GRAIN / (int64_t)(bytes_of_panel(c->v + 2) * (1 + c->v[0].shape[0] / 8));
+    int64_t panels = 0;
     for (int i = 0; i < n_weights; i++)
         panels += panels_of(c->v + 2 + i);
-    grain = grain < 2 ? 2 : grain > PRODUCT_PANELS ? PRODUCT_PANELS : grain;
-    if (c->v[0].shape[0] >= MANY_COLUMNS)
-        grain = PANELS_FOR_MANY;
-    return (cpu_split){panels, grain};
+    return (cpu_split){panels, panels_a_grain(c->v + 2, 1, c->v[0].shape[0])};
 }
 
 static cpu_split split_linear(const cpu_call *c) {
@@ -75,34 +51,12 @@ static cpu_split split_add(const cpu_call *c) {
 }
 
 /* A thread's scratch: what the product needs, a panel's results, and panels of a weight that is not packed. */
-static uint64_t scratch_product(const cpu_call *c) {
-    return (CPU_NAME(product_scratch)(c->v[1].shape[1], c->v[0].shape[0]) + PANEL_LINE - 1) / PANEL_LINE * PANEL_LINE;
-}
-
 static uint64_t scratch_results(const cpu_call *c) {
     return sizeof(float) * PANEL_ROWS * (uint64_t)c->v[0].shape[0];
 }
 
 static uint64_t scratch(const cpu_call *c) {
-    uint64_t most = 0;
-    for (int i = 2; i <= c->n_in; i++)
-        if (!c->v[i].packed && panel_format_find(c->v[i].format) && bytes_of_panel(c->v + i) > most)
-            most = bytes_of_panel(c->v + i);
-    return scratch_product(c) + scratch_results(c) + PRODUCT_PANELS * most;
-}
-
-/* Panels first .. first + n - 1 of a weight as they lie, or packed into `to`. */
-static const uint8_t *panels_at(const cpu_view *w, int64_t first, int64_t n, uint8_t *to) {
-    const panel_format *f = panel_format_find(w->format);
-    uint64_t bytes = panel_bytes(f, w->shape[1]);
-    if (w->packed)
-        return w->data + bytes * (uint64_t)first;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t row = (first + i) * PANEL_ROWS, rows = w->shape[0] - row;
-        panel_pack(f, w->shape[1], (int)(rows < PANEL_ROWS ? rows : PANEL_ROWS), cpu_row(w, row), w->stride,
-                   to + bytes * (uint64_t)i);
-    }
-    return to;
+    return scratch_product(c->v + 1) + scratch_results(c) + scratch_panels(c->v + 2, c->n_in - 1, PRODUCT_PANELS);
 }
 
 static void add_rows(float *y, const float *add, int64_t n) {
@@ -114,19 +68,14 @@ static void add_rows(float *y, const float *add, int64_t n) {
  * there is one of `rows`. */
 static void run_panels(const cpu_call *c, const cpu_view *w, const cpu_view *add, int64_t first, int n, int64_t column,
                        int thread) {
-    const cpu_view *y = c->v, *x = c->v + 1;
-    uint8_t *base = cpu_scratch(c, thread);
-    float *partial = (float *)(base + scratch_product(c));
+    const cpu_view *y = c->v;
+    uint8_t *base = cpu_scratch(c, thread), *packed = base + scratch_product(c->v + 1) + scratch_results(c);
+    float *partial = (float *)(base + scratch_product(c->v + 1));
     int64_t rows = w->shape[0] - first * PANEL_ROWS, tokens = y->shape[0];
     int whole = rows >= (int64_t)n * PANEL_ROWS;
-    product p = {.stride = bytes_of_panel(w), .head = panel_head(panel_format_find(w->format), w->shape[1]),
-                 .panels = n, .k = w->shape[1], .x = x->data, .x_stride = x->stride, .n = (int)tokens,
-                 .scratch = base, .flags = c->flags};
-    p.w = panels_at(w, first, n, base + scratch_product(c) + scratch_results(c));
-    p.out = whole ? cpu_f32(y, 0) + column : partial;
-    p.pitch = whole ? (int64_t)(y->stride / sizeof(float)) : PANEL_ROWS;
+    float *out = whole ? cpu_f32(y, 0) + column : partial;
+    multiply_panels(c, w, first, n, out, whole ? (int64_t)(y->stride / sizeof(float)) : PANEL_ROWS, base, packed);
     rows = whole ? (int64_t)n * PANEL_ROWS : rows;
-    CPU_NAME(product_find)(w->format, x->format, c->flags)->run(&p);
     for (int64_t t = 0; t < tokens; t++) {
         if (!whole)
             memcpy(cpu_f32(y, t) + column, partial + PANEL_ROWS * t, sizeof(float) * (size_t)rows);

@@ -6,49 +6,13 @@
 #include "cpu.h"
 #include "elementwise.h"
 #include "quantize_simd.h"
-#include "types.h"
 
 enum { CHUNK = 1024 };
 
-/* Block `n / block` of a row of this format; n is a multiple of 256 or 0. */
-static uint8_t *block_at(const cpu_view *y, int64_t row, int64_t n) {
-    uint8_t *p = cpu_row(y, row);
-    switch (y->format) {
-    case TYPE_a8_32:
-        return p + n / 32 * (int64_t)sizeof(block_a8_32);
-    case TYPE_a8_256:
-        return p + n / 256 * (int64_t)sizeof(block_a8_256);
-    case TYPE_bf16x2:
-        return p + n / 32 * (int64_t)sizeof(block_bf16x2);
-    }
-    return p + 2 * n;
-}
-
-static void quantize_row(uint32_t format, const float *x, void *y, int n) {
-    switch (format) {
-    case TYPE_a8_32:
-        row_a8_32(x, y, n / 32);
-        break;
-    case TYPE_a8_256:
-        row_a8_256(x, y, n / 256);
-        break;
-    case TYPE_bf16x2:
-        bf16x2_quantize(x, y, n / 32);
-        break;
-    case F16:
-        row_f16(x, y, n);
-        break;
-    case BF16:
-        row_bf16(x, y, n);
-        break;
-    }
-}
-
 static const char *check_output(const cpu_view *y, const cpu_view *x) {
-    uint32_t f = y->format;
     if (x->format != F32 || x->ndim < 2 || !cpu_same_shape(x, y))
         return "x must be f32 (T, K) and the output of its shape";
-    if (f != TYPE_a8_32 && f != TYPE_a8_256 && f != TYPE_bf16x2 && f != F16 && f != BF16)
+    if (!is_activation(y->format))
         return "the output must be a8_32, a8_256, bf16x2, f16 or bf16";
     return NULL;
 }
@@ -99,7 +63,7 @@ static inline void run_chunks(const cpu_call *c, int64_t from, int64_t to, int g
         float y[CHUNK];
         if (gated)
             row_swiglu(x, cpu_f32(c->v + 2, row) + start, y, n);
-        quantize_row(c->v[0].format, gated ? y : x, block_at(c->v, row, start), n);
+        quantize_row(c->v[0].format, gated ? y : x, quantize_at(c->v[0].format, cpu_row(c->v, row), start), n);
     }
 }
 

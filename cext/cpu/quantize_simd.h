@@ -6,6 +6,7 @@
 
 #include "formats.h"
 #include "simd.h"
+#include "types.h"
 
 #if defined(__AVX2__)
 
@@ -117,6 +118,46 @@ static inline void row_f16(const float *x, uint16_t *out, int n) {
 static inline void row_bf16(const float *x, uint16_t *out, int n) {
     for (int i = 0; i < n; i++)
         out[i] = f32_to_bf16(x[i]);
+}
+
+enum { QUANTIZE_F16 = 1, QUANTIZE_BF16 = 30 };
+
+static inline int is_activation(uint32_t format) {
+    return format == TYPE_a8_32 || format == TYPE_a8_256 || format == TYPE_bf16x2 || format == QUANTIZE_F16 ||
+           format == QUANTIZE_BF16;
+}
+
+/* Where number n of a row of such a format lies; n is a multiple of 256. */
+static inline uint8_t *quantize_at(uint32_t format, uint8_t *row, int64_t n) {
+    switch (format) {
+    case TYPE_a8_32:
+        return row + n / 32 * (int64_t)sizeof(block_a8_32);
+    case TYPE_a8_256:
+        return row + n / 256 * (int64_t)sizeof(block_a8_256);
+    case TYPE_bf16x2:
+        return row + n / 32 * (int64_t)sizeof(block_bf16x2);
+    }
+    return row + 2 * n;
+}
+
+static inline void quantize_row(uint32_t format, const float *x, void *y, int n) {
+    switch (format) {
+    case TYPE_a8_32:
+        row_a8_32(x, y, n / 32);
+        break;
+    case TYPE_a8_256:
+        row_a8_256(x, y, n / 256);
+        break;
+    case TYPE_bf16x2:
+        bf16x2_quantize(x, y, n / 32);
+        break;
+    case QUANTIZE_F16:
+        row_f16(x, y, n);
+        break;
+    case QUANTIZE_BF16:
+        row_bf16(x, y, n);
+        break;
+    }
 }
 
 #endif

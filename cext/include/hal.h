@@ -113,7 +113,8 @@ typedef struct {
     void (*release)(hal_exec *);
     const char *(*error)(void);
     /* optional: weights in the device's own order. packed(): the bytes that a (rows, columns) matrix, or a stack of such,
-     * takes, 0 where it stays as it is; pack() writes it from the file's bytes. */
+     * takes, 0 where it stays as it is; pack() writes it from the file's bytes. Where packed() of parts that are multiples of
+     * 256 rows adds up to that of the whole, a matrix may be packed part by part. */
     uint64_t (*packed)(hal_device *, uint32_t format, int64_t stack, int64_t rows, int64_t columns);
     int (*pack)(hal_buffer *to, uint64_t offset, uint32_t format, int64_t stack, int64_t rows, int64_t columns,
                 const void *from);
@@ -154,6 +155,7 @@ enum {
     HAL_OP_SWIGLU, HAL_OP_SWIGLU_QUANTIZE, HAL_OP_ADD, HAL_OP_MUL, HAL_OP_ROPE, HAL_OP_KV_WRITE, HAL_OP_ATTENTION,
     HAL_OP_HADAMARD, HAL_OP_PICK, HAL_OP_TOKENS_PUT, HAL_OP_TOKENS_GET, HAL_OP_SAMPLE,
     HAL_OP_TOP_EXPERTS, HAL_OP_EXPERT_WEIGHTS, HAL_OP_EXPERT_LINEAR, HAL_OP_EXPERT_SWIGLU, HAL_OP_EXPERT_SUM,
+    HAL_OP_ROPE_TABLE, HAL_OP_ROPE_KV_WRITE, HAL_OP_LINEAR_SWIGLU, HAL_OP_LINEAR_SWIGLU_QUANTIZE,
     HAL_N_OPS
 };
 
@@ -162,7 +164,9 @@ enum { HAL_ROPE_INTERLEAVED = 0, HAL_ROPE_HALVES = 1 };
 
 typedef struct { float eps; } arg_rms_norm;
 typedef struct { float eps; } arg_norm_quantize;
-typedef struct { int32_t n_rot, style; float scale; } arg_rope;
+typedef struct { float scale; } arg_rope_table;
+typedef struct { int32_t style; } arg_rope;
+typedef struct { int32_t style; } arg_rope_kv_write;
 typedef struct { float scale; int32_t window; } arg_attention;  /* window 0: the whole past */
 typedef struct { int32_t shift; } arg_tokens_put;               /* 1: the token after each position */
 typedef struct { int32_t k; } arg_top_experts;

@@ -172,10 +172,10 @@ OWN: dict[str, Work] = {
 
 
 def work_of(name: str) -> Work | None:
-    """How this backend does an op, or None where it has it not."""
+    """How this backend does an op, or None where it has it not: fused ops are left to their parts."""
     if name not in OPS or OPS[name].view:
         return None
-    return OWN.get(name) or defined(name)
+    return OWN.get(name) or (None if OPS[name].parts else defined(name))
 
 
 def view_of(raw: Any, memory: Sequence[Memory]) -> View:

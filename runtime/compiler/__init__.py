@@ -13,7 +13,7 @@ from satchel.runtime.compiler.fold import fold
 from satchel.runtime.compiler.fuse import fuse
 from satchel.runtime.compiler.layout import layout
 from satchel.runtime.compiler.lower import lower
-from satchel.runtime.compiler.memory import assign
+from satchel.runtime.compiler.memory import assign, hoist
 from satchel.runtime.compiler.merge import merge
 from satchel.runtime.compiler.place import Placement, place
 from satchel.runtime.compiler.sink import sink
@@ -78,7 +78,7 @@ def compile(
     states: Mapping[str, int],
 ) -> Plan:
     """The plan of one bucket. weights: where each device has its tensors; states: offset of each state."""
-    order = toposort(optimized.roots)
+    order = hoist(toposort(optimized.roots), optimized.placement.device)
     memory = assign(order, optimized, bucket)
     plan = lower(order, optimized, bucket, memory, weights, states)
     verify_plan(plan)

@@ -43,6 +43,39 @@ def quantized_swiglu(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | No
     return None
 
 
+def _product(node: Node, old: Node, uses: Uses) -> tuple[Node, ...]:
+    """x and w of a product whose one reader this is, or of a part of two side by side that have no other."""
+    if node.op == "linear" and len(node.src) == 2:
+        return node.src
+    if node.op != "cols" or node.src[0].op != "linear" or len(node.src[0].src) != 3 or uses[old.src[0]] > 2:
+        return ()
+    x, first, second = node.src[0].src
+    return x, second if node.arg("start") else first
+
+
+def gated_linear(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
+    """swiglu of two products of x, side by side in one step or not -> linear_swiglu(x, gate, up)."""
+    if node.op != "swiglu" or any(uses[old] > 1 for old in node.src):
+        return None
+    gate, up = (_product(new, old, uses) for new, old in zip(src, node.src, strict=True))
+    same = gate and up and gate[0] is up[0] and gate[1].shape == up[1].shape
+    return OPS["linear_swiglu"](*gate, up[1]) if same else None
+
+
+def quantized_gated_linear(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
+    """quantize(linear_swiglu(x, gate, up)) -> linear_swiglu_quantize(x, gate, up)."""
+    if node.op == "quantize" and src[0].op == "linear_swiglu" and uses[node.src[0]] == 1:
+        return OPS["linear_swiglu_quantize"](*src[0].src, format=node.arg("format"))
+    return None
+
+
+def turned_write(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
+    """kv_write(cache, rope(x, turns), ...) -> rope_kv_write(cache, x, turns, ...)."""
+    if node.op == "kv_write" and src[1].op == "rope" and uses[node.src[1]] == 1:
+        return OPS["rope_kv_write"](src[0], *src[1].src, *src[2:], style=src[1].arg("style"))
+    return None
+
+
 def gated_experts(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
     """swiglu(expert_linear(x, gate, ids), expert_linear(x, up, ids)) -> expert_swiglu(x, gate, up, ids)."""
     if node.op != "swiglu" or any(
@@ -53,7 +86,15 @@ def gated_experts(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
     return OPS["expert_swiglu"](x, gate, up, ids) if (x, ids) == (y, others) else None
 
 
-RULES: tuple[Local, ...] = (residual, quantized_norm, gated_experts, quantized_swiglu)
+RULES: tuple[Local, ...] = (
+    residual,
+    quantized_norm,
+    gated_linear,
+    quantized_gated_linear,
+    gated_experts,
+    quantized_swiglu,
+    turned_write,
+)
 
 
 def fuse(roots: Roots, context: Context) -> Roots:

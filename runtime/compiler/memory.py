@@ -73,6 +73,25 @@ def nbytes(type: Type, bucket: Bucket) -> int:
     return stride_of(type) * bucket.size(type.shape[0])
 
 
+def hoist(order: list[Node], device: dict[Node, str]) -> list[Node]:
+    """The same order, but a copy of what is known before its device's turn begins stands at the turn's start:
+    there it cuts no segment in two.
+    """
+    done: list[Node] = []
+    known: set[Node] = set()
+    copies: list[Node] = []
+    steps: list[Node] = []
+    here = ""
+    for node in order:
+        if device.get(node, here) != here:
+            here = device[node]
+            done += copies + steps
+            known.update(copies, steps)
+            copies, steps = [], []
+        (copies if node.op == "copy" and node.src[0] in known else steps).append(node)
+    return [*done, *copies, *steps]
+
+
 def cut(order: list[Node], device: dict[Node, str]) -> dict[Node, int]:
     """Number of the segment of each step and copy: a new one where the device changes, or where a copy comes
     in.

@@ -28,17 +28,21 @@ static uint64_t room(layer *l, uint64_t n) {
 }
 
 static void attention_part(layer *l, uint64_t qkv, uint64_t q, uint64_t k, uint64_t mixed) {
-    arg_rope rope = {HD, HAL_ROPE_HALVES, 1};
+    arg_rope_table table = {1};
+    arg_rope rope = {HAL_ROPE_HALVES};
     arg_attention attention = {0.125f, 0};
-    uint64_t wide = 4 * (H + 2 * KV) * HD, v = qkv + 4 * (H + KV) * HD;
+    uint64_t wide = 4 * (H + 2 * KV) * HD, v = qkv + 4 * (H + KV) * HD, turns = mixed; /* until attention writes it */
+    add_step(&l->b, "rope_table", &table, sizeof table, 2);
+    VIEW(ARENA, turns, 0, F32, T, HD);
+    VIEW(STEP, POS, 0, I32, T);
+    VIEW(FREQ, 0, -1, F32, HD / 2);
     for (int i = 0; i < 2; i++) {
         int heads = i ? KV : H;
-        add_step(&l->b, "rope", &rope, sizeof rope, 3);
+        add_step(&l->b, "rope", &rope, sizeof rope, 2);
         VIEW(ARENA, i ? k : q, 0, F32, T, heads, HD);
         VIEW(ARENA, i ? qkv + 4 * H * HD : qkv, 0, F32, T, heads, HD);
         l->b.views[l->b.plan.n_views - 1].stride = wide;
-        VIEW(STEP, POS, 0, I32, T);
-        VIEW(FREQ, 0, -1, F32, HD / 2);
+        VIEW(ARENA, turns, 0, F32, T, HD);
     }
     for (int i = 0; i < 2; i++) {
         add_step(&l->b, "kv_write", NULL, 0, 5);
@@ -271,10 +275,11 @@ FAULT(views_wrap, b->steps[0].n_in = UINT16_MAX)
 FAULT(writes_weights, b->buffers[TOKENS].usage = HAL_WEIGHT)
 FAULT(step_buffer, b->plan.step_buffer = 99)
 FAULT(buffer_small, b->buffers[EMBED].size++)
-FAULT(rope_odd, ((arg_rope *)(void *)(b->args + b->steps[5].arg))->n_rot = 63)
-FAULT(rope_wide, ((arg_rope *)(void *)(b->args + b->steps[5].arg))->n_rot = 1 << 20)
-FAULT(rope_style, ((arg_rope *)(void *)(b->args + b->steps[5].arg))->style = 2)
-FAULT(window_negative, ((arg_attention *)(void *)(b->args + b->steps[9].arg))->window = -1)
+#define TURNS b->views[b->steps[6].view + 2]
+FAULT(rope_odd, TURNS.shape[1] = HD - 1)
+FAULT(rope_wide, TURNS.shape[1] += 2; TURNS.stride += 8)
+FAULT(rope_style, ((arg_rope *)(void *)(b->args + b->steps[6].arg))->style = 2)
+FAULT(window_negative, ((arg_attention *)(void *)(b->args + b->steps[10].arg))->window = -1)
 #define NAMED(f) {#f, f}
 static const struct {
     const char *name;

@@ -1,5 +1,5 @@
 """Every op on every kernel set that runs here, against its numpy definition: random and extreme inputs,
-strided views. Cases of attention and of the experts' ops are in tests/support/.
+strided views. Cases of attention, of the experts' ops and of most fused ones are in tests/support/.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import attention_cases
 import expert_cases
+import fused_cases
 import numpy as np
 import pytest
 from one_step import (
@@ -36,6 +37,7 @@ from satchel.runtime.ops import OPS
 
 CASES.update(attention_cases.CASES)
 CASES.update(expert_cases.CASES)
+CASES.update(fused_cases.CASES)
 
 
 @pytest.fixture(params=SETS)
@@ -144,16 +146,6 @@ def pair_cases(rng: np.random.Generator) -> Iterator[Case]:
 
 
 CASES["add"] = CASES["mul"] = pair_cases
-
-
-@case("rope")
-def _(rng: np.random.Generator) -> Iterator[Case]:
-    for style in (0, 1):
-        for n_rot, d in ((64, 64), (32, 80)):
-            freq = (10000.0 ** -(np.arange(n_rot // 2) * 2 / n_rot)).astype(np.float32)
-            inputs = (f32(rng, 4, 3, d), i32(0, 1, 77, 40000), (freq, "f32"))
-            args = {"n_rot": n_rot, "style": style, "scale": 1.25}
-            yield Case(f"{style}-{n_rot}", inputs, (4, 3, d), args=args, bound=1e-12)
 
 
 @case("tokens_put")
@@ -287,11 +279,18 @@ def wrong(op: str, index: int, values: list[int]) -> Case:
 @pytest.mark.parametrize(
     ("op", "index", "values"),
     [
-        ("get_rows", 1, [3, 9, 0, 0]), ("get_rows", 1, [-1, 0, 0, 0]),
-        ("pick", 1, [6, 0]), ("pick", 1, [-1, 0]),
-        ("kv_write", 2, [0, 2, 1, 0]), ("kv_write", 3, [0, 15, 16, 4000]), ("kv_write", 3, [-1, 0, 0, 0]),
-        ("attention", 3, [9] * 40), ("attention", 4, [2**31 - 1] * 40), ("attention", 4, [-5] * 40),
-        ("tokens_put", 2, [0, 1, 2, 3]), ("tokens_get", 1, [0, -1, 2]),
+        ("get_rows", 1, [3, 9, 0, 0]),
+        ("get_rows", 1, [-1, 0, 0, 0]),
+        ("pick", 1, [6, 0]),
+        ("pick", 1, [-1, 0]),
+        ("kv_write", 2, [0, 2, 1, 0]),
+        ("kv_write", 3, [0, 15, 16, 4000]),
+        ("kv_write", 3, [-1, 0, 0, 0]),
+        ("attention", 3, [9] * 40),
+        ("attention", 4, [2**31 - 1] * 40),
+        ("attention", 4, [-5] * 40),
+        ("tokens_put", 2, [0, 1, 2, 3]),
+        ("tokens_get", 1, [0, -1, 2]),
     ],
 )
 def test_an_index_out_of_range_names_the_step(device: Device, op: str, index: int, values: list[int]) -> None:

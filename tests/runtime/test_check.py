@@ -51,7 +51,8 @@ def test_a_right_device_passes(device: Device, arch: str, format: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "op", ["get_rows", "linear", "linear_add", "rope", "kv_write", "attention", "swiglu", "sample"]
+    "op",
+    ["get_rows", "linear", "linear_add", "rope", "rope_kv_write", "attention", "linear_swiglu", "sample"],
 )
 def test_the_first_wrong_step_is_named(device: Device, op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A definition that is off stands for a kernel that is."""

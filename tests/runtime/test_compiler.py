@@ -1,5 +1,7 @@
 """The passes keep the meaning of the graph, and a finished plan holds no dead step and no overlap."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import tiny
@@ -10,7 +12,7 @@ from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.compiler.memory import assign, storage
 from satchel.runtime.compiler.verify import PlanError, verify_graph, verify_plan
 from satchel.runtime.device import SAMPLING
-from satchel.runtime.graph import TOKENS, Array, Graph, Type, leaves, toposort
+from satchel.runtime.graph import LEAVES, TOKENS, Array, Graph, Node, Type, leaves, toposort
 from satchel.runtime.ops import OPS, evaluate
 from satchel.runtime.plan import Bucket, WeightPlace
 
@@ -85,10 +87,11 @@ def test_passes_keep_the_value(arch: str, output: str) -> None:
 @pytest.mark.parametrize("arch", [a for a in architectures() if not a.endswith("moe")])
 def test_quantized_weights_share_one_quantized_activation(arch: str) -> None:
     roots = optimize(tiny.build(arch, tiny.weights(arch, "q8_0"), CACHE).roots("tokens"), context()).roots
-    products = [n for n in toposort(roots) if n.op in ("linear", "linear_add")]
+    products = [n for n in toposort(roots) if n.op.startswith("linear")]
     assert all(n.src[0].type.format == "a8_32" for n in products)
     merged = [n for n in products if n.op == "linear" and len(n.src) > 2]
-    assert len(merged) == 2 * tiny.LAYERS, "Q, K, V are one step and gate, up another, in each layer"
+    gated = [n for n in products if n.op == "linear_swiglu_quantize"]
+    assert len(merged) == len(gated) == tiny.LAYERS, "Q, K and V are one step, gate and up another"
     assert not [
         n
         for n in toposort(roots)
@@ -106,7 +109,9 @@ def test_mixed_formats_merge_by_their_activation() -> None:
 def test_the_head_sees_picked_rows_only() -> None:
     roots = optimize(tiny.build("llama", tiny.weights("llama"), CACHE).roots("tokens"), context()).roots
     last = [
-        n for n in toposort(roots) if n.name == f"blk.{tiny.LAYERS - 1}" and n.op in ("swiglu", "linear_add")
+        n
+        for n in toposort(roots)
+        if n.name == f"blk.{tiny.LAYERS - 1}" and n.op in ("linear_swiglu", "linear_add")
     ]
     assert last and all(n.type.shape[0] != TOKENS for n in last), (
         "the last feed-forward computes the picked rows"
@@ -114,13 +119,52 @@ def test_the_head_sees_picked_rows_only() -> None:
 
 
 def test_missing_fused_ops_are_decomposed() -> None:
-    lacks = frozenset({"norm_quantize", "swiglu_quantize", "linear_add"})
+    lacks = frozenset(name for name, op in OPS.items() if op.parts)
     roots = optimize(
         tiny.build("llama", tiny.weights("llama", "q8_0"), CACHE).roots("tokens"),
         context(Everything(lacks=lacks)),
     ).roots
     found = {n.op for n in toposort(roots)}
-    assert not found & lacks and {"rms_norm", "quantize", "swiglu", "add"} <= found
+    assert not found & lacks and {"rms_norm", "quantize", "swiglu", "add", "rope", "kv_write"} <= found
+
+
+@pytest.mark.parametrize("format", ["f32", "q8_0"])
+def test_steps_of_a_layer(format: str) -> None:
+    """Keys are turned on their way into the cache, by sines that all layers share."""
+    forward = tiny.build("llama", tiny.weights("llama", format), CACHE)
+    nodes = toposort(optimize(forward.roots("tokens"), context()).roots)
+    steps = [n.op for n in nodes if n.op in OPS and not OPS[n.op].view]
+    gated, norm = {
+        "f32": ("linear_swiglu", "rms_norm"),
+        "q8_0": ("linear_swiglu_quantize", "norm_quantize"),
+    }[format]
+    first = ["linear", "rope_table", "rope", "rope_kv_write", "kv_write", "attention"]
+    other = [op for op in first if op != "rope_table"]
+    rest = [*(["quantize"] if format == "q8_0" else []), "linear_add", norm, gated, "linear_add"]
+    layers = [norm, *first, *rest, norm, *other, *rest]
+    at = steps.index(norm)
+    assert steps[at : at + len(layers)] == layers
+
+
+def gate_and_up(other: Callable[[Node, Node], Node] | None, weights: int = 2) -> list[str]:
+    """Steps of swiglu(x @ w0.T, x @ w1.T) beside `other` of the gate and of x, with so many products of x."""
+    g = Graph()
+    x = g.node("input", (), Type((TOKENS, 64)), "x")
+    gate, up, *more = (
+        OPS["linear"](x, g.node("weight", (), Type((64, 64)), f"w{i}")) for i in range(weights)
+    )
+    roots = (OPS["swiglu"](gate, up), *more, *([other(gate, x)] if other else []))
+    values = {n.name: np.ones(n.shape[-1:] * 2, np.float32) for n in toposort(roots) if n.op in LEAVES}
+    after = optimize(roots, context()).roots
+    for a, b in zip(evaluate(roots, values), evaluate(after, values), strict=True):
+        np.testing.assert_array_equal(a, b)
+    return [n.op for n in toposort(after) if n.op in OPS and not OPS[n.op].view]
+
+
+def test_a_gated_product_that_somebody_else_reads_stays_in_parts() -> None:
+    assert gate_and_up(None) == ["linear_swiglu"]
+    assert gate_and_up(lambda gate, x: OPS["add"](gate, x)) == ["linear", "swiglu", "add"]
+    assert gate_and_up(None, weights=3) == ["linear", "swiglu"], "a third product of x shares their step"
 
 
 def test_an_op_the_device_lacks_moves_to_the_next_and_says_so() -> None:
@@ -189,7 +233,7 @@ def test_two_devices_take_turns_through_copies() -> None:
         optimized, Bucket(8, 2), {"cpu": Places(w), "gpu": Places(w)}, state_layout(optimized.roots)
     )
     assert [s.device for s in plan.segments] == ["cpu", "gpu", "cpu"]
-    assert all(s.transfers for s in plan.segments[1:])
+    assert [len(s.transfers) for s in plan.segments] == [0, 2, 1], "the residual stream and the rope table"
     assert all(step.label == "blk.1" for step in plan.segments[1].steps)
 
 

@@ -88,6 +88,8 @@ def test_fused_ops_equal_their_parts() -> None:
         OPS["norm_quantize"](x, w, eps=1e-5, format="q8_0"),
         OPS["swiglu_quantize"](x, x, format="q8_0"),
         OPS["linear_add"](x, m, x),
+        OPS["linear_swiglu"](x, m, m),
+        OPS["linear_swiglu_quantize"](x, m, m, format="q8_0"),
     ]
     values = {
         n: rng.standard_normal(s, np.float32) for n, s in (("x", (3, 64)), ("w", (64,)), ("m", (64, 64)))

@@ -1,0 +1,93 @@
+"""Calls of the ops that do a region of the graph in one step, and of rope, whose table they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from one_step import ACTIVATIONS, CASES, WEIGHTS, Case, case, encode, f32, i32, random_blocks
+
+from satchel.quant import FORMATS
+from satchel.runtime.graph import Array
+from satchel.runtime.ops import OPS
+
+
+def frequencies(n_rot: int) -> tuple[Array, str]:
+    return (10000.0 ** -(np.arange(n_rot // 2) * 2 / n_rot)).astype(np.float32), "f32"
+
+
+@case("rope_table")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for n_rot, scale, pos in ((64, 1.0, i32(0, 1, 77, 40000)), (2, 1.25, i32(3)), (96, 0.5, i32(*range(70)))):
+        shape = (len(pos[0]), n_rot)
+        yield Case(f"{n_rot}", (pos, frequencies(n_rot)), shape, args={"scale": scale}, bound=1e-12)
+
+
+def turns(n_rot: int, pos: tuple[Array, str], scale: float = 1.25) -> tuple[Array, str]:
+    return OPS["rope_table"].define(pos[0], frequencies(n_rot)[0], scale=scale), "f32"
+
+
+@case("rope")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    pos = i32(0, 1, 77, 40000)
+    for style in (0, 1):
+        for n_rot, d in ((64, 64), (32, 80), (2, 2), (18, 20)):
+            inputs = (f32(rng, 4, 3, d), turns(n_rot, pos))
+            yield Case(f"{style}-{n_rot}", inputs, (4, 3, d), args={"style": style}, bound=1e-12)
+
+
+@case("rope_kv_write")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    slot, pos = i32(0, 1, 1, 0), i32(0, 15, 16, 39)
+    table = rng.permutation(8).astype(np.int32).reshape(2, 4)
+    for format in ("f32", "f16", "bf16"):
+        for style, d, n_rot in ((0, 24, 24), (1, 64, 64), (1, 40, 6)):
+            cache = encode(format, f32(rng, 8 * 2 * 16, d)[0]).reshape(8, 2, 16, d)
+            inputs = ((cache, format), f32(rng, 4, 2, d), turns(n_rot, pos), slot, pos, (table, "i32"))
+            # a product that lies between two numbers of the cache may be rounded either way
+            bound = {"f32": 1e-12, "f16": 1e-8, "bf16": 1e-6}[format]
+            yield Case(f"{format}-{style}-{d}", inputs, (), format, {"style": style}, bound)
+
+
+def tame(w: Array) -> Array:
+    """Random codes under smaller scales: what a gate gets must not be far from 1."""
+    out = w.copy()
+    for scale in {"d", "dmin", "m"} & set(w.dtype.names or ()):
+        out[scale] = (w[scale].astype(np.float32) / 64).astype(w.dtype[scale])
+    return out
+
+
+def gated(rng: np.random.Generator, formats: tuple[str, str], t: int, k: int, n: int, to: str = "") -> Case:
+    """to: the format that the result is quantized to, or float32."""
+    act = (FORMATS[formats[0]].act if FORMATS[formats[0]].block > 1 else None) or "f32"
+    act = "f32" if k % FORMATS[act].block else act
+    weights = tuple((tame(random_blocks(rng, f, n, k)), f) for f in formats)
+    x, name = encode(act, f32(rng, t, k)[0]), f"{'+'.join(formats)}-{t}x{k}x{n}{to}"
+    if to:
+        return Case(name, ((x, act), *weights), (t, n), to, {"format": to}, 1e-5)
+    return Case(name, ((x, act), *weights), (t, n), bound=1e-10)
+
+
+@case("linear_swiglu")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for format in WEIGHTS:
+        block = max(FORMATS[format].block, 32)
+        for t, k, n in ((1, 2 * block, 33), (13, 768, 16), (3, 3 * block, 5), (40, 256, 130)):
+            yield gated(rng, (format, format), t, k, n)
+    yield gated(rng, ("f32", "f32"), 2, 77, 40)
+    yield gated(rng, ("q4_k", "q6_k"), 1, 256, 600)
+    yield gated(rng, ("f32", "f16"), 7, 64, 300)
+
+
+@case("linear_swiglu_quantize")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for to in ACTIVATIONS:
+        block = FORMATS[to].block
+        for t, n in ((1, 768), (13, 256), (3, 256 + block if block < 256 else 512), (37, 1024)):
+            yield gated(rng, ("q4_k", "q6_k"), t, 256, n, to)
+        yield gated(rng, ("q8_0", "q4_0"), 5, 64, 5 * max(block, 32), to)
+    yield gated(rng, ("f16", "f16"), 2, 40, 32, "a8_32")
+    yield gated(rng, ("f16", "f16"), 2, 40, 21, "f16")
+
+
+__all__ = ["CASES"]
