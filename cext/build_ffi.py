@@ -53,7 +53,8 @@ def write_types(quant: Path, products: Iterable[Path], include: Path) -> None:
     write(include / "types.h", f"enum {{ {numbers} }};\nenum {{ {blocks} }};\n")
     defaults = {"LONE": "0", "APART": "0", "PACK_WORD": "NULL", "UNPACK_WORD": "NULL"}
     write(include / "lone.inc", "".join(default(f"{k}_{s}", v) for s in weights for k, v in defaults.items()))
-    write(include / "products.inc", "".join(f'#include "{p.parent.name}/{p.name}"\n' for p in sorted(products)))
+    lines = (f'#include "{p.parent.name}/{p.name}"\n' for p in sorted(products))
+    write(include / "products.inc", "".join(lines))
     plain = (f"#ifndef PRODUCT_{s}\nPRODUCT_PLAIN({s}, {w[2]})\n#endif\n" for s, w in weights.items())
     write(include / "products_plain.inc", "".join(plain))
     table = (

@@ -78,7 +78,7 @@ MARKDOWN: tuple[Column, ...] = (
     ("outside C", 9, lambda r: share(r["outside_c"])),
 )
 MARKDOWN_PROFILE: tuple[Column, ...] = (
-    ("op", -18, lambda r: r["op"]),
+    ("op", -22, lambda r: r["op"]),
     ("weights", -42, lambda r: r["weights"]),
     ("calls/token", 11, lambda r: f"{r['calls_per_token']:.2f}"),
     ("us/token", 9, lambda r: f"{r['us_per_token']:.2f}"),

@@ -68,7 +68,7 @@ def test_rows_add_up(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_rates_follow_from_bytes_and_time(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows: Rows = json.loads(profile(model, capsys, "-p", 9, "-n", 4, "-o", "json"))
     multiplies = {r["op"] for r in rows if r["part"] == "op" and r["gmac_per_second"] is not None}
-    assert multiplies == {"linear", "linear_add", "attention"}
+    assert multiplies == {"linear", "linear_add", "linear_swiglu_quantize", "attention"}
     for r in rows:
         assert r["us_per_token"] >= 0 and r["memory_gb_per_second"] > 0 and r["int8_gmac_per_second"] > 0
         if r["gmac_per_second"] is None:
