@@ -2,15 +2,17 @@
  * that follows.
  *
  * An item is a panel of the gate and the same panel of up. Their results lie in the thread's scratch and leave it as one
- * number each. To be quantized, they go to the memory that all threads share, as float32 (T, N), until CHUNK rows are
- * there, whole blocks of every format; who brings the last of them quantizes the chunk. So items stay small, and the
- * numbers are still in a cache when they are read again. The bits are those of linear, swiglu and quantize.
+ * number each. To be quantized, they wait in the memory that all threads share until CHUNK rows are there, whole blocks of
+ * every format; who brings the last of them quantizes the chunk. So items stay small, and the numbers are still in a cache
+ * when they are read again. The bits are those of linear, swiglu and quantize.
  */
 #include "elementwise.h"
 #include "quantize_simd.h"
 #include "weight.h"
 
 enum { CHUNK = 256, CHUNK_PANELS = CHUNK / PANEL_ROWS };
+/* Floats from one token to the next of a chunk: rows at multiples of 1024 bytes would fall into few sets of a cache. */
+enum { PITCH = CHUNK + 16 };
 
 static const char *check(const cpu_call *c) {
     const cpu_view *y = c->v, *x = c->v + 1, *gate = c->v + 2, *up = c->v + 3;
@@ -55,48 +57,44 @@ static uint64_t scratch(const cpu_call *c) {
     return scratch_product(c->v + 1) + 2 * sizeof(float) * results(c) + scratch_panels(c->v + 2, 2, PRODUCT_PANELS);
 }
 
-/* Rows of panels first .. first + n - 1, for all tokens, to y[token * pitch + row]. */
+/* Rows of panels first .. first + n - 1, for all tokens, to y[token * pitch + row - first row]. */
 static void run_step(const cpu_call *c, int64_t first, int n, float *y, int64_t pitch, int thread) {
     uint8_t *base = cpu_scratch(c, thread);
     float *gate = (float *)(base + scratch_product(c->v + 1)), *up = gate + results(c);
     uint8_t *packed = (uint8_t *)(up + results(c));
-    int64_t row = first * PANEL_ROWS, rows = (int64_t)n * PANEL_ROWS, left = c->v[0].shape[1] - row;
+    int64_t rows = (int64_t)n * PANEL_ROWS, left = c->v[0].shape[1] - first * PANEL_ROWS;
     if (c->v[0].shape[0] == 0) /* a step that picks no row */
         return;
     multiply_panels(c, c->v + 2, first, n, gate, rows, base, packed);
     multiply_panels(c, c->v + 3, first, n, up, rows, base, packed);
     for (int64_t t = 0; t < c->v[0].shape[0]; t++)
-        row_swiglu(gate + rows * t, up + rows * t, y + pitch * t + row, (int)(rows < left ? rows : left));
+        row_swiglu(gate + rows * t, up + rows * t, y + pitch * t, (int)(rows < left ? rows : left));
 }
 
 static void run_float(const cpu_call *c, int64_t from, int64_t to, int thread) {
     int64_t most = panels_a_step(c), pitch = (int64_t)(c->v[0].stride / sizeof(float));
     for (int64_t n; from < to; from += n) {
         n = to - from < most ? to - from : most;
-        run_step(c, from, (int)n, cpu_f32(c->v, 0), pitch, thread);
+        run_step(c, from, (int)n, cpu_f32(c->v, 0) + from * PANEL_ROWS, pitch, thread);
     }
 }
 
-static float *shared_rows(const cpu_call *c) {
-    return (float *)(c->shared + CPU_COUNTERS * sizeof(atomic_int));
-}
-
-/* Floats from one token to the next: no multiple of 1024 bytes, for such rows fall into few sets of a cache. */
-static int64_t shared_pitch(const cpu_call *c) {
-    int64_t n = c->v[0].shape[1];
-    return n % 256 ? n : n + 16;
+/* Where a chunk's numbers wait: (T, CHUNK), one chunk after the other. */
+static float *chunk_at(const cpu_call *c, int64_t chunk) {
+    return (float *)(c->shared + CPU_COUNTERS * sizeof(atomic_int)) + PITCH * c->v[0].shape[0] * chunk;
 }
 
 static uint64_t shared(const cpu_call *c) {
-    return CPU_COUNTERS * sizeof(atomic_int) + sizeof(float) * (uint64_t)c->v[0].shape[0] * (uint64_t)shared_pitch(c);
+    uint64_t chunks = (c->v[0].width + CHUNK - 1) / CHUNK;
+    return CPU_COUNTERS * sizeof(atomic_int) + sizeof(float) * PITCH * (uint64_t)c->v[0].shape[0] * chunks;
 }
 
 static void quantize_chunk(const cpu_call *c, int64_t chunk) {
     const cpu_view *y = c->v;
     int64_t row = chunk * CHUNK, left = y->shape[1] - row;
-    for (int64_t t = 0; t < y->shape[0]; t++)
-        quantize_row(y->format, shared_rows(c) + shared_pitch(c) * t + row, quantize_at(y->format, cpu_row(y, t), row),
-                     (int)(left < CHUNK ? left : CHUNK));
+    const float *x = chunk_at(c, chunk);
+    for (int64_t t = 0; t < y->shape[0]; t++, x += PITCH)
+        quantize_row(y->format, x, quantize_at(y->format, cpu_row(y, t), row), (int)(left < CHUNK ? left : CHUNK));
 }
 
 /* `n` more panels of a chunk are there; the last ones end it and leave its counter as it was. */
@@ -116,7 +114,7 @@ static void run_quantized(const cpu_call *c, int64_t from, int64_t to, int threa
         int64_t end = (from / CHUNK_PANELS + 1) * CHUNK_PANELS;
         n = to < end ? to - from : end - from;
         n = n < most ? n : most;
-        run_step(c, from, (int)n, shared_rows(c), shared_pitch(c), thread);
+        run_step(c, from, (int)n, chunk_at(c, from / CHUNK_PANELS) + from % CHUNK_PANELS * PANEL_ROWS, PITCH, thread);
         count_panels(c, from / CHUNK_PANELS, n);
     }
 }
