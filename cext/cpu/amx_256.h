@@ -88,32 +88,34 @@ VI_INLINE void block_256(const product *p, int first, int64_t block, const scale
         stem##_panel_scales(words, lone, s);                                                                        \
         for (int g = 0; g < 8; g++) {                                                                               \
             vi q[8];                                                                                                \
+            fetch_part(words, (int)sizeof(block_##stem) / 4 * LINE, g);                                             \
             stem##_panel_codes(words, g, q);                                                                        \
             store_planes(q, s->scale[(groups) / 8 * g], offset, planes + 8 * LINE * g);                             \
-            store_planes(q + 4, s->scale[(groups) / 8 * g + (groups) / 16], offset, planes + 8 * LINE * g + 4 * LINE); \
+            store_planes(q + 4, s->scale[(groups) / 8 * g + (groups) / 16], offset, planes + 8 * LINE * g + 4 * LINE);\
         }                                                                                                           \
     }                                                                                                               \
     static void stem##_tiled(const product *p) {                                                                    \
         amx_begin(columns_a_tile(p), 64);                                                                           \
         clear_sums(p);                                                                                              \
-        for (int64_t b = 0; b < p->k / 256; b++)                                                                    \
-            for (int first = 0; first < p->panels; first += TOGETHER) {                                             \
-                int panels = panels_from(p, first);                                                                 \
-                scales_256 s[TOGETHER];                                                                             \
-                for (int i = 0; i < panels; i++) {                                                                  \
-                    const uint8_t *panel = p->w + p->stride * (uint64_t)(first + i);                                \
-                    stem##_planes(panel + p->head + sizeof(block_##stem) / 4 * LINE * (uint64_t)b, panel + 32 * b,  \
-                                  s + i, p->scratch + 2 * PLANE * i);                                               \
-                }                                                                                                   \
-                if (panels == 1)                                                                                    \
-                    block_256(p, first, b, s, 1, (offset) == 0);                                                    \
-                else                                                                                                \
-                    block_256(p, first, b, s, 2, (offset) == 0);                                                    \
+        for (int64_t i = 0, blocks = p->k / 256, pairs = (p->panels + 1) / TOGETHER; i < blocks * pairs; i++) {     \
+            int64_t b = p->n > TILE ? i / pairs : i % blocks;                                                       \
+            int first = TOGETHER * (int)(p->n > TILE ? i % pairs : i / blocks);                                     \
+            int panels = panels_from(p, first);                                                                     \
+            scales_256 s[TOGETHER];                                                                                 \
+            for (int j = 0; j < panels; j++) {                                                                      \
+                const uint8_t *panel = p->w + p->stride * (uint64_t)(first + j);                                    \
+                stem##_planes(panel + p->head + sizeof(block_##stem) / 4 * LINE * (uint64_t)b, panel + 32 * b,      \
+                              s + j, p->scratch + 2 * PLANE * j);                                                   \
             }                                                                                                       \
+            if (panels == 1)                                                                                        \
+                block_256(p, first, b, s, 1, (offset) == 0);                                                        \
+            else                                                                                                    \
+                block_256(p, first, b, s, 2, (offset) == 0);                                                        \
+        }                                                                                                           \
         write_sums(p);                                                                                              \
         amx_end();                                                                                                  \
     }                                                                                                               \
-    static void stem##_exact(const product *p) {                                                                      \
+    static void stem##_exact(const product *p) {                                                                    \
         amx_cut(p, FROM_COLUMNS, stem##_tiled, stem##_product);                                                     \
     }
 

@@ -74,8 +74,7 @@ VI_INLINE vi pair_sum(const vi *pairs, int n, const int16_t *sums) {
             isum[c] = vi_set(0);                                                                                    \
         UNROLL for (int g = 0; g < 8; g++) {                                                                        \
             vi q[8];                                                                                                \
-            if (n == 1)                                                                                             \
-                fetch_part(words, (int)sizeof(block_##stem) / 4 * LINE, g);                                         \
+            fetch_part(words, (int)sizeof(block_##stem) / 4 * LINE, g);                                             \
             stem##_panel_codes(words, g, q);                                                                        \
             group_sums(q, s.scale + (groups) / 8 * g, (groups) / 8, x + 32 * g, x_stride, isum, n);                 \
         }                                                                                                           \

@@ -68,8 +68,7 @@ VI_INLINE void add_columns(const vi *q, int offset, vf d, vf m, const uint8_t *x
             UNROLL for (int c = 0; c < n; c++)                                                                      \
                 sum[c] = vf_set(0);                                                                                 \
             for (int64_t b = 0; b < blocks; b++) {                                                                  \
-                if (n == 1)                                                                                         \
-                    fetch(words + BYTES * b, BYTES);                                                                \
+                fetch(words + BYTES * b, BYTES);                                                                    \
                 stem##_block(words + BYTES * b, lone + 32 * b, x + sizeof(block_a8_32) * (uint64_t)b, p->x_stride,  \
                              sum, n);                                                                               \
             }                                                                                                       \
