@@ -88,23 +88,7 @@ VI_INLINE vi pair_sum(const vi *pairs, int n, const int16_t *sums) {
                 sum[c] = vf_fused(-vi_to_vf(pair_sum(s.pairs, 4, a->sums32)), s.min * d, sum[c]);                   \
         }                                                                                                           \
     }                                                                                                               \
-    VI_INLINE void stem##_columns(const product *p, const uint8_t *panel, const uint8_t *x, float *out, int n) {    \
-        enum { BYTES = (int)sizeof(block_##stem) / 4 * LINE };                                                      \
-        int64_t blocks = p->k / 256;                                                                                \
-        for (int part = 0; part < LANE_PARTS; part++) {                                                             \
-            const uint8_t *words = panel + p->head + 4 * LANES * part, *lone = panel + 2 * LANES * part;            \
-            vf sum[MOST_COLUMNS];                                                                                   \
-            UNROLL for (int c = 0; c < n; c++)                                                                      \
-                sum[c] = vf_set(0);                                                                                 \
-            for (int64_t b = 0; b < blocks; b++) {                                                                  \
-                stem##_block(words + BYTES * b, lone + 32 * b, x + sizeof(block_a8_256) * (uint64_t)b, p->x_stride, \
-                             sum, n);                                                                               \
-            }                                                                                                       \
-            UNROLL for (int c = 0; c < n; c++)                                                                      \
-                vf_store(out + p->pitch * c + LANES * part, sum[c]);                                                \
-        }                                                                                                           \
-    }                                                                                                               \
-    PRODUCT_COLUMNS(stem)
+    BLOCK_COLUMNS(stem, a8_256)
 
 #if defined(__AMX_INT8__)
 #include "amx_256.h"

@@ -56,27 +56,11 @@ VI_INLINE void add_columns(const vi *q, int offset, vf d, vf m, const uint8_t *x
         vi q[8];                                                                                                    \
         vf d = (offset) == MINIMUMS ? vf_halves(word(words, 0)) : vf_load_f16((const uint16_t *)lone);              \
         vf m = (offset) == MINIMUMS ? vf_halves(vi_shift_right(word(words, 0), 16)) : d;                            \
+        fetch(words, (int)sizeof(block_##stem) / 4 * LINE);                                                         \
         stem##_panel_codes(words, q);                                                                               \
         add_columns(q, offset, d, m, x, x_stride, sum, n);                                                          \
     }                                                                                                               \
-    VI_INLINE void stem##_columns(const product *p, const uint8_t *panel, const uint8_t *x, float *out, int n) {    \
-        enum { BYTES = (int)sizeof(block_##stem) / 4 * LINE };                                                      \
-        int64_t blocks = p->k / 32;                                                                                 \
-        for (int part = 0; part < LANE_PARTS; part++) {                                                             \
-            const uint8_t *words = panel + p->head + 4 * LANES * part, *lone = panel + 2 * LANES * part;            \
-            vf sum[MOST_COLUMNS];                                                                                   \
-            UNROLL for (int c = 0; c < n; c++)                                                                      \
-                sum[c] = vf_set(0);                                                                                 \
-            for (int64_t b = 0; b < blocks; b++) {                                                                  \
-                fetch(words + BYTES * b, BYTES);                                                                    \
-                stem##_block(words + BYTES * b, lone + 32 * b, x + sizeof(block_a8_32) * (uint64_t)b, p->x_stride,  \
-                             sum, n);                                                                               \
-            }                                                                                                       \
-            UNROLL for (int c = 0; c < n; c++)                                                                      \
-                vf_store(out + p->pitch * c + LANES * part, sum[c]);                                                \
-        }                                                                                                           \
-    }                                                                                                               \
-    PRODUCT_COLUMNS(stem)
+    BLOCK_COLUMNS(stem, a8_32)
 
 /* Four words of nibbles at word `first`: the low ones are codes 0-15, the high ones 16-31. */
 VI_INLINE void nibbles_32(const uint8_t *words, int first, vi *q) {

@@ -53,6 +53,24 @@ static inline void run_passes(const product *p, const columns_fn *table) {
         run_passes(p, stem##_passes);                                                                               \
     }
 
+/* The same from <stem>_block, which adds one block of the lanes at `words` to the sums of n columns. */
+#define BLOCK_COLUMNS(stem, act)                                                                                    \
+    VI_INLINE void stem##_columns(const product *p, const uint8_t *panel, const uint8_t *x, float *out, int n) {    \
+        enum { BYTES = (int)sizeof(block_##stem) / 4 * LINE };                                                      \
+        for (int part = 0; part < LANE_PARTS; part++) {                                                             \
+            const uint8_t *words = panel + p->head + 4 * LANES * part, *lone = panel + 2 * LANES * part;            \
+            vf sum[MOST_COLUMNS];                                                                                   \
+            UNROLL for (int c = 0; c < n; c++)                                                                      \
+                sum[c] = vf_set(0);                                                                                 \
+            for (int64_t b = 0; b < p->k / BLOCK_##stem; b++)                                                       \
+                stem##_block(words + BYTES * b, lone + 32 * b, x + sizeof(block_##act) * (uint64_t)b, p->x_stride,  \
+                             sum, n);                                                                               \
+            UNROLL for (int c = 0; c < n; c++)                                                                      \
+                vf_store(out + p->pitch * c + LANES * part, sum[c]);                                                \
+        }                                                                                                           \
+    }                                                                                                               \
+    PRODUCT_COLUMNS(stem)
+
 /* Products for many columns walk K outside and panels, two by two, inside: what a step reads of all columns stays in the
  * cache for all panels, and each panel is unpacked once. Their scratch: the unpacked weights of two panels, what tiles
  * give, and the sums (panels / 2, columns, 2 panels of 16) in float32. */
