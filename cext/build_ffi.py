@@ -7,10 +7,12 @@ header of quant/. types.inc: CPU_WEIGHT(stem, number, block, activations) and CP
 block) as the headers' SATCHEL_WEIGHT_ and SATCHEL_ACTIVATION_ lines say. types.h: TYPE_stem, the same
 numbers as an enum. products.inc: includes every file of cpu/product/; products_plain.inc: the plain
 product for every weight that has none there. lone.inc: the parts of a block that a header left unsaid.
+points.h: the codebooks of quant/grids.py as tables points_<format>, a word for a point.
 """
 
 import hashlib
 import re
+import runpy
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -64,6 +66,25 @@ def write_types(quant: Path, products: Iterable[Path], include: Path) -> None:
     write(include / "products_table.inc", "".join(table))
 
 
+def point_word(values: tuple[int, ...], point: tuple[int, ...]) -> int:
+    """Which of the values each coordinate is, in four bits: coordinates i and 4 + i are the low and the high
+    half of byte i.
+    """
+    return sum(values.index(x) << 8 * (i % 4) + 4 * (i // 4) for i, x in enumerate(point))
+
+
+def write_points(grids: Path, include: Path) -> None:
+    """points.h from the module of codebooks, which is loaded by its path: nothing is installed yet."""
+    module = runpy.run_path(str(grids))
+    text = "#ifndef SATCHEL_POINTS_H\n#define SATCHEL_POINTS_H\n\n#include <stdint.h>\n"
+    for name, packed in module["PACKED"].items():
+        words = [f"{point_word(packed.values, p):#x}" for p in module["points"](name)]
+        lines = (", ".join(words[i : i + 10]) for i in range(0, len(words), 10))
+        table = ",\n    ".join(lines)
+        text += f"\nstatic const uint32_t points_{name}[{len(words)}] = {{\n    {table}}};\n"
+    write(include / "points.h", text + "\n#endif\n")
+
+
 def default(name: str, value: str) -> str:
     return f"#ifndef {name}\n#define {name} {value}\n#endif\n"
 
@@ -90,6 +111,7 @@ def main(header: Path, quant: Path, module: Path, include: Path) -> None:
     write(include / "hal_ops.inc", "".join(f"HAL_OP({n}, {n.lower()}, {sizes[n]})\n" for n in names))
     stems = sorted(p.stem for p in quant.glob("*.h") if p.stem != "half")
     write(include / "formats.h", "".join(f'#include "{s}.h"\n' for s in stems))
+    write_points(quant.resolve().parents[1] / "quant" / "grids.py", include)
     write_types(quant, (quant.parent / "cpu" / "product").glob("*.h"), include)
 
 

@@ -61,7 +61,7 @@ VI_INLINE void add_256(const uint8_t *x, uint64_t x_stride, const scales_256 *s,
             vi low = vi_load(results + 2 * TILE_BYTES * i), high = vi_load(results + 2 * TILE_BYTES * i + TILE_BYTES);
             vf sum = vf_fma(vi_to_vf(low + (high << 8)), s[i].d * d, vf_load(sums + 16 * i));
             if (minimums)
-                sum = vf_fma(-vi_to_vf(pair_sum(s[i].pairs, 4, a->sums32)), s[i].min * d, sum);
+                sum = vf_fma(-vi_to_vf(pairs_by(minimums, s[i].pairs, a)), s[i].min * d, sum);
             vf_store(sums + 16 * i, sum);
         }
     }
@@ -108,9 +108,9 @@ VI_INLINE void block_256(const product *p, int first, int64_t block, const scale
                               s + j, p->scratch + 2 * PLANE * j);                                                   \
             }                                                                                                       \
             if (panels == 1)                                                                                        \
-                block_256(p, first, b, s, 1, (offset) == 0);                                                        \
+                block_256(p, first, b, s, 1, (offset) ? 0 : 8);                                                        \
             else                                                                                                    \
-                block_256(p, first, b, s, 2, (offset) == 0);                                                        \
+                block_256(p, first, b, s, 2, (offset) ? 0 : 8);                                                        \
         }                                                                                                           \
         write_sums(p);                                                                                              \
         amx_end();                                                                                                  \

@@ -4,7 +4,9 @@
 #include "panel.h"
 #include "product_256.h"
 #include "product_32.h"
+#include "product_expand.h"
 #include "product_float.h"
+#include "wide_256.h"
 
 #define PRODUCT_ENTRY(stem, act) {TYPE_##stem, TYPE_##act, stem##_product}
 
@@ -35,6 +37,6 @@ const product_kernel *CPU_NAME(product_find)(uint32_t format, uint32_t act, uint
 }
 
 uint64_t CPU_NAME(product_scratch)(int64_t k, int n) {
-    uint64_t row = sizeof(float) * (uint64_t)k; /* of any format */
+    uint64_t row = sizeof(double) * (uint64_t)k; /* of any format */
     return row > scratch_bytes(n) ? row : scratch_bytes(n);
 }

@@ -1,9 +1,9 @@
 /* product_256.h: products of super-blocks of 256 with a8_256 activations: exact in integers within a super-block.
  *
  * A format gives, for the lanes at `words`, its scales (<stem>_panel_scales) and the codes 32 g .. 32 g + 31 of each row as eight
- * vectors of unsigned bytes below 128 (<stem>_panel_codes). `groups` is 8 or 16 scales a super-block. MINIMUMS: the scales come
- * with minimums that meet the sums of 32 activations, as pairs of 16 bits; OFFSET n: codes stand n too high, and `pairs`
- * holds the scales for the sums of 16.
+ * vectors of bytes (<stem>_panel_codes), unsigned below 128 and `offset` too high, or, where offset is SIGNED_CODES, signed.
+ * `groups` is 8 or 16 scales a super-block. With `minimums`, 8 or 16 a super-block, the offset is 0, and `pairs` holds them as
+ * pairs of 16 bits, for the sums of as many activations; else `pairs` holds the scales likewise (scale_pairs()).
  */
 #ifndef SATCHEL_CPU_PRODUCT_256_H
 #define SATCHEL_CPU_PRODUCT_256_H
@@ -23,23 +23,37 @@ VI_INLINE vi signed_pair(vi x, int first) {
     return (vi_signed_byte(x, first) & 0xFFFF) | vi_signed_byte(x, first + 1) << 16;
 }
 
+/* The scales as pairs, for formats without minimums. */
+VI_INLINE void scale_pairs(scales_256 *s, int groups) {
+    UNROLL for (int i = 0; i < groups / 2; i++)
+        s->pairs[i] = (s->scale[2 * i] & 0xFFFF) | s->scale[2 * i + 1] << 16;
+}
+
+/* How much too high codes stand as the sums see them. */
+VI_INLINE int lift_of(int offset) { return offset == SIGNED_CODES ? SIGNED_BIAS : offset; }
+
+VI_INLINE vi dot4_codes(int offset, vi sum, vi q, vi x) {
+    return offset == SIGNED_CODES ? dot4_signed(sum, q, x) : dot4(sum, q, x);
+}
+
 /* Sum over 32 codes of scale * code * activation, with one or two scales. `chains`: 2 where there is too little other
  * work to wait for one chain of sums. */
-VI_INLINE vi group_sum(const vi *q, const vi *scale, int scales, const int8_t *x, vi sum, int chains) {
+VI_INLINE vi group_sum(const vi *q, const vi *scale, int scales, int offset, const int8_t *x, vi sum, int chains) {
     vi a = vi_set(0), b = vi_set(0);
     UNROLL for (int j = 0; j < 4; j++)
-        a = dot4(a, q[j], vi_set_at(x + 4 * j));
+        a = dot4_codes(offset, a, q[j], vi_set_at(x + 4 * j));
     if (scales == 1 && chains == 1)
         b = a;
     UNROLL for (int j = 4; j < 8; j++)
-        b = dot4(b, q[j], vi_set_at(x + 4 * j));
+        b = dot4_codes(offset, b, q[j], vi_set_at(x + 4 * j));
     if (scales == 2)
         return sum + a * scale[0] + b * scale[1];
     return sum + (chains == 1 ? b : a + b) * scale[0];
 }
 
 /* The same for n columns: isum[c] += that of column c, whose activations begin at x + x_stride * c. */
-VI_INLINE void group_sums(const vi *q, const vi *scale, int scales, const uint8_t *x, uint64_t x_stride, vi *isum, int n) {
+VI_INLINE void group_sums(const vi *q, const vi *scale, int scales, int offset, const uint8_t *x, uint64_t x_stride, vi *isum,
+                          int n) {
     int c = 0;
 #if defined(COLUMN_PAIRS)
     vi pairs[8], a[2], b[2] = {vi_set(0), vi_set(0)};
@@ -54,7 +68,7 @@ VI_INLINE void group_sums(const vi *q, const vi *scale, int scales, const uint8_
     }
 #endif
     UNROLL for (; c < n; c++)
-        isum[c] = group_sum(q, scale, scales, (const int8_t *)(x + x_stride * (uint64_t)c), isum[c], n < 4 ? 2 : 1);
+        isum[c] = group_sum(q, scale, scales, offset, (const int8_t *)(x + x_stride * (uint64_t)c), isum[c], n < 4 ? 2 : 1);
 }
 
 VI_INLINE vi pair_sum(const vi *pairs, int n, const int16_t *sums) {
@@ -64,7 +78,21 @@ VI_INLINE vi pair_sum(const vi *pairs, int n, const int16_t *sums) {
     return sum;
 }
 
-#define COLUMNS_256(stem, groups, offset)                                                                           \
+/* The pairs by the sums of 32 activations, or by those of 16: `sums` is 8 or 16. */
+VI_INLINE vi pairs_by(int sums, const vi *pairs, const block_a8_256 *a) {
+    return pair_sum(pairs, sums / 2, sums == 8 ? a->sums32 : a->sums);
+}
+
+/* A row's sum with one super-block more. */
+VI_INLINE vf add_super(vi isum, const scales_256 *s, int groups, int offset, int minimums, const block_a8_256 *a, vf sum) {
+    vf d = vf_set(a->d);
+    if (lift_of(offset) != 0)
+        isum -= pairs_by(groups, s->pairs, a) * lift_of(offset);
+    sum = vf_fused(vi_to_vf(isum), s->d * d, sum);
+    return minimums ? vf_fused(-vi_to_vf(pairs_by(minimums, s->pairs, a)), s->min * d, sum) : sum;
+}
+
+#define BLOCK_256(stem, groups, offset, minimums)                                                                   \
     VI_INLINE void stem##_block(const uint8_t *words, const uint8_t *lone, const uint8_t *x, uint64_t x_stride,     \
                                 vf *sum, int n) {                                                                   \
         scales_256 s;                                                                                               \
@@ -76,18 +104,15 @@ VI_INLINE vi pair_sum(const vi *pairs, int n, const int16_t *sums) {
             vi q[8];                                                                                                \
             fetch_part(words, (int)sizeof(block_##stem) / 4 * LINE, g);                                             \
             stem##_panel_codes(words, g, q);                                                                        \
-            group_sums(q, s.scale + (groups) / 8 * g, (groups) / 8, x + 32 * g, x_stride, isum, n);                 \
+            group_sums(q, s.scale + (groups) / 8 * g, (groups) / 8, offset, x + 32 * g, x_stride, isum, n);         \
         }                                                                                                           \
         UNROLL for (int c = 0; c < n; c++) {                                                                        \
             const block_a8_256 *a = (const block_a8_256 *)(x + x_stride * (uint64_t)c);                             \
-            vf d = vf_set(a->d);                                                                                    \
-            if ((offset) != 0)                                                                                      \
-                isum[c] -= pair_sum(s.pairs, 8, a->sums) * (offset);                                                \
-            sum[c] = vf_fused(vi_to_vf(isum[c]), s.d * d, sum[c]);                                                  \
-            if ((offset) == 0)                                                                                      \
-                sum[c] = vf_fused(-vi_to_vf(pair_sum(s.pairs, 4, a->sums32)), s.min * d, sum[c]);                   \
+            sum[c] = add_super(isum[c], &s, groups, offset, minimums, a, sum[c]);                                   \
         }                                                                                                           \
-    }                                                                                                               \
+    }
+#define COLUMNS_256(stem, groups, offset)                                                                           \
+    BLOCK_256(stem, groups, offset, (offset) == 0 ? 8 : 0)                                                          \
     BLOCK_COLUMNS(stem, a8_256)
 
 #if defined(__AMX_INT8__)
@@ -108,12 +133,14 @@ VI_INLINE vi pair_sum(const vi *pairs, int n, const int16_t *sums) {
 #define PRODUCT_256(stem, groups, offset, most)                                                                     \
     EXACT_256(stem, groups, offset)                                                                                 \
     FAST_256(stem, groups, offset, most)                                                                            \
+    WIDE_UNPACK(stem, groups, offset, (offset) == 0 ? 8 : 0)                                                        \
+    EXPAND_256(stem)                                                                                                \
     static void stem##_256(const product *p) {                                                                      \
         if (p->flags & HAL_FAST)                                                                                    \
             CUT_256(p, FAST_COLUMNS, stem##_fast, stem##_exact);                                                    \
         else                                                                                                        \
             stem##_exact(p);                                                                                        \
     }
-#define ENTRY_256(stem) {TYPE_##stem, TYPE_a8_256, stem##_256}
+#define ENTRY_256(stem) {TYPE_##stem, TYPE_a8_256, stem##_256}, EXPAND_ENTRIES(stem)
 
 #endif

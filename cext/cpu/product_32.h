@@ -1,15 +1,15 @@
 /* product_32.h: products of blocks of 32 with a8_32 activations: exact in integers within a block.
  *
  * A format gives the codes of a block as eight vectors of bytes (<stem>_panel_codes), unsigned below 128 and `offset` too high,
- * or, where offset is SIGNED_CODES, signed. Its scale is the lone half; with MINIMUMS, d and m are the halves of word 0.
+ * or, where offset is SIGNED_CODES, signed. <stem>_panel_scale gives d and, with MINIMUMS, m: LONE_SCALE and PAIR_SCALE
+ * define it. A block may be several times as long: its parts of 32 are asked for by number, and meet a block of activations
+ * each.
  */
 #ifndef SATCHEL_CPU_PRODUCT_32_H
 #define SATCHEL_CPU_PRODUCT_32_H
 
 #include "column_pairs.h"
 #include "product_columns.h"
-
-enum { SIGNED_CODES = -1, MINIMUMS = 0 };
 
 VI_INLINE vi block_start(int offset, int32_t sum) {
     return offset == SIGNED_CODES ? start_signed(sum) : vi_set(-offset * sum);
@@ -50,17 +50,34 @@ VI_INLINE void add_columns(const vi *q, int offset, vf d, vf m, const uint8_t *x
     }
 }
 
+/* Parts of 32 in a block: more than one are no loop to be unrolled. */
+#define PARTS_32(stem) (BLOCK_##stem == 32 ? 1 : turns(BLOCK_##stem / 32))
+
 #define COLUMNS_32(stem, offset)                                                                                    \
     VI_INLINE void stem##_block(const uint8_t *words, const uint8_t *lone, const uint8_t *x, uint64_t x_stride,     \
                                 vf *sum, int n) {                                                                   \
         vi q[8];                                                                                                    \
-        vf d = (offset) == MINIMUMS ? vf_halves(word(words, 0)) : vf_load_f16((const uint16_t *)lone);              \
-        vf m = (offset) == MINIMUMS ? vf_halves(vi_shift_right(word(words, 0), 16)) : d;                            \
-        fetch(words, (int)sizeof(block_##stem) / 4 * LINE);                                                         \
-        stem##_panel_codes(words, q);                                                                               \
-        add_columns(q, offset, d, m, x, x_stride, sum, n);                                                          \
+        vf m, d = stem##_panel_scale(words, lone, &m);                                                              \
+        for (int i = 0, parts = PARTS_32(stem); i < parts; i++) {                                                   \
+            fetch_part_of(words, (int)sizeof(block_##stem) / 4 * LINE, i, BLOCK_##stem / 32);                        \
+            stem##_panel_codes(words, i, q);                                                                        \
+            add_columns(q, offset, d, m, x + sizeof(block_a8_32) * (uint64_t)i, x_stride, sum, n);                  \
+        }                                                                                                           \
     }                                                                                                               \
     BLOCK_COLUMNS(stem, a8_32)
+
+/* The scale is a lone half, or d and m are the halves of word 0. */
+#define LONE_SCALE(stem)                                                                                            \
+    VI_INLINE vf stem##_panel_scale(const uint8_t *words, const uint8_t *lone, vf *m) {                             \
+        (void)words;                                                                                                \
+        return *m = vf_load_f16((const uint16_t *)lone);                                                            \
+    }
+#define PAIR_SCALE(stem)                                                                                            \
+    VI_INLINE vf stem##_panel_scale(const uint8_t *words, const uint8_t *lone, vf *m) {                             \
+        (void)lone;                                                                                                 \
+        *m = vf_halves(vi_shift_right(word(words, 0), 16));                                                         \
+        return vf_halves(word(words, 0));                                                                           \
+    }
 
 /* Four words of nibbles at word `first`: the low ones are codes 0-15, the high ones 16-31. */
 VI_INLINE void nibbles_32(const uint8_t *words, int first, vi *q) {
@@ -76,11 +93,11 @@ VI_INLINE void fifths_32(vi bits, vi *q) {
 
 #if defined(__AMX_INT8__)
 #include "amx_32.h"
-#define PRODUCT_32(stem, offset) COLUMNS_32(stem, offset) AMX_32(stem, offset)
-#define ENTRY_32(stem) {TYPE_##stem, TYPE_a8_32, stem##_amx}
+#define PRODUCT_32(stem, offset) COLUMNS_32(stem, offset) AMX_32(stem, offset) EXPAND_32(stem, offset)
+#define ENTRY_32(stem) {TYPE_##stem, TYPE_a8_32, stem##_amx}, EXPAND_ENTRIES(stem)
 #else
-#define PRODUCT_32(stem, offset) COLUMNS_32(stem, offset)
-#define ENTRY_32(stem) PRODUCT_ENTRY(stem, a8_32)
+#define PRODUCT_32(stem, offset) COLUMNS_32(stem, offset) EXPAND_32(stem, offset)
+#define ENTRY_32(stem) PRODUCT_ENTRY(stem, a8_32), EXPAND_ENTRIES(stem)
 #endif
 
 #endif

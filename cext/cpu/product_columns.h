@@ -13,7 +13,11 @@
 
 #define UNROLL _Pragma("GCC unroll 16")
 
+/* n, of which the compiler knows nothing: a loop of so many turns stays a loop. */
+VI_INLINE int turns(int n) { __asm__("" : "+r"(n)); return n; }
+
 enum { LANE_PARTS = 16 / LANES, LINE = 64, AHEAD = 2048, HINT = 3 };
+enum { SIGNED_CODES = -1, MINIMUMS = 0 }; /* in the place of how much too high codes stand */
 
 typedef void (*columns_fn)(const product *, const uint8_t *panel, const uint8_t *x, float *out);
 
@@ -32,10 +36,15 @@ enum { MOST_COLUMNS = 4 };
 static const uint8_t first_pass[MOST_COLUMNS + 1] = {0, 1, 2, 3, 4};
 #endif
 
+/* How many columns the next pass takes, where `left` are left: passes are of about one size. */
+static inline int pass_size(int left) {
+    int passes = (left + MOST_COLUMNS - 1) / MOST_COLUMNS;
+    return first_pass[(left + passes - 1) / passes];
+}
+
 static inline void run_passes(const product *p, const columns_fn *table) {
     for (int from = 0, size; from < p->n; from += size) {
-        int left = p->n - from, passes = (left + MOST_COLUMNS - 1) / MOST_COLUMNS;
-        size = first_pass[(left + passes - 1) / passes];
+        size = pass_size(p->n - from);
         for (int i = 0; i < p->panels; i++)
             table[size](p, p->w + p->stride * (uint64_t)i, p->x + p->x_stride * (uint64_t)from,
                         p->out + p->pitch * from + 16 * i);
@@ -53,28 +62,28 @@ static inline void run_passes(const product *p, const columns_fn *table) {
         run_passes(p, stem##_passes);                                                                               \
     }
 
-/* The same from <stem>_block, which adds one block of the lanes at `words` to the sums of n columns. */
-#define BLOCK_COLUMNS(stem, act)                                                                                    \
+/* The columns of one pass from <stem>_block, which adds one block of the lanes at `words` to the sums of n columns. */
+#define BLOCK_PASS(stem, act)                                                                                       \
     VI_INLINE void stem##_columns(const product *p, const uint8_t *panel, const uint8_t *x, float *out, int n) {    \
-        enum { BYTES = (int)sizeof(block_##stem) / 4 * LINE };                                                      \
+        enum { BYTES = (int)sizeof(block_##stem) / 4 * LINE, LONE = (int)sizeof(block_##stem) % 4 };                \
+        enum { X_BYTES = (int)sizeof(block_##act) * (BLOCK_##stem / BLOCK_##act) };                                 \
         for (int part = 0; part < LANE_PARTS; part++) {                                                             \
-            const uint8_t *words = panel + p->head + 4 * LANES * part, *lone = panel + 2 * LANES * part;            \
+            const uint8_t *words = panel + p->head + 4 * LANES * part, *lone = panel + LONE * LANES * part;         \
             vf sum[MOST_COLUMNS];                                                                                   \
             UNROLL for (int c = 0; c < n; c++)                                                                      \
                 sum[c] = vf_set(0);                                                                                 \
             for (int64_t b = 0; b < p->k / BLOCK_##stem; b++)                                                       \
-                stem##_block(words + BYTES * b, lone + 32 * b, x + sizeof(block_##act) * (uint64_t)b, p->x_stride,  \
-                             sum, n);                                                                               \
+                stem##_block(words + BYTES * b, lone + 16 * LONE * b, x + X_BYTES * b, p->x_stride, sum, n);        \
             UNROLL for (int c = 0; c < n; c++)                                                                      \
                 vf_store(out + p->pitch * c + LANES * part, sum[c]);                                                \
         }                                                                                                           \
-    }                                                                                                               \
-    PRODUCT_COLUMNS(stem)
+    }
+#define BLOCK_COLUMNS(stem, act) BLOCK_PASS(stem, act) PRODUCT_COLUMNS(stem)
 
 /* Products for many columns walk K outside and panels, two by two, inside: what a step reads of all columns stays in the
  * cache for all panels, and each panel is unpacked once. Their scratch: the unpacked weights of two panels, what tiles
  * give, and the sums (panels / 2, columns, 2 panels of 16) in float32. */
-enum { TOGETHER = 2, WEIGHTS_BYTES = TOGETHER * 2 * 4096, RESULTS_BYTES = 2 * 4096 };
+enum { TOGETHER = 2, WEIGHTS_BYTES = TOGETHER * 2 * 4096, RESULTS_BYTES = 4 * 4096 };
 
 /* The sums of the two panels from number `first`, which is even, on. */
 static inline float *sums_of(const product *p, int first) {
@@ -106,11 +115,13 @@ VI_INLINE void fetch(const uint8_t *p, int bytes) {
         __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)(AHEAD + i)), 0, HINT);
 }
 
-/* Eighth number `part` of a block's bytes: asked for all at once, they would wait for each other. */
-VI_INLINE void fetch_part(const uint8_t *p, int bytes, int part) {
-    int from = bytes / LINE * part / 8, to = bytes / LINE * (part + 1) / 8;
+/* Part number `part` of `parts` of a block's bytes: asked for all at once, they would wait for each other. */
+VI_INLINE void fetch_part_of(const uint8_t *p, int bytes, int part, int parts) {
+    int from = bytes / LINE * part / parts, to = bytes / LINE * (part + 1) / parts;
     fetch(p + LINE * from, LINE * (to - from));
 }
+
+VI_INLINE void fetch_part(const uint8_t *p, int bytes, int part) { fetch_part_of(p, bytes, part, 8); }
 
 /* Word i of a block for the lanes at `words`. */
 VI_INLINE vi word(const uint8_t *words, int i) { return vi_load(words + 64 * i); }

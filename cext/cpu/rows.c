@@ -50,7 +50,7 @@ static const uint8_t *row_of(const cpu_view *w, int32_t id, uint8_t *to) {
 }
 
 static uint64_t scratch_get(const cpu_call *c) {
-    return sizeof(float) * (uint64_t)c->v[1].shape[1]; /* a row of any format */
+    return sizeof(double) * (uint64_t)c->v[1].shape[1]; /* a row of any format */
 }
 
 static void run_get(const cpu_call *c, int64_t from, int64_t to, int thread) {

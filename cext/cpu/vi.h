@@ -2,7 +2,8 @@
  *
  * Arithmetic, shifts and masks are the compiler's vector operators; here is what those lack. A lane of codes or
  * activations is four bytes. dot4 takes unsigned codes below 128; dot4_signed takes signed codes as sign_codes() left
- * them, into sums that start_signed() began, for sets whose instruction wants one side unsigned.
+ * them, into sums that start_signed() began, for sets whose instruction wants one side unsigned. vi_lookup looks bytes up
+ * in a table of 16; vi_gather looks lanes up in one of words.
  */
 #ifndef SATCHEL_CPU_VI_H
 #define SATCHEL_CPU_VI_H
@@ -17,6 +18,16 @@ typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
 VI_INLINE vi vi_load(const void *p) { vi x; memcpy(&x, p, sizeof x); return x; }
 VI_INLINE void vi_store(void *p, vi x) { memcpy(p, &x, sizeof x); }
 VI_INLINE vi vi_set(int32_t x) { return (vi){0} + x; }
+/* Bytes without sign to lanes. */
+VI_INLINE vi vi_load_bytes(const uint8_t *p) {
+#if LANES == 16
+    return (vi)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+#elif LANES == 8
+    return (vi)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+#else
+    return (vi){p[0], p[1], p[2], p[3]};
+#endif
+}
 VI_INLINE vi vi_set_at(const void *p) { int32_t x; memcpy(&x, p, sizeof x); return vi_set(x); }
 VI_INLINE vi vi_shift_right(vi x, int n) { return (vi)((vu)x >> (uint32_t)n); } /* zeros come in */
 VI_INLINE vf vi_to_vf(vi x) { return (vf)__builtin_convertvector(x, vf); }
@@ -94,6 +105,44 @@ VI_INLINE vi dot4_signed(vi sum, vi a, vi b) { return dot4(sum, a, b); }
 #else
 #define SIGNED_BIAS 0
 VI_INLINE vi sign_codes(vi a) { return a; }
+#endif
+
+/* What a table for vi_lookup has for a signed code. */
+#define SIGN_CODE(x) (uint8_t)((x) + SIGNED_BIAS)
+
+#if defined(__AVX512BW__)
+VI_INLINE vi vi_lookup(const uint8_t *table, vi which) {
+    __m512i t = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)table));
+    return (vi)_mm512_shuffle_epi8(t, (__m512i)which);
+}
+VI_INLINE vi vi_gather(const uint32_t *table, vi which) { return (vi)_mm512_i32gather_epi32((__m512i)which, table, 4); }
+#elif defined(__AVX2__)
+VI_INLINE vi vi_lookup(const uint8_t *table, vi which) {
+    __m256i t = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table));
+    return (vi)_mm256_shuffle_epi8(t, (__m256i)which);
+}
+VI_INLINE vi vi_gather(const uint32_t *table, vi which) {
+    return (vi)_mm256_i32gather_epi32((const int *)table, (__m256i)which, 4);
+}
+#else
+#if defined(__aarch64__)
+VI_INLINE vi vi_lookup(const uint8_t *table, vi which) { return (vi)vqtbl1q_u8(vld1q_u8(table), (uint8x16_t)which); }
+#else
+/* Not inlined: byte by byte it is long, and kernels have it many times over. */
+static __attribute__((noinline, unused)) vi vi_lookup(const uint8_t *table, vi which) {
+    uint8_t bytes[sizeof which];
+    memcpy(bytes, &which, sizeof bytes);
+    for (size_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = table[bytes[i] & 15];
+    return vi_load(bytes);
+}
+#endif
+VI_INLINE vi vi_gather(const uint32_t *table, vi which) {
+    vi y;
+    for (int i = 0; i < LANES; i++)
+        y[i] = (int32_t)table[which[i]];
+    return y;
+}
 #endif
 
 /* Where a sum of signed codes begins; sum: that of the activations. */

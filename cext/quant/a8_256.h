@@ -1,7 +1,7 @@
 /*
  * A8_256: 256 signed bytes under one float32 scale, x = d * q, with the sums of each 16 and each 32 codes beside
- * them. Only activations have this format; they meet q4_k, q5_k and q6_k weights, whose minimum or offset needs
- * the sums. A block fills five lines of 64 bytes, its codes first; the pad is zero.
+ * them. Only activations have this format; they meet the weights in super-blocks of 256, whose minimum or offset
+ * needs the sums. A block fills five lines of 64 bytes, its codes first; the pad is zero.
  *
  * The quantizer in float32: m = the first x of largest magnitude, with its sign; s = -127 / m; q = min(127,
  * round(s * x)), ties to even; d = 1 / s. Two borders: where s is no finite number, d and all q are 0; where
@@ -70,6 +70,26 @@ static inline void a8_256_unpack(const block_a8_256 *b, float *out) {
     int i;
     for (i = 0; i < 256; i++)
         out[i] = b->d * (float)b->qs[i];
+}
+
+/* What weights in sixteen groups of 16 are, x = (d * scale) * code, and their share of a dot product: exact in
+ * integers within the block, then one fused multiply-add. */
+static inline void a8_256_weights(const int8_t *code, const int8_t *scale, float d, float *out) {
+    int i;
+    for (i = 0; i < 256; i++)
+        out[i] = (d * (float)scale[i / 16]) * (float)code[i];
+}
+
+static inline float a8_256_add(const int8_t *code, const int8_t *scale, float d, const block_a8_256 *a, float sum) {
+    int32_t isum = 0;
+    int g, i;
+    for (g = 0; g < 16; g++) {
+        int32_t part = 0;
+        for (i = 16 * g; i < 16 * g + 16; i++)
+            part += code[i] * a->qs[i];
+        isum += scale[g] * part;
+    }
+    return fmaf((float)isum, d * a->d, sum);
 }
 
 #endif

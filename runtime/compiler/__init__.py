@@ -32,12 +32,13 @@ class Target(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What passes may look at: the devices in order of preference, and which of them a node's label is wanted
-    on.
+    """What passes may look at: the devices in order of preference, which of them a node's label is wanted on,
+    and the bits of the activations that quantized weights meet: 8, as their format says, or 16.
     """
 
     targets: tuple[Target, ...]
     wanted: Callable[[str], str]
+    activations: int = 8
 
     def target(self, name: str) -> Target:
         return next(t for t in self.targets if t.name == name)

@@ -70,16 +70,8 @@ static uint8_t *random_weights(const weight *w, int n) {
     float *x = random_floats(n, 1);
     for (uint64_t i = 0; i < bytes; i++)
         p[i] = (uint8_t)random_bits();
-    for (uint64_t i = 0; i < bytes; i += block) /* the top byte of each f16 scale: d first, m or dmin second */
-        switch (w->id) {
-        case 14:
-            p[i + 209] &= 0xAF;
-            break;
-        case 3: case 7: case 12: case 13:
-            p[i + 3] &= 0xAF; /* fall through */
-        default:
-            p[i + 1] &= 0xAF;
-        }
+    for (uint64_t i = 0; i < bytes; i += block)
+        set_scales(w->id, p + i, (uint16_t)(random_bits() & 0xAFFF), (uint16_t)(random_bits() & 0xAFFF));
     if (w->id == F32)
         quantize_f32(x, p, n);
     else if (w->id == F16)

@@ -13,6 +13,7 @@ typedef struct {
     const char *name;
     uint32_t id, act;
     float (*dot)(const void *w, const void *a, int blocks);
+    void (*unpack)(const uint8_t *w, float *to, int blocks);
 } weight;
 
 #define PLAIN(stem, function)                                                                                       \
@@ -21,19 +22,24 @@ typedef struct {
 #define f32_PLAIN(stem) PLAIN(stem, stem##_dot)
 #define a8_32_PLAIN(stem) PLAIN(stem, stem##_dot)
 #define a8_256_PLAIN(stem) PLAIN(stem, stem##_dot)
-#define CPU_WEIGHT(stem, id, block, act) act##_PLAIN(stem)
+#define CPU_WEIGHT(stem, id, block, act)                                                                            \
+    act##_PLAIN(stem)                                                                                               \
+    static void unpack_##stem(const uint8_t *w, float *to, int blocks) {                                            \
+        for (int i = 0; i < blocks; i++)                                                                            \
+            stem##_unpack((const block_##stem *)(const void *)w + i, to + (block)*i);                               \
+    }
 #include "types.inc"
 #undef CPU_WEIGHT
 
 enum { ACT_f32 = F32, ACT_bf16x2 = F32, ACT_a8_32 = A8_32, ACT_a8_256 = A8_256 };
 static const weight weights[] = {
-#define CPU_WEIGHT(stem, id, block, act) {#stem, id, ACT_##act, plain_##stem},
+#define CPU_WEIGHT(stem, id, block, act) {#stem, id, ACT_##act, plain_##stem, unpack_##stem},
 #include "types.inc"
 #undef CPU_WEIGHT
 };
 
 /* What fills weights and activations. code: the byte of all codes and group scales, or -1: random; scale: the bits of d
- * and m, with random ones where `loose` has them; x: every activation's code, or 0: random. */
+ * and its minimum, with random ones where `loose` has them; x: every activation's code, or 0: random. */
 typedef struct {
     const char *name;
     int code, x;
@@ -49,16 +55,10 @@ static const filling fillings[] = {
     {"scales of zero", -1, 0, 0, 0x8000},
     {"subnormal scales", -1, 0, 0, 0x83FF},
     {"the largest scale below zero", -1, 127, 0xFBFF, 0},
+    {"largest signed codes", 0x77, 127, 0x3C00, 0},
+    {"large codes under their largest scales", 0x7F, -127, 0x3C00, 0},
 };
 enum { FILLINGS = sizeof fillings / sizeof *fillings };
-
-static int scale_at(uint32_t id) {
-    return id == 14 ? 208 : 0;
-}
-
-static int has_minimum(uint32_t id) {
-    return id == 3 || id == 7 || id == 12 || id == 13;
-}
 
 static void fill_weights(const weight *w, const filling *f, int64_t n, uint8_t *p) {
     uint64_t block = (uint64_t)format_block(w->id), bytes = format_bytes(w->id, block);
@@ -72,7 +72,7 @@ static void fill_weights(const weight *w, const filling *f, int64_t n, uint8_t *
         else if (w->id == BF16)
             memcpy(p, (uint16_t[]){f32_to_bf16(x)}, 2);
         else
-            memcpy(p + scale_at(w->id), scale, has_minimum(w->id) ? 4 : 2);
+            set_scales(w->id, p, scale[0], scale[1]);
     }
 }
 
@@ -152,6 +152,43 @@ static void test_filling(const target *t, const weight *w, const filling *f, int
     free(p), free(a);
 }
 
+/* A row of decoded numbers by a column: runs of 64 first. */
+static float run_sum(const float *w, const float *x, int k) {
+    float sum = 0;
+    for (int from = 0; from < k; from += 64) {
+        float run = 0;
+        for (int i = from; i < k && i < from + 64; i++)
+            run = fmaf(w[i], x[i], run);
+        sum += run;
+    }
+    return sum;
+}
+
+/* Weights as they decode with activations of 16 and of 32 bits. */
+static void test_expanded(const target *t, const weight *w, const filling *f, int k) {
+    static const int columns[] = {1, 2, 3, 4, 6, 8, 9, COLUMNS};
+    uint64_t row = format_bytes(w->id, (uint64_t)k);
+    uint8_t *p = malloc(ROWS * row);
+    float *numbers = malloc(sizeof(float) * ROWS * (size_t)k), *x = random_floats(COLUMNS * k, 2), want[COLUMNS * ROWS];
+    uint16_t *halves = malloc(2 * COLUMNS * (size_t)k);
+    operand by_f32[] = {OPERAND(F32, x, COLUMNS, k), OPERAND(w->id, p, ROWS, k)};
+    operand by_bf16[] = {OPERAND(BF16, halves, COLUMNS, k), OPERAND(w->id, p, ROWS, k)};
+    weight as_f32 = {w->name, w->id, F32, NULL, NULL};
+    fill_weights(w, f, (int64_t)ROWS * k, p);
+    w->unpack(p, numbers, ROWS * k / format_block(w->id));
+    for (int i = 0; i < COLUMNS * k; i++) {
+        halves[i] = f32_to_bf16(x[i]);
+        x[i] = bf16_to_f32(halves[i]);
+    }
+    for (int i = 0; i < COLUMNS * ROWS; i++)
+        want[i] = run_sum(numbers + k * (i % ROWS), x + k * (i / ROWS), k);
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
+        check_columns(t, &as_f32, f, k, columns[i], by_f32, want);
+        check_columns(t, &as_f32, f, k, columns[i], by_bf16, want);
+    }
+    free(p), free(numbers), free(x), free(halves);
+}
+
 /* Any bits, and sums that lie next to the middle between two floats, subnormal ones too. */
 static void random_sum(int kind, float *a, float *b, float *c) {
     *a = f32_from_bits((uint32_t)random_bits()), *b = f32_from_bits((uint32_t)random_bits());
@@ -194,6 +231,10 @@ void test_products(const target *t) {
         test_filling(t, w, fillings, 9 * block, some); /* eight blocks and one */
         test_filling(t, w, fillings, LONG, some);
         test_filling(t, w, fillings + 1, LONG, few);
+        for (int f = 0; f < FILLINGS && block > 2 && format_block(w->id) > 2; f += 3) {
+            test_expanded(t, w, fillings + f, block);
+            test_expanded(t, w, fillings + f, 256 + block);
+        }
         if (w->id == F16)
             test_filling(t, w, fillings + 6, 96, some);
     }

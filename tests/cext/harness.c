@@ -3,7 +3,9 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 
+#include "formats.h"
 #include "harness.h"
+#include "types.h"
 
 int passed, failed;
 
@@ -26,9 +28,13 @@ static const struct {
     uint32_t format;
     int block, bytes;
 } formats[] = {
-    {F32, 1, 4},  {F16, 1, 2},  {BF16, 1, 2},  {I8, 1, 1},    {I32, 1, 4},   {2, 32, 18},   {3, 32, 20},  {6, 32, 22},
-    {7, 32, 24}, {8, 32, 34}, {12, 256, 144}, {13, 256, 176}, {14, 256, 210},
-    {A8_32, 32, 40}, {A8_256, 256, 320}, {BF16X2, 32, 128},
+#define CPU_WEIGHT(stem, id, block, act) {id, block, (int)sizeof(block_##stem)},
+#define CPU_ONLY_ACT(stem, id, block) {id, block, (int)sizeof(block_##stem)},
+#include "types.inc"
+#undef CPU_WEIGHT
+#undef CPU_ONLY_ACT
+    {I8, 1, 1},
+    {I32, 1, 4},
 };
 
 int format_block(uint32_t format) {
@@ -43,6 +49,57 @@ uint64_t format_bytes(uint32_t format, uint64_t elements) {
         if (formats[i].format == format)
             return elements / (uint64_t)formats[i].block * (uint64_t)formats[i].bytes;
     abort();
+}
+
+/* A part of eight bits of an f16: its exponent and the first bits behind it. */
+static uint8_t byte_of(uint16_t half) {
+    return (uint8_t)(half >> 7 & 0x7F);
+}
+
+static void set_other_scales(uint32_t format, uint8_t *block, uint16_t d) {
+    float wide = f16_to_f32(d);
+    double number = wide;
+    switch (format) {
+    case TYPE_iq1_m: /* d in the upper four bits of four halves */
+        for (int i = 0; i < 4; i++)
+            block[49 + 2 * i] = (uint8_t)((block[49 + 2 * i] & 15) | (d >> (4 * i) & 15) << 4);
+        break;
+    case TYPE_mxfp4:
+        block[0] = (uint8_t)(d & 0x7FFF ? 112 + (d >> 10 & 31) : 0);
+        break;
+    case TYPE_nvfp4:
+        for (int i = 0; i < 4; i++)
+            block[i] = (uint8_t)(byte_of(d) ^ i);
+        break;
+    case TYPE_f64:
+        memcpy(block, &number, 8);
+        break;
+    default:
+        memcpy(block, &wide, 4);
+    }
+    for (int i = 4; i < 132; i++)
+        if (format == TYPE_f8_e4m3 && (block[i] & 0x7F) == 0x7F)
+            block[i] ^= 1;
+        else if (format == TYPE_f8_e5m2 && (block[i] & 0x7C) == 0x7C)
+            block[i] ^= 4;
+}
+
+void set_scales(uint32_t format, uint8_t *block, uint16_t d, uint16_t minimum) {
+    switch (format) {
+    case TYPE_q4_1: case TYPE_q5_1: case TYPE_q4_k: case TYPE_q5_k:
+        memcpy(block + 2, &minimum, 2); /* fall through */
+    case TYPE_q4_0: case TYPE_q5_0: case TYPE_q8_0: case TYPE_q1_0: case TYPE_iq4_nl: case TYPE_iq4_xs: case TYPE_iq1_s:
+    case TYPE_iq2_xxs: case TYPE_iq2_xs: case TYPE_iq2_s: case TYPE_iq3_xxs: case TYPE_iq3_s: case TYPE_f16: case TYPE_bf16:
+        memcpy(block, &d, 2);
+        break;
+    case TYPE_q2_k: case TYPE_q3_k: case TYPE_q6_k: case TYPE_tq1_0: case TYPE_tq2_0:
+        memcpy(block + format_bytes(format, (uint64_t)format_block(format)) - (format == TYPE_q2_k ? 4 : 2), &d, 2);
+        if (format == TYPE_q2_k)
+            memcpy(block + sizeof(block_q2_k) - 2, &minimum, 2);
+        break;
+    default:
+        set_other_scales(format, block, d);
+    }
 }
 
 static uint64_t operand_bytes(const operand *o) {

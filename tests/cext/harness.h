@@ -47,6 +47,10 @@ int check(int ok, const char *file, int line, const char *format, ...) __attribu
 uint64_t format_bytes(uint32_t format, uint64_t elements);
 int format_block(uint32_t format);
 
+/* Gives a weight's block these scales: the bits of f16 numbers for d and, where it has one, for its minimum; formats with
+ * other scales get some of about that size. Codes that stand for no number become numbers. */
+void set_scales(uint32_t format, uint8_t *block, uint16_t d, uint16_t minimum);
+
 /* Runs one op; the output's data gets the result (for an op in place: in[0]'s, in == out). Returns the backend's code. */
 int run_op(const target *, const char *op, const void *arg, uint32_t arg_size, operand *out, const operand *in, int n_in);
 

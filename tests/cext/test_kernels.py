@@ -14,6 +14,7 @@ import pytest
 from one_step import (
     ACTIVATIONS,
     CASES,
+    MORE_WEIGHTS,
     SETS,
     WEIGHTS,
     Case,
@@ -50,7 +51,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 @case("get_rows")
 def _(rng: np.random.Generator) -> Iterator[Case]:
-    for format in WEIGHTS:
+    for format in (*WEIGHTS, *MORE_WEIGHTS):
         w = random_blocks(rng, format, 9, 512)
         yield Case(format, ((w, format), i32(3, 0, 8, 3)), (4, 512), bound=0)
 
@@ -61,13 +62,15 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
     yield Case("q8_0", ((encode("q8_0", f32(rng, 6, 64)[0]), "q8_0"), i32(2, 2, 1)), (3, 64), "q8_0", bound=0)
 
 
-def linear_cases(rng: np.random.Generator, format: str, t: int, k: int, rows: tuple[int, ...]) -> Case:
+def linear_cases(
+    rng: np.random.Generator, format: str, t: int, k: int, rows: tuple[int, ...], by: str = ""
+) -> Case:
     """Rows that are no whole number of the activation format's blocks meet float32."""
     act = (FORMATS[format].act if FORMATS[format].block > 1 else None) or "f32"
-    act = "f32" if k % FORMATS[act].block else act
+    act = by or ("f32" if k % FORMATS[act].block else act)
     x = encode(act, f32(rng, t, k)[0])
     weights = tuple((random_blocks(rng, format, n, k), format) for n in rows)
-    return Case(f"{format}-{t}x{k}", ((x, act), *weights), (t, sum(rows)), bound=1e-10)
+    return Case(f"{format}-{t}x{k}{by}", ((x, act), *weights), (t, sum(rows)), bound=1e-10)
 
 
 @case("linear")
@@ -81,6 +84,12 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
             (15, 256, (130,)),
         ):
             yield linear_cases(rng, format, t, k, rows)
+    for format in MORE_WEIGHTS:
+        block = max(FORMATS[format].block, 32)
+        yield linear_cases(rng, format, 1, 2 * block, (33,))
+        yield linear_cases(rng, format, 13, 768, (18, 5))
+    for format in (*WEIGHTS[3:], *MORE_WEIGHTS[:-1]):
+        yield linear_cases(rng, format, 11, 3 * FORMATS[format].block, (17,), "bf16")
     for format in ("f32", "f16", "bf16"):
         yield linear_cases(rng, format, 2, 78, (5,))
     x = (encode("a8_256", f32(rng, 5, 512)[0]), "a8_256")

@@ -19,6 +19,11 @@ from satchel.runtime.plan import PACKED, Buffer, Segment
 
 SETS = ("scalar", "avx2", "avxvnni", "avx512", "avx512bf16", "amx", "neon", "dotprod", "i8mm")
 WEIGHTS = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k")
+# Formats whose products are those of the ones above in other codes: fewer cases will do.
+MORE_WEIGHTS = (
+    *("q2_k", "q3_k", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_nl", "iq4_xs"),
+    *("tq1_0", "tq2_0", "mxfp4", "nvfp4", "q1_0", "i8_g128", "f8_e4m3", "f8_e5m2", "q8_k", "f64"),
+)
 ACTIVATIONS = ("a8_32", "a8_256", "bf16x2", "f16", "bf16")
 CONST, STATE, STEP, OUT = 1, 2, 4, 5
 
@@ -168,6 +173,8 @@ def generator(name: str) -> np.random.Generator:
 
 def random_blocks(rng: np.random.Generator, format: str, rows: int, k: int) -> Array:
     """Blocks with every code possible: random bytes under finite scales."""
+    if format == "f64":
+        return rng.standard_normal((rows, k))
     if format in ("f32", "f16", "bf16"):
         return encode(format, rng.standard_normal((rows, k)).astype(np.float32))
     dtype = FORMATS[format].dtype
@@ -175,6 +182,13 @@ def random_blocks(rng: np.random.Generator, format: str, rows: int, k: int) -> A
     for name in ("d", "dmin", "m"):
         if name in (dtype.names or ()):
             out[name] = (rng.standard_normal(len(out)) * 0.1).astype(np.float16).astype(out[name].dtype)
+    if format == "iq1_m":  # the upper four bits of d stand in the last word
+        out["scales"] = out["scales"] & 0xFFF | np.array([0, 0, 0, 0x2000], np.uint16)
+    if format == "mxfp4":
+        out["e"] = 120 + out["e"] % 8
+    if format.startswith("f8_"):  # no infinity, no NaN
+        codes = out[dtype.names[1]]  # type: ignore[index]
+        codes[~np.isfinite(FORMATS[format].decode(out)).reshape(codes.shape)] = 0
     return out.reshape(rows, -1)
 
 

@@ -1,0 +1,44 @@
+/*
+ * F8_E4M3 (an extension of ours): 128 codes of the eight-bit float E4M3 under one float32 scale, x = d * value(q), as
+ * FP8 checkpoints keep their weights. Bias 7, no infinity: 0x7F and 0xFF are NaN, 448 is the largest number. Products
+ * are summed in float32, runs of 64 first.
+ */
+#ifndef SATCHEL_QUANT_F8_E4M3_H
+#define SATCHEL_QUANT_F8_E4M3_H
+
+#include "f32.h"
+
+typedef struct {
+    float d;
+    uint8_t qs[128];
+} block_f8_e4m3;
+
+_Static_assert(sizeof(block_f8_e4m3) == 132, "block_f8_e4m3 is a float and 128 bytes");
+#define SATCHEL_WEIGHT_f8_e4m3 2001, 128, f32 /* our number, elements of a block, activations */
+
+/* The bits moved to where a float32 has its own make a number 2^120 times too small, exactly, subnormal ones too. */
+static inline float f8_e4m3_value(uint8_t q) {
+    uint32_t sign = (uint32_t)(q & 0x80) << 24, bits = (uint32_t)(q & 0x7F) << 20;
+    return f32_from_bits(sign | (bits == 0x07F00000u ? 0x7FC00000u : f32_bits(f32_from_bits(bits) * 0x1p120f)));
+}
+
+static inline void f8_e4m3_unpack(const block_f8_e4m3 *b, float *out) {
+    int i;
+    for (i = 0; i < 128; i++)
+        out[i] = b->d * f8_e4m3_value(b->qs[i]);
+}
+
+static inline float f8_e4m3_dot(const block_f8_e4m3 *w, const block_f32 *a, int n_blocks) {
+    float sum = 0.0f;
+    int n, i;
+    for (n = 0; n < 2 * n_blocks; n++) {
+        const block_f8_e4m3 *b = w + n / 2;
+        float run = 0.0f;
+        for (i = 0; i < 64; i++)
+            run = fmaf(b->d * f8_e4m3_value(b->qs[64 * (n % 2) + i]), a[64 * n + i].x, run);
+        sum += run;
+    }
+    return sum;
+}
+
+#endif

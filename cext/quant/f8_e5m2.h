@@ -1,0 +1,42 @@
+/*
+ * F8_E5M2 (an extension of ours): 128 codes of the eight-bit float E5M2 under one float32 scale, x = d * value(q), as
+ * FP8 checkpoints keep their weights. A code is the upper byte of an f16, infinities and NaN included. Products are
+ * summed in float32, runs of 64 first.
+ */
+#ifndef SATCHEL_QUANT_F8_E5M2_H
+#define SATCHEL_QUANT_F8_E5M2_H
+
+#include "f32.h"
+
+typedef struct {
+    float d;
+    uint8_t qs[128];
+} block_f8_e5m2;
+
+_Static_assert(sizeof(block_f8_e5m2) == 132, "block_f8_e5m2 is a float and 128 bytes");
+#define SATCHEL_WEIGHT_f8_e5m2 2002, 128, f32 /* our number, elements of a block, activations */
+
+static inline float f8_e5m2_value(uint8_t q) {
+    return f16_to_f32((uint16_t)(q << 8));
+}
+
+static inline void f8_e5m2_unpack(const block_f8_e5m2 *b, float *out) {
+    int i;
+    for (i = 0; i < 128; i++)
+        out[i] = b->d * f8_e5m2_value(b->qs[i]);
+}
+
+static inline float f8_e5m2_dot(const block_f8_e5m2 *w, const block_f32 *a, int n_blocks) {
+    float sum = 0.0f;
+    int n, i;
+    for (n = 0; n < 2 * n_blocks; n++) {
+        const block_f8_e5m2 *b = w + n / 2;
+        float run = 0.0f;
+        for (i = 0; i < 64; i++)
+            run = fmaf(b->d * f8_e5m2_value(b->qs[64 * (n % 2) + i]), a[64 * n + i].x, run);
+        sum += run;
+    }
+    return sum;
+}
+
+#endif

@@ -1,0 +1,55 @@
+/*
+ * IQ1_M: iq1_s's codebook with a three-bit scale for each 16 numbers and a shift for each eight: x = d *
+ * (2 scale + 1) * (point + shift).
+ *
+ * A nibble of qh is the upper three bits of a point and the sign of its shift. A half of scales serves 64
+ * numbers: four scales, and on top four bits of d, the lowest in the first. In integers a code is 8 point
+ * + 1 or 8 point - 1, with d / 8. Nothing rounds.
+ */
+#ifndef SATCHEL_QUANT_IQ1_M_H
+#define SATCHEL_QUANT_IQ1_M_H
+
+#include "iq1_s.h"
+
+typedef struct {
+    uint8_t qs[32];
+    uint8_t qh[16];
+    uint16_t scales[4];
+} block_iq1_m;
+
+_Static_assert(sizeof(block_iq1_m) == 56, "block_iq1_m is 48 bytes of points and 4 halves of scales");
+#define SATCHEL_WEIGHT_iq1_m 29, 256, a8_256 /* GGUF number, elements of a block, activations */
+
+static inline float iq1_m_scale(const block_iq1_m *b) {
+    const uint16_t *s = b->scales;
+    return f16_to_f32((uint16_t)(s[0] >> 12 | (s[1] >> 12) << 4 | (s[2] >> 12) << 8 | (s[3] >> 12) << 12));
+}
+
+static inline void iq1_m_codes(const block_iq1_m *b, int8_t *code, int8_t *scale) {
+    int i;
+    for (i = 0; i < 16; i++)
+        scale[i] = (int8_t)(2 * ((b->scales[i / 4] >> (3 * (i % 4))) & 7) + 1);
+    for (i = 0; i < 32; i++) {
+        int h = (b->qh[i / 2] >> (4 * (i % 2))) & 15;
+        iq1_point(points_iq1_s[b->qs[i] | (h & 7) << 8], h & 8 ? -1 : 1, code + 8 * i);
+    }
+}
+
+static inline void iq1_m_unpack(const block_iq1_m *b, float *out) {
+    int8_t code[256], scale[16];
+    iq1_m_codes(b, code, scale);
+    a8_256_weights(code, scale, iq1_m_scale(b) * 0.125f, out);
+}
+
+static inline float iq1_m_dot(const block_iq1_m *w, const block_a8_256 *a, int n_blocks) {
+    float sum = 0.0f;
+    int n;
+    for (n = 0; n < n_blocks; n++) {
+        int8_t code[256], scale[16];
+        iq1_m_codes(w + n, code, scale);
+        sum = a8_256_add(code, scale, iq1_m_scale(w + n) * 0.125f, a + n, sum);
+    }
+    return sum;
+}
+
+#endif

@@ -1,0 +1,58 @@
+/*
+ * IQ1_S: 256 numbers as 32 points of a codebook of 2048 in eight dimensions, coordinates -1, 0 and 1, all
+ * moved by an eighth: x = d * (2 scale + 1) * (point + shift).
+ *
+ * A half of qh serves 32 numbers: the upper three bits of four points, the three-bit scale, and the sign
+ * of the shift on top. In integers a code is 8 point + 1 or 8 point - 1, with d / 8. Nothing rounds.
+ */
+#ifndef SATCHEL_QUANT_IQ1_S_H
+#define SATCHEL_QUANT_IQ1_S_H
+
+#include "a8_256.h"
+#include "points.h"
+
+typedef struct {
+    uint16_t d;
+    uint8_t qs[32];
+    uint16_t qh[8];
+} block_iq1_s;
+
+_Static_assert(sizeof(block_iq1_s) == 50, "block_iq1_s is a half, 32 bytes of points and 8 halves");
+#define LONE_iq1_s 0 /* in a panel: where d stands alone */
+#define SATCHEL_WEIGHT_iq1_s 19, 256, a8_256 /* GGUF number, elements of a block, activations */
+
+/* A point whose coordinates are moved by shift eighths. A word of points.h holds the coordinates plus 1, four bits
+ * each: byte i those of i and 4 + i. */
+static inline void iq1_point(uint32_t point, int shift, int8_t *code) {
+    int i;
+    for (i = 0; i < 8; i++)
+        code[i] = (int8_t)(8 * ((int)(point >> (8 * (i % 4) + 4 * (i / 4)) & 3) - 1) + shift);
+}
+
+static inline void iq1_s_codes(const block_iq1_s *b, int8_t *code, int8_t *scale) {
+    int i;
+    for (i = 0; i < 32; i++) {
+        int h = b->qh[i / 4], high = (h >> (3 * (i % 4))) & 7;
+        scale[i / 2] = (int8_t)(2 * ((h >> 12) & 7) + 1);
+        iq1_point(points_iq1_s[b->qs[i] | high << 8], h >> 15 ? -1 : 1, code + 8 * i);
+    }
+}
+
+static inline void iq1_s_unpack(const block_iq1_s *b, float *out) {
+    int8_t code[256], scale[16];
+    iq1_s_codes(b, code, scale);
+    a8_256_weights(code, scale, f16_to_f32(b->d) * 0.125f, out);
+}
+
+static inline float iq1_s_dot(const block_iq1_s *w, const block_a8_256 *a, int n_blocks) {
+    float sum = 0.0f;
+    int n;
+    for (n = 0; n < n_blocks; n++) {
+        int8_t code[256], scale[16];
+        iq1_s_codes(w + n, code, scale);
+        sum = a8_256_add(code, scale, f16_to_f32(w[n].d) * 0.125f, a + n, sum);
+    }
+    return sum;
+}
+
+#endif

@@ -1,0 +1,64 @@
+/*
+ * IQ2_S: 256 numbers as 32 points of a codebook of 1024 in eight dimensions with free signs: x = d *
+ * (scale + 1/2) / 4 * sign * point, four-bit scales for each 16 numbers.
+ *
+ * A point's lower eight bits are a byte of qs, its upper two lie in qh, four points to a byte; each byte
+ * of signs serves one point. In integers the scale is 2 scale + 1, with d / 8. Nothing rounds. In panels
+ * the words of signs are as q5_0's top bits.
+ */
+#ifndef SATCHEL_QUANT_IQ2_S_H
+#define SATCHEL_QUANT_IQ2_S_H
+
+#include "iq2_xxs.h"
+#include "q5_0.h"
+
+typedef struct {
+    uint16_t d;
+    uint8_t qs[32];
+    uint8_t signs[32];
+    uint8_t qh[8];
+    uint8_t scales[8];
+} block_iq2_s;
+
+_Static_assert(sizeof(block_iq2_s) == 82, "block_iq2_s is a half, 72 bytes of points and signs and 8 of scales");
+#define LONE_iq2_s 0 /* in a panel: where d stands alone */
+#define SATCHEL_WEIGHT_iq2_s 22, 256, a8_256 /* GGUF number, elements of a block, activations */
+
+static inline uint32_t iq2_s_pack_word(int word, uint32_t x) {
+    return word / 8 == 1 ? q5_bits_pack(x) : x;
+}
+
+static inline uint32_t iq2_s_unpack_word(int word, uint32_t x) {
+    return word / 8 == 1 ? q5_bits_unpack(x) : x;
+}
+#define PACK_WORD_iq2_s iq2_s_pack_word
+#define UNPACK_WORD_iq2_s iq2_s_unpack_word
+
+static inline void iq2_s_codes(const block_iq2_s *b, int8_t *code, int8_t *scale) {
+    int i;
+    for (i = 0; i < 16; i++)
+        scale[i] = (int8_t)(2 * ((b->scales[i / 2] >> (4 * (i % 2))) & 15) + 1);
+    for (i = 0; i < 32; i++) {
+        int high = (b->qh[i / 4] >> (2 * (i % 4))) & 3;
+        iq2_point(points_iq2_s[b->qs[i] | high << 8], b->signs[i], code + 8 * i);
+    }
+}
+
+static inline void iq2_s_unpack(const block_iq2_s *b, float *out) {
+    int8_t code[256], scale[16];
+    iq2_s_codes(b, code, scale);
+    a8_256_weights(code, scale, f16_to_f32(b->d) * 0.125f, out);
+}
+
+static inline float iq2_s_dot(const block_iq2_s *w, const block_a8_256 *a, int n_blocks) {
+    float sum = 0.0f;
+    int n;
+    for (n = 0; n < n_blocks; n++) {
+        int8_t code[256], scale[16];
+        iq2_s_codes(w + n, code, scale);
+        sum = a8_256_add(code, scale, f16_to_f32(w[n].d) * 0.125f, a + n, sum);
+    }
+    return sum;
+}
+
+#endif

@@ -1,0 +1,105 @@
+/*
+ * IQ2_XXS: 256 numbers in eight groups of 32: four points of a codebook of 256 in eight dimensions, each
+ * with its signs: x = d * (scale + 1/2) / 4 * sign * point.
+ *
+ * A group is eight bytes: four points, then a word of four fields of seven sign bits and, on top, the
+ * four-bit scale. A field's eighth sign makes the number of minus signs even. In integers the scale is 2
+ * scale + 1, with d / 8. Nothing rounds. In panels the bits of the sign words stand in another order, see
+ * iq_signs_pack().
+ */
+#ifndef SATCHEL_QUANT_IQ2_XXS_H
+#define SATCHEL_QUANT_IQ2_XXS_H
+
+#include "a8_256.h"
+#include "points.h"
+
+typedef struct {
+    uint16_t d;
+    uint8_t groups[64];
+} block_iq2_xxs;
+
+_Static_assert(sizeof(block_iq2_xxs) == 66, "block_iq2_xxs is a half and 64 bytes of points, signs and scales");
+#define LONE_iq2_xxs 0 /* in a panel: where d stands alone */
+#define SATCHEL_WEIGHT_iq2_xxs 16, 256, a8_256 /* GGUF number, elements of a block, activations */
+
+/* Seven sign bits with the eighth. */
+static inline int iq_even_signs(uint32_t seven) {
+    uint32_t parity = seven ^ seven >> 4;
+    parity ^= parity >> 2;
+    return (int)(seven | ((parity ^ parity >> 1) & 1) << 7);
+}
+
+/* In panels, the sign of code 4 j + i of a group stands at bit j / 2 + 4 (j % 2) of byte i, so that a byte of signs
+ * and four codes meet in their places. The eighth signs' places are bits 28 to 31: there is the scale. */
+static inline int iq_sign_place(int bit) {
+    int field = bit / 7, b = bit % 7;
+    return 8 * (b % 4) + field + 4 * (b / 4);
+}
+
+static inline uint32_t iq_signs_pack(uint32_t x) {
+    uint32_t out = x & 0xF0000000u;
+    int i;
+    for (i = 0; i < 28; i++)
+        out |= (x >> i & 1) << iq_sign_place(i);
+    return out;
+}
+
+static inline uint32_t iq_signs_unpack(uint32_t packed) {
+    uint32_t out = packed & 0xF0000000u;
+    int i;
+    for (i = 0; i < 28; i++)
+        out |= (packed >> iq_sign_place(i) & 1) << i;
+    return out;
+}
+
+static inline uint32_t iq2_xxs_pack_word(int word, uint32_t x) {
+    return word % 2 ? iq_signs_pack(x) : x;
+}
+
+static inline uint32_t iq2_xxs_unpack_word(int word, uint32_t x) {
+    return word % 2 ? iq_signs_unpack(x) : x;
+}
+#define PACK_WORD_iq2_xxs iq2_xxs_pack_word
+#define UNPACK_WORD_iq2_xxs iq2_xxs_unpack_word
+
+/* A point of eight coordinates with its signs. A word of points.h holds the coordinates' numbers, four bits each:
+ * byte i those of i and 4 + i. */
+static inline void iq2_point(uint32_t point, int signs, int8_t *code) {
+    static const int8_t value[4] = {8, 25, 43, 0};
+    int i;
+    for (i = 0; i < 8; i++) {
+        int8_t v = value[point >> (8 * (i % 4) + 4 * (i / 4)) & 3];
+        code[i] = (int8_t)(signs >> i & 1 ? -v : v);
+    }
+}
+
+static inline void iq2_xxs_codes(const block_iq2_xxs *b, int8_t *code, int8_t *scale) {
+    int g, i;
+    for (g = 0; g < 8; g++) {
+        const uint8_t *point = b->groups + 8 * g;
+        uint32_t signs;
+        memcpy(&signs, point + 4, 4);
+        scale[2 * g] = scale[2 * g + 1] = (int8_t)(2 * (signs >> 28) + 1);
+        for (i = 0; i < 4; i++)
+            iq2_point(points_iq2_xxs[point[i]], iq_even_signs(signs >> (7 * i) & 127), code + 32 * g + 8 * i);
+    }
+}
+
+static inline void iq2_xxs_unpack(const block_iq2_xxs *b, float *out) {
+    int8_t code[256], scale[16];
+    iq2_xxs_codes(b, code, scale);
+    a8_256_weights(code, scale, f16_to_f32(b->d) * 0.125f, out);
+}
+
+static inline float iq2_xxs_dot(const block_iq2_xxs *w, const block_a8_256 *a, int n_blocks) {
+    float sum = 0.0f;
+    int n;
+    for (n = 0; n < n_blocks; n++) {
+        int8_t code[256], scale[16];
+        iq2_xxs_codes(w + n, code, scale);
+        sum = a8_256_add(code, scale, f16_to_f32(w[n].d) * 0.125f, a + n, sum);
+    }
+    return sum;
+}
+
+#endif

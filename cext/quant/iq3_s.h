@@ -1,0 +1,64 @@
+/*
+ * IQ3_S: 256 numbers as 64 points of a codebook of 512 in four dimensions with free signs: x = d * (2
+ * scale + 1) * sign * point, four-bit scales for each 32 numbers.
+ *
+ * A point's ninth bit lies in qh, eight points to a byte; each byte of signs serves eight numbers. Nothing
+ * rounds. In panels the words of signs are as q5_0's top bits.
+ */
+#ifndef SATCHEL_QUANT_IQ3_S_H
+#define SATCHEL_QUANT_IQ3_S_H
+
+#include "iq3_xxs.h"
+#include "q5_0.h"
+
+typedef struct {
+    uint16_t d;
+    uint8_t qs[64];
+    uint8_t qh[8];
+    uint8_t signs[32];
+    uint8_t scales[4];
+} block_iq3_s;
+
+_Static_assert(sizeof(block_iq3_s) == 110, "block_iq3_s is a half, 72 bytes of points, 32 of signs and 4 of scales");
+#define LONE_iq3_s 0 /* in a panel: where d stands alone */
+#define SATCHEL_WEIGHT_iq3_s 21, 256, a8_256 /* GGUF number, elements of a block, activations */
+
+static inline uint32_t iq3_s_pack_word(int word, uint32_t x) {
+    return word >= 18 && word < 26 ? q5_bits_pack(x) : x;
+}
+
+static inline uint32_t iq3_s_unpack_word(int word, uint32_t x) {
+    return word >= 18 && word < 26 ? q5_bits_unpack(x) : x;
+}
+#define PACK_WORD_iq3_s iq3_s_pack_word
+#define UNPACK_WORD_iq3_s iq3_s_unpack_word
+
+static inline void iq3_s_codes(const block_iq3_s *b, int8_t *code, int8_t *scale) {
+    static const int8_t value[8] = {1, 3, 5, 7, 9, 11, 13, 15};
+    int i;
+    for (i = 0; i < 16; i++)
+        scale[i] = (int8_t)(2 * ((b->scales[i / 4] >> (4 * (i / 2 % 2))) & 15) + 1);
+    for (i = 0; i < 64; i++) {
+        int high = (b->qh[i / 8] >> (i % 8)) & 1;
+        iq3_point(value, points_iq3_s[b->qs[i] | high << 8], b->signs[i / 2] >> (4 * (i % 2)), code + 4 * i);
+    }
+}
+
+static inline void iq3_s_unpack(const block_iq3_s *b, float *out) {
+    int8_t code[256], scale[16];
+    iq3_s_codes(b, code, scale);
+    a8_256_weights(code, scale, f16_to_f32(b->d), out);
+}
+
+static inline float iq3_s_dot(const block_iq3_s *w, const block_a8_256 *a, int n_blocks) {
+    float sum = 0.0f;
+    int n;
+    for (n = 0; n < n_blocks; n++) {
+        int8_t code[256], scale[16];
+        iq3_s_codes(w + n, code, scale);
+        sum = a8_256_add(code, scale, f16_to_f32(w[n].d), a + n, sum);
+    }
+    return sum;
+}
+
+#endif

@@ -1,0 +1,74 @@
+/*
+ * IQ3_XXS: 256 numbers in eight groups of 32: eight points of a codebook of 256 in four dimensions, signs
+ * for each eight numbers: x = d * (scale + 1/2) / 2 * sign * point.
+ *
+ * A group's word of signs holds four fields of seven bits (the eighth makes the number of minus signs
+ * even) and, on top, the four-bit scale. In integers the scale is 2 scale + 1, with d / 4. Nothing rounds.
+ * In panels the bits of the sign words stand as in iq2_xxs.
+ */
+#ifndef SATCHEL_QUANT_IQ3_XXS_H
+#define SATCHEL_QUANT_IQ3_XXS_H
+
+#include "iq2_xxs.h"
+
+typedef struct {
+    uint16_t d;
+    uint8_t qs[64];
+    uint8_t signs[32];
+} block_iq3_xxs;
+
+_Static_assert(sizeof(block_iq3_xxs) == 98, "block_iq3_xxs is a half, 64 bytes of points and 32 of signs and scales");
+#define LONE_iq3_xxs 0 /* in a panel: where d stands alone */
+#define SATCHEL_WEIGHT_iq3_xxs 18, 256, a8_256 /* GGUF number, elements of a block, activations */
+
+static inline uint32_t iq3_xxs_pack_word(int word, uint32_t x) {
+    return word >= 16 ? iq_signs_pack(x) : x;
+}
+
+static inline uint32_t iq3_xxs_unpack_word(int word, uint32_t x) {
+    return word >= 16 ? iq_signs_unpack(x) : x;
+}
+#define PACK_WORD_iq3_xxs iq3_xxs_pack_word
+#define UNPACK_WORD_iq3_xxs iq3_xxs_unpack_word
+
+/* A point of four coordinates with its signs. A word of points.h holds which of the eight values they are, a byte
+ * each. */
+static inline void iq3_point(const int8_t *value, uint32_t point, int signs, int8_t *code) {
+    int i;
+    for (i = 0; i < 4; i++) {
+        int8_t v = value[point >> (8 * i) & 7];
+        code[i] = (int8_t)(signs >> i & 1 ? -v : v);
+    }
+}
+
+static inline void iq3_xxs_codes(const block_iq3_xxs *b, int8_t *code, int8_t *scale) {
+    static const int8_t value[8] = {4, 12, 20, 28, 36, 44, 52, 62};
+    int g, i;
+    for (g = 0; g < 8; g++) {
+        uint32_t signs;
+        memcpy(&signs, b->signs + 4 * g, 4);
+        scale[2 * g] = scale[2 * g + 1] = (int8_t)(2 * (signs >> 28) + 1);
+        for (i = 0; i < 8; i++)
+            iq3_point(value, points_iq3_xxs[b->qs[8 * g + i]],
+                      iq_even_signs(signs >> (7 * (i / 2)) & 127) >> (4 * (i % 2)), code + 32 * g + 4 * i);
+    }
+}
+
+static inline void iq3_xxs_unpack(const block_iq3_xxs *b, float *out) {
+    int8_t code[256], scale[16];
+    iq3_xxs_codes(b, code, scale);
+    a8_256_weights(code, scale, f16_to_f32(b->d) * 0.25f, out);
+}
+
+static inline float iq3_xxs_dot(const block_iq3_xxs *w, const block_a8_256 *a, int n_blocks) {
+    float sum = 0.0f;
+    int n;
+    for (n = 0; n < n_blocks; n++) {
+        int8_t code[256], scale[16];
+        iq3_xxs_codes(w + n, code, scale);
+        sum = a8_256_add(code, scale, f16_to_f32(w[n].d) * 0.25f, a + n, sum);
+    }
+    return sum;
+}
+
+#endif

@@ -1,0 +1,51 @@
+/*
+ * IQ4_XS: 256 numbers in eight groups of 32, iq4_nl's table under six-bit group scales: x = (d * (scale[g]
+ * - 32)) * table[q].
+ *
+ * Of scale g the low nibble is half g % 2 of scales_l[g / 2], the upper two bits are bits 2 g and up of
+ * scales_h; the nibbles of a group are its 16 bytes of qs, as in q4_0. Nothing rounds.
+ */
+#ifndef SATCHEL_QUANT_IQ4_XS_H
+#define SATCHEL_QUANT_IQ4_XS_H
+
+#include "a8_256.h"
+#include "iq4_nl.h"
+
+typedef struct {
+    uint16_t d;
+    uint16_t scales_h;
+    uint8_t scales_l[4];
+    uint8_t qs[128];
+} block_iq4_xs;
+
+_Static_assert(sizeof(block_iq4_xs) == 136, "block_iq4_xs is two halves, 4 bytes of scales and 128 of codes");
+#define SATCHEL_WEIGHT_iq4_xs 23, 256, a8_256 /* GGUF number, elements of a block, activations */
+
+static inline void iq4_xs_codes(const block_iq4_xs *b, int8_t *code, int8_t *scale) {
+    int g, i;
+    for (g = 0; g < 8; g++) {
+        int low = (b->scales_l[g / 2] >> (4 * (g % 2))) & 15, high = (b->scales_h >> (2 * g)) & 3;
+        scale[2 * g] = scale[2 * g + 1] = (int8_t)((low | high << 4) - 32);
+        for (i = 0; i < 32; i++)
+            code[32 * g + i] = iq4_nl_table((b->qs[16 * g + i % 16] >> (4 * (i / 16))) & 15);
+    }
+}
+
+static inline void iq4_xs_unpack(const block_iq4_xs *b, float *out) {
+    int8_t code[256], scale[16];
+    iq4_xs_codes(b, code, scale);
+    a8_256_weights(code, scale, f16_to_f32(b->d), out);
+}
+
+static inline float iq4_xs_dot(const block_iq4_xs *w, const block_a8_256 *a, int n_blocks) {
+    float sum = 0.0f;
+    int n;
+    for (n = 0; n < n_blocks; n++) {
+        int8_t code[256], scale[16];
+        iq4_xs_codes(w + n, code, scale);
+        sum = a8_256_add(code, scale, f16_to_f32(w[n].d), a + n, sum);
+    }
+    return sum;
+}
+
+#endif

@@ -1,0 +1,53 @@
+/*
+ * Q3_K: 256 numbers in sixteen groups of 16, three bits each, signed 6-bit group scales: x = (d *
+ * (scale[g] - 32)) * (q - 4).
+ *
+ * The lower two bits of q lie in qs as in q2_k; bit g of hmask[i] is the third of number i of run g of 32.
+ * Of scale g the low nibble is half g / 8 of byte g % 8, the upper two bits are bits 2 (g / 4) and up of
+ * byte 8 + g % 4. Nothing rounds.
+ */
+#ifndef SATCHEL_QUANT_Q3_K_H
+#define SATCHEL_QUANT_Q3_K_H
+
+#include "q2_k.h"
+
+typedef struct {
+    uint8_t hmask[32];
+    uint8_t qs[64];
+    uint8_t scales[12];
+    uint16_t d;
+} block_q3_k;
+
+_Static_assert(sizeof(block_q3_k) == 110, "block_q3_k is 32 bytes of top bits, 64 of codes, 12 of scales and a half");
+#define LONE_q3_k 108 /* in a panel: where d stands alone */
+#define SATCHEL_WEIGHT_q3_k 11, 256, a8_256 /* GGUF number, elements of a block, activations */
+
+/* Codes without their offset of 4, and the sixteen scales without theirs of 32. */
+static inline void q3_k_codes(const block_q3_k *b, int8_t *code, int8_t *scale) {
+    int g, i;
+    for (g = 0; g < 16; g++) {
+        int low = (b->scales[g % 8] >> (4 * (g / 8))) & 15, high = (b->scales[8 + g % 4] >> (2 * (g / 4))) & 3;
+        scale[g] = (int8_t)((low | high << 4) - 32);
+    }
+    for (i = 0; i < 256; i++)
+        code[i] = (int8_t)((q2_k_code(b->qs, i) | ((b->hmask[i % 32] >> (i / 32)) & 1) << 2) - 4);
+}
+
+static inline void q3_k_unpack(const block_q3_k *b, float *out) {
+    int8_t code[256], scale[16];
+    q3_k_codes(b, code, scale);
+    a8_256_weights(code, scale, f16_to_f32(b->d), out);
+}
+
+static inline float q3_k_dot(const block_q3_k *w, const block_a8_256 *a, int n_blocks) {
+    float sum = 0.0f;
+    int n;
+    for (n = 0; n < n_blocks; n++) {
+        int8_t code[256], scale[16];
+        q3_k_codes(w + n, code, scale);
+        sum = a8_256_add(code, scale, f16_to_f32(w[n].d), a + n, sum);
+    }
+    return sum;
+}
+
+#endif

@@ -1,0 +1,38 @@
+/*
+ * Q8_K: 256 signed bytes under one float32 scale, x = d * q, with the sums of each 16 codes, which decoding does not
+ * need. Elsewhere a format of activations; a file can hold it. Products are summed in float32, runs of 64 first.
+ */
+#ifndef SATCHEL_QUANT_Q8_K_H
+#define SATCHEL_QUANT_Q8_K_H
+
+#include "f32.h"
+
+typedef struct {
+    float d;
+    int8_t qs[256];
+    int16_t sums[16];
+} block_q8_k;
+
+_Static_assert(sizeof(block_q8_k) == 292, "block_q8_k is a float, 256 bytes and 16 sums");
+#define SATCHEL_WEIGHT_q8_k 15, 256, f32 /* GGUF number, elements of a block, activations */
+
+static inline void q8_k_unpack(const block_q8_k *b, float *out) {
+    int i;
+    for (i = 0; i < 256; i++)
+        out[i] = b->d * (float)b->qs[i];
+}
+
+static inline float q8_k_dot(const block_q8_k *w, const block_f32 *a, int n_blocks) {
+    float sum = 0.0f;
+    int n, i;
+    for (n = 0; n < 4 * n_blocks; n++) {
+        const block_q8_k *b = w + n / 4;
+        float run = 0.0f;
+        for (i = 0; i < 64; i++)
+            run = fmaf(b->d * (float)b->qs[64 * (n % 4) + i], a[64 * n + i].x, run);
+        sum += run;
+    }
+    return sum;
+}
+
+#endif

@@ -1,0 +1,56 @@
+/*
+ * TQ1_0: 256 digits of base three under one f16 scale, x = d * (digit - 1), five digits to a byte.
+ *
+ * A byte is the fraction of its digits, rounded up to 1/256: times 3^k (modulo 256), then times 3, the
+ * part above 256 is digit k. The first 32 bytes hold 160 numbers, byte i those at i, i + 32 and so on; the
+ * next 16 hold 80 likewise, the four bytes of qh the last 16 with four digits each.
+ */
+#ifndef SATCHEL_QUANT_TQ1_0_H
+#define SATCHEL_QUANT_TQ1_0_H
+
+#include "a8_256.h"
+
+typedef struct {
+    uint8_t qs[48];
+    uint8_t qh[4];
+    uint16_t d;
+} block_tq1_0;
+
+_Static_assert(sizeof(block_tq1_0) == 54, "block_tq1_0 is 52 bytes of digits and a half");
+#define LONE_tq1_0 52 /* in a panel: where d stands alone */
+#define SATCHEL_WEIGHT_tq1_0 34, 256, a8_256 /* GGUF number, elements of a block, activations */
+
+static inline int8_t tq1_0_digit(uint8_t byte, int k) {
+    static const uint8_t power[5] = {1, 3, 9, 27, 81};
+    return (int8_t)(((uint8_t)(byte * power[k]) * 3 >> 8) - 1);
+}
+
+static inline void tq1_0_codes(const block_tq1_0 *b, int8_t *code, int8_t *scale) {
+    int i;
+    memset(scale, 1, 16);
+    for (i = 0; i < 160; i++)
+        code[i] = tq1_0_digit(b->qs[i % 32], i / 32);
+    for (i = 0; i < 80; i++)
+        code[160 + i] = tq1_0_digit(b->qs[32 + i % 16], i / 16);
+    for (i = 0; i < 16; i++)
+        code[240 + i] = tq1_0_digit(b->qh[i % 4], i / 4);
+}
+
+static inline void tq1_0_unpack(const block_tq1_0 *b, float *out) {
+    int8_t code[256], scale[16];
+    tq1_0_codes(b, code, scale);
+    a8_256_weights(code, scale, f16_to_f32(b->d), out);
+}
+
+static inline float tq1_0_dot(const block_tq1_0 *w, const block_a8_256 *a, int n_blocks) {
+    float sum = 0.0f;
+    int n;
+    for (n = 0; n < n_blocks; n++) {
+        int8_t code[256], scale[16];
+        tq1_0_codes(w + n, code, scale);
+        sum = a8_256_add(code, scale, f16_to_f32(w[n].d), a + n, sum);
+    }
+    return sum;
+}
+
+#endif

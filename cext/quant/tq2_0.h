@@ -1,0 +1,43 @@
+/*
+ * TQ2_0: 256 codes of two bits under one f16 scale, x = d * (q - 1), for weights that are -1, 0 or 1; laid
+ * out as q2_k's codes. Nothing rounds.
+ */
+#ifndef SATCHEL_QUANT_TQ2_0_H
+#define SATCHEL_QUANT_TQ2_0_H
+
+#include "q2_k.h"
+
+typedef struct {
+    uint8_t qs[64];
+    uint16_t d;
+} block_tq2_0;
+
+_Static_assert(sizeof(block_tq2_0) == 66, "block_tq2_0 is 64 bytes of codes and a half");
+#define LONE_tq2_0 64 /* in a panel: where d stands alone */
+#define SATCHEL_WEIGHT_tq2_0 35, 256, a8_256 /* GGUF number, elements of a block, activations */
+
+static inline void tq2_0_codes(const block_tq2_0 *b, int8_t *code, int8_t *scale) {
+    int i;
+    memset(scale, 1, 16);
+    for (i = 0; i < 256; i++)
+        code[i] = (int8_t)(q2_k_code(b->qs, i) - 1);
+}
+
+static inline void tq2_0_unpack(const block_tq2_0 *b, float *out) {
+    int8_t code[256], scale[16];
+    tq2_0_codes(b, code, scale);
+    a8_256_weights(code, scale, f16_to_f32(b->d), out);
+}
+
+static inline float tq2_0_dot(const block_tq2_0 *w, const block_a8_256 *a, int n_blocks) {
+    float sum = 0.0f;
+    int n;
+    for (n = 0; n < n_blocks; n++) {
+        int8_t code[256], scale[16];
+        tq2_0_codes(w + n, code, scale);
+        sum = a8_256_add(code, scale, f16_to_f32(w[n].d), a + n, sum);
+    }
+    return sum;
+}
+
+#endif
