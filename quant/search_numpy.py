@@ -9,115 +9,113 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from satchel.quant.search_loops import TINY
+from satchel.quant.search_loops import (
+    F32,
+    INF,
+    LEAST_SIGNED,
+    MOST_SIGNED,
+    ONE,
+    TOP_UNIT,
+    TWO,
+    ZERO,
+)
 
-F64 = npt.NDArray[np.float64]
 
-
-def _sum(terms: F64) -> F64:
-    """In order over the last axis."""
-    total: F64 = np.cumsum(terms, axis=-1)[..., -1]
+def _sum(terms: npt.NDArray[np.floating]) -> F32:
+    """[tiles, size, lanes] in order over size, from zero."""
+    total: F32 = np.cumsum(terms, axis=1, dtype=np.float32)[:, -1] + ZERO
     return total
 
 
-def _inverse(step: F64) -> F64:
-    found: F64 = np.where(step != 0, 1.0 / np.where(step != 0, step, 1.0), 0.0)
+def _inverse(step: F32, one: F32 | np.float32 = ONE) -> F32:
+    found: F32 = np.where(step != 0, one / np.where(step != 0, step, ONE), ZERO)
     return found
 
 
-def _nearest(scaled: F64, least: int, most: int) -> F64:
-    clipped: F64 = np.clip(np.rint(scaled), least, most)
+def _nearest(scaled: F32, least: float, most: float) -> F32:
+    clipped: F32 = np.clip(np.rint(scaled), np.float32(least), np.float32(most))
     return clipped
 
 
-def scale_groups(x: F64, w: F64, least: int, most: int) -> F64:
-    extreme = np.take_along_axis(x, np.abs(x).argmax(axis=1)[:, None], axis=1)[:, 0]
-    live = np.abs(extreme) >= TINY
-    safe = np.where(live, extreme, 1.0)
-    scales = np.where(live, extreme / least, 0.0)
-    best = np.zeros(len(x))
-    for k in range(-12, 13):
-        q = _nearest(((least + 0.1 * k) / safe)[:, None] * x, least, most)
-        sxq, sqq = _sum(w * x * q), _sum(w * q * q)
-        wins = live & (sqq > 0) & (sxq * sxq > best * sqq)
-        safe_sqq = np.where(wins, sqq, 1.0)
-        best = np.where(wins, sxq * sxq / safe_sqq, best)
-        scales = np.where(wins, sxq / safe_sqq, scales)
+def tile(x: F32, factor: F32, out: F32) -> None:
+    size, lanes = out.shape[1:]
+    groups = (x * factor[:, None]).reshape(-1, size)
+    filled = np.zeros((len(out) * lanes, size), np.float32)
+    filled[: len(groups)] = groups
+    out[...] = filled.reshape(-1, lanes, size).transpose(0, 2, 1)
+
+
+def scale_groups(x: F32, w: F32, least: float, most: float, tries: F32) -> F32:
+    place = np.abs(x).argmax(axis=1)[:, None]
+    extreme = np.take_along_axis(x, place, axis=1)[:, 0]
+    scales = extreme / np.float32(least)
+    best, best_square = np.zeros_like(extreme), np.ones_like(extreme)
+    for steps in tries:
+        q = _nearest(_inverse(extreme, steps)[:, None] * x, least, most)
+        sxq, sqq = _sum(w * q * x), _sum(w * q * q)
+        wins = (sqq > 0) & (sxq * sxq * best_square > best * sqq)
+        best, best_square = np.where(wins, sxq * sxq, best), np.where(wins, sqq, best_square)
+        scales = np.where(wins, sxq / np.where(wins, sqq, ONE), scales)
     return scales
 
 
-def affine_groups(x: F64, w: F64, top: int, free: bool) -> tuple[F64, F64]:
-    low, high = x.min(axis=1), x.max(axis=1)
-    if not free:
-        low = np.minimum(low, 0.0)
-    span = high - low
-    live = span >= TINY
-    safe = np.where(live, span, 1.0)
+def affine_groups(x: F32, w: F32, top: float, free: bool, tries: F32) -> tuple[F32, F32]:
+    low = x.min(axis=1)
+    low = low if free else np.where(low < 0, low, ZERO)
+    span = x.max(axis=1) - low
     sw, sx, sxx = _sum(w), _sum(w * x), _sum(w * x * x)
-    scales, bases, best = np.where(live, span / top, 0.0), low.copy(), np.full(len(x), np.inf)
-    for k in range(-10, 14):
-        q = _nearest(((top + 0.1 * k) / safe)[:, None] * (x - low[:, None]), 0, top)
-        sq, sqq, sxq = _sum(w * q), _sum(w * q * q), _sum(w * x * q)
+    scales, bases, best = span / np.float32(top), low.copy(), np.full(low.shape, INF)
+    for steps in tries:
+        q = _nearest(_inverse(span, steps)[:, None] * (x - low[:, None]), 0, top)
+        sq, sqq, sxq = _sum(w * q), _sum(w * q * q), _sum(w * q * x)
         determinant = sw * sqq - sq * sq
-        usable = live & (determinant > 0) & (sqq > 0)
-        safe_det, safe_sqq = np.where(usable, determinant, 1.0), np.where(usable, sqq, 1.0)
+        usable = determinant > 0
+        safe_det, safe_sqq = np.where(usable, determinant, ONE), np.where(usable, sqq, ONE)
         s, b = (sw * sxq - sx * sq) / safe_det, (sqq * sx - sq * sxq) / safe_det
         bound = (b > 0) & (not free)
-        s, b = np.where(bound, sxq / safe_sqq, s), np.where(bound, 0.0, b)
-        error = sxx - 2.0 * s * sxq - 2.0 * b * sx + s * s * sqq + 2.0 * s * b * sq + b * b * sw
+        s, b = np.where(bound, sxq / safe_sqq, s), np.where(bound, ZERO, b)
+        error = sxx - TWO * s * sxq - TWO * b * sx + s * s * sqq + TWO * s * b * sq + b * b * sw
         wins = usable & (s > 0) & (error < best)
         best, scales, bases = np.where(wins, error, best), np.where(wins, s, scales), np.where(wins, b, bases)
     return scales, bases
 
 
-def scale_refine(x: F64, w: F64, d: F64, units: F64, least: int, most: int) -> None:
-    start, best = units.copy(), np.full(units.shape, np.inf)
-    for move in (0, -1, 1):
+def scale_refine(x: F32, w: F32, d: F32, units: F32, least: float, most: float) -> None:
+    start, best = units.copy(), np.full(units.shape, INF)
+    for move in (ZERO, -ONE, ONE):
         unit = start + move
-        step = (d[:, None] * unit)[..., None]
+        step = (d * unit)[:, None]
         miss = x - step * _nearest(_inverse(step) * x, least, most)
         error = _sum(w * miss * miss)
-        wins = (unit >= -128) & (unit <= 127) & (error < best)
+        wins = (unit >= LEAST_SIGNED) & (unit <= MOST_SIGNED) & (error < best)
         best = np.where(wins, error, best)
         units[...] = np.where(wins, unit, units)
 
 
-def scale_fit(x: F64, w: F64, d: F64, units: F64, least: int, most: int) -> tuple[F64, F64, F64]:
-    step = (d[:, None] * units)[..., None]
+def scale_fit(x: F32, w: F32, d: F32, units: F32, least: float, most: float) -> tuple[F32, F32]:
+    step = (d * units)[:, None]
     q = _nearest(_inverse(step) * x, least, most)
-    a = units[..., None] * q
-    miss = x - step * q
-    error, sxa, saa = (_sum(part.reshape(len(x), -1)) for part in (w * miss * miss, w * x * a, w * a * a))
-    better = np.where(saa > 0, sxa / np.where(saa > 0, saa, 1.0), d)
-    return q.reshape(len(x), -1), error, better
+    a, miss = units[:, None] * q, x - step * q
+    return q, np.stack([_sum(w * miss * miss), _sum(w * x * a), _sum(w * a * a)])
 
 
-def affine_refine(x: F64, w: F64, d: F64, dmin: F64, units: F64, lows: F64, top: int) -> None:
-    unit0, low0, best = units.copy(), lows.copy(), np.full(units.shape, np.inf)
+def affine_refine(x: F32, w: F32, d: F32, dmin: F32, units: F32, lows: F32, top: float) -> None:
+    unit0, low0, best = units.copy(), lows.copy(), np.full(units.shape, INF)
     for move in (4, 1, 7, 3, 5, 0, 2, 6, 8):
-        unit, low = unit0 + move // 3 - 1, low0 + move % 3 - 1
-        step, base = (d[:, None] * unit)[..., None], (dmin[:, None] * low)[..., None]
-        miss = x - (step * _nearest(_inverse(step) * (x + base), 0, top) - base)
+        unit, low = unit0 + np.float32(move // 3 - 1), low0 + np.float32(move % 3 - 1)
+        step, v = (d * unit)[:, None], x + (dmin * low)[:, None]
+        miss = v - step * _nearest(_inverse(step) * v, 0, top)
         error = _sum(w * miss * miss)
-        inside = (unit >= 0) & (unit <= 63) & (low >= 0) & (low <= 63)
+        inside = (unit >= 0) & (unit <= TOP_UNIT) & (low >= 0) & (low <= TOP_UNIT)
         wins = inside & (error < best)
         best = np.where(wins, error, best)
         units[...], lows[...] = np.where(wins, unit, units), np.where(wins, low, lows)
 
 
-def affine_fit(
-    x: F64, w: F64, d: F64, dmin: F64, units: F64, lows: F64, top: int
-) -> tuple[F64, F64, F64, F64]:
-    step, base = (d[:, None] * units)[..., None], (dmin[:, None] * lows)[..., None]
-    q = _nearest(_inverse(step) * (x + base), 0, top)
-    miss = x - (step * q - base)
-    a, b = units[..., None] * q, np.broadcast_to(-lows[..., None], q.shape)
-    terms = (w * miss * miss, w * x * a, w * x * b, w * a * a, w * a * b, w * b * b)
-    error, sxa, sxb, saa, sab, sbb = (_sum(part.reshape(len(x), -1)) for part in terms)
-    determinant = saa * sbb - sab * sab
-    safe = np.where(determinant > 0, determinant, 1.0)
-    fit, fit_min = (sbb * sxa - sab * sxb) / safe, (saa * sxb - sab * sxa) / safe
-    wins = (determinant > 0) & (fit > 0) & (fit_min >= 0)
-    alone = ~(determinant > 0) & (saa > 0) & (sbb == 0)
-    better = np.where(wins, fit, np.where(alone, sxa / np.where(alone, saa, 1.0), d))
-    return q.reshape(len(x), -1), error, better, np.where(wins, fit_min, dmin)
+def affine_fit(x: F32, w: F32, d: F32, dmin: F32, units: F32, lows: F32, top: float) -> tuple[F32, F32]:
+    step, v = (d * units)[:, None], x + (dmin * lows)[:, None]
+    q = _nearest(_inverse(step) * v, 0, top)
+    miss, p, r = v - step * q, w * x, w * q
+    error, sw, sx, sxq, sq, sqq = map(_sum, (w * miss * miss, w, p, p * q, r, r * q))
+    u, low = units, -lows
+    return q, np.stack([error, u * sxq, low * sx, u * u * sqq, u * low * sq, low * low * sw])

@@ -7,6 +7,7 @@ import ctypes.util
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,11 @@ from satchel.quant import FORMATS, Format
 from satchel.quant.format import Blocks
 
 HEADERS = Path(__file__).resolve().parents[2] / "cext" / "quant"
+BUILD_FFI = HEADERS.parent / "build_ffi.py"
+INTEGERS = ("i8", "i16", "i32", "i64")  # indices and the like: no weights
+ENCODED = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k", "f32", "f16", "bf16")
+# In these a code is no whole number of d, but of this part of it.
+UNITS = {"iq1_s": 8, "iq2_xxs": 8, "iq2_xs": 8, "iq2_s": 8, "iq3_xxs": 4}
 STRICT = ("-Wall", "-Wextra", "-Werror", "-Wno-unused-function")
 QUANTIZERS = ("f16", "bf16", "a8_32", "a8_256", "bf16x2")
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
@@ -47,13 +53,25 @@ def source() -> str:
     return "\n".join(lines) + "\n"
 
 
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the headers that the build makes."""
+    folder = tmp_path_factory.mktemp("generated")
+    header = HEADERS.parent / "include" / "hal.h"
+    subprocess.run([sys.executable, BUILD_FFI, header, HEADERS, folder / "_hal.py", folder], check=True)
+    return folder
+
+
 @pytest.fixture(scope="module", params=list(BUILDS))
-def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+def library(
+    request: pytest.FixtureRequest, generated: Path, tmp_path_factory: pytest.TempPathFactory
+) -> ctypes.CDLL:
     if COMPILER is None:
         pytest.skip("no C compiler here: cc, gcc or clang")
     folder = tmp_path_factory.mktemp("headers")
     (folder / "all.c").write_text(source())
     command = [COMPILER, "-std=c11", *STRICT, *BUILDS[request.param], "-fPIC", "-shared", f"-I{HEADERS}"]
+    command.append(f"-I{generated}")
     subprocess.run([*command, "all.c", "-o", "all.so", "-lm"], cwd=folder, check=True)
     return ctypes.CDLL(str(folder / "all.so"))
 
@@ -65,14 +83,22 @@ def call(library: ctypes.CDLL, name: str, *arrays: npt.NDArray[np.generic], coun
 @needs_compiler
 @pytest.mark.parametrize("header", sorted(path.name for path in HEADERS.glob("*.h")))
 @pytest.mark.parametrize("language", ["c", "c++"])
-def test_compiles_alone(header: str, language: str, tmp_path: Path) -> None:
+def test_compiles_alone(header: str, language: str, generated: Path, tmp_path: Path) -> None:
     assert COMPILER is not None
     if language == "c++" and shutil.which("c++") is None:
         pytest.skip("no C++ compiler here: c++")
     compiler, standard = ("c++", "c++17") if language == "c++" else (COMPILER, "c11")
     unit = tmp_path / ("unit.cpp" if language == "c++" else "unit.c")
     unit.write_text(f'#include "{header}"\nint main(void) {{ return 0; }}\n')
-    command = [compiler, f"-std={standard}", *STRICT, f"-I{HEADERS}", "-fsyntax-only", str(unit)]
+    command = [
+        compiler,
+        f"-std={standard}",
+        *STRICT,
+        f"-I{HEADERS}",
+        f"-I{generated}",
+        "-fsyntax-only",
+        str(unit),
+    ]
     subprocess.run(command, check=True)
 
 
@@ -133,10 +159,9 @@ def test_dot_equals_the_decoded_product(library: ctypes.CDLL, name: str) -> None
     """The integer dot is the product of what both operands decode to, but for float32's last bits."""
     fmt = FORMATS[name]
     act = FORMATS[str(fmt.act)]
-    assert fmt.encode is not None
     assert act.encode is not None
     rng = np.random.default_rng(3)
-    w = fmt.encode(rng.standard_normal((20, 1024)).astype(np.float32), None)
+    w = blocks_of(fmt, rng, rng.standard_normal((20, 1024)))
     a = act.encode(rng.standard_normal((20, 1024)).astype(np.float32), None)
     function = getattr(library, f"c_{name}_dot")
     function.restype = ctypes.c_float
@@ -149,6 +174,27 @@ def test_dot_equals_the_decoded_product(library: ctypes.CDLL, name: str) -> None
         assert abs(got - float(left[row] @ right[row])) <= 2e-6 * size
 
 
+def has_one_scale(fmt: Format) -> bool:
+    """One `d` for each block of the activations."""
+    known = fmt.act is not None and "d" in (fmt.dtype.names or ())
+    return known and fmt.block > 1 and fmt.block == FORMATS[str(fmt.act)].block
+
+
+def blocks_of(fmt: Format, rng: np.random.Generator, x: npt.NDArray[np.float64]) -> Blocks:
+    """Rows as blocks: encoded, or random codes under scales of any size."""
+    if fmt.encode is not None and fmt.name in ENCODED:
+        return fmt.encode(x.astype(np.float32), None)
+    shape = (len(x), x.shape[1] // fmt.block)
+    out = np.frombuffer(rng.bytes(shape[0] * shape[1] * fmt.block_bytes), fmt.dtype).copy().reshape(shape)
+    for field in {"d", "dmin", "m"} & set(out.dtype.names or ()):
+        out[field] = rng.standard_normal(shape)
+    if fmt.name == "iq1_m":
+        out["scales"] = out["scales"] & 0xFFF | np.array([0, 0, 0, 0x3000], np.uint16)
+    if fmt.name == "mxfp4":
+        out["e"] = 127 + out["e"] % 8
+    return out
+
+
 def scales(w: Blocks, **kept: float) -> Blocks:
     """The blocks with other scales: 0 where none is given."""
     out = w.copy()
@@ -159,27 +205,27 @@ def scales(w: Blocks, **kept: float) -> Blocks:
 
 def parts_of(fmt: Format, w: Blocks, a: Blocks) -> list[list[tuple[int, float]]]:
     """Per block of a row the integer sums and their scales, in the order in which they are added."""
-    codes = a["qs"].astype(np.int64)
+    codes, unit = a["qs"].astype(np.int64), UNITS.get(fmt.name, 1)
     low = "dmin" if "dmin" in w.dtype.names else "m"
     given = {"d": scales(w, d=1.0)} | ({low: scales(w, **{low: 1.0})} if low in w.dtype.names else {})
     terms = []
     for field, blocks in given.items():
-        sums = (fmt.decode(blocks).reshape(codes.shape).astype(np.int64) * codes).sum(axis=-1)
-        factors = w[field].astype(np.float32) * a["d"].astype(np.float32)
+        whole = (unit * fmt.decode(blocks)).reshape(codes.shape).astype(np.int64)
+        sums = (whole * codes).sum(axis=-1)
+        factors = np.float32(1 / unit) * w[field].astype(np.float32) * a["d"].astype(np.float32)
         terms.append(list(zip(sums.tolist(), factors.tolist(), strict=True)))
     return [list(block) for block in zip(*terms, strict=True)]
 
 
-@pytest.mark.parametrize("name", [name for name, fmt in FORMATS.items() if fmt.act and fmt.block > 1])
+@pytest.mark.parametrize("name", [name for name, fmt in FORMATS.items() if has_one_scale(fmt)])
 def test_dot_adds_its_blocks_in_their_order(library: ctypes.CDLL, name: str) -> None:
     """Exact integers per block, one fused multiply-add each: the order that every faster product repeats."""
     fused = ctypes.CDLL(ctypes.util.find_library("m")).fmaf
     fused.restype, fused.argtypes = ctypes.c_float, [ctypes.c_float] * 3
     fmt, rng = FORMATS[name], np.random.default_rng(5)
     act = FORMATS[str(fmt.act)]
-    assert fmt.encode is not None
     assert act.encode is not None
-    w = fmt.encode((rng.standard_normal((8, 1024)) + 1).astype(np.float32), None)
+    w = blocks_of(fmt, rng, rng.standard_normal((8, 1024)) + 1)
     a = act.encode((rng.standard_normal((8, 1024)) + 0.5).astype(np.float32), None)
     function = getattr(library, f"c_{name}_dot")
     function.restype = ctypes.c_float
@@ -192,6 +238,12 @@ def test_dot_adds_its_blocks_in_their_order(library: ctypes.CDLL, name: str) -> 
             ctypes.c_void_p(w[row].ctypes.data), ctypes.c_void_p(a[row].ctypes.data), ctypes.c_int(w.shape[1])
         )
         assert got == want
+
+
+def test_a_record_tells_its_format() -> None:
+    """What an op means is said on arrays, whose dtype alone names the format of their blocks."""
+    records = [fmt.dtype for fmt in FORMATS.values()]
+    assert not [a for i, a in enumerate(records) if a in records[:i]]
 
 
 def test_headers_declare_what_the_formats_say() -> None:
@@ -208,4 +260,4 @@ def test_headers_declare_what_the_formats_say() -> None:
             int(block),
             False,
         )
-    assert {*declared, *only} == {name for name in FORMATS if not name.startswith("i")}
+    assert {*declared, *only} == {name for name in FORMATS if name not in INTEGERS}

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from satchel.cli.commands.quantize import quantize
 from satchel.formats.gguf import TensorSource, open_gguf, write_gguf
 from satchel.formats.quantize import Report, find_recipe, plan_file, quantize_file
 from satchel.quant import FORMATS, ModelError, RequestError
@@ -280,28 +279,3 @@ def test_a_vocabulary_alone_is_refused(tmp_path: Path) -> None:
 def test_unknown_type_lists_the_known() -> None:
     with pytest.raises(RequestError, match=r"Q9_Z: expected one of F32, F16, .*Q6_K"):
         find_recipe("Q9_Z")
-
-
-def test_command_prints_a_table_on_stderr_and_writes(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target = tmp_path / "x.gguf"
-    quantize(model, target, "Q8_0", dry_run=True)
-    assert not target.exists()
-    dry = capsys.readouterr()
-    quantize(model, target, "Q8_0", tensor_type=["ffn_down=f16"], token_embedding_type="q4_0")
-    done = capsys.readouterr()
-    assert dry.out == done.out == ""
-    for word in ("attn_v", "q8_0", "bits/weight", "all"):
-        assert word in dry.err
-        assert word in done.err
-    assert f"{target.stat().st_size:,} bytes" in done.err.replace("\n", "")
-    with open_gguf(target) as found:
-        assert found.info("blk.0.ffn_down.weight").format == "f16"
-        assert found.info("token_embd.weight").format == "q4_0"
-
-
-@pytest.mark.parametrize("pair", ["ffn_down", "=q8_0", "ffn_down="])
-def test_command_refuses_a_half_pair(model: Path, tmp_path: Path, pair: str) -> None:
-    with pytest.raises(RequestError, match="PATTERN=FORMAT"):
-        quantize(model, tmp_path / "x.gguf", "Q8_0", tensor_type=[pair])

@@ -14,9 +14,10 @@ from satchel.quant.recipes import RECIPES, choose_formats, fit_format, is_quanti
 
 DATA = json.loads((Path(__file__).parents[1] / "data" / "recipe_formats.json").read_text())
 CASES = [
-    pytest.param(case["model"], name, letters, id=f"{case['case']}-{name}")
+    pytest.param(case["model"], name, letters, kind == "guided", id=f"{case['case']}-{name}-{kind}")
     for case in DATA["cases"]
-    for name, letters in case["formats"].items()
+    for kind in ("formats", "guided")  # without and with importance data
+    for name, letters in case.get(kind, {}).items()
 ]
 
 
@@ -44,10 +45,13 @@ def model_shapes(model: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-@pytest.mark.parametrize(("model", "name", "letters"), CASES)
-def test_chooses_what_llama_quantize_chose(model: dict[str, Any], name: str, letters: str) -> None:
+@pytest.mark.parametrize(("model", "name", "letters", "guided"), CASES)
+def test_chooses_what_llama_quantize_chose(
+    model: dict[str, Any], name: str, letters: str, guided: bool
+) -> None:
     shapes = model_shapes(model)
-    chosen = choose_formats(RECIPES[name], shapes, model["experts"])
+    sharing = model["heads"] // model["kv"]
+    chosen = choose_formats(RECIPES[name], shapes, model["experts"], sharing=sharing, importance=guided)
     want = dict(zip(shapes, (DATA["letters"][letter] for letter in letters), strict=True))
     assert {tensor: chosen.get(tensor, "f32") for tensor in shapes} == want
 
@@ -71,6 +75,19 @@ def test_pure_gives_every_matrix_the_base() -> None:
     assert list(chosen.values()) == ["q4_k", "q4_k", "q5_0"]
 
 
+def test_shared_experts_count_among_the_first_of_the_lowest_mixes() -> None:
+    """There llama-quantize counts tensors, not layers: four layers have two each of the first eight."""
+    shapes = {
+        f"blk.{layer}.ffn_down{kind}.weight": (*stack, 8, 256)
+        for layer in range(64)
+        for kind, stack in (("_exps", (4,)), ("_shexp", ()))
+    }
+    chosen = choose_formats(RECIPES["IQ2_XXS"], shapes, experts=4, importance=True)
+    assert [name for name, found in chosen.items() if found == "q2_k"] == list(shapes)[:8]
+    chosen = choose_formats(RECIPES["Q4_K_S"], shapes, experts=4)
+    assert [name for name, found in chosen.items() if found == "q5_k"] == list(shapes)[:16]
+
+
 @pytest.mark.parametrize(
     ("wanted", "row", "found"),
     [
@@ -79,6 +96,11 @@ def test_pure_gives_every_matrix_the_base() -> None:
         ("q6_k", 40, "f16"),
         ("q5_k", 32, "q5_1"),
         ("bf16", 7, "bf16"),
+        ("iq2_xs", 160, "iq4_nl"),
+        ("tq1_0", 96, "q4_0"),
+        ("nvfp4", 96, "mxfp4"),
+        ("q1_0", 96, "f16"),
+        ("iq4_nl", 40, "f16"),
     ],
 )
 def test_rows_that_no_block_divides(wanted: str, row: int, found: str) -> None:

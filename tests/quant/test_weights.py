@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from satchel.quant import FORMATS, search_loops, search_numpy
+from satchel.quant import FORMATS, lanes, search, search_loops, search_numpy
+from satchel.quant import steps as compiled_steps
 
 F32 = npt.NDArray[np.float32]
 WEIGHTS = ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k"]
@@ -137,30 +138,37 @@ def test_the_largest_scales_stay_finite_and_larger_ones_overflow_visibly(name: s
     assert not np.isfinite(trip(name, ramp * np.float32(1e30))).all()
 
 
-def cases() -> list[npt.NDArray[np.float64]]:
+def cases() -> list[F32]:
+    """Groups as the search steps take them: [tiles, size, lanes]."""
     rng = np.random.default_rng(21)
-    normal = rng.standard_normal((6, 8, 32))
-    extreme = np.zeros((6, 8, 32))
-    extreme[0] = 5.0
-    extreme[1] = -5.0
-    extreme[2, :, 3] = 1e30
-    extreme[3] = 1e-40
-    extreme[4] = np.arange(32) - 16
-    extreme[5, :, ::2] = -1.0
-    return [normal, normal * 1e-20, extreme]
+    normal = rng.standard_normal((2, 32, search_loops.LANES)).astype(np.float32)
+    extreme = np.zeros_like(normal)
+    extreme[:, :, 0] = 0.5
+    extreme[:, :, 1] = -0.5
+    extreme[:, 3, 2] = 1.0
+    extreme[:, :, 3] = 1e-30
+    extreme[:, :, 4] = (np.arange(32) - 16) / 32
+    extreme[:, ::2, 5] = -1.0
+    extreme[:, :, 6] = -1e-42
+    return [normal, normal * np.float32(1e-6), extreme]
 
 
-def steps(name: str, x: npt.NDArray[np.float64], module: object) -> list[npt.NDArray[np.float64]]:
+def steps(name: str, x: F32, module: object) -> list[F32]:
     """A search step's results, what it changed in place included."""
-    function, w = getattr(module, name), np.abs(x) + 0.5
-    flat, size = x.reshape(-1, x.shape[-1]), w.reshape(-1, x.shape[-1])
+    function, w = getattr(module, name), np.abs(x) + np.float32(0.5)
+    if name == "tile":
+        out = np.full((3, 32, search_loops.LANES), np.nan, np.float32)
+        blocks = np.ascontiguousarray(x.transpose(0, 2, 1)).reshape(-1, 256)
+        function(blocks, np.linspace(0.5, 2, len(blocks), dtype=np.float32), out)
+        return [out]
     if name == "scale_groups":
-        return [function(flat, size, -8, 7), function(flat, size, -32, 31)]
+        return [function(x, w, least, -least - 1, np.float32(least) + search.MANY) for least in (-8, -32)]
     if name == "affine_groups":
-        return [*function(flat, size, 15, False), *function(flat, size, 31, True)]
-    d = np.abs(x).max(axis=(1, 2)) / 300
-    units, lows = np.full(x.shape[:2], 20.0), np.full(x.shape[:2], 63.0)
-    units[:, 1] = 0.0
+        plain = function(x, w, 15, False, np.float32(15) + search.FEW)
+        return [*plain, *function(x, w, 31, True, np.float32(31) + search.MANY)]
+    d = np.abs(x).max(axis=1) / 300
+    units, lows = np.full(d.shape, 20, np.float32), np.full(d.shape, 63, np.float32)
+    units[:, 1] = 0
     if name.startswith("scale"):
         found = function(x, w, -d, units, -32, 31)
     else:
@@ -169,30 +177,28 @@ def steps(name: str, x: npt.NDArray[np.float64], module: object) -> list[npt.NDA
 
 
 @pytest.mark.parametrize(
-    "name", ["scale_groups", "affine_groups", "scale_refine", "scale_fit", "affine_refine", "affine_fit"]
+    "name",
+    ["tile", "scale_groups", "affine_groups", "scale_refine", "scale_fit", "affine_refine", "affine_fit"],
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_loops_equal_plain_numpy_bit_for_bit(name: str) -> None:
     for x in cases():
         for loop, plain in zip(steps(name, x, search_loops), steps(name, x, search_numpy), strict=True):
-            assert np.array_equal(loop, plain)
+            assert np.array_equal(loop, plain, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", ["q4_0", "q4_1", "q4_k", "q6_k"])
 def test_compiled_equals_plain_numpy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba", reason="numba is not installed: only the numpy search is there")
-    from satchel.quant import search
-
     x = trained_like(5)[:8]
     compiled = encode(name, x).tobytes()
-    monkeypatch.setattr(search, "_step", lambda step: getattr(search_numpy, step))
+    for module in (lanes, search):
+        monkeypatch.setattr(module, "step", lambda step: getattr(search_numpy, step))
     assert encode(name, x).tobytes() == compiled
 
 
 def test_compiles_where_no_cache_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     numba = pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
-    from satchel.quant import search
-
     asked: list[bool] = []
     real = numba.njit
 
@@ -203,7 +209,7 @@ def test_compiles_where_no_cache_can_be_written(monkeypatch: pytest.MonkeyPatch)
         return real(function, cache=False, **options)
 
     monkeypatch.setattr(numba, "njit", refuse)
-    step = search._step.__wrapped__("scale_groups")
+    found = compiled_steps.step.__wrapped__("scale_groups")
     assert asked == [True, False]
-    x = cases()[0].reshape(-1, 32)
-    assert np.array_equal(step(x, x * x, -8, 7), search_numpy.scale_groups(x, x * x, -8, 7))
+    x, tries = cases()[0], np.float32(-8) + search.MANY
+    assert np.array_equal(found(x, x * x, -8, 7, tries), search_numpy.scale_groups(x, x * x, -8, 7, tries))

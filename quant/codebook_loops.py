@@ -1,0 +1,83 @@
+"""Searches over tables of values (iq4_nl and the four-bit floats) as scalar loops for numba; arrays are
+float64, w weighs squared errors.
+
+`nearest` is a table of 512: entry k + 256 is the value that is nearest to all numbers from k / 2 up to (k +
+1) / 2. The innermost loops run over candidates, so that they become vector code.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+F64 = npt.NDArray[np.float64]
+
+
+def table_scales(x: F64, w: F64, targets: F64, nearest: F64) -> F64:
+    """Best scale s of x = s * value for groups (n, size): the least squares of the codes that each start in
+    `targets` gives, where a start is what the largest number of the group falls on.
+    """
+    count = targets.shape[0]
+    scales, inverses, sxv, svv = np.zeros(x.shape[0]), np.empty(count), np.empty(count), np.empty(count)
+    for n in range(x.shape[0]):
+        extreme = 0.0
+        for i in range(x.shape[1]):
+            if abs(x[n, i]) > abs(extreme):
+                extreme = x[n, i]
+        if extreme == 0.0 or not np.isfinite(1.0 / extreme):
+            continue
+        for c in range(count):
+            inverses[c], sxv[c], svv[c] = 2.0 * targets[c] / extreme, 0.0, 0.0
+        for i in range(x.shape[1]):
+            for c in range(count):
+                place = min(max(np.floor(x[n, i] * inverses[c]), -256.0), 255.0)
+                value = nearest[int(place) + 256]
+                sxv[c] += w[n, i] * x[n, i] * value
+                svv[c] += w[n, i] * value * value
+        best = 0.0
+        for c in range(count):
+            if svv[c] > 0.0 and sxv[c] * sxv[c] > best * svv[c]:
+                best = sxv[c] * sxv[c] / svv[c]
+                scales[n] = sxv[c] / svv[c]
+    return scales
+
+
+def table_choices(x: F64, w: F64, scales: F64, nearest: F64, choices: F64) -> F64:
+    """For each group of x (blocks, groups, size) which of its block's scales (blocks, candidates) errs least,
+    into choices (blocks, groups); the weighted errors (blocks,).
+    """
+    count = scales.shape[1]
+    totals, errors, inverses = np.zeros(x.shape[0]), np.empty(count), np.empty(count)
+    for n in range(x.shape[0]):
+        for c in range(count):
+            inverses[c] = 2.0 / scales[n, c] if scales[n, c] != 0.0 else 0.0
+        for g in range(x.shape[1]):
+            errors[:] = 0.0
+            for i in range(x.shape[2]):
+                value, weight = x[n, g, i], w[n, g, i]
+                for c in range(count):
+                    place = min(max(np.floor(value * inverses[c]), -256.0), 255.0)
+                    miss = value - scales[n, c] * nearest[int(place) + 256]
+                    errors[c] += weight * miss * miss
+            found = np.argmin(errors)
+            choices[n, g] = found
+            totals[n] += errors[found]
+    return totals
+
+
+def table_fit(x: F64, w: F64, d: F64, units: F64, nearest: F64) -> F64:
+    """The d (blocks,) that suits the nearest codes under d * units (blocks, groups) best."""
+    better = d.copy()
+    for n in range(x.shape[0]):
+        sxa, saa = 0.0, 0.0
+        for g in range(x.shape[1]):
+            step = d[n] * units[n, g]
+            inverse = 2.0 / step if step != 0.0 else 0.0
+            for i in range(x.shape[2]):
+                place = min(max(np.floor(x[n, g, i] * inverse), -256.0), 255.0)
+                a = units[n, g] * nearest[int(place) + 256]
+                sxa += w[n, g, i] * x[n, g, i] * a
+                saa += w[n, g, i] * a * a
+        if saa > 0.0:
+            better[n] = sxa / saa
+    return better

@@ -1,0 +1,74 @@
+"""What the scale searches share: weights of errors, scales as their fields can store them, and the better of
+two results block by block.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from satchel.quant.format import F32
+from satchel.quant.pack import rows, to_f16
+
+F64 = npt.NDArray[np.float64]
+
+
+def weights(x: F32, importance: F32 | None) -> F64:
+    """Weight of each element's squared error, for x (..., n, block): 1, or the importance of its column.
+
+    Importance is the mean square of the activations that a column meets: the sum is the error of the product.
+    Weights that grow with |x|, as ggml has them, gave more divergence on the bundled model, not less.
+    """
+    if importance is None:
+        return np.ones(x.shape)
+    row = np.asarray(importance, np.float64).reshape(x.shape[-2:])
+    return np.broadcast_to(row, x.shape).copy()
+
+
+def floored(w: F64) -> F64:
+    """Weights (blocks, ...), none less than a ten-millionth of its block's largest: numbers that no input has
+    met (an expert that was never chosen) still get their nearest codes.
+    """
+    most = w.max(axis=tuple(range(1, w.ndim)), keepdims=True)
+    return np.maximum(w, np.where(most > 0, most * 1e-7, 1.0))
+
+
+def groups(x: F32, importance: F32 | None, block: int, group: int) -> tuple[tuple[int, ...], F64, F64]:
+    """Leading shape with the block count, then x and its floored weights as (blocks, groups, group)."""
+    blocks = rows(x, block)
+    shape = (blocks.size // block, block // group, group)
+    w = weights(blocks, importance).reshape(shape)
+    return blocks.shape[:-1], blocks.reshape(shape).astype(np.float64), floored(w)
+
+
+def half(x: F64) -> F64:
+    """x rounded to what an f16 field can store."""
+    return to_f16(x.astype(np.float32)).astype(np.float64)
+
+
+def unit(x: F64) -> F64:
+    """What group scales are counted in: x as f16 can store it, rounded up in size where f16 grows coarse.
+
+    Rounded down, or to zero, the largest group scale would no longer be in reach of its few bits.
+    """
+    coarse = np.copysign(np.ceil(np.abs(x) * 2.0**24) * 2.0**-24, x)
+    found: F64 = np.where(np.abs(x) < 2.0**-14, coarse, half(x))
+    return found
+
+
+def whole(x: F64, d: F64, least: int, most: int) -> F64:
+    """x (blocks, groups) in units of d (blocks,), whole; 0 where d is 0 or infinite."""
+    by = d[:, None]
+    q = np.rint(np.where((by != 0) & np.isfinite(by), x / by, 0.0))
+    clipped: F64 = np.clip(q, least, most)
+    return clipped
+
+
+def better(old: tuple[F64, ...], new: tuple[F64, ...]) -> tuple[F64, ...]:
+    """Block by block the set of smaller error (first of each tuple); the older one where they are equal, the
+    new one where there is none.
+    """
+    if not old:
+        return new
+    wins = ~(old[0] <= new[0])
+    return tuple(np.where(wins.reshape(-1, *[1] * (a.ndim - 1)), b, a) for a, b in zip(old, new, strict=True))

@@ -1,0 +1,65 @@
+"""Scale searches of the two- and three-bit K-quants, where each group's few scales are all tried.
+
+As in search.py, scales and codes are improved in turn; with so few bits the best unit of a group is often not
+the one nearest to its best free scale, so every unit (and every low) is tried, not only the neighbours.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from satchel.quant import low_loops
+from satchel.quant.compiled import compiled
+from satchel.quant.format import F32
+from satchel.quant.lanes import lanes
+from satchel.quant.pack import quietly
+from satchel.quant.scales import F64, better, half, unit, whole
+from satchel.quant.search import MANY, Affine, Symmetric, as_f16, solve
+from satchel.quant.steps import step
+
+ROUNDS = 3  # of units and d in turn; more rounds, or more starts, lower the error by less than 1 %
+EVERY, NEAR = 15, 2  # how far lows are looked for: in the first round everywhere, then near the last ones
+
+
+@quietly
+def affine_low(x: F32, importance: F32 | None) -> Affine:
+    """x = (d * scale) * q - (dmin * low), q < 4, in groups of 16; scale and low (..., 16) below 16 (q2_k)."""
+    a = lanes(x, importance, 256, 16)
+    found = step("affine_groups")(a.x, a.w, 3, False, np.float32(3) + MANY)
+    scale, low = a.blocks(found[0]) * a.power[:, None], -a.blocks(found[1]) * a.power[:, None]
+    d, dmin = unit(scale.max(axis=1) / 15), unit(low.max(axis=1) / 15)
+    units, lows = (a.spread(whole(s, part, 0, 15)) for s, part in ((scale, d), (low, dmin)))
+    best: tuple[F64, ...] = ()
+    for turn in range(ROUNDS + 1):
+        of_lane = a.each(d), a.each(dmin)
+        if turn < ROUNDS:
+            compiled(low_loops.affine_units)(a.x, a.w, *of_lane, units, lows, NEAR if turn else EVERY)
+        _, sums = step("affine_fit")(a.x, a.w, *of_lane, units, lows, 3)
+        error, least = a.totals(sums)
+        best = better(best, (error, d, dmin, a.blocks(units), a.blocks(lows)))
+        d, dmin = solve(d, dmin, least, a.power)
+    _, d, dmin, of_scale, of_low = best
+    codes, _ = step("affine_fit")(a.x, a.w, a.each(d), a.each(dmin), a.spread(of_scale), a.spread(of_low), 3)
+    units_8, lows_8 = (part.astype(np.uint8).reshape(*a.lead, 16) for part in (of_scale, of_low))
+    return Affine(as_f16(d, a.lead), as_f16(dmin, a.lead), units_8, lows_8, a.codes(codes))
+
+
+@quietly
+def symmetric_low(x: F32, importance: F32 | None) -> Symmetric:
+    """x = (d * scale) * (q - 4), q < 8, in groups of 16; scale (..., 16) from -32 to 31 (q3_k)."""
+    a = lanes(x, importance, 256, 16)
+    scale = a.blocks(step("scale_groups")(a.x, a.w, -4, 3, np.float32(-4) + MANY)) * a.power[:, None]
+    extreme = np.take_along_axis(scale, np.abs(scale).argmax(axis=1)[:, None], axis=1)[:, 0]
+    d, units = unit(extreme / -32), a.spread(np.zeros(scale.shape))
+    best: tuple[F64, ...] = ()
+    for turn in range(ROUNDS + 1):
+        if turn < ROUNDS:
+            compiled(low_loops.symmetric_units)(a.x, a.w, a.each(d), units)
+        _, sums = step("scale_fit")(a.x, a.w, a.each(d), units, -4, 3)
+        error, (sxa, saa) = a.totals(sums)
+        best = better(best, (error, d, a.blocks(units)))
+        d = half(np.where(saa > 0, sxa / np.where(saa > 0, saa, 1.0) * a.power, d))
+    _, d, of_scale = best
+    codes, _ = step("scale_fit")(a.x, a.w, a.each(d), a.spread(of_scale), -4, 3)
+    small = of_scale.astype(np.int8).reshape(*a.lead, 16)
+    return Symmetric(as_f16(d, a.lead), small, a.codes(codes + np.float32(4)))
