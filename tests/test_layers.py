@@ -19,6 +19,7 @@ BELOW = {
 SEES_CEXT = {"runtime/device.py", "runtime/compiler/lower.py"}
 # What a model's file may see: the vocabulary in which layers are written, and no device, plan or engine.
 MODEL_SEES = {f"satchel.runtime.{name}" for name in ("arch", "blocks", "ops", "graph")}
+MODEL_SEES |= {"satchel.formats.convert.mapping"}
 MODEL_SEES |= {f"satchel.runtime.models.{p.stem}" for p in (ROOT / "runtime/models").glob("*.py")}
 LINES, FUNCTION_LINES = 500, 60
 

@@ -2,9 +2,19 @@
 neighbours.
 """
 
+from satchel.formats.convert.mapping import DENSE_GUARDS, DENSE_KEYS, LLAMA_BODY, ArchMapping
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import pre_norm_layer
 from satchel.runtime.graph import Node
+
+MAPPING = ArchMapping(
+    classes=("LlamaForCausalLM", "LLaMAForCausalLM"),
+    model_type="llama",
+    arch="llama",
+    rules=LLAMA_BODY,
+    keys=DENSE_KEYS,
+    guards=DENSE_GUARDS,
+)
 
 
 class Llama(Arch):

@@ -2,9 +2,32 @@
 positions.
 """
 
+from satchel.formats.convert.mapping import (
+    DENSE_GUARDS,
+    DENSE_KEYS,
+    LLAMA_BODY,
+    ArchMapping,
+    Config,
+    Key,
+)
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import pre_norm_layer
 from satchel.runtime.graph import Node
+
+
+def _name(config: Config) -> str:
+    """Without a window a Mistral is a Llama, and under that name every runtime of GGUF files reads it."""
+    return "mistral" if config.get("sliding_window") else "llama"
+
+
+MAPPING = ArchMapping(
+    classes=("MistralForCausalLM",),
+    model_type="mistral",
+    arch=_name,
+    rules=LLAMA_BODY,
+    keys=(*DENSE_KEYS, Key("attention.sliding_window", ("sliding_window",), optional=True)),
+    guards=DENSE_GUARDS,
+)
 
 
 class Mistral(Arch):

@@ -2,9 +2,19 @@
 halves.
 """
 
+from satchel.formats.convert.mapping import DENSE_BODY, DENSE_GUARDS, DENSE_KEYS, ArchMapping
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import pre_norm_layer
 from satchel.runtime.graph import Node
+
+MAPPING = ArchMapping(
+    classes=("Qwen2ForCausalLM",),
+    model_type="qwen2",
+    arch="qwen2",
+    rules=DENSE_BODY,
+    keys=DENSE_KEYS,
+    guards=DENSE_GUARDS,
+)
 
 
 class Qwen2(Arch):

@@ -1,8 +1,18 @@
 """Qwen 3: Llama's layer with Q and K normed per head and rotary pairs of halves."""
 
+from satchel.formats.convert.mapping import DENSE_BODY, DENSE_GUARDS, DENSE_KEYS, HEAD_NORMS, ArchMapping
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import pre_norm_layer
 from satchel.runtime.graph import Node
+
+MAPPING = ArchMapping(
+    classes=("Qwen3ForCausalLM",),
+    model_type="qwen3",
+    arch="qwen3",
+    rules=(*DENSE_BODY, *HEAD_NORMS),
+    keys=DENSE_KEYS,
+    guards=DENSE_GUARDS,
+)
 
 
 class Qwen3(Arch):

@@ -1,8 +1,34 @@
 """Qwen 3 mixture of experts: Qwen 3's layer with a few of many small SwiGLUs for each token."""
 
+from satchel.formats.convert.mapping import (
+    ATTENTION,
+    DENSE_GUARDS,
+    DENSE_KEYS,
+    EXPERT_KEYS,
+    EXPERTS,
+    HEAD_NORMS,
+    NORMS,
+    OUTSIDE,
+    ArchMapping,
+    Guard,
+)
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import experts, pre_norm_layer
 from satchel.runtime.graph import Node
+
+MAPPING = ArchMapping(
+    classes=("Qwen3MoeForCausalLM",),
+    model_type="qwen3_moe",
+    arch="qwen3moe",
+    rules=(*OUTSIDE, *NORMS, *ATTENTION, *HEAD_NORMS, *EXPERTS),
+    keys=(*DENSE_KEYS, *EXPERT_KEYS),
+    guards=(
+        *DENSE_GUARDS,
+        Guard("norm_topk_prob", (True,), False),
+        Guard("decoder_sparse_step", (1,), 1),
+        Guard("mlp_only_layers", ([],), []),
+    ),
+)
 
 
 class Qwen3Moe(Arch):

@@ -1,0 +1,236 @@
+"""config.json as GGUF metadata, by an architecture's table of keys: numbers, rotary scaling, guards.
+
+A key that changes what the model computes is carried over or refused, never dropped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from satchel.formats.convert.jsonfile import read_json
+from satchel.formats.convert.mapping import ArchMapping, Config, Guard, Key
+from satchel.quant.errors import ModelError
+
+INT_MAX = (1 << 31) - 1
+LAYERS_MAX = 512  # as the runtime's
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What config.json says. values: metadata under full names; rope_freqs: [n_rot / 2] divisors of the
+    rotary frequencies, or None; notes: lines about what is odd.
+    """
+
+    arch: str
+    mapping: ArchMapping
+    config: Config
+    values: dict[str, Any]
+    rope_freqs: npt.NDArray[np.float32] | None
+    notes: tuple[str, ...] = ()
+
+    def uint(self, key: str, default: int = 0) -> int:
+        """A number of this model by GGUF's key without the architecture."""
+        value = self.values.get(f"{self.arch}.{key}", default)
+        return int(value)
+
+
+def find_mapping(path: Path, config: Config, mappings: Sequence[ArchMapping]) -> ArchMapping:
+    """The mapping of the config's class. ModelError names those that are known."""
+    classes = config.get("architectures")
+    names = [name for name in classes if isinstance(name, str)] if isinstance(classes, list) else []
+    for mapping in mappings:
+        if set(names) & set(mapping.classes) or (
+            not names and config.get("model_type") == mapping.model_type
+        ):
+            return mapping
+    known = ", ".join(sorted(name for mapping in mappings for name in mapping.classes))
+    got = ", ".join(map(ascii, names)) or ascii(config.get("model_type", "none"))
+    raise ModelError(
+        f"{path}: architectures: expected one of {known}, got {got:.200}; this version converts these alone"
+    )
+
+
+def read_config(path: Path, mappings: Sequence[ArchMapping]) -> Model:
+    """The model that `path`, a config.json, describes. ModelError names file, key, expected and got."""
+    config = read_json(path)
+    mapping = find_mapping(path, config, mappings)
+    reader = _Reader(path, config, mapping.arch_of(config))
+    for guard in mapping.guards:
+        reader.check(guard)
+    for key in mapping.keys:
+        reader.read(key)
+    head_dim = reader.head_dim()
+    freqs = _rope(reader, head_dim)
+    return Model(reader.arch, mapping, config, reader.values, freqs, tuple(reader.notes))
+
+
+class _Reader:
+    """Values of one config with their ranges, gathered under GGUF's names."""
+
+    def __init__(self, path: Path, config: Config, arch: str) -> None:
+        self.path, self.config, self.arch = path, config, arch
+        self.values: dict[str, Any] = {}
+        self.notes: list[str] = []
+
+    def fault(
+        self, key: str, expected: str, got: object, do: str = "the checkpoint is damaged"
+    ) -> ModelError:
+        return ModelError(f"{self.path}: {key}: expected {expected}, got {got!a:.100}; {do}")
+
+    def put(self, key: str, value: Any) -> None:
+        self.values[f"{self.arch}.{key}"] = value
+
+    def number(self, value: object, key: str, kind: type[int] | type[float], low: float = 0.0) -> Any:
+        """`value`, which stands at `key`, as a finite number above 0 (from `low`); a whole one for int."""
+        exact = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if kind is int and exact and low <= value <= INT_MAX and value == int(value) and value > 0:  # type: ignore[operator, call-overload]
+            return int(value)  # type: ignore[call-overload]
+        if kind is float and exact and low <= value <= 1e30:  # type: ignore[operator]
+            return float(value)  # type: ignore[arg-type]
+        raise self.fault(key, "a positive whole number" if kind is int else "a positive number", value)
+
+    def check(self, guard: Guard) -> None:
+        found = self.config.get(guard.key, guard.absent)
+        if found not in guard.allowed:
+            wanted = " or ".join(map(repr, guard.allowed))
+            raise self.fault(
+                guard.key, wanted, found, f"{self.arch} models of this variant are not supported"
+            )
+
+    def read(self, key: Key) -> None:
+        found = next((s for s in key.sources if self.config.get(s) is not None), None)
+        if found is not None:
+            low = 1e-12 if key.kind is float else 1
+            self.put(key.target, self.number(self.config[found], found, key.kind, low))
+        elif key.default:
+            self.put(key.target, self.values[f"{self.arch}.{key.default}"])
+        elif not key.optional:
+            raise self.fault(" or ".join(key.sources), "a number", "nothing", "the checkpoint is incomplete")
+
+    def head_dim(self) -> int:
+        """Numbers of a head, checked against the others; written where the config states it."""
+        width, heads = (self.values[f"{self.arch}.{k}"] for k in ("embedding_length", "attention.head_count"))
+        if self.values[f"{self.arch}.block_count"] > LAYERS_MAX:
+            got = self.values[f"{self.arch}.block_count"]
+            raise self.fault("num_hidden_layers", f"at most {LAYERS_MAX}", got)
+        stated = self.config.get("head_dim")
+        if stated is None:
+            if width % heads:
+                raise self.fault("num_attention_heads", f"a divisor of hidden_size {width}", heads)
+            return int(width // heads)
+        dim = int(self.number(stated, "head_dim", int, 1))
+        self.put("attention.key_length", dim)
+        self.put("attention.value_length", dim)
+        return dim
+
+
+def _rope(reader: _Reader, head_dim: int) -> npt.NDArray[np.float32] | None:
+    """Rotary base, size and scaling. Transformers 5 keeps all of it in rope_parameters, older ones in
+    rope_theta and rope_scaling.
+    """
+    config = reader.config
+    stated = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(stated, Mapping):
+        raise reader.fault("rope_parameters or rope_scaling", "an object", stated)
+    base = stated.get("rope_theta", config.get("rope_theta", 10000.0))
+    reader.put("rope.freq_base", reader.number(base, "rope_theta", float, 1e-6))
+    partial = stated.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
+    if partial not in (1, None):
+        raise reader.fault(
+            "partial_rotary_factor", "1", partial, "rotating a part of a head is not supported"
+        )
+    reader.put("rope.dimension_count", head_dim)
+    kind = stated.get("rope_type", stated.get("type", "default"))
+    if not isinstance(kind, str) or kind not in _SCALINGS:
+        known = ", ".join(_SCALINGS)
+        raise reader.fault("rope_type", f"one of {known}", kind, "other scalings are not supported")
+    return _SCALINGS[kind](reader, stated, head_dim)
+
+
+def _unscaled(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> None:
+    return None
+
+
+def _dynamic(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> None:
+    reader.notes.append(
+        f"{reader.path}: rope_type dynamic changes nothing within the trained context and is left out"
+    )
+
+
+def _linear(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> None:
+    reader.put("rope.scaling.type", "linear")
+    reader.put("rope.scaling.factor", reader.number(stated.get("factor"), "rope factor", float, 1e-6))
+
+
+def _yarn(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> None:
+    """YaRN; GGUF's attn_factor multiplies 1 + 0.1 ln(factor), which is what a config means that has none."""
+    factor = reader.number(stated.get("factor"), "rope factor", float, 1e-6)
+    reader.put("rope.scaling.type", "yarn")
+    reader.put("rope.scaling.factor", factor)
+    trained = stated.get(
+        "original_max_position_embeddings", reader.config.get("original_max_position_embeddings")
+    )
+    if trained is None:
+        trained = reader.config.get("max_position_embeddings")
+    original = reader.number(trained, "original_max_position_embeddings", int, 1)
+    reader.put("rope.scaling.original_context_length", original)
+    for ours, theirs in (("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")):
+        if stated.get(theirs) is not None:
+            reader.put(f"rope.scaling.{ours}", reader.number(stated[theirs], theirs, float, 1e-6))
+    usual = 1 + 0.1 * math.log(max(factor, 1.0))
+    wanted = _attention_factor(reader, stated, factor, usual)
+    if not math.isclose(wanted, usual):
+        reader.put("rope.scaling.attn_factor", wanted / usual)
+    if stated.get("truncate") is False:
+        raise reader.fault("rope truncate", "true", False, "YaRN without whole borders is not supported")
+
+
+def _attention_factor(reader: _Reader, stated: Mapping[str, Any], factor: float, usual: float) -> float:
+    if stated.get("attention_factor") is not None:
+        return float(reader.number(stated["attention_factor"], "attention_factor", float, 1e-6))
+    scale, all_dim = stated.get("mscale"), stated.get("mscale_all_dim")
+    if not scale or not all_dim:
+        return usual
+    over, under = (
+        1 + 0.1 * reader.number(value, name, float) * math.log(max(factor, 1.0))
+        for value, name in ((scale, "mscale"), (all_dim, "mscale_all_dim"))
+    )
+    return float(over / under)
+
+
+def _llama3(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> npt.NDArray[np.float32]:
+    """Llama 3.1's scaling as divisors of the frequencies: 1 for waves shorter than original / high, `factor`
+    for those longer than original / low, a smooth blend between.
+    """
+    factor, low, high = (
+        reader.number(stated.get(key), key, float, 1e-6)
+        for key in ("factor", "low_freq_factor", "high_freq_factor")
+    )
+    trained = reader.number(
+        stated.get("original_max_position_embeddings"), "original_max_position_embeddings", int, 1
+    )
+    if high <= low:
+        raise reader.fault("high_freq_factor", f"more than low_freq_factor {low}", high)
+    base = reader.values[f"{reader.arch}.rope.freq_base"]
+    waves = 2 * np.pi * base ** (np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+    smooth = (trained / waves - low) / (high - low)
+    blend = 1 / ((1 - smooth) / factor + smooth)
+    divisors = np.where(waves < trained / high, 1.0, np.where(waves > trained / low, factor, blend))
+    return divisors.astype(np.float32)
+
+
+_SCALINGS = {
+    "default": _unscaled,
+    "none": _unscaled,
+    "dynamic": _dynamic,
+    "linear": _linear,
+    "yarn": _yarn,
+    "llama3": _llama3,
+}

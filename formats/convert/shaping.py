@@ -1,0 +1,206 @@
+"""From a checkpoint's tensors to GGUF's: names, stacked experts, rows in GGUF's rotary order, formats.
+
+What is missing, unknown or of another shape than its siblings is an error that names the checkpoint's tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from satchel.formats.convert.config import Model
+from satchel.formats.convert.grid import on_grid
+from satchel.formats.convert.logical import Logical, Rows, retyped
+from satchel.formats.convert.mapping import Place
+from satchel.formats.convert.stored import Array
+from satchel.formats.gguf.check import quote
+from satchel.quant.errors import ModelError
+from satchel.quant.recipes import fit_format, is_quantizable
+
+OUTTYPES = ("auto", "f32", "f16", "bf16", "q8_0")
+FLOATS = ("f32", "f16", "bf16")
+
+
+@dataclass(frozen=True, slots=True)
+class Shaping:
+    """What the written formats should be. outtype: one of OUTTYPES; auto keeps what the checkpoint has.
+    dequantize: quantized tensors become bf16. extensions: allow types of Satchel's own. grids: look for
+    floats that lie on a grid of four bits, and keep them as codes.
+    """
+
+    outtype: str = "auto"
+    dequantize: bool = False
+    extensions: bool = True
+    grids: bool = True
+
+
+def assemble(
+    path: Path, model: Model, tensors: Iterable[Logical], shaping: Shaping
+) -> tuple[dict[str, Logical], list[str]]:
+    """Tensors by GGUF's name in the order to be written, and notes."""
+    placed: dict[str, list[tuple[Place, Logical]]] = {}
+    notes: list[str] = []
+    seen: set[str] = set()
+    tied = model.config.get("tie_word_embeddings")
+    for tensor in tensors:
+        place = model.mapping.place(tensor.name)
+        if place is None:
+            if not model.mapping.is_ignored(tensor.name):
+                raise _unknown(model, tensor)
+            continue
+        seen.add(tensor.name)
+        if place.rule.target == "output" and tied:
+            notes.append(f"{path}: {tensor.name} is left out: config.json ties it to the embeddings")
+            continue
+        placed.setdefault(place.name, []).append((place, tensor))
+    _check_complete(path, model, seen, tied)
+    order = sorted(placed, key=lambda name: _order(model, name, placed[name][0][0]))
+    found = {name: _shape(model, name, placed[name], shaping) for name in order}
+    if model.rope_freqs is not None:
+        found["rope_freqs.weight"] = constant("rope_freqs.weight", model.rope_freqs, str(path))
+    notes.extend(_summary(path, found))
+    return found, notes
+
+
+def _unknown(model: Model, tensor: Logical) -> ModelError:
+    return ModelError(
+        f"{tensor.where}: tensor {quote(tensor.name, 100)}: {model.mapping.classes[0]} has no use for it; the"
+        " checkpoint is of another architecture or a newer variant"
+    )
+
+
+def _check_complete(path: Path, model: Model, seen: set[str], tied: object) -> None:
+    needed = list(model.mapping.needed(model.uint("block_count"), model.uint("expert_count")))
+    if tied is False:
+        needed += [f"{r.source}.weight" for r in model.mapping.rules if r.target == "output"]
+    missing = [name for name in needed if name not in seen]
+    if missing:
+        raise ModelError(
+            f"{path}: tensor {missing[0]}: expected by config.json, got none ({len(missing)} such); the"
+            " checkpoint is incomplete"
+        )
+    layers = model.uint("block_count")
+    for name in seen:
+        place = model.mapping.place(name)
+        if place is not None and place.name.startswith("blk.") and int(place.name.split(".")[1]) >= layers:
+            raise ModelError(
+                f"{path}: tensor {name}: expected layers up to {layers - 1} by config.json's"
+                f" num_hidden_layers {layers}; the checkpoint contradicts itself"
+            )
+
+
+def _order(model: Model, name: str, place: Place) -> tuple[int, int, int]:
+    """Embeddings, then layer by layer, then the rest, each in the order of the rules."""
+    layer = int(name.split(".")[1]) if name.startswith("blk.") else -1
+    stage = 1 if layer >= 0 else 0 if name.startswith("token_embd") else 2
+    return stage, layer, model.mapping.rules.index(place.rule)
+
+
+def _shape(model: Model, name: str, parts: Sequence[tuple[Place, Logical]], shaping: Shaping) -> Logical:
+    place, tensor = parts[0]
+    if place.expert is not None:
+        tensor = _stack(model, name, parts)
+    if place.rule.heads:
+        tensor = neighbours(tensor, model.uint(place.rule.heads))
+    return _formatted(name, tensor, shaping)
+
+
+def _formatted(name: str, tensor: Logical, shaping: Shaping) -> Logical:
+    """The tensor in the format that the file should have. Vectors and routers are float32, as every runtime
+    reads them."""
+    shape = tensor.shape
+    if not is_quantizable(name, shape):
+        return retyped(tensor, "f32")
+    if shaping.outtype != "auto":
+        return _decoded(tensor, fit_format(shaping.outtype, shape[-1]))
+    if tensor.format not in FLOATS:
+        return _decoded(tensor, "bf16") if shaping.dequantize else tensor
+    return on_grid(tensor) if shaping.grids and not shaping.dequantize else tensor
+
+
+def _decoded(tensor: Logical, target: str) -> Logical:
+    """The tensor in another format; a note where that gives up a quantized one's codes."""
+    if tensor.format in FLOATS or tensor.format == target:
+        return retyped(tensor, target)
+    return retyped(tensor, target, f"{tensor.format} decoded to {target}")
+
+
+def neighbours(tensor: Logical, heads: int) -> Logical:
+    """Rows of each head from the order (first half, second half) to pairs of neighbours: 0, d/2, 1, d/2 + 1,
+    ... A bias is a row of its own and is turned alike.
+    """
+    size = tensor.shape[0]
+    if heads < 1 or size % (2 * heads):
+        raise ModelError(
+            f"{tensor.where}: {tensor.name}: expected {heads} heads of an even number of rows, got {size}"
+            " rows; the checkpoint contradicts itself"
+        )
+    order = np.arange(size).reshape(heads, 2, -1).swapaxes(1, 2).reshape(-1)
+
+    def open_rows() -> Rows:
+        rows = tensor.open()
+
+        def read(first: int, last: int) -> Array:
+            if len(tensor.shape) == 1:
+                return rows(0, 1)[:, order]
+            wanted = order[first:last]
+            low = int(wanted.min(initial=0))
+            return rows(low, int(wanted.max(initial=-1)) + 1)[wanted - low]
+
+        return read
+
+    return replace(tensor, open=open_rows)
+
+
+def _stack(model: Model, name: str, parts: Sequence[tuple[Place, Logical]]) -> Logical:
+    """Experts 0 .. n - 1 of one matrix each as one tensor [n, rows, columns]."""
+    count = model.uint("expert_count")
+    ordered = [t for _, t in sorted(parts, key=lambda part: part[0].expert or 0)]
+    numbers = sorted(place.expert or 0 for place, _ in parts)
+    if numbers != list(range(count)):
+        raise ModelError(
+            f"{ordered[0].where}: {name}: expected experts 0 to {count - 1} by config.json, got"
+            f" {len(numbers)} up to {numbers[-1]}; the checkpoint contradicts itself"
+        )
+    shape = ordered[0].shape
+    odd = next((t for t in ordered if t.shape != shape), None)
+    if odd is not None:
+        raise ModelError(
+            f"{odd.where}: {odd.name}: expected the shape {list(shape)} of its siblings, got"
+            f" {list(odd.shape)}; the checkpoint contradicts itself"
+        )
+    if len({t.format for t in ordered}) > 1:
+        ordered = [retyped(t, "f16", "experts of several formats: as f16") for t in ordered]
+    height = ordered[0].rows
+
+    def open_rows() -> Rows:
+        def read(first: int, last: int) -> Array:
+            pieces = []
+            for expert in range(first // height, -(-last // height)):
+                start = expert * height
+                pieces.append(ordered[expert].open()(max(first - start, 0), min(last - start, height)))
+            return np.concatenate(pieces)
+
+        return read
+
+    first = ordered[0]
+    used = tuple(n for t in ordered for n in t.tensors)
+    return Logical(name, (count, *shape), first.format, open_rows, used, first.where, first.note)
+
+
+def constant(name: str, values: Array, where: str) -> Logical:
+    """A small tensor that is computed, [n] float32."""
+    row = np.ascontiguousarray(values, np.float32).reshape(1, -1)
+    return Logical(name, values.shape, "f32", lambda: lambda first, last: row[first:last], (), where)
+
+
+def _summary(path: Path, tensors: dict[str, Logical]) -> list[str]:
+    """One line for each thing that happened to quantized tensors."""
+    counts: dict[str, int] = {}
+    for tensor in tensors.values():
+        if tensor.note:
+            counts[tensor.note] = counts.get(tensor.note, 0) + 1
+    return [f"{path}: {count} tensors: {note}" for note, count in counts.items()]

@@ -1,0 +1,153 @@
+"""tokenizer.json: a BPE vocabulary with its merges, as GGUF's gpt2 kind, or, where spaces are U+2581 and
+bytes <0xNN>, as its llama kind.
+
+The `tokenizers` library reads the file; what is not BPE, or cuts words as no row of our table does, is
+refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from satchel.formats.convert.jsonfile import read_json
+from satchel.formats.convert.pretokenizer import find_pretokenizer
+from satchel.formats.convert.vocabulary import PREFIX, Table, added_entries, put_added
+from satchel.formats.gguf.check import quote
+from satchel.formats.tokenizer.vocab import BYTE_TOKEN, MAX_ENTRIES, Kind
+from satchel.quant.errors import ModelError
+
+AGAIN = "the file is damaged: download it again"
+
+
+def read_tokenizer_json(
+    path: Path, settings: Mapping[str, Any], notes: list[str]
+) -> tuple[Table, dict[str, Any]]:
+    """Tokens and GGUF keys. notes gets a line for what can't be carried over."""
+    data = read_json(path)
+    model = data.get("model")
+    if not isinstance(model, dict) or model.get("type", "BPE") != "BPE" or "merges" not in model:
+        kind = model.get("type") if isinstance(model, dict) else None
+        raise ModelError(
+            f"{path}: model.type: expected BPE, got {kind!a:.40}; this version converts it alone"
+        )
+    table = _tokens(path, model)
+    merges = _merges(path, model.get("merges"))
+    put_added(table, added_entries(data.get("added_tokens")))
+    tokenizer = _load(path)
+    values = _adds(path, data, tokenizer, table)
+    if model.get("byte_fallback"):
+        return table, values | _spaced(path, data, table, merges)
+    name = find_pretokenizer(path, tokenizer, data, bool(model.get("ignore_merges")))
+    if data.get("normalizer") is not None:
+        kind = data["normalizer"].get("type") if isinstance(data["normalizer"], dict) else "?"
+        notes.append(f"{path}: normalizer {kind!a:.40} is left out: GGUF has no place for it")
+    return table, values | {
+        f"{PREFIX}model": "gpt2",
+        f"{PREFIX}pre": name,
+        f"{PREFIX}merges": [" ".join(merge) for merge in merges],
+    }
+
+
+def _tokens(path: Path, model: Mapping[str, Any]) -> Table:
+    vocab, unknown = model.get("vocab"), model.get("unk_token")
+    table = Table()
+    if not isinstance(vocab, dict) or not vocab or len(vocab) > MAX_ENTRIES:
+        raise ModelError(f"{path}: model.vocab: expected ids by token, got {str(vocab)[:40]!a}; {AGAIN}")
+    for text, id in vocab.items():
+        if type(id) is not int or not 0 <= id < MAX_ENTRIES or id in table.texts:
+            raise ModelError(
+                f"{path}: model.vocab: {quote(text)}: expected an id of its own, got {id!a:.20}; {AGAIN}"
+            )
+        byte = model.get("byte_fallback") and BYTE_TOKEN.fullmatch(text)
+        kind = Kind.BYTE if byte else Kind.UNKNOWN if text == unknown else Kind.NORMAL
+        table.put(id, text, kind)
+    return table
+
+
+def _merges(path: Path, merges: object) -> list[tuple[str, str]]:
+    """Pairs in order; newer files have lists of two, older ones a text with a space."""
+    if not isinstance(merges, list) or len(merges) > MAX_ENTRIES:
+        raise ModelError(f"{path}: model.merges: expected a list of pairs, got {str(merges)[:40]!a}; {AGAIN}")
+    pairs = []
+    for merge in merges:
+        pair = merge.split(" ") if isinstance(merge, str) else merge
+        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(p, str) and p for p in pair):
+            raise ModelError(f"{path}: model.merges: expected pairs, got {str(merge)[:40]!a}; {AGAIN}")
+        pairs.append((pair[0], pair[1]))
+    return pairs
+
+
+def _load(path: Path) -> Any:
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_file(str(path))
+    except BaseException as error:
+        # The library panics on some malformed files, and its panic is no Exception.
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        raise ModelError(
+            f"{path}: the tokenizers library refuses it: {str(error)[:200]!a}; {AGAIN}"
+        ) from None
+
+
+def _adds(path: Path, data: Mapping[str, Any], tokenizer: Any, table: Table) -> dict[str, Any]:
+    """Whether a text gets special tokens around it: seen on one."""
+    ids = tokenizer.encode("a").ids
+    plain = tokenizer.encode("a", add_special_tokens=False).ids
+    if ids == plain or not plain:
+        return {f"{PREFIX}add_bos_token": False, f"{PREFIX}add_eos_token": False}
+    extra = len(ids) - len(plain)
+    before = next((n for n in range(extra + 1) if ids[n : n + len(plain)] == plain), 0)
+    return {f"{PREFIX}add_bos_token": before > 0, f"{PREFIX}add_eos_token": extra - before > 0}
+
+
+def _spaced(
+    path: Path, data: Mapping[str, Any], table: Table, merges: list[tuple[str, str]]
+) -> dict[str, Any]:
+    """A vocabulary that was SentencePiece's: a token's score is the rank of its first merge, negative, since
+    the highest score is merged first.
+    """
+    index = {text: i for i, text in table.texts.items()}
+    for rank, (left, right) in enumerate(merges):
+        id = index.get(left + right)
+        if id is not None and table.kinds[id] == Kind.NORMAL:
+            table.scores.setdefault(id, 0.0)
+            table.scores[id] = table.scores[id] or -float(rank + 1)
+    worst = -float(len(merges) + 1)
+    for id, kind in table.kinds.items():
+        if kind == Kind.NORMAL and not table.scores[id]:
+            table.scores[id] = worst
+    return {
+        f"{PREFIX}model": "llama",
+        f"{PREFIX}pre": "default",
+        f"{PREFIX}add_space_prefix": _prefixes(path, data),
+        f"{PREFIX}remove_extra_whitespaces": False,
+    }
+
+
+def _prefixes(path: Path, data: Mapping[str, Any]) -> bool:
+    """Whether a space is put before a text: Prepend and Replace as normalizers, or Metaspace as
+    pre-tokenizer. ModelError for anything else."""
+    steps = _steps(data.get("normalizer"), "normalizers")
+    kinds = [step.get("type") for step in steps]
+    cut = _steps(data.get("pre_tokenizer"), "pretokenizers")
+    if kinds in (["Prepend", "Replace"], ["Replace"]) and not cut:
+        return len(kinds) == 2
+    if not kinds and [step.get("type") for step in cut] == ["Metaspace"]:
+        scheme = cut[0].get("prepend_scheme", "always" if cut[0].get("add_prefix_space", True) else "never")
+        return str(scheme) != "never" and cut[0].get("split") is not True
+    raise ModelError(
+        f"{path}: expected spaces as U+2581 by Prepend and Replace or by Metaspace, got normalizer"
+        f" {str(data.get('normalizer'))[:120]!a} and pre_tokenizer {str(data.get('pre_tokenizer'))[:120]!a};"
+        " this is not supported"
+    )
+
+
+def _steps(part: object, name: str) -> list[dict[str, Any]]:
+    if not isinstance(part, dict):
+        return []
+    inner = part.get(name) if part.get("type") == "Sequence" else [part]
+    return [step for step in inner if isinstance(step, dict)] if isinstance(inner, list) else []

@@ -1,0 +1,208 @@
+"""A checkpoint's tokenizer as GGUF's tokenizer.* keys: which file counts, special tokens, chat templates.
+
+tokenizer.model (SentencePiece) counts before tokenizer.json, whose tables were made from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from satchel.formats.convert.general import chat_templates
+from satchel.formats.convert.jsonfile import read_optional
+from satchel.formats.tokenizer.specials import TEXTS
+from satchel.formats.tokenizer.vocab import MAX_ENTRIES, Kind
+from satchel.quant.errors import ModelError
+
+PREFIX = "tokenizer.ggml."
+# tokenizer_config.json's names, and GGUF's for the id ("seperator" is how GGUF spells it).
+SPECIALS = {
+    "bos_token": "bos_token_id",
+    "eos_token": "eos_token_id",
+    "unk_token": "unknown_token_id",
+    "sep_token": "seperator_token_id",
+    "pad_token": "padding_token_id",
+    "mask_token": "mask_token_id",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A token that a checkpoint adds to its model's own. special: never found in plain text."""
+
+    id: int
+    text: str
+    special: bool
+
+
+@dataclass
+class Table:
+    """Tokens being gathered by id; what stays without one becomes a spare entry."""
+
+    texts: dict[int, str] = field(default_factory=dict)
+    kinds: dict[int, Kind] = field(default_factory=dict)
+    scores: dict[int, float] = field(default_factory=dict)
+
+    def put(self, id: int, text: str, kind: Kind, score: float = 0.0) -> None:
+        self.texts[id], self.kinds[id], self.scores[id] = text, kind, score
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """values: metadata under full names. notes: lines about what is odd."""
+
+    values: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+def read_vocabulary(folder: Path, config: Mapping[str, Any], rows: int) -> Vocabulary:
+    """The tokenizer of a checkpoint whose embeddings have so many rows.
+
+    ModelError where there is none, where it is of a kind that GGUF has no name for, or has more tokens than
+    rows.
+    """
+    settings = read_optional(folder / "tokenizer_config.json")
+    notes: list[str] = []
+    table, values = _read_table(folder, settings, notes)
+    _fit(folder, table, rows, notes)
+    values[f"{PREFIX}tokens"] = [table.texts[i] for i in range(rows)]
+    values[f"{PREFIX}token_type"] = np.array([table.kinds[i] for i in range(rows)], np.int32)
+    if values[f"{PREFIX}model"] == "llama":
+        values[f"{PREFIX}scores"] = np.array([table.scores[i] for i in range(rows)], np.float32)
+    values |= _special_ids(folder, settings, config, table)
+    for name in ("bos", "eos"):
+        stated = settings.get(f"add_{name}_token")
+        if isinstance(stated, bool):
+            values[f"{PREFIX}add_{name}_token"] = stated
+    return Vocabulary(values | chat_templates(folder, settings), tuple(notes))
+
+
+def _read_table(folder: Path, settings: Mapping[str, Any], notes: list[str]) -> tuple[Table, dict[str, Any]]:
+    from satchel.formats.convert.sentencepieces import read_sentencepiece
+    from satchel.formats.convert.tokenizerjson import read_tokenizer_json
+
+    model, tokens = folder / "tokenizer.model", folder / "tokenizer.json"
+    if model.is_file() and (found := read_sentencepiece(model, required=not tokens.is_file())):
+        table, values = found
+        put_added(table, added_tokens(folder, settings))
+        return table, values
+    if tokens.is_file():
+        return read_tokenizer_json(tokens, settings, notes)
+    if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+        raise ModelError(
+            f"{folder}: expected tokenizer.json or tokenizer.model, got vocab.json and merges.txt; write the"
+            " former with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+        )
+    raise ModelError(
+        f"{folder}: expected tokenizer.json or tokenizer.model, found neither; download them as well"
+    )
+
+
+def added_tokens(folder: Path, settings: Mapping[str, Any]) -> list[Added]:
+    """Tokens that stand beside a SentencePiece model, from whichever file states them."""
+    found: dict[int, Added] = {}
+    for text, id in read_optional(folder / "added_tokens.json").items():
+        if type(id) is int:
+            found[id] = Added(id, text, special=False)
+    for entry in added_entries(read_optional(folder / "tokenizer.json").get("added_tokens")):
+        found[entry.id] = entry
+    decoder = settings.get("added_tokens_decoder")
+    rows = []
+    if isinstance(decoder, dict) and _is_table(decoder):
+        rows = [value | {"id": int(id)} for id, value in decoder.items()]
+    for entry in added_entries(rows):
+        found[entry.id] = entry
+    return list(found.values())
+
+
+def _is_table(value: dict[str, Any]) -> bool:
+    return all(isinstance(v, dict) and k.isascii() and k.isdigit() and len(k) < 10 for k, v in value.items())
+
+
+def added_entries(entries: object) -> Iterable[Added]:
+    for entry in entries if isinstance(entries, list) else []:
+        if not isinstance(entry, dict):
+            continue
+        id, text = entry.get("id"), entry.get("content")
+        if type(id) is int and 0 <= id < MAX_ENTRIES and isinstance(text, str) and text:
+            yield Added(id, text, entry.get("special") is True)
+
+
+def put_added(table: Table, added: Iterable[Added]) -> None:
+    """Marks what is special among known tokens, and takes up the others. Byte tokens stay what they are."""
+    for token in added:
+        kind = table.kinds.get(token.id)
+        if kind in (Kind.BYTE, Kind.UNKNOWN) and table.texts[token.id] == token.text:
+            continue
+        if token.special:
+            table.put(token.id, token.text, Kind.CONTROL, table.scores.get(token.id, 0.0))
+        elif kind != Kind.CONTROL or table.texts[token.id] != token.text:
+            table.put(token.id, token.text, Kind.USER_DEFINED, table.scores.get(token.id, -1000.0))
+
+
+def _fit(folder: Path, table: Table, rows: int, notes: list[str]) -> None:
+    """One token for each row of the embeddings. Rows without a token get a spare one; tokens without a row
+    can't be fed to the model, and only such as a checkpoint added may be left out.
+    """
+    beyond = sorted(i for i in table.texts if not 0 <= i < rows)
+    plain = [i for i in beyond if table.kinds[i] not in (Kind.CONTROL, Kind.USER_DEFINED)]
+    if plain:
+        raise ModelError(
+            f"{folder}: tokenizer: expected ids below {rows:,}, the rows of the embeddings, got"
+            f" {plain[-1]:,}; the tokenizer belongs to another model"
+        )
+    for id in beyond:
+        notes.append(
+            f"{folder}: token {table.texts[id]!a:.60} has id {id:,}, but the embeddings have {rows:,}"
+            " rows: it"
+            " is left out"
+        )
+        del table.texts[id], table.kinds[id], table.scores[id]
+    known = set(table.texts.values())
+    for id in range(rows):
+        if id not in table.texts:
+            text = f"[PAD{id}]"
+            table.put(id, f"{text}_" if text in known else text, Kind.UNUSED, -10000.0)
+
+
+def _special_ids(
+    folder: Path, settings: Mapping[str, Any], config: Mapping[str, Any], table: Table
+) -> dict[str, Any]:
+    """Ids by role: the tokenizer's word counts before the model's. Further ends of a generation become
+    eot_token_id."""
+    index = {text: i for i, text in table.texts.items()}
+    other = read_optional(folder / "special_tokens_map.json")
+    generation = read_optional(folder / "generation_config.json")
+    values: dict[str, Any] = {}
+    for name, key in SPECIALS.items():
+        text = _token_text(settings.get(name)) or _token_text(other.get(name))
+        id = index.get(text) if text is not None else None
+        if id is None:
+            stated = [config.get(f"{name}_id"), generation.get(f"{name}_id")]
+            id = next((i for i in map(_first, stated) if i is not None and i in table.texts), None)
+        if id is not None:
+            values[PREFIX + key] = id
+    ends = generation.get("eos_token_id")
+    main = values.get(f"{PREFIX}eos_token_id")
+    if isinstance(ends, list) and main is not None:
+        known = {index[text] for text in (*TEXTS["eot"], *TEXTS["eom"]) if text in index}
+        more = [i for i in ends if type(i) is int and i in table.texts and i != main and i not in known]
+        if more:
+            values[f"{PREFIX}eot_token_id"] = more[0]
+    return values
+
+
+def _token_text(value: object) -> str | None:
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
+
+
+def _first(value: object) -> int | None:
+    if isinstance(value, list):
+        value = value[0] if value else None
+    return value if type(value) is int else None

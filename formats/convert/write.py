@@ -1,0 +1,37 @@
+"""Writes a source as a GGUF file: tensor by tensor, all of it or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from satchel.formats.gguf import TensorSource, write_gguf
+from satchel.formats.source import Source
+from satchel.quant.errors import RequestError
+
+
+def write_source(
+    source: Source,
+    target: str | Path,
+    *,
+    max_size: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> list[Path]:
+    """Write `target`, or parts of up to max_size bytes of tensors; gives the paths. progress: called with
+    bytes written.
+
+    RequestError where it can't be written, ModelError where the source turns out to be malformed; nothing is
+    left behind then.
+    """
+    target = Path(target)
+    if source.path.is_dir() and target.resolve() == source.path.resolve():
+        raise RequestError(f"{target}: expected a file to write, got the checkpoint's folder")
+    tensors = [
+        TensorSource(tensor.name, tensor.shape, tensor.format, partial(source.chunks, tensor.name))
+        for tensor in source.tensors.values()
+    ]
+    values = {key: source.metadata.typed(key) for key in source.metadata}
+    return write_gguf(
+        target, values, tensors, alignment=source.alignment, max_size=max_size, progress=progress
+    )
