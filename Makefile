@@ -5,7 +5,7 @@ NATIVE := pyproject.toml CMakeLists.txt runtime/package.py $(shell find cext -na
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUN_TESTS = $(BIN)/python -m pytest
 
-.PHONY: chat test lint types sanitize arm nightly bench doctor clean
+.PHONY: chat test lint types sanitize arm nightly fuzz nightly-fuzz bench doctor clean
 .DELETE_ON_ERROR:
 
 chat: .venv/ready
@@ -35,6 +35,14 @@ arm: .venv/ready-to-test
 # What takes too long for every change: the marked tests, and property tests with many more examples.
 nightly: .venv/ready-to-test
 	$(RUN_TESTS) -m "nightly or not nightly" --hypothesis-profile=nightly
+
+# A minute of coverage-guided fuzzing: atheris for Python, libFuzzer (of clang) for the C side of the block formats.
+fuzz: .venv/ready-to-test
+	PATH="$(CURDIR)/$(BIN):$$PATH" .ci/fuzz
+
+# 100,000 mutated inputs, one after the other: no crash, no memory beyond the file's size, none over a second.
+nightly-fuzz: .venv/ready-to-test
+	$(BIN)/python tests/fuzz/nightly.py $(COUNT) $(SEED)
 
 bench: .venv/ready
 	@$(BIN)/satchel bench

@@ -116,6 +116,11 @@ class Arch:
         self.kv_heads = hp.each_layer("attention.head_count_kv", self.layers, self.heads[0])
         self.head_dim = hp.uint("attention.key_length", self.width // self.heads[0], high=4096)
         self.value_dim = hp.uint("attention.value_length", self.head_dim, high=4096)
+        if not self.head_dim:
+            raise ModelError(
+                f"{hp.arch}.attention.head_count: {self.heads[0]} heads are more than embedding_length"
+                f" {self.width}; convert the model again"
+            )
         self._check_cache(cache)
         self.eps = hp.real("attention.layer_norm_rms_epsilon", low=1e-12, high=1.0)
         for i, (heads, kv) in enumerate(zip(self.heads, self.kv_heads, strict=True)):

@@ -3,28 +3,49 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from satchel.formats.gguf import describe, open_gguf
+from satchel.formats.gguf import GGUF, StringArray, describe, open_gguf
+from satchel.formats.gguf.histogram import Histogram, histogram
+from satchel.quant.errors import RequestError
 
 SHOWN = 200  # characters of a string; --json shows all of them
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+BAR = 50  # characters of the longest bar
+EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def inspect(
     model: Annotated[Path, typer.Argument(help="A GGUF file; of a split set, any part.", metavar="FILE")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     tensors: Annotated[bool, typer.Option("--tensors/--no-tensors", help="List every tensor.")] = True,
+    names: Annotated[
+        list[str] | None,
+        typer.Option("--histogram", metavar="NAME", help="Show how a tensor's values are spread instead."),
+    ] = None,
+    bins: Annotated[int, typer.Option("--bins", help="Steps of a histogram.")] = 40,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="KEY", help="Print one value, whole, and nothing else.")
+    ] = None,
 ) -> None:
     """Show a GGUF file's header, metadata, tensors and sizes."""
     with open_gguf(model) as gguf:
+        if names:
+            _histograms([histogram(gguf, name, bins) for name in names], as_json)
+            return
+        if key is not None:
+            typer.echo(_whole(gguf, key, as_json))
+            return
         found = describe(gguf, tensors=tensors)
     if as_json:
         typer.echo(json.dumps(found, indent=2, allow_nan=False))
@@ -41,6 +62,39 @@ def inspect(
     errors = Console(stderr=True)
     for line in found["warnings"]:
         errors.print(plain(f"warning: {line}"))
+
+
+def _whole(gguf: GGUF, key: str, as_json: bool) -> str:
+    """A value as it is: a string without quotes, an array as a JSON list."""
+    if key not in gguf.metadata:
+        raise RequestError(f"{gguf.path}: {key[:80]!a}: expected a key of the file, got none of that name")
+    value = gguf.metadata[key]
+    if isinstance(value, StringArray | np.ndarray):
+        items = value.tolist()
+        return json.dumps([i if not isinstance(i, float) or isfinite(i) else str(i) for i in items])
+    if isinstance(value, str):
+        return json.dumps(value) if as_json else value
+    return json.dumps(value if isfinite(value) else str(value))
+
+
+def _histograms(found: list[Histogram], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps([asdict(one) for one in found], indent=2))
+        return
+    for one in found:
+        shape = " × ".join(map(str, one.shape)) or "scalar"
+        typer.echo(str(plain(f"{one.name}: {shape} of {one.format}")))
+        moments = f"mean {one.mean:.4g}, deviation {one.deviation:.4g}, {one.zeros:,} zeros"
+        typer.echo(f"{one.least:.4g} to {one.largest:.4g}, {moments}, {one.nan:,} NaN or infinite")
+        most = max(one.counts)
+        for low, count in zip(one.edges, one.counts, strict=False):
+            typer.echo(f"{low:>11.4g} {_bar(count / most)} {count:,}")
+
+
+def _bar(share: float) -> str:
+    """A bar of the share of the longest one; what is not empty shows."""
+    eighths = max(round(share * BAR * 8), int(share > 0))
+    return (EIGHTHS[8] * (eighths // 8) + EIGHTHS[eighths % 8].strip()).ljust(BAR)
 
 
 def plain(text: str) -> Text:

@@ -1,12 +1,13 @@
 """Files that appear whole or not at all: written beside their place, flushed to the disk, then renamed.
 
 Only a killed process or a lost machine can leave the hidden temporary file behind; a file under its own name
-is complete.
+is complete. A temporary file is locked while it is written, so what a dead process left can be told apart.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,6 +15,11 @@ from pathlib import Path
 from typing import IO
 
 from satchel.quant.errors import RequestError
+
+try:
+    import fcntl
+except ImportError:  # no such locks on this system: every temporary file counts as in use
+    fcntl = None  # type: ignore[assignment]
 
 Fill = Callable[[IO[bytes]], None]
 
@@ -48,6 +54,36 @@ def replace_files(files: Sequence[tuple[Path, Fill]]) -> None:
                 spare.unlink()
 
 
+def find_abandoned(path: Path) -> list[Path]:
+    """Temporary files of `path` that no process writes any more."""
+    target = Path(os.path.realpath(path))
+    ours = re.compile(rf"\.{re.escape(target.name[:200])}\.[0-9a-f]{{8}}\.tmp")
+    try:
+        beside = sorted(target.parent.iterdir())
+    except OSError:
+        return []
+    return [p for p in beside if ours.fullmatch(p.name) and p.is_file() and not _in_use(p)]
+
+
+def _in_use(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return not _lock(file)
+    except OSError:
+        return True
+
+
+def _lock(file: IO[bytes]) -> bool:
+    """Whether the file is this process's now; it is until it is closed."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
 def _find_target(path: Path) -> Path:
     """Where a link leads, so that the link stays; a device or folder must not be renamed over."""
     target = Path(os.path.realpath(path))
@@ -60,6 +96,7 @@ def _find_target(path: Path) -> Path:
 
 def _write_one(spare: Path, fill: Fill) -> None:
     with spare.open("xb") as file:
+        _lock(file)
         fill(file)
         file.flush()
         os.fsync(file.fileno())

@@ -21,6 +21,7 @@ ALIGNMENT_LIMIT = 1 << 21  # bytes: a huge page
 COUNT_LIMIT = 1 << 20  # keys, or tensors: bounds the memory and the time that a header can cost
 HEADER_LIMIT = 1 << 28  # bytes in front of the tensor data, for the same reason
 NUMBER_LIMIT = (1 << 63) - 1
+FAULTS_LIMIT = 1000  # bounds the memory that a file of nothing but faults can cost
 
 AGAIN = "the file is damaged or no GGUF: download or convert it again"
 
@@ -29,11 +30,52 @@ class Violation(ValueError):
     """A rule of the container is broken; the text says what was expected and what was found."""
 
 
-def fault(path: Path, what: str, at: int, reason: str, do: str = AGAIN) -> ModelError:
+class Fault(ModelError):
+    """A ModelError that still knows its parts. subject: a key, a tensor, or a part of the header; at: the
+    byte, or None; reason: "expected X, got Y"; do: what to do."""
+
+    def __init__(self, source: str, subject: str, at: int | None, reason: str, do: str) -> None:
+        shown = subject if len(subject) <= 100 else f"{subject[:97]}..."
+        place = "" if at is None else f" at byte {at}"
+        super().__init__(f"{source}: {shown}{place}: {reason}; {do}")
+        self.subject, self.at, self.reason, self.do = subject, at, reason, do
+
+
+class Judge:
+    """What a reader asks when a rule is broken that it could read past: this one ends the reading."""
+
+    def refuse(self, error: ModelError) -> None:
+        raise error
+
+    def place(self, part: int, key: str, at: int) -> None:
+        """Told where each key stands in its part."""
+
+
+class Survey(Judge):
+    """Goes on, and keeps what was wrong: `faults` in the order in which they were met. One of more than
+    FAULTS_LIMIT ends the reading."""
+
+    def __init__(self) -> None:
+        self.faults: list[ModelError] = []
+        self.places: dict[str, int] = {}
+
+    def refuse(self, error: ModelError) -> None:
+        if len(self.faults) >= FAULTS_LIMIT:
+            raise error
+        self.faults.append(error)
+
+    def place(self, part: int, key: str, at: int) -> None:
+        if part == 0:
+            self.places.setdefault(key, at)
+
+
+STRICT = Judge()
+
+
+def fault(path: Path, what: str, at: int, reason: str, do: str = AGAIN) -> Fault:
     """The one line that a malformed file ends in. `what` may be a key: those are printable, but up to 64 KB
     long."""
-    shown = what if len(what) <= 100 else f"{what[:97]}..."
-    return ModelError(f"{path}: {shown} at byte {at}: {reason}; {do}")
+    return Fault(str(path), what, at, reason, do)
 
 
 def quote(text: str | bytes, limit: int = 60) -> str:

@@ -12,7 +12,16 @@ import os
 from array import array
 from pathlib import Path
 
-from satchel.formats.gguf.check import AGAIN, HEADER_LIMIT, Violation, decode_name, fault
+from satchel.formats.gguf.check import (
+    AGAIN,
+    HEADER_LIMIT,
+    STRICT,
+    Judge,
+    Violation,
+    decode_name,
+    fault,
+    quote,
+)
 from satchel.formats.gguf.types import U32, U64
 
 FIRST_READ = 1 << 16
@@ -23,8 +32,8 @@ class Cursor:
     """`data` holds the file's first bytes, as far as they were asked for; `pos` is the next byte to be
     read."""
 
-    def __init__(self, fd: int, path: Path, size: int) -> None:
-        self.fd, self.path, self.size = fd, path, size
+    def __init__(self, fd: int, path: Path, size: int, judge: Judge = STRICT) -> None:
+        self.fd, self.path, self.size, self.judge = fd, path, size, judge
         self.pos = 0
         self.data = bytearray()
 
@@ -57,10 +66,12 @@ class Cursor:
 
     def name(self, what: str, limit: int) -> str:
         start = self.pos
+        raw = self.text(what)
         try:
-            return decode_name(self.text(what), limit)
+            return decode_name(raw, limit)
         except Violation as reason:
-            raise fault(self.path, what, start, str(reason)) from None
+            self.judge.refuse(fault(self.path, what, start, str(reason)))
+        return f"{quote(raw)} at byte {start}"  # a name that no file can hold, for what goes on reading
 
     def check_count(self, count: int, at: int, smallest: int, limit: int, what: str) -> None:
         """Refuse a count (it was read at byte `at`) of things that can't fit into the bytes left."""

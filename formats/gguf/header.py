@@ -20,6 +20,9 @@ from satchel.formats.gguf.check import (
     DIMS_LIMIT,
     KEY_LIMIT,
     NAME_LIMIT,
+    STRICT,
+    Fault,
+    Judge,
     Violation,
     check_alignment,
     check_size,
@@ -41,13 +44,13 @@ from satchel.formats.gguf.types import (
     ValueType,
 )
 from satchel.formats.gguf.values import StringArray, Typed
-from satchel.quant.errors import ModelError
 
 ALIGNMENT_KEY = "general.alignment"
 SMALLEST_KEY = 14  # bytes: length, one letter, type, one byte
 SMALLEST_TENSOR = 25  # bytes: length, one letter, no dimension, type, offset
 TENSOR_TAILS = tuple(Struct(f"<{dims}QIQ") for dims in range(DIMS_LIMIT + 1))  # dimensions, type, offset
 VALUE_TYPES = {int(kind): kind for kind in ValueType}
+UNKNOWN = "unknown"  # the format of a tensor whose type or size was refused, for what goes on reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +99,10 @@ class Entry(NamedTuple):
     nbytes: int
 
 
-def parse_header(fd: int, path: Path, size: int, part: int = 0) -> Header:
-    """The header of a regular file of `size` bytes; ModelError with the byte where it breaks a rule."""
-    cursor = Cursor(fd, path, size)
+def parse_header(fd: int, path: Path, size: int, part: int = 0, judge: Judge = STRICT) -> Header:
+    """The header of a regular file of `size` bytes; ModelError with the byte where it breaks a rule, for
+    those rules that can be read past where the judge says so."""
+    cursor = Cursor(fd, path, size, judge)
     version = _read_version(cursor)
     tensor_count = cursor.u64("number of tensors")
     key_count = cursor.u64("number of keys")
@@ -106,11 +110,11 @@ def parse_header(fd: int, path: Path, size: int, part: int = 0) -> Header:
     cursor.check_count(key_count, 16, SMALLEST_KEY, COUNT_LIMIT, "number of keys")
     values: dict[str, Typed | Lazy] = {}
     for _ in range(key_count):
-        _read_key(cursor, values)
-    alignment = _read_alignment(path, values)
+        _read_key(cursor, values, part)
+    alignment = _read_alignment(path, values, judge)
     entries = _read_tensors(cursor, tensor_count, alignment)
     data_offset = cursor.pos + pad(cursor.pos, alignment)
-    tensors = {name: _place(path, name, entry, data_offset, size, part) for name, entry in entries.items()}
+    tensors = {name: _place(cursor, name, entry, data_offset, part) for name, entry in entries.items()}
     end = max((info.offset + info.nbytes for info in tensors.values()), default=data_offset)
     return Header(version, alignment, _seal(cursor, values), tensors, data_offset, end)
 
@@ -138,11 +142,14 @@ def _read_version(cursor: Cursor) -> int:
     raise fault(cursor.path, "version", 4, f"expected 2 or 3, got {got}", do)
 
 
-def _read_key(cursor: Cursor, values: dict[str, Typed | Lazy]) -> None:
+def _read_key(cursor: Cursor, values: dict[str, Typed | Lazy], part: int) -> None:
     start = cursor.pos
     key = cursor.name("key", KEY_LIMIT)
     if key in values:
-        raise fault(cursor.path, "key", start, "expected each key once, got it again")
+        cursor.judge.refuse(
+            fault(cursor.path, "key", start, f"expected each key once, got {quote(key)} again")
+        )
+    cursor.judge.place(part, key, start)
     kind = _read_type(cursor, f"type of {key}")
     if kind is ValueType.ARRAY:
         values[key] = _read_array(cursor, key)
@@ -164,7 +171,9 @@ def _read_scalar(cursor: Cursor, kind: ValueType, key: str) -> bool | int | floa
     packer = SCALARS[kind]
     start = cursor.take(packer.size, key)
     if kind is ValueType.BOOL and cursor.data[start] > 1:
-        raise fault(cursor.path, key, start, f"expected a bool of 0 or 1, got {cursor.data[start]}")
+        cursor.judge.refuse(
+            fault(cursor.path, key, start, f"expected a bool of 0 or 1, got {cursor.data[start]}")
+        )
     value: bool | int | float = packer.unpack_from(cursor.data, start)[0]
     return value
 
@@ -176,7 +185,9 @@ def _read_string(cursor: Cursor, key: str) -> str:
         return raw.decode()
     except UnicodeDecodeError as error:
         at = start + 8 + error.start
-        raise fault(cursor.path, key, at, f"expected UTF-8, got {quote(raw[error.start :][:8])}") from None
+        reason = f"expected UTF-8, got {quote(raw[error.start :][:8])}"
+        cursor.judge.refuse(fault(cursor.path, key, at, reason))
+        return raw.decode(errors="replace")
 
 
 def _read_array(cursor: Cursor, key: str) -> Lazy:
@@ -195,21 +206,23 @@ def _read_array(cursor: Cursor, key: str) -> Lazy:
     cursor.take(count * size, key)
     # max() of a bytearray walks it in Python; numpy looks at the same bytes without a copy that stays.
     if element is ValueType.BOOL and count and np.frombuffer(cursor.data, np.uint8, count, start).max() > 1:
-        raise fault(cursor.path, key, start, "expected bools of 0 or 1, got other bytes")
+        cursor.judge.refuse(fault(cursor.path, key, start, "expected bools of 0 or 1, got other bytes"))
     return Lazy(element, start, count, None)
 
 
-def _read_alignment(path: Path, values: dict[str, Typed | Lazy]) -> int:
+def _read_alignment(path: Path, values: dict[str, Typed | Lazy], judge: Judge) -> int:
     value = values.get(ALIGNMENT_KEY)
     if value is None:
         return DEFAULT_ALIGNMENT
     if not isinstance(value, Typed) or value.type is not ValueType.UINT32 or not isinstance(value.value, int):
         got = value.type_name if isinstance(value, Typed) else "an array"
-        raise ModelError(f"{path}: {ALIGNMENT_KEY}: expected a uint32, got {got}; {AGAIN}")
+        judge.refuse(Fault(str(path), ALIGNMENT_KEY, None, f"expected a uint32, got {got}", AGAIN))
+        return DEFAULT_ALIGNMENT
     try:
         return check_alignment(value.value)
     except Violation as reason:
-        raise ModelError(f"{path}: {ALIGNMENT_KEY}: {reason}; {AGAIN}") from None
+        judge.refuse(Fault(str(path), ALIGNMENT_KEY, None, str(reason), AGAIN))
+    return DEFAULT_ALIGNMENT
 
 
 def _read_tensors(cursor: Cursor, count: int, alignment: int) -> dict[str, Entry]:
@@ -220,13 +233,15 @@ def _read_tensors(cursor: Cursor, count: int, alignment: int) -> dict[str, Entry
         start = cursor.pos
         name = cursor.name("tensor name", NAME_LIMIT)
         if name in entries:
-            raise fault(cursor.path, f"tensor {name}", start, "expected each name once, got it again")
+            cursor.judge.refuse(
+                fault(cursor.path, f"tensor {name}", start, "expected each name once, got it again")
+            )
         entry = _read_entry(cursor, name)
         if entry.offset != offset:
             reason = f"expected offset {offset} (tensors in order, no gap), got {entry.offset}"
-            raise fault(cursor.path, f"tensor {name}", cursor.pos - 8, reason)
+            cursor.judge.refuse(fault(cursor.path, f"tensor {name}", cursor.pos - 8, reason))
         entries[name] = entry
-        offset += entry.nbytes + pad(entry.nbytes, alignment)
+        offset = entry.offset + entry.nbytes + pad(entry.nbytes, alignment)
     return entries
 
 
@@ -243,7 +258,8 @@ def _read_entry(cursor: Cursor, name: str) -> Entry:
         kind = find_type(type_id)
         return Entry(shape, type_id, kind.name, offset, check_size(shape, kind))
     except Violation as reason:
-        raise fault(cursor.path, f"tensor {name}", at, str(reason)) from None
+        cursor.judge.refuse(fault(cursor.path, f"tensor {name}", at, str(reason)))
+    return Entry(shape, type_id, UNKNOWN, offset, 0)
 
 
 def _seal(cursor: Cursor, values: dict[str, Typed | Lazy]) -> Metadata:
@@ -266,10 +282,10 @@ def _build(data: bytes, lazy: Lazy, where: str) -> Typed:
     return Typed(ValueType.ARRAY, value, lazy.element)
 
 
-def _place(path: Path, name: str, entry: Entry, data_offset: int, size: int, part: int) -> TensorInfo:
+def _place(cursor: Cursor, name: str, entry: Entry, data_offset: int, part: int) -> TensorInfo:
     """A tensor's place in the file, which must hold all of it."""
     offset = data_offset + entry.offset
-    if offset + entry.nbytes > size:
-        reason = f"expected data up to byte {offset + entry.nbytes}, got a file of {size}"
-        raise fault(path, f"tensor {name}", offset, reason, TRUNCATED)
+    if offset + entry.nbytes > cursor.size:
+        reason = f"expected data up to byte {offset + entry.nbytes}, got a file of {cursor.size}"
+        cursor.judge.refuse(fault(cursor.path, f"tensor {name}", offset, reason, TRUNCATED))
     return TensorInfo(name, entry.shape, entry.type_id, entry.format, offset, entry.nbytes, part)

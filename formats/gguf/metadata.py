@@ -12,10 +12,9 @@ from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 
-from satchel.formats.gguf.check import quote
+from satchel.formats.gguf.check import Fault, quote
 from satchel.formats.gguf.types import FLOATS, INTEGERS, ValueType
 from satchel.formats.gguf.values import NumberArray, StringArray, Typed, Value, typed
-from satchel.quant.errors import ModelError
 
 U32_MAX = (1 << 32) - 1
 
@@ -66,9 +65,9 @@ class Metadata(Mapping[str, Value]):
         """The value with its GGUF type; KeyError where the key is missing."""
         return self._values[key]
 
-    def fault(self, key: str, expected: str, got: object, do: str = "convert the model again") -> ModelError:
+    def fault(self, key: str, expected: str, got: object, do: str = "convert the model again") -> Fault:
         """The error for a value that is legal in the file and wrong for the model."""
-        return ModelError(f"{self.source}: {key}: expected {expected}, got {got}; {do}")
+        return Fault(self.source, key, None, f"expected {expected}, got {got}", do)
 
     def get_uint(
         self, key: str, default: D | Literal[Needed.NEEDED] = NEEDED, *, low: int = 0, high: int = U32_MAX

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from satchel.formats.gguf.check import STRICT, Judge
 from satchel.formats.gguf.cursor import TRUNCATED
 from satchel.formats.gguf.header import Header, TensorInfo, parse_header
 from satchel.formats.gguf.metadata import Metadata
@@ -37,7 +38,7 @@ class Part:
     """One open file: header, descriptor and mapping. Closing keeps the mapping alive as long as views of it
     are."""
 
-    def __init__(self, path: Path, index: int = 0) -> None:
+    def __init__(self, path: Path, index: int = 0, judge: Judge = STRICT) -> None:
         self.path = path
         self._fd = -1
         self._memory: Bytes | None = None
@@ -49,7 +50,7 @@ class Part:
                     f"{path}: expected a regular file, got {_kind(info.st_mode)}; give a GGUF file"
                 )
             self.size = info.st_size
-            self.header: Header = parse_header(self._fd, path, self.size, index)
+            self.header: Header = parse_header(self._fd, path, self.size, index, judge)
             self.mmap = mmap.mmap(self._fd, self.size, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             self.close()
@@ -138,10 +139,11 @@ class GGUF:
     who computes on views calls check() before each step.
     """
 
-    def __init__(self, path: Path, parts: tuple[Part, ...]) -> None:
+    def __init__(self, path: Path, parts: tuple[Part, ...], judge: Judge = STRICT) -> None:
         self.path, self.parts = path, parts
         self.metadata: Metadata
-        self.metadata, self.tensors = merge_headers([p.path for p in parts], [p.header for p in parts])
+        headers = [p.header for p in parts]
+        self.metadata, self.tensors = merge_headers([p.path for p in parts], headers, judge)
         self.warnings = tuple(line for part in parts for line in _warnings(part))
 
     def __repr__(self) -> str:
@@ -220,28 +222,47 @@ class GGUF:
         self.close()
 
 
-def open_gguf(path: str | Path) -> GGUF:
+def open_gguf(path: str | Path, judge: Judge = STRICT) -> GGUF:
     """Open a GGUF file (v2 or v3, little-endian); any part of a split set opens the set.
 
     ModelError where the file is missing, no regular file, malformed, or its set is incomplete. Time and
-    memory are linear in the header's bytes; tensor data is mapped and not read.
+    memory are linear in the header's bytes; tensor data is mapped and not read. A judge that goes on gets
+    what can be read of a malformed file: its tensors may lie outside of it.
     """
     path = Path(path)
     parts: list[Part] = []
     try:
-        given = Part(path)
+        given = Part(path, judge=judge)
         parts.append(given)
         paths = list_parts(path, given.header.metadata)
         if len(paths) > 1:
             given.close()
-            parts.clear()
-            for index, other in enumerate(paths):
-                parts.append(Part(other, index))
-        return GGUF(path, tuple(parts))
+            parts = _open_set(paths, judge)
+        return GGUF(path, tuple(parts), judge)
     except BaseException:
         for part in parts:
             part.close()
         raise
+
+
+def _open_set(paths: list[Path], judge: Judge) -> list[Part]:
+    """All parts of a set; a judge that goes on hears of every part that can't be opened before it ends."""
+    parts: list[Part] = []
+    missing: ModelError | None = None
+    try:
+        for index, path in enumerate(paths):
+            try:
+                parts.append(Part(path, index, judge))
+            except ModelError as error:
+                missing = error
+                judge.refuse(error)
+        if missing is not None:
+            raise missing
+    except BaseException:
+        for part in parts:
+            part.close()
+        raise
+    return parts
 
 
 def _warnings(part: Part) -> Iterator[str]:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from satchel.formats.gguf.check import STRICT, Fault, Judge
 from satchel.formats.gguf.header import Header, TensorInfo
 from satchel.formats.gguf.metadata import Metadata
 from satchel.formats.gguf.values import Typed, pack
@@ -52,37 +53,43 @@ def warn_of_name(path: Path, metadata: Metadata) -> list[str]:
     ]
 
 
-def merge_headers(paths: Sequence[Path], headers: Sequence[Header]) -> tuple[Metadata, dict[str, TensorInfo]]:
+def merge_headers(
+    paths: Sequence[Path], headers: Sequence[Header], judge: Judge = STRICT
+) -> tuple[Metadata, dict[str, TensorInfo]]:
     """One set's metadata (the first part's) and tensors, after the parts were found to belong together."""
     first = headers[0].metadata
     tensors: dict[str, TensorInfo] = {}
     for index, (path, header) in enumerate(zip(paths, headers, strict=True)):
         if len(paths) > 1:
-            _check_part(header.metadata, first, index, len(paths))
+            _check_part(header.metadata, first, index, len(paths), judge)
         twice = next((name for name in header.tensors if name in tensors), None)
         if twice is not None:
             other = paths[tensors[twice].part].name
-            raise ModelError(
-                f"{path}: tensor {twice}: expected in one part, got it in {other!a} too; {AGAIN}"
-            )
+            reason = f"expected in one part, got it in {other!a} too"
+            judge.refuse(Fault(str(path), f"tensor {twice}", None, reason, AGAIN))
         tensors.update(header.tensors)
     if len(paths) > 1:
         wanted = first.get_uint(TENSORS_KEY, len(tensors))
         if wanted != len(tensors):
-            raise first.fault(TENSORS_KEY, f"{len(tensors)} (the tensors of all parts)", wanted, AGAIN)
+            judge.refuse(
+                first.fault(TENSORS_KEY, f"{len(tensors)} (the tensors of all parts)", wanted, AGAIN)
+            )
     return first, tensors
 
 
-def _check_part(metadata: Metadata, first: Metadata, index: int, count: int) -> None:
-    metadata.get_uint(COUNT_KEY, low=count, high=count)
-    metadata.get_uint(NUMBER_KEY, low=index, high=index)
+def _check_part(metadata: Metadata, first: Metadata, index: int, count: int, judge: Judge) -> None:
+    for key, number in ((COUNT_KEY, count), (NUMBER_KEY, index)):
+        try:
+            metadata.get_uint(key, low=number, high=number)
+        except ModelError as error:
+            judge.refuse(error)
     for key in metadata:
         if key == NUMBER_KEY or index == 0:
             continue
         if key not in first:
-            raise metadata.fault(key, f"no key that {first.source} lacks", "one", AGAIN)
-        if not same_value(metadata.typed(key), first.typed(key)):
-            raise metadata.fault(key, f"the value of {first.source}", "another", AGAIN)
+            judge.refuse(metadata.fault(key, f"no key that {first.source} lacks", "one", AGAIN))
+        elif not same_value(metadata.typed(key), first.typed(key)):
+            judge.refuse(metadata.fault(key, f"the value of {first.source}", "another", AGAIN))
 
 
 def same_value(a: Typed, b: Typed) -> bool:

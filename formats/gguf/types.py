@@ -117,8 +117,14 @@ TENSOR_TYPES: dict[int, TensorType] = {
         39: ("mxfp4", 32, 17),
         40: ("nvfp4", 64, 36),
         41: ("q1_0", 128, 18),
+        # Extension types of ours (docs/formats.md), far from the numbers that others count up.
+        2001: ("f8_e4m3", 128, 132),
+        2002: ("f8_e5m2", 128, 132),
+        2003: ("i8_g128", 128, 132),
     }.items()
 }
+EXTENSION_TYPES = frozenset(kind.name for number, kind in TENSOR_TYPES.items() if number > 2000)
+EXTENSIONS_KEY = "satchel.extension_types"  # names those that a file holds
 REMOVED_TYPES = frozenset((4, 5, 31, 32, 33, 36, 37, 38))
 TYPE_IDS: dict[str, int] = {kind.name: number for number, kind in TENSOR_TYPES.items()}
 

@@ -9,14 +9,16 @@ import struct
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
+from math import isfinite
 from typing import Any, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from satchel.formats.gguf.check import quote
-from satchel.formats.gguf.types import DTYPES, SCALARS, U32, U64, ValueType
+from satchel.formats.gguf.types import DTYPES, FLOATS, SCALARS, U32, U64, ValueType
 from satchel.quant.errors import ModelError, RequestError
 
 
@@ -132,7 +134,7 @@ def typed(value: Value | Sequence[Any] | Typed, kind: ValueType | None = None) -
     if not isinstance(value, np.ndarray):
         if not isinstance(value, list | tuple):
             raise RequestError(f"metadata: expected a value or a list of values, got {quote(repr(value))}")
-        if kind is ValueType.STRING or (value and isinstance(value[0], str | bytes)):
+        if kind is ValueType.STRING or (kind is None and value and isinstance(value[0], str | bytes)):
             return Typed(ValueType.ARRAY, _string_array(value), ValueType.STRING)
         value = _number_array(value, kind)
     element = next((k for k, dtype in DTYPES.items() if dtype == value.dtype), None)
@@ -170,11 +172,25 @@ def _number_array(values: Sequence[Any], kind: ValueType | None) -> NumberArray:
     if kind is None or kind not in DTYPES:
         raise RequestError(f"metadata: expected a sequence of numbers, got {quote(repr(values))}")
     try:
-        return np.array(values, DTYPES[kind])
+        with np.errstate(over="ignore"):
+            array = np.array(values, DTYPES[kind])
     except (OverflowError, TypeError, ValueError):
-        raise RequestError(
-            f"metadata: expected an array of {kind.name.lower()}, got {quote(repr(values))}"
-        ) from None
+        array = None
+    # numpy would cut 1.5 to 1, take True for 1, and make infinity of what is too large for a float.
+    if array is None or array.ndim != 1 or not all(map(partial(_same, kind), values, array.tolist())):
+        raise RequestError(f"metadata: expected an array of {kind.name.lower()}, got {quote(repr(values))}")
+    return array
+
+
+def _same(kind: ValueType, value: Any, stored: bool | int | float) -> bool:
+    """Whether an array holds the very number, but for a float's rounding."""
+    if isinstance(value, bool | np.bool_) != (kind is ValueType.BOOL):
+        return False
+    if not isinstance(value, int | float | np.number | np.bool_):
+        return False
+    if kind in FLOATS:
+        return isfinite(stored) or not isfinite(value)
+    return isinstance(value, int | np.integer | np.bool_) and value == stored
 
 
 def pack_scalar(kind: ValueType, value: object) -> bytes:

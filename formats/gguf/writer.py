@@ -5,6 +5,8 @@ Every rule that the reader holds a file to is held here first, so what is writte
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -80,6 +82,12 @@ class Layout:
     tensors: tuple[tuple[TensorSource, int], ...]
     alignment: int
 
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        padded = (nbytes + pad(nbytes, self.alignment) for _, nbytes in self.tensors)
+        return len(self.header) + sum(padded)
+
 
 def sources(gguf: GGUF) -> list[TensorSource]:
     """The tensors of an open file, to be written as they are; copied by read calls (see GGUF)."""
@@ -96,28 +104,58 @@ def write_gguf(
     *,
     alignment: int | None = None,
     max_size: int | None = None,
+    counts: Sequence[int] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Path]:
     """Write one file, or a set of parts of up to `max_size` bytes of tensors each; returns the paths.
 
     alignment: by default what the metadata says, else 32. Keys that describe the file and not the model
-    (general.alignment, split.*) are written anew. A part holds at least one tensor, however large. progress:
-    called with bytes written. The names appear when everything is on the disk; an error or Ctrl-C before that
-    leaves what was there before. RequestError where the file would be malformed or can't be written;
-    ValueError where a tensor gives other than its bytes.
+    (general.alignment, split.*) are written anew. A part holds at least one tensor, however large; `counts`
+    gives the number of tensors of each part instead. progress: called with bytes written. The names appear
+    when everything is on the disk; an error or Ctrl-C before that leaves what was there before. RequestError
+    where the file would be malformed or can't be written; ValueError where a tensor gives other than its
+    bytes.
     """
+    layouts = lay_out(path, metadata, tensors, alignment=alignment, max_size=max_size, counts=counts)
+    write_layouts(layouts, progress)
+    return [layout.path for layout in layouts]
+
+
+def write_layouts(
+    layouts: Sequence[Layout], progress: Callable[[int], None] | None = None, mode: int | None = None
+) -> None:
+    """Write these files, all or none. mode: their permissions, where they are not the usual ones."""
+    replace_files([(layout.path, partial(_write, layout, progress, mode)) for layout in layouts])
+
+
+def lay_out(
+    path: str | Path,
+    metadata: Mapping[str, Value | Typed | Sequence[Any]],
+    tensors: Iterable[TensorSource],
+    *,
+    alignment: int | None = None,
+    max_size: int | None = None,
+    counts: Sequence[int] | None = None,
+) -> list[Layout]:
+    """The files that write_gguf would write, to the byte; no tensor's data is asked for."""
     path = Path(path)
     values = _typed_values(metadata)
     alignment = _choose_alignment(values, alignment)
     sized = _check_tensors(path, tensors)
-    parts = _cut(sized, alignment, max_size)
+    parts = _cut(sized, alignment, max_size) if counts is None else _cut_at(sized, counts)
     if len(parts) > PARTS_LIMIT:
         raise RequestError(
             f"{path}: expected at most {PARTS_LIMIT} parts, got {len(parts)}; give a larger size"
         )
-    layouts = [_lay_out(path, index, parts, values, alignment) for index in range(len(parts))]
-    replace_files([(layout.path, partial(_write, layout, progress)) for layout in layouts])
-    return [layout.path for layout in layouts]
+    return [_lay_out(path, index, parts, values, alignment) for index in range(len(parts))]
+
+
+def lay_out_part(
+    path: Path, values: Mapping[str, Typed], tensors: Iterable[TensorSource], alignment: int
+) -> Layout:
+    """One file with these very keys, those of its set too."""
+    sized = _check_tensors(path, tensors)
+    return Layout(path, _pack_header(path, dict(values), sized, alignment), tuple(sized), alignment)
 
 
 def _typed_values(metadata: Mapping[str, Value | Typed | Sequence[Any]]) -> dict[str, Typed]:
@@ -127,7 +165,7 @@ def _typed_values(metadata: Mapping[str, Value | Typed | Sequence[Any]]) -> dict
 
 
 def _choose_alignment(values: dict[str, Typed], alignment: int | None) -> int:
-    found = values.pop(ALIGNMENT_KEY, None)
+    found = values.get(ALIGNMENT_KEY)
     if alignment is None:
         alignment = found.value if found is not None and isinstance(found.value, int) else DEFAULT_ALIGNMENT
     try:
@@ -170,6 +208,16 @@ def _cut(
         parts[-1].append((tensor, nbytes))
         used += padded
     return parts
+
+
+def _cut_at(
+    sized: list[tuple[TensorSource, int]], counts: Sequence[int]
+) -> list[list[tuple[TensorSource, int]]]:
+    """Parts of so many tensors each."""
+    if sum(counts) != len(sized) or min(counts, default=0) < 0:
+        raise ValueError(f"expected parts of {len(sized)} tensors in all, got {list(counts)}")
+    ends = list(itertools.accumulate(counts))
+    return [sized[end - count : end] for count, end in zip(counts, ends, strict=True)]
 
 
 def _lay_out(
@@ -218,7 +266,9 @@ def _pack_text(text: str) -> bytes:
     return U64.pack(len(raw)) + raw
 
 
-def _write(layout: Layout, progress: Callable[[int], None] | None, file: IO[bytes]) -> None:
+def _write(layout: Layout, progress: Callable[[int], None] | None, mode: int | None, file: IO[bytes]) -> None:
+    if mode is not None:
+        os.fchmod(file.fileno(), mode)
     file.write(layout.header)
     for tensor, nbytes in layout.tensors:
         written = 0

@@ -85,7 +85,8 @@ class Meta:
         if len(value) > MAX_ENTRIES:
             raise self.fail(key, f"at most {MAX_ENTRIES:,} strings", f"{len(value):,}")
         items: list[Any] = value.tolist() if hasattr(value, "tolist") else list(value)
-        if wrong := next((item for item in items if type(item) is not str), None):
+        wrong = next((item for item in items if type(item) is not str), "")
+        if not isinstance(wrong, str):
             raise self.fail(key, "an array of strings", f"an array with {_describe(wrong)}")
         return items
 

@@ -1,4 +1,4 @@
-"""Every malformed file of the G rows, as people meet it: through `satchel inspect` and `satchel run`."""
+"""Every malformed file of the G rows, as people meet it: through the commands that open one."""
 
 from __future__ import annotations
 
@@ -21,14 +21,42 @@ def rows() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("raw", [pytest.param(case[1], id=case[0]) for case in rows().BAD])
-@pytest.mark.parametrize("command", [["inspect"], ["run", "hello", "-m"]], ids=["inspect", "run"])
+BAD = rows().BAD
+SOME = BAD[::7]  # where the library's tests see them all, and the command adds little
+COMMANDS = {
+    ("inspect",): BAD,
+    ("run", "hello", "-m"): BAD,
+    ("hash",): SOME,
+    ("edit", "--set", "a=1"): SOME,
+    ("merge",): SOME,
+}
+CASES = [
+    pytest.param(command, case[1], id=f"{command[0]}-{case[0]}")
+    for command, cases in COMMANDS.items()
+    for case in cases
+]
+
+
+@pytest.mark.parametrize(("command", "raw"), CASES)
 def test_a_malformed_file_is_one_line_and_1(
-    command: list[str], raw: bytes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    command: tuple[str, ...], raw: bytes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "bad.gguf"
     path.write_bytes(raw)
-    code = main([*command, str(path)])
+    target = [str(tmp_path / "out.gguf")] if command[0] == "merge" else []
+    code = main([*command, str(path), *target])
     out, err = capfd.readouterr()
     assert (code, out) == (1, "") and len(err.strip().splitlines()) == 1, err
     assert err.startswith("satchel: error: ") and err.isascii()
+    assert path.read_bytes() == raw and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("raw", [pytest.param(case[1], id=case[0]) for case in SOME])
+def test_verify_has_findings_and_says_nothing_else(
+    raw: bytes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.gguf"
+    path.write_bytes(raw)
+    assert main(["verify", str(path)]) == 1
+    out, err = capfd.readouterr()
+    assert out.startswith("error: container: ") and err == "" and out.replace("\n", "").isprintable()

@@ -22,7 +22,7 @@ needs_files = pytest.mark.skipif(not FILES, reason=WHY)
 
 def test_tensor_types_equal_the_gguf_package() -> None:
     theirs = {int(kind): (kind.name.lower(), *size) for kind, size in gguf.GGML_QUANT_SIZES.items()}
-    assert {number: tuple(kind) for number, kind in TENSOR_TYPES.items()} == theirs
+    assert {number: tuple(kind) for number, kind in TENSOR_TYPES.items() if number < 1000} == theirs
 
 
 def test_value_types_equal_the_gguf_package() -> None:

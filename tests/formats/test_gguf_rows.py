@@ -173,6 +173,7 @@ BAD: list[tuple[str, bytes, str]] = [
     *((f"G15-removed-{n}", file([], [info("x", [256], n)], 512), "ggml removed") for n in (4, 5, 31, 32, 33)),
     *((f"G15-removed-{n}", file([], [info("x", [256], n)], 512), "ggml removed") for n in (36, 37, 38)),
     ("G15-TENSORS_BAD_TYPE", file([], [info("x", [256], 43)], 512), "got 43, which this version does not"),
+    ("G15-type-2004", file([], [info("x", [256], 2004)], 512), "got 2004, which this version does not"),
     ("G15-type-255", file([], [info("x", [256], 255)], 512), "got 255"),
     ("G15-type-minus-1", file([], [info("x", [256], -1)], 512), "got 4294967295"),
     ("G16-k-quant-255", file([], [info("x", [255, 2], T_Q4_K)], 512), "multiple of 256 .*got 255"),

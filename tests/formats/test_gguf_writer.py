@@ -93,7 +93,8 @@ def test_round_trip_keeps_every_type_to_the_bit(alignment: int | None, tmp_path:
 
 def test_the_gguf_package_reads_what_we_write(tmp_path: Path) -> None:
     values = {key: value for key, value in everything().items() if not key.startswith("none.")}
-    tensors = [t for t in random_tensors(1) if t.name not in ("scalar", "empty")]
+    theirs_too = [t for t in random_tensors(1) if t.type_id < 1000]  # not the extension types
+    tensors = [t for t in theirs_too if t.name not in ("scalar", "empty")]
     (path,) = write_gguf(tmp_path / "m.gguf", values, tensors, alignment=64)
     reader = gguf.GGUFReader(path)
     assert reader.alignment == 64

@@ -1,0 +1,126 @@
+"""`satchel edit FILE`: changes metadata; the file appears whole under its name, or stays as it was.
+
+What would keep the file from loading is refused by the checks of `satchel verify`, made on the new metadata.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from satchel.quant.errors import RequestError
+
+if TYPE_CHECKING:
+    from satchel.formats.gguf import GGUF, Metadata
+    from satchel.formats.verify import Finding
+
+SHOWN = 60  # characters of a value
+
+
+def edit(
+    model: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A GGUF file; of a split set, any part, and it is edited.")
+    ],
+    target: Annotated[
+        Path | None, typer.Argument(metavar="[OUT]", help="Write this file instead of changing FILE.")
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY[:TYPE]=VALUE",
+            help="Give a key a value; may be repeated. Its type is kept. @PATH is the text of a file.",
+        ),
+    ] = None,
+    removes: Annotated[
+        list[str] | None, typer.Option("--remove", metavar="KEY", help="Take a key away; may be repeated.")
+    ] = None,
+    renames: Annotated[
+        list[str] | None, typer.Option("--rename", metavar="OLD=NEW", help="Give a key another name.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write even what would not load.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the changes, write nothing.")] = False,
+) -> None:
+    """Change a model file's metadata. Tensors and all other keys stay byte for byte."""
+    from satchel.cli.console import note, progress
+    from satchel.formats.gguf import open_gguf
+    from satchel.formats.gguf.edit import change, parse_assignment, write_edited
+
+    with open_gguf(model) as gguf:
+        changed = change(
+            gguf.metadata,
+            sets=[parse_assignment(text, gguf.metadata) for text in sets or ()],
+            removes=removes or (),
+            renames=[_renamed(text) for text in renames or ()],
+        )
+        lines = _changes(gguf.metadata, changed)
+        if not lines:
+            note(f"{model}: has these values already; nothing was written")
+            return
+        worse = [] if force else worsened(gguf, changed)
+        if worse:
+            more = f" ({len(worse)} such findings)" if len(worse) > 1 else ""
+            raise RequestError(
+                f"the file would not load{more}: {worse[0].message}; --force writes it all the same"
+            )
+        for line in lines:
+            note(line)
+        if dry_run:
+            return
+        done = [0]
+
+        def count(size: int) -> None:
+            done[0] += size
+            advance(done[0])
+
+        with progress("writing", sum(i.nbytes for i in gguf.tensors.values() if i.part == 0)) as advance:
+            write_edited(gguf, changed, target, count)
+
+
+def worsened(gguf: GGUF, changed: Metadata) -> list[Finding]:
+    """Errors of the new metadata that the old one does not have."""
+    from satchel.formats.verify import Log
+    from satchel.runtime.verify import check_model
+    from satchel.runtime.weights import FileWeights
+
+    if gguf.metadata.get("general.type", "model") != "model":
+        return []
+    found: list[list[Finding]] = []
+    for metadata in (gguf.metadata, changed):
+        log = Log(gguf.path)
+        log.knows(gguf, metadata)
+        check_model(metadata, FileWeights(gguf), log)
+        found.append([finding for finding in log.findings if finding.severity == "error"])
+    before = {(finding.check, finding.subject) for finding in found[0]}
+    return [finding for finding in found[1] if (finding.check, finding.subject) not in before]
+
+
+def _renamed(text: str) -> tuple[str, str]:
+    old, _, new = text.partition("=")
+    if not old or not new:
+        raise RequestError(f"--rename {text[:60]!a}: expected OLD=NEW, as in general.nam=general.name")
+    return old, new
+
+
+def _changes(old: Metadata, new: Metadata) -> list[str]:
+    """A line for each key that differs."""
+    from satchel.formats.gguf.splits import same_value
+
+    lines = [f"{key}: {_shown(old, key)} -> removed" for key in old if key not in new]
+    for key in new:
+        if key not in old:
+            lines.append(f"{key}: new: {_shown(new, key)}")
+        elif not same_value(old.typed(key), new.typed(key)):
+            lines.append(f"{key}: {_shown(old, key)} -> {_shown(new, key)}")
+    return lines
+
+
+def _shown(metadata: Metadata, key: str) -> str:
+    from satchel.formats.gguf.describe import describe_value
+
+    entry = describe_value(metadata.typed(key))
+    text = repr(entry["value"])
+    length = f" of {entry['length']}" if "length" in entry else ""
+    return f"{text if len(text) <= SHOWN else text[: SHOWN - 1] + '…'} ({entry['type']}{length})"

@@ -1,0 +1,81 @@
+"""`satchel hash FILE`: digests of a model's file, of each tensor, and of the model however it is stored."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from satchel.formats.gguf import GGUF
+    from satchel.formats.gguf.digest import Digests
+
+MAGIC = b"GGUF"
+
+
+def hash(
+    model: Annotated[Path, typer.Argument(help="A GGUF file; of a split set, any part.", metavar="FILE")],
+    check: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Compare with a manifest (what this prints), or with a model."),
+    ] = None,
+    algorithm: Annotated[
+        str, typer.Option("-a", "--algorithm", help="sha256, sha1, sha512, blake2b or md5.")
+    ] = "sha256",
+    tensors: Annotated[bool, typer.Option("--tensors/--no-tensors", help="List every tensor.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> int:
+    """Print digests of a model: of its tensors, its files, and of the model in any order.
+
+    The model's own line stays the same when its tensors are stored in another order, in parts or aligned
+    otherwise. With --check the exit code is 1 where something differs.
+    """
+    from satchel.cli.console import progress
+    from satchel.formats.gguf import open_gguf
+    from satchel.formats.gguf.digest import digest
+
+    with open_gguf(model) as gguf:
+        total = sum(part.size for part in gguf.parts) + sum(t.nbytes for t in gguf.tensors.values())
+        with progress("hashing", total) as advance:
+            found = digest(gguf, algorithm, progress=lambda done, _: advance(done))
+        wrong = None if check is None else _differences(gguf, found, check)
+    if as_json:
+        typer.echo(json.dumps(asdict(found) | ({} if wrong is None else {"differences": wrong}), indent=2))
+    elif wrong is None:
+        typer.echo("\n".join(found.lines(tensors)))
+    else:
+        typer.echo("\n".join(wrong) or f"{model}: {len(found.tensors)} tensors as in {check}")
+    return 1 if wrong else 0
+
+
+def _differences(gguf: GGUF, found: Digests, other: Path) -> list[str]:
+    from satchel.formats.gguf import open_gguf
+    from satchel.formats.gguf.digest import compare, digest, read_manifest
+
+    if not _is_model(other):
+        return compare(gguf, found, read_manifest(other, found.algorithm))
+    with open_gguf(other) as wanted:
+        theirs = digest(wanted, found.algorithm)
+        pairs = [
+            (name, _stored(wanted, theirs, name), _stored(gguf, found, name))
+            for name in {**theirs.tensors, **found.tensors}
+        ]
+    return [f"tensor {name}: expected {a}, got {b}" for name, a, b in pairs if a != b]
+
+
+def _stored(gguf: GGUF, digests: Digests, name: str) -> str:
+    info = gguf.tensors.get(name)
+    if info is None:
+        return "none of that name"
+    return f"{info.format} {'x'.join(map(str, info.shape))} {digests.tensors[name]}"
+
+
+def _is_model(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == MAGIC
+    except OSError:
+        return False

@@ -1,0 +1,33 @@
+"""`satchel merge PART OUT`: the parts of a model in one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from satchel.quant.errors import RequestError
+
+
+def merge(
+    source: Annotated[Path, typer.Argument(metavar="PART", help="Any part of the set, or a single file.")],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="GGUF file to write.")],
+) -> None:
+    """Join the parts of a model. A single file is written anew, without what belongs to nothing."""
+    from satchel.cli.console import progress
+    from satchel.formats.gguf import open_gguf, sources, write_gguf
+
+    with open_gguf(source) as gguf:
+        if any(target.exists() and target.samefile(part.path) for part in gguf.parts):
+            raise RequestError(f"{target}: expected another file than the one that is read")
+        done = [0]
+
+        def note(count: int) -> None:
+            done[0] += count
+            advance(done[0])
+
+        with progress("merging", sum(info.nbytes for info in gguf.tensors.values())) as advance:
+            write_gguf(target, gguf.metadata, sources(gguf), alignment=gguf.alignment, progress=note)
+        text = f"{target}: {len(gguf.tensors)} tensors, {target.stat().st_size:,} bytes"
+    typer.echo(f"{text}, from {len(gguf.parts)} part{'s' * (len(gguf.parts) > 1)}")

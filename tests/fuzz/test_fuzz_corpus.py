@@ -1,0 +1,39 @@
+"""The corpus, and a few hundred mutations of it, through every fuzz target."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import fuzz_targets
+import pytest
+from mutate import mutate
+
+CORPUS = Path(__file__).parent / "corpus"
+INPUTS = sorted(CORPUS.glob("*/*"))
+LARGEST = 200_000  # bytes of the corpus
+ROUNDS = {"gguf": 150}
+
+
+def test_every_target_has_a_corpus_and_it_is_small() -> None:
+    assert {path.parent.name for path in INPUTS} == set(fuzz_targets.TARGETS)
+    assert sum(path.stat().st_size for path in INPUTS) < LARGEST
+
+
+@pytest.mark.parametrize("path", INPUTS, ids=[f"{p.parent.name}-{p.name}" for p in INPUTS])
+def test_the_corpus_is_sound(path: Path) -> None:
+    """An input that is refused at once reaches little."""
+    assert fuzz_targets.run(path.parent.name, path.read_bytes()) is None
+
+
+@pytest.mark.parametrize("target", fuzz_targets.TARGETS)
+def test_mutations_end_in_our_errors_or_in_none(target: str) -> None:
+    rand = random.Random(target)
+    seeds = [path.read_bytes() for path in INPUTS if path.parent.name == target]
+    changed = 0
+    for _ in range(ROUNDS.get(target, 300)):
+        whole = rand.choice(seeds)
+        data = mutate(whole, rand, seeds, head=4096 if target == "gguf" else 0)
+        changed += data != whole
+        fuzz_targets.run(target, data)
+    assert changed > 100

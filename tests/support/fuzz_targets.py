@@ -1,0 +1,175 @@
+"""What is fuzzed: functions of bytes that may end in one of the three errors and in nothing else.
+
+Each checks more than that nothing crashes: what has no finding must load, what was encoded must decode.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from satchel.formats.convert.safetensors import SafetensorsFile
+from satchel.formats.gguf import Metadata, describe, open_gguf
+from satchel.formats.gguf.digest import read_manifest
+from satchel.formats.gguf.edit import change, parse_assignment
+from satchel.formats.imatrix import open_importance
+from satchel.formats.logits import open_logits
+from satchel.formats.template import ChatTemplate
+from satchel.formats.tokenizer import build_tokenizer
+from satchel.quant.errors import ModelError, RequestError, SatchelError
+from satchel.runtime.arch import Cache, HParams, find_arch
+from satchel.runtime.verify import verify
+from satchel.runtime.weights import FileWeights
+
+logging.getLogger("satchel").addHandler(logging.NullHandler())  # warnings of hostile files are no news
+Target = Callable[[bytes], None]
+TEXTS = ("hello <|im_end|> </s>\n\n  x", "é€ \U0001f600 ▁ ##x")
+CHAT = (
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Hi {{ 7 }} <|im_end|>"},
+    {"role": "assistant", "content": "Hello."},
+    {"role": "user", "content": "Bye"},
+)
+
+
+@cache
+def scratch() -> Path:
+    """One file, in memory where the system can do that."""
+    if hasattr(os, "memfd_create"):
+        return Path(f"/proc/self/fd/{os.memfd_create('fuzz')}")
+    handle, name = tempfile.mkstemp(suffix=".gguf")
+    os.close(handle)
+    return Path(name)
+
+
+def put(data: bytes) -> Path:
+    path = scratch()
+    with path.open("r+b") as file:
+        file.truncate(0)
+        file.write(data)
+    return path
+
+
+def gguf(data: bytes) -> None:
+    """Container, meaning, weights, tokenizer, template: `verify`; then what it says of loading must be so."""
+    path = put(data)
+    report = verify(path)
+    if not report.errors and not report.left_out:
+        with open_gguf(path) as model:
+            name = model.metadata.get_str("general.architecture")
+            find_arch(name)(HParams(model.metadata, name), FileWeights(model), Cache(64)).build()
+            build_tokenizer(model.metadata)
+        return
+    try:
+        with open_gguf(path) as model:
+            describe(model)
+            for tensor in model.tensors:
+                model.raw(tensor).sum()
+            for key in model.metadata:
+                value = model.metadata[key]
+                if hasattr(value, "tolist"):
+                    value.tolist()
+    except ModelError:
+        if not report.errors:
+            raise AssertionError("the loader refuses what verify does not") from None
+        raise
+
+
+def tokenizer(data: bytes) -> None:
+    """Lines: kind; pre-tokenizer; NAME=ID ...; merges, split by commas; then "TYPE TEXT" of each token."""
+    lines = data.decode("utf-8", "replace").split("\n")
+    lines += [""] * (5 - len(lines))
+    kind, pre, ids, merges, *rows = lines
+    metadata: dict[str, object] = {f"tokenizer.ggml.{n}": v for n, v in (("model", kind), ("pre", pre))}
+    for assignment in ids.split():
+        name, _, number = assignment.partition("=")
+        key = f"tokenizer.ggml.{name}"
+        if number.lstrip("-").isdecimal() and number.isascii() and len(number) < 20:
+            metadata[key] = int(number)
+        else:
+            metadata[key] = number == "true"
+    pairs = [row.partition(" ") for row in rows]
+    metadata["tokenizer.ggml.tokens"] = [text for _, _, text in pairs]
+    metadata["tokenizer.ggml.token_type"] = [
+        int(t) if t.isascii() and t.isdecimal() and len(t) < 9 else 1 for t, _, _ in pairs
+    ]
+    metadata["tokenizer.ggml.scores"] = [-float(i) for i in range(len(pairs))]
+    if merges:
+        metadata["tokenizer.ggml.merges"] = merges.split(",")
+    made = build_tokenizer(metadata)
+    for text in (*TEXTS, rows[-1]):
+        for special in (False, True):
+            tokens = made.encode(text, special=special)
+            if not all(0 <= token < made.vocab_size for token in tokens):
+                raise AssertionError("an id out of the vocabulary")
+            made.decode(tokens, special=True)
+        if made.unescape(made.escape(text)) != text:
+            raise AssertionError("escaping lost something")
+
+
+def template(data: bytes) -> None:
+    made = ChatTemplate(data.decode("utf-8", "replace"), bos_token="<s>", eos_token="</s>")
+    made.check()
+    for turns in (CHAT[1:2], CHAT):
+        try:
+            made.render(turns)
+        except RequestError:
+            continue
+
+
+def logits(data: bytes) -> None:
+    found = open_logits(put(data))
+    found.log_probs(0, 0, 1)
+
+
+def imatrix(data: bytes) -> None:
+    """Importance data, of either form."""
+    with open_importance(put(data)) as found:
+        for name in found.weights:
+            found.diagonal(name)
+            found.hessian(name)
+
+
+def safetensors(data: bytes) -> None:
+    file = SafetensorsFile(put(data))
+    try:
+        for tensor in file.tensors.values():
+            if tensor.all().nbytes != tensor.nbytes:
+                raise AssertionError(f"{tensor.name}: other bytes than its shape says")
+    finally:
+        file.close()
+
+
+def editing(data: bytes) -> None:
+    """Assignments, one a line, each over the one before."""
+    metadata = Metadata.of({"a.b": 1, "a.c": "x", "a.d": [1, 2], "a.e": 0.5, "a.f": True})
+    for line in data.decode("utf-8", "replace").split("\n"):
+        value = line.partition("=")[2]
+        if value.startswith("@") and not value.startswith("@@"):
+            continue  # no file of the machine is read
+        try:
+            metadata = change(metadata, sets=[parse_assignment(line, metadata)])
+        except RequestError:
+            continue
+
+
+def manifest(data: bytes) -> None:
+    read_manifest(put(data), "sha256")
+
+
+TARGETS: dict[str, Target] = {
+    f.__name__: f for f in (gguf, tokenizer, template, logits, imatrix, safetensors, editing, manifest)
+}
+
+
+def run(name: str, data: bytes) -> SatchelError | None:
+    """One input; gives the error that it ended in, if any. Whatever else is raised is a bug."""
+    try:
+        TARGETS[name](data)
+    except SatchelError as error:
+        return error
+    return None
