@@ -51,6 +51,14 @@ class ModelOptions:
     precision: Annotated[
         str, option("--precision", env="PRECISION", help="exact, or fast: products may round to 8 bits.")
     ] = "exact"
+    activations: Annotated[
+        int,
+        option(
+            "--activations",
+            env="ACTIVATIONS",
+            help="Bits of the numbers that quantized weights are multiplied with: 8 or 16.",
+        ),
+    ] = 8
     repack: Annotated[
         bool,
         option(
@@ -98,6 +106,8 @@ class ModelOptions:
             raise wrong("-tb", f"{self.threads_batch} threads; -1 or 0 takes as many as -t")
         if self.precision not in PRECISIONS:
             raise wrong("--precision", f"{self.precision} is none: there is {' and '.join(PRECISIONS)}")
+        if self.activations not in (8, 16):
+            raise wrong("--activations", f"{self.activations} bits: there are 8 and 16")
         if self.gpu_layers not in ("auto", "-1", "0"):
             reason = "this version runs on the CPU alone; leave -ngl out or give 0"
             raise wrong("-ngl", f"{self.gpu_layers} layers cannot go to a GPU: {reason}")
@@ -295,6 +305,7 @@ def open_model(options: ModelOptions, slots: int = 1, *, profile: bool = False) 
             repack=options.repack,
             precision=options.precision,
             profile=profile,
+            activations=options.activations,
             progress=progress,
         )
     try:

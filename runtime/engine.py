@@ -72,6 +72,7 @@ class Engine:
         wanted: Callable[[str], str] | None = None,
         batch: int = MAX_TOKENS,
         repack: bool = True,
+        activations: int = 8,
     ) -> None:
         self.forward, self.cache, self.batch = forward, cache, batch
         self._memory: dict[str, DeviceMemory] = {}
@@ -79,7 +80,9 @@ class Engine:
         self._lengths = [0] * cache.slots
         types = packable(forward) if repack else {}
         targets = {d.name: DeviceTarget(d, packed_by(d, types)) for d in devices}
-        self._context = Context(tuple(targets.values()), wanted or (lambda label: devices[0].name))
+        self._context = Context(
+            tuple(targets.values()), wanted or (lambda label: devices[0].name), activations
+        )
         self._optimized: dict[str, Optimized] = {}
         tokens = self.optimized("tokens")
         self._states = state_layout(tokens.roots)
@@ -175,11 +178,17 @@ class Engine:
         for f in feeds:
             self._lengths[f.slot] += len(f.ids)
 
-    def close(self) -> None:
-        """Frees programs, buffers and devices."""
+    def release(self) -> None:
+        """Frees programs and states; the devices and their weights stay, for another engine to use."""
         for program in self._programs.values():
             program.close()
         self._programs.clear()
+        for memory in self._memory.values():
+            memory.state.close()
+
+    def close(self) -> None:
+        """Frees programs, buffers and devices."""
+        self.release()
         for memory in self._memory.values():
             memory.close()
         self._memory.clear()

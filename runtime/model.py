@@ -11,13 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from satchel.formats.gguf import GGUF, open_gguf
 from satchel.formats.template import ChatTemplate, from_metadata
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
+from satchel.formats.verify_text import check_vocabulary
 from satchel.quant import ModelError, RequestError
 from satchel.runtime.arch import Cache
 from satchel.runtime.device import Backend, Device, find_backend
@@ -31,6 +32,7 @@ from satchel.runtime.weights import DeviceWeights, Progress, bind_beside
 
 Message = Mapping[str, Any]
 PRECISIONS = ("exact", "fast")
+ACTIVATIONS = (8, 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Options:
 
     threads: for answers, 0: all; threads_batch: for prompts, 0: as many as threads. repack False: weights
     stay in the mapped file, which processes share, and products are slower. precision "fast": products may
-    round weights to 8 bits.
+    round weights to 8 bits. activations: bits of what quantized weights are multiplied with, 8 or 16.
     """
 
     context: int = 0
@@ -52,6 +54,7 @@ class Options:
     repack: bool = True
     precision: str = "exact"
     profile: bool = False
+    activations: int = 8
 
 
 class Model:
@@ -88,13 +91,24 @@ class Model:
         repack: bool = True,
         precision: str = "exact",
         profile: bool = False,
+        activations: int = 8,
         progress: Progress | None = None,
-    ) -> Model:
+    ) -> Self:
         """Opens, checks and maps the file, and brings the weights to the device; the other arguments are
         those of Options. progress(bytes done, bytes in all) is called while the weights are read.
         """
         options = Options(
-            context, slots, threads, device, cache_type, batch, threads_batch, repack, precision, profile
+            context,
+            slots,
+            threads,
+            device,
+            cache_type,
+            batch,
+            threads_batch,
+            repack,
+            precision,
+            profile,
+            activations,
         )
         gguf = open_gguf(path)
         try:
@@ -109,6 +123,8 @@ class Model:
             raise RequestError(f"threads, batch and slots must be positive, got {o}")
         if o.precision not in PRECISIONS:
             raise RequestError(f"precision is {o.precision!r}: it must be one of {', '.join(PRECISIONS)}")
+        if o.activations not in ACTIVATIONS:
+            raise RequestError(f"activations are {o.activations} bits: it must be one of 8, 16")
         backend = find_backend(self.options.device)
         if backend.name == "numba" and self.options.device == "auto":
             self.notes.append(
@@ -123,7 +139,13 @@ class Model:
         self.notes += said
         self.cache = self.arch.cache
         self.engine = Engine(
-            self.arch.build(), self.cache, [self.device], self._bind, batch=o.batch, repack=o.repack
+            self.arch.build(),
+            self.cache,
+            [self.device],
+            self._bind,
+            batch=o.batch,
+            repack=o.repack,
+            activations=o.activations,
         )
 
     def _bind(self, device: Device, packed: Mapping[str, Packed]) -> DeviceWeights:
@@ -153,12 +175,7 @@ class Model:
 
     def _build_tokenizer(self) -> Tokenizer:
         built = build_tokenizer(self.gguf.metadata, source=str(self.path))
-        embeddings = self.gguf.tensors.get("token_embd.weight")
-        if embeddings is not None and embeddings.shape[0] != built.vocab_size:
-            raise ModelError(
-                f"{self.path}: tokenizer.ggml.tokens has {built.vocab_size} tokens, token_embd.weight "
-                f"{embeddings.shape[0]} rows: convert the model again"
-            )
+        check_vocabulary(built, self.gguf.tensors, self.path)
         return built
 
     @property
@@ -289,7 +306,7 @@ class Model:
         self.device.close()
         self.gguf.close()
 
-    def __enter__(self) -> Model:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

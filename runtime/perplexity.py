@@ -23,6 +23,8 @@ F32 = npt.NDArray[np.float32]
 Window = npt.NDArray[np.int32]
 SLICE = 64 << 20  # bytes of logits that are looked at together
 UNLIKELY = -16.0  # log-probabilities that a file of logits cannot tell apart count for nothing
+QUANTILES = (0, 0.01, 0.05, 0.1, 0.5, 0.9, 0.95, 0.99, 0.999, 1)
+PLACES = 16  # parts of a window that divergence is told for
 Progress = Callable[[int, int, "Perplexity"], None]  # windows done, windows in all, so far
 
 
@@ -36,20 +38,41 @@ class Perplexity:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Scored tokens from `first` to `last` of each window (counted from the window's start): mean divergence,
+    and the share for which both hold the same token most likely.
+    """
+
+    first: int
+    last: int
+    kld: float
+    same_top: float
+
+
+@dataclass(frozen=True, slots=True)
 class Divergence:
     """Kullback-Leibler divergence from a base, in nats a token.
 
-    same_top: share of tokens (0 to 1) for which both hold the same token most likely.
+    kld_pN: what N in a hundred tokens stay below. same_top: share of tokens (0 to 1) for which both hold the
+    same token most likely, and its standard error. places: the same by position in the window.
     """
 
     kld_mean: float
     kld_error: float
+    kld_min: float
+    kld_p1: float
+    kld_p5: float
+    kld_p10: float
     kld_median: float
+    kld_p90: float
     kld_p95: float
     kld_p99: float
+    kld_p99_9: float
     kld_max: float
     same_top: float
+    same_top_error: float
     ppl_base: float
+    places: tuple[Place, ...]
 
 
 @dataclass(slots=True)
@@ -186,10 +209,11 @@ def write_base(
 
 @dataclass(slots=True)
 class Compared:
-    """Divergence of each scored token so far, and what goes with it."""
+    """Divergence of each scored token so far, whether its top token is the base's, and its place."""
 
+    context: int
     kld: list[F32] = field(default_factory=list)
-    same: int = 0
+    same: list[npt.NDArray[np.bool_]] = field(default_factory=list)
     base: Tally = field(default_factory=Tally)
 
     def add(self, soft: Softmax, log_base: F32, targets: Window) -> None:
@@ -197,16 +221,40 @@ class Compared:
         log_probs = soft.logits - (soft.high + soft.log_sum)[:, None]
         terms = np.where(log_base > UNLIKELY, np.exp(log_base) * (log_base - log_probs), 0)
         self.kld.append(terms.sum(axis=-1, dtype=np.float64).astype(np.float32))
-        self.same += int(np.sum(log_base.argmax(axis=-1) == soft.logits.argmax(axis=-1)))
+        self.same.append(log_base.argmax(axis=-1) == soft.logits.argmax(axis=-1))
         self.base.add(-log_base[np.arange(len(targets)), targets].astype(np.float64))
 
     def result(self) -> Divergence:
-        kld = np.concatenate(self.kld).astype(np.float64)
-        mean, n = float(kld.mean()), len(kld)
-        median, p95, p99 = (float(q) for q in np.quantile(kld, (0.5, 0.95, 0.99)))
-        error = spread(float(np.square(kld).mean()) - mean * mean, n)
+        kld, same = np.concatenate(self.kld).astype(np.float64), np.concatenate(self.same)
+        mean, top, n = float(kld.mean()), float(same.mean()), len(kld)
+        least, p1, p5, p10, median, p90, p95, p99, p99_9, most = map(float, np.quantile(kld, QUANTILES))
         return Divergence(
-            mean, error, median, p95, p99, float(kld.max()), self.same / n, self.base.result().ppl
+            kld_mean=mean,
+            kld_error=spread(float(np.square(kld).mean()) - mean * mean, n),
+            kld_min=least,
+            kld_p1=p1,
+            kld_p5=p5,
+            kld_p10=p10,
+            kld_median=median,
+            kld_p90=p90,
+            kld_p95=p95,
+            kld_p99=p99,
+            kld_p99_9=p99_9,
+            kld_max=most,
+            same_top=top,
+            same_top_error=spread(top - top * top, n),
+            ppl_base=self.base.result().ppl,
+            places=self._places(kld, same),
+        )
+
+    def _places(self, kld: npt.NDArray[np.float64], same: npt.NDArray[np.bool_]) -> tuple[Place, ...]:
+        rows = scored(self.context)
+        by_place = kld.reshape(-1, rows).mean(axis=0), same.reshape(-1, rows).mean(axis=0)
+        start = self.context // 2 + 1
+        cut = np.array_split(np.arange(rows), min(PLACES, rows))
+        return tuple(
+            Place(start + int(at[0]), start + int(at[-1]), *(float(m[at].mean()) for m in by_place))
+            for at in cut
         )
 
 
@@ -223,7 +271,7 @@ def diverge(
         found = f"made with a vocabulary of {base.vocab}, this model has {vocab}"
         raise RequestError(f"{base.path}: {found}; compare models of one vocabulary")
     cut = windows(base.tokens.reshape(-1).tolist(), base.context, limit)
-    tally, compared = Tally(), Compared()
+    tally, compared = Tally(), Compared(base.context)
     for number, window in enumerate(opened(engine, cut, bos)):
         for at, targets, soft in slices(engine, window, vocab):
             tally.add(soft.nll(targets))

@@ -86,11 +86,14 @@ class Program:
             self._own[t.source, t.source_at[0]].read_into(t.source_at[1], bounce)
             self._own[t.target, t.target_at[0]].write(t.target_at[1], bounce)
 
-    def read(self, out: Array) -> Array:
-        """Fills `out` with the first rows of the plan's output, waiting for the step if it still runs."""
+    def read(self, out: Array, offset: int | None = None) -> Array:
+        """Fills `out` with the first rows of the plan's output, waiting for the step if it still runs.
+
+        offset: of another root in the output's buffer.
+        """
         for exec, _, _ in self._execs:
             exec.wait()
-        self._out.read_into(self.plan.output.offset, out)
+        self._out.read_into(self.plan.output.offset if offset is None else offset, out)
         return out
 
     def times(self) -> tuple[list[int], ...]:

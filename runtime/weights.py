@@ -16,6 +16,7 @@ from threading import Event
 import numpy as np
 
 from satchel.formats.gguf import GGUF, TensorInfo
+from satchel.formats.verify_values import scan
 from satchel.quant import FORMATS, ModelError
 from satchel.runtime.device import WEIGHT, Buffer, Device
 from satchel.runtime.graph import Array, Type
@@ -249,24 +250,11 @@ def upload(device: Device, values: Mapping[str, Array], packed: Mapping[str, Pac
     return weights
 
 
-def check_finite(name: str, blocks: Array, format: str) -> None:
-    """ModelError where a tensor, as blocks (rows, blocks of a row), decodes to a number that is none."""
-    rows = blocks.reshape(-1, blocks.shape[-1]) if blocks.ndim else blocks.reshape(1, 1)
-    for start in range(0, len(rows), 256):
-        finite = np.isfinite(FORMATS[format].decode(rows[start : start + 256])).all(axis=-1)
-        if not finite.all():
-            bad = start + int(np.argmin(finite))
-            raise ModelError(
-                f"{name}: row {bad} holds NaN or infinity; the file is damaged or was badly quantized"
-            )
-
-
 def check_tensors(gguf: GGUF, progress: Progress | None = None) -> None:
-    """Reads every weight that this version can decode; refuses what is no number (--check-tensors)."""
-    done, total = 0, sum(info.nbytes for info in gguf.tensors.values())
-    for info in gguf.tensors.values():
-        if info.format in FORMATS and info.nbytes:
-            check_finite(info.name, gguf.array(info.name), info.format)
-        done += info.nbytes
-        if progress:
-            progress(done, total)
+    """Reads every weight that this version can decode; ModelError for what is no number (--check-tensors)."""
+    for damage in scan(gguf, progress=progress):
+        if damage.grave:
+            raise ModelError(
+                f"{damage.tensor}: row {damage.row} holds {damage.kind}; "
+                "the file is damaged or was badly quantized"
+            )

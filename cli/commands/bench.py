@@ -86,6 +86,9 @@ class LoadOptions:
     precision: Annotated[str, option("--precision", help="exact, or fast: products may round to 8 bits.")] = (
         "exact"
     )
+    activations: Annotated[
+        int, option("--activations", help="Bits of what quantized weights are multiplied with: 8 or 16.")
+    ] = 8
     repack: Annotated[
         bool, option("--repack/--no-repack", " /-nr", help="Keep weights in the CPU's own order, or not.")
     ] = True
@@ -101,6 +104,7 @@ class LoadOptions:
             cache_k=self.cache_k,
             cache_v=self.cache_v,
             precision=self.precision,
+            activations=self.activations,
             repack=self.repack,
             gpu_layers=self.gpu_layers,
             device=self.device,

@@ -1,66 +1,111 @@
-"""`satchel perplexity`: how well a model foresees a text, and how far it is from another model.
-
-Numbers go to stdout, the rest to stderr.
+"""`satchel perplexity`: how well models foresee a text, how far they are from another model, which ending of
+a text they choose. Numbers go to stdout, the rest to stderr.
 """
 
 from __future__ import annotations
 
-import json
 import sys
+import tempfile
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from satchel.cli.console import note, warn
+from satchel.cli.console import note, plain, warn
 from satchel.cli.groups import option, with_options, wrong
-from satchel.cli.options import ModelOptions, open_model
+from satchel.cli.options import ModelOptions, default_model, open_model
+from satchel.cli.tables import elements
 
 if TYPE_CHECKING:
+    from satchel.cli.quality.report import Scored
+    from satchel.runtime.choices import Accuracy, Task
     from satchel.runtime.model import Model
     from satchel.runtime.perplexity import Divergence, Perplexity, Window
 
 WINDOW = 512
+FILES = "Models to compare, besides that of -m."
 TEXT = "The text to score; - is stdin."
 BASE = "Write the log-probabilities to this file, or with --kl-divergence compare with those in it."
+COMPARE = "Compare with the base; without a base file, with the first model. The text is the base's."
+CHOICE = "Tasks of several endings, HellaSwag-style: JSON lines or six lines a task."
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreOptions:
+    """What is measured."""
+
+    file: Annotated[Path | None, typer.Option("-f", "--file", metavar="TEXT", help=TEXT)] = None
+    chunks: Annotated[int, option("--chunks", metavar="N", help="Score N windows; -1: all.")] = -1
+    base: Annotated[
+        Path | None, option("--kl-divergence-base", "--save-all-logits", metavar="FILE", help=BASE)
+    ] = None
+    compare: Annotated[bool, option("--kl-divergence", help=COMPARE)] = False
+    choice: Annotated[
+        Path | None, option("--multiple-choice", "--hellaswag", metavar="FILE", help=CHOICE)
+    ] = None
+    tasks: Annotated[
+        int,
+        option("--multiple-choice-tasks", "--hellaswag-tasks", metavar="N", help="Tasks to score; 0: all."),
+    ] = 0
+    plot: Annotated[
+        Path | None, option("--plot", metavar="FILE", help="Draw divergence by position (.svg, .png, .pdf).")
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.plot is not None and not self.compare:
+            raise wrong("--plot", "it draws divergence: give --kl-divergence")
+        if self.tasks < 0:
+            raise wrong("--multiple-choice-tasks", f"{self.tasks}: give how many, or 0 for all")
+        if self.tasks and self.choice is None:
+            raise wrong("--multiple-choice-tasks", "there are no tasks: give --multiple-choice FILE")
 
 
 @with_options
 def perplexity(
+    models: Annotated[list[Path] | None, typer.Argument(metavar="FILE", help=FILES)] = None,
     *,
     model: ModelOptions,
-    file: Annotated[Path | None, typer.Option("-f", "--file", metavar="TEXT", help=TEXT)] = None,
-    chunks: Annotated[int, option("--chunks", metavar="N", help="Score N windows; -1: all.")] = -1,
-    base: Annotated[
-        Path | None,
-        option("--kl-divergence-base", "--save-all-logits", metavar="FILE", help=BASE),
-    ] = None,
-    kl_divergence: Annotated[
-        bool, option("--kl-divergence", help="Compare with the base; the text is the base's.")
+    score: ScoreOptions,
+    as_json: Annotated[
+        bool, option("--json", help="Print one JSON object; of several models, a list.")
     ] = False,
-    as_json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Measure perplexity on a text, or divergence from another model.
+    """Measure perplexity on a text, divergence from another model, or accuracy in multiple choice.
 
-    The text is cut into windows of -c tokens, 512 by default.
+    The text is cut into windows of -c tokens, 512 by default. Several models make a table.
     """
-    if kl_divergence and base is None:
-        raise wrong("--kl-divergence", "it compares with a file: give --kl-divergence-base FILE")
-    if file is None and not kl_divergence:
-        raise wrong("-f", "there is no text to score: give a file")
-    text = None if file is None else read_text(file)
+    from satchel.cli.quality.plot import check_plot, draw
+    from satchel.cli.quality.report import as_text, json_text, table
+
+    paths = [*([model.model] if model.model else []), *(models or [])] or [default_model()]
+    check_use(paths, score)
+    if score.plot is not None:
+        check_plot(score.plot)
+    text = None if score.file is None else read_text(score.file)
     started = time.perf_counter()
-    kld: Divergence | None = None
-    if kl_divergence and base is not None:
-        ppl, kld, context = compare(model, base, text, chunks)
+    found = Measuring(model, score, text, len(paths)).run(paths)
+    if as_json:
+        print(json_text(found, len(paths) > 1))
     else:
-        context = model.context or WINDOW
-        ppl = score(replace(model, context=context), text or "", chunks, base)
-    seconds = time.perf_counter() - started
-    print(to_json(ppl, kld, context, seconds) if as_json else as_text(ppl, kld, context))
-    note(f"{ppl.tokens:,} tokens scored in {seconds:.1f} s")
+        print(table(found) if len(paths) > 1 else as_text(found[0]))
+    if score.plot is not None:
+        draw(score.plot, found)
+        note(f"{score.plot}: divergence by position")
+    tokens = sum(one.ppl.tokens for one in found if one.ppl)
+    note(f"{tokens:,} tokens scored in {time.perf_counter() - started:.1f} s")
+
+
+def check_use(paths: list[Path], score: ScoreOptions) -> None:
+    if score.compare and score.base is None and len(paths) < 2:
+        raise wrong(
+            "--kl-divergence", "it compares with a file: give --kl-divergence-base FILE, or several models"
+        )
+    if score.base is not None and not score.compare and len(paths) > 1:
+        raise wrong("--kl-divergence-base", "one model's log-probabilities are written: give one model")
+    if score.file is None and not (score.compare and score.base) and score.choice is None:
+        raise wrong("-f", "there is no text to score: give a file")
 
 
 def read_text(path: Path) -> str:
@@ -78,36 +123,89 @@ def begin(model: Model) -> int | None:
     return specials.bos if specials.add_bos else None
 
 
-def score(options: ModelOptions, text: str, chunks: int, base: Path | None) -> Perplexity:
-    """Perplexity of a text; with `base`, its log-probabilities are written there."""
-    from satchel.runtime.perplexity import measure, windows, write_base
+class Measuring:
+    """Scores models one after the other; each is loaded once."""
 
-    with open_model(options) as model:
-        show_notes(model)
-        cut = windows(model.tokenize(text), options.context, chunks)
-        vocab, bos, show = model.arch.vocab, begin(model), Running(len(cut))
+    def __init__(self, options: ModelOptions, score: ScoreOptions, text: str | None, count: int) -> None:
+        self.options, self.score, self.text, self.several = options, score, text, count > 1
+        self.tasks: list[Task] = []
+        if score.choice is not None:
+            from satchel.runtime.choices import read_tasks
+
+            self.tasks = read_tasks(score.choice)
+            self.tasks = self.tasks[: score.tasks] if score.tasks else self.tasks
+
+    def run(self, paths: list[Path]) -> list[Scored]:
+        base = self.score.base
+        if not self.score.compare or base is not None:
+            return [self.one(path, base, self.score.compare) for path in paths]
+        with tempfile.TemporaryDirectory(prefix="satchel-") as folder:
+            base = Path(folder, "base")
+            first = self.one(paths[0], base, False)
+            return [first, *(self.one(path, base, True) for path in paths[1:])]
+
+    def one(self, path: Path, base: Path | None, compare: bool) -> Scored:
+        """One model's numbers. base: written, or with `compare` read."""
+        from satchel.cli.quality.report import Scored
+
+        started = time.perf_counter()
+        context = self.context(base if compare else None)
+        options = replace(self.options, model=path, context=context)
+        with open_model(options) as model:
+            show_notes(model)
+            ppl: Perplexity | None = None
+            kld: Divergence | None = None
+            if compare and base is not None:
+                ppl, kld = self.diverge(model, base)
+            elif self.text is not None:
+                ppl = self.measure(model, context, base)
+            choices = self.choose(model) if self.tasks else None
+            size = sum(part.size for part in model.gguf.parts)
+            bits = 8 * sum(t.nbytes for t in model.gguf.tensors.values()) / max(1, elements(model.gguf))
+        return Scored(path, size, bits, context, time.perf_counter() - started, ppl, kld, choices)
+
+    def context(self, base: Path | None) -> int:
+        """Tokens of a window: what -c says, or the base's."""
+        if base is None:
+            return self.options.context or (WINDOW if self.text is not None else 0)
+        from satchel.formats.logits import open_logits
+
+        wanted = open_logits(base).context
+        if self.options.context not in (0, wanted):
+            told = f"{self.options.context}: {base} has windows of {wanted} tokens; leave it out"
+            raise wrong("-c", told)
+        return wanted
+
+    def measure(self, model: Model, context: int, base: Path | None) -> Perplexity:
+        """Perplexity of the text; with `base`, its log-probabilities are written there."""
+        from satchel.runtime.perplexity import measure, windows, write_base
+
+        cut = windows(model.tokenize(self.text or ""), context, self.score.chunks)
+        vocab, bos, show = model.arch.vocab, begin(model), Running(len(cut), self.label(model))
         if base is None:
             return measure(model.engine, cut, vocab, bos, progress=show)
         return write_base(base, model.engine, cut, vocab, bos, show)
 
+    def diverge(self, model: Model, path: Path) -> tuple[Perplexity, Divergence]:
+        """Divergence from a base file."""
+        from satchel.formats.logits import open_logits
+        from satchel.runtime.perplexity import diverge
 
-def compare(
-    options: ModelOptions, path: Path, text: str | None, chunks: int
-) -> tuple[Perplexity, Divergence, int]:
-    """Divergence from a base file, and the tokens of its windows."""
-    from satchel.formats.logits import open_logits
-    from satchel.runtime.perplexity import diverge
+        base = open_logits(path)
+        if self.text is not None:
+            check_text(model, self.text, base.tokens.reshape(-1), path)
+        count = len(base.tokens) if self.score.chunks < 0 else min(self.score.chunks, len(base.tokens))
+        show = Running(count, self.label(model))
+        return diverge(model.engine, base, model.arch.vocab, begin(model), self.score.chunks, show)
 
-    base = open_logits(path)
-    if options.context not in (0, base.context):
-        raise wrong("-c", f"{options.context}: {path} has windows of {base.context} tokens; leave it out")
-    with open_model(replace(options, context=base.context)) as model:
-        show_notes(model)
-        if text is not None:
-            check_text(model, text, base.tokens.reshape(-1), path)
-        count = len(base.tokens) if chunks < 0 else min(chunks, len(base.tokens))
-        ppl, kld = diverge(model.engine, base, model.arch.vocab, begin(model), chunks, Running(count))
-    return ppl, kld, base.context
+    def choose(self, model: Model) -> Accuracy:
+        from satchel.runtime.choices import score
+
+        show = Answering(len(self.tasks), self.label(model))
+        return score(model.engine, self.tasks, model.tokenize, show)
+
+    def label(self, model: Model) -> str:
+        return f"{model.path.name}: " if self.several else ""
 
 
 def show_notes(model: Model) -> None:
@@ -123,46 +221,35 @@ def check_text(model: Model, text: str, tokens: Window, base: Path) -> None:
         raise RequestError(f"{base}: made from another text than -f gives; leave -f out, or make it again")
 
 
-class Running:
-    """Shows the number so far: one line that is drawn again on a terminal, else one for each tenth of the
-    text.
-    """
+class Line:
+    """Shows what is known so far: one line that is drawn again on a terminal, else one for each tenth."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, label: str = "") -> None:
         self.started, self.terminal = time.perf_counter(), sys.stderr.isatty()
         self.every = 1 if self.terminal else max(1, total // 10)
+        self.label = plain(label)
 
-    def __call__(self, done: int, total: int, so_far: Perplexity) -> None:
+    def show(self, done: int, total: int, what: str, so_far: str) -> None:
         if done % self.every and done != total:
             return
         left = (time.perf_counter() - self.started) / done * (total - done)
-        line = f"window {done}/{total}: PPL {so_far.ppl:.4f} +/- {so_far.ppl_error:.4f}, {left:.0f} s left"
         over = "\r\x1b[K" if self.terminal else ""
         end = "" if self.terminal and done < total else "\n"
-        print(f"{over}{line}", end=end, file=sys.stderr, flush=True)
+        line = f"{over}{self.label}{what} {done}/{total}: {so_far}, {left:.0f} s left"
+        print(line, end=end, file=sys.stderr, flush=True)
 
 
-def as_text(ppl: Perplexity, kld: Divergence | None, context: int) -> str:
-    lines = [f"PPL = {ppl.ppl:.4f} +/- {ppl.ppl_error:.4f} ({ppl.tokens} tokens, windows of {context})"]
-    if kld:
-        lines += [
-            f"PPL of the base = {kld.ppl_base:.4f} (ratio {ppl.ppl / kld.ppl_base:.4f})",
-            f"KLD mean   = {kld.kld_mean:.6f} +/- {kld.kld_error:.6f}",
-            f"KLD median = {kld.kld_median:.6f}",
-            f"KLD 95 %   = {kld.kld_p95:.6f}",
-            f"KLD 99 %   = {kld.kld_p99:.6f}",
-            f"KLD max    = {kld.kld_max:.6f}",
-            f"same top token = {100 * kld.same_top:.2f} %",
-        ]
-    return "\n".join(lines)
+class Running(Line):
+    """Of a text."""
+
+    def __call__(self, done: int, total: int, so_far: Perplexity) -> None:
+        self.show(done, total, "window", f"PPL {so_far.ppl:.4f} +/- {so_far.ppl_error:.4f}")
 
 
-def to_json(ppl: Perplexity, kld: Divergence | None, context: int, seconds: float) -> str:
-    """One object; same_top is a share of 1, and the kld_ keys stand only where there is a base."""
-    from dataclasses import asdict
+class Answering(Line):
+    """Of tasks."""
 
-    from satchel.formats.logits import scored
-
-    chunks = ppl.tokens // scored(context)
-    found = {**asdict(ppl), **(asdict(kld) if kld else {}), "context": context, "chunks": chunks}
-    return json.dumps({**found, "seconds": round(seconds, 3)})
+    def __call__(self, done: int, total: int, so_far: Accuracy) -> None:
+        self.show(
+            done, total, "task", f"{100 * so_far.raw:.2f} %, {100 * so_far.normalised:.2f} % normalised"
+        )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,10 +67,73 @@ def test_base_file(
     assert "same top token" in capsys.readouterr().out
 
 
+def test_percentiles_rise_and_places_cover_the_scored_half(
+    models: tuple[Path, Path], text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ["-f", str(text), "-c", "48", "--kl-divergence", "--json"]
+    assert main(["perplexity", str(models[0]), str(models[1]), *args]) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert "kld_mean" not in first and first["bits_per_weight"] > second["bits_per_weight"]
+    keys = ("min", "p1", "p5", "p10", "median", "p90", "p95", "p99", "p99_9", "max")
+    found = [second[f"kld_{key}"] for key in keys]
+    assert found == sorted(found) and found[0] < found[-1]
+    places = second["places"]
+    assert places[0]["first"] == 25 and places[-1]["last"] == 47
+    assert all(a["last"] + 1 == b["first"] for a, b in itertools.pairwise(places))
+    sizes = [p["last"] - p["first"] + 1 for p in places]
+    mean = sum(p["kld"] * n for p, n in zip(places, sizes, strict=True)) / sum(sizes)
+    assert mean == pytest.approx(second["kld_mean"], rel=1e-4)
+
+
+def test_several_models_make_a_table(
+    models: tuple[Path, Path], text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plot = tmp_path / "x.svg"
+    args = ["-m", str(models[0]), str(models[1]), "-f", str(text), "-c", "32", "--kl-divergence"]
+    pytest.importorskip("matplotlib")
+    assert main(["perplexity", *args, "--plot", str(plot)]) == 0
+    head, rule, first, second = capsys.readouterr().out.splitlines()
+    for word in ("model", "size", "bits/weight", "PPL", "KLD mean", "KLD median", "KLD 99 %", "same top"):
+        assert word in head
+    assert len({len(line) for line in (head, rule, first, second)}) == 1
+    assert "f32.gguf" in first and "q8_0.gguf" in second and first.split("|")[5].strip() == ""
+    assert plot.read_text().lstrip().startswith("<?xml") and "<svg" in plot.read_text()
+
+
+def test_a_plot_needs_matplotlib(
+    models: tuple[Path, Path], text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    args = [str(models[0]), str(models[1]), "-f", str(text), "--kl-divergence", "--plot", "x.png"]
+    assert main(["perplexity", *args]) == 1
+    assert "satchel[docs]" in capsys.readouterr().err
+
+
+def test_multiple_choice(
+    models: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks = [{"context": "the quick", "endings": ["brown fox", "dog"], "label": i % 2} for i in range(4)]
+    path = tmp_path / "tasks.jsonl"
+    path.write_text("\n".join(map(json.dumps, tasks)))
+    assert main(["perplexity", "-m", str(models[0]), "--multiple-choice", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["multiple_choice"]
+    assert (found["tasks"], found["raw"], found["normalised"], found["chance"]) == (4, 0.5, 0.5, 0.5)
+    more = ["--multiple-choice-tasks", "1"]
+    assert main(["perplexity", *map(str, models), "--multiple-choice", str(path), *more]) == 0
+    head, _, first, _ = capsys.readouterr().out.splitlines()
+    assert "accuracy" in head and "PPL" not in head and ("100.00" in first or " 0.00" in first)
+
+
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
         ([], 2, "-f"),
+        (["-f", "TEXT", "--kl-divergence"], 2, "several models"),
+        (["-f", "TEXT", "--plot", "x.svg"], 2, "--kl-divergence"),
+        (["-f", "TEXT", "--kl-divergence", "--kl-divergence-base", "x", "--plot", "x.gif"], 2, ".svg, .png"),
+        (["-f", "TEXT", "TEXT", "--kl-divergence-base", "x"], 2, "give one model"),
+        (["--multiple-choice", "TEXT"], 1, "lines a task"),
+        (["-f", "TEXT", "--multiple-choice-tasks", "3"], 2, "--multiple-choice FILE"),
         (["--kl-divergence"], 2, "--kl-divergence-base"),
         (["-f", "TEXT", "-c", "4096"], 1, "tokens"),
         (["-f", "TEXT", "-c", "2"], 1, "too short"),

@@ -1,0 +1,117 @@
+"""satchel imatrix: what a model's weights meet on a text, for `satchel quantize --imatrix`. The file appears
+whole; everything else goes to stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from satchel.cli.commands.perplexity import WINDOW, begin, read_text, show_notes
+from satchel.cli.console import note
+from satchel.cli.groups import option, with_options, wrong
+from satchel.cli.options import ModelOptions, check_weights, default_model
+
+if TYPE_CHECKING:
+    from satchel.runtime.imatrix import Observed
+
+TEXT = "The text to run, of the kind that the model is used for; - is stdin."
+MEMORY = "Most MB for what --hessian keeps, half of the free memory by default; the widest inputs go without."
+SHARE_OF_MEMORY = 2  # what is gathered takes at most one part in so many of the free memory
+
+
+@with_options
+def imatrix(
+    *,
+    model: ModelOptions,
+    file: Annotated[Path | None, typer.Option("-f", "--file", metavar="TEXT", help=TEXT)] = None,
+    output: Annotated[Path, option("-o", "--output-file", metavar="FILE", help="The file to write.")] = Path(
+        "imatrix.gguf"
+    ),
+    chunks: Annotated[int, option("--chunks", metavar="N", help="Run N windows; -1: all.")] = -1,
+    output_format: Annotated[
+        Literal["gguf", "dat"], option("--output-format", help="gguf, or llama.cpp's older dat.")
+    ] = "gguf",
+    hessian: Annotated[
+        bool,
+        typer.Option("--hessian/--no-hessian", help="Keep what error feedback needs: larger, better files."),
+    ] = True,
+    hessian_memory: Annotated[
+        int | None, option("--hessian-memory", min=0, metavar="MB", help=MEMORY)
+    ] = None,
+) -> None:
+    """Gather importance data for quantizing.
+
+    The text is cut into windows of -c tokens, 512 by default.
+    """
+    from satchel.formats.imatrix import Origin, write_dat, write_importance
+    from satchel.runtime.imatrix import choose_products, collect
+    from satchel.runtime.perplexity import windows
+
+    if file is None:
+        raise wrong("-f", "there is no text to run: give a file")
+    text, context = read_text(file), model.context or WINDOW
+    with _open(model, context) as observed:
+        show_notes(observed)
+        cut = windows(observed.tokenize(text), context, chunks)
+        full = hessian and output_format == "gguf"
+        free = observed.device.info().memory_free // SHARE_OF_MEMORY >> 20
+        memory = free if hessian_memory is None else hessian_memory
+        wanted, refused = choose_products(observed.taps, (memory << 20) if full else 0)
+        if full and refused:
+            note(
+                f"satchel: note: --hessian-memory {memory} leaves {len(refused)} inputs out: {_few(refused)}"
+            )
+        sums = collect(observed, cut, begin(observed), wanted, Running(len(cut)))
+    write = write_importance if output_format == "gguf" else write_dat
+    write(output, sums, Origin((file.name,), len(cut), context))
+    note(f"{output}: {output.stat().st_size:,} bytes, {len(cut)} windows of {context} tokens")
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def _open(options: ModelOptions, context: int) -> Observed:
+    from satchel.cli.chat.bar import late_bar
+    from satchel.runtime.imatrix import Observed
+
+    path = options.model or default_model()
+    with late_bar(f"loading {path.name}", sys.stderr, in_bytes=True) as progress:
+        model = Observed.load(
+            path,
+            context=context,
+            threads=max(0, options.threads),
+            device="cpu" if options.device == "none" else options.device,
+            cache_type=options.cache_k,
+            batch=min(options.batch, options.micro_batch),
+            threads_batch=max(0, options.threads_batch),
+            repack=options.repack,
+            progress=progress,
+        )
+    try:
+        check_weights(options, model.gguf)
+    except BaseException:
+        model.close()
+        raise
+    return model
+
+
+class Running:
+    """Says how far it is: one line that is drawn again on a terminal, else one for each tenth of the text."""
+
+    def __init__(self, total: int) -> None:
+        self.started, self.terminal = time.perf_counter(), sys.stderr.isatty()
+        self.every = 1 if self.terminal else max(1, total // 10)
+
+    def __call__(self, done: int, total: int) -> None:
+        if done % self.every and done != total:
+            return
+        left = (time.perf_counter() - self.started) / done * (total - done)
+        over = "\r\x1b[K" if self.terminal else ""
+        end = "" if self.terminal and done < total else "\n"
+        print(f"{over}window {done}/{total}, {left:.0f} s left", end=end, file=sys.stderr, flush=True)

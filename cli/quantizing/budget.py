@@ -1,0 +1,232 @@
+"""`satchel quantize --target-size`: searches, writes the file, measures it, tells prediction and truth."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from satchel.cli.console import err, note, plain
+from satchel.cli.groups import wrong
+from satchel.cli.quantizing.job import Job
+from satchel.cli.quantizing.options import BudgetOptions, MixOptions, parse_size
+from satchel.quant.errors import RequestError
+
+if TYPE_CHECKING:
+    from satchel.formats.gguf import GGUF
+    from satchel.formats.quantize import Settings
+    from satchel.quant.recipes import Recipe
+    from satchel.runtime.budget.probe import Prober, Windows
+    from satchel.runtime.budget.search import Budget
+    from satchel.runtime.perplexity import Divergence
+
+WINDOW = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Windows of the text: those that choices are tried on, and others to judge the result by (the same ones
+    where the text has no more).
+    """
+
+    tried: Windows
+    kept_back: Windows
+    bos: int | None
+    source: Path
+
+    @property
+    def apart(self) -> bool:
+        return self.kept_back is not self.tried
+
+
+def spend(job: Job, mix: MixOptions, options: BudgetOptions) -> None:
+    """Chooses formats for the size that was asked for; then as with a type. The report comes last."""
+    from satchel.cli.quantizing.page import Facts, write_page
+    from satchel.runtime.budget.probe import Prober
+
+    gguf = _gguf(job)
+    texts = _texts(gguf, options)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="satchel-") as folder:
+        base, judge = Path(folder, "tried"), Path(folder, "kept-back")
+        threads = job.threads or 0
+        with Prober(gguf, texts.tried, texts.bos, base, threads=threads) as prober:
+            found, settings = _search(job, gguf, prober, mix, options)
+            if texts.apart and not job.dry:
+                prober.write_base(judge, texts.kept_back)
+        job.run(settings)
+        written = job.first_file(settings)
+        measured = None if job.dry else _measure(written, job.threads or 0, texts, base, judge, found)
+    if options.rules is not None:
+        _write_text(options.rules, _rules(settings.recipe, found))
+        note(f"{options.rules}: the choice as rules, to be given as TYPE")
+    if options.report is not None:
+        seconds = time.monotonic() - started
+        facts = Facts(str(gguf.path), str(options.text), found, measured, recipes(job, found), seconds)
+        _write_text(options.report, write_page(facts))
+        note(f"{options.report}: the report")
+
+
+def _gguf(job: Job) -> GGUF:
+    from satchel.formats.gguf import GGUF
+
+    if not isinstance(job.source, GGUF):
+        raise RequestError(
+            f"{job.source.path}: choosing by divergence runs the model, so it needs a GGUF file: "
+            "convert the checkpoint first (satchel convert)"
+        )
+    return job.source
+
+
+def _texts(gguf: GGUF, options: BudgetOptions) -> Texts:
+    from satchel.cli.commands.perplexity import read_text
+    from satchel.formats.tokenizer import build_tokenizer
+    from satchel.runtime.perplexity import windows
+
+    if options.text is None:
+        raise wrong("--text", "expected a text")
+    tokenizer = build_tokenizer(gguf.metadata, source=str(gguf.path))
+    arch = gguf.metadata.get_str("general.architecture")
+    size = min(WINDOW, gguf.metadata.get_uint(f"{arch}.context_length", WINDOW))
+    cut = windows(tokenizer.encode(read_text(options.text)), size)
+    specials = tokenizer.specials
+    bos = specials.bos if specials.add_bos else None
+    # Spread over the whole text, since neighbours are alike; every other one is kept back.
+    count = min(2 * options.windows, len(cut))
+    spread = cut[[i * len(cut) // count for i in range(count)]]
+    tried = spread[::2]
+    return Texts(tried, spread[1::2] if count > 1 else tried, bos, options.text)
+
+
+def _search(
+    job: Job, gguf: GGUF, prober: Prober, mix: MixOptions, options: BudgetOptions
+) -> tuple[Budget, Settings]:
+    from satchel.formats.quantize import Settings, find_recipe
+    from satchel.formats.quantizing.plan import find_overrides, head_of
+    from satchel.runtime.budget.search import Search
+
+    shapes = {name: info.shape for name, info in gguf.tensors.items() if 0 not in info.shape}
+    held = find_overrides(shapes, mix.overrides())
+    if mix.leave_output:
+        held[head_of(shapes)] = gguf.tensors[head_of(shapes)].format
+    with _bar("measuring") as progress:
+        search = Search(
+            gguf,
+            prober,
+            calibration=job.calibration,
+            wanted=options.formats,
+            held=held,
+            threads=job.threads,
+            progress=progress,
+        )
+        same = {name: gguf.tensors[name].format for name in search.candidates}
+        settings = Settings(find_recipe("F16"), requantize=mix.requantize, formats=same)
+        planned = job.plan(settings)
+        fixed = planned.file_bytes - sum(search.bytes_in(name, f) for name, f in same.items())
+        if options.size is not None:
+            limit = parse_size(options.size)
+        else:
+            elements = sum(choice.elements for choice in planned.choices)
+            limit = planned.file_bytes - planned.bytes_after + int((options.bpw or 0) * elements / 8)
+        found = search.run(limit, fixed, options.seconds)
+    if not search.feedback:
+        note("errors were measured without feedback, for time; the file has it (--search-time allows more)")
+    return found, replace(settings, recipe=_nearest(found), formats=found.formats)
+
+
+def _nearest(found: Budget) -> Recipe:
+    """The recipe whose base holds most weights: its number stands for the file's type."""
+    import numpy as np
+
+    from satchel.formats.quantize import find_recipe
+    from satchel.quant.recipes import RECIPES
+
+    weights: dict[str, int] = {}
+    for row in found.rows:
+        weights[row.chosen.format] = weights.get(row.chosen.format, 0) + int(np.prod(row.shape))
+    base = max(weights, key=lambda name: weights[name])
+    named = [r for r in RECIPES.values() if r.base == base]
+    return next((r for r in named if r.name.endswith("_M")), named[0] if named else find_recipe(base))
+
+
+def _measure(written: Path, threads: int, texts: Texts, base: Path, judge: Path, found: Budget) -> Divergence:
+    """The finished file's divergence, and what was predicted, on stderr."""
+    from satchel.formats.logits import open_logits
+    from satchel.runtime.budget.probe import measure_file
+
+    same = measure_file(written, open_logits(base), texts.bos, threads)
+    note(f"divergence predicted {found.predicted:.5f}, measured {same.kld_mean:.5f} on the windows tried")
+    if not texts.apart:
+        return same
+    other = measure_file(written, open_logits(judge), texts.bos, threads)
+    said = f"{other.kld_mean:.5f} +/- {other.kld_error:.5f} on {len(texts.kept_back)} others of the text"
+    note(f"divergence {said}; same top token {100 * other.same_top:.2f} %")
+    return other
+
+
+def recipes(job: Job, found: Budget) -> dict[str, tuple[int, float]]:
+    """File bytes and predicted divergence of the named recipes that the search can tell of."""
+    from satchel.formats.quantize import Settings
+    from satchel.quant.recipes import RECIPES
+
+    told: dict[str, tuple[int, float]] = {}
+    for name, recipe in RECIPES.items():
+        if recipe.quantized:
+            choices = job.plan(Settings(recipe, requantize=True)).choices
+            predicted = found.predict({c.name: c.target for c in choices})
+            if predicted is not None and predicted not in told.values():
+                told[name] = predicted
+    return told
+
+
+def _rules(recipe: Recipe, found: Budget) -> str:
+    from satchel.formats.quantizing.rules import write_rules
+
+    return write_rules(recipe.name, found.formats)
+
+
+def _write_text(path: Path, text: str) -> None:
+    from satchel.formats.gguf.atomic import replace_files
+
+    def fill(file: IO[bytes]) -> None:
+        file.write(text.encode())
+
+    replace_files([(path, fill)])
+
+
+@contextmanager
+def _bar(label: str) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar with what is at work and the time left; without a terminal, a line for each tenth."""
+    console = err()
+    if not console.is_terminal:
+        yield _Lines()
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(24), MofNCompleteColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+        task = bar.add_task(label)
+        yield lambda done, total, what: bar.update(
+            task, completed=done, total=total, description=plain(what or label)
+        )
+
+
+class _Lines:
+    """Counts on stderr, with the time left."""
+
+    def __init__(self) -> None:
+        self.total = self.tenth = 0
+        self.begun = 0.0
+
+    def __call__(self, done: int, total: int, what: str) -> None:
+        if done == 0 or total != self.total:
+            self.total, self.tenth, self.begun = total, 0, time.monotonic()
+        tenth = 10 * done // max(1, total)
+        if tenth > self.tenth:
+            self.tenth = tenth
+            left = (time.monotonic() - self.begun) / done * (total - done)
+            note(f"{done}/{total} {what or 'done'}, {left:.0f} s left")

@@ -1,0 +1,88 @@
+"""One run of quantizing: what is planned is shown, the room it needs is there, what is written is told."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from satchel.cli.console import err, note
+from satchel.cli.quantizing.table import print_table, shown
+from satchel.quant.errors import RequestError
+
+if TYPE_CHECKING:
+    from satchel.formats.quantize import Calibration, Dry, Report, Settings
+    from satchel.formats.source import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is read and where it goes. metadata: keys that the file gets besides the source's."""
+
+    source: Source
+    target: Path
+    calibration: Calibration | None = None
+    metadata: Mapping[str, str | int] | None = None
+    keep_split: bool = False
+    dry: bool = False
+    threads: int | None = None
+
+    def plan(self, settings: Settings) -> Dry:
+        from satchel.formats.quantize import plan
+
+        return plan(self.source, self.target, settings, keep_split=self.keep_split, metadata=self._metadata())
+
+    def first_file(self, settings: Settings) -> Path:
+        """What is opened to read the whole result."""
+        return self.plan(settings).files[0][0]
+
+    def run(self, settings: Settings) -> Report:
+        """Writes the file, or with `dry` only shows what it would be."""
+        planned = self.plan(settings)
+        report: Report = planned
+        if not self.dry:
+            self._make_room(planned)
+            report = self._write(settings, planned)
+        print_table(err(), report)
+        for path, size in planned.files:
+            would = " (not written)" if self.dry else ""
+            note(f"{path}: {size:,} bytes{would}")
+        return report
+
+    def _write(self, settings: Settings, planned: Dry) -> Report:
+        from satchel.formats.quantize import write
+
+        with shown(err(), planned.bytes_after, len(planned.choices)) as (advance, started):
+            return write(
+                self.source,
+                self.target,
+                settings,
+                keep_split=self.keep_split,
+                metadata=self._metadata(),
+                importance=self.calibration,
+                threads=self.threads,
+                progress=advance,
+                started=started,
+            )
+
+    def _metadata(self) -> dict[str, str | int]:
+        return dict(self.metadata or {})
+
+    def _make_room(self, planned: Dry) -> None:
+        """Removes what a killed run left behind. RequestError where the disk is too small."""
+        from satchel.formats.gguf.atomic import find_abandoned
+
+        for path, _ in planned.files:
+            for old in find_abandoned(path):
+                note(f"{old.name}: left by a run that was killed; removed, quantizing starts again")
+                old.unlink(missing_ok=True)
+        folder = self.target.resolve().parent
+        if not folder.is_dir():
+            raise RequestError(f"{self.target}: expected an existing folder, got none; create {folder}")
+        free = shutil.disk_usage(folder).free
+        if free < planned.file_bytes:
+            raise RequestError(
+                f"{self.target}: needs {planned.file_bytes:,} bytes, the disk has {free:,} free"
+            )

@@ -1,0 +1,188 @@
+"""Tensors in new formats, some rows at a time on every thread, in the order of the file.
+
+Rows do not know of each other, so neither the cut nor the number of threads changes a byte.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from math import prod, sqrt
+
+import numpy as np
+
+from satchel.formats.quantizing.calibration import Calibration, Diagonals, WithoutFeedback
+from satchel.formats.quantizing.folding import Folding, Scaling
+from satchel.formats.quantizing.plan import Choice
+from satchel.formats.source import Source
+from satchel.quant import FORMATS, Format, RequestError
+from satchel.quant.format import F32, Blocks
+from satchel.quant.gptq import Hessian, encode_matrix
+
+__all__ = ["Calibration", "Diagonals", "Encoder", "Job", "WithoutFeedback"]
+
+PART = 1 << 18  # elements that one thread encodes at a time
+FEEDBACK_ROWS = 256  # rows of a part where errors are passed on from column to column
+SAMPLE = 1 << 20  # elements of a tensor whose error is measured
+SAFE = 2.0**14  # numbers below this in size overflow no format
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Blocks of some rows, with the squared error and the squared size of those that were decoded again."""
+
+    blocks: Blocks
+    noise: float
+    power: float
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """How one tensor is encoded. importance: (matrices, K), or (1, K) for all of them. rows: of each matrix
+    of a stack; every: one row in so many is measured. scaling: what the numbers are multiplied by before.
+    """
+
+    where: str
+    source: Format
+    target: Format
+    importance: F32 | None
+    hessian: Hessian | None
+    rows: int
+    every: int
+    scaling: Scaling | None = None
+
+    def __call__(self, blocks: Blocks, first: int) -> Piece:
+        """Blocks (n, row / block) of the source; first: number of the first row in the tensor."""
+        x = self.source.decode(blocks)
+        if self.scaling is not None:
+            x = self.scaling.apply(x, first)
+        peak = max(float(x.max()), -float(x.min()))
+        if not np.isfinite(peak):
+            raise RequestError(
+                f"{self.where}: expected finite numbers, got NaN or infinity; convert the model again"
+            )
+        encoded = np.concatenate([self.encode(part, at) for part, at in self._matrices(x, first)])
+        every = 1 if peak >= SAFE else self.every
+        back = self.target.decode(encoded[::every])
+        if not np.isfinite(back).all():
+            raise RequestError(
+                f"{self.where}: numbers up to {peak:.3g} overflow {self.target.name}; choose bf16 or f32"
+            )
+        miss = (back - x[::every]).astype(np.float64)
+        return Piece(
+            encoded, float(np.vdot(miss, miss)), float(np.sum(np.square(x[::every], dtype=np.float64)))
+        )
+
+    def _matrices(self, x: F32, first: int) -> Iterator[tuple[F32, int]]:
+        """Rows cut where one matrix of a stack ends, each with its matrix's number."""
+        at = 0
+        while at < len(x):
+            matrix, row = divmod(first + at, self.rows)
+            end = min(len(x), at + self.rows - row)
+            yield x[at:end], matrix
+            at = end
+
+    def encode(self, x: F32, matrix: int) -> Blocks:
+        """Rows (n, K) of one matrix of a stack."""
+        importance = None if self.importance is None else self.importance[matrix % len(self.importance)]
+        if self.target.encode is None:
+            raise RequestError(f"{self.where}: {self.target.name} can only be read; choose another type")
+        try:
+            if self.hessian is not None:
+                return encode_matrix(self.target, x, self.hessian, importance)
+            return self.target.encode(x, importance)
+        except RequestError as error:
+            raise RequestError(f"{self.where}: {error}") from None
+
+
+class Encoder:
+    """Gives a tensor's bytes in its new format, and notes its error."""
+
+    def __init__(
+        self, source: Source, pool: ThreadPoolExecutor, threads: int, calibration: Calibration | None
+    ) -> None:
+        self.source, self.pool, self.calibration = source, pool, calibration
+        self.ahead = 2 * threads  # parts under way: enough that no thread waits for the disk
+        self.errors: dict[str, float] = {}
+        self.folding: Folding | None = None
+
+    def fold(self, choices: Sequence[Choice]) -> Folding:
+        """From here on tensors are folded where it helps. RequestError where the file allows no fold."""
+        if self.calibration is None:
+            raise RequestError(f"{self.source.path}: folding: expected importance data, got none; make it first")
+        self.folding = Folding(self.source, choices, self.calibration, self.pool)
+        return self.folding
+
+    def check(self, choices: Sequence[Choice]) -> None:
+        """RequestError before anything is written where a format refuses to go without importance."""
+        asked: set[str] = set()
+        for choice in choices:
+            if choice.changed and choice.target not in asked and self._importance(choice) is None:
+                asked.add(choice.target)
+                self.job(choice, None).encode(np.zeros((1, choice.shape[-1]), np.float32), 0)
+
+    def pieces(self, choice: Choice) -> Iterator[memoryview | Blocks]:
+        scaling = self.folding.scaling(choice) if self.folding else None
+        if not choice.changed and scaling is None:
+            yield from self.source.chunks(choice.name)
+            return
+        noise = power = 0.0
+        for piece in self._encoded(choice, scaling):
+            noise, power = noise + piece.noise, power + piece.power
+            yield piece.blocks
+        if choice.changed:
+            self.errors[choice.name] = sqrt(noise / power) if power else 0.0
+
+    def blocks(self, choice: Choice) -> Blocks:
+        """The whole tensor at once, as it is without folding: (rows, row / block)."""
+        return np.concatenate([piece.blocks for piece in self._encoded(choice, None)])
+
+    def _encoded(self, choice: Choice, scaling: Scaling | None) -> Iterator[Piece]:
+        job, row = self.job(choice, scaling), choice.shape[-1]
+        rows = FEEDBACK_ROWS if job.hessian else max(1, PART // row)
+        size = rows * job.source.row_bytes(row)
+        running: deque[Future[Piece]] = deque()
+        first = 0
+        try:
+            for chunk in self.source.chunks(choice.name, size):
+                # The source reuses its buffer for the next piece.
+                blocks = np.frombuffer(bytes(chunk), job.source.dtype).reshape(-1, row // job.source.block)
+                running.append(self.pool.submit(job, blocks, first))
+                first += len(blocks)
+                if len(running) >= self.ahead:
+                    yield running.popleft().result()
+            while running:
+                yield running.popleft().result()
+        finally:
+            for future in running:
+                future.cancel()
+
+    def job(self, choice: Choice, scaling: Scaling | None) -> Job:
+        importance = self._importance(choice)
+        hessian = self.calibration.hessian(choice.name) if self.calibration else None
+        if scaling is not None:
+            importance, hessian = scaling.importance(importance), scaling.hessian(hessian)
+        return Job(
+            f"{self.source.path}: tensor {choice.name}",
+            FORMATS[choice.source],
+            FORMATS[choice.target],
+            importance,
+            hessian,
+            choice.shape[-2] if len(choice.shape) > 1 else 1,
+            max(1, choice.elements // SAMPLE),
+            scaling,
+        )
+
+    def _importance(self, choice: Choice) -> F32 | None:
+        """(matrices, K), or (1, K) for all of them."""
+        found = self.calibration.diagonal(choice.name) if self.calibration else None
+        if found is None:
+            return None
+        row, stack = choice.shape[-1], prod(choice.shape[:-2])
+        if found.shape not in ((row,), (stack * row,)) or not (np.isfinite(found) & (found >= 0)).all():
+            raise RequestError(
+                f"importance of {choice.name}: expected {row} finite numbers from 0, got shape {found.shape}"
+            )
+        return found.reshape(-1, row)

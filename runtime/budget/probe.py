@@ -1,0 +1,152 @@
+"""A loaded model in which some weights are exchanged for a while: what each exchange costs in divergence.
+
+The model is read once. An exchange is a graph of its own, so its products are those that the finished file
+will have, 8-bit activations included; all other weights stay where they lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+
+from satchel.formats.gguf import GGUF
+from satchel.formats.logits import LogitsFile, open_logits
+from satchel.quant import DeviceError
+from satchel.quant.format import Blocks
+from satchel.runtime.arch import Cache, HParams, find_arch
+from satchel.runtime.compiler import Context, optimize
+from satchel.runtime.compiler.target import DeviceTarget
+from satchel.runtime.device import Device, find_backend
+from satchel.runtime.engine import Engine
+from satchel.runtime.graph import Type
+from satchel.runtime.model import Model
+from satchel.runtime.packing import Packed, packable, packed_by
+from satchel.runtime.perplexity import Divergence, Progress, diverge, write_base
+from satchel.runtime.weights import DeviceWeights, FileWeights, bind, upload
+from satchel.runtime.weights import Progress as Loaded
+
+Windows = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A tensor's other self: the name of a format, and its blocks."""
+
+    format: str
+    blocks: Blocks
+
+
+class Exchanged(FileWeights):
+    """The file's tensors, some of them in other formats."""
+
+    def __init__(self, gguf: GGUF, formats: Mapping[str, str]) -> None:
+        super().__init__(gguf)
+        self.formats = formats
+
+    def type(self, name: str) -> Type | None:
+        found = super().type(name)
+        return Type(found.shape, self.formats[name]) if found and name in self.formats else found
+
+
+class Prober:
+    """An open model and the log-probabilities of its own, `base`, that every probe is compared with."""
+
+    def __init__(
+        self,
+        gguf: GGUF,
+        windows: Windows,
+        bos: int | None,
+        base: Path,
+        *,
+        threads: int = 0,
+        device: str = "auto",
+        loaded: Loaded | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """windows: token ids (n, context). base: a file to be written, removed by whoever gave its name."""
+        self.gguf, self.bos = gguf, bos
+        name = gguf.metadata.get_str("general.architecture")
+        self._arch, self._hp = find_arch(name, str(gguf.path)), HParams(gguf.metadata, name)
+        self._cache = Cache(windows.shape[1], 1)
+        self._loaded = loaded
+        self._weights: DeviceWeights | None = None
+        self.device: Device = find_backend(device).open(threads=threads)
+        try:
+            engine = self._engine({})
+            try:
+                self.source = write_base(base, engine, windows, self.vocab, bos, progress)
+            finally:
+                engine.release()
+            self.base: LogitsFile = open_logits(base)
+        except BaseException:
+            self.close()
+            raise
+
+    def measure(self, exchanges: Mapping[str, Exchange]) -> float:
+        """Mean divergence in nats a token with these tensors exchanged."""
+        engine = self._engine(exchanges)
+        try:
+            return diverge(engine, self.base, self.vocab, self.bos)[1].kld_mean
+        finally:
+            engine.release()
+
+    def write_base(self, path: Path, windows: Windows) -> None:
+        """The model's own log-probabilities on other windows of the same length."""
+        engine = self._engine({})
+        try:
+            write_base(path, engine, windows, self.vocab, self.bos)
+        finally:
+            engine.release()
+
+    def runs(self, name: str, format: str) -> bool:
+        """Whether the device runs the model with this tensor in this format."""
+        arch = self._arch(self._hp, Exchanged(self.gguf, {name: format}), self._cache)
+        forward = arch.build()
+        target = DeviceTarget(self.device, packed_by(self.device, packable(forward)))
+        try:
+            optimize(forward.roots("tokens"), Context((target,), lambda label: self.device.name))
+        except DeviceError:
+            return False
+        return True
+
+    def _engine(self, exchanges: Mapping[str, Exchange]) -> Engine:
+        formats = {name: exchange.format for name, exchange in exchanges.items()}
+        arch = self._arch(self._hp, Exchanged(self.gguf, formats), self._cache)
+        self.vocab = arch.vocab
+        return Engine(
+            arch.build(), self._cache, [self.device], lambda d, packed: self._bind(exchanges, packed)
+        )
+
+    def _bind(self, exchanges: Mapping[str, Exchange], packed: Mapping[str, Packed]) -> DeviceWeights:
+        if self._weights is None:
+            self._weights = bind(self.gguf, self.device, packed, self._loaded)
+        extra = upload(self.device, {name: e.blocks for name, e in exchanges.items()}, packed)
+        found = DeviceWeights()
+        found.buffers.update(self._weights.buffers)
+        found.buffers.update(extra.buffers)
+        for name in self.gguf.tensors:
+            place = (extra if name in exchanges else self._weights).place(name)
+            found.add(name, place.buffer, place.offset, place.packed)
+        return found
+
+    def close(self) -> None:
+        self.device.close()
+
+    def __enter__(self) -> Prober:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def measure_file(path: Path, base: LogitsFile, bos: int | None, threads: int = 0) -> Divergence:
+    """A finished file's divergence from a base."""
+    with Model.load(path, context=base.context, threads=threads) as model:
+        return diverge(model.engine, base, model.arch.vocab, bos)[1]
