@@ -25,7 +25,8 @@ class Settings:
     overrides: (regular expression, format) pairs; the first that is found in a matrix's name wins over the
     recipe. pure: the recipe's base format for every matrix. requantize: allow sources that are quantized
     already, at a loss. leave_output: the output matrix stays as it is. formats: names of tensors with their
-    formats, in place of recipe and overrides for these.
+    formats, in place of recipe and overrides for these. importance: whether there is importance data, with
+    which a few recipes choose otherwise.
     """
 
     recipe: Recipe
@@ -34,6 +35,7 @@ class Settings:
     requantize: bool = False
     leave_output: bool = False
     formats: Mapping[str, str] | None = None
+    importance: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,8 @@ def plan_tensors(source: Source, settings: Settings) -> tuple[Choice, ...]:
     shapes = {name: info.shape for name, info in source.tensors.items() if 0 not in info.shape}
     arch = source.metadata.get_str("general.architecture", "")
     experts = source.metadata.get_uint(f"{arch}.expert_count", 0)
-    chosen = choose_formats(settings.recipe, shapes, experts, settings.pure, _sharing(source, arch))
+    sharing = _sharing(source, arch)
+    chosen = choose_formats(settings.recipe, shapes, experts, settings.pure, sharing, settings.importance)
     if settings.leave_output:
         chosen.pop(head_of(shapes), None)
     chosen.update(find_overrides(shapes, settings.overrides))
