@@ -42,10 +42,10 @@ class Sample:
 
 
 def power_scales(inputs: F32, weights: F32, alpha: float, beta: float) -> F32:
-    """Scales (K,), inputs ** (alpha / 2) / weights ** (beta / 2) of geometric mean 1, for mean squares (K,)."""
+    """inputs ** (alpha / 2) / weights ** (beta / 2) for mean squares (K,), made to a geometric mean of 1."""
     logs = _logs(inputs) * (alpha / 2) - _logs(weights) * (beta / 2)
     reach = np.log(SPAN)
-    return np.exp(np.clip(logs - logs.mean(), -reach, reach)).astype(np.float32)
+    return np.asarray(np.exp(np.clip(logs - logs.mean(), -reach, reach)), np.float32)
 
 
 def _logs(squares: F32) -> npt.NDArray[np.float64]:
@@ -72,23 +72,22 @@ def fold_error(sample: Sample, scales: F32 | None) -> float:
     """Squared error of the matrix's outputs for a mean input, with columns scaled or as they are."""
     fmt, x, importance, hessian = sample.format, sample.x, sample.importance, sample.hessian
     if scales is not None:
-        x, importance = x * scales, importance / np.square(scales)
+        x, importance = x * scales, np.asarray(importance / np.square(scales), np.float32)
         hessian = None if hessian is None else scale_hessian(hessian, scales)
     error = fmt.decode(encode_matrix(fmt, x, hessian, importance)) - x
     if scales is not None:
-        error = error / scales
-    if sample.hessian is not None:
-        total = row_errors(np.ascontiguousarray(error.T), sample.hessian.matrix).sum(dtype=np.float64)
-    else:
-        total = np.square(error, dtype=np.float64) @ sample.importance.astype(np.float64)
-    return float(np.sum(total)) * sample.share
+        error /= scales
+    if sample.hessian is None:
+        return sample.share * float(np.sum(np.square(error) @ sample.importance, dtype=np.float64))
+    rows = row_errors(np.ascontiguousarray(error.T), sample.hessian.matrix)
+    return sample.share * float(np.sum(rows, dtype=np.float64))
 
 
 def best_scales(
     samples: Sequence[Sample], inputs: F32, weights: F32, spread: Spread, run: Run = map
 ) -> F32 | None:
-    """The scales under which the matrices of `samples`, which meet one input, have the least error; None where
-    that is as they are.
+    """The scales under which the matrices of `samples`, which meet one input, have the least error; None
+    where that is as they are.
 
     inputs, weights: (n,), mean squares that the scales are made of; spread: from (n,) to the columns (K,),
     where columns share scales; run: a map, maybe on threads.

@@ -23,7 +23,7 @@ from satchel.quant.steps import step
 ROUNDS = 2  # of improving scales and codes in turn; a third changes the error by less than 0.2 %
 # Steps that a group's range is cut into, or its extreme lies from zero, more or fewer than its codes have.
 # Under equal weights few of them are as good as many (within 0.2 %), under unequal ones they are not (4 %).
-FEW = np.linspace(-0.9, 0.9, 7, dtype=np.float32)
+FEW = np.linspace(-1.0, 1.0, 9, dtype=np.float32)
 MANY = np.linspace(-1.2, 1.2, 25, dtype=np.float32)
 
 
@@ -62,7 +62,7 @@ def symmetric(x: F32, importance: F32 | None, zero: int) -> tuple[F16, U8]:
     a = lanes(x, importance, 32, 32)
     scale = step("scale_groups")(a.x, a.w, -zero, zero - 1, _tries(importance, -zero))
     d = half(a.blocks(scale)[:, 0] * a.power)
-    codes, _ = step("scale_fit")(a.x, a.w, a.each(d), np.ones_like(scale), -zero, zero - 1)
+    codes, _ = step("scale_fit")(a.x, a.w, a.each(d), np.ones_like(scale), -zero, zero - 1, True)
     return as_f16(d, a.lead), a.codes(codes + np.float32(zero))
 
 
@@ -73,7 +73,7 @@ def affine(x: F32, importance: F32 | None, top: int) -> tuple[F16, F16, U8]:
     found = step("affine_groups")(a.x, a.w, top, True, np.float32(top) + MANY)
     d, m = (half(a.blocks(part)[:, 0] * a.power) for part in found)
     one = np.ones_like(found[0])
-    codes, _ = step("affine_fit")(a.x, a.w, a.each(d), a.each(-m), one, one, top)
+    codes, _ = step("affine_fit")(a.x, a.w, a.each(d), a.each(-m), one, one, top, True)
     return as_f16(d, a.lead), as_f16(m, a.lead), a.codes(codes)
 
 
@@ -90,13 +90,13 @@ def affine_super(x: F32, importance: F32 | None, top: int) -> Affine:
         lane = a.each(d), a.each(dmin)
         if last < ROUNDS:
             step("affine_refine")(a.x, a.w, *lane, units, lows, top)
-        _, sums = step("affine_fit")(a.x, a.w, *lane, units, lows, top)
+        _, sums = step("affine_fit")(a.x, a.w, *lane, units, lows, top, False)
         error, least = a.totals(sums)
         best = better(best, (error, d, dmin, a.blocks(units), a.blocks(lows)))
         d, dmin = solve(d, dmin, least, a.power)
     _, d, dmin, of_scale, of_low = best
     codes, _ = step("affine_fit")(
-        a.x, a.w, a.each(d), a.each(dmin), a.spread(of_scale), a.spread(of_low), top
+        a.x, a.w, a.each(d), a.each(dmin), a.spread(of_scale), a.spread(of_low), top, True
     )
     units_8, lows_8 = (part.astype(np.uint8).reshape(*a.lead, 8) for part in (of_scale, of_low))
     return Affine(as_f16(d, a.lead), as_f16(dmin, a.lead), units_8, lows_8, a.codes(codes))
@@ -131,11 +131,11 @@ def symmetric_super(x: F32, importance: F32 | None, zero: int) -> Symmetric:
         lane = a.each(d)
         if last < ROUNDS:
             step("scale_refine")(a.x, a.w, lane, units, -zero, zero - 1)
-        _, sums = step("scale_fit")(a.x, a.w, lane, units, -zero, zero - 1)
+        _, sums = step("scale_fit")(a.x, a.w, lane, units, -zero, zero - 1, False)
         error, (sxa, saa) = a.totals(sums)
         best = better(best, (error, d, a.blocks(units)))
         d = half(np.where(saa > 0, sxa / np.where(saa > 0, saa, 1.0) * a.power, d))
     _, d, of_scale = best
-    codes, _ = step("scale_fit")(a.x, a.w, a.each(d), a.spread(of_scale), -zero, zero - 1)
+    codes, _ = step("scale_fit")(a.x, a.w, a.each(d), a.spread(of_scale), -zero, zero - 1, True)
     small = of_scale.astype(np.int8).reshape(*a.lead, 16)
     return Symmetric(as_f16(d, a.lead), small, a.codes(codes + np.float32(zero)))

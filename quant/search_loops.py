@@ -154,12 +154,15 @@ def scale_refine(x: F32, w: F32, d: F32, units: F32, least: float, most: float) 
                 units[t, g] = u if wins else units[t, g]
 
 
-def scale_fit(x: F32, w: F32, d: F32, units: F32, least: float, most: float) -> tuple[F32, F32]:
+def scale_fit(x: F32, w: F32, d: F32, units: F32, least: float, most: float, keep: bool) -> tuple[F32, F32]:
     """Nearest codes [tiles, size, LANES], and each group's sums [3, tiles, LANES]: weighted error, and what
     least squares for d needs.
     """
     low, high = np.float32(least), np.float32(most)
-    codes, sums = np.empty(x.shape, np.float32), np.zeros((3, x.shape[0], LANES), np.float32)
+    codes, sums = (
+        np.empty(x.shape if keep else (1, x.shape[1], LANES), np.float32),
+        np.zeros((3, x.shape[0], LANES), np.float32),
+    )
     error, sxa, saa, step, inverse = np.empty((5, LANES), np.float32)
     for t in range(x.shape[0]):
         for g in range(LANES):
@@ -171,7 +174,7 @@ def scale_fit(x: F32, w: F32, d: F32, units: F32, least: float, most: float) -> 
                 q = np.rint(inverse[g] * x[t, i, g])
                 q = max(low, q)
                 q = min(high, q)
-                codes[t, i, g] = q
+                codes[t if keep else 0, i, g] = q
                 miss = x[t, i, g] - step[g] * q
                 a = units[t, g] * q
                 error[g] += w[t, i, g] * miss * miss
@@ -214,12 +217,17 @@ def affine_refine(x: F32, w: F32, d: F32, dmin: F32, units: F32, lows: F32, top:
                 lows[t, g] = v if wins else lows[t, g]
 
 
-def affine_fit(x: F32, w: F32, d: F32, dmin: F32, units: F32, lows: F32, top: float) -> tuple[F32, F32]:
+def affine_fit(
+    x: F32, w: F32, d: F32, dmin: F32, units: F32, lows: F32, top: float, keep: bool
+) -> tuple[F32, F32]:
     """Nearest codes [tiles, size, LANES], and each group's sums [6, tiles, LANES]: weighted error, then those
     of least squares for d and dmin: x a, x b, a a, a b, b b.
     """
     most = np.float32(top)
-    codes, sums = np.empty(x.shape, np.float32), np.zeros((6, x.shape[0], LANES), np.float32)
+    codes, sums = (
+        np.empty(x.shape if keep else (1, x.shape[1], LANES), np.float32),
+        np.zeros((6, x.shape[0], LANES), np.float32),
+    )
     step, base, inverse, error, sx, sxq, sq, sqq, sw = np.empty((9, LANES), np.float32)
     for t in range(x.shape[0]):
         for g in range(LANES):
@@ -232,7 +240,7 @@ def affine_fit(x: F32, w: F32, d: F32, dmin: F32, units: F32, lows: F32, top: fl
                 q = np.rint(inverse[g] * v)
                 q = max(ZERO, q)
                 q = min(most, q)
-                codes[t, i, g] = q
+                codes[t if keep else 0, i, g] = q
                 miss = v - step[g] * q
                 p, r = w[t, i, g] * x[t, i, g], w[t, i, g] * q
                 error[g] += w[t, i, g] * miss * miss

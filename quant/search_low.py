@@ -34,12 +34,14 @@ def affine_low(x: F32, importance: F32 | None) -> Affine:
         of_lane = a.each(d), a.each(dmin)
         if turn < ROUNDS:
             compiled(low_loops.affine_units)(a.x, a.w, *of_lane, units, lows, NEAR if turn else EVERY)
-        _, sums = step("affine_fit")(a.x, a.w, *of_lane, units, lows, 3)
+        _, sums = step("affine_fit")(a.x, a.w, *of_lane, units, lows, 3, False)
         error, least = a.totals(sums)
         best = better(best, (error, d, dmin, a.blocks(units), a.blocks(lows)))
         d, dmin = solve(d, dmin, least, a.power)
     _, d, dmin, of_scale, of_low = best
-    codes, _ = step("affine_fit")(a.x, a.w, a.each(d), a.each(dmin), a.spread(of_scale), a.spread(of_low), 3)
+    codes, _ = step("affine_fit")(
+        a.x, a.w, a.each(d), a.each(dmin), a.spread(of_scale), a.spread(of_low), 3, True
+    )
     units_8, lows_8 = (part.astype(np.uint8).reshape(*a.lead, 16) for part in (of_scale, of_low))
     return Affine(as_f16(d, a.lead), as_f16(dmin, a.lead), units_8, lows_8, a.codes(codes))
 
@@ -55,11 +57,11 @@ def symmetric_low(x: F32, importance: F32 | None) -> Symmetric:
     for turn in range(ROUNDS + 1):
         if turn < ROUNDS:
             compiled(low_loops.symmetric_units)(a.x, a.w, a.each(d), units)
-        _, sums = step("scale_fit")(a.x, a.w, a.each(d), units, -4, 3)
+        _, sums = step("scale_fit")(a.x, a.w, a.each(d), units, -4, 3, False)
         error, (sxa, saa) = a.totals(sums)
         best = better(best, (error, d, a.blocks(units)))
         d = half(np.where(saa > 0, sxa / np.where(saa > 0, saa, 1.0) * a.power, d))
     _, d, of_scale = best
-    codes, _ = step("scale_fit")(a.x, a.w, a.each(d), a.spread(of_scale), -4, 3)
+    codes, _ = step("scale_fit")(a.x, a.w, a.each(d), a.spread(of_scale), -4, 3, True)
     small = of_scale.astype(np.int8).reshape(*a.lead, 16)
     return Symmetric(as_f16(d, a.lead), small, a.codes(codes + np.float32(4)))

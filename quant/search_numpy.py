@@ -92,11 +92,12 @@ def scale_refine(x: F32, w: F32, d: F32, units: F32, least: float, most: float) 
         units[...] = np.where(wins, unit, units)
 
 
-def scale_fit(x: F32, w: F32, d: F32, units: F32, least: float, most: float) -> tuple[F32, F32]:
+def scale_fit(x: F32, w: F32, d: F32, units: F32, least: float, most: float, keep: bool) -> tuple[F32, F32]:
     step = (d * units)[:, None]
     q = _nearest(_inverse(step) * x, least, most)
     a, miss = units[:, None] * q, x - step * q
-    return q, np.stack([_sum(w * miss * miss), _sum(w * x * a), _sum(w * a * a)])
+    sums = np.stack([_sum(w * miss * miss), _sum(w * x * a), _sum(w * a * a)])
+    return q if keep else q[-1:], sums
 
 
 def affine_refine(x: F32, w: F32, d: F32, dmin: F32, units: F32, lows: F32, top: float) -> None:
@@ -112,10 +113,14 @@ def affine_refine(x: F32, w: F32, d: F32, dmin: F32, units: F32, lows: F32, top:
         units[...], lows[...] = np.where(wins, unit, units), np.where(wins, low, lows)
 
 
-def affine_fit(x: F32, w: F32, d: F32, dmin: F32, units: F32, lows: F32, top: float) -> tuple[F32, F32]:
+def affine_fit(
+    x: F32, w: F32, d: F32, dmin: F32, units: F32, lows: F32, top: float, keep: bool
+) -> tuple[F32, F32]:
     step, v = (d * units)[:, None], x + (dmin * lows)[:, None]
     q = _nearest(_inverse(step) * v, 0, top)
     miss, p, r = v - step * q, w * x, w * q
     error, sw, sx, sxq, sq, sqq = map(_sum, (w * miss * miss, w, p, p * q, r, r * q))
     u, low = units, -lows
-    return q, np.stack([error, u * sxq, low * sx, u * u * sqq, u * low * sq, low * low * sw])
+    return q if keep else q[-1:], np.stack(
+        [error, u * sxq, low * sx, u * u * sqq, u * low * sq, low * low * sw]
+    )

@@ -169,10 +169,11 @@ def steps(name: str, x: F32, module: object) -> list[F32]:
     d = np.abs(x).max(axis=1) / 300
     units, lows = np.full(d.shape, 20, np.float32), np.full(d.shape, 63, np.float32)
     units[:, 1] = 0
+    keep = (True,) if name.endswith("fit") else ()
     if name.startswith("scale"):
-        found = function(x, w, -d, units, -32, 31)
+        found = function(x, w, -d, units, -32, 31, *keep)
     else:
-        found = function(x, w, d, d / 2, units, lows, 15)
+        found = function(x, w, d, d / 2, units, lows, 15, *keep)
     return [units, lows, *(found or ())]
 
 
