@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -41,6 +41,7 @@ __all__ = [
 
 QUANTIZATION_VERSION = 2  # of the block layouts, as ggml counts them
 EXTENSION_KEY = "satchel.extension_types"
+FOLDED_KEY = "satchel.folded"  # adapters made for the source do not fit
 EXTENSIONS = frozenset(f.name for f in FORMATS.values() if f.weights and f.id > 2000)  # not GGUF's own
 Origin = str | Path | Source  # a source that is open already stays open
 Extra = Mapping[str, Value | Typed | Sequence[str]]
@@ -99,13 +100,14 @@ def plan(
     *,
     keep_split: bool = False,
     metadata: Extra | None = None,
+    fold: bool = False,
 ) -> Dry:
     """What `write` would write, from the header alone."""
     with _opened(source) as opened:
         choices = plan_tensors(opened, settings)
         layouts = lay_out(
             target,
-            _metadata(opened, settings.recipe, choices, metadata),
+            _metadata(opened, settings.recipe, choices, metadata, fold),
             [TensorSource(c.name, c.shape, c.target, b"") for c in choices],
             alignment=opened.alignment,
             counts=_counts(opened) if keep_split else None,
@@ -130,10 +132,12 @@ def write(
 
     keep_split: as many files as the source has, with the same tensors. metadata: keys to write besides the
     source's. importance: what is known of the columns, or by tensor name a weight for each column. fold:
-    scale columns where that lowers the error and what makes their inputs can be divided. progress: called with bytes written; started: with each tensor when its turn has come. The result does not depend on
-    `threads`. ModelError where the source is malformed; RequestError where it can't become what was asked.
+    scale columns where that lowers the error, and divide what makes their inputs. progress: called with bytes
+    written; started: with each tensor when its turn has come. The result does not depend on `threads`.
+    ModelError where the source is malformed; RequestError where it can't become what was asked.
     """
     calibration = Diagonals(importance) if isinstance(importance, Mapping) else importance
+    settings = replace(settings, importance=settings.importance or calibration is not None)
     threads = threads or os.cpu_count() or 1
     with _opened(source) as opened:
         _check_target(opened, Path(target))
@@ -151,7 +155,7 @@ def write(
 
             write_gguf(
                 target,
-                _metadata(opened, settings.recipe, choices, metadata),
+                _metadata(opened, settings.recipe, choices, metadata, fold),
                 [TensorSource(c.name, c.shape, c.target, partial(pieces, c)) for c in choices],
                 alignment=opened.alignment,
                 counts=_counts(opened) if keep_split else None,
@@ -186,7 +190,7 @@ def _counts(source: Source) -> list[int]:
 
 
 def _metadata(
-    source: Source, recipe: Recipe, choices: Sequence[Choice], extra: Extra | None
+    source: Source, recipe: Recipe, choices: Sequence[Choice], extra: Extra | None, fold: bool
 ) -> dict[str, Value | Typed | Sequence[str]]:
     """The source's, with what describes the new file."""
     found: dict[str, Value | Typed | Sequence[str]] = {
@@ -198,5 +202,7 @@ def _metadata(
     found.pop(EXTENSION_KEY, None)
     if own:
         found[EXTENSION_KEY] = own
+    if fold:
+        found[FOLDED_KEY] = True
     found.update(extra or {})
     return found

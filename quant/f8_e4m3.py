@@ -58,4 +58,4 @@ def encode(x: F32, importance: F32 | None = None) -> Blocks:
     return out
 
 
-FORMAT = Format("f8_e4m3", id=2001, block=128, dtype=DTYPE, decode=decode, encode=encode)
+FORMAT = Format("f8_e4m3", id=2001, block=128, dtype=DTYPE, decode=decode, encode=encode, act="bf16x2")

@@ -38,4 +38,4 @@ def encode(x: F32, importance: F32 | None = None) -> Blocks:
     return out
 
 
-FORMAT = Format("f8_e5m2", id=2002, block=128, dtype=DTYPE, decode=decode, encode=encode)
+FORMAT = Format("f8_e5m2", id=2002, block=128, dtype=DTYPE, decode=decode, encode=encode, act="bf16x2")

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from satchel.quant.format import F32, Format
 from satchel.quant.gptq import Hessian, encode_matrix, row_errors
+from satchel.quant.pack import quietly
 
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)  # exponents of the inputs, tried with BETA
 BETA = 0.5
@@ -68,6 +69,7 @@ def scale_hessian(hessian: Hessian, scales: F32) -> Hessian:
     )
 
 
+@quietly
 def fold_error(sample: Sample, scales: F32 | None) -> float:
     """Squared error of the matrix's outputs for a mean input, with columns scaled or as they are."""
     fmt, x, importance, hessian = sample.format, sample.x, sample.importance, sample.hessian
@@ -83,6 +85,7 @@ def fold_error(sample: Sample, scales: F32 | None) -> float:
     return sample.share * float(np.sum(rows, dtype=np.float64))
 
 
+@quietly
 def best_scales(
     samples: Sequence[Sample], inputs: F32, weights: F32, spread: Spread, run: Run = map
 ) -> F32 | None:

@@ -54,7 +54,7 @@ class Work:
 def kind_of(weight: str, act: str) -> str:
     """The numbers that a product of such weights with such activations multiplies."""
     if act == "bf16x2":
-        return "bf16x2" if weight == "bf16" else "f32"
+        return "f32" if weight == "f16" else "bf16x2"
     return "f32" if act in ("f32", "f16", "bf16") else "int8"
 
 

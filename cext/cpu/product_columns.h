@@ -82,8 +82,9 @@ static inline void run_passes(const product *p, const columns_fn *table) {
 
 /* Products for many columns walk K outside and panels, two by two, inside: what a step reads of all columns stays in the
  * cache for all panels, and each panel is unpacked once. Their scratch: the unpacked weights of two panels, what tiles
- * give, and the sums (panels / 2, columns, 2 panels of 16) in float32. */
+ * give, the sums (panels / 2, columns, 2 panels of 16) in float32, and unpacked weights of all panels. */
 enum { TOGETHER = 2, WEIGHTS_BYTES = TOGETHER * 2 * 4096, RESULTS_BYTES = 4 * 4096 };
+enum { PANELS_BYTES = PRODUCT_PANELS * 4096 };
 
 /* The sums of the two panels from number `first`, which is even, on. */
 static inline float *sums_of(const product *p, int first) {
@@ -91,7 +92,11 @@ static inline float *sums_of(const product *p, int first) {
 }
 
 static inline uint64_t scratch_bytes(int n) {
-    return WEIGHTS_BYTES + RESULTS_BYTES + sizeof(float) * 16 * PRODUCT_PANELS * (uint64_t)n;
+    return WEIGHTS_BYTES + RESULTS_BYTES + PANELS_BYTES + sizeof(float) * 16 * PRODUCT_PANELS * (uint64_t)n;
+}
+
+static inline uint8_t *panels_of(const product *p) {
+    return (uint8_t *)sums_of(p, PRODUCT_PANELS);
 }
 
 static inline void clear_sums(const product *p) {

@@ -9,6 +9,9 @@
 
 #include "product_32.h"
 #include "wide_256.h"
+#if defined(__AMX_BF16__)
+#include "amx_f8.h"
+#endif
 
 enum { SLICE = 256, RUN = 64, TWO_PARTS = LANE_PARTS > 1 ? 2 : 1 };
 _Static_assert(sizeof(float) * 16 * SLICE <= WEIGHTS_BYTES, "a slice fits the scratch of unpacked weights");

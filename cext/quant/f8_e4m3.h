@@ -1,11 +1,13 @@
 /*
  * F8_E4M3 (an extension of ours): 128 codes of the eight-bit float E4M3 under one float32 scale, x = d * value(q), as
- * FP8 checkpoints keep their weights. Bias 7, no infinity: 0x7F and 0xFF are NaN, 448 is the largest number. Products
- * are summed in float32, runs of 64 first.
+ * FP8 checkpoints keep their weights. Bias 7, no infinity: 0x7F and 0xFF are NaN, 448 is the largest number. A code is
+ * a bfloat16 exactly: with bf16x2 a block's products are summed in float32 before its scale. Products with float32 are
+ * those of decoded numbers, summed in runs of 64.
  */
 #ifndef SATCHEL_QUANT_F8_E4M3_H
 #define SATCHEL_QUANT_F8_E4M3_H
 
+#include "bf16x2.h"
 #include "f32.h"
 
 typedef struct {
@@ -14,7 +16,7 @@ typedef struct {
 } block_f8_e4m3;
 
 _Static_assert(sizeof(block_f8_e4m3) == 132, "block_f8_e4m3 is a float and 128 bytes");
-#define SATCHEL_WEIGHT_f8_e4m3 2001, 128, f32 /* our number, elements of a block, activations */
+#define SATCHEL_WEIGHT_f8_e4m3 2001, 128, bf16x2 /* our number, elements of a block, activations */
 
 /* The bits moved to where a float32 has its own make a number 2^120 times too small, exactly, subnormal ones too. */
 static inline float f8_e4m3_value(uint8_t q) {
@@ -28,7 +30,19 @@ static inline void f8_e4m3_unpack(const block_f8_e4m3 *b, float *out) {
         out[i] = b->d * f8_e4m3_value(b->qs[i]);
 }
 
-static inline float f8_e4m3_dot(const block_f8_e4m3 *w, const block_f32 *a, int n_blocks) {
+static inline float f8_e4m3_dot(const block_f8_e4m3 *w, const block_bf16x2 *a, int n_blocks) {
+    float sum = 0.0f;
+    int n, i;
+    for (n = 0; n < n_blocks; n++) {
+        float block = 0.0f;
+        for (i = 0; i < 128; i++)
+            block = fmaf(f8_e4m3_value(w[n].qs[i]), bf16x2_at(a, 128 * n + i), block);
+        sum = fmaf(block, w[n].d, sum);
+    }
+    return sum;
+}
+
+static inline float f8_e4m3_dot_f32(const block_f8_e4m3 *w, const block_f32 *a, int n_blocks) {
     float sum = 0.0f;
     int n, i;
     for (n = 0; n < 2 * n_blocks; n++) {

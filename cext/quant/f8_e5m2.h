@@ -1,11 +1,13 @@
 /*
  * F8_E5M2 (an extension of ours): 128 codes of the eight-bit float E5M2 under one float32 scale, x = d * value(q), as
- * FP8 checkpoints keep their weights. A code is the upper byte of an f16, infinities and NaN included. Products are
- * summed in float32, runs of 64 first.
+ * FP8 checkpoints keep their weights. A code is the upper byte of an f16, infinities and NaN included. A code is a
+ * bfloat16 exactly: with bf16x2 a block's products are summed in float32 before its scale. Products with float32 are
+ * those of decoded numbers, summed in runs of 64.
  */
 #ifndef SATCHEL_QUANT_F8_E5M2_H
 #define SATCHEL_QUANT_F8_E5M2_H
 
+#include "bf16x2.h"
 #include "f32.h"
 
 typedef struct {
@@ -14,7 +16,7 @@ typedef struct {
 } block_f8_e5m2;
 
 _Static_assert(sizeof(block_f8_e5m2) == 132, "block_f8_e5m2 is a float and 128 bytes");
-#define SATCHEL_WEIGHT_f8_e5m2 2002, 128, f32 /* our number, elements of a block, activations */
+#define SATCHEL_WEIGHT_f8_e5m2 2002, 128, bf16x2 /* our number, elements of a block, activations */
 
 static inline float f8_e5m2_value(uint8_t q) {
     return f16_to_f32((uint16_t)(q << 8));
@@ -26,7 +28,19 @@ static inline void f8_e5m2_unpack(const block_f8_e5m2 *b, float *out) {
         out[i] = b->d * f8_e5m2_value(b->qs[i]);
 }
 
-static inline float f8_e5m2_dot(const block_f8_e5m2 *w, const block_f32 *a, int n_blocks) {
+static inline float f8_e5m2_dot(const block_f8_e5m2 *w, const block_bf16x2 *a, int n_blocks) {
+    float sum = 0.0f;
+    int n, i;
+    for (n = 0; n < n_blocks; n++) {
+        float block = 0.0f;
+        for (i = 0; i < 128; i++)
+            block = fmaf(f8_e5m2_value(w[n].qs[i]), bf16x2_at(a, 128 * n + i), block);
+        sum = fmaf(block, w[n].d, sum);
+    }
+    return sum;
+}
+
+static inline float f8_e5m2_dot_f32(const block_f8_e5m2 *w, const block_f32 *a, int n_blocks) {
     float sum = 0.0f;
     int n, i;
     for (n = 0; n < 2 * n_blocks; n++) {

@@ -43,12 +43,17 @@ def quantize(
         raise wrong(
             "TYPE", "give either a type or --target-size (--target-bpw), which chooses formats itself"
         )
+    if importance.fold and budget.wanted:
+        raise wrong(
+            "--fold", "a budget measures columns as they are: --save-rules first, then fold with those"
+        )
     with ExitStack() as stack:
         rules = None if type_name is None else mix.rules(type_name)
         data = _open_importance(importance, stack)
         opened = stack.enter_context(open_source(source))
         metadata = {} if data is None else _describe(data)
-        job = Job(opened, target, _calibration(data, importance), metadata, keep_split, dry_run, threads)
+        calibration = _calibration(data, importance)
+        job = Job(opened, target, calibration, metadata, keep_split, dry_run, threads, importance.fold)
         if rules is not None:
             leave = mix.leave_output
             job.run(Settings(rules.recipe, rules.overrides, rules.pure, mix.requantize, leave))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,11 +28,19 @@ class Job:
     keep_split: bool = False
     dry: bool = False
     threads: int | None = None
+    fold: bool = False
 
     def plan(self, settings: Settings) -> Dry:
         from satchel.formats.quantize import plan
 
-        return plan(self.source, self.target, settings, keep_split=self.keep_split, metadata=self._metadata())
+        return plan(
+            self.source,
+            self.target,
+            replace(settings, importance=self.calibration is not None),
+            keep_split=self.keep_split,
+            metadata=self._metadata(),
+            fold=self.fold,
+        )
 
     def first_file(self, settings: Settings) -> Path:
         """What is opened to read the whole result."""
@@ -41,6 +49,10 @@ class Job:
     def run(self, settings: Settings) -> Report:
         """Writes the file, or with `dry` only shows what it would be."""
         planned = self.plan(settings)
+        if self.fold and self.calibration is not None:
+            from satchel.formats.quantizing.folding import possible_folds
+
+            possible_folds(self.source, planned.choices, self.calibration)
         report: Report = planned
         if not self.dry:
             self._make_room(planned)
@@ -62,6 +74,7 @@ class Job:
                 keep_split=self.keep_split,
                 metadata=self._metadata(),
                 importance=self.calibration,
+                fold=self.fold,
                 threads=self.threads,
                 progress=advance,
                 started=started,

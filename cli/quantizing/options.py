@@ -79,6 +79,17 @@ class ImportanceOptions:
             help="With data that allows it, pass rounding errors on from column to column.",
         ),
     ] = True
+    fold: Annotated[
+        bool,
+        option(
+            "--fold/--no-fold",
+            help="With data: scale columns where that lowers the error; adapters of IN no longer fit.",
+        ),
+    ] = False
+
+    def __post_init__(self) -> None:
+        if self.fold and self.file is None:
+            raise wrong("--fold", "scales are found by importance data: give --imatrix FILE")
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,11 @@ class Encoder:
     def fold(self, choices: Sequence[Choice]) -> Folding:
         """From here on tensors are folded where it helps. RequestError where the file allows no fold."""
         if self.calibration is None:
-            raise RequestError(f"{self.source.path}: folding: expected importance data, got none; make it first")
+            raise RequestError(
+                f"{self.source.path}: folding: expected importance data, got none; make it first"
+            )
+        for choice in choices:
+            self._importance(choice)  # its error comes before anything is read
         self.folding = Folding(self.source, choices, self.calibration, self.pool)
         return self.folding
 

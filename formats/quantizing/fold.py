@@ -52,7 +52,8 @@ class Fold:
 
     def pool(self, squares: F32) -> F32:
         """The mean over what shares a row: (heads * width,) for (heads * sharing * width,)."""
-        return squares.reshape(self.heads, self.sharing, self.width).mean(axis=1).reshape(-1)
+        shared = squares.reshape(self.heads, self.sharing, self.width)
+        return np.asarray(shared.mean(axis=1), np.float32).reshape(-1)
 
 
 Layer = Mapping[str, Choice]  # by name without the layer: "attn_q.weight"
@@ -102,11 +103,15 @@ def _after_rows(layer: Layer, heads: int, values: int, known: Collection[str]) -
         if not readers or not makers or (maker == "ffn_up" and "ffn_gate.weight" not in layer):
             continue
         rows, columns = makers[0].shape[0], readers[0].shape[-1]
-        parts = (values, heads // max(values, 1)) if maker == "attn_v" else (1, 1)
-        if not all(parts) or rows % parts[0] or rows * parts[1] != columns or heads % max(values, 1):
-            continue
-        if _fits(makers, readers, rows, known):
-            yield _fold(makers, readers, *parts, rows // parts[0])
+        count, sharing = _share(heads, values) if maker == "attn_v" else (1, 1)
+        whole = count and rows % count == 0 and rows * sharing == columns
+        if whole and _fits(makers, readers, rows, known):
+            yield _fold(makers, readers, count, sharing, rows // count)
+
+
+def _share(heads: int, values: int) -> tuple[int, int]:
+    """Value heads, and query heads for each; zeros where they are no whole number."""
+    return (values, heads // values) if values and heads % values == 0 else (0, 0)
 
 
 def _there(layer: Layer, *names: str) -> list[Choice]:

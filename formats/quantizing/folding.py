@@ -20,6 +20,7 @@ from satchel.quant import FORMATS
 from satchel.quant.fold import Sample, best_scales, scale_hessian
 from satchel.quant.format import F32
 from satchel.quant.gptq import Hessian
+from satchel.quant.pack import quietly
 
 SAMPLE = 64  # rows of each matrix that scales are tried on
 CHUNK = 1 << 20  # elements read at a time
@@ -27,7 +28,7 @@ CHUNK = 1 << 20  # elements read at a time
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What a tensor's numbers are multiplied by: columns (K,) and rows, (rows,) or for one row (1,); None: 1."""
+    """What a tensor's numbers are multiplied by. columns: (K,); rows: (rows,); None: by 1."""
 
     columns: F32 | None = None
     rows: F32 | None = None
@@ -40,7 +41,9 @@ class Scaling:
 
     def importance(self, found: F32 | None) -> F32 | None:
         """Mean squares (..., K) of the columns' inputs once these are divided."""
-        return found if found is None or self.columns is None else found / np.square(self.columns)
+        if found is None or self.columns is None:
+            return found
+        return np.asarray(found / np.square(self.columns), np.float32)
 
     def hessian(self, found: Hessian | None) -> Hessian | None:
         return found if found is None or self.columns is None else scale_hessian(found, self.columns)
@@ -54,8 +57,13 @@ class Reader:
     squares: F32
 
 
+def possible_folds(source: Source, choices: Sequence[Choice], calibration: Calibration) -> tuple[Fold, ...]:
+    """What may be folded, by names and shapes alone; see find_folds for errors."""
+    return find_folds(source, choices, {c.name for c in choices if calibration.diagonal(c.name) is not None})
+
+
 class Folding:
-    """Finds scales for the folds of a file; `found` says which fold has which, as far as they were asked for."""
+    """The folds of a file. found: scales of those that were asked for, None where there are better none."""
 
     def __init__(
         self,
@@ -64,8 +72,7 @@ class Folding:
         calibration: Calibration,
         pool: ThreadPoolExecutor,
     ) -> None:
-        known = {c.name for c in choices if calibration.diagonal(c.name) is not None}
-        folds = find_folds(source, choices, known)
+        folds = possible_folds(source, choices, calibration)
         self.source, self.calibration, self.pool = source, calibration, pool
         self.choices = {c.name: c for c in choices}
         self.makers: Mapping[str, Fold] = {name: fold for fold in folds for name in fold.makers}
@@ -80,7 +87,8 @@ class Folding:
             columns = self.readers[choice.name].spread(columns)
         if made is None:
             return None if columns is None else Scaling(columns)
-        return Scaling(columns, 1 / made) if len(choice.shape) > 1 else Scaling(1 / made)
+        divided = np.asarray(1 / made, np.float32)
+        return Scaling(columns, divided) if len(choice.shape) > 1 else Scaling(divided)
 
     def _scales(self, fold: Fold | None) -> F32 | None:
         """Of the makers' rows."""
@@ -117,6 +125,7 @@ class Folding:
         ]
         return Reader(samples, squares)
 
+    @quietly
     def _rows(self, choice: Choice, wanted: npt.NDArray[np.intp]) -> tuple[F32, F32]:
         """Rows by number, in order, (n, K), and the mean squares of all rows' columns (K,)."""
         fmt, row = FORMATS[choice.source], choice.shape[-1]

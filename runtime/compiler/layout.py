@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from satchel.runtime.compiler import Context
 
 WIDE = "bf16"  # activations of 16 bits
+HALVES = "bf16x2"  # which not every backend multiplies: float32 serves there
 
 
 def layout(roots: Roots, context: Context) -> Roots:
@@ -29,7 +30,7 @@ def layout(roots: Roots, context: Context) -> Roots:
             return None
         node.graph.label = node.name
         made = OPS[node.op](OPS["quantize"](src[0], format=act), *src[1:])
-        if fmt.block > 1 and not wide:
+        if not wide and act != HALVES:
             return made
         refusal = context.target(context.wanted(node.name)).refusal(made)
         if refusal and wide:

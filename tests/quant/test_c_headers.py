@@ -20,7 +20,21 @@ from satchel.quant.format import Blocks
 HEADERS = Path(__file__).resolve().parents[2] / "cext" / "quant"
 BUILD_FFI = HEADERS.parent / "build_ffi.py"
 INTEGERS = ("i8", "i16", "i32", "i64")  # indices and the like: no weights
-ENCODED = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k", "f32", "f16", "bf16")
+ENCODED = (
+    "q4_0",
+    "q4_1",
+    "q5_0",
+    "q5_1",
+    "q8_0",
+    "q4_k",
+    "q5_k",
+    "q6_k",
+    "f32",
+    "f16",
+    "bf16",
+    "f8_e4m3",
+    "f8_e5m2",
+)
 # In these a code is no whole number of d, but of this part of it.
 UNITS = {"iq1_s": 8, "iq2_xxs": 8, "iq2_xs": 8, "iq2_s": 8, "iq3_xxs": 4}
 STRICT = ("-Wall", "-Wextra", "-Werror", "-Wno-unused-function")

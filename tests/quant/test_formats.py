@@ -39,7 +39,7 @@ REFERENCED = [
 ]
 # What the other operand of a product is rounded to; a format that is missing meets float32 or has no product.
 ACTS = {
-    "bf16x2": ("f16", "bf16"),
+    "bf16x2": ("f16", "bf16", "f8_e4m3", "f8_e5m2"),
     "a8_32": ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "mxfp4", "nvfp4", "q1_0", "i8_g128"),
     "a8_256": (
         *("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs", "tq1_0", "tq2_0"),

@@ -19,4 +19,10 @@ VI_INLINE vf f8_e4m3_lanes(vi code) {
     EXPAND(stem)
 
 EXPAND_BYTES(f8_e4m3)
+#if defined(__AMX_BF16__)
+PRODUCT_F8(f8_e4m3, 3, 0x7F, {60, 61, 62, 63, 64, 65, 66, 67, 60, 61, 62, 63, 64, 65, 66, 67},
+           {0, 0x3B, 0x3B, 0x3B, 0x3C, 0x3C, 0x3C, 0x3C}, {0, 0, 0x80, 0xC0, 0, 0x20, 0x40, 0x60})
+#define PRODUCT_f8_e4m3 EXPAND_ENTRIES(f8_e4m3), {TYPE_f8_e4m3, TYPE_bf16x2, f8_e4m3_amx}
+#else
 #define PRODUCT_f8_e4m3 EXPAND_ENTRIES(f8_e4m3)
+#endif
