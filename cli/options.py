@@ -9,7 +9,7 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from satchel.formats.gguf import GGUF
     from satchel.runtime.model import Model
     from satchel.runtime.sampling import Sampling
+
+M = TypeVar("M", bound="Model")
 
 BATCH, MICRO_BATCH = 2048, 512
 PRECISIONS = ("exact", "fast")
@@ -288,12 +290,18 @@ def open_model(options: ModelOptions, slots: int = 1, *, profile: bool = False) 
     """Loads the model with room for so many sequences, with a bar where that takes long. profile: the device
     counts the time of each step.
     """
-    from satchel.cli.chat.bar import late_bar
     from satchel.runtime.model import Model
+
+    return open_as(Model, options, slots, profile=profile)
+
+
+def open_as(kind: type[M], options: ModelOptions, slots: int = 1, *, profile: bool = False) -> M:
+    """The same for a class that is made from Model."""
+    from satchel.cli.chat.bar import late_bar
 
     path = options.model or default_model()
     with late_bar(f"loading {path.name}", sys.stderr, in_bytes=True) as progress:
-        model = Model.load(
+        model = kind.load(
             path,
             context=options.context,
             slots=slots,

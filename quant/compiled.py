@@ -19,6 +19,11 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         raise RequestError(
             f"{reason} ({error}); install numba, or choose q4_0 to q8_0 or q4_k to q6_k"
         ) from None
+    return jit(function, numba)
+
+
+def jit(function: Callable[..., Any], numba: Any) -> Callable[..., Any]:
+    """The function compiled by the module numba, kept on the disk where a folder can be written."""
     for cache in (True, False):
         try:
             found: Callable[..., Any] = numba.njit(function, nogil=True, cache=cache, error_model="numpy")

@@ -9,23 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 from satchel.quant import search_loops, search_numpy
+from satchel.quant.compiled import jit
 
 
 @functools.cache
 def step(name: str) -> Callable[..., Any]:
-    """One search step, compiled where numba is there; its disk cache is used only where a folder can be
-    written.
-    """
+    """One search step, compiled where numba is there."""
     plain: Callable[..., Any] = getattr(search_loops, name)
     try:
         import numba
     except ImportError:
         fallback: Callable[..., Any] = getattr(search_numpy, name)
         return fallback
-    for cache in (True, False):
-        try:
-            compiled: Callable[..., Any] = numba.njit(plain, nogil=True, cache=cache, error_model="numpy")
-            return compiled
-        except RuntimeError:  # numba found no folder for its cache
-            continue
-    return plain
+    return jit(plain, numba)

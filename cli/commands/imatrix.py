@@ -6,18 +6,16 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from satchel.cli.commands.perplexity import WINDOW, begin, read_text, show_notes
 from satchel.cli.console import note
 from satchel.cli.groups import option, with_options, wrong
-from satchel.cli.options import ModelOptions, check_weights, default_model
-
-if TYPE_CHECKING:
-    from satchel.runtime.imatrix import Observed
+from satchel.cli.options import ModelOptions, open_as
 
 TEXT = "The text to run, of the kind that the model is used for; - is stdin."
 MEMORY = "Most MB for what --hessian keeps, half of the free memory by default; the widest inputs go without."
@@ -49,13 +47,13 @@ def imatrix(
     The text is cut into windows of -c tokens, 512 by default.
     """
     from satchel.formats.imatrix import Origin, write_dat, write_importance
-    from satchel.runtime.imatrix import choose_products, collect
+    from satchel.runtime.imatrix import Observed, choose_products, collect
     from satchel.runtime.perplexity import windows
 
     if file is None:
         raise wrong("-f", "there is no text to run: give a file")
     text, context = read_text(file), model.context or WINDOW
-    with _open(model, context) as observed:
+    with open_as(Observed, replace(model, context=context)) as observed:
         show_notes(observed)
         cut = windows(observed.tokenize(text), context, chunks)
         full = hessian and output_format == "gguf"
@@ -74,31 +72,6 @@ def imatrix(
 
 def _few(names: list[str]) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-
-
-def _open(options: ModelOptions, context: int) -> Observed:
-    from satchel.cli.chat.bar import late_bar
-    from satchel.runtime.imatrix import Observed
-
-    path = options.model or default_model()
-    with late_bar(f"loading {path.name}", sys.stderr, in_bytes=True) as progress:
-        model = Observed.load(
-            path,
-            context=context,
-            threads=max(0, options.threads),
-            device="cpu" if options.device == "none" else options.device,
-            cache_type=options.cache_k,
-            batch=min(options.batch, options.micro_batch),
-            threads_batch=max(0, options.threads_batch),
-            repack=options.repack,
-            progress=progress,
-        )
-    try:
-        check_weights(options, model.gguf)
-    except BaseException:
-        model.close()
-        raise
-    return model
 
 
 class Running:

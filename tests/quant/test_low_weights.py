@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from trained import relative_error, trained_like
 
 from satchel.quant import FORMATS, RequestError, codebook, codebook_loops, grid_loops, low_loops, search_loops
 from satchel.quant.compiled import compiled
@@ -58,20 +59,6 @@ def encode(name: str, x: F32, w: F32 | None = None) -> npt.NDArray[Any]:
 
 def trip(name: str, x: F32, w: F32 | None = None) -> F32:
     return FORMATS[name].decode(encode(name, x, w))
-
-
-def trained_like(seed: int) -> F32:
-    """Normal weights whose columns and rows differ in size, with a few outliers, as trained matrices have."""
-    rng = np.random.default_rng(seed)
-    x = rng.standard_normal((96, 1024)) * rng.lognormal(0, 0.3, (96, 1)) * rng.lognormal(0, 0.3, 1024) * 0.05
-    x[rng.integers(0, 96, 40), rng.integers(0, 1024, 40)] *= 12
-    return x.astype(np.float32)
-
-
-def relative_error(x: F32, y: F32, w: F32 | None = None) -> float:
-    scale = np.ones(x.shape[-1]) if w is None else w.astype(np.float64)
-    miss, whole = (y.astype(np.float64) - x) ** 2 * scale, x.astype(np.float64) ** 2 * scale
-    return float(np.sqrt(miss.sum() / whole.sum()))
 
 
 @pytest.mark.parametrize("name", list(REFERENCE))
