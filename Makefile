@@ -3,13 +3,18 @@ PYTHON ?= python3
 BIN := .venv/bin
 NATIVE := pyproject.toml CMakeLists.txt runtime/package.py $(shell find cext -name '*.[ch]' -o -name '*.inc' -o -name '*.txt' -o -name build_ffi.py)
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
-RUN_TESTS = $(BIN)/python -m pytest
+# Two processes, each with threads of its own; a file's tests stay together, for they share models.
+RUN_TESTS = $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: chat test lint types sanitize arm nightly fuzz nightly-fuzz bench doctor clean
+.PHONY: chat serve test lint types sanitize sanitize-memory sanitize-threads arm windows macos sycl nightly fuzz nightly-fuzz soak bench doctor clean
 .DELETE_ON_ERROR:
 
 chat: .venv/ready
 	@$(BIN)/satchel chat
+
+# Models behind an API, and a page, at http://127.0.0.1:8080
+serve: .venv/ready-to-serve
+	@$(BIN)/satchel serve
 
 test: .venv/ready-to-test
 	$(RUN_TESTS)
@@ -24,17 +29,34 @@ types: .venv/ready-to-test
 	@cp runtime/package.py build/types/satchel/__init__.py
 	cd build/types && MYPYPATH=. ../../$(BIN)/mypy --config-file ../../pyproject.toml --strict -p satchel
 
-# The C side alone, under the address and undefined-behaviour sanitizers.
-sanitize: .venv/ready-to-test
-	PATH="$(CURDIR)/$(BIN):$$PATH" sh .ci/sanitize
+# The C side alone: under the address and undefined-behaviour sanitizers, and its threads under the thread sanitizer.
+sanitize: sanitize-memory sanitize-threads
+
+sanitize-memory: .venv/ready-to-test
+	PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/cext/build.sh build/sanitize address
+
+sanitize-threads: .venv/ready-to-test
+	PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/cext/build.sh build/tsan thread
 
 # The Arm kernels, cross-compiled and emulated; takes Debian's gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user.
 arm: .venv/ready-to-test
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh .ci/arm
 
+# The CPU library for Windows, cross-compiled and run under wine; takes Debian's gcc-mingw-w64-x86-64, wine and wine64.
+windows: .venv/ready-to-test
+	PATH="$(CURDIR)/$(BIN):$$PATH" sh .ci/windows
+
+# The sources of the CPU library compiled for macOS, by Debian's clang-19.
+macos: .venv/ready-to-test
+	PATH="$(CURDIR)/$(BIN):$$PATH" sh .ci/macos
+
+# The SYCL backend on Intel's OpenCL for processors: make sycl WIDTHS=16 for one width of a sub-group. Takes a gigabyte of PyPI's.
+sycl: .venv/ready-to-test
+	.ci/sycl $(WIDTHS)
+
 # What takes too long for every change: the marked tests, and property tests with many more examples.
 nightly: .venv/ready-to-test
-	$(RUN_TESTS) -m "nightly or not nightly" --hypothesis-profile=nightly
+	$(RUN_TESTS) -m "nightly or not nightly" --hypothesis-profile=nightly --timeout=7200 -o faulthandler_timeout=7300
 
 # A minute of coverage-guided fuzzing: atheris for Python, libFuzzer (of clang) for the C side of the block formats.
 fuzz: .venv/ready-to-test
@@ -43,6 +65,10 @@ fuzz: .venv/ready-to-test
 # 100,000 mutated inputs, one after the other: no crash, no memory beyond the file's size, none over a second.
 nightly-fuzz: .venv/ready-to-test
 	$(BIN)/python tests/fuzz/nightly.py $(COUNT) $(SEED)
+
+# Random users of one engine, in a cache that is too small for them: make soak SECONDS=1800
+soak: .venv/ready-to-test
+	$(BIN)/python tests/soak.py $(or $(SECONDS),180)
 
 bench: .venv/ready
 	@$(BIN)/satchel bench
@@ -66,6 +92,15 @@ clean:
 	@$(PIP) install -e .
 	@touch $@
 
-.venv/ready-to-test: .venv/ready
-	@$(PIP) install -e '.[dev]'
+.venv/ready-to-serve: .venv/ready
+	@$(PIP) install -e '.[server]'
+	@touch $@
+
+.venv/ready-to-test: .venv/with-dev
+	@touch $@
+
+# The libraries of one of pyproject.toml's extras, without building Satchel again.
+.venv/with-%: .venv/ready
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$*"], sep="\n")' >.venv/$*.txt
+	@$(PIP) install -r .venv/$*.txt
 	@touch $@

@@ -323,17 +323,24 @@ def overrides(names: Sequence[str]) -> tuple[Any, ...]:
     return ctypes.cast(table, ctypes.c_void_p), table, pattern
 
 
-class Commands:
-    """The other end of the pipe: an engine's methods by their names."""
+Known = Mapping[str, Callable[[Mapping[str, Any]], Any]]
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.known: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-            "load": lambda c: engine.load(c["path"], c["threads"], c["mode"]),
-            "prepare": lambda c: engine.prepare(Row(**c["row"])),
-            "run": lambda c: engine.run(),
-            "bandwidth": lambda c: engine.bandwidth(),
-        }
+
+def commands_of(engine: Engine) -> Known:
+    """An engine's methods by their names."""
+    return {
+        "load": lambda c: engine.load(c["path"], c["threads"], c["mode"]),
+        "prepare": lambda c: engine.prepare(Row(**c["row"])),
+        "run": lambda c: engine.run(),
+        "bandwidth": lambda c: engine.bandwidth(),
+    }
+
+
+class Commands:
+    """The other end of the pipe: what is known by its name, each a function of the command's fields."""
+
+    def __init__(self, known: Known) -> None:
+        self.known = known
 
     def answer(self, line: str) -> dict[str, Any]:
         """What a command gives, or its error in one line."""
@@ -344,9 +351,9 @@ class Commands:
             return {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
 
 
-def serve(engine: Engine, commands: IO[str], answers: IO[str]) -> None:
+def serve(known: Known, commands: IO[str], answers: IO[str]) -> None:
     """Obeys until the pipe ends."""
-    obeyed, at, used = Commands(engine), time.perf_counter(), time.process_time()
+    obeyed, at, used = Commands(known), time.perf_counter(), time.process_time()
     while line := commands.readline():
         waited = {"waited": time.perf_counter() - at, "used": time.process_time() - used}
         print(json.dumps({**obeyed.answer(line), **waited}), file=answers, flush=True)
@@ -366,12 +373,12 @@ def command(do: str, row: Row | None = None, path: str = "", threads: int = 0, m
 ENGINES: Mapping[str, Callable[[], Engine]] = {"satchel": SatchelEngine, "llama.cpp": LlamaCpp}
 
 
-def main() -> None:
+def main(known: Known) -> None:
     """Answers go to what was stdout; whatever else is printed goes to stderr."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    serve(ENGINES[sys.argv[1]](), sys.stdin, answers)
+    serve(known, sys.stdin, answers)
 
 
 if __name__ == "__main__":
-    main()
+    main(commands_of(ENGINES[sys.argv[1]]()))

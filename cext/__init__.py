@@ -78,9 +78,23 @@ def pack_arg(op: str, args: Mapping[str, Any]) -> bytes:
     return record.tobytes() + bytes(-dtype.itemsize % 8)
 
 
+def unpack_arg(op: str, raw: bytes) -> dict[str, Any]:
+    """The fields of an op's argument struct."""
+    dtype = _arg_type(op)
+    if dtype is None:
+        return {}
+    record = np.frombuffer(raw, dtype, 1)[0]
+    return {name: record[name].item() for name in dtype.names or ()}
+
+
 def libraries() -> list[Path]:
     """Backend libraries: in the folders of SATCHEL_BACKENDS first, then those installed with the package."""
     suffix = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
     extra = [Path(p) for p in os.environ.get("SATCHEL_BACKENDS", "").split(os.pathsep) if p]
     folders = [*extra, Path(_hal.__file__).parent]
     return [p for folder in folders for p in sorted(folder.glob(f"libsatchel_*{suffix}"))]
+
+
+def include() -> Path:
+    """The folder of headers that a backend or a kernel outside of this project is compiled with."""
+    return Path(_hal.__file__).parent / "headers"

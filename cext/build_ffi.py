@@ -66,6 +66,9 @@ def write_types(quant: Path, products: Iterable[Path], include: Path) -> None:
     write(include / "products_table.inc", "".join(table))
 
 
+IN_PLANES = ("iq2_xxs", "iq3_xxs", "iq3_s")  # codebooks that permutations look up too, see cpu/points_at.h
+
+
 def point_word(values: tuple[int, ...], point: tuple[int, ...]) -> int:
     """Which of the values each coordinate is, in four bits: coordinates i and 4 + i are the low and the high
     half of byte i.
@@ -73,15 +76,30 @@ def point_word(values: tuple[int, ...], point: tuple[int, ...]) -> int:
     return sum(values.index(x) << 8 * (i % 4) + 4 * (i // 4) for i, x in enumerate(point))
 
 
+def point_planes(values: tuple[int, ...], point: tuple[int, ...]) -> tuple[int, int]:
+    """The same in a byte for each half of the coordinates: four of two bits, or two of four."""
+    half = len(point) // 2
+    low, high = (
+        sum(values.index(x) << 8 // half * i for i, x in enumerate(p)) for p in (point[:half], point[half:])
+    )
+    return low, high
+
+
 def write_points(grids: Path, include: Path) -> None:
     """points.h from the module of codebooks, which is loaded by its path: nothing is installed yet."""
     module = runpy.run_path(str(grids))
-    text = "#ifndef SATCHEL_POINTS_H\n#define SATCHEL_POINTS_H\n\n#include <stdint.h>\n"
+    text = "#ifndef SATCHEL_POINTS_H\n#define SATCHEL_POINTS_H\n\n#include <stdint.h>\n\n"
+    text += "#ifndef QUANT_TABLE\n#define QUANT_TABLE static const\n#endif\n"
     for name, packed in module["PACKED"].items():
         words = [f"{point_word(packed.values, p):#x}" for p in module["points"](name)]
         lines = (", ".join(words[i : i + 10]) for i in range(0, len(words), 10))
         table = ",\n    ".join(lines)
-        text += f"\nstatic const uint32_t points_{name}[{len(words)}] = {{\n    {table}}};\n"
+        text += f"\nQUANT_TABLE uint32_t points_{name}[{len(words)}] = {{\n    {table}}};\n"
+        if name in IN_PLANES:
+            planes = zip(*(point_planes(packed.values, p) for p in module["points"](name)), strict=True)
+            rows = ",\n    ".join("{" + ", ".join(map(str, plane)) + "}" for plane in planes)
+            kind = f"static const uint8_t planes_{name}[2][{len(words)}] __attribute__((aligned(64)))"
+            text += f"#if defined(__AVX512VBMI__)\n{kind} = {{\n    {rows}}};\n#endif\n"
     write(include / "points.h", text + "\n#endif\n")
 
 

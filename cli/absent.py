@@ -14,41 +14,34 @@ from satchel.cli.main import ABSENT, UsageError
 
 # reason: the options, aliases joined by spaces
 REASONS = {
-    "it downloads no models; give a file with -m": (
-        "-mu --model-url, -hf -hfr --hf-repo, -hff --hf-file, -hft --hf-token, -dr --docker-repo, --offline,"
-        "-cl --cache-list"
+    "models are pulled first: `satchel pull hf:USER/REPO`, then -m hf:USER/REPO": (
+        "--offline, -mu --model-url, -hf -hfr --hf-repo, -hff --hf-file, -dr --docker-repo"
     ),
-    "it runs one conversation at a time": "-np --parallel, -cb --cont-batching, -nocb, -kvu --kv-unified",
-    "a full context is an error here, nothing is shifted out of it": (
-        "--keep, --context-shift, --no-context-shift, --swa-full"
+    "`satchel pull` reads the token from HF_TOKEN, where no list of processes shows it": "-hft --hf-token",
+    "`satchel list` shows the models of this machine": "-cl --cache-list",
+    "one conversation is run at a time, and `run --answers` makes several answers": (
+        "-np --parallel, -cb --cont-batching, -nocb, -kvu --kv-unified"
     ),
+    "`run` and `chat` have --on-overflow; a shift keeps the system message": (
+        "--context-shift, --no-context-shift, --keep"
+    ),
+    "of a layer with a window, that window alone is kept": "--swa-full",
     "threads are placed by the system": (
         "-C --cpu-mask, -Cr --cpu-range, --cpu-strict, --prio, --poll, --numa, -Cb --cpu-mask-batch,"
         "-Crb --cpu-range-batch"
     ),
-    "it runs on the CPU alone, so there is nothing to share out": (
-        "-sm --split-mode, -ts --tensor-split, -mg --main-gpu, --list-devices, -fit --fit,"
-        "-fitt --fit-target, -fitc --fit-ctx, -ot --override-tensor, -cmoe --cpu-moe, -ncmoe --n-cpu-moe,"
-        "-ncffn --n-cpu-ffn,"
-        "--no-op-offload, -nkvo --no-kv-offload"
+    "layers are placed by memory and measured speed; --device, -ngl, -ot and --gpu-memory steer that": (
+        "-sm --split-mode, -ts --tensor-split, -mg --main-gpu, -fit --fit, -fitt --fit-target,"
+        "-fitc --fit-ctx, -ncffn --n-cpu-ffn, --no-op-offload"
     ),
+    "`satchel doctor` lists the devices": "--list-devices",
     "a model file is always mapped, never locked": (
         "-lm --load-mode, --mlock, --no-mmap, --mmap, -lzm --lazy-mode"
     ),
     "there is one way to compute attention": "-fa --flash-attn",
-    "the part of a prompt that is known already is always kept, for this run only": (
+    "what is known of a prompt is always kept; `chat --session NAME` keeps it for another run": (
         "--cache-prompt, --no-cache-prompt, --cache-reuse, -cram --cache-ram, -ctxcp --ctx-checkpoints,"
         "--slot-save-path, -sps --slot-prompt-similarity, --prompt-cache"
-    ),
-    "its samplers are penalties, top-k, top-p, min-p and temperature, in this order": (
-        "--typical --typical-p, --top-nsigma --top-n-sigma, --xtc-probability, --xtc-threshold,"
-        "--dry-multiplier, --dry-base, --dry-allowed-length, --dry-penalty-last-n, --dry-sequence-breaker,"
-        "--dynatemp-range,"
-        "--dynatemp-exp, --mirostat, --mirostat-lr, --mirostat-ent, --samplers, --sampler-seq --sampling-seq,"
-        "-l --logit-bias"
-    ),
-    "answers cannot be held to a grammar or a schema": (
-        "--grammar, --grammar-file, -j --json-schema, -jf --json-schema-file"
     ),
     "it reads text alone; -f takes a text file": "-bf --binary-file, --image, --audio, --video, -mm --mmproj",
     "control tokens are never printed": "-sp --special",
@@ -59,14 +52,19 @@ REASONS = {
     "a model is used with the template in its file": (
         "--no-jinja, --chat-template, --chat-template-file, --chat-template-kwargs"
     ),
-    "thinking is shown as the model writes it": "--reasoning-format, --reasoning-effort, --reasoning-budget",
-    "it applies no adapters or control vectors": (
-        "--lora, --lora-scaled, --control-vector, --control-vector-scaled, --control-vector-layer-range"
+    "`run` and `chat` have --reasoning; thinking is shown as the model writes it": (
+        "-rea --reasoning, --reasoning-effort, --reasoning-budget, --reasoning-format"
     ),
-    "it drafts no tokens": (
-        "-md --model-draft, -ngld --gpu-layers-draft, --spec-type, --spec-draft-n-max, --spec-draft-n-min,"
-        "--spec-draft-p-min, --draft, --draft-max, --draft-min, --draft-p-min"
+    "`run`, `chat` and `embed` apply adapters and control vectors": (
+        "--lora, --lora-scaled, --control-vector, --control-vector-scaled, --control-vector-layer-range,"
+        "--lora-init-without-apply"
     ),
+    "`run` and `chat` guess tokens ahead with --lookup or --draft-model": (
+        "-md --draft-model --model-draft, --lookup, --draft-max --draft --draft-n --spec-draft-n-max,"
+        "--draft-min --draft-n-min --spec-draft-n-min, --spec-type"
+    ),
+    "the draft model runs where the model does": "-ngld --gpu-layers-draft",
+    "guesses are made as long as that is faster": "--spec-draft-p-min --draft-p-min",
     "it has no server": (
         "-a --alias, --host, --port, --api-key, --api-key-file, --ssl-key-file, --ssl-cert-file, "
         "-to --timeout, --threads-http, --metrics, --slots, --no-slots, --props,"
@@ -78,7 +76,8 @@ REASONS = {
         "-lv --verbosity --log-verbosity, --log-file, --log-jsonl, --log-disable, --log-prefix,"
         "--log-timestamps"
     ),
-    "the whole help is --help": "--usage, --completion-bash",
+    "the whole help is --help": "--usage",
+    "`satchel completion bash` prints the script": "--completion-bash",
 }
 
 

@@ -27,11 +27,19 @@ def option(
     metavar: str | None = None,
     min: float | None = None,
     max: float | None = None,
+    parser: Callable[[str], Any] | None = None,
 ) -> Any:
-    """An option; env X is read from SATCHEL_X and LLAMA_ARG_X."""
+    """An option; env X is read from SATCHEL_X and LLAMA_ARG_X. parser: makes its value of the text."""
     variable = f"LLAMA_ARG_{env}" if env else None
     return typer.Option(
-        *names, help=help, envvar=variable, show_envvar=False, metavar=metavar, min=min, max=max
+        *names,
+        help=help,
+        envvar=variable,
+        show_envvar=False,
+        metavar=metavar,
+        min=min,
+        max=max,
+        parser=parser,
     )
 
 

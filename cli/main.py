@@ -15,10 +15,12 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 DONE, FAILED, USAGE, INTERRUPTED, CLOSED = 0, 1, 2, 130, 141
 ABSENT = "_absent"  # ends the parameter names of options that are refused, whatever their value
 HELP = ("-h", "--help")
+CONFIG = "SATCHEL_CONFIG"
 
 
 class UsageError(Exception):
@@ -32,7 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that cannot show a character must not end an answer
             stream.reconfigure(errors="replace")
+    before = os.environ.get(CONFIG)
     try:
+        if (config := _take_value(args, "--config")) is not None:
+            os.environ[CONFIG] = config  # for the commands, and for processes that they start
         code = dispatch(args)
         sys.stdout.flush()
         return code
@@ -40,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug and not isinstance(error, SystemExit | BrokenPipeError):
             raise
         return report(error)
+    finally:
+        os.environ.pop(CONFIG, None) if before is None else os.environ.update({CONFIG: before})
 
 
 def dispatch(args: list[str]) -> int:
@@ -52,6 +59,8 @@ def dispatch(args: list[str]) -> int:
         print(f"satchel {version('satchel')}")
         return DONE
     known = commands()
+    if (both := "-".join(args[:2])) in known and args[0] in known:  # `doctor api` is commands/doctor_api.py
+        return invoke(both, args[2:])
     name = args[0].replace("_", "-")
     if name not in known:
         kind = "option" if name.startswith("-") else "command"
@@ -81,13 +90,37 @@ def overview() -> int:
     print("Usage: satchel COMMAND [OPTIONS] [ARGUMENTS]\n\nCommands:")
     for name, path in known.items():
         print(f"  {name:<{width}}  {summary(path)}")
-    print("\nOptions:\n  --version  Print the version.\n  --debug    Show where an error comes from.")
-    print("  --help     Print this, or after a command, its options.")
+    print("\nOptions:\n  --version      Print the version.\n  --debug        Show where an error comes from.")
+    print("  --config FILE  Take options from this TOML file; see `satchel config`.")
+    print("  --help         Print this, or after a command, its options.")
     return DONE
 
 
 def invoke(name: str, args: list[str]) -> int:
     """Imports the command's module and runs its function, which may return an exit code, on the arguments."""
+    import typer
+
+    command = parsed(name)
+    options = dict.fromkeys(HELP, False)
+    for param in command.params:
+        names = [o for o in (*param.opts, *param.secondary_opts) if o[0] == "-"]
+        options |= dict.fromkeys(names, not getattr(param, "is_flag", False))
+    absent = {o for p in command.params if (p.name or "").endswith(ABSENT) for o in p.opts}
+    try:
+        given = spelled(args, options, absent)
+        result = command.main(
+            given, f"satchel {name}", standalone_mode=False, default_map=configured(name, command)
+        )
+    except typer.Abort as error:
+        raise KeyboardInterrupt from error
+    except (typer.TyperException, UsageError) as error:
+        text = unknown(getattr(error, "option_name", ""), options) or wording(error)
+        raise UsageError(f"{text[:1].lower()}{text[1:]} (see `satchel {name} --help`)") from error
+    return result if isinstance(result, int) else DONE
+
+
+def parsed(name: str) -> Any:
+    """A command as typer has it, its options' variables of the environment complete."""
     import typer
     from typer.main import get_command
 
@@ -97,20 +130,22 @@ def invoke(name: str, args: list[str]) -> int:
     settings = {"help_option_names": list(HELP), "max_content_width": 100}
     app.command(name, context_settings=settings)(getattr(module, stem))
     command = get_command(app)
-    options = dict.fromkeys(HELP, False)
     for param in command.params:
         param.envvar = variables(param.envvar)
-        names = [o for o in (*param.opts, *param.secondary_opts) if o[0] == "-"]
-        options |= dict.fromkeys(names, not getattr(param, "is_flag", False))
-    absent = {o for p in command.params if (p.name or "").endswith(ABSENT) for o in p.opts}
-    try:
-        result = command.main(spelled(args, options, absent), f"satchel {name}", standalone_mode=False)
-    except typer.Abort as error:
-        raise KeyboardInterrupt from error
-    except (typer.TyperException, UsageError) as error:
-        text = unknown(getattr(error, "option_name", ""), options) or wording(error)
-        raise UsageError(f"{text[:1].lower()}{text[1:]} (see `satchel {name} --help`)") from error
-    return result if isinstance(result, int) else DONE
+    return command
+
+
+def configured(name: str, command: Any) -> dict[str, Any]:
+    """What the configuration file says of the command's parameters."""
+    from satchel.cli.config import defaults
+
+    return defaults(name, long_names(command), commands())
+
+
+def long_names(command: Any) -> dict[str, str]:
+    """A command's parameters by the long names of their options."""
+    listed = [(o, p.name) for p in command.params if not (p.name or "").endswith(ABSENT) for o in p.opts]
+    return {option.removeprefix("--"): name for option, name in listed if option.startswith("--")}
 
 
 def wording(error: Exception) -> str:
@@ -170,6 +205,22 @@ def _take(args: list[str], flag: str) -> bool:
         return False
     args.remove(flag)
     return True
+
+
+def _take_value(args: list[str], flag: str) -> str | None:
+    """The value behind the flag, both taken out."""
+    before = args[: args.index("--")] if "--" in args else args
+    for at, arg in enumerate(before):
+        name, equals, value = arg.partition("=")
+        if name == flag and equals:
+            del args[at]
+            return value
+        if name == flag:
+            if at + 1 == len(before):
+                raise UsageError(f"{flag}: a file is missing")
+            del args[at]
+            return args.pop(at)
+    return None
 
 
 def report(error: BaseException) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -14,20 +15,34 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from satchel.cli.groups import option, wrong
-from satchel.cli.main import UsageError
+from satchel.cli.store.option import model_file
 from satchel.quant.cache import CACHE_TYPES
 from satchel.quant.errors import RequestError
+from satchel.runtime.placement.asked import (
+    LENDS,
+    STREAMS,
+    experts_rule,
+    read_devices,
+    read_layers,
+    read_rules,
+    read_size,
+)
+from satchel.runtime.words import PRECISIONS
 
 if TYPE_CHECKING:
+    from satchel.cli.extras import ExtraOptions
     from satchel.formats.gguf import GGUF
     from satchel.runtime.model import Model
-    from satchel.runtime.sampling import Sampling
+    from satchel.runtime.options import Options
+    from satchel.runtime.speculative import Speculation
 
 M = TypeVar("M", bound="Model")
 
-BATCH, MICRO_BATCH = 2048, 512
-PRECISIONS = ("exact", "fast")
+BATCH_HELP = "Most prompt tokens that are fed in one go; 0: as -ub."
+MICRO_BATCH_HELP = "Most tokens of one step; 0: as -b, else 512, or 4096 where all layers are on a GPU."
 TYPES = ", ".join(CACHE_TYPES)
+CACHE_RAM = "Host memory for what the cache gives up for room, in MiB; 0: none, -1: no limit."
+NO_LIMIT = 1 << 62  # bytes
 ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|([nrt'\"\\]))")
 ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"'": b"'", b'"': b'"', b"\\": b"\\"}
 
@@ -38,7 +53,14 @@ class ModelOptions:
 
     model: Annotated[
         Path | None,
-        option("-m", "--model", env="MODEL", metavar="FILE", help="GGUF file; default: the bundled model."),
+        option(
+            "-m",
+            "--model",
+            env="MODEL",
+            metavar="MODEL",
+            parser=model_file,
+            help="GGUF file, or a name of `satchel list`; default: the bundled model.",
+        ),
     ] = None
     context: Annotated[
         int, option("-c", "--ctx-size", env="CTX_SIZE", min=0, help="Tokens of context; 0: the model's own.")
@@ -58,9 +80,9 @@ class ModelOptions:
         option(
             "--activations",
             env="ACTIVATIONS",
-            help="Bits of the numbers that quantized weights are multiplied with: 8 or 16.",
+            help="Bits of what quantized weights are multiplied with: 8, 16, or 0: 8, encoders 16.",
         ),
-    ] = 8
+    ] = 0
     repack: Annotated[
         bool,
         option(
@@ -72,17 +94,21 @@ class ModelOptions:
     ] = True
     batch: Annotated[
         int,
-        option("-b", "--batch-size", env="BATCH", min=1, help="Most prompt tokens that are fed in one go."),
-    ] = BATCH
+        option("-b", "--batch-size", env="BATCH", min=0, help=BATCH_HELP),
+    ] = 0
     micro_batch: Annotated[
-        int, option("-ub", "--ubatch-size", env="UBATCH", min=1, help="Most tokens of one step.")
-    ] = MICRO_BATCH
+        int, option("-ub", "--ubatch-size", env="UBATCH", min=0, help=MICRO_BATCH_HELP)
+    ] = 0
     cache_k: Annotated[
-        str, option("-ctk", "--cache-type-k", env="CACHE_TYPE_K", help=f"Format of the KV cache: {TYPES}.")
+        str, option("-ctk", "--cache-type-k", env="CACHE_TYPE_K", help=f"Of the cache's keys: {TYPES}.")
     ] = "f16"
     cache_v: Annotated[
-        str, option("-ctv", "--cache-type-v", env="CACHE_TYPE_V", help="The same as -ctk.")
+        str, option("-ctv", "--cache-type-v", env="CACHE_TYPE_V", help="Of its values, as -ctk.")
     ] = "f16"
+    cache_ram: Annotated[
+        int,
+        option("-cram", "--cache-ram", env="CACHE_RAM", metavar="MIB", min=-1, help=CACHE_RAM),
+    ] = 0
     gpu_layers: Annotated[
         str,
         option(
@@ -90,15 +116,81 @@ class ModelOptions:
             "--gpu-layers",
             "--n-gpu-layers",
             env="N_GPU_LAYERS",
-            help="auto or 0: no GPU in this version.",
+            help="How many of the last layers go to GPUs: a number, all, or auto.",
         ),
     ] = "auto"
     device: Annotated[
         str,
-        option("-dev", "--device", env="DEVICE", help="Backend that runs the model; auto or none: the CPU."),
+        option(
+            "-dev", "--device", env="DEVICE", help="Backends to use, a,b,c; none: the CPU alone; or auto."
+        ),
     ] = "auto"
+    tensor_place: Annotated[
+        list[str] | None,
+        option(
+            "-ot",
+            "--tensor-place",
+            "--override-tensor",
+            metavar="PATTERN=DEVICE",
+            env="OVERRIDE_TENSOR",
+            help="Tensors that go elsewhere than their layer; may be repeated.",
+        ),
+    ] = None
+    cpu_moe: Annotated[
+        bool, option("-cmoe", "--cpu-moe", env="CPU_MOE", help="Leave all experts of a mixture with the CPU.")
+    ] = False
+    n_cpu_moe: Annotated[
+        int,
+        option(
+            "-ncmoe",
+            "--n-cpu-moe",
+            env="N_CPU_MOE",
+            min=0,
+            metavar="N",
+            help="Leave the experts of the first N layers with the CPU.",
+        ),
+    ] = 0
+    gpu_memory: Annotated[
+        str,
+        option("--gpu-memory", env="GPU_MEMORY", metavar="SIZE", help="Memory to take of each GPU: 3GB."),
+    ] = ""
+    kv_offload: Annotated[
+        bool,
+        option(
+            "--kv-offload/--no-kv-offload",
+            " /-nkvo",
+            env="KV_OFFLOAD",
+            help="Keep the KV cache with its layers, or all of it with the CPU.",
+        ),
+    ] = True
+    stream_weights: Annotated[
+        str,
+        option(
+            "--stream-weights",
+            env="STREAM_WEIGHTS",
+            help="on, off or auto: read the CPU's weights from the file as it goes, where they do not fit.",
+        ),
+    ] = "auto"
+    lend_weights: Annotated[
+        str,
+        option(
+            "--lend-weights",
+            env="LEND_WEIGHTS",
+            help="on, off or auto: send the CPU's weights to a GPU for long steps, where that is quicker.",
+        ),
+    ] = "auto"
+    deterministic: Annotated[
+        bool,
+        option(
+            "--deterministic",
+            help="The same bits for the same request, always so on the CPU, slower on a GPU; else a refusal.",
+        ),
+    ] = False
     check_tensors: Annotated[
         bool, option("--check-tensors", help="Read every weight first and refuse NaN and infinity.")
+    ] = False
+    offline: Annotated[
+        bool, option("--offline", help="Open no connection; only `satchel pull` ever does.")
     ] = False
 
     def __post_init__(self) -> None:
@@ -108,66 +200,43 @@ class ModelOptions:
             raise wrong("-tb", f"{self.threads_batch} threads; -1 or 0 takes as many as -t")
         if self.precision not in PRECISIONS:
             raise wrong("--precision", f"{self.precision} is none: there is {' and '.join(PRECISIONS)}")
-        if self.activations not in (8, 16):
-            raise wrong("--activations", f"{self.activations} bits: there are 8 and 16")
-        if self.gpu_layers not in ("auto", "-1", "0"):
-            reason = "this version runs on the CPU alone; leave -ngl out or give 0"
-            raise wrong("-ngl", f"{self.gpu_layers} layers cannot go to a GPU: {reason}")
+        if self.activations not in (0, 8, 16):
+            raise wrong(
+                "--activations", f"{self.activations} bits: there are 8 and 16, and 0: the usual ones"
+            )
+        self._check_placement()
+        if self.stream_weights not in STREAMS:
+            raise wrong("--stream-weights", f"{self.stream_weights} is none: there is {', '.join(STREAMS)}")
+        if self.lend_weights not in LENDS:
+            raise wrong("--lend-weights", f"{self.lend_weights} is none: there is {', '.join(LENDS)}")
         for name, value in (("-ctk", self.cache_k), ("-ctv", self.cache_v)):
             if value not in CACHE_TYPES:
                 raise wrong(name, f"{value} is no cache type: there are {TYPES}")
-        if self.cache_k != self.cache_v:
-            raise wrong(
-                "-ctv", f"keys are {self.cache_k}, values {self.cache_v}: this version wants one type"
-            )
 
+    def _check_placement(self) -> None:
+        rules = self.tensor_place or ()
+        checks: tuple[tuple[str, Callable[[], object]], ...] = (
+            ("-ngl", lambda: read_layers(self.gpu_layers)),
+            ("-dev", lambda: read_devices(self.device)),
+            ("-ot", lambda: [read_rules(text) for text in rules]),
+            ("--gpu-memory", lambda: self.gpu_bytes),
+        )
+        for name, read in checks:
+            try:
+                read()
+            except RequestError as error:
+                raise wrong(name, str(error)) from None
 
-@dataclass(frozen=True, slots=True)
-class SamplingOptions:
-    """How tokens are drawn."""
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Rules of tensors that go elsewhere than their layer; experts' last, for the first counts."""
+        experts = experts_rule(None if self.cpu_moe else self.n_cpu_moe)
+        return (*(self.tensor_place or ()), *([experts] if experts else []))
 
-    seed: Annotated[
-        int, option("-s", "--seed", env="SEED", help="Seed of the draws; -1: another one each time.")
-    ] = -1
-    temperature: Annotated[
-        float, option("--temp", "--temperature", env="TEMPERATURE", help="0: always the likeliest token.")
-    ] = 0.8
-    top_k: Annotated[int, option("--top-k", env="TOP_K", help="Keep the k likeliest tokens; 0: all.")] = 40
-    top_p: Annotated[
-        float, option("--top-p", env="TOP_P", help="Keep tokens up to this probability; 1: all.")
-    ] = 0.95
-    min_p: Annotated[
-        float, option("--min-p", env="MIN_P", help="Drop tokens below this share of the likeliest; 0: none.")
-    ] = 0.05
-    repeat_last_n: Annotated[
-        int,
-        option(
-            "--repeat-last-n", env="REPEAT_LAST_N", help="Tokens that penalties look at; -1: the context."
-        ),
-    ] = 64
-    repeat_penalty: Annotated[
-        float,
-        option(
-            "--repeat-penalty", env="REPEAT_PENALTY", help="Divides the logits of repeated tokens; 1: off."
-        ),
-    ] = 1.0
-    presence_penalty: Annotated[
-        float,
-        option("--presence-penalty", env="PRESENCE_PENALTY", help="Taken off a token that occurred; 0: off."),
-    ] = 0.0
-    frequency_penalty: Annotated[
-        float, option("--frequency-penalty", env="FREQUENCY_PENALTY", help="The same for each time; 0: off.")
-    ] = 0.0
-
-    def sampling(self) -> Sampling:
-        """These options as the library has them."""
-        from satchel.runtime.sampling import NAMES, Sampling
-
-        values = {name: getattr(self, name) for name in NAMES}
-        try:
-            return Sampling(**{**values, "seed": None if self.seed == -1 else self.seed})
-        except RequestError as error:
-            raise UsageError(str(error)) from None
+    @property
+    def gpu_bytes(self) -> int:
+        """Bytes to take of each GPU at most; 0: what is free."""
+        return read_size(self.gpu_memory) if self.gpu_memory else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +244,10 @@ class TextOptions:
     """What is asked, and where the answer ends."""
 
     prompt: Annotated[str | None, option("-p", "--prompt", metavar="TEXT", help="The prompt.")] = None
-    file: Annotated[Path | None, option("-f", "--file", metavar="FILE", help="A file with the prompt.")] = (
-        None
-    )
+    file: Annotated[
+        list[Path] | None,
+        option("-f", "--file", metavar="FILE", help="A file that goes before the prompt; may be repeated."),
+    ] = None
     system: Annotated[
         str | None,
         option("-sys", "--system-prompt", env="SYSTEM_PROMPT", metavar="TEXT", help="System prompt."),
@@ -212,8 +282,6 @@ class TextOptions:
     verbose: Annotated[bool, option("-v", "--verbose", help="Print the timings.")] = False
 
     def __post_init__(self) -> None:
-        if self.prompt is not None and self.file is not None:
-            raise wrong("-f", "the prompt is given by -p already")
         if self.system is not None and self.system_file is not None:
             raise wrong("-sysf", "the system prompt is given by -sys already")
         if any(not text for text in self.reverse or ()):
@@ -234,15 +302,18 @@ class TextOptions:
         return self._read(self.system or "", "-sys")
 
     def prompt_text(self, argument: str | None = None) -> str | None:
-        """The prompt of -p, -f or the argument; None where none of them is given."""
+        """The files of -f and then -p or the argument, a line end between them; None where none is given."""
         if self.prompt is not None and argument is not None:
             raise wrong("prompt", "the prompt is given by -p already")
-        if self.file is not None and argument is not None:
-            raise wrong("prompt", "the prompt is given by -f already")
-        if self.prompt is not None:
-            return self._read(self.prompt, "-p")
-        text = read_text(self.file) if self.file is not None else argument
-        return typed(text, "prompt", bool(self.escape)) if text else text
+        last = self._read(self.prompt, "-p") if self.prompt is not None else argument
+        if last and self.prompt is None:
+            last = typed(last, "prompt", bool(self.escape))
+        parts = [*map(self._from_file, self.file or ()), *([last] if last is not None else [])]
+        return "\n".join(part for part in parts if part) if parts else None
+
+    def _from_file(self, path: Path) -> str:
+        text = read_text(path)
+        return typed(text, str(path), True) if self.escape else text
 
     def _read(self, text: str, name: str) -> str:
         return typed(text, name, self.escape is not False)
@@ -286,16 +357,67 @@ def default_model() -> Path:
     return Path(found[0])
 
 
-def open_model(options: ModelOptions, slots: int = 1, *, profile: bool = False) -> Model:
+def loading(
+    options: ModelOptions, slots: int, extras: ExtraOptions | None = None, worker: str = "thread"
+) -> Options:
+    """The same as the library has it."""
+    from satchel.runtime.options import Options
+
+    return Options(
+        context=options.context,
+        slots=slots,
+        threads=max(0, options.threads),
+        device="cpu" if options.device == "none" else options.device,
+        cache_type_k=options.cache_k,
+        cache_type_v=options.cache_v,
+        host_cache=NO_LIMIT if options.cache_ram < 0 else options.cache_ram << 20,
+        batch=min(filter(None, (options.batch, options.micro_batch)), default=0),
+        threads_batch=max(0, options.threads_batch),
+        repack=options.repack,
+        precision=options.precision,
+        activations=options.activations,
+        adapters=extras.adapters() if extras else (),
+        control_vectors=extras.control_vectors() if extras else (),
+        worker=worker,
+        deterministic=options.deterministic,
+        gpu_layers=options.gpu_layers,
+        tensor_place=options.places,
+        gpu_memory=options.gpu_bytes,
+        kv_offload=options.kv_offload,
+        stream_weights=options.stream_weights,
+        lend_weights=options.lend_weights,
+    )
+
+
+def open_model(
+    options: ModelOptions,
+    slots: int = 1,
+    *,
+    profile: bool = False,
+    speculation: Speculation | None = None,
+    extras: ExtraOptions | None = None,
+    worker: str = "thread",
+) -> Model:
     """Loads the model with room for so many sequences, with a bar where that takes long. profile: the device
-    counts the time of each step.
+    counts the time of each step. worker: "process" for an engine in a process of its own.
     """
     from satchel.runtime.model import Model
 
-    return open_as(Model, options, slots, profile=profile)
+    return open_as(
+        Model, options, slots, profile=profile, speculation=speculation, extras=extras, worker=worker
+    )
 
 
-def open_as(kind: type[M], options: ModelOptions, slots: int = 1, *, profile: bool = False) -> M:
+def open_as(
+    kind: type[M],
+    options: ModelOptions,
+    slots: int = 1,
+    *,
+    profile: bool = False,
+    speculation: Speculation | None = None,
+    extras: ExtraOptions | None = None,
+    worker: str = "thread",
+) -> M:
     """The same for a class that is made from Model."""
     from satchel.cli.chat.bar import late_bar
 
@@ -303,17 +425,9 @@ def open_as(kind: type[M], options: ModelOptions, slots: int = 1, *, profile: bo
     with late_bar(f"loading {path.name}", sys.stderr, in_bytes=True) as progress:
         model = kind.load(
             path,
-            context=options.context,
-            slots=slots,
-            threads=max(0, options.threads),
-            device="cpu" if options.device == "none" else options.device,
-            cache_type=options.cache_k,
-            batch=min(options.batch, options.micro_batch),
-            threads_batch=max(0, options.threads_batch),
-            repack=options.repack,
-            precision=options.precision,
+            loading(options, slots, extras, worker),
             profile=profile,
-            activations=options.activations,
+            speculation=speculation,
             progress=progress,
         )
     try:

@@ -76,6 +76,8 @@ MARKDOWN: tuple[Column, ...] = (
     ("GMAC/s", 8, lambda r: f"{r['gmac_per_second']:.1f}" if "pp" in r["test"] else ""),
     ("of peak", 8, lambda r: share(r["share_of_peak"])),
     ("outside C", 9, lambda r: share(r["outside_c"])),
+    ("idle us", 7, lambda r: "" if r["device_waits_us"] is None else f"{r['device_waits_us']:.0f}"),
+    ("J", 7, lambda r: "" if r["joules_per_token"] is None else f"{r['joules_per_token']:.4f}"),
 )
 MARKDOWN_PROFILE: tuple[Column, ...] = (
     ("op", -22, lambda r: r["op"]),

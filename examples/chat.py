@@ -1,15 +1,32 @@
-"""A conversation in a few lines: python examples/chat.py MODEL.gguf. Ctrl-D leaves."""
+"""A chat bot: python examples/chat.py [MODEL.gguf]. It streams, remembers, and leaves on Ctrl-D; Ctrl-C ends
+an answer.
+"""
 
 import sys
 
 from satchel import Model
+from satchel.cli.options import default_model
 
-with Model.load(sys.argv[1]) as model:
-    messages: list[dict[str, str]] = []
-    for line in sys.stdin:
-        messages.append({"role": "user", "content": line.strip()})
-        reply = model.chat(messages)
-        for piece in reply:
-            print(piece, end="", flush=True)
-        print(f"\n[{reply.stats.generated} tokens, {reply.stats.decode_rate:.0f} a second]")
-        messages.append({"role": "assistant", "content": reply.text})
+SYSTEM = {"role": "system", "content": "You are a friendly assistant. Answer in one or two sentences."}
+
+
+def main() -> None:
+    path = sys.argv[1] if len(sys.argv) > 1 else default_model()
+    with Model.load(path) as model:
+        messages = [SYSTEM]
+        for line in sys.stdin:
+            if not line.strip():
+                continue
+            messages.append({"role": "user", "content": line.strip()})
+            reply = model.chat(messages, max_tokens=200, on_overflow="truncate-middle")
+            try:
+                for piece in reply:
+                    print(piece, end="", flush=True)
+            except KeyboardInterrupt:
+                reply.close()
+            print(f"\n[{reply.stats.generated} tokens, {reply.stats.cached} of {reply.stats.prompt} known]")
+            messages.append({"role": "assistant", "content": reply.text})
+
+
+if __name__ == "__main__":
+    main()

@@ -196,7 +196,8 @@ def _means(gguf: GGUF, name: str) -> F32:
         if gguf.info(name + suffix).format != "f32":
             got = gguf.info(name + suffix).format
             raise ModelError(f"{where}{suffix}: expected f32, got {got}; make it again")
-    sums, counts = (gguf.array(name + s).astype(np.float64).reshape(-1) for s in (SQUARES, COUNTS))
+    with np.errstate(invalid="ignore"):  # a NaN of the signalling kind; _checked refuses them all
+        sums, counts = (gguf.array(name + s).astype(np.float64).reshape(-1) for s in (SQUARES, COUNTS))
     if not counts.size or not sums.size or sums.size % counts.size:
         reason = f"expected whole rows for {counts.size} counts, got {sums.size} sums"
         raise ModelError(f"{where}: {reason}; make it again")
@@ -288,7 +289,8 @@ def _open_dat(path: Path) -> Importance:
         name = dat.take(dat.int("a name's length"), "a name").decode("utf-8", errors="replace")
         calls = dat.int("a number of calls")
         size = dat.int("a number of values")
-        sums = np.frombuffer(dat.take(4 * size, "values"), "<f4").astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            sums = np.frombuffer(dat.take(4 * size, "values"), "<f4").astype(np.float64)
         if not size or calls < 0 or name in means:
             raise ModelError(
                 f"{path}: {name!a}: expected values once, got {size}, calls {calls}; make it again"

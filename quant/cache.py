@@ -11,7 +11,8 @@ from satchel.quant.errors import RequestError
 from satchel.quant.format import F32, Blocks, Format
 from satchel.quant.pack import join_nibbles, quietly, rows, to_f16
 
-CACHE_TYPES = ("f16", "bf16", "f32", "q8_0", "q4_0")
+CACHE_TYPES = ("f16", "bf16", "f32", "q8_0", "fp8", "q4_0")
+TURNED = ("q8_0", "fp8", "q4_0")  # whose heads are turned by a Hadamard matrix first
 
 
 @quietly

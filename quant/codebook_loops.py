@@ -2,7 +2,8 @@
 float64, w weighs squared errors.
 
 `nearest` is a table of 512: entry k + 256 is the value that is nearest to all numbers from k / 2 up to (k +
-1) / 2. The innermost loops run over candidates, so that they become vector code.
+1) / 2. The innermost loops run over candidates, so that they become vector code. A NaN takes the first entry:
+as a number it would be a place far outside of the table.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def table_scales(x: F64, w: F64, targets: F64, nearest: F64) -> F64:
             inverses[c], sxv[c], svv[c] = 2.0 * targets[c] / extreme, 0.0, 0.0
         for i in range(x.shape[1]):
             for c in range(count):
-                place = min(max(np.floor(x[n, i] * inverses[c]), -256.0), 255.0)
+                place = min(np.floor(x[n, i] * inverses[c]), 255.0)
+                place = place if place >= -256.0 else -256.0  # a NaN too
                 value = nearest[int(place) + 256]
                 sxv[c] += w[n, i] * x[n, i] * value
                 svv[c] += w[n, i] * value * value
@@ -56,7 +58,8 @@ def table_choices(x: F64, w: F64, scales: F64, nearest: F64, choices: F64) -> F6
             for i in range(x.shape[2]):
                 value, weight = x[n, g, i], w[n, g, i]
                 for c in range(count):
-                    place = min(max(np.floor(value * inverses[c]), -256.0), 255.0)
+                    place = min(np.floor(value * inverses[c]), 255.0)
+                    place = place if place >= -256.0 else -256.0  # a NaN too
                     miss = value - scales[n, c] * nearest[int(place) + 256]
                     errors[c] += weight * miss * miss
             found = np.argmin(errors)
@@ -74,7 +77,8 @@ def table_fit(x: F64, w: F64, d: F64, units: F64, nearest: F64) -> F64:
             step = d[n] * units[n, g]
             inverse = 2.0 / step if step != 0.0 else 0.0
             for i in range(x.shape[2]):
-                place = min(max(np.floor(x[n, g, i] * inverse), -256.0), 255.0)
+                place = min(np.floor(x[n, g, i] * inverse), 255.0)
+                place = place if place >= -256.0 else -256.0  # a NaN too
                 a = units[n, g] * nearest[int(place) + 256]
                 sxa += w[n, g, i] * x[n, g, i] * a
                 saa += w[n, g, i] * a * a

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 from satchel.quant.errors import RequestError
@@ -31,3 +34,25 @@ def jit(function: Callable[..., Any], numba: Any) -> Callable[..., Any]:
         except RuntimeError:  # numba found no folder for its cache
             continue
     return function
+
+
+@functools.cache
+def link(modules: Sequence[ModuleType], numba: Any) -> Mapping[str, Callable[..., Any]]:
+    """All functions of these modules by name, each compiled when it is called, and calling the others'
+    compiled selves: numba can't call a plain function. Those of simd/vectors.py are as compiled.py beside it
+    has them.
+    """
+    vectors = importlib.import_module("satchel.quant.simd.compiled")
+    scope: dict[str, Any] = {}
+    for module in modules:
+        scope.update(vars(module))
+    scope.update(vectors.FUNCTIONS)
+    # numba looks at a function's own file only to tell whether what it kept is still valid.
+    stamp = max(Path(module.__file__ or "").stat().st_mtime_ns for module in (*modules, vectors))
+    found: dict[str, Callable[..., Any]] = {}
+    for function in [f for f in scope.values() if isinstance(f, FunctionType)]:
+        copy = FunctionType(function.__code__, scope, function.__name__, function.__defaults__)
+        copy.__module__, copy.__qualname__ = function.__module__, f"{function.__name__}-{stamp:x}"
+        found[function.__name__] = jit(copy, numba)
+    scope.update(found)
+    return found

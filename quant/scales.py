@@ -25,6 +25,19 @@ def weights(x: F32, importance: F32 | None) -> F64:
     return np.broadcast_to(row, x.shape).copy()
 
 
+def shares(importance: F32 | None, block: int) -> F32:
+    """The weight of an error at each place of a row's blocks (row / block, block): the importance of its
+    column, in shares of its block's largest, but no less than a ten-millionth of that; 1 (1, block) where
+    there is none.
+    """
+    if importance is None:
+        return np.ones((1, block), np.float32)
+    column = np.asarray(importance, np.float64).reshape(-1, block)
+    top = column.max(axis=1, keepdims=True)
+    share = np.maximum(column / np.where(top > 0, top, 1.0), np.where(top > 0, 1e-7, 1.0))
+    return share.astype(np.float32)
+
+
 def floored(w: F64) -> F64:
     """Weights (blocks, ...), none less than a ten-millionth of its block's largest: numbers that no input has
     met (an expert that was never chosen) still get their nearest codes.

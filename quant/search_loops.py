@@ -2,9 +2,9 @@
 numpy.
 
 Everything is float32. x and w are [tiles, size, LANES]: each lane of a tile is a group; w weighs squared
-errors. Lanes are innermost, so that compilers put each into a lane of a vector. A group's sums run in element
-order, so both versions give the same bits. Numbers are expected near 1: squares must neither overflow nor
-vanish.
+errors, None where all weigh the same. WIDTH groups at a time are a vector (simd/vectors.py), whose sums stay
+in registers from the first number to the last. Sums run in element order, so both give the same bits.
+Numbers are expected near 1: squares must neither overflow nor vanish.
 """
 
 from __future__ import annotations
@@ -12,245 +12,223 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from satchel.quant.simd.vectors import (
+    WIDTH,
+    Vector,
+    at_least,
+    at_most,
+    fetch,
+    fused,
+    nearest,
+    pick,
+    put,
+    size_of,
+    splat,
+)
+
 F32 = npt.NDArray[np.float32]
 LANES = 32
 ZERO, ONE, TWO, TOP_UNIT, INF = (np.float32(v) for v in (0, 1, 2, 63, np.inf))
 LEAST_SIGNED, MOST_SIGNED = np.float32(-128), np.float32(127)
 
 
-def tile(x: F32, factor: F32, out: F32) -> None:
-    """Blocks (n, block), each times its factor (n,), as the groups of `out`, whose last lanes are filled up
-    with zeros.
-    """
-    size = out.shape[1]
-    of_block = x.shape[1] // size
-    for t in range(out.shape[0]):
-        for g in range(LANES):
-            group = t * LANES + g
-            n = group // of_block
-            first = (group - n * of_block) * size
-            for i in range(size):
-                out[t, i, g] = x[n, first + i] * factor[n] if n < x.shape[0] else ZERO
+def code_of(scaled: Vector, low: Vector, high: Vector) -> Vector:
+    """The nearest whole number from low to high."""
+    return at_most(high, at_least(low, nearest(scaled)))
 
 
-def scale_groups(x: F32, w: F32, least: float, most: float, tries: F32) -> F32:
+def weigh(w: F32 | None, at: int, x: Vector) -> Vector:
+    """x times the weights at this place."""
+    if w is None:
+        return x
+    weighed: Vector = fetch(w, at) * x
+    return weighed
+
+
+def add_square(w: F32 | None, a: Vector, q: Vector, total: Vector) -> Vector:
+    """total + a * q, for a = w * q: without weights whole numbers, exact however they are summed."""
+    if w is None:
+        return fused(a, q, total)
+    found: Vector = total + a * q
+    return found
+
+
+def inverse_of(step: Vector) -> Vector:
+    """1 / step, but 0 for 0."""
+    return pick(step != splat(ZERO), splat(ONE) / step, splat(ZERO))
+
+
+def scale_groups(x: F32, w: F32 | None, least: float, most: float, tries: F32) -> F32:
     """Best scale s of x = s * q, least <= q <= most, for each group [tiles, LANES]; the extreme element lands
     near each of `tries`.
     """
-    scales = np.zeros((x.shape[0], LANES), np.float32)
-    low, high = np.float32(least), np.float32(most)
-    extreme, inverse, best, best_square, sxq, sqq = np.empty((6, LANES), np.float32)
-    for t in range(x.shape[0]):
-        for g in range(LANES):
-            extreme[g], best[g], best_square[g] = ZERO, ZERO, ONE
-        for i in range(x.shape[1]):
-            for g in range(LANES):
-                v = x[t, i, g]
-                extreme[g] = v if abs(v) > abs(extreme[g]) else extreme[g]
-        for g in range(LANES):
-            scales[t, g] = extreme[g] / low
+    scales = np.empty((x.shape[0], LANES), np.float32)
+    low, high, zero, size = splat(np.float32(least)), splat(np.float32(most)), splat(ZERO), x.shape[1]
+    for first in range(0, scales.size, WIDTH):
+        start = first // LANES * size * LANES + first % LANES
+        extreme = zero
+        for at in range(start, start + size * LANES, LANES):
+            v = fetch(x, at)
+            extreme = pick(size_of(v) > size_of(extreme), v, extreme)
+        found, best, best_square = extreme / low, zero, splat(ONE)
         for k in range(tries.shape[0]):
-            for g in range(LANES):
-                inverse[g] = tries[k] / extreme[g] if extreme[g] != ZERO else ZERO
-                sxq[g], sqq[g] = ZERO, ZERO
-            for i in range(x.shape[1]):
-                for g in range(LANES):
-                    q = np.rint(inverse[g] * x[t, i, g])
-                    q = max(low, q)
-                    q = min(high, q)
-                    a = w[t, i, g] * q
-                    sxq[g] += a * x[t, i, g]
-                    sqq[g] += a * q
-            for g in range(LANES):
-                wins = (sqq[g] > ZERO) & (sxq[g] * sxq[g] * best_square[g] > best[g] * sqq[g])
-                best[g] = sxq[g] * sxq[g] if wins else best[g]
-                best_square[g] = sqq[g] if wins else best_square[g]
-                scales[t, g] = sxq[g] / sqq[g] if wins else scales[t, g]
+            inverse = pick(extreme != zero, splat(tries[k]) / extreme, zero)
+            sxq, sqq = zero, zero
+            for at in range(start, start + size * LANES, LANES):
+                v = fetch(x, at)
+                q = code_of(inverse * v, low, high)
+                a = weigh(w, at, q)
+                sxq = sxq + a * v
+                sqq = add_square(w, a, q, sqq)
+            wins = (sqq > zero) & (sxq * sxq * best_square > best * sqq)
+            best = pick(wins, sxq * sxq, best)
+            best_square = pick(wins, sqq, best_square)
+            found = pick(wins, sxq / sqq, found)
+        put(scales, first, found)
     return scales
 
 
-def affine_groups(x: F32, w: F32, top: float, free: bool, tries: F32) -> tuple[F32, F32]:
+def affine_range(x: F32, start: int, free: bool) -> tuple[Vector, Vector]:
+    """Least number of each group, at most 0 unless free, and the distance to its largest."""
+    low, high, zero = fetch(x, start), fetch(x, start), splat(ZERO)
+    for at in range(start + LANES, start + x.shape[1] * LANES, LANES):
+        v = fetch(x, at)
+        low, high = at_most(low, v), at_least(high, v)
+    # Zeros get one sign, which no order of comparing changes.
+    low = low + zero if free else pick(low < zero, low, zero)
+    return low, high - low + zero
+
+
+def affine_groups(x: F32, w: F32 | None, top: float, free: bool, tries: F32) -> tuple[F32, F32]:
     """Best scale s and base b of x = s * q + b, 0 <= q <= top, for each group [tiles, LANES]; b <= 0 unless
     free. The range is cut into each of `tries` steps.
     """
-    scales, bases = np.zeros((x.shape[0], LANES), np.float32), np.zeros((x.shape[0], LANES), np.float32)
-    most = np.float32(top)
-    low, span, inverse, best, sw, sx, sxx, sq, sqq, sxq = np.empty((10, LANES), np.float32)
-    for t in range(x.shape[0]):
-        for g in range(LANES):
-            low[g], span[g], best[g] = x[t, 0, g], x[t, 0, g], INF
-            sw[g], sx[g], sxx[g] = ZERO, ZERO, ZERO
-        for i in range(x.shape[1]):
-            for g in range(LANES):
-                v, p = x[t, i, g], w[t, i, g] * x[t, i, g]
-                low[g] = min(low[g], v)
-                span[g] = max(span[g], v)
-                sw[g] += w[t, i, g]
-                sx[g] += p
-                sxx[g] += p * v
-        for g in range(LANES):
-            low[g] = low[g] if free or low[g] < ZERO else ZERO
-            span[g] -= low[g]
-            scales[t, g], bases[t, g] = span[g] / most, low[g]
+    scales, bases = np.empty((x.shape[0], LANES), np.float32), np.empty((x.shape[0], LANES), np.float32)
+    most, zero, two, size = splat(np.float32(top)), splat(ZERO), splat(TWO), x.shape[1]
+    for first in range(0, scales.size, WIDTH):
+        start = first // LANES * size * LANES + first % LANES
+        low, span = affine_range(x, start, free)
+        sw, sx, sxx = zero, zero, zero
+        for at in range(start, start + size * LANES, LANES):
+            v = fetch(x, at)
+            p = weigh(w, at, v)
+            sw, sx, sxx = sw + weigh(w, at, splat(ONE)), sx + p, sxx + p * v
+        best, scale, base = splat(INF), span / most, low
         for k in range(tries.shape[0]):
-            for g in range(LANES):
-                inverse[g] = tries[k] / span[g] if span[g] != ZERO else ZERO
-                sq[g], sqq[g], sxq[g] = ZERO, ZERO, ZERO
-            for i in range(x.shape[1]):
-                for g in range(LANES):
-                    q = np.rint(inverse[g] * (x[t, i, g] - low[g]))
-                    q = max(ZERO, q)
-                    q = min(most, q)
-                    a = w[t, i, g] * q
-                    sq[g] += a
-                    sqq[g] += a * q
-                    sxq[g] += a * x[t, i, g]
-            for g in range(LANES):
-                determinant = sw[g] * sqq[g] - sq[g] * sq[g]
-                s = (sw[g] * sxq[g] - sx[g] * sq[g]) / determinant
-                b = (sqq[g] * sx[g] - sq[g] * sxq[g]) / determinant
-                bound = (b > ZERO) & (not free)
-                s, b = sxq[g] / sqq[g] if bound else s, ZERO if bound else b
-                error = (
-                    sxx[g]
-                    - TWO * s * sxq[g]
-                    - TWO * b * sx[g]
-                    + s * s * sqq[g]
-                    + TWO * s * b * sq[g]
-                    + b * b * sw[g]
-                )
-                wins = (determinant > ZERO) & (s > ZERO) & (error < best[g])
-                best[g] = error if wins else best[g]
-                scales[t, g] = s if wins else scales[t, g]
-                bases[t, g] = b if wins else bases[t, g]
+            inverse = pick(span != zero, splat(tries[k]) / span, zero)
+            sq, sqq, sxq = zero, zero, zero
+            for at in range(start, start + size * LANES, LANES):
+                v = fetch(x, at)
+                q = code_of(inverse * (v - low), zero, most)
+                a = weigh(w, at, q)
+                sq, sqq, sxq = sq + a, add_square(w, a, q, sqq), sxq + a * v
+            determinant = sw * sqq - sq * sq
+            s, b = (sw * sxq - sx * sq) / determinant, (sqq * sx - sq * sxq) / determinant
+            if not free:
+                s, b = pick(b > zero, sxq / sqq, s), pick(b > zero, zero, b)
+            error = sxx - two * s * sxq - two * b * sx + s * s * sqq + two * s * b * sq + b * b * sw
+            wins = (determinant > zero) & (s > zero) & (error < best)
+            best, scale, base = pick(wins, error, best), pick(wins, s, scale), pick(wins, b, base)
+        put(scales, first, scale)
+        put(bases, first, base)
     return scales, bases
 
 
-def scale_refine(x: F32, w: F32, d: F32, units: F32, least: float, most: float) -> None:
+def scale_refine(x: F32, w: F32 | None, d: F32, units: F32, least: float, most: float) -> None:
     """Moves each group's unit [tiles, LANES] by at most one to where its nearest codes err least, in place.
     d: of each group.
     """
-    low, high = np.float32(least), np.float32(most)
-    unit, best, error, step, inverse = np.empty((5, LANES), np.float32)
-    for t in range(x.shape[0]):
-        for g in range(LANES):
-            unit[g], best[g] = units[t, g], INF
+    low, high, size = splat(np.float32(least)), splat(np.float32(most)), x.shape[1]
+    for first in range(0, units.size, WIDTH):
+        start = first // LANES * size * LANES + first % LANES
+        unit = fetch(units, first)
+        found, best = unit, splat(INF)
         for move in (ZERO, -ONE, ONE):
-            for g in range(LANES):
-                step[g] = d[t, g] * (unit[g] + move)
-                inverse[g] = ONE / step[g] if step[g] != ZERO else ZERO
-                error[g] = ZERO
-            for i in range(x.shape[1]):
-                for g in range(LANES):
-                    q = np.rint(inverse[g] * x[t, i, g])
-                    q = max(low, q)
-                    q = min(high, q)
-                    miss = x[t, i, g] - step[g] * q
-                    error[g] += w[t, i, g] * miss * miss
-            for g in range(LANES):
-                u = unit[g] + move
-                wins = (u >= LEAST_SIGNED) & (u <= MOST_SIGNED) & (error[g] < best[g])
-                best[g] = error[g] if wins else best[g]
-                units[t, g] = u if wins else units[t, g]
+            u = unit + splat(move)
+            step = fetch(d, first) * u
+            inverse, error = inverse_of(step), splat(ZERO)
+            for at in range(start, start + size * LANES, LANES):
+                v = fetch(x, at)
+                miss = v - step * code_of(inverse * v, low, high)
+                error = error + weigh(w, at, miss) * miss
+            wins = (u >= splat(LEAST_SIGNED)) & (u <= splat(MOST_SIGNED)) & (error < best)
+            best, found = pick(wins, error, best), pick(wins, u, found)
+        put(units, first, found)
 
 
-def scale_fit(x: F32, w: F32, d: F32, units: F32, least: float, most: float, keep: bool) -> tuple[F32, F32]:
-    """Nearest codes [tiles, size, LANES], and each group's sums [3, tiles, LANES]: weighted error, and what
-    least squares for d needs.
+def scale_fit(x: F32, w: F32 | None, d: F32, units: F32, least: float, most: float) -> F32:
+    """Each group's sums [3, tiles, LANES] under its nearest codes: weighted error, and what least squares for
+    d needs.
     """
-    low, high = np.float32(least), np.float32(most)
-    codes, sums = (
-        np.empty(x.shape if keep else (1, x.shape[1], LANES), np.float32),
-        np.zeros((3, x.shape[0], LANES), np.float32),
-    )
-    error, sxa, saa, step, inverse = np.empty((5, LANES), np.float32)
-    for t in range(x.shape[0]):
-        for g in range(LANES):
-            step[g] = d[t, g] * units[t, g]
-            inverse[g] = ONE / step[g] if step[g] != ZERO else ZERO
-            error[g], sxa[g], saa[g] = ZERO, ZERO, ZERO
-        for i in range(x.shape[1]):
-            for g in range(LANES):
-                q = np.rint(inverse[g] * x[t, i, g])
-                q = max(low, q)
-                q = min(high, q)
-                codes[t if keep else 0, i, g] = q
-                miss = x[t, i, g] - step[g] * q
-                a = units[t, g] * q
-                error[g] += w[t, i, g] * miss * miss
-                sxa[g] += w[t, i, g] * x[t, i, g] * a
-                saa[g] += w[t, i, g] * a * a
-        for g in range(LANES):
-            sums[0, t, g], sums[1, t, g], sums[2, t, g] = error[g], sxa[g], saa[g]
-    return codes, sums
+    sums, zero = np.empty((3, x.shape[0], LANES), np.float32), splat(ZERO)
+    low, high, size, count = splat(np.float32(least)), splat(np.float32(most)), x.shape[1], units.size
+    for first in range(0, count, WIDTH):
+        start = first // LANES * size * LANES + first % LANES
+        unit = fetch(units, first)
+        step = fetch(d, first) * unit
+        inverse = inverse_of(step)
+        error, sxa, saa = zero, zero, zero
+        for at in range(start, start + size * LANES, LANES):
+            v = fetch(x, at)
+            q = code_of(inverse * v, low, high)
+            miss, a = v - step * q, unit * q
+            error = error + weigh(w, at, miss) * miss
+            sxa = sxa + weigh(w, at, v) * a
+            saa = saa + weigh(w, at, a) * a
+        put(sums, first, error)
+        put(sums, count + first, sxa)
+        put(sums, 2 * count + first, saa)
+    return sums
 
 
-def affine_refine(x: F32, w: F32, d: F32, dmin: F32, units: F32, lows: F32, top: float) -> None:
+def affine_refine(x: F32, w: F32 | None, d: F32, dmin: F32, units: F32, lows: F32, top: float) -> None:
     """Moves each group's unit and low [tiles, LANES] by at most one to where its nearest codes err least, in
     place.
     """
-    most = np.float32(top)
-    unit, low, best, error, step, base, inverse = np.empty((7, LANES), np.float32)
-    for t in range(x.shape[0]):
-        for g in range(LANES):
-            unit[g], low[g], best[g] = units[t, g], lows[t, g], INF
+    most, zero, top_unit, size = splat(np.float32(top)), splat(ZERO), splat(TOP_UNIT), x.shape[1]
+    for first in range(0, units.size, WIDTH):
+        start = first // LANES * size * LANES + first % LANES
+        unit, low = fetch(units, first), fetch(lows, first)
+        unit_found, low_found, best = unit, low, splat(INF)
         for move in (4, 1, 7, 3, 5, 0, 2, 6, 8):
-            right, up = np.float32(move // 3 - 1), np.float32(move % 3 - 1)
-            for g in range(LANES):
-                step[g], base[g] = d[t, g] * (unit[g] + right), dmin[t, g] * (low[g] + up)
-                inverse[g] = ONE / step[g] if step[g] != ZERO else ZERO
-                error[g] = ZERO
-            for i in range(x.shape[1]):
-                for g in range(LANES):
-                    v = x[t, i, g] + base[g]
-                    q = np.rint(inverse[g] * v)
-                    q = max(ZERO, q)
-                    q = min(most, q)
-                    miss = v - step[g] * q
-                    error[g] += w[t, i, g] * miss * miss
-            for g in range(LANES):
-                u, v = unit[g] + right, low[g] + up
-                inside = (u >= ZERO) & (u <= TOP_UNIT) & (v >= ZERO) & (v <= TOP_UNIT)
-                wins = inside & (error[g] < best[g])
-                best[g] = error[g] if wins else best[g]
-                units[t, g] = u if wins else units[t, g]
-                lows[t, g] = v if wins else lows[t, g]
+            right, up = unit + splat(np.float32(move // 3 - 1)), low + splat(np.float32(move % 3 - 1))
+            step, base = fetch(d, first) * right, fetch(dmin, first) * up
+            inverse, error = inverse_of(step), zero
+            for at in range(start, start + size * LANES, LANES):
+                v = fetch(x, at) + base
+                miss = v - step * code_of(inverse * v, zero, most)
+                error = error + weigh(w, at, miss) * miss
+            inside = (right >= zero) & (right <= top_unit) & (up >= zero) & (up <= top_unit)
+            wins = inside & (error < best)
+            best = pick(wins, error, best)
+            unit_found, low_found = pick(wins, right, unit_found), pick(wins, up, low_found)
+        put(units, first, unit_found)
+        put(lows, first, low_found)
 
 
-def affine_fit(
-    x: F32, w: F32, d: F32, dmin: F32, units: F32, lows: F32, top: float, keep: bool
-) -> tuple[F32, F32]:
-    """Nearest codes [tiles, size, LANES], and each group's sums [6, tiles, LANES]: weighted error, then those
-    of least squares for d and dmin: x a, x b, a a, a b, b b.
+def affine_fit(x: F32, w: F32 | None, d: F32, dmin: F32, units: F32, lows: F32, top: float) -> F32:
+    """Each group's sums [6, tiles, LANES] under its nearest codes: weighted error, then those of least
+    squares for d and dmin: x a, x b, a a, a b, b b.
     """
-    most = np.float32(top)
-    codes, sums = (
-        np.empty(x.shape if keep else (1, x.shape[1], LANES), np.float32),
-        np.zeros((6, x.shape[0], LANES), np.float32),
-    )
-    step, base, inverse, error, sx, sxq, sq, sqq, sw = np.empty((9, LANES), np.float32)
-    for t in range(x.shape[0]):
-        for g in range(LANES):
-            step[g], base[g] = d[t, g] * units[t, g], dmin[t, g] * lows[t, g]
-            inverse[g] = ONE / step[g] if step[g] != ZERO else ZERO
-            error[g], sx[g], sxq[g], sq[g], sqq[g], sw[g] = ZERO, ZERO, ZERO, ZERO, ZERO, ZERO
-        for i in range(x.shape[1]):
-            for g in range(LANES):
-                v = x[t, i, g] + base[g]
-                q = np.rint(inverse[g] * v)
-                q = max(ZERO, q)
-                q = min(most, q)
-                codes[t if keep else 0, i, g] = q
-                miss = v - step[g] * q
-                p, r = w[t, i, g] * x[t, i, g], w[t, i, g] * q
-                error[g] += w[t, i, g] * miss * miss
-                sw[g] += w[t, i, g]
-                sx[g] += p
-                sxq[g] += p * q
-                sq[g] += r
-                sqq[g] += r * q
-        for g in range(LANES):
-            u, v = units[t, g], -lows[t, g]
-            sums[0, t, g], sums[1, t, g], sums[2, t, g] = error[g], u * sxq[g], v * sx[g]
-            sums[3, t, g], sums[4, t, g], sums[5, t, g] = u * u * sqq[g], u * v * sq[g], v * v * sw[g]
-    return codes, sums
+    sums, zero, count = np.empty((6, x.shape[0], LANES), np.float32), splat(ZERO), units.size
+    most, size = splat(np.float32(top)), x.shape[1]
+    for first in range(0, count, WIDTH):
+        start = first // LANES * size * LANES + first % LANES
+        u, low = fetch(units, first), zero - fetch(lows, first)
+        step, base = fetch(d, first) * u, fetch(dmin, first) * fetch(lows, first)
+        inverse = inverse_of(step)
+        error, sx, sxq, sq, sqq, sw = zero, zero, zero, zero, zero, zero
+        for at in range(start, start + size * LANES, LANES):
+            v = fetch(x, at) + base
+            q = code_of(inverse * v, zero, most)
+            miss, p, r = v - step * q, weigh(w, at, fetch(x, at)), weigh(w, at, q)
+            error = error + weigh(w, at, miss) * miss
+            sw, sx, sxq = sw + weigh(w, at, splat(ONE)), sx + p, sxq + p * q
+            sq, sqq = sq + r, add_square(w, r, q, sqq)
+        put(sums, first, error)
+        put(sums, count + first, u * sxq)
+        put(sums, 2 * count + first, low * sx)
+        put(sums, 3 * count + first, u * u * sqq)
+        put(sums, 4 * count + first, u * low * sq)
+        put(sums, 5 * count + first, low * low * sw)
+    return sums

@@ -1,5 +1,5 @@
-"""The steps of search_loops.py in plain numpy, with the same results bit for bit: for the tests, and where
-numba is not.
+"""The steps of search_loops.py, and the searches of affine_loops.py and scale_loops.py, in plain numpy, with
+the same results bit for bit: for the tests, and where numba is not.
 
 Sums run in element order (cumsum, not numpy's pairwise sum) because the loops add in that order.
 """
@@ -9,6 +9,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from satchel.quant.lanes import Lanes, lanes
+from satchel.quant.pack import U8
+from satchel.quant.scales import F64, better, half, unit, whole
 from satchel.quant.search_loops import (
     F32,
     INF,
@@ -37,17 +40,9 @@ def _nearest(scaled: F32, least: float, most: float) -> F32:
     return clipped
 
 
-def tile(x: F32, factor: F32, out: F32) -> None:
-    size, lanes = out.shape[1:]
-    groups = (x * factor[:, None]).reshape(-1, size)
-    filled = np.zeros((len(out) * lanes, size), np.float32)
-    filled[: len(groups)] = groups
-    out[...] = filled.reshape(-1, lanes, size).transpose(0, 2, 1)
-
-
 def scale_groups(x: F32, w: F32, least: float, most: float, tries: F32) -> F32:
     place = np.abs(x).argmax(axis=1)[:, None]
-    extreme = np.take_along_axis(x, place, axis=1)[:, 0]
+    extreme = np.take_along_axis(x, place, axis=1)[:, 0] + ZERO
     scales = extreme / np.float32(least)
     best, best_square = np.zeros_like(extreme), np.ones_like(extreme)
     for steps in tries:
@@ -61,8 +56,8 @@ def scale_groups(x: F32, w: F32, least: float, most: float, tries: F32) -> F32:
 
 def affine_groups(x: F32, w: F32, top: float, free: bool, tries: F32) -> tuple[F32, F32]:
     low = x.min(axis=1)
-    low = low if free else np.where(low < 0, low, ZERO)
-    span = x.max(axis=1) - low
+    low = low + ZERO if free else np.where(low < 0, low, ZERO)
+    span = x.max(axis=1) - low + ZERO
     sw, sx, sxx = _sum(w), _sum(w * x), _sum(w * x * x)
     scales, bases, best = span / np.float32(top), low.copy(), np.full(low.shape, INF)
     for steps in tries:
@@ -92,12 +87,11 @@ def scale_refine(x: F32, w: F32, d: F32, units: F32, least: float, most: float) 
         units[...] = np.where(wins, unit, units)
 
 
-def scale_fit(x: F32, w: F32, d: F32, units: F32, least: float, most: float, keep: bool) -> tuple[F32, F32]:
+def scale_fit(x: F32, w: F32, d: F32, units: F32, least: float, most: float) -> F32:
     step = (d * units)[:, None]
     q = _nearest(_inverse(step) * x, least, most)
     a, miss = units[:, None] * q, x - step * q
-    sums = np.stack([_sum(w * miss * miss), _sum(w * x * a), _sum(w * a * a)])
-    return q if keep else q[-1:], sums
+    return np.stack([_sum(w * miss * miss), _sum(w * x * a), _sum(w * a * a)])
 
 
 def affine_refine(x: F32, w: F32, d: F32, dmin: F32, units: F32, lows: F32, top: float) -> None:
@@ -113,14 +107,87 @@ def affine_refine(x: F32, w: F32, d: F32, dmin: F32, units: F32, lows: F32, top:
         units[...], lows[...] = np.where(wins, unit, units), np.where(wins, low, lows)
 
 
-def affine_fit(
-    x: F32, w: F32, d: F32, dmin: F32, units: F32, lows: F32, top: float, keep: bool
-) -> tuple[F32, F32]:
+def affine_fit(x: F32, w: F32, d: F32, dmin: F32, units: F32, lows: F32, top: float) -> F32:
     step, v = (d * units)[:, None], x + (dmin * lows)[:, None]
     q = _nearest(_inverse(step) * v, 0, top)
     miss, p, r = v - step * q, w * x, w * q
     error, sw, sx, sxq, sq, sqq = map(_sum, (w * miss * miss, w, p, p * q, r, r * q))
     u, low = units, -lows
-    return q if keep else q[-1:], np.stack(
-        [error, u * sxq, low * sx, u * u * sqq, u * low * sq, low * low * sw]
-    )
+    return np.stack([error, u * sxq, low * sx, u * u * sqq, u * low * sq, low * low * sw])
+
+
+def nearest_codes(a: Lanes, step: F32, base: F32, least: int, most: int) -> U8:
+    """Nearest codes under each group's step and base [tiles, LANES], counted from `least`."""
+    q = _nearest(_inverse(step)[:, None] * (a.x + base[:, None]), least, most)
+    return a.codes(q - np.float32(least))
+
+
+def symmetric(x: F32, share: F32 | None, zero: int, tries: F32) -> tuple[F64, U8]:
+    a = lanes(x, share, 32)
+    scale = scale_groups(a.x, a.w, -zero, zero - 1, tries)
+    d = half(a.blocks(scale)[:, 0] * a.power)
+    return d, nearest_codes(a, a.each(d), np.zeros_like(scale), -zero, zero - 1)
+
+
+def affine(x: F32, share: F32 | None, top: int, tries: F32) -> tuple[F64, F64, U8]:
+    a = lanes(x, share, 32)
+    found = affine_groups(a.x, a.w, top, True, tries)
+    d, m = (half(a.blocks(part)[:, 0] * a.power) for part in found)
+    return d, m, nearest_codes(a, a.each(d), a.each(-m), 0, top)
+
+
+def affine_super(x: F32, share: F32 | None, top: int, tries: F32, rounds: int) -> tuple[F64, F64, U8, U8, U8]:
+    a = lanes(x, share, 32)
+    found = affine_groups(a.x, a.w, top, False, tries)
+    scale, low = a.blocks(found[0]) * a.power[:, None], a.blocks(ZERO - found[1]) * a.power[:, None]
+    d, dmin = unit(scale.max(axis=1) / 63), unit(low.max(axis=1) / 63)
+    units, lows = (a.spread(whole(s, part, 0, 63)) for s, part in ((scale, d), (low, dmin)))
+    best: tuple[F64, ...] = ()
+    for turn in range(rounds + 1):
+        of_lane = a.each(d), a.each(dmin)
+        if turn < rounds:
+            affine_refine(a.x, a.w, *of_lane, units, lows, top)
+        sums = affine_fit(a.x, a.w, *of_lane, units, lows, top)
+        error, least = a.totals(sums)
+        best = better(best, (error, d, dmin, a.blocks(units), a.blocks(lows)))
+        d, dmin = solve(d, dmin, least, a.power)
+    _, d, dmin, of_scale, of_low = best
+    steps, bases = a.each(d) * a.spread(of_scale), a.each(dmin) * a.spread(of_low)
+    return d, dmin, of_scale.astype(np.uint8), of_low.astype(np.uint8), nearest_codes(a, steps, bases, 0, top)
+
+
+def solve(d: F64, dmin: F64, sums: F64, power: F64) -> tuple[F64, F64]:
+    """d and dmin [blocks] of least squares for the codes that gave these sums [5, blocks] of affine_fit; as
+    they were where there is none.
+    """
+    sxa, sxb, saa, sab, sbb = sums
+    determinant = saa * sbb - sab * sab
+    safe = np.where(determinant > 0, determinant, 1.0)
+    fit, fit_min = (sbb * sxa - sab * sxb) / safe, (saa * sxb - sab * sxa) / safe
+    both = (determinant > 1e-6 * saa * sbb) & (fit > 0) & (fit_min >= 0)
+    alone = ~both & (saa > 0) & (sbb == 0)
+    only = sxa / np.where(alone, saa, 1.0)
+    found = np.where(both, fit * power, np.where(alone, only * power, d))
+    return half(found), half(np.where(both, fit_min * power, dmin))
+
+
+def symmetric_super(
+    x: F32, share: F32 | None, zero: int, tries: F32, rounds: int
+) -> tuple[F64, npt.NDArray[np.int8], U8]:
+    a = lanes(x, share, 16)
+    scale = a.blocks(scale_groups(a.x, a.w, -zero, zero - 1, tries)) * a.power[:, None]
+    extreme = np.take_along_axis(scale, np.abs(scale).argmax(axis=1)[:, None], axis=1)[:, 0]
+    d = unit(extreme / -128)
+    units = a.spread(whole(scale, d, -128, 127))
+    best: tuple[F64, ...] = ()
+    for turn in range(rounds + 1):
+        of_lane = a.each(d)
+        if turn < rounds:
+            scale_refine(a.x, a.w, of_lane, units, -zero, zero - 1)
+        sums = scale_fit(a.x, a.w, of_lane, units, -zero, zero - 1)
+        error, (sxa, saa) = a.totals(sums)
+        best = better(best, (error, d, a.blocks(units)))
+        d = half(np.where(saa > 0, sxa / np.where(saa > 0, saa, 1.0) * a.power, d))
+    _, d, of_scale = best
+    steps = a.each(d) * a.spread(of_scale)
+    return d, of_scale.astype(np.int8), nearest_codes(a, steps, np.zeros_like(steps), -zero, zero - 1)

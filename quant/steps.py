@@ -1,5 +1,5 @@
-"""The steps of the scale searches by name: compiled by numba where it can be imported, else in plain numpy,
-far slower, with the same bits.
+"""The searches and their steps by name: compiled by numba where it can be imported, else in plain numpy, far
+slower, with the same bits.
 """
 
 from __future__ import annotations
@@ -8,17 +8,18 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from satchel.quant import search_loops, search_numpy
-from satchel.quant.compiled import jit
+from satchel.quant import affine_loops, block_loops, scale_loops, search_loops, search_numpy
+from satchel.quant.compiled import link
+
+LOOPS = (search_loops, block_loops, affine_loops, scale_loops)
 
 
 @functools.cache
 def step(name: str) -> Callable[..., Any]:
-    """One search step, compiled where numba is there."""
-    plain: Callable[..., Any] = getattr(search_loops, name)
+    """One search or search step, compiled where numba is there."""
     try:
         import numba
     except ImportError:
         fallback: Callable[..., Any] = getattr(search_numpy, name)
         return fallback
-    return jit(plain, numba)
+    return link(LOOPS, numba)[name]

@@ -9,17 +9,25 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, Protocol
 
-from satchel.formats.gguf import Metadata
+from satchel.formats.gguf import Metadata, ValueType
 from satchel.quant import FORMATS, ModelError, RequestError
 from satchel.quant.cache import CACHE_TYPES
 from satchel.runtime import ops
-from satchel.runtime.graph import ROWS, TOKENS, Array, Graph, Node, Roots, Type
+from satchel.runtime.graph import ROWS, TOKENS, Array, Graph, Node, Roots, Type, leaves
 
-SAMPLING_BYTES = 40  # sizeof(hal_sampling); tests/runtime/test_sampling.py compares the two
+EDITS = 1024  # single logits of a row that a step may change
+REWIND = 64  # tokens by which a slot may always go back, beyond what was fed last
+TOP = 20  # tokens that a report lists
+RECURRENT = 1 << 30  # the window of layers that keep a state instead of keys and values
+PAGES = 6  # of states for each slot: what it reads and writes, and what the prefix tree keeps
+Scales = tuple[float, ...]  # of each extra of a model; () where none is used
+KINDS = "kinds"  # input of encoders that tell a text's sentences apart: 0 for the first one's tokens, then 1
+MIXED = "mixed "  # before an output's name: with extras
+SAMPLING_BYTES = 96  # sizeof(hal_sampling); tests/runtime/test_sampling.py compares the two
 
 
 class HParams:
@@ -47,6 +55,18 @@ class HParams:
     def text(self, key: str, default: str) -> str:
         return self.metadata.get_str(f"{self.arch}.{key}", default)
 
+    def flag(self, key: str, default: bool) -> bool:
+        return self.metadata.get_bool(f"{self.arch}.{key}", default)
+
+    def is_array(self, key: str) -> bool:
+        name = f"{self.arch}.{key}"
+        return name in self.metadata and self.metadata.typed(name).type is ValueType.ARRAY
+
+    def flags(self, key: str, layers: int) -> tuple[bool, ...]:
+        """One yes or no a layer."""
+        found = self.metadata.get_array(f"{self.arch}.{key}", kind="bool", length=layers)
+        return tuple(bool(f) for f in found.tolist())
+
     def each_layer(self, key: str, layers: int, default: int | None = None) -> tuple[int, ...]:
         """One number a layer: the file holds an array of that length, or one number for all."""
         name = f"{self.arch}.{key}"
@@ -68,15 +88,31 @@ class Weights(Protocol):
     def array(self, name: str) -> Array: ...
 
 
+class Additions(Protocol):
+    """What some requests add to a model; see runtime/extras.py."""
+
+    def product(self, x: Node, y: Node, weight: str) -> Node: ...
+
+    def rows(self, ids: Node, y: Node, weight: str) -> Node: ...
+
+    def steer(self, x: Node, layer: int) -> Node: ...
+
+    def check(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """Sizes of what the slots keep: context tokens a slot may hold, and the shared pool of KV blocks."""
+    """Sizes of what the slots keep: context tokens a slot may hold, and the shared pools of KV blocks, of
+    `block` tokens each. keys, values: their formats. batch: most tokens of a step.
+    """
 
     context: int
     slots: int = 1
     block: int = 32
     blocks: int = 0  # 0: enough for every slot to be full
-    format: str = "f16"
+    keys: str = "f16"
+    values: str = "f16"
+    batch: int = 512
 
     @property
     def table_width(self) -> int:
@@ -84,50 +120,109 @@ class Cache:
 
     @property
     def pool(self) -> int:
+        """Blocks of the layers that see all."""
         return self.blocks or self.slots * self.table_width
+
+    def pool_of(self, window: int) -> int:
+        """Blocks of the layers with this window, 0 for none: what all slots need while a step's tokens go in,
+        and a window for each that the prefix tree keeps.
+        """
+        if not window:
+            return self.pool
+        if window == RECURRENT:
+            return self.slots * min(self.table_width, PAGES)
+        each = -(-(window + REWIND) // self.block) + 2
+        return min(self.slots * self.table_width, 2 * self.slots * each + -(-self.batch // self.block))
+
+    @property
+    def label(self) -> str:
+        """Both formats, or the one that they share."""
+        return self.keys if self.keys == self.values else f"{self.keys} keys, {self.values} values"
+
+
+def table_name(window: int) -> str:
+    """The plan's input that is the block table of the layers with this window."""
+    return "table.recurrent" if window == RECURRENT else f"table.{window}" if window else "table"
+
+
+def windows_of(roots: Roots) -> tuple[int, ...]:
+    """Windows of a graph's groups of layers, ascending; 0 is that of layers that see all."""
+    names = {n.name.partition(".")[2] for n in leaves(roots, "input") if n.name.split(".")[0] == "table"}
+    return tuple(sorted(RECURRENT if name == "recurrent" else int(name or 0) for name in names)) or (0,)
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """What a built architecture offers; `after` are the states as the step leaves them."""
+    """What a built architecture offers; `after` are the states as the step leaves them. hidden: picked rows
+    as the head meets them. mixed: the same with what requests may add. causal: as the architecture's.
+    """
 
     tokens: Node
     logits: Node
     after: Roots
+    details: Roots = ()
+    scores: Node | None = None
+    hidden: Node | None = None
+    mixed: Forward | None = None
+    causal: bool = True
+
+    @property
+    def activations(self) -> int:
+        """Bits of what quantized weights are multiplied with unless others are asked for: what an encoder
+        makes of a text is compared with others to the last digit, and costs one step.
+        """
+        return 8 if self.causal else 16
 
     def roots(self, output: str) -> Roots:
-        """Roots of a plan that gives sampled "tokens" or all "logits" of the picked rows."""
-        return (self.tokens, *self.after) if output == "tokens" else (self.logits, *self.after[:-1])
+        """Roots of a plan that gives sampled "tokens", all "logits" of the picked rows, "detail" (tokens with
+        their surprise, reports, logits that the host may change before the draw), "scores" of given
+        targets, or "hidden" rows.
+        """
+        if output.startswith(MIXED) and self.mixed is not None:
+            return self.mixed.roots(output.removeprefix(MIXED))
+        if output == "hidden" and self.hidden is not None:
+            return (self.hidden, *self.after[:-1])
+        if output == "tokens":
+            return (self.tokens, *self.after)
+        if output == "detail":
+            return self.details
+        first = self.scores if output == "scores" and self.scores is not None else self.logits
+        return (first, *self.after[:-1])
 
 
 class Arch:
-    """Base of the architectures: a subclass says what one layer does, in terms of blocks.py."""
+    """Base of the architectures: a subclass says what one layer does, in terms of blocks.py.
+
+    rope_style: as the op rope has it. centered: norms take the mean away, and may have a bias. causal: a
+    token
+    sees nothing that comes after it; where it does, a text is read in one step, and nothing is generated.
+    predicting: how many layers behind the last one predict further tokens, which is not asked of them.
+    """
 
     rope_style = 1
+    whole_ramp = True  # YaRN's ramp begins and ends at whole pairs
+    undoes_yarn = False  # YaRN's factor on cos and sin is divided by that of rope.scaling.yarn_log_multiplier
+    centered = False
+    causal = True
+    ranks = "tanh"  # what a classifier's first matrix is followed by, see runtime/rerank.py
 
     def __init__(self, hp: HParams, weights: Weights, cache: Cache) -> None:
         self.hp, self.weights, self.cache, self.graph = hp, weights, cache, Graph()
         self.used: set[str] = set()
         self.written: list[Node] = []
+        self.additions: Additions | None = None
+        self.notes: tuple[str, ...] = ()  # what a user should know of what is not run
         self.layers = hp.uint("block_count", high=512)
+        self.predicting = hp.uint("nextn_predict_layers", 0, low=0, high=self.layers - 1)
+        self.layers -= self.predicting
+        if self.predicting:
+            self.notes = (f"{self.predicting} of the file's layers guess further tokens: they are not run",)
         self.width = hp.uint("embedding_length")
         self.context = hp.uint("context_length", high=1 << 30)
-        self.heads = hp.each_layer("attention.head_count", self.layers)
-        self.kv_heads = hp.each_layer("attention.head_count_kv", self.layers, self.heads[0])
-        self.head_dim = hp.uint("attention.key_length", self.width // self.heads[0], high=4096)
-        self.value_dim = hp.uint("attention.value_length", self.head_dim, high=4096)
-        if not self.head_dim:
-            raise ModelError(
-                f"{hp.arch}.attention.head_count: {self.heads[0]} heads are more than embedding_length"
-                f" {self.width}; convert the model again"
-            )
+        self._read_heads(hp)
         self._check_cache(cache)
-        self.eps = hp.real("attention.layer_norm_rms_epsilon", low=1e-12, high=1.0)
-        for i, (heads, kv) in enumerate(zip(self.heads, self.kv_heads, strict=True)):
-            if heads % kv:
-                raise ModelError(
-                    f"{hp.arch}.attention.head_count_kv: {kv} does not divide head_count {heads} (layer {i})"
-                )
+        kind = "layer_norm_epsilon" if self.centered else "layer_norm_rms_epsilon"
+        self.eps = hp.real(f"attention.{kind}", low=1e-13, high=1.0)
         rows = weights.type("token_embd.weight")
         stored = rows.shape[0] if rows is not None else None
         if isinstance(stored, int) and hp.uint("vocab_size", stored) != stored:
@@ -137,21 +232,40 @@ class Arch:
         self.ids, self.pos, self.slot = (
             self.input(n, Type((TOKENS,), "i32")) for n in ("ids", "pos", "slot")
         )
-        self.table = self.input("table", Type((cache.slots, cache.table_width), "i32"))
+
+    def _read_heads(self, hp: HParams) -> None:
+        """Numbers and sizes of the heads of attention."""
+        stored = self.layers + self.predicting
+        self.heads = hp.each_layer("attention.head_count", stored)[: self.layers]
+        self.kv_heads = hp.each_layer("attention.head_count_kv", stored, self.heads[0])[: self.layers]
+        self.head_dim = hp.uint("attention.key_length", self.width // self.heads[0], high=4096)
+        self.value_dim = hp.uint("attention.value_length", self.head_dim, high=4096)
+        if not self.head_dim:
+            raise ModelError(
+                f"{hp.arch}.attention.head_count: {self.heads[0]} heads are more than embedding_length"
+                f" {self.width}; convert the model again"
+            )
+        for i, (heads, kv) in enumerate(zip(self.heads, self.kv_heads, strict=True)):
+            if heads % kv:
+                raise ModelError(
+                    f"{hp.arch}.attention.head_count_kv: {kv} does not divide head_count {heads} (layer {i})"
+                )
 
     def _check_cache(self, cache: Cache) -> None:
-        """RequestError where the cache's format is none, or its blocks do not fit the heads."""
-        if cache.format not in CACHE_TYPES:
-            raise RequestError(
-                f"cache type {cache.format!r} is not known: there are {', '.join(CACHE_TYPES)}"
-            )
-        block = FORMATS[cache.format].block
-        for dim in (self.head_dim, self.value_dim):
-            if dim % block:
+        """RequestError where a format of the cache is none, or its blocks do not fit the heads."""
+        for format, dim in ((cache.keys, self.head_dim), (cache.values, self.value_dim)):
+            if format not in CACHE_TYPES:
+                raise RequestError(f"cache type {format!r} is not known: there are {', '.join(CACHE_TYPES)}")
+            if dim % FORMATS[format].block:
                 raise RequestError(
-                    f"a {cache.format} cache holds heads of a multiple of {block}, this model's have {dim}: "
-                    "take f16"
+                    f"a {format} cache holds heads of a multiple of {FORMATS[format].block}, this model's "
+                    f"have {dim}: take f16"
                 )
+
+    def check_generates(self) -> None:
+        """RequestError for a model that reads texts and writes none."""
+        if not self.causal:
+            raise RequestError(f"a {self.hp.arch} model makes embeddings, not text: call embed() or rerank()")
 
     @property
     def vocab(self) -> int:
@@ -162,16 +276,89 @@ class Arch:
     def layer(self, x: Node, i: int) -> Node:
         raise NotImplementedError
 
+    def window(self, i: int) -> int:
+        """How many positions a token sees in layer i, its own among them; 0: all."""
+        return 0
+
+    def rotates(self, i: int) -> bool:
+        """Whether layer i turns queries and keys by their positions."""
+        return True
+
+    def rope_base(self, i: int) -> float:
+        """Rotary base of layer i where it has its own, without the file's scaling; 0: the file's."""
+        return 0.0
+
+    def adjust(self, q: Node, k: Node, i: int) -> tuple[Node, Node]:
+        """Queries and keys of layer i, turned by position, as they meet."""
+        return q, k
+
+    def alibi(self, i: int) -> float:
+        """What the slopes by which layer i's scores fall with distance are times; 0: they do not fall."""
+        return 0.0
+
+    def chunk(self, i: int) -> int:
+        """Layer i sees a text in stretches of so many positions, each on its own; 0: it does not."""
+        return 0
+
+    def states(self, i: int) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the float32 states that layer i keeps instead of keys and values; (): it attends."""
+        return ()
+
+    def group(self, i: int) -> int:
+        """The window of layer i, 0 where it is as long as the context."""
+        if self.states(i):
+            return RECURRENT
+        window = self.window(i)
+        return window if self.causal and window < self.cache.context else 0
+
+    def kept(self, i: int, cache: Cache) -> tuple[tuple[int, int, str], ...]:
+        """What the paged cache keeps of a token in layer i: heads, their size and format."""
+        heads = self.kv_heads[i]
+        return ((heads, self.head_dim, cache.keys), (heads, self.value_dim, cache.values))
+
+    def table(self, window: int) -> Node:
+        """Block table (S, B) of the layers with this window."""
+        return self.input(table_name(window), Type((self.cache.slots, self.cache.table_width), "i32"))
+
     def embed(self, ids: Node) -> Node:
-        return ops.OPS["get_rows"](self.weight("token_embd.weight", None, self.width), ids)
+        name = "token_embd.weight"
+        x = ops.OPS["get_rows"](self.weight(name, None, self.width), ids)
+        return x if self.additions is None else self.additions.rows(ids, x, name)
+
+    def added(self, x: Node, y: Node, weight: str) -> Node:
+        """y, the product of x with this weight, and what requests add to it."""
+        return y if self.additions is None else self.additions.product(x, y, weight)
+
+    def norm(self, x: Node, name: str) -> Node:
+        """x under the norm of this name, over its last dimension."""
+        w = self.weight(f"{name}.weight", x.width)
+        if not self.centered:
+            return ops.OPS["rms_norm"](x, w, eps=self.eps)
+        bias = self.optional(f"{name}.bias", x.width)
+        return ops.OPS["layer_norm"](x, w, *([] if bias is None else [bias]), eps=self.eps)
+
+    def output_norm(self, x: Node) -> Node:
+        """Rows (R, D) as the head meets them."""
+        return self.norm(x, "output_norm")
 
     def head(self, x: Node) -> Node:
         """Logits (R, V) of picked rows (R, D); a file without output.weight reuses the embeddings."""
         tied = self.weights.type("output.weight") is None
-        x = ops.OPS["rms_norm"](x, self.weight("output_norm.weight", self.width), eps=self.eps)
-        return ops.OPS["linear"](
-            x, self.weight("token_embd.weight" if tied else "output.weight", None, self.width)
-        )
+        x, name = self.output_norm(x), "token_embd.weight" if tied else "output.weight"
+        y = ops.OPS["linear"](x, self.weight(name, None, self.width))
+        bias = None if tied else self.optional("output.bias", y.width)
+        y = y if bias is None else ops.OPS["add"](y, bias)
+        return y if tied else self.added(x, y, name)
+
+    def build_with(self, additions: Additions | None) -> Forward:
+        """build(), and where requests may add something, the same graph again with that."""
+        plain = self.build()
+        if additions is None:
+            return plain
+        self.written, self.additions = [], additions
+        mixed = self.build()
+        additions.check()
+        return replace(plain, mixed=mixed)
 
     def build(self) -> Forward:
         g, call = self.graph, ops.OPS
@@ -186,12 +373,33 @@ class Arch:
         for i in range(self.layers):
             g.label = f"blk.{i}"
             x = self.layer(x, i)
+            x = x if self.additions is None else self.additions.steer(x, i)
         g.label = "output"
-        logits = self.head(call["pick"](x, rows))
+        picked = call["pick"](x, rows)
+        logits = self.head(picked)
         slot, pos = call["pick"](self.slot, rows), call["pick"](self.pos, rows)
         tokens = call["sample"](logits, ring, slot, pos, params)
         self._reject_unused()
-        return Forward(tokens, logits, (*self.written, call["tokens_put"](ring, tokens, slot, pos, shift=1)))
+        after = (*self.written, call["tokens_put"](ring, tokens, slot, pos, shift=1))
+        details = self._details(logits, ring, slot, pos, params)
+        targets = self.input("targets", Type((ROWS,), "i32"))
+        scores = call["logprobs"](logits, targets, k=self._top(logits))
+        hidden = self.output_norm(picked)
+        return Forward(tokens, logits, after, details, scores, hidden, causal=self.causal)
+
+    def _details(self, logits: Node, ring: Node, slot: Node, pos: Node, params: Node) -> Roots:
+        """Roots of a plan whose sampling waits for the host: see runtime/detail.py."""
+        call, words = ops.OPS, -(-logits.width // 32)
+        allowed = self.input("words", Type((ROWS, words), "i32"))
+        edits = self.input("edits", Type((ROWS, EDITS, 2), "i32"))
+        drawn = call["sample_detail"](logits, ring, slot, pos, params, allowed, edits)
+        tokens = call["reshape"](call["cols"](drawn, start=0, size=1), shape=())
+        report = call["logprobs"](logits, tokens, params, k=self._top(logits))
+        put = call["tokens_put"](ring, tokens, slot, pos, shift=1)
+        return (drawn, report, logits, *self.written, put)
+
+    def _top(self, logits: Node) -> int:
+        return min(TOP, logits.width)
 
     def input(self, name: str, type: Type) -> Node:
         return self.graph.node("input", (), type, name)
@@ -220,7 +428,9 @@ class Arch:
         return self.weight(name, *shape) if self.weights.type(name) is not None else None
 
     def _reject_unused(self) -> None:
-        extra = [n for n in self.weights.names if n not in self.used and not n.endswith(IGNORED)]
+        behind = tuple(f"blk.{self.layers + i}." for i in range(self.predicting))
+        unused = (n for n in self.weights.names if n not in self.used and not n.endswith(IGNORED))
+        extra = [n for n in unused if not n.startswith(behind or "/")]
         if extra:
             raise ModelError(
                 f"{extra[0]}: architecture {self.hp.arch} has no use for it ({len(extra)} such tensors); "
@@ -228,8 +438,13 @@ class Arch:
             )
 
 
-# Precomputed rotary tables that old converters wrote; what they hold is computed from the hyper-parameters.
-IGNORED = ("rope_freqs.weight", "rotary_emb.inv_freq", "attn_rot_embd.weight")
+# Precomputed rotary tables that old converters wrote, whose numbers follow from the hyper-parameters, and the
+# classifier of a reranker, which runtime/rerank.py multiplies with.
+IGNORED = (
+    *("rope_freqs.weight", "rotary_emb.inv_freq", "attn_rot_embd.weight"),
+    *(f"cls.{part}" for part in ("weight", "bias", "output.weight", "output.bias")),
+    *(f"cls.norm.{part}" for part in ("weight", "bias")),
+)
 
 
 def architectures() -> list[str]:
@@ -238,11 +453,25 @@ def architectures() -> list[str]:
     return sorted(m.name for m in pkgutil.iter_modules(models.__path__))
 
 
+# Architectures of files that only make sense with pictures or sound, and what they are.
+SEEING = {
+    "clip": "the picture or sound part of a model (mmproj): give the file of its language model",
+    "mllama": "a model of text and pictures (Llama 3.2 Vision): take a text model",
+    **dict.fromkeys(
+        ("qwen2vl", "qwen3vl", "qwen3vlmoe"), "a model of text and pictures (Qwen-VL): take a text model"
+    ),
+}
+
+
 def find_arch(name: str, source: str = "the file") -> type[Arch]:
     """The Arch class of runtime/models/<name>.py; an unknown name lists those that exist."""
     module = name.replace("-", "_")
     path = f"satchel.runtime.models.{module}"
-    if not module.isidentifier() or find_spec(path) is None:
+    if name in SEEING:
+        raise ModelError(
+            f"{source}: architecture {name!r} is not supported: pictures are not, and it is {SEEING[name]}"
+        )
+    if not module.isidentifier() or module.startswith("_") or find_spec(path) is None:
         have = ", ".join(architectures())
         raise ModelError(f"{source}: architecture {name!r} is not supported; this version runs {have}")
     members: Mapping[str, Any] = vars(importlib.import_module(path))

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from satchel.quant import RequestError
-from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.energy import Counters
+from satchel.runtime.engine import LAST, Engine, Feed, Launched
 from satchel.runtime.limits import Limits
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.work import Fed, Ledger, Work
+
+STEPS_ALONE = 24  # steps that are sent in a row to time the device alone
+COUNTING = 1.0  # seconds for which energy is measured: counters move a few dozen times a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +53,16 @@ class Test:
 @dataclass(frozen=True, slots=True)
 class Measured:
     """Tokens a second of each repeat, what the test must read and multiply, and the share of time outside the
-    C call.
+    C call. waits: seconds of each step of an answer in which the device had nothing to do; joules: of a
+    token; None where it was not measured.
     """
 
     test: Test
     samples: tuple[float, ...]
     work: Work
     outside_c: float
+    waits: float | None = None
+    joules: float | None = None
 
     @property
     def tokens_per_second(self) -> float:
@@ -128,10 +136,20 @@ def feed(engine: Engine, prompts: Sequence[Sequence[int]]) -> list[int]:
 
 
 def decode(engine: Engine, tokens: list[int], count: int) -> list[int]:
-    """So many steps, each of which feeds every slot the token that it sampled last."""
+    """So many steps, each of which feeds every slot the token that it sampled last. As a service does, it
+    launches a step before it reads the tokens of the one before, where the engine can.
+    """
+    if not engine.overlaps:
+        for _ in range(count):
+            tokens = engine.step([Feed(slot, (token,), GREEDY) for slot, token in enumerate(tokens)])
+        return tokens
+    feeds, under = [Feed(slot, (token,), GREEDY) for slot, token in enumerate(tokens)], deque[Launched]()
     for _ in range(count):
-        tokens = engine.step([Feed(slot, (token,), GREEDY) for slot, token in enumerate(tokens)])
-    return tokens
+        under.append(engine.launch(feeds))
+        feeds = [Feed(slot, (LAST,), GREEDY) for slot in range(len(tokens))]
+        if len(under) > 1:
+            tokens = engine.collect(under.popleft())
+    return engine.collect(under.popleft()) if under else tokens
 
 
 class Runner:
@@ -172,8 +190,38 @@ class Runner:
             have = self.engine.cache.context
             raise RequestError(f"{test.name} takes {test.context} tokens, the context holds {have}")
 
-    def run(self, test: Test, repeats: int, warm_up: bool = True) -> Measured:
-        """Times a test. RequestError where it does not fit the context."""
+    def device_seconds(self, test: Test) -> float:
+        """Seconds that the device takes for a step in the middle of a test's answer: the same step, sent so
+        often that the device always has the next one.
+        """
+        self.fresh(depth=test.depth + test.prompt + test.generate // 2)
+        self.engine.step([Feed(0, self.random(1), GREEDY)])
+        program, out = self.engine.program(1, 1), np.empty(1, np.int32)
+        times = []
+        for _ in range(3):
+            started = time.perf_counter()
+            for _ in range(STEPS_ALONE):
+                program.run()
+            program.read(out)
+            times.append((time.perf_counter() - started) / STEPS_ALONE)
+        return statistics.median(times)
+
+    def joules(self, test: Test, counters: Counters) -> float | None:
+        """Of a token, by repeating the test for a while; None where nothing is counted."""
+        joules, seconds, runs = 0.0, 0.0, 0
+        while counters.counters and seconds < COUNTING:
+            self.fresh(depth=test.depth)
+            before = counters.read()
+            seconds += self.timed(test)[0]
+            joules, runs = joules + counters.since(before), runs + 1
+        return joules / runs / test.tokens if runs else None
+
+    def run(
+        self, test: Test, repeats: int, warm_up: bool = True, counters: Counters | None = None
+    ) -> Measured:
+        """Times a test. RequestError where it does not fit the context. counters: of energy, which is then
+        measured too.
+        """
         self.check(test)
         if warm_up:
             self.once(Test(test.prompt, min(1, test.generate), min(1, test.depth)))
@@ -181,7 +229,11 @@ class Runner:
         seconds, inside = (sum(r[i] for r in runs) for i in (0, 1))
         samples = tuple(test.tokens / s for s, _ in runs)
         share = max(0.0, 1 - inside / seconds)
-        return Measured(test, samples, work_of(self.engine, test), share)
+        waits = None
+        if test.generate and not test.prompt:
+            waits = max(0.0, 1 / statistics.median(samples) - self.device_seconds(test))
+        joules = self.joules(test, counters) if counters else None
+        return Measured(test, samples, work_of(self.engine, test), share, waits, joules)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from satchel.quant import FORMATS, DeviceError, RequestError
-from satchel.runtime.arch import Cache
+from satchel.runtime.arch import KINDS, Cache, windows_of
 from satchel.runtime.compiler import Optimized
 from satchel.runtime.compiler.lower import USAGE, probe
 from satchel.runtime.compiler.memory import nbytes, stride_of
 from satchel.runtime.device import SAMPLING, WEIGHT, Buffer, Device, pointer
-from satchel.runtime.engine import record
 from satchel.runtime.graph import LEAVES, Array, Dim, Node, Type, leaves, toposort
 from satchel.runtime.kv import Pages
 from satchel.runtime.ops import OPS
@@ -28,11 +27,12 @@ from satchel.runtime.packing import Packed
 from satchel.runtime.plan import COUNTS_BYTES, Bucket, Segment
 from satchel.runtime.plan import Buffer as Described
 from satchel.runtime.sampling import GREEDY, Sampling
+from satchel.runtime.sampling.record import record
 
 if TYPE_CHECKING:
     from satchel.runtime.model import Model
 
-EXACT = frozenset({"get_rows", "kv_write", "pick", "tokens_put", "tokens_get", "sample"})
+EXACT = frozenset({"get_rows", "kv_write", "conv_write", "pick", "tokens_put", "tokens_get", "sample"})
 HALVES = ("f16", "bf16")
 SUM, ROUNDED_SUM, CODES = 1e-8, 1e-5, 1e-5  # normalized squared errors
 Raw = Callable[[str], Array]  # a weight's values in its own format, by name
@@ -71,7 +71,7 @@ def check_steps(model: Model, ids: Sequence[int]) -> list[StepReport]:
 
     DeviceError names the first step that is out of bound. The model's own cache is left alone.
     """
-    devices = {model.device.name: model.device}
+    devices = {device.name: device for device in model.devices}
     engine = model.engine
     return check_graph(engine.optimized("tokens"), devices, model.gguf.array, model.cache, ids, engine.packed)
 
@@ -87,7 +87,7 @@ def check_graph(
     """As check_steps, on any optimized graph that gives tokens. packed: weights in a device's own order."""
     if len(ids) < 2:
         raise RequestError(f"the check needs two tokens or more, the text has {len(ids)}: give a longer one")
-    pages = Pages(cache)
+    pages = Pages(cache, windows_of(optimized.roots))
     pages.reserve(0, len(ids))
     states = {
         n.name: np.zeros(stored(n.type, Bucket(1, 1)), FORMATS[n.type.format].dtype)
@@ -103,13 +103,15 @@ def check_graph(
 def inputs(ids: Sequence[int], start: int, stop: int, sampling: Sampling, pages: Pages) -> dict[str, Array]:
     """The step block's fields for slot 0 being fed ids[start:stop] and sampling one token."""
     n = stop - start
+    pages.advance(0, start, stop)
     return {
         "ids": np.array(ids[start:stop], np.int32),
         "pos": np.arange(start, stop, dtype=np.int32),
         "slot": np.zeros(n, np.int32),
+        KINDS: np.zeros(n, np.int32),
         "rows": np.array([n - 1], np.int32),
         "params": np.array([record(sampling, pages.cache.context)], SAMPLING),
-        "table": pages.table,
+        **pages.tables,
     }
 
 
@@ -229,7 +231,8 @@ def place(described: Described, device: Device, value: Array | None, packed: Pac
     if value is None:
         return device.alloc(described.size, described.usage)
     flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-    if described.usage == WEIGHT and not packed and device.can_wrap and flat.ctypes.data % 32 == 0:
+    whole = flat.nbytes >= described.size  # a buffer has 64 bytes at least
+    if described.usage == WEIGHT and not packed and device.can_wrap and whole and flat.ctypes.data % 32 == 0:
         return device.wrap(flat)
     buffer = device.alloc(described.size, described.usage)
     if packed:

@@ -16,7 +16,7 @@ import numpy as np
 
 from satchel.quant import RequestError
 from satchel.runtime.engine import Engine, Feed
-from satchel.runtime.perplexity import Softmax
+from satchel.runtime.likelihood import branch, logprobs
 
 ENDINGS = 4  # of a task in the plain text form: context, number of the right one, endings, a line each
 Tokenize = Callable[[str], list[int]]
@@ -137,12 +137,13 @@ def _likelihoods(engine: Engine, task: Task, tokenize: Tokenize, number: int) ->
         raise RequestError(
             f"task {number + 1}: has {longest} tokens, the context {engine.cache.context}: raise -c"
         )
-    start = max(1, min(_shared(alone, ids[:-1]) for ids in found))
+    start = branch(alone, found).start
     engine.rewind(0, 0)
-    for at in range(0, start - 1, engine.batch):
-        engine.step([Feed(0, found[0][at : min(start - 1, at + engine.batch)])])
     for ids in found:
-        engine.rewind(0, start - 1)
+        # What they share is there from the second on, but for models that cannot go back to just there.
+        have = engine.rewind(0, min(start - 1, engine.length(0)))
+        for at in range(have, start - 1, engine.batch):
+            engine.step([Feed(0, ids[at : min(start - 1, at + engine.batch)])])
         yield _sum(engine, ids, start)
 
 
@@ -151,10 +152,5 @@ def _sum(engine: Engine, ids: Sequence[int], start: int) -> float:
     total = 0.0
     for at in range(start - 1, len(ids) - 1, engine.batch):
         fed = list(ids[at : min(len(ids) - 1, at + engine.batch)])
-        targets = np.array(ids[at + 1 : at + 1 + len(fed)], np.int32)
-        total -= float(Softmax.of(engine.logits([Feed(0, fed)])).nll(targets).sum())
+        total += float(logprobs(engine.logits([Feed(0, fed)]), ids[at + 1 : at + 1 + len(fed)]).sum())
     return total
-
-
-def _shared(a: Sequence[int], b: Sequence[int]) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

@@ -19,15 +19,20 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from satchel import cext
-from satchel.quant import DeviceError
+from satchel.quant import DeviceError, RequestError
 from satchel.runtime.graph import Array
 from satchel.runtime.plan import Segment
 
 SAMPLING = cext.dtype_of("hal_sampling")
 HOST_MEMORY, TEST_ONLY = 1, 2
-STATE, CONST, WEIGHT = 2, 1, 0
-FAST, PROFILE = 1, 2
+MOST_KERNELS = 64  # that can do a step and are told of
+STATE, CONST, WEIGHT, OUT = 2, 1, 0, 5
+FAST, PROFILE, STEADY = 1, 2, 4  # HAL_DETERMINISTIC is the last
+# Backends whose sums never depend on what is computed beside them, on threads or on the size of a step; those
+# of GPUs where they are opened so.
+DETERMINISTIC = frozenset({"cpu", "remote", "cuda", "hip", "sycl", "emulated"})
 MEASURE = {"read": 0, "int8": 1, "bf16": 2, "f32": 3}  # HAL_MEASURE_ of hal.h
+NAME = 128  # HAL_NAME of hal.h
 C = TypeVar("C", "Buffer", "Exec")
 KINDS = {-1: "unsupported", -2: "out of memory", -3: "invalid", -4: "device failed", -5: "timed out"}
 
@@ -42,6 +47,23 @@ class Info(NamedTuple):
     allocations: int
     threads: int
     flags: int
+
+
+class Choice(NamedTuple):
+    """Which kernel a step takes: one of the device's own by name, or a kernel that add_kernel() took, by its
+    number and with its grid.
+    """
+
+    step: int
+    name: str = ""
+    kernel: int = 0
+    groups: tuple[int, int, int] = (0, 0, 0)
+    threads: int = 0
+    local: int = 0
+    scratch: int = 0
+
+
+Choose = Callable[[Segment], Sequence[Choice]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +145,18 @@ class Backend:
         self.name, self.path, self.score = found.name, found.path, found.score
         self._keep, self.table = found.table
 
+    def check_deterministic(self) -> None:
+        """RequestError where it does not promise the same bits whatever else a step holds."""
+        if self.name not in DETERMINISTIC:
+            raise RequestError(
+                f"deterministic: {self.name} does not promise answers that depend on their request alone: "
+                "take the device cpu"
+            )
+
+    def count(self) -> int:
+        """Devices that it has."""
+        return int(self.table.count())
+
     def check(self, code: int, what: str) -> None:
         if code:
             raise DeviceError(f"{self.name}: {what}: {KINDS.get(code, code)}: {_text(self.table)}")
@@ -135,14 +169,23 @@ class Backend:
         threads_decode: int = 0,
         fast: bool = False,
         profile: bool = False,
+        deterministic: bool = False,
     ) -> Device:
         """Opens a device. threads: 0 leaves the number to it; threads_decode: those of a step of one token a
         slot, 0: as many. fast: products may round weights to 8 bits. profile: the time of each step is
-        counted.
+        counted. deterministic: every bit of a row depends on that row alone; RequestError where it does
+        not promise that.
         """
-        flags = FAST * fast | PROFILE * profile
+        if deterministic:
+            self.check_deterministic()
+        flags = FAST * fast | PROFILE * profile | STEADY * deterministic
         options = {"threads": threads, "threads_decode": threads_decode, "flags": flags}
-        return Device(self, index, options)
+        device = Device(self, index, options)
+        if self.table.kernels or self.table.add_kernel:
+            from satchel.runtime.kernels.choose import Chooser
+
+            device.choose = Chooser(device)
+        return device
 
 
 class Device:
@@ -151,8 +194,11 @@ class Device:
     """
 
     def __init__(self, backend: Backend, index: int, options: Mapping[str, int]) -> None:
-        self.backend, self.name, self._open = backend, backend.name, True
+        self.backend, self._open = backend, True
+        self.name = f"{backend.name}:{index}" if index else backend.name
         self.profiled = bool(options["flags"] & PROFILE)
+        self.steady = bool(options["flags"] & STEADY)
+        self.choose: Choose = lambda segment: ()  # which kernels a plan asks for
         asked = cext.ffi.new("hal_options *", dict(options))
         out = cext.ffi.new("hal_device **")
         backend.check(backend.table.open(index, asked, out), f"device {index} cannot be opened")
@@ -213,15 +259,37 @@ class Device:
 
     def refusal(self, segment: Segment) -> str:
         """Why the device cannot run some step of these tables; empty where it can run them all."""
-        plan, _keep = plan_struct(segment, 0)
+        plan, _keep = plan_struct(segment, 0, self.choose(segment))
         for i in range(len(segment.step_table)):
             if self.backend.table.supports(self.handle, plan, i) != 1:
                 return _text(self.backend.table)
         return ""
 
-    def compile(self, segment: Segment, buffers: Sequence[Buffer]) -> Exec:
+    def kernels(self, segment: Segment, step: int) -> tuple[str, ...]:
+        """Names of the device's own kernels that can do a step, the one that it takes unasked first."""
+        if not self.backend.table.kernels:
+            return ()
+        plan, _keep = plan_struct(segment, 0)
+        names = cext.ffi.new("char[]", NAME * MOST_KERNELS)
+        n = int(self.backend.table.kernels(self.handle, plan, step, names, MOST_KERNELS))
+        self.backend.check(min(n, 0), "the kernels of a step")
+        return tuple(cext.ffi.string(names + NAME * i).decode() for i in range(min(n, MOST_KERNELS)))
+
+    def add_kernel(self, image: bytes, entry: str) -> int:
+        """Takes a kernel of the caller's and gives its number. image: see add_kernel of hal.h."""
+        if not self.backend.table.add_kernel:
+            raise DeviceError(f"kernel {entry}: {self.backend.name} takes no kernels but its own")
+        out = cext.ffi.new("uint32_t *")
+        code = self.backend.table.add_kernel(self.handle, cext.ffi.from_buffer(image), entry.encode(), out)
+        self.backend.check(code, "a kernel was refused")
+        return int(out[0])
+
+    def compile(
+        self, segment: Segment, buffers: Sequence[Buffer], choices: Sequence[Choice] | None = None
+    ) -> Exec:
+        """A segment ready to run. choices: the kernels that it asks for; None: those of `choose`."""
         step = next(i for i, b in enumerate(segment.buffers) if b.name == "step")
-        plan, _keep = plan_struct(segment, step)
+        plan, _keep = plan_struct(segment, step, self.choose(segment) if choices is None else choices)
         handles = cext.ffi.new("hal_buffer *[]", [b.handle for b in buffers])
         out = cext.ffi.new("hal_exec **")
         self.backend.check(
@@ -269,6 +337,16 @@ class Buffer:
         source = cext.ffi.from_buffer(data)
         code = self._table.pack(self.handle, offset, format, *matrices, source)
         self.device.backend.check(code, "a weight cannot be packed")
+
+    def copy(self, to: int, offset: int, size: int) -> None:
+        """Copies bytes within the buffer, from `offset` to `to`; the two do not overlap."""
+        if self._table.copy:
+            code = self._table.copy(self.handle, to, self.handle, offset, size)
+            self.device.backend.check(code, "copy")
+            return
+        bounce = np.empty(size, np.uint8)
+        self.read_into(offset, bounce)
+        self.write(to, bounce)
 
     def read_into(self, offset: int, out: Array) -> None:
         """Fills a contiguous array from the offset, after waiting for what is still running."""
@@ -322,13 +400,28 @@ def pointer(memory: Any) -> Any:
     return cext.ffi.from_buffer("uint8_t[]", memory)
 
 
-def plan_struct(segment: Segment, step_buffer: int) -> tuple[Any, list[Any]]:
+def include() -> Path:
+    """The folder of headers for kernels and backends of the user's own."""
+    return cext.include()
+
+
+def read_arg(op: str, raw: bytes) -> dict[str, Any]:
+    """An op's arguments, as a plan's table has them."""
+    return cext.unpack_arg(op, raw)
+
+
+def plan_struct(segment: Segment, step_buffer: int, choices: Sequence[Choice] = ()) -> tuple[Any, list[Any]]:
     """hal_plan over a segment's tables, and what must outlive it."""
     describe = np.zeros(len(segment.buffers), cext.dtype_of("hal_bufdesc"))
     describe["size"] = [b.size for b in segment.buffers]
     describe["usage"] = [b.usage for b in segment.buffers]
     args = np.frombuffer(segment.args or b"\0" * 8, np.uint8)
+    chosen = np.zeros(len(choices), cext.dtype_of("hal_choice"))
+    for row, choice in zip(chosen, choices, strict=True):
+        for name, value in choice._asdict().items():
+            row[name] = value.encode() if isinstance(value, str) else value
     arrays = {
+        "choices": ("hal_choice", chosen),
         "steps": ("hal_step", segment.step_table),
         "views": ("hal_view", segment.view_table),
         "buffers": ("hal_bufdesc", describe),
@@ -343,3 +436,27 @@ def plan_struct(segment: Segment, step_buffer: int) -> tuple[Any, list[Any]]:
     plan.args = cext.ffi.cast("uint8_t *", cext.ffi.from_buffer(args))
     plan.n_args, plan.step_buffer = len(segment.args), step_buffer
     return plan, keep
+
+
+def open_device(
+    backend: Backend,
+    threads: int,
+    threads_batch: int,
+    *,
+    fast: bool = False,
+    profile: bool = False,
+    deterministic: bool = False,
+    index: int = 0,
+) -> Device:
+    """Opens a backend's device with so many threads for answers and for prompts, as Options has them."""
+    if threads_batch and not threads:
+        with backend.open() as usual:
+            threads = usual.info().threads
+    return backend.open(
+        index,
+        threads=threads_batch or threads,
+        threads_decode=threads if threads_batch else 0,
+        fast=fast,
+        profile=profile,
+        deterministic=deterministic,
+    )

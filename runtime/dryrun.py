@@ -6,22 +6,30 @@ The plans are the real ones, made for the real device, over weights of which onl
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from satchel.formats.gguf import GGUF
-from satchel.runtime.arch import Arch, Cache
+from satchel.quant import DeviceError, ModelError, RequestError
+from satchel.runtime.arch import Arch
 from satchel.runtime.compiler import Context, Optimized, compile, optimize
 from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.compiler.memory import nbytes
 from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.device import Device, Info
-from satchel.runtime.engine import MAX_TOKENS, bucket_of
+from satchel.runtime.engine import bucket_of
 from satchel.runtime.graph import Roots, toposort
-from satchel.runtime.packing import Packed, file_places, in_place, of_device, own_bytes, packable, packed_by
+from satchel.runtime.options import Options
+from satchel.runtime.packing import Packed, file_places, in_place, of_device, packable, packed_by
+from satchel.runtime.placement.asked import Asked
+from satchel.runtime.placement.devices import apart, free_bytes
+from satchel.runtime.placement.predict import Prediction
+from satchel.runtime.placement.settle import Measure, Settled, scratch
+from satchel.runtime.placement.speeds import measured
+from satchel.runtime.placement.step import settle_step
 from satchel.runtime.plan import Bucket, Plan
-from satchel.runtime.sizing import size
 
-SCRATCH = frozenset({"arena", "out", "step", "const"})  # buffers that each plan has for itself
+USUAL = Options()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +39,12 @@ class Share:
     weights: those that its steps read, of which `packed` bytes lie in the device's own order, in memory that
     no file stands behind; the rest is the mapped file, or a copy on a device that cannot read that. kv: keys
     and values of all slots. compute: scratch of the plan of a full step and of the one for a single token,
-    and the table of tokens.
+    the table of tokens, and buffers for weights that are lent. free: what the model may take there.
     """
 
     device: str
     info: Info
+    free: int
     weights: int
     packed: int
     kv: int
@@ -48,7 +57,16 @@ class Share:
     @property
     def fits(self) -> bool:
         """Whether the free memory holds it; a mapped file counts in full, though its pages can be dropped."""
-        return self.total <= self.info.memory_free
+        return self.total <= self.free
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """How steps of `least` tokens and more go, for which weights are lent to another device."""
+
+    least: int
+    optimized: Optimized
+    packed: Mapping[str, Mapping[str, Packed]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +74,40 @@ class DryRun:
     """A model as it would be loaded. passes: name of each pass and how many nodes the graph has after it."""
 
     gguf: GGUF
-    arch: Arch
+    settled: Settled
+    asked: Asked
     devices: tuple[Device, ...]
     batch: int
     optimized: Optimized
     passes: tuple[tuple[str, int], ...]
-    notes: tuple[str, ...]
+    measure: Measure
     packed: Mapping[str, Mapping[str, Packed]]  # weights in a device's own order, by device and name
+    lent: Lent | None = None  # steps that weights are lent for
+
+    @property
+    def arch(self) -> Arch:
+        return self.settled.arch
+
+    def predicted(self) -> Prediction | None:
+        """How fast it should be; None where a device cannot be measured."""
+        with suppress(DeviceError, RequestError, ModelError):
+            return self.settled.predicted(self.devices, self.measure)
+        return None
 
     def plan(self, tokens: int) -> Plan:
         """The plan of the bucket of a step of so many tokens, of which one row is sampled."""
-        weights = {
-            d.name: file_places(self.gguf, in_place(self.gguf, d), self.packed[d.name]) for d in self.devices
-        }
         bucket = Bucket(bucket_of(tokens, self.batch), 1)
-        return compile(self.optimized, bucket, weights, state_layout(self.optimized.roots))
+        lent = self.lent if self.lent is not None and bucket.tokens >= self.lent.least else None
+        optimized, packed = (lent.optimized, lent.packed) if lent else (self.optimized, self.packed)
+        weights = {
+            d.name: file_places(self.gguf, in_place(self.gguf, d), packed[d.name]) for d in self.devices
+        }
+        return compile(optimized, bucket, weights, state_layout(self.optimized))
+
+    def _lent(self, device: Device) -> int:
+        """Bytes of buffers for weights that are lent to the device."""
+        offer = self.settled.offer
+        return offer.loan.room if offer is not None and offer.loan.device == device.name else 0
 
     def shares(self) -> Iterator[Share]:
         """What each device that has a part of the plan would hold."""
@@ -87,40 +124,54 @@ class DryRun:
             packed = self.packed[d.name]
             own = sum(found.size for found in packed.values())
             weights = own + sum(self.gguf.tensors[name].nbytes for name in read[d.name] - packed.keys())
-            compute = tokens + sum(scratch(plan).get(d.name, 0) for plan in plans)
-            yield Share(d.name, d.info(), weights, own, sum(state[d.name].values()), compute)
+            compute = tokens + sum(scratch(plan).get(d.name, 0) for plan in plans) + self._lent(d)
+            free = free_bytes(d, self.asked)
+            yield Share(d.name, d.info(), free, weights, own, sum(state[d.name].values()), compute)
 
 
 def dry_run(
     gguf: GGUF,
     devices: Sequence[Device],
-    *,
-    context: int = 0,
-    slots: int = 1,
-    cache_type: str = "f16",
-    batch: int = MAX_TOKENS,
-    repack: bool = True,
+    options: Options = USUAL,
+    measure: Measure | None = None,
 ) -> DryRun:
-    """Builds and optimizes the model's graph. ModelError where the file does not hold together."""
-    free = devices[0].info().memory_free - own_bytes(gguf, devices[0], repack)
-    arch, notes = size(gguf, Cache(context, slots, format=cache_type), free)
-    forward = arch.build()
-    roots, types = forward.roots("tokens"), packable(forward) if repack else {}
+    """Settles where everything goes, builds the model's graph and optimizes it. measure: gives the speed of a
+    device with this model, None: by what is remembered or measured now. ModelError where the file does not
+    hold together.
+    """
+    measure = measure or measured(gguf, options)
+    settled, batch = settle_step(gguf, devices, options, options.asked, measure)
+    forward = settled.arch.build()
+    roots, types = forward.roots("tokens"), packable(forward) if options.repack else {}
     passes = [("build", len(toposort(roots)))]
 
     def trace(name: str, after: Roots) -> None:
         passes.append((name, len(toposort(after))))
 
-    targets = tuple(DeviceTarget(d, packed_by(d, types)) for d in devices)
-    optimized = optimize(roots, Context(targets, lambda label: targets[0].name), trace)
-    packed = {t.name: of_device(t.packed, optimized.placement.device, t.name) for t in targets}
-    return DryRun(gguf, arch, tuple(devices), batch, optimized, tuple(passes), notes, packed)
+    in_file = [d.name for d in devices if settled.streamed and not apart(d)]
+    targets = tuple(DeviceTarget(d, {} if d.name in in_file else packed_by(d, types)) for d in devices)
+    bits = options.activations or forward.activations
+    context = Context(targets, settled.where, bits, options.activations > 0, streamed=in_file)
+    optimized = optimize(roots, context, trace)
+    made = DryRun(
+        gguf,
+        settled,
+        options.asked,
+        tuple(devices),
+        batch,
+        optimized,
+        tuple(passes),
+        measure,
+        _packed(targets, optimized),
+    )
+    if settled.offer is None:
+        return made
+    loan = settled.offer.loan
+    lent = replace(context, wanted=loan.where, homes=optimized.placement.homes, streamed=(loan.device,))
+    other = optimize(roots, lent)
+    return replace(made, lent=Lent(loan.least, other, _packed(targets, other)))
 
 
-def scratch(plan: Plan) -> Mapping[str, int]:
-    """Bytes of the buffers that a plan has for itself, by device."""
-    found: dict[str, dict[str, int]] = {}
-    for segment in plan.segments:
-        mine = {b.name: b.size for b in segment.buffers if b.name in SCRATCH}
-        found.setdefault(segment.device, {}).update(mine)
-    return {device: sum(sizes.values()) for device, sizes in found.items()}
+def _packed(targets: Sequence[DeviceTarget], optimized: Optimized) -> dict[str, Mapping[str, Packed]]:
+    """Of each device the weights that it reads and keeps in its own order."""
+    return {t.name: of_device(t.packed, optimized.placement.device, t.name) for t in targets}

@@ -19,15 +19,16 @@ from satchel.formats.imatrix import Sums
 from satchel.quant import FORMATS, ModelError
 from satchel.quant.gptq import one_blas_thread
 from satchel.quant.recipes import is_quantizable
-from satchel.runtime.arch import Cache, Forward
-from satchel.runtime.compiler.memory import assign, hoist, storage
-from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.arch import Forward
+from satchel.runtime.compiler import order_of
+from satchel.runtime.compiler.memory import assign, storage
+from satchel.runtime.engine import MAX_TOKENS, Engine, Feed
 from satchel.runtime.graph import LEAVES, Array, Dim, Node, toposort
 from satchel.runtime.model import Model
 from satchel.runtime.packing import own_bytes
 from satchel.runtime.perplexity import opened
 from satchel.runtime.program import Program
-from satchel.runtime.sizing import size
+from satchel.runtime.sizing import cache_of, size
 
 Windows = npt.NDArray[np.int32]
 STEP_BYTES = 256 << 20  # of the inputs that one step leaves; the batch follows from it
@@ -79,12 +80,12 @@ class Observed(Model):
     def _make_engine(self) -> None:
         o = self.options
         free = self.device.info().memory_free - own_bytes(self.gguf, self.device, o.repack)
-        self.arch, said = size(self.gguf, Cache(o.context, o.slots, format=o.cache_type), free)
+        self.arch, said = size(self.gguf, cache_of(o), free)
         self.notes += said
         self.cache = self.arch.cache
         forward = self.arch.build()
         self.taps = find_taps(forward)
-        batch = max(16, min(o.batch, STEP_BYTES // max(1, sum(map(_row_bytes, self.taps)))))
+        batch = max(16, min(o.batch or MAX_TOKENS, STEP_BYTES // max(1, sum(map(_row_bytes, self.taps)))))
         self.engine = Engine(
             tapped(forward, self.taps), self.cache, [self.device], self._bind, batch=batch, repack=o.repack
         )
@@ -114,9 +115,9 @@ def _nodes(taps: list[Tap]) -> list[Node]:
 
 def _outputs(engine: Engine, program: Program, tokens: int) -> Iterator[Array]:
     """Values of the roots behind tapped(), in the order of _nodes."""
-    optimized = engine.optimized("logits")
-    order = hoist(toposort(optimized.roots), optimized.placement.device)
-    places = assign(order, optimized, program.plan.bucket).places
+    optimized = engine.optimized("logits", engine.lends(program.plan.bucket.tokens))
+    ordered = order_of(optimized)
+    places = assign(ordered.order, optimized, program.plan.bucket, ordered.begins).places
     logits, *others = (r for r in optimized.roots if storage(r).op not in LEAVES)
     for root in (*others, logits):
         if root.op == "cols":

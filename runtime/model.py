@@ -1,164 +1,213 @@
-"""The library's face: Model.load("x.gguf"), then chat, generate, tokenize, logits. close() or `with` frees
-everything.
-"""
+"""The library's face: Model.load("x.gguf"), then chat, generate, tokenize, logits; close() ends it."""
 
 from __future__ import annotations
 
 import ctypes
-import secrets
-from collections.abc import Callable, Mapping, Sequence
+import os
+import threading
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack, cast
 
 import numpy as np
 
+from satchel.formats.chat import Style, detect, guard_of, parted, special_texts
 from satchel.formats.gguf import GGUF, open_gguf
 from satchel.formats.template import ChatTemplate, from_metadata
+from satchel.formats.template.messages import Plain, read_messages
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
 from satchel.formats.verify_text import check_vocabulary
 from satchel.quant import ModelError, RequestError
-from satchel.runtime.arch import Cache
-from satchel.runtime.device import Backend, Device, find_backend
-from satchel.runtime.engine import MAX_TOKENS, Engine, Feed
+from satchel.runtime.answers import best, check_counts, seeds
+from satchel.runtime.arch import Scales
+from satchel.runtime.ask import Ask, Asking
+from satchel.runtime.beam import Beam, BeamOptions, beam_search
+from satchel.runtime.chat import ChatPrompt, Thinking
+from satchel.runtime.chat_reply import ChatReply
+from satchel.runtime.device import Device
+from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.extras import Extras, read_extras
 from satchel.runtime.graph import Array
-from satchel.runtime.packing import Packed, own_bytes
+from satchel.runtime.kv.identity import identity
+from satchel.runtime.kv.saved import Shape
+from satchel.runtime.limits import BEYOND_CACHE, read_rate
+from satchel.runtime.log import LOG
+from satchel.runtime.options import LoadProgress, Options, Settings, settled, stopping
+from satchel.runtime.overflow import Fitted, Render, fit_messages, fit_tokens, head_of
+from satchel.runtime.packing import Packed
+from satchel.runtime.placement.devices import apart, open_for, used_of
+from satchel.runtime.placement.pager import FilePages
+from satchel.runtime.placement.speeds import measured
+from satchel.runtime.placement.step import settle_step
+from satchel.runtime.readings import Readings
+from satchel.runtime.refusals import PromptTooLong
 from satchel.runtime.reply import Reply
-from satchel.runtime.sampling import Sampling
-from satchel.runtime.sizing import size
-from satchel.runtime.weights import DeviceWeights, Progress, bind_beside
+from satchel.runtime.resume import Restored, numbers_of, restore, save, shape_of
+from satchel.runtime.sampling.logprobs import Logprob
+from satchel.runtime.scheduler import Request
+from satchel.runtime.scheduler.job import salted
+from satchel.runtime.scoring import score
+from satchel.runtime.service import Service
+from satchel.runtime.speculative import Speculator
+from satchel.runtime.speculative.load import buckets, check_goes_back, open_draft
+from satchel.runtime.stats import EngineStats
+from satchel.runtime.ticket import Requests, Ticket
+from satchel.runtime.weights import DeviceWeights, bind_beside
+from satchel.runtime.wishes import with_constraint
+
+__all__ = ["Message", "Model", "Options"]
 
 Message = Mapping[str, Any]
-PRECISIONS = ("exact", "fast")
-ACTIVATIONS = (8, 16)
+TAIL = 8  # tokens at a prompt's end among which a marker that opens thinking is looked for
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How a model is loaded. context 0: the model's own, as far as a quarter of the free memory allows.
-
-    threads: for answers, 0: all; threads_batch: for prompts, 0: as many as threads. repack False: weights
-    stay in the mapped file, which processes share, and products are slower. precision "fast": products may
-    round weights to 8 bits. activations: bits of what quantized weights are multiplied with, 8 or 16.
+class Model(Readings):
+    """A loaded model: one file, its tokenizer and template, and an engine. Any number of threads may call it
+    at once: their requests run together, `slots` of them in a step.
     """
 
-    context: int = 0
-    slots: int = 1
-    threads: int = 0
-    device: str = "auto"
-    cache_type: str = "f16"
-    batch: int = MAX_TOKENS
-    threads_batch: int = 0
-    repack: bool = True
-    precision: str = "exact"
-    profile: bool = False
-    activations: int = 8
-
-
-class Model:
-    """A loaded model: one file, its tokenizer and template, and an engine. Not thread-safe; one call at a
-    time.
-    """
-
-    def __init__(self, gguf: GGUF, options: Options, progress: Progress | None = None) -> None:
+    def __init__(self, gguf: GGUF, options: Options, progress: LoadProgress | None = None) -> None:
         self.gguf, self.options, self.path = gguf, options, gguf.path
+        self.measured_bandwidth: float | None = None
         self.notes: list[str] = list(gguf.warnings)
         self._tokenizer: Tokenizer | None = None
         self._template: ChatTemplate | None = None
-        self._kept: dict[int, list[int]] = {}
-        self._progress, self._closed = progress, False
-        self.device = self._open_device()
+        self._style: Style | None = None
+        self._service: Requests | None = None
+        self._speculator: Speculator | None = None
+        self._draft_file: GGUF | None = None
+        self.extras: Extras | None = None
+        self._starting = threading.Lock()
+        self._progress, self._closed = stopping(progress, gguf.path), False
+        self._open()
+        LOG.info("%s: loaded, context %d, %d slots", self.path.name, self.context, options.slots)
+
+    @classmethod
+    def _kind(cls, options: Options) -> type[Self]:
+        """The class that holds a model loaded so."""
+        if options.worker == "thread":
+            return cls
+        if cls is not Model:
+            raise RequestError(
+                f"{cls.__name__} needs the engine in this process: load it with worker='thread'"
+            )
+        from satchel.runtime.worker.model import WorkerModel
+
+        return cast("type[Self]", WorkerModel)
+
+    def _open(self) -> None:
+        """Makes what computes; where that fails, nothing of it stays."""
+        opened = open_for(self.options)
+        self.devices, self.device = opened.devices, opened.devices[0]
+        self.notes += opened.notes
         try:
             self._make_engine()
+            self._make_speculator()
         except BaseException:
-            self.device.close()
+            opened.close()
+            if self._draft_file is not None:
+                self._draft_file.close()
             raise
 
     @classmethod
     def load(
         cls,
         path: str | Path,
+        options: Options | None = None,
         *,
-        context: int = 0,
-        slots: int = 1,
-        threads: int = 0,
-        device: str = "auto",
-        cache_type: str = "f16",
-        batch: int = MAX_TOKENS,
-        threads_batch: int = 0,
-        repack: bool = True,
-        precision: str = "exact",
-        profile: bool = False,
-        activations: int = 8,
-        progress: Progress | None = None,
+        progress: LoadProgress | None = None,
+        **changes: Unpack[Settings],
     ) -> Self:
-        """Opens, checks and maps the file, and brings the weights to the device; the other arguments are
-        those of Options. progress(bytes done, bytes in all) is called while the weights are read.
+        """Opens, checks and maps the file, and brings the weights to the device. Keywords are fields of
+        Options and stand above `options`. progress(bytes done, bytes in all) is called while the weights are
+        read; False from it stops the load with a RequestError, and what it raises does too; all is freed
+        then.
         """
-        options = Options(
-            context,
-            slots,
-            threads,
-            device,
-            cache_type,
-            batch,
-            threads_batch,
-            repack,
-            precision,
-            profile,
-            activations,
-        )
+        chosen = settled(options, changes)
+        kind = cls._kind(chosen)
         gguf = open_gguf(path)
         try:
-            return cls(gguf, options, progress)
+            return kind(gguf, chosen, progress)
         except BaseException:
             gguf.close()
             raise
 
-    def _open_device(self) -> Device:
-        o = self.options
-        if min(o.threads, o.threads_batch) < 0 or not 1 <= o.batch <= 1 << 16 or o.slots < 1:
-            raise RequestError(f"threads, batch and slots must be positive, got {o}")
-        if o.precision not in PRECISIONS:
-            raise RequestError(f"precision is {o.precision!r}: it must be one of {', '.join(PRECISIONS)}")
-        if o.activations not in ACTIVATIONS:
-            raise RequestError(f"activations are {o.activations} bits: it must be one of 8, 16")
-        backend = find_backend(self.options.device)
-        if backend.name == "numba" and self.options.device == "auto":
-            self.notes.append(
-                "no compiled CPU backend is installed: numba runs the model, slowly; see `satchel doctor`"
-            )
-        return open_device(backend, o.threads, o.threads_batch, fast=o.precision == "fast", profile=o.profile)
-
     def _make_engine(self) -> None:
         o = self.options
-        free = self.device.info().memory_free - own_bytes(self.gguf, self.device, o.repack)
-        self.arch, said = size(self.gguf, Cache(o.context, o.slots, format=o.cache_type), free)
-        self.notes += said
-        self.cache = self.arch.cache
+        settled, batch = settle_step(self.gguf, self.devices, o, o.asked, measured(self.gguf, o))
+        self.arch, where, self.notes = settled.arch, settled.where, [*self.notes, *settled.notes]
+        self.cache, pages = self.arch.cache, FilePages(self.gguf)
+        self.extras = read_extras(self.gguf, o.adapters, o.control_vectors)
         self.engine = Engine(
-            self.arch.build(),
+            self.arch.build_with(self.extras),
             self.cache,
-            [self.device],
+            self.devices,
             self._bind,
-            batch=o.batch,
+            where,
+            batch=batch,
             repack=o.repack,
             activations=o.activations,
+            host_cache=o.host_cache,
+            pagers={d.name: pages for d in self.devices if settled.streamed and not apart(d)},
+            offer=settled.offer,
         )
+        self.devices = used_of(self.devices, self.engine.devices)
+        self.device = self.devices[0]
+
+    def _make_speculator(self) -> None:
+        wanted, draft = self.options.speculation, None
+        if wanted is None or not wanted.active:
+            return
+        check_goes_back(self.engine)
+        if wanted.draft_model is not None:
+            self._draft_file, draft = open_draft(
+                wanted.draft_model,
+                self.tokenizer,
+                self.arch.vocab,
+                self.cache,
+                self.device,
+                repack=self.options.repack,
+            )
+        self._speculator = Speculator(wanted, draft)
+        for rows in buckets(min(wanted.most + self.cache.slots, self.engine.batch) - 1):
+            self.engine.program(rows, rows)  # made now, not within an answer
 
     def _bind(self, device: Device, packed: Mapping[str, Packed]) -> DeviceWeights:
         # Packing is C, so the tokenizer is built meanwhile. What is wrong with it is said at its first use.
-        return bind_beside(self.gguf, device, packed, self._progress, self._try_tokenizer)
+        weights = bind_beside(self.gguf, device, packed, self._progress, self._try_tokenizer)
+        if self.extras is not None:
+            self.extras.put(device, weights, repack=self.options.repack)
+        return weights
 
     @property
     def context(self) -> int:
         return self.cache.context
 
-    def used(self, slot: int = 0) -> int:
-        """Tokens of the context that the slot takes now; the last one of an answer is not fed."""
-        return self.engine.length(slot)
+    @property
+    def service(self) -> Requests:
+        """The thread that runs requests: begun with the first one, it alone uses the engine from then on."""
+        with self._starting:
+            if self._closed:
+                raise RequestError(f"{self.path}: the model was closed: load it again")
+            if self._service is None:
+                self._service = self._start()
+                weakref.finalize(self, self._service.close)
+            return self._service
+
+    def _start(self) -> Requests:
+        return Service(self.engine, self.options.served, speculator=self._speculator)
+
+    def submit(self, request: Request) -> Ticket:
+        """Queues a request. RequestError where the queue is full, the request can never run, or its form
+        cannot be compiled.
+        """
+        return self.service.submit(with_constraint(request, self.tokenizer))
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -189,81 +238,226 @@ class Model:
                 self.notes.append(self._template.warning)
         return self._template
 
+    @property
+    def style(self) -> Style:
+        """How the model's template marks thinking and tool calls, found out at first use."""
+        if self._style is None:
+            self._style = detect(self.template, special_texts(self.tokenizer))
+        return self._style
+
     def tokenize(self, text: str, *, special: bool = False, bos: bool | None = None) -> list[int]:
         """Token ids. special: control tokens in the text are parsed. bos None: as the file says."""
         return self.tokenizer.encode(text, special=special, bos=bos)
+
+    def tokenize_many(self, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
+        """Token ids of many texts, by several threads: the tokenizers release the interpreter's lock."""
+        encode = partial(self.tokenizer.encode, special=special)
+        with ThreadPoolExecutor(os.cpu_count(), "satchel-tokenize") as pool:
+            return list(pool.map(encode, texts))
 
     def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
         return self.tokenizer.decode(ids, special=special)
 
     def prompt_ids(self, messages: Sequence[Message], *, tools: Sequence[Message] | None = None) -> list[int]:
         """A conversation as the model's template writes it, with the opening of the assistant's turn. User
-        text never becomes a control token.
+        text never becomes a control token, nor a marker that the template knows.
         """
-        text = self.template.render(messages, tools=tools, escape=self.tokenizer.escape)
-        return self.tokenizer.encode_rendered(text)
+        guard = guard_of(self.tokenizer, self.template.source)
+        if self.style.thinks:
+            messages = parted(read_messages(messages, Plain()), self.style.open, self.style.close)
+        text = self.template.render(messages, tools=tools, escape=guard.escape)
+        return self.tokenizer.encode_rendered(text, guard=guard)
 
     def chat(
         self,
         messages: Sequence[Message],
         *,
         tools: Sequence[Message] | None = None,
-        max_tokens: int = -1,
-        sampling: Sampling | None = None,
-        stop: Sequence[str] = (),
-        slot: int = 0,
-        ignore_eos: bool = False,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> Reply:
-        """The answer to a conversation, piece by piece. What the slot already holds of it is not computed
-        again.
+        reasoning: bool | int | str | None = None,
+        reasoning_end: str = "",
+        prefill: bool | None = None,
+        variables: Mapping[str, object] | None = None,
+        before: Sequence[int] = (),
+        **how: Unpack[Asking],
+    ) -> ChatReply:
+        """The answer to a conversation, piece by piece; what is kept of its beginning, by an earlier turn or
+        another request, is not computed again. Keywords are fields of Ask. reasoning: False or 0 for none,
+        True, a word for its effort, or so many tokens at most; reasoning_end is then what the model reads
+        before its thinking ends. prefill: whether to go on from the last message if it is the assistant's;
+        None: where it is. variables: switches of the template. before: tokens of an earlier conversation.
         """
-        ids = self.prompt_ids(messages, tools=tools)
-        return self.generate(
-            ids,
-            max_tokens=max_tokens,
-            sampling=sampling,
-            stop=stop,
-            slot=slot,
-            ignore_eos=ignore_eos,
-            progress=progress,
+        ask, thinking = Ask(**how).checked(), Thinking.of(reasoning, reasoning_end)
+        prompt = ChatPrompt(
+            self.template,
+            self.tokenizer,
+            self.style,
+            messages,
+            tools=tools,
+            thinking=thinking,
+            prefill=prefill,
+            variables=variables,
+            before=before,
         )
+        fitted = self._fit_chat(prompt.messages, prompt.render, ask)
+        self.check_ids(fitted.ids)
+        return ChatReply.to(self, prompt, fitted, ask)
 
-    def generate(
+    def answer(self, ids: Sequence[int], **how: Unpack[Asking]) -> ChatReply:
+        """The answer to a prompt that `prompt_ids` gave, told apart as that of `chat`."""
+        ask, tail = Ask(**how).checked(), self.detokenize(ids[-TAIL:], special=True)
+        self.check_ids(ids)
+        opening = "reasoning" if tail.rstrip().endswith(self.style.open) else ""
+        return ChatReply(self, Fitted(list(ids)), ask, self.style, opening=opening)
+
+    def generate(self, prompt: str | Sequence[int], **how: Unpack[Asking]) -> Reply:
+        """The continuation of a text or of token ids, piece by piece. Keywords are fields of Ask."""
+        ask = Ask(**how).checked()
+        ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+        head = int(bool(ids) and ids[0] == self.tokenizer.bos)
+        cut = ask.on_overflow == "truncate-middle"
+        fitted = fit_tokens(ids, self.context, ask.max_tokens) if cut else Fitted(ids, head=head)
+        return self._reply(fitted, ask)
+
+    def generate_many(self, prompts: Iterable[str | Sequence[int]], **how: Unpack[Asking]) -> list[Reply]:
+        """The continuations of many prompts, computed together and read to their ends, in order."""
+        Ask(**how).checked()
+
+        def run(prompt: str | Sequence[int]) -> Reply:
+            reply = self.generate(prompt, **how)
+            reply.read()
+            return reply
+
+        # As many as run at once, and some to follow at once when one of them ends.
+        with ThreadPoolExecutor(self.cache.slots + 2, "satchel-many") as pool:
+            return list(pool.map(run, prompts))
+
+    def _reply(self, fitted: Fitted, ask: Ask) -> Reply:
+        self.arch.check_generates()
+        self.check_ids(fitted.ids)
+        self.scales(ask.adapters, ask.control_vectors)
+        return Reply(self, fitted, ask)
+
+    def _fit_chat(self, messages: Sequence[Message], render: Render, ask: Ask) -> Fitted:
+        """The conversation as ids that fit, if the caller lets it be cut."""
+        if ask.on_overflow == "truncate-middle":
+            return fit_messages(messages, render, self.context, ask.max_tokens)
+        ids = render(messages)
+        keeps = ask.on_overflow == "shift"
+        return Fitted(ids, head=head_of(messages, ids, render, self.context) if keeps else 0)
+
+    def answers(
+        self, prompt: str | Sequence[int], n: int, *, best_of: int | None = None, **how: Unpack[Asking]
+    ) -> list[Reply]:
+        """n answers to one prompt, which is read once, each with a seed of its own, all run to their ends.
+        best_of: so many are made, and those with the highest mean logarithm of probability are given, best
+        first. Keywords are fields of Ask.
+        """
+        made, ask = check_counts(n, best_of), Ask(**how).checked()
+        if made > 1 and ask.constraint is not None:
+            raise RequestError("a constraint goes with one answer: give several ones a grammar instead")
+        ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+        head = int(bool(ids) and ids[0] == self.tokenizer.bos)
+        told = max(0, ask.logprobs) if made > n else ask.logprobs
+        drawing = ask.drawing
+        asked = [
+            replace(ask, sampling=drawing.with_seed(seed), logprobs=told)
+            for seed in seeds(drawing.seed or 0, made)
+        ]
+        return best([self._reply(Fitted(list(ids), head=head), a) for a in asked], n)
+
+    def prompt_logprobs(
         self,
         prompt: str | Sequence[int],
+        top: int = 0,
         *,
-        max_tokens: int = -1,
-        sampling: Sampling | None = None,
-        stop: Sequence[str] = (),
-        slot: int = 0,
-        ignore_eos: bool = False,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> Reply:
-        """The continuation of a text or of token ids, piece by piece. max_tokens -1: until the end or a full
-        context.
+        salt: str = "",
+        adapters: Mapping[str, float] | None = None,
+    ) -> list[Logprob]:
+        """How likely each token of a prompt was after those before it; the first has nothing before it and is
+        left out. What was computed is kept for an answer to the same prompt.
         """
         ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
-        self._check_ids(ids)
-        if not 0 <= slot < self.cache.slots:
-            raise RequestError(f"slot {slot} does not exist: the model was loaded with {self.cache.slots}")
-        if max_tokens < -1:
-            raise RequestError(f"max_tokens is {max_tokens}: it must be -1 (no limit) or more")
-        chosen = sampling or Sampling()
-        seeded = chosen if chosen.seed is not None else chosen.with_seed(secrets.randbits(63))
-        return Reply(self, ids, seeded, max_tokens, tuple(stop), slot, ignore_eos, progress)
+        self.check_ids(ids)
+        return score(self._own_service(), ids, top, salt, self.scales(adapters))
 
-    def logits(self, ids: Sequence[int], *, slot: int = 0) -> Array:
+    def beam_search(
+        self, prompt: str | Sequence[int], width: int, max_tokens: int, *, length_penalty: float = 1.0
+    ) -> list[Beam]:
+        """The `width` likeliest continuations that are found by keeping so many at each step, best first: by
+        the sum of logarithms of probability over length^length_penalty. Needs `slots` of at least the width.
+        """
+        ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+        self.check_ids(ids)
+        service = self._own_service()
+        options = BeamOptions(width, max_tokens, length_penalty, frozenset(self.tokenizer.eog), self.scales())
+        return beam_search(service, ids, options)
+
+    def _own_service(self) -> Service:
+        return cast(Service, self.service)  # WorkerModel, which has another, asks the worker's model instead
+
+    def scales(
+        self, adapters: Mapping[str, float] | None = None, control_vectors: Mapping[str, float] | None = None
+    ) -> Scales:
+        """What a request uses of the loaded adapters and control vectors, as the plan gets it."""
+        return (self.extras or Extras({}, {})).scales(adapters, control_vectors)
+
+    def logits(
+        self,
+        ids: Sequence[int],
+        *,
+        adapters: Mapping[str, float] | None = None,
+        control_vectors: Mapping[str, float] | None = None,
+    ) -> Array:
         """Logits after each of the token ids, from an empty cache: (n, vocabulary) float32."""
+        self.arch.check_generates()
+        scales = self.scales(adapters, control_vectors)
         ids = list(ids)
-        self._check_ids(ids)
-        self.keep(slot, [])
-        n = self.engine.batch
-        return np.concatenate(
-            [self.engine.logits([Feed(slot, ids[i : i + n])]) for i in range(0, len(ids), n)]
-        )
+        self.check_ids(ids)
+        service, n = self._own_service(), self.engine.batch
+        (slot,) = service.borrow(1)
+        try:
+            feeds = [Feed(slot, ids[i : i + n], scales=scales) for i in range(0, len(ids), n)]
+            return np.concatenate([service.ask(partial(self.engine.logits, [feed])) for feed in feeds])
+        finally:
+            service.give_back([slot])
 
-    def _check_ids(self, ids: Sequence[int]) -> None:
+    def save_state(self, path: str | Path, prompt: str | Sequence[int], *, salt: str = "") -> int:
+        """Writes what the cache keeps of a prompt's beginning to a file: keys, values and tokens, in whole
+        blocks. Gives the number of tokens; RequestError where there are none. Of an answer, the prompt is
+        [*reply.prompt, *reply.ids]. Others' requests go on meanwhile, but it waits for a free slot.
+        """
+        ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+        self.check_ids(ids[: self.context])
+        mine = salted(salt, self.scales())
+        return save(self._own_service(), self._shape(), Path(path), ids, mine)
+
+    def restore_state(self, path: str | Path, *, salt: str = "") -> Restored:
+        """Brings a saved state into the cache, so that prompts that begin with its tokens find it, whatever
+        context, slots and threads it was saved with. ModelError where the file is wrong or another model's,
+        RequestError where types of the cache differ; the cache is as before then. Where there is room for a
+        part alone, that is restored, and the result's note says so.
+        """
+        mine = salted(salt, self.scales())
+        return restore(self._own_service(), self._shape(), Path(path), mine)
+
+    def _shape(self) -> Shape:
+        return shape_of(self.engine, identity(self.gguf), numbers_of(self.options, self.scales()))
+
+    def stats(self) -> EngineStats:
+        """What the engine counted since the model was loaded."""
+        return self.service.stats()
+
+    def bandwidth(self) -> float:
+        """Bytes a second that this machine can read, measured at the first call, between two steps, in about
+        half a second; reports say what share of it a request had.
+        """
+        if self.measured_bandwidth is None:
+            service = self._own_service()
+            self.measured_bandwidth = service.ask(lambda: read_rate(self.device, BEYOND_CACHE))
+        return self.measured_bandwidth
+
+    def check_ids(self, ids: Sequence[int]) -> None:
+        """RequestError for token ids that are none of the model's, none at all, or too many."""
         if self._closed:
             raise RequestError(f"{self.path}: the model was closed: load it again")
         size = self.arch.vocab
@@ -273,38 +467,28 @@ class Model:
         if bad is not None:
             raise RequestError(f"token id {bad} is not in the vocabulary of {size}")
         if len(ids) > self.context:
-            raise RequestError(
+            line = (
                 f"the prompt has {len(ids)} tokens, the context holds {self.context}: shorten it or raise -c"
             )
-
-    def reuse(self, slot: int, ids: Sequence[int]) -> int:
-        """Rewinds the slot to what it shares with `ids`, leaving at least the last one to be fed; gives the
-        shared length.
-        """
-        shared = 0
-        for mine, wanted in zip(self._kept.get(slot, []), ids[:-1], strict=False):
-            if mine != wanted:
-                break
-            shared += 1
-        self.keep(slot, list(ids[:shared]))
-        return shared
-
-    def keep(self, slot: int, ids: list[int]) -> None:
-        """Notes that the slot holds these tokens, after taking the rest out of the cache."""
-        length = min(len(ids), self.engine.length(slot))
-        self.engine.rewind(slot, length)
-        self._kept[slot] = ids[:length]
-
-    def extend(self, slot: int, ids: Sequence[int]) -> None:
-        """Notes tokens that were fed to the slot."""
-        self._kept.setdefault(slot, []).extend(ids)
+            raise PromptTooLong(len(ids), self.context, line)
 
     def close(self) -> None:
         """Frees the engine's memory and the device, and unmaps the file. A closed model answers no more."""
-        self._closed = True
-        self.engine.close()
-        self.device.close()
+        with self._starting:
+            self._closed = True
+        if self._service is not None:
+            self._service.close()
+        self._free()
         self.gguf.close()
+
+    def _free(self) -> None:
+        if self._speculator is not None:
+            self._speculator.close()
+        self.engine.close()
+        for device in self.devices:
+            device.close()
+        if self._draft_file is not None:
+            self._draft_file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -313,18 +497,3 @@ class Model:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def open_device(
-    backend: Backend, threads: int, threads_batch: int, *, fast: bool = False, profile: bool = False
-) -> Device:
-    """Opens a backend's device with so many threads for answers and for prompts, as Options has them."""
-    if threads_batch and not threads:
-        with backend.open() as usual:
-            threads = usual.info().threads
-    return backend.open(
-        threads=threads_batch or threads,
-        threads_decode=threads if threads_batch else 0,
-        fast=fast,
-        profile=profile,
-    )

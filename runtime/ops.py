@@ -8,67 +8,20 @@ slot may have.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+import math
 
 import numpy as np
 
 from satchel.quant import FORMATS
 from satchel.quant.cache import encode_cache
+from satchel.runtime import ops_recurrent, ops_tokens
 from satchel.runtime.graph import LEAVES, Arg, Array, Dim, Node, Roots, Type, toposort
+from satchel.runtime.op import OPS, op
+from satchel.runtime.op import format_of as _format_of
+from satchel.runtime.op import rows_of as _rows
+from satchel.runtime.op import same as _same
 
-
-class Op:
-    """One op: its shape rule, its definition, and how it stands to memory.
-
-    view: the result is a window on the first source and costs no step. alias: the result is the first
-    source, changed in place. parts: a fused op's decomposition, given the node's sources and arguments; a
-    device that lacks the op gets it.
-    """
-
-    def __init__(
-        self,
-        rule: Callable[..., Type],
-        define: Callable[..., Array],
-        view: bool,
-        alias: bool,
-        parts: Callable[..., Node] | None,
-    ) -> None:
-        self.name, self.rule, self.define = define.__name__, rule, define
-        self.view, self.alias, self.parts = view, alias, parts
-        signature = inspect.signature(define).parameters.values()
-        self.arguments = tuple(p.name for p in signature if p.kind is p.KEYWORD_ONLY)
-        self.defaults = {p.name: p.default for p in signature if p.default is not p.empty}
-
-    def __call__(self, *src: Node, **args: Arg) -> Node:
-        unknown = set(args) - set(self.arguments)
-        full = {**self.defaults, **args}
-        if unknown or set(self.arguments) - set(full):
-            raise TypeError(f"{self.name} takes {self.arguments}, got {tuple(args)}")
-        return src[0].graph.node(self.name, src, self.rule(*(s.type for s in src), **full), **full)
-
-
-OPS: dict[str, Op] = {}
-
-
-def op(
-    rule: Callable[..., Type],
-    *,
-    view: bool = False,
-    alias: bool = False,
-    parts: Callable[..., Node] | None = None,
-) -> Callable[[Callable[..., Array]], Op]:
-    """Registers the decorated numpy function as the definition of the op of its name."""
-
-    def register(define: Callable[..., Array]) -> Op:
-        OPS[define.__name__] = Op(rule, define, view, alias, parts)
-        return OPS[define.__name__]
-
-    return register
-
-
-def _same(x: Type, *_: Type, **__: Arg) -> Type:
-    return x
+__all__ = ["OPS", "evaluate", "ops_recurrent", "ops_tokens"]
 
 
 def _columns(x: Type, *weights: Type) -> Type:
@@ -92,6 +45,32 @@ def reshape(x: Array, *, shape: tuple[int, ...]) -> Array:
 def cols(x: Array, *, start: int, size: int) -> Array:
     """Columns of a (T, N) matrix: (T, size)."""
     return np.asarray(x[..., start : start + size])
+
+
+# --- heads taken apart and put together
+
+
+@op(lambda x, *, start, size: Type((*x.shape[:-1], size)))
+def take(x: Array, *, start: int, size: int) -> Array:
+    """Numbers start .. start + size - 1 of each head of x (T, H, D), copied: (T, H, size)."""
+    return np.ascontiguousarray(x[..., start : start + size])
+
+
+def _joined(a: Type, b: Type) -> Type:
+    if (
+        a.shape[0] != b.shape[0]
+        or len(a.shape) != 3
+        or len(b.shape) != 3
+        or b.shape[1] not in (1, a.shape[1])
+    ):
+        raise TypeError(f"concat: {a} and {b}")
+    return Type((*a.shape[:2], a.shape[2] + b.shape[2]))  # type: ignore[operator]
+
+
+@op(_joined)
+def concat(a: Array, b: Array) -> Array:
+    """Heads of a (T, H, A) and b (T, H, B), or one b (T, 1, B) for all, side by side: (T, H, A + B)."""
+    return np.concatenate((a, np.broadcast_to(b, (*a.shape[:2], b.shape[2]))), axis=-1)
 
 
 # --- products
@@ -133,6 +112,17 @@ def rms_norm(x: Array, w: Array, *, eps: float) -> Array:
     """x / sqrt(mean(x^2) + eps) * w over the last dimension; x (T, D) with w (D), or (T, H, D) per head."""
     mean = np.mean(np.square(x, dtype=np.float32), axis=-1, keepdims=True, dtype=np.float32)
     return (x / np.sqrt(mean + np.float32(eps)) * w).astype(np.float32)
+
+
+@op(_same)
+def layer_norm(x: Array, w: Array, *bias: Array, eps: float) -> Array:
+    """(x - mean) / sqrt(variance + eps) * w, plus a bias where one is given, over the last dimension; x
+    (T, D) with w (D), or (T, H, D) per head. Source: Ba et al., arXiv 1607.06450.
+    """
+    centered = x - np.mean(x, axis=-1, keepdims=True, dtype=np.float32)
+    spread = np.mean(np.square(centered, dtype=np.float32), axis=-1, keepdims=True, dtype=np.float32)
+    y = centered / np.sqrt(spread + np.float32(eps)) * w
+    return (y + bias[0] if bias else y).astype(np.float32)
 
 
 @op(
@@ -185,6 +175,29 @@ def linear_swiglu_quantize(x: Array, gate: Array, up: Array, *, format: str) -> 
 
 
 @op(_same)
+def gelu(x: Array, *, style: int) -> Array:
+    """x * P(normal < x), elementwise; style 0 by its approximation with tanh, style 1 exactly. Source:
+    Hendrycks & Gimpel, arXiv 1606.08415.
+    """
+    a = x.astype(np.float64)
+    if style == 0:
+        with np.errstate(over="ignore"):
+            y = a / (1 + np.exp(-2 * math.sqrt(2 / math.pi) * (a + 0.044715 * a**3)))
+    else:
+        y = 0.5 * a * (1 + np.vectorize(math.erf, otypes=[np.float64])(a / math.sqrt(2)))
+    return np.asarray(y, np.float32)
+
+
+@op(_same)
+def soft_cap(x: Array, *, cap: float) -> Array:
+    """cap * tanh(x / cap), elementwise: numbers stay below cap, small ones as they are. Source: Gemma 2,
+    arXiv 2408.00118.
+    """
+    with np.errstate(over="ignore"):
+        return (np.float32(cap) * np.tanh(x / np.float32(cap))).astype(np.float32)
+
+
+@op(_same)
 def add(a: Array, b: Array) -> Array:
     """a + b; b has a's shape, or one row that is added to every row."""
     return (a + b).astype(np.float32)
@@ -199,30 +212,50 @@ def mul(a: Array, b: Array) -> Array:
 # --- experts: feed-forward parts of which each token uses a few; E: experts, k: those that a token uses
 
 
-def _chosen(logits: Type, *, k: int) -> Type:
+def _chosen(logits: Type, *_: Type, k: int, **__: Arg) -> Type:
     if not isinstance(logits.shape[-1], int) or not 0 < k <= logits.shape[-1]:
         raise TypeError(f"top_experts: {k} of the experts of {logits}")
     return Type((logits.shape[0], k), "i32")
 
 
 @op(_chosen)
-def top_experts(logits: Array, *, k: int) -> Array:
-    """Numbers of the k largest logits (T, E), largest first: (T, k). Of equals the lower number comes first;
-    NaN counts as the least.
+def top_experts(
+    logits: Array, *bias: Array, k: int, groups: int = 1, kept: int = 1, sigmoid: int = 0
+) -> Array:
+    """Numbers of the k best of logits (T, E), best first: (T, k). Of equals the lower number comes first; NaN
+    counts as the least.
+
+    sigmoid 1: what is compared is the logistic function plus `bias` (E), if there is one. groups: the experts
+    lie in so many groups, of which the `kept` best are looked at: a group counts as its best, with sigmoid 1
+    as the sum of its two best. Source: DeepSeek-V3, arXiv 2412.19437.
     """
-    key = np.where(np.isnan(logits), -np.inf, logits)
+    with np.errstate(over="ignore"):
+        score = np.float32(1) / (1 + np.exp(-logits, dtype=np.float32)) if sigmoid else logits
+    score = score + bias[0] if bias else score
+    key = np.where(np.isnan(score), -np.inf, score).astype(np.float32)
+    if groups > 1:
+        parts = np.sort(key.reshape(len(key), groups, -1), axis=-1)
+        worth = parts[..., -2:].sum(-1) if sigmoid else parts[..., -1]
+        best = np.argsort(-worth, axis=-1, kind="stable")[:, :kept]
+        open = np.zeros(worth.shape, bool)
+        np.put_along_axis(open, best, True, axis=-1)
+        key = np.where(np.repeat(open, parts.shape[-1], axis=-1), key, -np.inf)
     return np.argsort(-key, axis=-1, kind="stable")[:, :k].astype(np.int32)
 
 
-@op(lambda logits, ids, *, norm: Type(ids.shape))
-def expert_weights(logits: Array, ids: Array, *, norm: int) -> Array:
-    """Softmax of logits (T, E) at ids (T, k): (T, k), with norm 1 divided by their sum. A NaN anywhere in a
-    row makes the row's weights NaN.
+@op(lambda logits, ids, **_: Type(ids.shape))
+def expert_weights(logits: Array, ids: Array, *, norm: int, sigmoid: int = 0, scale: float = 1.0) -> Array:
+    """Softmax of logits (T, E), or with sigmoid 1 their logistic function, at ids (T, k): (T, k); with norm 1
+    divided by their sum; times scale. A NaN anywhere in a row of a softmax makes the row's weights NaN.
     """
-    with np.errstate(invalid="ignore"):
-        p = np.exp(logits - logits.max(-1, keepdims=True), dtype=np.float32)
-        p = np.take_along_axis(p / p.sum(-1, keepdims=True), ids, -1)
-        return (p / p.sum(-1, keepdims=True) if norm else p).astype(np.float32)
+    with np.errstate(invalid="ignore", over="ignore"):
+        if sigmoid:
+            p = np.take_along_axis(1 / (1 + np.exp(-logits, dtype=np.float32)), ids, -1)
+        else:
+            p = np.exp(logits - logits.max(-1, keepdims=True), dtype=np.float32)
+            p = np.take_along_axis(p / p.sum(-1, keepdims=True), ids, -1)
+        p = p / (p.sum(-1, keepdims=True) + np.float32(1e-20)) if norm else p
+        return (p * np.float32(scale)).astype(np.float32)
 
 
 def _expert_rows(x: Type, *weights_and_ids: Type) -> Type:
@@ -258,6 +291,36 @@ def expert_swiglu(x: Array, gate: Array, up: Array, ids: Array) -> Array:
     return swiglu.define(expert_linear.define(x, gate, ids), expert_linear.define(x, up, ids))
 
 
+@op(_same)
+def expert_add(y: Array, bias: Array, ids: Array) -> Array:
+    """y (T, k, N) plus the rows of bias (E, N) of its experts ids (T, k)."""
+    return (y + bias[ids]).astype(np.float32)
+
+
+@op(_same)
+def swiglu_limited(gate: Array, up: Array, *, limit: float, alpha: float) -> Array:
+    """gate * sigmoid(alpha * gate) * (up + 1) of a gate up to `limit` and an up within it. Source:
+    gpt-oss.
+    """
+    g, u = np.minimum(gate, np.float32(limit)), np.clip(up, -np.float32(limit), np.float32(limit))
+    with np.errstate(over="ignore"):
+        return np.asarray(g / (1 + np.exp(-np.float32(alpha) * g)) * (u + 1), np.float32)
+
+
+def _by_head(x: Type, w: Type) -> Type:
+    if len(x.shape) != 3 or len(w.shape) != 3 or (x.shape[1], x.shape[2]) != (w.shape[0], w.shape[2]):
+        raise TypeError(f"head_linear: weights {w} meet activations {x}")
+    return Type((x.shape[0], w.shape[0], w.shape[1]))
+
+
+@op(_by_head)
+def head_linear(x: Array, w: Array) -> Array:
+    """Products of each head of x (T, H, K) with its own weights (H, N, K): (T, H, N)."""
+    return np.stack([a @ _rows(m).T for a, m in zip(np.swapaxes(_rows(x), 0, 1), w, strict=True)], 1).astype(
+        np.float32
+    )
+
+
 @op(lambda y, weights: Type((y.shape[0], y.shape[2])))
 def expert_sum(y: Array, weights: Array) -> Array:
     """Sum over the experts of y (T, k, N) times weights (T, k): (T, N)."""
@@ -273,6 +336,15 @@ def rope_table(pos: Array, freq: Array, *, scale: float = 1.0) -> Array:
     """Cosines and then sines of pos (T) * freq (N), times scale: (T, 2 N). All layers turn by one table."""
     angle = pos[:, None].astype(np.float32) * freq[None, :].astype(np.float32)
     return np.float32(scale) * np.concatenate((np.cos(angle), np.sin(angle)), axis=-1)
+
+
+@op(lambda pos, **_: Type((pos.shape[0], 1)))
+def position_scale(pos: Array, *, step: int, slope: float) -> Array:
+    """1 + slope * ln(1 + floor((pos + 1) / step)) of pos (T): (T, 1), by which queries far on are sharpened.
+    Source: Llama 4.
+    """
+    part = np.floor((pos[:, None].astype(np.float32) + 1) / np.float32(step))
+    return np.asarray(1 + np.float32(slope) * np.log1p(part), np.float32)
 
 
 @op(_same)
@@ -334,73 +406,63 @@ def rope_kv_write(
     return kv_write.define(cache, rope.define(x, turns, style=style), slot, pos, table)
 
 
-@op(lambda q, *_, **__: Type((q.shape[0], q.shape[1] * q.shape[2])))
+@op(lambda q, k, v, *_, value=0, **__: Type((q.shape[0], q.shape[1] * (value or v.shape[3]))))
 def attention(
-    q: Array, k: Array, v: Array, slot: Array, pos: Array, table: Array, *, scale: float, window: int = 0
+    q: Array,
+    k: Array,
+    v: Array,
+    slot: Array,
+    pos: Array,
+    table: Array,
+    *rest: Array,
+    scale: float,
+    window: int = 0,
+    cap: float = 0.0,
+    value: int = 0,
+    chunk: int = 0,
+    causal: int = 1,
+    alibi: int = 0,
 ) -> Array:
-    """Causal attention of q (T, H, D) over the paged caches k and v (blocks, KV, block, D): (T, H * D).
+    """Attention of q (T, H, D) over the paged caches k and v (blocks, KV, block, D): (T, H * D).
 
-    Query t sees positions 0..pos[t] of its slot, of which only the last `window` where window > 0. H is a
-    multiple of KV; k and v may differ in D and in format.
+    Query t sees positions 0..pos[t] of its slot, of which only the last `window` where window > 0, and
+    with
+    chunk > 0 those of its own stretch of so many positions; blocks before those are not looked at. H is a
+    multiple of KV; k and v may differ in D and in format. cap > 0: a soft cap on the scaled scores. value: k
+    and v are one cache, of whose heads the first so many numbers are values (multi-head latent attention,
+    arXiv 2405.04434). causal 0: a query sees all that the step and those before it fed to its slot, within
+    window / 2 on either side. rest: sinks (H), a logit of each head that takes its share of the softmax and
+    adds nothing (arXiv 2309.17453), or none; then, with alibi 1, slopes (H), by which the scaled and capped
+    score of a key falls with each position that lies between it and the query (ALiBi, arXiv 2108.12409).
     """
-    k, v = _rows(k), _rows(v)
+    k, v = _rows(k), _rows(v)[..., : value or None]
+    sinks, slopes = rest[: len(rest) - alibi], rest[-1] if alibi else np.zeros(q.shape[1], np.float32)
     out = np.zeros(q.shape[:2] + v.shape[3:], np.float32)
     block, group = k.shape[2], q.shape[1] // k.shape[1]
     for t in range(len(q)):
-        n = int(pos[t]) + 1
-        blocks = table[slot[t], : -(-n // block)]
-        keys, values = (np.swapaxes(c[blocks], 1, 2).reshape(-1, c.shape[1], c.shape[3])[:n] for c in (k, v))
-        start = max(0, n - window) if window else 0
+        start, n = _seen(t, slot, pos, window, chunk, causal)
+        blocks, skipped = table[slot[t], start // block : -(-n // block)], start // block * block
+        keys, values = (np.swapaxes(c[blocks], 1, 2).reshape(-1, c.shape[1], c.shape[3]) for c in (k, v))
+        keys, values = keys[start - skipped : n - skipped], values[start - skipped : n - skipped]
         for h in range(q.shape[1]):
-            score = keys[start:, h // group].astype(np.float32) @ q[t, h] * np.float32(scale)
-            p = np.exp(score - score.max())
-            out[t, h] = (p / p.sum()) @ values[start:, h // group].astype(np.float32)
+            score = keys[:, h // group].astype(np.float32) @ q[t, h] * np.float32(scale)
+            score = soft_cap.define(score, cap=cap) if cap else score
+            score = score - slopes[h] * np.abs(np.arange(start, n) - pos[t]).astype(np.float32)
+            most = max(score.max(), sinks[0][h]) if sinks else score.max()
+            p = np.exp(score - most)
+            total = p.sum() + (np.exp(sinks[0][h] - most) if sinks else 0)
+            out[t, h] = (p / total) @ values[:, h // group].astype(np.float32)
     return out.reshape(len(q), -1)
 
 
-# --- rows, tokens, sampling
-
-
-@op(lambda x, rows: Type((rows.shape[0], *x.shape[1:]), x.format))
-def pick(x: Array, rows: Array) -> Array:
-    """Rows of x (T, ...) by number (R): (R, ...)."""
-    return np.asarray(x[rows])
-
-
-@op(_same, alias=True)
-def tokens_put(ring: Array, ids: Array, slot: Array, pos: Array, *, shift: int = 0) -> Array:
-    """Notes the token ids in the slots' token table (S, W) at pos + shift; a negative id notes nothing."""
-    out = ring.copy()
-    known = ids >= 0
-    out[slot[known], (pos[known] + shift) % ring.shape[1]] = ids[known]
-    return out
-
-
-@op(lambda ring, slot, pos: Type(pos.shape, "i32"))
-def tokens_get(ring: Array, slot: Array, pos: Array) -> Array:
-    """The tokens (T) that stand in the table at these positions: what the last step sampled needs no way
-    through the host.
-    """
-    return np.asarray(ring[slot, pos % ring.shape[1]])
-
-
-@op(lambda logits, *_: Type((logits.shape[0],), "i32"))
-def sample(logits: Array, ring: Array, slot: Array, pos: Array, params: Array) -> Array:
-    """One token id per row of logits (R, V), by the row's hal_sampling; see runtime/sampling.py for the
-    definition.
-    """
-    from satchel.runtime.sampling import sample_row
-
-    return np.array([sample_row(*row) for row in zip(logits, ring[slot], pos, params, strict=True)], np.int32)
-
-
-def _rows(x: Array) -> Array:
-    """Float32 values of a float or block array: the dtype tells the format."""
-    return x if x.dtype == np.float32 else FORMATS[_format_of(x)].decode(x)
-
-
-def _format_of(x: Array) -> str:
-    return next(f.name for f in FORMATS.values() if f.dtype == x.dtype)
+def _seen(t: int, slot: Array, pos: Array, window: int, chunk: int, causal: int) -> tuple[int, int]:
+    """First position that query t of an attention sees, and the one after the last."""
+    at = int(pos[t])
+    if not causal:
+        end = int(pos[slot == slot[t]].max()) + 1
+        return (max(0, at - window // 2), min(end, at + window // 2 + 1)) if window else (0, end)
+    start = max(0, at + 1 - window) if window else 0
+    return max(start, at // chunk * chunk) if chunk else start, at + 1
 
 
 def evaluate(roots: Roots, values: dict[str, Array]) -> list[Array]:

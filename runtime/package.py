@@ -17,17 +17,33 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from satchel.quant.errors import DeviceError, ModelError, RequestError, SatchelError
+    from satchel.runtime import kernels
+    from satchel.runtime.async_model import AsyncModel
     from satchel.runtime.model import Model
+    from satchel.runtime.options import Options
     from satchel.runtime.sampling import Sampling
 
     __version__: str
 
-__all__ = ["DeviceError", "Model", "ModelError", "RequestError", "Sampling", "SatchelError", "__version__"]
+__all__ = [
+    "AsyncModel",
+    "DeviceError",
+    "Model",
+    "ModelError",
+    "Options",
+    "RequestError",
+    "Sampling",
+    "SatchelError",
+    "__version__",
+    "kernels",
+]
 
 _HOME = {
+    "AsyncModel": "runtime.async_model",
     "DeviceError": "quant.errors",
     "Model": "runtime.model",
     "ModelError": "quant.errors",
+    "Options": "runtime.options",
     "RequestError": "quant.errors",
     "Sampling": "runtime.sampling",
     "SatchelError": "quant.errors",
@@ -39,6 +55,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         value: Any = version("satchel")
+    elif name == "kernels":
+        value = importlib.import_module("satchel.runtime.kernels")
     elif name in _HOME:
         value = getattr(importlib.import_module(f"satchel.{_HOME[name]}"), name)
     else:

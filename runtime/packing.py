@@ -18,7 +18,7 @@ from satchel.runtime.plan import WeightPlace, align_up
 # Ops that meet packed weights; a weight that any other op reads stays as it is.
 READERS = frozenset(
     {"get_rows", "linear", "linear_add", "linear_swiglu", "linear_swiglu_quantize"}
-    | {"expert_linear", "expert_swiglu"}
+    | {"expert_linear", "expert_swiglu", "head_linear"}
 )
 PACKED_BUFFER = "weights.packed"
 ALIGNMENT = 32  # of a tensor in its file: a device may read it in place
@@ -35,6 +35,26 @@ class Packed:
     rows: int
     columns: int
     size: int
+
+
+class Held(dict[str, Packed]):
+    """The weights that a device keeps in its own order, by name; `names`: of all weights that it reads, None
+    where that is every one of the file. streamed: they are read as they are needed, not before.
+    """
+
+    def __init__(
+        self, packed: Mapping[str, Packed], names: frozenset[str] | None = None, streamed: bool = False
+    ) -> None:
+        super().__init__(packed)
+        self.names, self.streamed = names, streamed
+
+    def reads(self, name: str) -> bool:
+        return self.names is None or name in self.names
+
+
+def held(packed: Mapping[str, Packed]) -> Held:
+    """The same where it is one, else all of a file with these packed."""
+    return packed if isinstance(packed, Held) else Held(packed)
 
 
 @dataclass(slots=True)
@@ -77,11 +97,11 @@ def _asked(device: Device, format: str, shape: tuple[int | Dim, ...]) -> Packed:
     return Packed(number, stack, rows, columns, device.packed(number, stack, rows, columns))
 
 
-def of_device(packed: Mapping[str, Packed], device: Mapping[Node, str], name: str) -> dict[str, Packed]:
-    """What of `packed` the nodes on this device read."""
+def of_device(packed: Mapping[str, Packed], device: Mapping[Node, str], name: str) -> Held:
+    """What the nodes on this device read."""
     on_it = (node for node, where in device.items() if where == name and node.op not in LEAVES)
-    read = {s.name for node in on_it for s in node.src if s.op == "weight"}
-    return {weight: found for weight, found in packed.items() if weight in read}
+    read = frozenset(s.name for node in on_it for s in node.src if s.op == "weight")
+    return Held({weight: found for weight, found in packed.items() if weight in read}, read)
 
 
 def in_place(gguf: GGUF, device: Device) -> bool:
@@ -91,8 +111,10 @@ def in_place(gguf: GGUF, device: Device) -> bool:
 
 def file_places(gguf: GGUF, mapped: bool, packed: Mapping[str, Packed]) -> Places:
     """Packed weights in a buffer of their own; the others in the mapped file, or copied behind each other."""
-    found, rest, at = Places(), 0, 0
+    found, rest, at, mine = Places(), 0, 0, held(packed)
     for name, info in gguf.tensors.items():
+        if not mine.reads(name):
+            continue
         if name in packed:
             found.places[name] = WeightPlace(PACKED_BUFFER, at, packed[name].size)
             at = align_up(at + packed[name].size)

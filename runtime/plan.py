@@ -82,7 +82,8 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """A value that crosses devices before a segment runs: `stride` bytes for each of `rows` (or
-    counts[count]) rows.
+    counts[count]) rows. before: the segment before which it is read already, because its device begins
+    something else then that need not be waited for; -1: when it is wanted.
     """
 
     source: str
@@ -92,6 +93,7 @@ class Transfer:
     stride: int
     rows: int
     count: int
+    before: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,12 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Output:
+    """Where the host finds a result: in the buffer for outputs, or in that for links where a later
+    segment reads it too.
+    """
+
     device: str
+    buffer: str
     offset: int
     type: Type
 
@@ -126,8 +133,12 @@ class Plan:
     block_bytes: int
     segments: tuple[Segment, ...]
     consts: dict[str, bytes]
-    output: Output
+    outputs: tuple[Output, ...]  # of the roots that are no states, in order
     moved: tuple[str, ...]
+
+    @property
+    def output(self) -> Output:
+        return self.outputs[0]
 
     @property
     def weight_bytes(self) -> int:

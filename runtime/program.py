@@ -4,15 +4,28 @@ fill in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from types import MappingProxyType
+from typing import Protocol
 
 import numpy as np
 
 from satchel.quant import FORMATS
-from satchel.runtime.device import CONST, SAMPLING, STATE, Buffer, Device, Exec, pointer
+from satchel.runtime.compiler.memory import stride_of
+from satchel.runtime.device import CONST, OUT, SAMPLING, STATE, Buffer, Device, Exec, pointer
 from satchel.runtime.graph import Array, Dim
+from satchel.runtime.ops import OPS
 from satchel.runtime.plan import COUNTS_BYTES, Plan, Transfer
+from satchel.runtime.sampling import Sampling
 from satchel.runtime.weights import DeviceWeights
+
+
+class Pager(Protocol):
+    """Brings what a layer reads into memory, before it runs."""
+
+    def enter(self, label: str) -> None: ...
 
 
 class DeviceMemory:
@@ -29,24 +42,51 @@ class DeviceMemory:
 class Program:
     """One compiled plan. Fields of the step block are views into one block of memory that never moves.
 
-    counts (8) int32; every input of the plan by name in `fields`, with the bucket's full shape.
+    counts (8) int32; every input of the plan by name in `fields`, with the bucket's full shape. seconds:
+    that the host spent on each device and waiting for it in the last run, where there are several.
+    busy: a step was launched whose output nobody has read yet. sampled: whose records the field params holds,
+    [] where it holds others.
+
+    beside: a program of the same plan with which this one shares all buffers but that of outputs, so that one
+    may run while the other's output is still to be read. It must be closed before that one.
     """
 
-    def __init__(self, plan: Plan, memory: Mapping[str, DeviceMemory]) -> None:
-        self.plan = plan
+    def __init__(
+        self,
+        plan: Plan,
+        memory: Mapping[str, DeviceMemory],
+        pagers: Mapping[str, Pager] = MappingProxyType({}),
+        beside: Program | None = None,
+    ) -> None:
+        self.plan, self.busy = plan, False
+        self.sampled: list[Sampling] = []
+        self._layers = [(pagers.get(s.device), s.steps[0].label) for s in plan.segments]
         self.block = bytearray(plan.block_bytes)
         self._pointer = pointer(self.block)
         self.counts = np.frombuffer(self.block, np.int32, COUNTS_BYTES // 4)
         self.fields = {f.name: self._field(f.name) for f in plan.fields}
         self._own: dict[tuple[str, str], Buffer] = {}
+        self._shared = {} if beside is None else beside.inner
         self._execs: list[tuple[Exec, tuple[Transfer, ...], str]] = []
         for segment in plan.segments:
             device = memory[segment.device]
             buffers = [self._buffer(device, segment.device, b.name, b.usage, b.size) for b in segment.buffers]
             self._execs.append((device.device.compile(segment, buffers), segment.transfers, segment.device))
+        self.device, self.seconds = self._execs[0][2], dict[str, float]()
+        crossing = [t for s in plan.segments for t in s.transfers]
+        largest = max((t.rows * t.stride for t in crossing if t.before < 0), default=0)
+        self._bounce = np.empty(largest, np.uint8)
+        self._early = {t: np.empty(t.rows * t.stride, np.uint8) for t in crossing if t.before >= 0}
+        firsts = [segment.steps[0].op for segment in plan.segments]
+        self._gate = next((i for i, op in enumerate(firsts) if OPS[op].waits), -1)
         self._single = self._execs[0][0] if len(self._execs) == 1 else None
-        self._out = self._own[plan.output.device, "out"]
+        self._out = self._own[plan.output.device, plan.output.buffer]
         self.weight_bytes, self.n_steps = plan.weight_bytes, plan.n_steps
+
+    @property
+    def inner(self) -> Mapping[tuple[str, str], Buffer]:
+        """Its buffers by device and name, those of weights and states aside."""
+        return self._own
 
     def _field(self, name: str) -> Array:
         field = next(f for f in self.plan.fields if f.name == name)
@@ -61,6 +101,8 @@ class Program:
             return memory.weights.buffers[name]
         if name == "state":
             return memory.state
+        if usage != OUT and (device, name) in self._shared:
+            return self._shared[device, name]
         if (device, name) not in self._own:
             buffer = memory.device.alloc(max(size, 64), usage)
             if usage == CONST and self.plan.consts[device]:
@@ -68,32 +110,74 @@ class Program:
             self._own[device, name] = buffer
         return self._own[device, name]
 
-    def run(self) -> None:
-        """One step over what the fields hold now."""
+    def run(self, between: Callable[[], None] | None = None) -> None:
+        """One step over what the fields hold now. between: called before the segment that waits for the
+        host; fields and outputs may be written then.
+        """
         if self._single is not None:
             self._single.run(self._pointer, len(self.block))
             return
-        for exec, transfers, _ in self._execs:
+        # A device works on while the next ones begin; whoever reads what it makes waits for it.
+        self.seconds = dict.fromkeys(self.seconds, 0.0)
+        for i, (exec, transfers, device) in enumerate(self._execs):
+            if between is not None and i == self._gate:
+                between()
+            for t in (t for t in self._early if t.before == i):
+                self._fetch(t)
             for t in transfers:
                 self._transfer(t)
-            exec.run(self._pointer, len(self.block))
-            exec.wait()
+            pager, label = self._layers[i]
+            with self._timed(device):
+                if pager is not None:
+                    pager.enter(label)
+                exec.run(self._pointer, len(self.block))
+
+    @contextmanager
+    def _timed(self, device: str) -> Iterator[None]:
+        """Adds the time that the host spends on a device or waits for it."""
+        began = time.perf_counter()
+        yield
+        self.seconds[device] = self.seconds.get(device, 0.0) + time.perf_counter() - began
+
+    def _crossing(self, t: Transfer) -> Array:
+        """Host memory through which a value of this step crosses."""
+        rows = t.rows if t.count < 0 else int(self.counts[t.count])
+        return self._early.get(t, self._bounce)[: rows * t.stride]
+
+    def _fetch(self, t: Transfer) -> None:
+        bounce = self._crossing(t)
+        if bounce.size:
+            with self._timed(t.source):
+                self._own[t.source, t.source_at[0]].read_into(t.source_at[1], bounce)
 
     def _transfer(self, t: Transfer) -> None:
-        rows = t.rows if t.count < 0 else int(self.counts[t.count])
-        if rows:
-            bounce = np.empty(rows * t.stride, np.uint8)
-            self._own[t.source, t.source_at[0]].read_into(t.source_at[1], bounce)
-            self._own[t.target, t.target_at[0]].write(t.target_at[1], bounce)
+        bounce = self._crossing(t)
+        if t.before < 0:
+            self._fetch(t)
+        if bounce.size:
+            with self._timed(t.target):
+                self._own[t.target, t.target_at[0]].write(t.target_at[1], bounce)
 
     def read(self, out: Array, offset: int | None = None) -> Array:
         """Fills `out` with the first rows of the plan's output, waiting for the step if it still runs.
 
         offset: of another root in the output's buffer.
         """
-        for exec, _, _ in self._execs:
-            exec.wait()
+        for exec, _, device in self._execs:
+            with self._timed(device) if self._single is None else nullcontext():
+                exec.wait()
         self._out.read_into(self.plan.output.offset if offset is None else offset, out)
+        return out
+
+    def output(self, index: int, row: int, out: Array, *, write: bool = False) -> Array:
+        """Fills `out` with rows from `row` on of one of the plan's outputs, or writes it there."""
+        found = self.plan.outputs[index]
+        at = found.offset + row * stride_of(found.type)
+        buffer = self._own[found.device, found.buffer]
+        if write:
+            buffer.write(at, out)
+        else:
+            buffer.read_into(at, out)
         return out
 
     def times(self) -> tuple[list[int], ...]:

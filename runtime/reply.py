@@ -1,32 +1,52 @@
 """One answer on its way: an iterator of text pieces that never splits a character, with its counts and times.
 
-Each step feeds the token that the last one sampled; the text of a token is made while nothing waits for it.
+The model's engine thread samples the tokens; their text is made here, while nothing waits for it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import inf
+from queue import Empty
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
-from satchel.formats.tokenizer import StopStrings
-from satchel.runtime.engine import Feed
-from satchel.runtime.sampling import Sampling
+from satchel.formats.tokenizer import Detokenizer, StopStrings
+from satchel.runtime.ask import Ask
+from satchel.runtime.form import Form
+from satchel.runtime.log import LOG
+from satchel.runtime.overflow import Fitted, shifted
+from satchel.runtime.report import Report, Work
+from satchel.runtime.sampling import MASK, Sampling
+from satchel.runtime.sampling.logprobs import Logprob
+from satchel.runtime.scheduler import Job, Request
+from satchel.runtime.ticket import Ticket
+from satchel.runtime.wishes import ends_of, in_tokens, wishes_of
 
 if TYPE_CHECKING:
+    from satchel.runtime.grammar import Grammar
     from satchel.runtime.model import Model
+
+POLL = 0.05  # seconds between two looks at the way through a prompt
+ENDLESS = 1 << 62  # tokens of an answer that only its end token ends
+STRIDE = 0x9E3779B97F4A7C15  # between the seeds of two shifts
 
 
 @dataclass(slots=True)
 class Stats:
     """Token counts and seconds. finish: "stop" (end token or stop string), "length" (max_tokens or a full
-    context), "cancelled", or "" while it runs.
+    context), "cancelled", or "" while it runs. drafted: tokens guessed ahead; accepted: those that were
+    right.
     """
 
     prompt: int = 0
     cached: int = 0
     generated: int = 0
+    drafted: int = 0
+    accepted: int = 0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     finish: str = ""
@@ -46,42 +66,136 @@ class Stats:
 
 
 class Reply:
-    """Iterate for text pieces; `ids`, `text` and `stats` grow meanwhile. Nothing runs before the first piece
-    is asked for.
+    """Iterate for text pieces; `ids`, `text`, `stats` and `report` grow meanwhile. Nothing runs before the
+    first piece is asked for. Closing it, leaving its `with` block or letting go of it ends the request.
+
+    logprobs: of each token so far, the end token too; empty where they were not asked for.
+
+    start(), feed() and `over` are how another loop than this one's drives it, such as a task's.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        prompt: Sequence[int],
-        sampling: Sampling,
-        max_tokens: int,
-        stop: tuple[str, ...],
-        slot: int,
-        ignore_eos: bool,
-        progress: Callable[[int, int], None] | None,
-    ) -> None:
-        self.model, self.prompt, self.sampling, self.slot = model, list(prompt), sampling, slot
+    def __init__(self, model: Model, fitted: Fitted, ask: Ask) -> None:
+        self.model, self.prompt, self.ask = model, fitted.ids, ask
+        self.sampling = in_tokens(ask.drawing, model.tokenizer)
+        self.logprobs: list[Logprob] = []
+        self._grammar: Grammar | None = None
+        if ask.grammar is not None:
+            from satchel.runtime.grammar import compile_grammar
+
+            self._grammar = compile_grammar(model.tokenizer, ask.grammar)
+        self.ticket: Ticket | None = None
         self.ids: list[int] = []
-        self.text = ""
         self.stats = Stats(prompt=len(self.prompt))
-        self._stop, self._ignore_eos, self._progress = stop, ignore_eos, progress
-        room = model.context - len(self.prompt) + 1
-        self._limit = room if max_tokens < 0 else min(max_tokens, room)
-        self._full = max_tokens < 0 or room < max_tokens
-        self._pieces: Iterator[str] | None = None
+        self.over = self._cancelled = False
+        self._stop, self._fitted = StopStrings(ask.stop, ask.keep_stop), fitted
+        self._ends = ends_of(model.tokenizer, ask)
+        room = ENDLESS if ask.on_overflow == "shift" else model.context - len(self.prompt) + 1
+        self._limit = room if ask.max_tokens < 0 else min(ask.max_tokens, room)
+        self._context = self.prompt  # what the engine was given: the prompt, or what a shift left of all
+        self._detokenizer: Detokenizer | None = None
+        self._parts: list[str] = []
+        self._jobs: list[Job] = []
+        self._forgotten, self._told = 0, -1
+        self._resumed = 0  # requests that only went on from where one was ended on purpose
+        self._began = self._first_at = 0.0
+
+    @property
+    def text(self) -> str:
+        """What was said so far."""
+        if len(self._parts) > 1:
+            self._parts[:] = ["".join(self._parts)]
+        return self._parts[0] if self._parts else ""
+
+    @property
+    def stop_found(self) -> str | None:
+        """The one of its stop texts that ended the answer."""
+        return self._stop.found
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the answer should know: what was cut."""
+        if not self._forgotten:
+            return self._fitted.notes
+        shift = (
+            f"the context was full {len(self._jobs) - 1 - self._resumed} times:"
+            f" {self._forgotten} older tokens were forgotten"
+        )
+        return (*self._fitted.notes, shift)
+
+    @property
+    def report(self) -> Report:
+        """What was really done for this request, so far."""
+        work, stats, fitted = Work.of(self._jobs), self.stats, self._fitted
+        return Report(
+            sampling=self.sampling,
+            prompt_tokens=stats.prompt,
+            generated_tokens=stats.generated,
+            finish=stats.finish,
+            reason=stats.reason,
+            cut_tokens=fitted.cut + self._forgotten,
+            cut_messages=fitted.messages,
+            shifts=max(0, len(self._jobs) - 1 - self._resumed),
+            cached_tokens=work.cached_tokens,
+            missed=work.missed,
+            drafted=work.drafted,
+            accepted=work.accepted,
+            queue_seconds=work.queue_seconds,
+            prefill_seconds=work.prefill_seconds,
+            decode_seconds=work.decode_seconds,
+            steps=work.steps,
+            preempted=work.preempted,
+            replayed=work.replayed,
+            devices=work.devices or {},
+            weight_bytes=work.weight_bytes,
+            kv_bytes=work.kv_bytes,
+            bandwidth=work.bandwidth,
+            limit=self.model.measured_bandwidth,
+            notes=self.notes,
+        )
 
     def __iter__(self) -> Iterator[str]:
-        if self._pieces is None:
-            self._pieces = self._run()
-        return self._pieces
+        return self
 
     def __next__(self) -> str:
-        return next(iter(self))
+        while not self.over:
+            ticket = self.start()
+            piece = self.feed(self._wait(ticket) if ticket else None)
+            if piece:
+                return piece
+        raise StopIteration
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "over", True):
+            self.close()
 
     def cancel(self) -> None:
         """Ends the answer after the token or the chunk of the prompt at hand. Safe in a signal handler."""
-        self._limit, self.stats.finish = 0, "cancelled"
+        self._cancelled, self.stats.finish = True, "cancelled"
+        if self.ticket is not None:
+            self.ticket.cancel()
+
+    def close(self) -> None:
+        """Ends the answer at once: no piece comes after it. A second time, or at the end, it does nothing."""
+        if self.over:
+            return
+        self.over = True
+        self.stats.finish = self.stats.finish or "cancelled"
+        if self.ticket is not None:
+            self.ticket.cancel()
+
+    @property
+    def mean_logprob(self) -> float:
+        """By which answers to one prompt are compared; -inf where none is known."""
+        known = self.logprobs
+        return sum(p.logprob for p in known) / len(known) if known else -inf
 
     def read(self) -> str:
         """Runs to the end and gives the whole text."""
@@ -89,70 +203,152 @@ class Reply:
             pass
         return self.text
 
-    def _run(self) -> Iterator[str]:
-        detokenizer, stop = self.model.tokenizer.stream(), StopStrings(self._stop)
-        for token in self._tokens():
-            piece = stop.feed(detokenizer.feed(token))
-            self.text += piece
-            if piece:
-                yield piece
-            if stop.found:
-                self.stats.finish = "stop"
-                return
-        piece = stop.feed(detokenizer.flush()) + stop.flush()
-        self.text += piece
+    def start(self) -> Ticket | None:
+        """The request under way, which begins with the first call; None where no token is wanted."""
+        if self.ticket is None and self._limit > 0 and not self.stats.finish:
+            self._detokenizer = self._stream()
+            self._began = time.perf_counter()
+            self._submit()
+            if self._cancelled and self.ticket is not None:  # by a signal, just now
+                self.ticket.cancel()
+        return self.ticket
+
+    def _submit(self) -> None:
+        room = self.model.context - len(self._context) + 1
+        most = min(room, self._limit - self.stats.generated)
+        ask, request = self.ask, Request(self._context, most, self._drawing(), self._ends)
+        deadline = time.monotonic() + ask.timeout if ask.timeout else None
+        request = replace(
+            request,
+            priority=ask.priority,
+            user=ask.user,
+            weight=ask.weight,
+            salt=ask.salt,
+            deadline=deadline,
+            draft=ask.draft,
+            scales=self.model.scales(ask.adapters, ask.control_vectors),
+            wishes=wishes_of(self.model.tokenizer, self.sampling, ask, self._form()),
+        )
+        self.ticket = self.model.submit(request)
+        self.ticket.logprobs = self.logprobs  # a shift goes on in the same list
+        self._jobs.append(self.ticket.job)
+
+    def _form(self) -> Form | None:
+        """What the tokens of the request at hand are held to."""
+        held = self.ask.grammar if self.ask.grammar is not None else self.ask.constraint
+        return Form(held) if held is not None else None
+
+    def _formed(self) -> str:
+        """The part of the answer that was held to a form."""
+        return self.text
+
+    def _judge(self) -> None:
+        """Says where an answer that was held to a grammar is not whole; RequestError where it claims to."""
+        if self._grammar is None:
+            return
+        from satchel.runtime.grammar.verdict import judge
+
+        said = judge(self._grammar, self._formed(), self.stats.finish, self._stop.found or None)
+        self.stats.reason = "; ".join(part for part in (self.stats.reason, said) if part)
+
+    def _drawing(self) -> Sampling:
+        """After a shift positions come again, their random numbers must not: each time has its seed."""
+        if not self._jobs or self.sampling.seed is None:
+            return self.sampling
+        return self.sampling.with_seed((self.sampling.seed + len(self._jobs) * STRIDE) & MASK)
+
+    def _wait(self, ticket: Ticket) -> int | None:
+        """The next token; until the first one, the way through the prompt is told."""
+        while self.ask.progress and not self.stats.generated:
+            with suppress(Empty):
+                return ticket.get(timeout=POLL)
+            self.tell()
+        return ticket.get()
+
+    def tell(self, done: int | None = None) -> None:
+        """Tells `progress` how far the prompt is, if that changed; done: tokens, None: as the job says."""
+        job = self._jobs[0]
+        at = max(job.fed, job.cached) if done is None else done
+        if self.ask.progress and at != self._told and job.started >= 0:
+            self._told = at
+            self.ask.progress(at - job.cached, len(self.prompt) - job.cached)
+
+    def feed(self, token: int | None) -> str:
+        """The text that a token brings, often none; None ends the answer, or lets it go on after a shift."""
+        if token is None:
+            if self._shift():
+                return ""
+            piece = self._end()
+            self._judge()
+            return piece
+        stats = self.stats
+        if not stats.generated:
+            self._first()
+        stats.generated += 1
+        stats.decode_seconds = time.perf_counter() - self._first_at
+        if self._jobs[-1].used.drafted:
+            stats.drafted = sum(j.used.drafted for j in self._jobs)
+            stats.accepted = sum(j.used.accepted for j in self._jobs)
+        if token in self._ends:
+            return ""
+        self.ids.append(token)
+        piece = self._say(self._stop.feed(self._text(token)))
+        if self._stop.found:
+            self._judge()
+        return piece
+
+    def _stream(self) -> Detokenizer:
+        # A grammar counts every character, so it keeps the space that may open a text.
+        return self.model.tokenizer.stream(start=self._grammar is None)
+
+    def _text(self, token: int) -> str:
+        """What the token adds to the text."""
+        return self._detokenizer.feed(token) if self._detokenizer else ""
+
+    def _tail(self) -> str:
+        """What was left of the last token's bytes."""
+        return self._detokenizer.flush() if self._detokenizer else ""
+
+    def _first(self) -> None:
+        """Notes what is known when the first token is there."""
+        self._first_at = time.perf_counter()
+        self.stats.prefill_seconds = self._first_at - self._began
+        self.stats.cached = self._jobs[0].cached
+        self.tell(len(self.prompt))
+
+    def _say(self, piece: str) -> str:
         if piece:
-            yield piece
+            self._parts.append(piece)
+        if self._stop.found and not self.over:
+            self.stats.finish = "stop"
+            self.close()
+        return piece
 
-    def _tokens(self) -> Iterator[int]:
-        """Sampled tokens, the end token aside."""
-        engine, stats, eog = self.model.engine, self.stats, self.model.tokenizer.eog
-        if self._limit <= 0:
-            self._finish()
-            return
-        started = time.perf_counter()
-        stats.cached = self.model.reuse(self.slot, self.prompt)
-        first = self._prefill(self.prompt[stats.cached :])
-        if first is None:
-            return
-        token = first
-        stats.prefill_seconds = time.perf_counter() - started
-        started = time.perf_counter()
-        while True:
-            stats.generated += 1
-            stats.decode_seconds = time.perf_counter() - started
-            if token in eog and not self._ignore_eos:
-                stats.finish = "stop"
-                return
-            self.ids.append(token)
-            yield token
-            if len(self.ids) >= self._limit:
-                self._finish()
-                return
-            sampled = engine.step([Feed(self.slot, (token,), self.sampling)])
-            self.model.extend(self.slot, (token,))
-            token = sampled[0]
+    def _shift(self) -> bool:
+        """Goes on with a shorter context where the one before is full and the caller chose so."""
+        ticket, left = self.ticket, self._limit - self.stats.generated
+        shifts = self.ask.on_overflow == "shift"
+        if not (shifts and ticket and ticket.finish == "length" and left > 0 and not self.stats.finish):
+            return False
+        whole = [*self._context, *ticket.job.ids[len(self._context) :]]
+        self._context = shifted(whole, self._fitted.head)
+        self._forgotten += len(whole) - len(self._context)
+        LOG.info("the context was full: %d tokens were forgotten", len(whole) - len(self._context))
+        self._submit()
+        return True
 
-    def _prefill(self, ids: list[int]) -> int | None:
-        """Feeds the prompt and gives the first token, None where it was cancelled before the last chunk."""
-        engine, fed = self.model.engine, 0
-        engine.pages.reserve(self.slot, engine.length(self.slot) + len(ids))
-        while True:
-            chunk = ids[fed : fed + engine.batch]
-            fed += len(chunk)
-            last = fed == len(ids)
-            sampled = engine.step([Feed(self.slot, chunk, self.sampling if last else None)])
-            self.model.extend(self.slot, chunk)
-            if self._progress:
-                self._progress(fed, len(ids))
-            if last:
-                return sampled[0]
-            if self.stats.finish == "cancelled":
-                return None
-
-    def _finish(self) -> None:
-        if self.stats.finish == "cancelled":
-            return
-        self.stats.finish = "length"
-        if self._full and self._limit <= len(self.ids):
-            self.stats.reason = f"the context of {self.model.context} tokens is full"
+    def _end(self) -> str:
+        """What was held back is said, and why it ended is noted."""
+        self.over = True
+        piece = self._say(self._stop.feed(self._tail()) + self._stop.flush())
+        stats = self.stats
+        if self._stop.found:
+            stats.finish = "stop"
+        if not stats.finish:
+            stats.finish = self.ticket.finish if self.ticket else "length"
+            full = not 0 <= self.ask.max_tokens <= self._limit
+            if stats.finish == "length" and full and self._limit <= len(self.ids):
+                stats.reason = f"the context of {self.model.context} tokens is full"
+        if self._jobs:
+            stats.cached = self._jobs[0].cached
+        return piece

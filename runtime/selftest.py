@@ -6,13 +6,18 @@ backend.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
 from satchel.quant import FORMATS, DeviceError
+from satchel.quant.cache import CACHE_TYPES, TURNED
 from satchel.runtime.arch import Cache, Forward
+from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.device import Device
 from satchel.runtime.engine import Engine, Feed
-from satchel.runtime.graph import ROWS, TOKENS, Array, Graph, Node, Roots, Type
+from satchel.runtime.graph import LEAVES, ROWS, TOKENS, Array, Graph, Node, Roots, Type, rewrite, toposort
 from satchel.runtime.ops import OPS, evaluate
 from satchel.runtime.weights import upload
 
@@ -35,7 +40,10 @@ def forward(cache: Cache = CACHE) -> Forward:
     rows = g.node("input", (), Type((ROWS,), "i32"), "rows")
     table = g.node("input", (), Type((cache.slots, cache.table_width), "i32"), "table")
     shape = (cache.pool, KV_HEADS, cache.block, dim)
-    k, v = (g.node("state", (), Type(shape, cache.format), name) for name in ("keys", "values"))
+    k, v = (
+        g.node("state", (), Type(shape, format), name)
+        for name, format in (("keys", cache.keys), ("values", cache.values))
+    )
     norm = g.const(np.linspace(0.5, 1.5, WIDTH, dtype=np.float32), "f32", "norm")
     freq = g.const((1e4 ** -(np.arange(dim // 2) * 2 / dim)).astype(np.float32), "f32", "freq")
     x = call["get_rows"](weight("embed", VOCAB), ids)
@@ -52,6 +60,20 @@ def forward(cache: Cache = CACHE) -> Forward:
     return Forward(logits, logits, (k, v, logits))
 
 
+def cache_types(device: Device) -> tuple[str, ...]:
+    """Types of the KV cache, of keys and of values, that the device takes as it is, nothing computed."""
+    target = DeviceTarget(device)
+    return tuple(t for t in CACHE_TYPES if not any(map(target.refusal, _cached(t))))
+
+
+def _cached(kind: str) -> list[Node]:
+    """The steps of the check that touch a cache of this type."""
+    made = forward(replace(CACHE, keys=kind, values=kind))
+    steps = [node for node in toposort((made.tokens,)) if node.op in ("kv_write", "attention")]
+    turned = [OPS["hadamard"](node.src[0]) for node in steps if node.op == "attention" and kind in TURNED]
+    return steps + turned
+
+
 def weights() -> dict[str, Array]:
     """Values of the graph's weights, the same each time."""
     rng, encode = np.random.default_rng(1), FORMATS[FORMAT].encode
@@ -65,20 +87,29 @@ def weights() -> dict[str, Array]:
 def expected(roots: Roots, values: dict[str, Array]) -> Array:
     """Logits (5, VOCAB) by the definitions of the graph that the device was given."""
     n, dim = len(IDS), WIDTH // HEADS
-    state = np.zeros((CACHE.pool, KV_HEADS, CACHE.block, dim), FORMATS[CACHE.format].dtype)
+    state = np.zeros((CACHE.pool, KV_HEADS, CACHE.block, dim), FORMATS[CACHE.keys].dtype)
     steps = np.arange(n, dtype=np.int32)
     inputs = {"ids": np.array(IDS, np.int32), "pos": steps, "slot": 0 * steps, "rows": steps}
     table = np.zeros((CACHE.slots, CACHE.table_width), np.int32)
-    return evaluate(roots[:1], {**values, **inputs, "keys": state, "values": state, "table": table})[0]
+    roots = rewrite(roots[:1], lambda node, src: src[0] if node.op == "copy" else None)
+    return evaluate(roots, {**values, **inputs, "keys": state, "values": state, "table": table})[0]
 
 
-def selftest(device: Device) -> float:
-    """Runs the check and gives the share of the squared logits that differs from the definitions.
+def lacking(device: Device) -> tuple[str, ...]:
+    """Ops of the check that the device leaves to others."""
+    target = DeviceTarget(device)
+    steps = [node for node in toposort(forward().roots("tokens")) if node.op not in LEAVES]
+    return tuple(sorted({n.op for n in steps if not OPS[n.op].view and target.refusal(n)}))
 
-    The device is closed afterwards. DeviceError where the share is above BOUND.
+
+def selftest(device: Device, behind: Sequence[Device] = ()) -> float:
+    """Runs the check and gives the share of the squared logits that differs from the definitions. behind:
+    devices that do what it lacks.
+
+    The devices are closed afterwards. DeviceError where the share is above BOUND.
     """
     graph, values = forward(), weights()
-    engine = Engine(graph, CACHE, [device], lambda d, packed: upload(d, values, packed))
+    engine = Engine(graph, CACHE, [device, *behind], lambda d, packed: upload(d, values, packed))
     try:
         first, *rest = IDS
         logits = np.concatenate([engine.logits([Feed(0, ids)]) for ids in ([first], rest)])

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 
 def mappings() -> list[ArchMapping]:
-    """What every file of runtime/models states about checkpoints."""
+    """What every file of runtime/models states about checkpoints: MAPPING, or several as MAPPINGS."""
     modules = (importlib.import_module(f"satchel.runtime.models.{name}") for name in architectures())
-    return [module.MAPPING for module in modules if hasattr(module, "MAPPING")]
+    found = (vars(module).get("MAPPINGS") or (vars(module).get("MAPPING"),) for module in modules)
+    return [mapping for several in found for mapping in several if mapping is not None]
 
 
 def open_source(path: str | Path) -> Source:

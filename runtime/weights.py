@@ -20,7 +20,7 @@ from satchel.formats.verify_values import scan
 from satchel.quant import FORMATS, ModelError
 from satchel.runtime.device import WEIGHT, Buffer, Device
 from satchel.runtime.graph import Array, Type
-from satchel.runtime.packing import ALIGNMENT, PACKED_BUFFER, Packed, Places, file_places, in_place
+from satchel.runtime.packing import ALIGNMENT, PACKED_BUFFER, Packed, Places, file_places, held, in_place
 from satchel.runtime.plan import ALIGN, WeightPlace
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
@@ -77,7 +77,9 @@ class DeviceWeights:
 def bind(
     gguf: GGUF, device: Device, packed: Mapping[str, Packed], progress: Progress | None = None
 ) -> DeviceWeights:
-    """Makes the file's tensors readable by the device, those of `packed` in its own order."""
+    """Makes the file's tensors, or those that `packed` says are read, readable by the device, those of
+    `packed` in its own order.
+    """
     mapped = in_place(gguf, device)
     places = file_places(gguf, mapped, packed)
     weights = DeviceWeights(places)
@@ -86,9 +88,10 @@ def bind(
             weights.buffers[name] = device.wrap(gguf.parts[int(name.split(".")[1])].mmap)
         else:
             weights.buffers[name] = device.alloc(size, WEIGHT)
-    done, total = 0, sum(info.nbytes for info in gguf.tensors.values())
-    for info, following in pairwise([*in_order(gguf, packed), None]):
-        if following:
+    order = in_order(gguf, packed)
+    done, total = 0, sum(info.nbytes for info in order)
+    for info, following in pairwise([*order, None]):
+        if following and not held(packed).streamed:
             _advise(gguf, following, "MADV_WILLNEED")
         for size in _move(gguf, info, weights, packed, mapped) if info else ():
             done += size
@@ -136,7 +139,8 @@ def in_order(gguf: GGUF, packed: Mapping[str, Packed]) -> list[TensorInfo]:
     """The file's tensors in its order, but large ones that are packed first: source and copy of one lie in
     memory together, so the largest ones come while little else is there.
     """
-    tensors = list(gguf.tensors.values())
+    mine = held(packed)
+    tensors = [info for info in gguf.tensors.values() if mine.reads(info.name)]
     least = sum(info.nbytes for info in tensors) // LARGE
     large = {i.name: i.nbytes for i in tensors if i.name in packed and i.nbytes > least}
     return sorted(tensors, key=lambda info: -large.get(info.name, 0))
@@ -150,6 +154,8 @@ def _move(
     if info.name in packed:
         buffer = weights.buffers[place.buffer]
         yield from _pack(gguf, info, buffer, place.offset, packed[info.name])
+    elif mapped and held(packed).streamed:
+        yield info.nbytes
     elif mapped:
         yield from _fault_in(gguf.parts[info.part].mmap, info.offset, info.nbytes)
     elif info.nbytes:
@@ -167,7 +173,7 @@ def _pack(gguf: GGUF, info: TensorInfo, buffer: Buffer, offset: int, packed: Pac
         size = info.nbytes * part.stack * part.rows // (packed.stack * packed.rows)
         following = min(size, info.nbytes - start - size)
         _advise_range(gguf, info, start + size, following, "MADV_WILLNEED")
-        data = _aligned(raw[start : start + size])
+        data = aligned(raw[start : start + size])
         buffer.pack(offset, part.format, (part.stack, part.rows, part.columns), data)
         _advise_range(gguf, info, start, size, "MADV_DONTNEED")
         offset += part.size
@@ -195,7 +201,7 @@ def parts_of(device: Device, packed: Packed, nbytes: int) -> Iterator[Packed]:
         yield from cut
 
 
-def _aligned(data: Array) -> Array:
+def aligned(data: Array) -> Array:
     """The bytes where a block of any format may stand: most files have them there already."""
     if data.ctypes.data % ALIGNMENT == 0:
         return data

@@ -70,10 +70,12 @@ class Attention:
 
     @classmethod
     def of(cls, node: Node) -> Attention:
-        shapes = [(s.shape[1], s.shape[3], s.type.format) for s in node.src[1:3]]
+        value = int(node.arg("value"))
+        shapes = [(s.shape[1], s.shape[3], s.type.format) for s in node.src[1 : 2 if value else 3]]
         size = sum(int(h) * stride_of(Type((1, d), f)) for h, d, f in shapes if isinstance(h, int))
         heads = int(node.src[0].type.shape[1])  # type: ignore[arg-type]
-        return cls(size, heads * sum(d for _, d, _ in shapes if isinstance(d, int)), int(node.arg("window")))
+        met = value + sum(d for _, d, _ in shapes if isinstance(d, int))
+        return cls(size, heads * met, int(node.arg("window") or node.arg("chunk")))
 
     def work(self, fed: Fed) -> Work:
         """Each position in sight is read once, and met by the queries that see it."""

@@ -1,17 +1,30 @@
 """What tests of every folder share: where larger data lies, and how long property tests search."""
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parent.parent
+os.environ["SATCHEL_CONFIG"] = ""  # the user's own file has no say here
+os.environ["SATCHEL_TUNING"] = ""  # nor what was tuned
+
+# Jobs of a script ignore Ctrl-C, and so would all that they start: tests of Ctrl-C begin as in a terminal.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Times on a busy machine say nothing, and the same examples on every run are a result that can be repeated.
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)
 slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile("nightly", deadline=None, max_examples=20_000, suppress_health_check=slow)
 settings.load_profile("default")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first: shared out among processes, none is left alone with one of them."""
+    items.sort(key=lambda item: "server" not in item.path.parts)
 
 
 @pytest.fixture(scope="session")

@@ -93,19 +93,18 @@ VI_INLINE void f8_store(float *results, int panels, int tiles) {
         _tile_stored(3, results + 3 * TILE * 16, LINE);
 }
 
-/* Results of a block of one or two panels, times the scales, to the sums of columns from `column` on. */
-VI_INLINE void f8_add(const product *p, const float *results, int panel, int column, int64_t block, int panels,
-                      int tiles) {
-    int columns = columns_a_tile(p);
+/* Results of a block of one or two panels with tiles of `columns` columns, times the scales, to the sums of columns from
+ * `column` on. */
+VI_INLINE void f8_add(const product *p, const float *results, int panel, int column, int64_t block, int panels, int tiles,
+                      int columns) {
     float *sums = sums_of(p, panel) + 16 * TOGETHER * column;
-    for (int i = 0; i < panels; i++) {
-        vf d = (vf)word(f8_words(p, panel + i, block), 0);
-        for (int c = 0; c < columns * tiles; c++) {
-            float *sum = sums + 16 * (TOGETHER * c + i);
-            int from = c < columns ? c : c - columns + 2 * TILE;
-            vf_store(sum, vf_fma(vf_load(results + 16 * (from + TILE * i)), d, vf_load(sum)));
-        }
-    }
+    vf d[TOGETHER];
+    for (int i = 0; i < panels; i++)
+        d[i] = (vf)word(f8_words(p, panel + i, block), 0);
+    for (int t = 0; t < tiles; t++, results += TOGETHER * 16 * TILE)
+        for (int c = 0; c < columns; c++, sums += 16 * TOGETHER)
+            UNROLL for (int i = 0; i < panels; i++)
+                vf_store(sums + 16 * i, vf_fma(vf_load(results + 16 * (c + TILE * i)), d[i], vf_load(sums + 16 * i)));
 }
 
 /* One tile of columns with all blocks of one or two panels: while tiles multiply a block, the next one is unpacked. */
@@ -128,7 +127,7 @@ VI_INLINE void f8_few(const product *p, const f8_format *f, int first, int panel
             }
         }
         f8_store(results, panels, 1);
-        f8_add(p, results, first, 0, b, panels, 1);
+        f8_add(p, results, first, 0, b, panels, 1, columns_a_tile(p));
     }
 }
 
@@ -168,7 +167,7 @@ VI_INLINE void f8_panels(const product *p, int column, int64_t block, int tiles)
             f8_store(results + ping * (i % 2), 2, tiles);
         }
         if (i > 0)
-            f8_add(p, results + ping * ((i - 1) % 2), 2 * i - 2, column, block, 2, tiles);
+            f8_add(p, results + ping * ((i - 1) % 2), 2 * i - 2, column, block, 2, tiles, TILE);
     }
     if (p->panels % 2 == 0)
         return;
@@ -177,7 +176,7 @@ VI_INLINE void f8_panels(const product *p, int column, int64_t block, int tiles)
         f8_multiply(p, panels_of(p) + F8_WEIGHTS * (p->panels - 1) + TILE_BYTES * step,
                     p->scratch + 2 * TILE_BYTES * step, LINE, TILE_BYTES, F8_COLUMNS / 2, 1, tiles);
     f8_store(results, 1, tiles);
-    f8_add(p, results, p->panels - 1, column, block, 1, tiles);
+    f8_add(p, results, p->panels - 1, column, block, 1, tiles, TILE);
 }
 
 /* Whole tiles of columns. K is outside: a block of all panels is unpacked once. */

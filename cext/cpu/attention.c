@@ -1,13 +1,13 @@
 /* attention.c: causal attention of q (T, H, D) over paged caches (blocks, KV, block, D).
  *
  * A tile is tokens that follow each other in one slot, for one KV head, with all query heads that share it; so a key or
- * value is loaded once for all of them. The past is cut into chunks of fixed size, whose results (attention_tile.h) are
+ * value is loaded once for all of them. The past is cut into chunks of fixed size, whose results (attention_tile.h, attention_amx.h) are
  * merged in pairs, pairs of pairs and so on, by the chunks' numbers: the tree, and so every bit, depends on a token's
  * position alone. A work item is a group of tokens, a KV head, and one of `splits` stretches of chunks, each a subtree;
  * with more than one the results wait in the memory that all threads share, and who finishes a tile last merges them.
  * A thread's scratch holds one tile and one merged result per level of the tree; it hardly grows with the context.
  */
-#include "attention_tile.h"
+#include "attention_amx.h"
 
 enum { SPLITS = 16, ITEMS = 128 /* more splits than give so many items are not made */ };
 enum { LEVELS = 24 };
@@ -38,12 +38,19 @@ static setup setup_of(const cpu_call *c) {
     s.group = s.heads / s.kv_heads;
     s.block = k->shape[2];
     s.d = k->shape[3];
-    s.dv = v->shape[3];
+    s.dv = a->value ? a->value : v->shape[3];
     s.d_pitch = whole_vectors(s.d);
     s.dv_pitch = whole_vectors(s.dv);
     s.tile = s.group < ROWS ? ROWS / s.group : 1;
     s.scale = a->scale;
     s.window = a->window;
+    s.chunk = a->chunk;
+    s.causal = a->causal;
+    s.joint = a->value > 0;
+    s.v_pitch = s.joint ? s.d_pitch : s.dv_pitch;
+    s.sinks = c->n_in - a->alibi == 7 ? cpu_f32(c->v + 7, 0) : NULL;
+    s.slopes = a->alibi ? cpu_f32(c->v + c->n_in, 0) : NULL;
+    s.cap = a->cap;
     return s;
 }
 
@@ -51,7 +58,7 @@ static const char *check_cache(const cpu_view *k, const cpu_view *v, const cpu_v
     if (k->ndim != 4 || v->ndim != 4 || memcmp(k->shape, v->shape, 3 * sizeof(int32_t)) != 0)
         return "k and v must be caches (blocks, KV, block, D)";
     if (!kv_bytes(k->format, KV_BLOCK) || !kv_bytes(v->format, KV_BLOCK))
-        return "the caches must be f32, f16, bf16, q8_0 or q4_0";
+        return "the caches must be " KV_FORMATS;
     if ((int64_t)table->shape[1] * k->shape[2] > INT32_MAX / 2)
         return "the table holds more positions than can be counted";
     if (k->shape[3] != q->shape[2] || q->shape[1] % k->shape[1])
@@ -59,10 +66,26 @@ static const char *check_cache(const cpu_view *k, const cpu_view *v, const cpu_v
     return NULL;
 }
 
+static const char *check_kind(const cpu_call *c) {
+    const cpu_view *q = c->v + 1, *k = c->v + 2, *v = c->v + 3;
+    const arg_attention *a = c->arg;
+    if (a->window < 0 || a->chunk < 0 || a->value < 0 || !(a->cap >= 0))
+        return "window, cap, chunk and value must not be negative";
+    if (a->value && (k->format != v->format || !cpu_same_shape(k, v) || a->value > k->shape[3]))
+        return "with values in the keys, k and v must be the same, and as wide";
+    for (const cpu_view *x = c->v + 7; x <= c->v + c->n_in; x++)
+        if (!cpu_is(x, F32, 1) || x->shape[0] != q->shape[1] || x->stride != sizeof(float))
+            return "sinks and slopes must be f32 (H)";
+    return !a->causal && a->chunk ? "chunks must be causal" : NULL;
+}
+
 static const char *check(const cpu_call *c) {
     const cpu_view *y = c->v, *q = c->v + 1, *v = c->v + 3;
-    if (c->n_in != 6)
-        return "it takes q, k, v, slot, pos and table";
+    const arg_attention *a = c->arg;
+    int32_t value = a->value;
+    const char *fault;
+    if (a->alibi < 0 || a->alibi > 1 || (c->n_in - a->alibi != 6 && c->n_in - a->alibi != 7))
+        return "it takes q, k, v, slot, pos and table, may take sinks, and with alibi 1 slopes";
     if (!cpu_is(q, F32, 3))
         return "q must be f32 (T, H, D)";
     for (int i = 4; i < 6; i++)
@@ -70,11 +93,10 @@ static const char *check(const cpu_call *c) {
             return "slot and pos must be i32 (T)";
     if (!cpu_is(c->v + 6, I32, 2))
         return "table must be i32 (S, B)";
-    if (!cpu_is(y, F32, 2) || y->shape[0] != q->shape[0] || y->shape[1] != q->shape[1] * v->shape[3])
+    if (!cpu_is(y, F32, 2) || y->shape[0] != q->shape[0] || y->shape[1] != (int64_t)q->shape[1] * (value ? value : v->shape[3]))
         return "the output must be f32 (T, H * D)";
-    if (((const arg_attention *)c->arg)->window < 0)
-        return "window must not be negative";
-    return check_cache(c->v + 2, v, q, c->v + 6);
+    fault = check_cache(c->v + 2, v, q, c->v + 6);
+    return fault ? fault : check_kind(c);
 }
 
 static int64_t most_chunks(const setup *s) {
@@ -109,7 +131,7 @@ static uint64_t scratch(const cpu_call *c) {
     setup s = setup_of(c);
     uint64_t rows = (uint64_t)tile_rows_most(&s), wide = (uint64_t)(s.d_pitch > s.dv_pitch ? s.d_pitch : s.dv_pitch);
     uint64_t n = rows * (uint64_t)s.d + (uint64_t)SPAN * ((uint64_t)s.d_pitch + wide) + rows * (SPAN + LANES);
-    n += 5 * (uint64_t)whole_vectors((int)rows);
+    n += 5 * (uint64_t)whole_vectors((int)rows) + (has_tiles(&s) ? rows * (uint64_t)s.d : 0);
     return sizeof(float) * (n + (uint64_t)(levels(&s) + 1) * part_floats(&s, (int)rows));
 }
 
@@ -129,8 +151,9 @@ static void load_queries(const tile *w) {
         int head = w->kv_head * s->group + r % s->group;
         float *q = w->queries + (int64_t)r * s->d;
         memcpy(q, cpu_f32(s->q, w->token + r / s->group) + (int64_t)head * s->d, sizeof(float) * (size_t)s->d);
-        w->to[r] = w->pos + r / s->group + 1;
-        w->from[r] = first_seen(s, w->to[r] - 1);
+        int pos = w->pos + r / s->group;
+        w->to[r] = last_seen(w, pos) + 1;
+        w->from[r] = first_seen(s, pos);
     }
 }
 
@@ -200,12 +223,22 @@ static tree tree_at(const setup *s, float *at, int rows) {
     return t;
 }
 
+/* What a row's sums are multiplied by in the end: one over the sum of weights, of which a head's sink has its share. */
+static float inverse_sum(const setup *s, const part *state, int row, int head) {
+    float sink = s->sinks ? s->sinks[head] * 1.44269504f : -INFINITY, total = state->total[row];
+    float apart[LANES] = {sink > state->most[row] ? state->most[row] - sink : sink - state->most[row]};
+    if (!s->sinks)
+        return 1 / total;
+    vf_store(apart, softmax_power(vf_load(apart)));
+    return sink > state->most[row] ? apart[0] / (total * apart[0] + 1) : 1 / (total + apart[0]);
+}
+
 /* 0 for rows whose table was bad: the run fails. */
 static void write_rows(const tile *w, const part *state, int good) {
     const setup *s = w->s;
     for (int r = 0; r < w->rows; r++) {
         int head = w->kv_head * s->group + r % s->group;
-        float *y = cpu_f32(s->c->v, w->token + r / s->group) + (int64_t)head * s->dv, inverse = 1 / state->total[r];
+        float *y = cpu_f32(s->c->v, w->token + r / s->group) + (int64_t)head * s->dv, inverse = inverse_sum(s, state, r, head);
         const float *x = state->sums + (int64_t)r * s->dv_pitch;
         for (int i = 0; i < s->dv; i++)
             y[i] = good ? x[i] * inverse : 0;
@@ -213,7 +246,7 @@ static void write_rows(const tile *w, const part *state, int good) {
 }
 
 static dealt deal(const tile *w, int splits) {
-    dealt x = {first_seen(w->s, w->pos) / CHUNK, (w->pos + w->tokens - 1) / CHUNK, 1, 0};
+    dealt x = {first_seen(w->s, w->pos) / CHUNK, (w->end - 1) / CHUNK, 1, 0};
     while ((x.splits = x.last / x.width - x.first / x.width + 1) > splits)
         x.width *= 2;
     return x;
@@ -257,8 +290,10 @@ static void run_tile(tile *w, int split, int splits, float *results) {
         return;
     first = first > x.first ? first : x.first;
     last = last < x.last ? last : x.last;
-    w->limit = w->pos + w->tokens - last * CHUNK < CHUNK ? w->pos + w->tokens : (last + 1) * CHUNK;
+    w->limit = w->end - last * CHUNK < CHUNK ? w->end : (last + 1) * CHUNK;
     load_queries(w);
+    if (has_tiles(w->s))
+        tile_queries(w);
     for (int chunk = first; chunk <= last && good; chunk++) {
         good = attend_chunk(w, chunk, &t.now);
         push(&t, chunk);
@@ -277,6 +312,19 @@ static int follows(const setup *s, int64_t t) {
            (int64_t)cpu_i32(s->c->v + 5, t) == (int64_t)cpu_i32(s->c->v + 5, t - 1) + 1;
 }
 
+/* The position after the last one that a token of the tile sees; the slot's whole text is looked through where queries see
+ * what comes after them. */
+static int end_of(const tile *w, int32_t slot) {
+    const setup *s = w->s;
+    int last = w->pos + w->tokens - 1;
+    if (s->causal)
+        return last + 1;
+    for (int64_t t = 0; t < s->q->shape[0]; t++)
+        if (cpu_i32(s->c->v + 4, t) == slot && cpu_i32(s->c->v + 5, t) > last)
+            last = cpu_i32(s->c->v + 5, t);
+    return last < INT32_MAX ? last + 1 : last;
+}
+
 /* The tile that begins at token t: up to `end`, one slot, positions that follow each other. */
 static tile tile_at(const setup *s, int64_t t, int64_t end, float *scratch) {
     int32_t slot = cpu_i32(s->c->v + 4, t), pos = cpu_i32(s->c->v + 5, t);
@@ -285,7 +333,10 @@ static tile tile_at(const setup *s, int64_t t, int64_t end, float *scratch) {
     while (t + w.tokens < end && follows(s, t + w.tokens))
         w.tokens++;
     w.rows = w.tokens * s->group;
-    if (slot >= 0 && slot < s->table->shape[0] && pos >= 0 && (pos + (int64_t)w.tokens - 1) / s->block < s->table->shape[1])
+    w.text = w.end = end_of(&w, slot);
+    if (!s->causal && s->window > 0 && w.end - w.pos - w.tokens > s->window / 2)
+        w.end = w.pos + w.tokens + s->window / 2;
+    if (slot >= 0 && slot < s->table->shape[0] && pos >= 0 && (w.end - (int64_t)1) / s->block < s->table->shape[1])
         w.blocks = (const int32_t *)cpu_row(s->table, slot);
     w.queries = scratch;
     w.keys = w.queries + rows * s->d;
@@ -297,6 +348,7 @@ static tile tile_at(const setup *s, int64_t t, int64_t end, float *scratch) {
     w.keep = w.base + vectors;
     w.from = (int *)(w.keep + vectors);
     w.to = w.from + vectors;
+    w.paired = (float *)(w.to + vectors);
     return w;
 }
 
@@ -309,7 +361,7 @@ static void run_item(const setup *s, cut x, int64_t item, float *scratch) {
         w.ahead = &memory;
         w.kv_head = (int)(item / x.splits % s->kv_heads);
         if (w.blocks)
-            run_tile(&w, (int)(item % x.splits), x.splits, (float *)(w.to + whole_vectors(tile_rows_most(s))));
+            run_tile(&w, (int)(item % x.splits), x.splits, w.paired + (has_tiles(s) ? (int64_t)tile_rows_most(s) * s->d : 0));
         else
             cpu_fault(s->c);
         t += w.tokens;
@@ -319,8 +371,10 @@ static void run_item(const setup *s, cut x, int64_t item, float *scratch) {
 static void run(const cpu_call *c, int64_t from, int64_t to, int thread) {
     setup s = setup_of(c);
     cut x = cut_of(&s);
+    tiles_begin(&s);
     for (; from < to; from++)
         run_item(&s, x, from, (float *)cpu_scratch(c, thread));
+    tiles_end(&s);
 }
 
 CPU_KERNEL(attention) = {check, scratch, split, run, .shared = shared};

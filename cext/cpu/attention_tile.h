@@ -25,8 +25,12 @@ typedef struct {
     int heads, kv_heads, group, block, d, dv;
     int d_pitch, dv_pitch;  /* d and dv in whole vectors */
     int tile;               /* tokens of a tile, at most */
-    float scale;
-    int window;
+    float scale, cap;       /* cap 0: none */
+    int window, chunk, causal;
+    int joint;              /* values are the beginnings of keys, and lie where those were unpacked */
+    int v_pitch;            /* of the values of a span: dv_pitch, or where they are keys d_pitch */
+    const float *sinks;     /* a logit of each head, or NULL */
+    const float *slopes;    /* what each head's scores lose with each position between query and key, or NULL */
 } setup;
 
 /* State of a tile's rows after some chunks: largest scores, sums of weights, then sums of values (rows, dv_pitch). */
@@ -48,8 +52,10 @@ typedef struct {
     int tokens, rows, kv_head, pos;
     const int32_t *blocks;  /* the slot's row of the table */
     float *queries, *keys, *values, *scores, *lanes;
+    float *paired;          /* the queries as attention_amx.h has them; nothing elsewhere */
     float *most, *base, *keep; /* of each row, for one span */
     int *from, *to;            /* the positions that each row sees */
+    int text, end;             /* after the slot's last position in the step; after the last one that a row sees */
     int limit;                 /* positions from here on are not this split's */
     ahead *ahead;
 } tile;
@@ -60,7 +66,17 @@ static inline int whole_vectors(int n) {
 
 /* The first position that the query at `pos` sees. */
 static inline int first_seen(const setup *s, int pos) {
-    return s->window > 0 && pos + 1 > s->window ? pos + 1 - s->window : 0;
+    int first, back = s->causal ? s->window - 1 : s->window / 2;
+    first = s->window > 0 && pos > back ? pos - back : 0;
+    return s->chunk > 0 && first < pos / s->chunk * s->chunk ? pos / s->chunk * s->chunk : first;
+}
+
+/* The last position that the query at `pos` sees. */
+static inline int last_seen(const tile *w, int pos) {
+    int ahead = w->s->window / 2;
+    if (w->s->causal)
+        return pos;
+    return w->s->window > 0 && pos < w->text - 1 - ahead ? pos + ahead : w->text - 1;
 }
 
 /* What a row sees of the span from `start` on: *a to *b - 1 within it; none where *a >= *b. */
@@ -88,7 +104,7 @@ static int next_piece(const tile *w) {
     ahead *x = w->ahead;
     int32_t number;
     int end;
-    if (x->pos >= x->to && x->cache == w->s->k) {
+    if (x->pos >= x->to && x->cache == w->s->k && !w->s->joint) {
         x->cache = w->s->v;
         x->pos = x->from;
     }
@@ -174,6 +190,24 @@ TILE_INLINE vf scale_scores(float *p, int n, vf scale) {
     return high;
 }
 
+/* n vectors of scores, scaled and then softly capped. */
+TILE_INLINE void cap_scores(float *p, int n, float scale, float cap) {
+    for (int j = 0; j < n; j++)
+        vf_store(p + j * LANES, vf_tanh(vf_load(p + j * LANES) * vf_set(scale / cap)) * vf_set(cap));
+}
+
+/* n vectors of scores, scaled, lose `slope` for each position between theirs, `at` of the first one, and 0. */
+TILE_INLINE void lean_scores(float *p, int n, float scale, float slope, int at) {
+    float steps[LANES];
+    for (int i = 0; i < LANES; i++)
+        steps[i] = (float)i;
+    for (int j = 0; j < n; j++) {
+        vf far = vf_load(steps) + vf_set((float)(at + j * LANES));
+        far = vf_max(far, vf_set(0) - far);
+        vf_store(p + j * LANES, vf_load(p + j * LANES) * vf_set(scale) - far * vf_set(slope));
+    }
+}
+
 /* n vectors of scores become weights; gives their sum by lanes. */
 TILE_INLINE vf weigh_scores(float *p, int n, float base) {
     vf sum = vf_set(0);
@@ -185,12 +219,21 @@ TILE_INLINE vf weigh_scores(float *p, int n, float base) {
     return sum;
 }
 
-/* The largest score of a row, which sees a..b-1 of the span; the scores are in units of ln 2 then, and those of the same
+/* The largest score of a row, which sees a..b-1 of the span from `start` on; the scores are in units of ln 2 then, and those of the same
  * vectors that it does not see are minus infinity. Vectors lie at multiples of LANES: nothing depends on the tile. */
-static inline float most_of_row(const tile *w, int row, int a, int b) {
+static inline float most_of_row(const tile *w, int row, int start, int a, int b) {
     float *p = w->scores + (int64_t)row * SPAN;
     int first = a / LANES * LANES, last = whole_vectors(b);
-    vf scale = vf_set(w->s->scale * 1.44269504f), high;
+    float factor = w->s->cap > 0 ? 1 : w->s->scale;
+    vf scale, high;
+    if (w->s->cap > 0)
+        cap_scores(p + first, (last - first) / LANES, w->s->scale, w->s->cap);
+    if (w->s->slopes) {
+        float slope = w->s->slopes[w->kv_head * w->s->group + row % w->s->group];
+        lean_scores(p + first, (last - first) / LANES, factor, slope, start + first - w->pos - row / w->s->group);
+        factor = 1;
+    }
+    scale = vf_set(factor * 1.44269504f);
     if (a == 0 && b == SPAN)
         return softmax_most(scale_scores(p, SPAN / LANES, scale));
     high = scale_scores(p + first, (last - first) / LANES, scale);
@@ -217,7 +260,7 @@ static void weigh_span(const tile *w, const part *state, int start) {
     int a, b;
     for (int r = 0; r < w->rows; r++) {
         row_range(w, r, start, &a, &b);
-        w->most[r] = a < b ? most_of_row(w, r, a, b) : -INFINITY;
+        w->most[r] = a < b ? most_of_row(w, r, start, a, b) : -INFINITY;
     }
     for (int r = 0; r < w->rows; r += LANES) {
         vf before = vf_load(state->most + r), most = vf_max(vf_load(w->most + r), before);
@@ -236,8 +279,8 @@ static void weigh_span(const tile *w, const part *state, int start) {
 
 /* Adds weights times values at a..b-1 of the span to `m` rows (1 to TILE_M), once these are multiplied by `keep`. */
 static void add_values(const tile *w, const part *state, const float *keep, int row, int m, int a, int b) {
-    int pitch = w->s->dv_pitch;
-    tile_product p = {w->scores + a, w->values + (int64_t)a * pitch, state->sums, SPAN, pitch, pitch, b - a, keep};
+    int pitch = w->s->dv_pitch, v_pitch = w->s->v_pitch;
+    tile_product p = {w->scores + a, w->values + (int64_t)a * v_pitch, state->sums, SPAN, v_pitch, pitch, b - a, keep};
     if (a < b)
         tile_rows(&p, row, m, pitch / LANES);
 }
@@ -271,27 +314,17 @@ static void start_chunk(const tile *w, const part *state) {
     memset(state->sums, 0, sizeof(float) * (size_t)w->rows * (size_t)w->s->dv_pitch);
 }
 
-/* The tile's state after chunk number `chunk` alone; 0 for a bad table. */
-static int attend_chunk(const tile *w, int chunk, const part *state) {
-    const setup *s = w->s;
-    int seen = first_seen(s, w->pos), end = w->pos + w->tokens;
-    int from = seen > chunk * CHUNK ? seen : chunk * CHUNK, to = end - chunk * CHUNK < CHUNK ? end : (chunk + 1) * CHUNK;
-    start_chunk(w, state);
-    for (int start = from / SPAN * SPAN; start < to; start += SPAN) {
-        int a = from > start ? from : start, b = to - start < SPAN ? to : start + SPAN;
-        look_ahead(w, b, b + SPAN);
-        if (!score_span(w, start, a, b))
-            return 0;
-        fetch(w, 16);
-        if (!load_rows(w, s->v, start, a, b, w->values, s->dv_pitch))
-            return 0;
-        fetch(w, 16);
-        weigh_span(w, state, start);
-        fetch(w, 32);
-        value_span(w, state, start);
-    }
-    for (int r = 0; r < w->rows; r++)
-        state->total[r] = vf_sum(vf_load(w->lanes + (int64_t)r * LANES));
+/* The span from `start` on, of which from..to-1 are seen; 0 for a bad table. */
+static int attend_span(const tile *w, const part *state, int start, int from, int to) {
+    if (!score_span(w, start, from, to))
+        return 0;
+    fetch(w, 16);
+    if (!w->s->joint && !load_rows(w, w->s->v, start, from, to, w->values, w->s->dv_pitch))
+        return 0;
+    fetch(w, 16);
+    weigh_span(w, state, start);
+    fetch(w, 32);
+    value_span(w, state, start);
     return 1;
 }
 

@@ -6,10 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "device.h"
+#include "os.h"
 #include "panel.h"
 
 enum { LARGE_PAGE = 2 << 20, ALIGN = 64, MAX_THREADS = 1024 };
@@ -41,6 +40,7 @@ static void close_device(hal_device *d) {
     if (!pool_forked(d->pool))
         pthread_mutex_destroy(&d->busy);
     pool_close(d->pool);
+    cpu_drop_added(d);
     free(d);
 }
 
@@ -115,7 +115,7 @@ static void info(hal_device *d, hal_info *out) {
     if (!proc_value("/proc/cpuinfo", "model name", out->name, sizeof out->name))
         snprintf(out->name, sizeof out->name, "CPU");
     snprintf(out->variant, sizeof out->variant, "%s", d->set->name);
-    out->memory_total = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    out->memory_total = os_memory();
     out->memory_free = out->memory_total;
     if (proc_value("/proc/meminfo", "MemAvailable", kib, sizeof kib))
         out->memory_free = strtoull(kib, NULL, 10) * 1024;
@@ -147,10 +147,8 @@ static int alloc_buffer(hal_device *d, const hal_bufdesc *desc, hal_buffer **out
     if (desc->size > SIZE_MAX - align || !(made.owned = calloc(1, desc->size + align)))
         return cpu_fail(HAL_E_MEMORY, "cannot reserve %llu bytes", (unsigned long long)desc->size);
     made.data = (uint8_t *)(((uintptr_t)made.owned + align - 1) & ~(uintptr_t)(align - 1));
-#if defined(MADV_HUGEPAGE)
-    if (large) /* a wish: what becomes of it is the system's choice */
-        madvise(made.data, desc->size, MADV_HUGEPAGE);
-#endif
+    if (large)
+        os_want_large_pages(made.data, desc->size);
     code = new_buffer(d, &made, out);
     if (code)
         free(made.owned);
@@ -223,6 +221,7 @@ static const hal_backend backend = {
     .read = read_buffer, .copy = copy_buffer, .supports = cpu_supports, .compile = cpu_compile, .run = cpu_run,
     .wait = wait_done, .release = cpu_release, .error = last_error,
     .times = cpu_times, .measure = cpu_measure, .packed = packed, .pack = cpu_pack,
+    .add_kernel = cpu_add_kernel,
 };
 
 const hal_backend *cpu_backend(void) {

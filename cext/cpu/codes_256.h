@@ -2,6 +2,7 @@
 #ifndef SATCHEL_CPU_CODES_256_H
 #define SATCHEL_CPU_CODES_256_H
 
+#include "points_at.h"
 #include "product_256.h"
 
 /* Codes of two bits of group g; their words begin at `first`. */
@@ -44,11 +45,40 @@ VI_INLINE vi even_signs(vi word) {
     return signs | (parity ^ vi_shift_right(parity, 4)) << 28;
 }
 
+#if defined(__AVX512VBMI__)
+#define FOUR_TIMES(...) __VA_ARGS__, __VA_ARGS__, __VA_ARGS__, __VA_ARGS__
+#define SIXTEEN_TIMES(...) FOUR_TIMES(FOUR_TIMES(__VA_ARGS__))
+#define IQ2_VALUES IQ_LIFT + 8, IQ_LIFT + 25, IQ_LIFT + 43, 0
+/* Values by bits 0-1 and by bits 4-5 of an index, whatever the other ones are. */
+static const uint8_t iq2_low[64] = {SIXTEEN_TIMES(IQ2_VALUES)};
+static const uint8_t iq2_high[64] = {SIXTEEN_TIMES(IQ_LIFT + 8), SIXTEEN_TIMES(IQ_LIFT + 25), SIXTEEN_TIMES(IQ_LIFT + 43)};
+
+/* Values of 64 indexes, less than IQ_LIFT by as much as they are more where the byte of signs has this bit. */
+VI_INLINE vi iq2_value(const uint8_t *values, __m512i which, vi signs, int bit) {
+    __m512i q = _mm512_permutexvar_epi8(which, _mm512_loadu_si512(values));
+    __mmask64 minus = _mm512_test_epi8_mask((__m512i)signs, _mm512_set1_epi8((char)(1 << bit)));
+    return (vi)_mm512_mask_sub_epi8(q, minus, _mm512_set1_epi8((char)(2 * IQ_LIFT)), q);
+}
+#endif
+
 /* The eight coordinates of a point as two vectors, with their signs at two bits of the bytes of signs. */
 VI_INLINE void iq2_coordinates(vi point, vi signs, int bit, int next, vi *q) {
+#if defined(__AVX512VBMI__)
+    q[0] = iq2_value(iq2_low, (__m512i)point, signs, bit);
+    q[1] = iq2_value(iq2_high, (__m512i)point, signs, next);
+#else
     q[0] = vi_lookup(iq2_values, (point & 0x03030303) | sign_at(signs, bit));
     q[1] = vi_lookup(iq2_values, (vi_shift_right(point, 4) & 0x03030303) | sign_at(signs, next));
+#endif
 }
+
+#if defined(__AVX512VBMI__)
+/* The same for point i of four, whose halves are in two planes. */
+VI_INLINE void iq2_from_planes(__m512i low, __m512i high, int i, vi signs, int bit, int next, vi *q) {
+    q[0] = iq2_value(iq2_low, four_of(low, i), signs, bit);
+    q[1] = iq2_value(iq2_low, four_of(high, i), signs, next);
+}
+#endif
 
 /* `lift`: in each byte 0 or 2, for the shift. */
 VI_INLINE void iq1_codes(vi point, vi lift, vi *q) {

@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 
 #include "backend.h"
+#include "block_format.h"
 
 typedef struct {
     uint8_t *data;
@@ -66,12 +67,6 @@ typedef struct {
     void (*read)(const uint8_t *, uint64_t bytes, int way); /* of CPU_READ_WAYS; bytes: a multiple of CPU_READ_UNIT */
 } cpu_set;
 
-typedef struct {
-    const char *name;
-    uint32_t id, block, bytes, align;
-} cpu_format;
-
-const cpu_format *cpu_format_find(uint32_t id);  /* NULL: unknown */
 const cpu_set *cpu_set_best(const char *forced); /* NULL: no set of that name runs here */
 const hal_backend *cpu_backend(void);
 

@@ -1,6 +1,15 @@
-/* elementwise.c: swiglu, add, mul: float32 (T, ...) rows of any stride. The second operand of add and mul may be one row. */
+/* elementwise.c: swiglu, swiglu_limited, gelu, soft_cap, add, mul: float32 (T, ...) rows of any stride. The second operand
+ * of add and mul may be one row. */
 #include "cpu.h"
 #include "elementwise.h"
+
+static void run_limited(const cpu_call *c, int64_t from, int64_t to, int thread) {
+    const arg_swiglu_limited *a = c->arg;
+    (void)thread;
+    for (; from < to; from++)
+        row_limited(cpu_f32(c->v + 1, from), cpu_f32(c->v + 2, from), cpu_f32(c->v, from), (int)c->v[0].width, a->limit,
+                    a->alpha);
+}
 
 static const char *check_swiglu(const cpu_call *c) {
     if (c->n_in != 2)
@@ -63,6 +72,51 @@ static void run_mul(const cpu_call *c, int64_t from, int64_t to, int thread) {
     run_pair(c, from, to, 1);
 }
 
+static const char *check_one(const cpu_call *c) {
+    if (c->n_in != 1)
+        return "it takes x";
+    if (c->v[0].format != F32 || c->v[1].format != F32 || !cpu_same_shape(c->v, c->v + 1))
+        return "x and output must be f32 of one shape";
+    return NULL;
+}
+
+static const char *check_gelu(const cpu_call *c) {
+    int32_t style = ((const arg_gelu *)c->arg)->style;
+    return style < 0 || style > 1 ? "style must be 0 or 1" : check_one(c);
+}
+
+static void run_gelu(const cpu_call *c, int64_t from, int64_t to, int thread) {
+    int n = (int)c->v[0].width, style = ((const arg_gelu *)c->arg)->style;
+    (void)thread;
+    for (; from < to; from++) {
+        const float *x = cpu_f32(c->v + 1, from);
+        float *y = cpu_f32(c->v, from);
+        for (int i = 0; i < n; i += LANES) {
+            vf a = vf_load_most(x + i, n - i);
+            vf_store_most(y + i, style ? vf_gelu_erf(a) : vf_gelu_tanh(a), n - i);
+        }
+    }
+}
+
+static const char *check_cap(const cpu_call *c) {
+    return ((const arg_soft_cap *)c->arg)->cap > 0 ? check_one(c) : "cap must be above 0";
+}
+
+static void run_cap(const cpu_call *c, int64_t from, int64_t to, int thread) {
+    int n = (int)c->v[0].width;
+    float cap = ((const arg_soft_cap *)c->arg)->cap;
+    (void)thread;
+    for (; from < to; from++) {
+        const float *x = cpu_f32(c->v + 1, from);
+        float *y = cpu_f32(c->v, from);
+        for (int i = 0; i < n; i += LANES)
+            vf_store_most(y + i, vf_tanh(vf_load_most(x + i, n - i) / vf_set(cap)) * vf_set(cap), n - i);
+    }
+}
+
+CPU_KERNEL(gelu) = {check_gelu, NULL, cpu_by_row, run_gelu};
+CPU_KERNEL(soft_cap) = {check_cap, NULL, cpu_by_row, run_cap};
 CPU_KERNEL(swiglu) = {check_swiglu, NULL, cpu_by_row, run_swiglu};
+CPU_KERNEL(swiglu_limited) = {check_swiglu, NULL, cpu_by_row, run_limited};
 CPU_KERNEL(add) = {check_pair, NULL, cpu_by_row, run_add};
 CPU_KERNEL(mul) = {check_pair, NULL, cpu_by_row, run_mul};

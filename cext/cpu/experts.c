@@ -1,5 +1,5 @@
-/* experts.c: products of tokens with the weights (E, N, K) of the few experts that each has chosen: expert_linear, and
- * expert_swiglu with a gate and an up. ids (T, k) names the experts; a slot is a place in it, t * k + j.
+/* experts.c: products of tokens with the weights (E, N, K) of the few experts that each has chosen: expert_linear,
+ * expert_swiglu with a gate and an up, and head_linear, where every token has chosen all, one for each of its heads. ids (T, k) names the experts; a slot is a place in it, t * k + j.
  *
  * The work is one list for any number of tokens: (expert, ITEM rows) over the experts that some token has chosen, in
  * order of first appearance. For one token these are its k experts; for many, all rows of x that an expert meets are
@@ -29,12 +29,18 @@ typedef struct {
     uint8_t *product;        /* what the product needs */
 } work;
 
+/* The last input is a weight, not ids. */
+static int by_head(const cpu_call *c) {
+    return c->v[c->n_in].ndim == 3;
+}
+
 static uint64_t align_up(uint64_t n) {
     return (n + PANEL_LINE - 1) / PANEL_LINE * PANEL_LINE;
 }
 
+/* What names the experts of (T, k): ids, or of head_linear, whose heads are its experts, x, of which the shape is looked at. */
 static const cpu_view *ids_of(const cpu_call *c) {
-    return c->v + c->n_in;
+    return by_head(c) ? c->v + 1 : c->v + c->n_in;
 }
 
 static int64_t most_experts(const cpu_call *c) {
@@ -43,9 +49,13 @@ static int64_t most_experts(const cpu_call *c) {
     return slots < experts ? slots : experts;
 }
 
+static int n_weights(const cpu_call *c) {
+    return by_head(c) ? 1 : c->n_in - 2;
+}
+
 /* Bytes of a row of x as one expert meets it. */
 static uint64_t bytes_of_x(const cpu_view *x) {
-    const cpu_format *f = cpu_format_find(x->format);
+    const block_format *f = block_format_find(x->format);
     return (uint64_t)x->shape[x->ndim - 1] / f->block * f->bytes;
 }
 
@@ -56,7 +66,7 @@ static uint64_t bytes_of_panel(const cpu_view *w) {
 /* Bytes that ROWS rows take in panels, where some weight is not packed. */
 static uint64_t bytes_to_pack(const cpu_call *c) {
     uint64_t most = 0;
-    for (int i = 2; i < c->n_in; i++)
+    for (int i = 2; i < 2 + n_weights(c); i++)
         if (!c->v[i].packed && bytes_of_panel(c->v + i) > most)
             most = bytes_of_panel(c->v + i);
     return ROWS / PANEL_ROWS * most;
@@ -68,7 +78,7 @@ static uint64_t lay_out(const cpu_call *c, uint8_t *at, work *w) {
     uint64_t experts = align_up(sizeof(int32_t) * (uint64_t)c->v[2].shape[0]);
     uint64_t slots = align_up(sizeof(int32_t) * (uint64_t)ids->shape[0] * (uint64_t)ids->shape[1]);
     uint64_t sums = sizeof(float) * COLUMNS * ROWS, end = 0;
-    *w = (work){.c = c, .y = c->v, .x = c->v + 1, .ids = ids, .n_weights = c->n_in - 2, .k = ids->shape[1]};
+    *w = (work){.c = c, .y = c->v, .x = c->v + 1, .ids = ids, .n_weights = n_weights(c), .k = ids->shape[1]};
     w->x_bytes = bytes_of_x(w->x);
     w->x_stride = align_up(w->x_bytes);
     w->known = (int32_t *)(at + end);
@@ -92,6 +102,12 @@ static uint64_t scratch(const cpu_call *c) {
 static int find_experts(work *w) {
     int n = 0, n_experts = w->c->v[2].shape[0];
     memset(w->known, 0, sizeof *w->known * (size_t)n_experts);
+    for (; by_head(w->c) && n < n_experts && w->ids->shape[0]; n++) {
+        w->known[n] = w->ids->shape[0];
+        w->experts[n] = n;
+    }
+    if (by_head(w->c))
+        return n;
     for (int t = 0; t < w->ids->shape[0]; t++) {
         const int32_t *ids = (const int32_t *)cpu_row(w->ids, t);
         for (int j = 0; j < w->k; j++) {
@@ -107,6 +123,10 @@ static int find_experts(work *w) {
 /* Notes the slots that chose this expert; gives their number. */
 static int find_slots(work *w, int expert) {
     int n = 0, slot = 0;
+    for (; by_head(w->c) && n < w->ids->shape[0]; n++)
+        w->slots[n] = n * w->k + expert;
+    if (by_head(w->c))
+        return n;
     for (int t = 0; t < w->ids->shape[0] && n < w->known[expert]; t++) {
         const int32_t *ids = (const int32_t *)cpu_row(w->ids, t);
         for (int j = 0; j < w->k; j++, slot++) {
@@ -199,22 +219,14 @@ static cpu_split split(const cpu_call *c) {
     int64_t experts = most_experts(c), k = c->v[2].shape[2];
     int64_t slots = (int64_t)ids_of(c)->shape[0] * ids_of(c)->shape[1];
     int64_t each = experts ? slots / experts : 0, least = 160 * experts / k;
-    cpu_split s = cpu_grains(experts * items_of_expert(c), ITEM * k * each * (c->n_in - 2) / 8);
+    cpu_split s = cpu_grains(experts * items_of_expert(c), ITEM * k * each * n_weights(c) / 8);
     s.grain = s.grain > least ? s.grain : least;
     return s;
 }
 
-static const char *check(const cpu_call *c, int n_weights) {
-    const cpu_view *y = c->v, *x = c->v + 1, *ids = ids_of(c);
-    if (c->n_in != n_weights + 2)
-        return "it takes x, one weight or a gate and an up, and ids";
-    if (!cpu_is(ids, I32, 2) || !cpu_is(y, F32, 3) || y->shape[0] != ids->shape[0] || y->shape[1] != ids->shape[1])
-        return "ids must be i32 (T, k) and the output f32 (T, k, N)";
-    if ((x->ndim != 2 && x->ndim != 3) || x->shape[0] != y->shape[0] || (x->ndim == 3 && x->shape[1] != y->shape[1]))
-        return "x must be (T, K) or (T, k, K)";
-    if ((int64_t)ids->shape[0] * ids->shape[1] > INT32_MAX)
-        return "ids are too many";
-    for (int i = 0; i < n_weights; i++) {
+static const char *check_products(const cpu_call *c, int weights) {
+    const cpu_view *y = c->v, *x = c->v + 1;
+    for (int i = 0; i < weights; i++) {
         const cpu_view *w = c->v + 2 + i;
         const panel_format *f = panel_format_find(w->format);
         if (w->ndim != 3 || w->shape[0] != c->v[2].shape[0] || w->shape[1] != y->shape[2] ||
@@ -226,6 +238,27 @@ static const char *check(const cpu_call *c, int n_weights) {
     return NULL;
 }
 
+static const char *check_heads(const cpu_call *c) {
+    const cpu_view *y = c->v, *x = c->v + 1, *w = c->v + 2;
+    if (c->n_in != 2 || x->ndim != 3 || w->ndim != 3 || x->shape[1] != w->shape[0])
+        return "it takes x (T, H, K) and a weight (H, N, K)";
+    return cpu_is(y, F32, 3) && y->shape[0] == x->shape[0] && y->shape[1] == x->shape[1] ? check_products(c, 1)
+                                                                                       : "the output must be f32 (T, H, N)";
+}
+
+static const char *check(const cpu_call *c, int weights) {
+    const cpu_view *y = c->v, *x = c->v + 1, *ids = c->v + c->n_in;
+    if (c->n_in != weights + 2)
+        return "it takes x, one weight or a gate and an up, and ids";
+    if (!cpu_is(ids, I32, 2) || !cpu_is(y, F32, 3) || y->shape[0] != ids->shape[0] || y->shape[1] != ids->shape[1])
+        return "ids must be i32 (T, k) and the output f32 (T, k, N)";
+    if ((x->ndim != 2 && x->ndim != 3) || x->shape[0] != y->shape[0] || (x->ndim == 3 && x->shape[1] != y->shape[1]))
+        return "x must be (T, K) or (T, k, K)";
+    if ((int64_t)ids->shape[0] * ids->shape[1] > INT32_MAX)
+        return "ids are too many";
+    return check_products(c, weights);
+}
+
 static const char *check_linear(const cpu_call *c) {
     return check(c, 1);
 }
@@ -234,5 +267,6 @@ static const char *check_swiglu(const cpu_call *c) {
     return check(c, 2);
 }
 
+CPU_KERNEL(head_linear) = {check_heads, scratch, split, run, .takes_packed = 1};
 CPU_KERNEL(expert_linear) = {check_linear, scratch, split, run, .takes_packed = 1};
 CPU_KERNEL(expert_swiglu) = {check_swiglu, scratch, split, run, .takes_packed = 1};

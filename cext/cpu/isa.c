@@ -1,21 +1,21 @@
-/* isa.c: the formats, and the sets of kernels in this library with the test of whether this CPU runs them, best last.
+/* isa.c: the sets of kernels in this library with the test of whether this CPU runs them, best last.
  *
  * cpu_sets.inc is made by CMake: one CPU_SET(name) per set that the compiler could build.
  */
 #include <string.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#endif
+#if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
-#endif
-#if defined(__aarch64__) && defined(__linux__)
+#elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #elif defined(__aarch64__) && defined(__APPLE__)
 #include <sys/sysctl.h>
 #endif
 
 #include "cpu.h"
-#include "formats.h"
 
 #define CPU_SET(name) extern const cpu_set cpu_set_##name;
 #include "cpu_sets.inc"
@@ -53,16 +53,14 @@ static int runs_avx512bf16(void) {
     return runs_avx512() && leaf_7(1, 0, 5);
 }
 
+#if defined(__linux__)
 /* Linux lets a process use tiles once it has asked; before 5.16, or where the machine hides them, it refuses. */
 static int runs_amx(void) {
     enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
-#if defined(__linux__)
-    return runs_avx512bf16() && leaf_7(0, 1, 24) && leaf_7(0, 1, 25) && leaf_7(0, 1, 22) &&
+    return runs_avx512bf16() && __builtin_cpu_supports("avx512vbmi") && leaf_7(0, 1, 24) && leaf_7(0, 1, 25) && leaf_7(0, 1, 22) &&
            syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
-#else
-    return 0;
-#endif
 }
+#endif
 #elif defined(__aarch64__) && defined(__linux__)
 static int runs_dotprod(void) {
     return getauxval(AT_HWCAP) >> 20 & 1; /* ASIMDDP */
@@ -112,20 +110,5 @@ const cpu_set *cpu_set_best(const char *forced) {
     for (size_t i = sizeof sets / sizeof *sets; i-- > 0;)
         if ((!forced || strcmp(forced, sets[i].set->name) == 0) && sets[i].runs())
             return sets[i].set;
-    return NULL;
-}
-
-static const cpu_format formats[] = {
-#define CPU_WEIGHT(stem, id, block, act) {#stem, id, block, sizeof(block_##stem), _Alignof(block_##stem)},
-#define CPU_ONLY_ACT(stem, id, block) {#stem, id, block, sizeof(block_##stem), _Alignof(block_##stem)},
-#include "types.inc"
-    {"i8", HAL_FORMAT_I8, 1, 1, 1},
-    {"i32", HAL_FORMAT_I32, 1, 4, 4},
-};
-
-const cpu_format *cpu_format_find(uint32_t id) {
-    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
-        if (formats[i].id == id)
-            return formats + i;
     return NULL;
 }

@@ -12,7 +12,7 @@
 static const char *check_cache(const cpu_call *c, const cpu_view *slot) {
     const cpu_view *cache = c->v, *x = c->v + 2, *table = slot + 2;
     if (cache->ndim != 4 || !kv_bytes(cache->format, KV_BLOCK))
-        return "the cache must be f32, f16, bf16, q8_0 or q4_0 (blocks, H, block, D)";
+        return "the cache must be " KV_FORMATS " (blocks, H, block, D)";
     if (cache->data != c->v[1].data || !cpu_same_shape(cache, c->v + 1) || cache->format != c->v[1].format)
         return "the output must be the cache itself";
     if (!cpu_is(x, F32, 3) || x->shape[1] != cache->shape[1] || x->shape[2] != cache->shape[3])

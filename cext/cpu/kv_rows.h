@@ -1,16 +1,24 @@
 /* kv_rows.h: rows of a KV cache, one head of one position each: float32 out of every cache format and back.
  *
- * f32, f16 and bf16 numbers stand one by one; q8_0 and q4_0 in blocks of 32 under one f16 scale, coded as the definition
- * of kv_write has it (quant/cache.py), bit for bit. A block that holds a NaN or an infinity gets the scale NaN.
+ * f32, f16, bf16 and fp8 numbers stand one by one; q8_0 and q4_0 in blocks of 32 under one f16 scale, coded as the
+ * definition of kv_write has it (quant/cache.py), bit for bit. A block that holds a NaN or an infinity gets the scale NaN.
  */
 #ifndef SATCHEL_CPU_KV_ROWS_H
 #define SATCHEL_CPU_KV_ROWS_H
 
+#include "fp8.h"
 #include "q4_0.h"
 #include "q8_0.h"
 #include "simd.h"
 
-enum { KV_F32 = 0, KV_F16 = 1, KV_Q4_0 = 2, KV_Q8_0 = 8, KV_BF16 = 30, KV_BLOCK = 32 };
+enum { KV_F32 = 0, KV_F16 = 1, KV_Q4_0 = 2, KV_Q8_0 = 8, KV_BF16 = 30, KV_FP8 = 1008, KV_BLOCK = 32 };
+#define KV_FORMATS "f32, f16, bf16, fp8, q8_0 or q4_0"
+
+/* Vectors of as many small integers as a vector has floats. */
+typedef int8_t kv_i8 __attribute__((vector_size(LANES)));
+typedef uint8_t kv_u8 __attribute__((vector_size(LANES)));
+typedef uint16_t kv_u16 __attribute__((vector_size(2 * LANES)));
+typedef int32_t kv_i32 __attribute__((vector_size(4 * LANES)));
 
 /* Bytes of n numbers, whole blocks; 0: no cache can have this format. */
 static inline uint64_t kv_bytes(uint32_t format, int64_t n) {
@@ -20,6 +28,8 @@ static inline uint64_t kv_bytes(uint32_t format, int64_t n) {
     case KV_F16:
     case KV_BF16:
         return 2 * (uint64_t)n;
+    case KV_FP8:
+        return (uint64_t)n;
     case KV_Q4_0:
         return (uint64_t)n / KV_BLOCK * sizeof(block_q4_0);
     case KV_Q8_0:
@@ -40,6 +50,39 @@ static inline void kv_load_half(uint32_t format, const uint16_t *from, float *to
         to[i] = format == KV_F16 ? f16_to_f32(from[i]) : bf16_to_f32(from[i]);
 }
 
+static inline kv_u8 kv_bytes_at(const void *from) {
+    kv_u8 x;
+    memcpy(&x, from, sizeof x);
+    return x;
+}
+
+static inline vf kv_floats(kv_i8 x) {
+    return (vf)__builtin_convertvector(__builtin_convertvector(x, kv_i32), vf);
+}
+
+/* By way of f16, whose exponent has another bias: a factor of 256, and subnormal numbers cost nothing. */
+static inline void kv_load_fp8(const uint8_t *from, float *to, int n) {
+    int i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        kv_u16 x = __builtin_convertvector(kv_bytes_at(from + i), kv_u16), size = x & 0x7F;
+        kv_u16 bits = (x & 0x80) << 8 | size << 7 | ((kv_u16)(size == 0x7F) & 0x7E00);
+        uint16_t halves[LANES];
+        memcpy(halves, &bits, sizeof bits);
+        vf_store(to + i, vf_load_f16(halves) * vf_set(256.0f));
+    }
+    for (; i < n; i++)
+        to[i] = f8_e4m3_value(from[i]);
+}
+
+static inline void kv_load_q4_0(const block_q4_0 *b, float *to) {
+    vf d = vf_set(f16_to_f32(b->d));
+    for (int i = 0; i < KV_BLOCK / 2; i += LANES) {
+        kv_u8 x = kv_bytes_at(b->qs + i);
+        vf_store(to + i, d * kv_floats((kv_i8)(x & 15) - 8));
+        vf_store(to + i + KV_BLOCK / 2, d * kv_floats((kv_i8)(x >> 4) - 8));
+    }
+}
+
 /* n numbers, whole blocks, as float32. */
 static inline void kv_load(uint32_t format, const void *from, float *to, int n) {
     const block_q8_0 *eight = from;
@@ -54,7 +97,10 @@ static inline void kv_load(uint32_t format, const void *from, float *to, int n) 
         break;
     case KV_Q4_0:
         for (int i = 0; i < n; i += KV_BLOCK)
-            q4_0_unpack(four++, to + i);
+            kv_load_q4_0(four++, to + i);
+        break;
+    case KV_FP8:
+        kv_load_fp8(from, to, n);
         break;
     default:
         kv_load_half(format, from, to, n);
@@ -127,6 +173,9 @@ static inline void kv_store(uint32_t format, const float *x, void *to, int n) {
     case KV_Q4_0:
         for (int i = 0; i < n; i += KV_BLOCK)
             kv_store_q4_0(x + i, four++);
+        break;
+    case KV_FP8:
+        fp8_quantize(x, to, n);
         break;
     default:
         kv_store_half(format, x, to, n);

@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "limits.h"
+#include "os.h"
 #include "pool.h"
 
 enum { PATH = 1024, LINE = 1024 };
@@ -95,7 +95,7 @@ int limits_quota(const char *groups, const char *mounts) {
 
 /* More CPUs than a cpu_set_t holds, or another system: those that are there. */
 static int mask_count(void) {
-    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    long n = os_processors();
 #ifdef __linux__
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0)

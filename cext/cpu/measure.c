@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 #ifdef __linux__
-#include <sys/mman.h>
 #endif
 
 #include "device.h"
+#include "os.h"
 
 enum { PASS_NS = 4000000, ALL_NS = 80000000, HUGE = 2 << 20 };
 
@@ -59,18 +59,16 @@ static int measure_read(hal_device *d, uint64_t bytes, double *per_second) {
     void *memory = NULL;
     if (j.part == 0)
         j.part = CPU_READ_UNIT;
-    if (bytes > SIZE_MAX / 2 || posix_memalign(&memory, HUGE, j.part * threads + HUGE))
+    if (bytes > SIZE_MAX / 2 || !(memory = os_alloc(HUGE, (j.part * threads + 2 * HUGE - 1) / HUGE * HUGE)))
         return cpu_fail(HAL_E_MEMORY, "measure: cannot reserve %llu bytes", (unsigned long long)bytes);
-#ifdef MADV_HUGEPAGE
-    madvise(memory, j.part * threads, MADV_HUGEPAGE); /* a hint: without it, only the limit is lower */
-#endif
+    os_want_large_pages(memory, j.part * threads); /* without them, only the limit is lower */
     j.data = memory;
     pool_share(d->pool, pool_threads(d->pool), fill, &j);
     for (*per_second = 0; j.way < CPU_READ_WAYS; j.way++) {
         double rate = best_pass(d->pool, &j, (double)(j.part * threads), ALL_NS / 2);
         *per_second = rate > *per_second ? rate : *per_second;
     }
-    free(memory);
+    os_free(memory);
     return 0;
 }
 

@@ -9,31 +9,11 @@
 #include <string.h>
 
 #include "device.h"
+#include "os.h"
 #include "panel.h"
+#include "views.h"
 
 enum { MAX_STEPS = 1 << 20, LINE = 64 };
-
-/* Bytes of a dense row of v->width elements; 0 where the width is no whole number of blocks or does not fit. */
-static uint64_t row_bytes(const hal_view *v, const cpu_format *f, uint64_t *width) {
-    uint64_t n = 1;
-    for (uint32_t i = 1; i < v->ndim; i++)
-        n = n > UINT32_MAX ? n : n * (uint64_t)v->shape[i];
-    *width = n;
-    if (n > UINT32_MAX || (v->ndim > 1 ? (uint64_t)v->shape[v->ndim - 1] : 1) % f->block)
-        return 0;
-    return n / f->block * f->bytes;
-}
-
-static const char *view_shape_fault(const hal_view *v) {
-    if (v->ndim < 1 || v->ndim > 4)
-        return "ndim must lie between 1 and 4";
-    for (uint32_t i = 0; i < 4; i++)
-        if (v->shape[i] < 1 || (i >= v->ndim && v->shape[i] != 1))
-            return "each of its ndim sizes must be at least 1 and the rest 1";
-    if (v->count >= HAL_COUNTS)
-        return "count names none of the step block's counts";
-    return NULL;
-}
 
 static void fill_view(const hal_view *v, uint8_t *data, uint64_t stride, cpu_view *out) {
     out->data = data;
@@ -64,9 +44,9 @@ static const char *resolve_packed(const hal_view *v, uint64_t most, uint8_t *dat
 
 /* Fills *out from plan view v; a text where it is wrong. */
 static const char *resolve_view(const hal_plan *plan, hal_buffer *const *buffers, const hal_view *v, cpu_view *out) {
-    const cpu_format *f = cpu_format_find(v->format & ~(uint32_t)HAL_PACKED);
+    const block_format *f = block_format_find(v->format & ~(uint32_t)HAL_PACKED);
     const char *fault = view_shape_fault(v);
-    uint64_t row, most;
+    uint64_t most;
     if (fault)
         return fault;
     if (!f)
@@ -76,15 +56,9 @@ static const char *resolve_view(const hal_plan *plan, hal_buffer *const *buffers
     most = buffers ? buffers[v->buffer]->size : plan->buffers[v->buffer].size;
     if (v->format & HAL_PACKED)
         return resolve_packed(v, most, buffers ? buffers[v->buffer]->data : NULL, out);
-    if (!(row = row_bytes(v, f, &out->width)))
-        return "its last size is no whole number of blocks, or its rows are too large";
-    if (v->shape[0] > 1 && v->stride < row)
-        return "its stride is smaller than its row";
-    /* offset + (shape[0] - 1) * stride + row <= most, said so that nothing overflows */
-    if (v->offset > most || row > most - v->offset)
-        return "it ends outside of its buffer";
-    if (v->shape[0] > 1 && (most - v->offset - row) / (uint64_t)(v->shape[0] - 1) < v->stride)
-        return "it ends outside of its buffer";
+    if ((fault = view_bounds_fault(v, f->block, f->bytes, most)))
+        return fault;
+    out->width = view_width(v);
     fill_view(v, buffers ? buffers[v->buffer]->data + v->offset : NULL, v->stride, out);
     if (((uintptr_t)out->data | (v->shape[0] > 1 ? v->stride : 0)) % f->align)
         return "its address or stride is not aligned for its format";
@@ -210,7 +184,7 @@ static int reserve_scratch(hal_exec *e) {
         shared = common > shared ? common : shared;
     }
     most = (most + LINE - 1) / LINE * LINE;
-    if (most > SIZE_MAX / 2 / threads || !(e->scratch = aligned_alloc(LINE, most ? most * threads : LINE)))
+    if (most > SIZE_MAX / 2 / threads || !(e->scratch = os_alloc(LINE, most ? most * threads : LINE)))
         return cpu_fail(HAL_E_MEMORY, "no memory for %llu bytes of scratch", (unsigned long long)(most * threads));
     if (!(e->shared = calloc(1, shared ? shared : 1)))
         return cpu_fail(HAL_E_MEMORY, "no memory for %llu bytes of shared scratch", (unsigned long long)shared);
@@ -238,6 +212,8 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
     for (uint32_t i = 0; i < plan->n_steps; i++, e->n_steps++) {
         exec_step *s = e->steps + i;
         if ((code = resolve_step(d, plan, buffers, e->args, i, s, e->views + n_views)))
+            return code;
+        if ((code = cpu_bring(e, plan, i, s)))
             return code;
         s->call.fault = &e->fault;
         for (int j = 0; j <= s->call.n_in; j++, n_views++) {
@@ -272,7 +248,8 @@ void cpu_release(hal_exec *e) {
     free(e->times);
     free(e->phases);
     free(e->grains);
-    free(e->scratch);
+    os_free(e->scratch);
     free(e->shared);
+    free(e->brought);
     free(e);
 }

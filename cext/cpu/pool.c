@@ -29,6 +29,7 @@
 #include <sys/syscall.h>
 #endif
 
+#include "os.h"
 #include "pool.h"
 
 /* The first phase's number: some thousand before numbers wrap, so that no pool is used for long without that. */
@@ -292,9 +293,9 @@ static void *work(void *argument) {
     uint64_t open = 0;
     for (;;) {
         wait_for_news(p, w, open);
-        if (atomic_load(&p->stop))
-            return NULL;
         open = atomic_load_explicit(&p->open, memory_order_acquire);
+        if (atomic_load(&p->stop)) /* after `open`: it may be the one that pool_close stored, and no other follows */
+            return NULL;
         help(p, w, open);
     }
 }
@@ -359,12 +360,12 @@ void pool_close(pool *p) {
         pthread_cond_destroy(&p->wake);
         pthread_mutex_destroy(&p->lock);
     }
-    free(p);
+    os_free(p);
 }
 
 pool *pool_open(int threads) {
     size_t size = sizeof(pool) + sizeof(worker) * (size_t)threads;
-    pool *p = aligned_alloc(LINE, (size + LINE - 1) / LINE * LINE);
+    pool *p = os_alloc(LINE, (size + LINE - 1) / LINE * LINE);
     if (!p)
         return NULL;
     *p = (pool){.first = FIRST, .process = getpid()};

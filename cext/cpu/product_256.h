@@ -32,8 +32,8 @@ VI_INLINE void scale_pairs(scales_256 *s, int groups) {
 /* How much too high codes stand as the sums see them. */
 VI_INLINE int lift_of(int offset) { return offset == SIGNED_CODES ? SIGNED_BIAS : offset; }
 
-VI_INLINE vi dot4_codes(int offset, vi sum, vi q, vi x) {
-    return offset == SIGNED_CODES ? dot4_signed(sum, q, x) : dot4(sum, q, x);
+VI_INLINE vi dot4_codes(int offset, vi sum, vi q, const int8_t *x) {
+    return offset == SIGNED_CODES ? dot4_signed(sum, q, vi_set_at(x)) : dot4_at(sum, q, x);
 }
 
 /* Sum over 32 codes of scale * code * activation, with one or two scales. `chains`: 2 where there is too little other
@@ -41,11 +41,11 @@ VI_INLINE vi dot4_codes(int offset, vi sum, vi q, vi x) {
 VI_INLINE vi group_sum(const vi *q, const vi *scale, int scales, int offset, const int8_t *x, vi sum, int chains) {
     vi a = vi_set(0), b = vi_set(0);
     UNROLL for (int j = 0; j < 4; j++)
-        a = dot4_codes(offset, a, q[j], vi_set_at(x + 4 * j));
+        a = dot4_codes(offset, a, q[j], x + 4 * j);
     if (scales == 1 && chains == 1)
         b = a;
     UNROLL for (int j = 4; j < 8; j++)
-        b = dot4_codes(offset, b, q[j], vi_set_at(x + 4 * j));
+        b = dot4_codes(offset, b, q[j], x + 4 * j);
     if (scales == 2)
         return sum + a * scale[0] + b * scale[1];
     return sum + (chains == 1 ? b : a + b) * scale[0];
@@ -74,7 +74,7 @@ VI_INLINE void group_sums(const vi *q, const vi *scale, int scales, int offset, 
 VI_INLINE vi pair_sum(const vi *pairs, int n, const int16_t *sums) {
     vi sum = vi_set(0);
     UNROLL for (int i = 0; i < n; i++)
-        sum = dot2(sum, pairs[i], vi_set_at(sums + 2 * i));
+        sum = dot2_at(sum, pairs[i], sums + 2 * i);
     return sum;
 }
 
@@ -92,9 +92,15 @@ VI_INLINE vf add_super(vi isum, const scales_256 *s, int groups, int offset, int
     return minimums ? vf_fused(-vi_to_vf(pairs_by(minimums, s->pairs, a)), s->min * d, sum) : sum;
 }
 
+/* Several columns take their time: half a super-block is far enough ahead, and more would only crowd the cache. */
+VI_INLINE const uint8_t *nearer(const uint8_t *words, int n, int bytes) {
+    return (const uint8_t *)((uintptr_t)words - (uintptr_t)(n > 1 && bytes / 2 < AHEAD ? AHEAD - bytes / 2 : 0));
+}
+
 #define BLOCK_256(stem, groups, offset, minimums)                                                                   \
     VI_INLINE void stem##_block(const uint8_t *words, const uint8_t *lone, const uint8_t *x, uint64_t x_stride,     \
                                 vf *sum, int n) {                                                                   \
+        enum { BYTES = (int)sizeof(block_##stem) / 4 * LINE };                                                      \
         scales_256 s;                                                                                               \
         vi isum[MOST_COLUMNS];                                                                                      \
         stem##_panel_scales(words, lone, &s);                                                                       \
@@ -102,7 +108,7 @@ VI_INLINE vf add_super(vi isum, const scales_256 *s, int groups, int offset, int
             isum[c] = vi_set(0);                                                                                    \
         UNROLL for (int g = 0; g < 8; g++) {                                                                        \
             vi q[8];                                                                                                \
-            fetch_part(words, (int)sizeof(block_##stem) / 4 * LINE, g);                                             \
+            fetch_part(nearer(words, n, BYTES), BYTES, g);                                                          \
             stem##_panel_codes(words, g, q);                                                                        \
             group_sums(q, s.scale + (groups) / 8 * g, (groups) / 8, offset, x + 32 * g, x_stride, isum, n);         \
         }                                                                                                           \

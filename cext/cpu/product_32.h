@@ -26,8 +26,9 @@ VI_INLINE vi block_sum(const vi *q, int offset, const block_a8_32 *a) {
 
 /* A row's sum with one block more. */
 VI_INLINE vf add_block(vi isum, int offset, vf d, vf m, const block_a8_32 *a, vf sum) {
-    sum = vf_fused(vi_to_vf(isum), d * vf_set(a->d), sum);
-    return offset == MINIMUMS ? vf_fused(vf_set((float)a->sum), m * vf_set(a->d), sum) : sum;
+    if (offset == MINIMUMS)
+        return vf_fused(vf_fused(vi_to_vf(isum), d, vf_set((float)a->sum) * m), vf_set(a->d), sum);
+    return vf_fused(vi_to_vf(isum), d * vf_set(a->d), sum);
 }
 
 /* The same for n columns, whose blocks lie at x + x_stride * c. */

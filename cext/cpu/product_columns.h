@@ -82,9 +82,10 @@ static inline void run_passes(const product *p, const columns_fn *table) {
 
 /* Products for many columns walk K outside and panels, two by two, inside: what a step reads of all columns stays in the
  * cache for all panels, and each panel is unpacked once. Their scratch: the unpacked weights of two panels, what tiles
- * give, the sums (panels / 2, columns, 2 panels of 16) in float32, and unpacked weights of all panels. */
+ * give, the sums (panels / 2, columns, 2 panels of 16) in float32, and unpacked weights of all panels, or a part of K of all
+ * columns. */
 enum { TOGETHER = 2, WEIGHTS_BYTES = TOGETHER * 2 * 4096, RESULTS_BYTES = 4 * 4096 };
-enum { PANELS_BYTES = PRODUCT_PANELS * 4096 };
+enum { PANELS_BYTES = PRODUCT_PANELS * 4096, COLUMNS_BYTES = 4608 /* of 16 */ };
 
 /* The sums of the two panels from number `first`, which is even, on. */
 static inline float *sums_of(const product *p, int first) {
@@ -92,7 +93,8 @@ static inline float *sums_of(const product *p, int first) {
 }
 
 static inline uint64_t scratch_bytes(int n) {
-    return WEIGHTS_BYTES + RESULTS_BYTES + PANELS_BYTES + sizeof(float) * 16 * PRODUCT_PANELS * (uint64_t)n;
+    uint64_t sums = sizeof(float) * 16 * PRODUCT_PANELS * (uint64_t)n, columns = COLUMNS_BYTES * ((uint64_t)n + 15) / 16;
+    return WEIGHTS_BYTES + RESULTS_BYTES + sums + (columns > PANELS_BYTES ? columns : PANELS_BYTES);
 }
 
 static inline uint8_t *panels_of(const product *p) {
@@ -104,10 +106,12 @@ static inline void clear_sums(const product *p) {
 }
 
 static inline void write_sums(const product *p) {
-    for (int i = 0; i < p->panels; i++)
-        for (int c = 0; c < p->n; c++)
-            memcpy(p->out + p->pitch * c + 16 * i, sums_of(p, i / TOGETHER * TOGETHER) + 16 * (TOGETHER * c + i % TOGETHER),
-                   sizeof(float) * 16);
+    for (int c = 0; c < p->n; c++)
+        for (int i = 0; i < p->panels; i++) {
+            float *to = p->out + p->pitch * c + 16 * i;
+            __builtin_prefetch((const void *)((uintptr_t)to + 4 * sizeof(float) * (uintptr_t)p->pitch), 1, 3);
+            memcpy(to, sums_of(p, i / TOGETHER * TOGETHER) + 16 * (TOGETHER * c + i % TOGETHER), sizeof(float) * 16);
+        }
 }
 
 static inline int panels_from(const product *p, int first) {

@@ -1,5 +1,5 @@
 /* rope.c: rotary positions: rope_table makes the cosines and sines of a step's positions once, rope turns float32 heads
- * (T, H, D) by them.
+ * (T, H, D) by them, position_scale gives a number for each.
  */
 #include <math.h>
 
@@ -56,5 +56,20 @@ static void run(const cpu_call *c, int64_t from, int64_t to, int thread) {
     }
 }
 
+static const char *check_scale(const cpu_call *c) {
+    if (c->n_in != 1 || !cpu_is(c->v + 1, I32, 1) || !cpu_is(c->v, F32, 2) || c->v->shape[1] != 1 ||
+        c->v->shape[0] != c->v[1].shape[0])
+        return "it takes pos i32 (T) and gives f32 (T, 1)";
+    return ((const arg_position_scale *)c->arg)->step > 0 ? NULL : "step must be above 0";
+}
+
+static void run_scale(const cpu_call *c, int64_t from, int64_t to, int thread) {
+    const arg_position_scale *a = c->arg;
+    (void)thread;
+    for (; from < to; from++)
+        *cpu_f32(c->v, from) = 1 + a->slope * log1pf(floorf(((float)cpu_i32(c->v + 1, from) + 1) / (float)a->step));
+}
+
+CPU_KERNEL(position_scale) = {check_scale, NULL, cpu_by_row, run_scale};
 CPU_KERNEL(rope_table) = {check_table, NULL, split_table, run_table};
 CPU_KERNEL(rope) = {check, NULL, cpu_by_row, run};

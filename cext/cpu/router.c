@@ -1,5 +1,5 @@
 /* router.c: what stands around the experts' products (experts.c): top_experts picks them, expert_weights says how much
- * each counts, expert_sum adds their results. Every row is a token of its own.
+ * each counts, expert_add adds a bias of each, expert_sum adds their results. Every row is a token of its own.
  */
 #include "cpu.h"
 #include "elementwise.h"
@@ -8,9 +8,14 @@ enum { CHUNK = 512 };
 
 static const char *check_top(const cpu_call *c) {
     const cpu_view *y = c->v, *x = c->v + 1;
-    int32_t k = ((const arg_top_experts *)c->arg)->k;
-    if (c->n_in != 1 || !cpu_is(x, F32, 2) || !cpu_is(y, I32, 2) || x->shape[0] != y->shape[0])
-        return "it takes logits f32 (T, E) and gives i32 (T, k)";
+    const arg_top_experts *a = c->arg;
+    int32_t k = a->k;
+    if (c->n_in < 1 || c->n_in > 2 || !cpu_is(x, F32, 2) || !cpu_is(y, I32, 2) || x->shape[0] != y->shape[0])
+        return "it takes logits f32 (T, E), and may take a bias, and gives i32 (T, k)";
+    if (c->n_in == 2 && (!cpu_is(x + 1, F32, 1) || x[1].shape[0] != x->shape[1] || x[1].stride != sizeof(float)))
+        return "the bias must be f32 (E)";
+    if (a->groups < 1 || x->shape[1] % a->groups || a->kept < 1 || a->kept > a->groups)
+        return "groups must divide the experts, and kept be 1 to groups";
     return k == y->shape[1] && k <= x->shape[1] ? NULL : "k must be the output's width and at most the logits'";
 }
 
@@ -20,6 +25,31 @@ static cpu_split split_top(const cpu_call *c) {
 
 static float rank(float x) {
     return x == x ? x : -INFINITY;
+}
+
+/* Leaves what the experts of a row are compared by, and at `worth` what the groups are. */
+static void row_scores(const cpu_call *c, const float *x, float *score, float *worth) {
+    const arg_top_experts *a = c->arg;
+    int n = c->v[1].shape[1], each = n / a->groups;
+    const float *bias = c->n_in == 2 ? cpu_f32(c->v + 2, 0) : NULL;
+    for (int i = 0; i < n; i += LANES) {
+        int left = n - i < LANES ? n - i : LANES;
+        vf y = vf_load_n(x + i, left);
+        if (a->sigmoid)
+            y = vf_set(1) / (vf_set(1) + vf_exp(vf_set(0) - y));
+        if (bias)
+            y = y + vf_load_n(bias + i, left);
+        vf_store_n(score + i, y, left);
+    }
+    for (int g = 0; g < a->groups; g++) {
+        float best = -INFINITY, second = -INFINITY;
+        for (int i = g * each; i < (g + 1) * each; i++) {
+            float y = rank(score[i]);
+            second = y > best ? best : y > second ? y : second;
+            best = y > best ? y : best;
+        }
+        worth[g] = a->sigmoid && each > 1 ? best + second : best;
+    }
 }
 
 /* Keeps the k best in order as the logits pass by; a later one goes before what it is larger than. */
@@ -34,10 +64,36 @@ static void row_top(const float *x, int n, int32_t *top, int k) {
     }
 }
 
+static uint64_t scratch_top(const cpu_call *c) {
+    return sizeof(float) * (2 * (uint64_t)c->v[1].shape[1] + 2 * (uint64_t)((const arg_top_experts *)c->arg)->groups);
+}
+
+/* Experts of groups that are not among the `kept` best count as the least. */
+static void shut_groups(const arg_top_experts *a, float *score, const float *worth, int32_t *best, int each) {
+    row_top(worth, a->groups, best, a->kept);
+    for (int g = 0; g < a->groups; g++) {
+        int open = 0;
+        for (int i = 0; i < a->kept; i++)
+            open |= best[i] == g;
+        for (int i = g * each; i < (g + 1) * each && !open; i++)
+            score[i] = -INFINITY;
+    }
+}
+
 static void run_top(const cpu_call *c, int64_t from, int64_t to, int thread) {
-    (void)thread;
-    for (; from < to; from++)
-        row_top(cpu_f32(c->v + 1, from), c->v[1].shape[1], (int32_t *)cpu_row(c->v, from), c->v[0].shape[1]);
+    const arg_top_experts *a = c->arg;
+    int n = c->v[1].shape[1];
+    float *score = (float *)cpu_scratch(c, thread), *worth = score + n;
+    for (; from < to; from++) {
+        const float *x = cpu_f32(c->v + 1, from);
+        if (c->n_in == 2 || a->groups > 1 || a->sigmoid) {
+            row_scores(c, x, score, worth);
+            if (a->groups > 1)
+                shut_groups(a, score, worth, (int32_t *)(worth + a->groups), n / a->groups);
+            x = score;
+        }
+        row_top(x, n, (int32_t *)cpu_row(c->v, from), c->v[0].shape[1]);
+    }
 }
 
 static const char *check_weights(const cpu_call *c) {
@@ -63,8 +119,9 @@ static float sum_exp(const float *x, int n, float most) {
     return vf_sum(sum + vf_exp(vf_load(rest) - vf_set(most)));
 }
 
-static void row_weights(const float *x, int n, const int32_t *ids, float *y, int k, int norm) {
-    float most = -INFINITY, sum, chosen = 0;
+/* Softmax of n logits x at ids. */
+static void row_softmax(const float *x, int n, const int32_t *ids, float *y, int k) {
+    float most = -INFINITY, sum;
     for (int i = 0; i < n; i++)
         most = x[i] > most ? x[i] : most;
     sum = sum_exp(x, n, most);
@@ -74,14 +131,31 @@ static void row_weights(const float *x, int n, const int32_t *ids, float *y, int
         int left = k - j < LANES ? k - j : LANES;
         vf_store_n(y + j, vf_exp(vf_load_n(y + j, left)) / vf_set(sum), left);
     }
+}
+
+static void row_sigmoid(const float *x, const int32_t *ids, float *y, int k) {
+    for (int j = 0; j < k; j++)
+        y[j] = -x[ids[j]];
+    for (int j = 0; j < k; j += LANES) {
+        int left = k - j < LANES ? k - j : LANES;
+        vf_store_n(y + j, vf_set(1) / (vf_set(1) + vf_exp(vf_load_n(y + j, left))), left);
+    }
+}
+
+static void row_weights(const arg_expert_weights *a, const float *x, int n, const int32_t *ids, float *y, int k) {
+    float chosen = 0;
+    if (a->sigmoid)
+        row_sigmoid(x, ids, y, k);
+    else
+        row_softmax(x, n, ids, y, k);
     for (int j = 0; j < k; j++)
         chosen += y[j];
-    for (int j = 0; j < k && norm; j++)
-        y[j] /= chosen;
+    for (int j = 0; j < k; j++)
+        y[j] = (a->norm ? y[j] / (chosen + 1e-20f) : y[j]) * a->scale;
 }
 
 static void run_weights(const cpu_call *c, int64_t from, int64_t to, int thread) {
-    int norm = ((const arg_expert_weights *)c->arg)->norm, n = c->v[1].shape[1], k = c->v[0].shape[1];
+    int n = c->v[1].shape[1], k = c->v[0].shape[1];
     (void)thread;
     for (; from < to; from++) {
         const int32_t *ids = (const int32_t *)cpu_row(c->v + 2, from);
@@ -89,7 +163,7 @@ static void run_weights(const cpu_call *c, int64_t from, int64_t to, int thread)
         for (int j = 0; j < k; j++)
             good = good && ids[j] >= 0 && ids[j] < n;
         if (good)
-            row_weights(cpu_f32(c->v + 1, from), n, ids, cpu_f32(c->v, from), k, norm);
+            row_weights(c->arg, cpu_f32(c->v + 1, from), n, ids, cpu_f32(c->v, from), k);
         else
             cpu_fault(c);
     }
@@ -129,6 +203,35 @@ static void run_sum(const cpu_call *c, int64_t from, int64_t to, int thread) {
     }
 }
 
-CPU_KERNEL(top_experts) = {check_top, NULL, split_top, run_top};
+static const char *check_add(const cpu_call *c) {
+    const cpu_view *y = c->v, *x = c->v + 1, *b = c->v + 2, *ids = c->v + 3;
+    if (c->n_in != 3 || !cpu_is(x, F32, 3) || !cpu_is(b, F32, 2) || !cpu_is(ids, I32, 2) || y->format != F32)
+        return "it takes y f32 (T, k, N), bias f32 (E, N) and ids i32 (T, k)";
+    if (!cpu_same_shape(x, y) || ids->shape[0] != x->shape[0] || ids->shape[1] != x->shape[1] || b->shape[1] != x->shape[2])
+        return "y, bias, ids and output differ in tokens, experts or width";
+    return NULL;
+}
+
+static void run_add(const cpu_call *c, int64_t from, int64_t to, int thread) {
+    const cpu_view *b = c->v + 2;
+    int k = c->v[0].shape[1], n = c->v[0].shape[2];
+    (void)thread;
+    for (; from < to; from++)
+        for (int j = 0; j < k; j++) {
+            int32_t id = ((const int32_t *)cpu_row(c->v + 3, from))[j];
+            const float *x = cpu_f32(c->v + 1, from) + (int64_t)j * n, *more;
+            float *y = cpu_f32(c->v, from) + (int64_t)j * n;
+            if (id < 0 || id >= b->shape[0]) {
+                cpu_fault(c);
+                continue;
+            }
+            more = cpu_f32(b, id);
+            for (int i = 0; i < n; i++)
+                y[i] = x[i] + more[i];
+        }
+}
+
+CPU_KERNEL(top_experts) = {check_top, scratch_top, split_top, run_top};
+CPU_KERNEL(expert_add) = {check_add, NULL, cpu_by_row, run_add};
 CPU_KERNEL(expert_weights) = {check_weights, NULL, split_top, run_weights};
 CPU_KERNEL(expert_sum) = {check_sum, NULL, split_sum, run_sum};

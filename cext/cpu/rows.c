@@ -80,7 +80,7 @@ static const char *check_pick(const cpu_call *c) {
 
 static void run_pick(const cpu_call *c, int64_t from, int64_t to, int thread) {
     const cpu_view *y = c->v, *x = c->v + 1;
-    const cpu_format *f = cpu_format_find(x->format);
+    const block_format *f = block_format_find(x->format);
     uint64_t bytes = x->width / f->block * f->bytes;
     (void)thread;
     for (; from < to; from++) {

@@ -177,4 +177,21 @@ static inline vf vf_exp(vf x) {
     return vf_scale(y, n);
 }
 
+/* a where the lanes of `which` are all ones, b where they are zero. */
+typedef int32_t vf_mask __attribute__((vector_size(4 * LANES)));
+static inline vf vf_where(vf_mask which, vf a, vf b) { return (vf)((which & (vf_mask)a) | (~which & (vf_mask)b)); }
+
+/* tanh x: below 1/4 its series to x^9, for 1 - e^-2x loses digits there. */
+static inline vf vf_tanh(vf x) {
+    vf size = vf_max(x, vf_set(0) - x), square = x * x, t, y, near;
+    vf_mask small = (vf_mask)(size < vf_set(0.25f)), negative = (vf_mask)(x < vf_set(0));
+    near = vf_fma(square, vf_set(62.0f / 2835), vf_set(-17.0f / 315));
+    near = vf_fma(square, near, vf_set(2.0f / 15));
+    near = vf_fma(square, near, vf_set(-1.0f / 3));
+    near = vf_fma(x * square, near, x);
+    t = vf_exp(vf_set(-2.0f) * size);
+    y = (vf_set(1) - t) / (vf_set(1) + t);
+    return vf_where(small, near, vf_where(negative, vf_set(0) - y, y));
+}
+
 #endif

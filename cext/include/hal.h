@@ -27,8 +27,9 @@ enum { HAL_WEIGHT = 0, HAL_CONST = 1, HAL_STATE = 2, HAL_ARENA = 3, HAL_STEP = 4
 enum { HAL_HOST_MEMORY = 1, HAL_TEST_ONLY = 2 };
 
 /* Flags of hal_options: FAST lets products requantize weights to 8 bits where that is quicker; PROFILE counts the time of
- * each step. */
-enum { HAL_FAST = 1, HAL_PROFILE = 2 };
+ * each step; DETERMINISTIC keeps to kernels of which every bit of a row depends on that row's inputs alone, not on how many
+ * rows a step has, nor on what was tuned. */
+enum { HAL_FAST = 1, HAL_PROFILE = 2, HAL_DETERMINISTIC = 4 };
 
 /* What measure() measures. */
 enum { HAL_MEASURE_READ = 0, HAL_MEASURE_INT8 = 1, HAL_MEASURE_BF16 = 2, HAL_MEASURE_F32 = 3 };
@@ -68,14 +69,28 @@ typedef struct {
     uint32_t align;   /* bytes; 0: the backend's own */
 } hal_bufdesc;
 
+enum { HAL_NAME = 128 }; /* characters of a kernel's name, the 0 behind it included */
+
+/* Which kernel a step takes, where that is not left to the backend: one of its own by `name`, as kernels() gives it, or one
+ * that add_kernel() took, with its grid. A backend without those entries ignores choices by name. */
 typedef struct {
-    uint32_t n_steps, n_views, n_buffers, n_ops, n_args;
+    uint32_t step;
+    uint32_t kernel;     /* the number that add_kernel() gave; 0: `name` counts */
+    uint32_t groups[3];  /* from here on for kernel > 0: groups of the grid, threads of a group, bytes of its local memory */
+    uint32_t threads, local;
+    uint64_t scratch;    /* bytes of device memory that the kernel wants for itself during the step */
+    char name[HAL_NAME];
+} hal_choice;
+
+typedef struct {
+    uint32_t n_steps, n_views, n_buffers, n_ops, n_args, n_choices;
     uint32_t step_buffer;  /* which buffer run() copies the step block to */
     const hal_step *steps;
     const hal_view *views;
     const hal_bufdesc *buffers;
     const hal_op *ops;
     const uint8_t *args;
+    const hal_choice *choices; /* in the order of their steps, at most one a step */
 } hal_plan;
 
 typedef struct {
@@ -124,6 +139,12 @@ typedef struct {
      * read from `bytes` of memory again and again; the others: multiply-adds of such numbers by the instructions that its
      * kernels use, HAL_E_UNSUPPORTED where it has none */
     int (*measure)(hal_device *, uint32_t what, uint64_t bytes, double *per_second);
+    /* optional: names of the own kernels that can do a step, the one that it takes unasked first; gives how many there are, and
+     * writes at most `most` of them, each with room for HAL_NAME characters; a code below 0 where the step is wrong */
+    int (*kernels)(hal_device *, const hal_plan *, uint32_t step, char *names, uint32_t most);
+    /* optional: takes a kernel of the caller's; `image` ends with a 0 and is what docs/user-kernels.md says of the backend;
+     * `entry`: the function's name. *kernel becomes its number, which is good until the device is closed. */
+    int (*add_kernel)(hal_device *, const char *image, const char *entry, uint32_t *kernel);
     /* optional: order work between devices on a counter, and collectives over a group of devices */
     int (*signal)(hal_device *, uint64_t value);
     int (*await)(hal_device *, uint64_t value);
@@ -138,13 +159,26 @@ const hal_backend *hal_backend_entry(void);
 /* The step block begins with eight int32 counts: tokens, output rows; the rest is zero. What follows is the plan's inputs. */
 enum { HAL_COUNT_TOKENS = 0, HAL_COUNT_ROWS = 1, HAL_COUNTS = 8 };
 
-/* How one output row is sampled; a row of the step block's `params`. */
+/* Stages of a sampling chain, as runtime/sampling/chain.py defines them. */
+enum {
+    HAL_STAGE_END, HAL_STAGE_PENALTIES, HAL_STAGE_DRY, HAL_STAGE_TOP_N_SIGMA, HAL_STAGE_TOP_K, HAL_STAGE_TYPICAL,
+    HAL_STAGE_TOP_P, HAL_STAGE_MIN_P, HAL_STAGE_XTC, HAL_STAGE_TEMPERATURE, HAL_STAGE_MIROSTAT_1, HAL_STAGE_MIROSTAT_2,
+    HAL_STAGES = 12
+};
+
+/* How one output row is sampled; a row of the step block's `params`. A number is looked at by its stage alone. */
 typedef struct {
-    float temperature;       /* <= 0: take the most likely token */
-    float top_p, min_p;      /* 1 and 0: off */
-    float repeat_penalty, presence_penalty, frequency_penalty;  /* 1, 0, 0: off */
-    int32_t top_k;           /* <= 0: off */
+    float temperature, dynatemp_range, dynatemp_exponent;       /* temperature <= 0: take the most likely token */
+    float top_p, min_p, typical_p, top_n_sigma;
+    float xtc_probability, xtc_threshold;
+    float repeat_penalty, presence_penalty, frequency_penalty;
+    float mirostat_mu;       /* bits of surprise that a token may have */
+    int32_t top_k;
     int32_t repeat_last_n;   /* how many last tokens the penalties look at */
+    int32_t masked;          /* 1: only tokens whose bits are set in the row's words */
+    int32_t biases, drops;   /* how many of the row's edits are added at once, and how many more in the stage DRY */
+    int32_t report;          /* 1: the row's logprobs are wanted */
+    uint8_t chain[HAL_STAGES]; /* HAL_STAGE_ in order, ended by HAL_STAGE_END */
     uint64_t seed;
 } hal_sampling;
 
@@ -156,6 +190,11 @@ enum {
     HAL_OP_HADAMARD, HAL_OP_PICK, HAL_OP_TOKENS_PUT, HAL_OP_TOKENS_GET, HAL_OP_SAMPLE,
     HAL_OP_TOP_EXPERTS, HAL_OP_EXPERT_WEIGHTS, HAL_OP_EXPERT_LINEAR, HAL_OP_EXPERT_SWIGLU, HAL_OP_EXPERT_SUM,
     HAL_OP_ROPE_TABLE, HAL_OP_ROPE_KV_WRITE, HAL_OP_LINEAR_SWIGLU, HAL_OP_LINEAR_SWIGLU_QUANTIZE,
+    HAL_OP_SAMPLE_DETAIL, HAL_OP_LOGPROBS,
+    HAL_OP_LAYER_NORM, HAL_OP_GELU, HAL_OP_SOFT_CAP,
+    HAL_OP_TAKE, HAL_OP_CONCAT, HAL_OP_HEAD_LINEAR, HAL_OP_EXPERT_ADD, HAL_OP_SWIGLU_LIMITED,
+    HAL_OP_POSITION_SCALE,
+    HAL_OP_SIGMOID, HAL_OP_SOFTPLUS, HAL_OP_SHORT_CONV, HAL_OP_CONV_WRITE, HAL_OP_GATED_SCAN, HAL_OP_SCAN_WRITE,
     HAL_N_OPS
 };
 
@@ -167,7 +206,22 @@ typedef struct { float eps; } arg_norm_quantize;
 typedef struct { float scale; } arg_rope_table;
 typedef struct { int32_t style; } arg_rope;
 typedef struct { int32_t style; } arg_rope_kv_write;
-typedef struct { float scale; int32_t window; } arg_attention;  /* window 0: the whole past */
+/* window, chunk 0: the whole past; cap: of scores, 0: none; value: so many numbers of a key's head are its value, 0: v is a
+ * cache of its own; causal 0: a query sees what comes after it in the step; alibi 1: the last input is slopes of heads */
+typedef struct { float scale; int32_t window; float cap; int32_t value, chunk, causal, alibi; } arg_attention;
 typedef struct { int32_t shift; } arg_tokens_put;               /* 1: the token after each position */
-typedef struct { int32_t k; } arg_top_experts;
-typedef struct { int32_t norm; } arg_expert_weights;            /* 1: the weights of a token sum to 1 */
+typedef struct { int32_t k, groups, kept, sigmoid; } arg_top_experts;
+typedef struct { int32_t k; } arg_logprobs;                     /* how many of the likeliest tokens are listed */
+typedef struct { int32_t norm, sigmoid; float scale; } arg_expert_weights; /* norm 1: a token's weights sum to scale */
+typedef struct { float eps; } arg_layer_norm;
+typedef struct { int32_t style; } arg_gelu;                     /* 0: by tanh, 1: by the error function */
+typedef struct { float cap; } arg_soft_cap;
+typedef struct { int32_t start, size; } arg_take;
+typedef struct { float limit, alpha; } arg_swiglu_limited;
+typedef struct { int32_t step; float slope; } arg_position_scale;
+/* block: positions that a page of the state stands for; delta 1: by the delta rule; tiled 1: head h has the keys of group
+ * h % G, else of h / (H / G) */
+typedef struct { int32_t block; } arg_short_conv;
+typedef struct { int32_t block; } arg_conv_write;
+typedef struct { int32_t block, delta, tiled; } arg_gated_scan;
+typedef struct { int32_t block, tiled; } arg_scan_write;

@@ -72,11 +72,11 @@ static inline void a8_256_unpack(const block_a8_256 *b, float *out) {
         out[i] = b->d * (float)b->qs[i];
 }
 
-/* What weights in sixteen groups of 16 are, x = (d * scale) * code, and their share of a dot product: exact in
- * integers within the block, then one fused multiply-add. */
+/* What weights in groups of 16 are, x = (d * scale) * code: 32 of them; and the share of a block of 256 in a dot product:
+ * exact in integers within the block, then one fused multiply-add. */
 static inline void a8_256_weights(const int8_t *code, const int8_t *scale, float d, float *out) {
     int i;
-    for (i = 0; i < 256; i++)
+    for (i = 0; i < 32; i++)
         out[i] = (d * (float)scale[i / 16]) * (float)code[i];
 }
 

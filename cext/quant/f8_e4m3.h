@@ -24,10 +24,17 @@ static inline float f8_e4m3_value(uint8_t q) {
     return f32_from_bits(sign | (bits == 0x07F00000u ? 0x7FC00000u : f32_bits(f32_from_bits(bits) * 0x1p120f)));
 }
 
-static inline void f8_e4m3_unpack(const block_f8_e4m3 *b, float *out) {
+/* Numbers 32 g .. 32 g + 31. */
+static inline void f8_e4m3_part(const block_f8_e4m3 *b, int g, float *out) {
     int i;
-    for (i = 0; i < 128; i++)
-        out[i] = b->d * f8_e4m3_value(b->qs[i]);
+    for (i = 0; i < 32; i++)
+        out[i] = b->d * f8_e4m3_value(b->qs[32 * g + i]);
+}
+
+static inline void f8_e4m3_unpack(const block_f8_e4m3 *b, float *out) {
+    int g;
+    for (g = 0; g < 4; g++)
+        f8_e4m3_part(b, g, out + 32 * g);
 }
 
 static inline float f8_e4m3_dot(const block_f8_e4m3 *w, const block_bf16x2 *a, int n_blocks) {

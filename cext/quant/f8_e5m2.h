@@ -22,10 +22,17 @@ static inline float f8_e5m2_value(uint8_t q) {
     return f16_to_f32((uint16_t)(q << 8));
 }
 
-static inline void f8_e5m2_unpack(const block_f8_e5m2 *b, float *out) {
+/* Numbers 32 g .. 32 g + 31. */
+static inline void f8_e5m2_part(const block_f8_e5m2 *b, int g, float *out) {
     int i;
-    for (i = 0; i < 128; i++)
-        out[i] = b->d * f8_e5m2_value(b->qs[i]);
+    for (i = 0; i < 32; i++)
+        out[i] = b->d * f8_e5m2_value(b->qs[32 * g + i]);
+}
+
+static inline void f8_e5m2_unpack(const block_f8_e5m2 *b, float *out) {
+    int g;
+    for (g = 0; g < 4; g++)
+        f8_e5m2_part(b, g, out + 32 * g);
 }
 
 static inline float f8_e5m2_dot(const block_f8_e5m2 *w, const block_bf16x2 *a, int n_blocks) {

@@ -60,6 +60,11 @@ static inline uint16_t f32_to_f16(float f) {
 
 #else
 
+#ifdef F16_TO_F32 /* a GPU's own conversion */
+static inline float f16_to_f32(uint16_t h) {
+    return F16_TO_F32(h);
+}
+#else
 static inline float f16_to_f32(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
     uint32_t exponent = (h >> 10) & 0x1Fu;
@@ -73,6 +78,7 @@ static inline float f16_to_f32(uint16_t h) {
     }
     return f32_from_bits(sign | ((exponent + 112u) << 23) | (fraction << 13));
 }
+#endif
 
 static inline uint16_t f32_to_f16(float f) {
     uint32_t bits = f32_bits(f);

@@ -15,10 +15,17 @@ typedef struct {
 _Static_assert(sizeof(block_i8_g128) == 132, "block_i8_g128 is a float and 128 bytes");
 #define SATCHEL_WEIGHT_i8_g128 2003, 128, a8_32 /* our number, elements of a block, activations */
 
-static inline void i8_g128_unpack(const block_i8_g128 *b, float *out) {
+/* Numbers 32 g .. 32 g + 31. */
+static inline void i8_g128_part(const block_i8_g128 *b, int g, float *out) {
     int i;
-    for (i = 0; i < 128; i++)
-        out[i] = b->d * (float)b->qs[i];
+    for (i = 0; i < 32; i++)
+        out[i] = b->d * (float)b->qs[32 * g + i];
+}
+
+static inline void i8_g128_unpack(const block_i8_g128 *b, float *out) {
+    int g;
+    for (g = 0; g < 4; g++)
+        i8_g128_part(b, g, out + 32 * g);
 }
 
 static inline float i8_g128_dot(const block_i8_g128 *w, const block_a8_32 *a, int n_blocks) {

@@ -25,20 +25,33 @@ static inline float iq1_m_scale(const block_iq1_m *b) {
     return f16_to_f32((uint16_t)(s[0] >> 12 | (s[1] >> 12) << 4 | (s[2] >> 12) << 8 | (s[3] >> 12) << 12));
 }
 
-static inline void iq1_m_codes(const block_iq1_m *b, int8_t *code, int8_t *scale) {
+/* Codes 32 g .. 32 g + 31 and the scales of each 16. */
+static inline void iq1_m_part_codes(const block_iq1_m *b, int g, int8_t *code, int8_t *scale) {
     int i;
-    for (i = 0; i < 16; i++)
-        scale[i] = (int8_t)(2 * ((b->scales[i / 4] >> (3 * (i % 4))) & 7) + 1);
-    for (i = 0; i < 32; i++) {
-        int h = (b->qh[i / 2] >> (4 * (i % 2))) & 15;
-        iq1_point(points_iq1_s[b->qs[i] | (h & 7) << 8], h & 8 ? -1 : 1, code + 8 * i);
+    for (i = 0; i < 2; i++)
+        scale[i] = (int8_t)(2 * ((b->scales[g / 2] >> (3 * ((2 * g + i) % 4))) & 7) + 1);
+    for (i = 0; i < 4; i++) {
+        int h = (b->qh[2 * g + i / 2] >> (4 * (i % 2))) & 15;
+        iq1_point(points_iq1_s[b->qs[4 * g + i] | (h & 7) << 8], h & 8 ? -1 : 1, code + 8 * i);
     }
 }
 
-static inline void iq1_m_unpack(const block_iq1_m *b, float *out) {
-    int8_t code[256], scale[16];
-    iq1_m_codes(b, code, scale);
+static inline void iq1_m_codes(const block_iq1_m *b, int8_t *code, int8_t *scale) {
+    int g;
+    for (g = 0; g < 8; g++)
+        iq1_m_part_codes(b, g, code + 32 * g, scale + 2 * g);
+}
+
+static inline void iq1_m_part(const block_iq1_m *b, int g, float *out) {
+    int8_t code[32], scale[2];
+    iq1_m_part_codes(b, g, code, scale);
     a8_256_weights(code, scale, iq1_m_scale(b) * 0.125f, out);
+}
+
+static inline void iq1_m_unpack(const block_iq1_m *b, float *out) {
+    int g;
+    for (g = 0; g < 8; g++)
+        iq1_m_part(b, g, out + 32 * g);
 }
 
 static inline float iq1_m_dot(const block_iq1_m *w, const block_a8_256 *a, int n_blocks) {

@@ -29,19 +29,30 @@ static inline void iq1_point(uint32_t point, int shift, int8_t *code) {
         code[i] = (int8_t)(8 * ((int)(point >> (8 * (i % 4) + 4 * (i / 4)) & 3) - 1) + shift);
 }
 
+/* Codes 32 g .. 32 g + 31 and the scales of each 16. */
+static inline void iq1_s_part_codes(const block_iq1_s *b, int g, int8_t *code, int8_t *scale) {
+    int h = b->qh[g], i;
+    scale[0] = scale[1] = (int8_t)(2 * ((h >> 12) & 7) + 1);
+    for (i = 0; i < 4; i++)
+        iq1_point(points_iq1_s[b->qs[4 * g + i] | ((h >> (3 * i)) & 7) << 8], h >> 15 ? -1 : 1, code + 8 * i);
+}
+
 static inline void iq1_s_codes(const block_iq1_s *b, int8_t *code, int8_t *scale) {
-    int i;
-    for (i = 0; i < 32; i++) {
-        int h = b->qh[i / 4], high = (h >> (3 * (i % 4))) & 7;
-        scale[i / 2] = (int8_t)(2 * ((h >> 12) & 7) + 1);
-        iq1_point(points_iq1_s[b->qs[i] | high << 8], h >> 15 ? -1 : 1, code + 8 * i);
-    }
+    int g;
+    for (g = 0; g < 8; g++)
+        iq1_s_part_codes(b, g, code + 32 * g, scale + 2 * g);
+}
+
+static inline void iq1_s_part(const block_iq1_s *b, int g, float *out) {
+    int8_t code[32], scale[2];
+    iq1_s_part_codes(b, g, code, scale);
+    a8_256_weights(code, scale, f16_to_f32(b->d) * 0.125f, out);
 }
 
 static inline void iq1_s_unpack(const block_iq1_s *b, float *out) {
-    int8_t code[256], scale[16];
-    iq1_s_codes(b, code, scale);
-    a8_256_weights(code, scale, f16_to_f32(b->d) * 0.125f, out);
+    int g;
+    for (g = 0; g < 8; g++)
+        iq1_s_part(b, g, out + 32 * g);
 }
 
 static inline float iq1_s_dot(const block_iq1_s *w, const block_a8_256 *a, int n_blocks) {

@@ -73,22 +73,33 @@ static inline void iq2_point(uint32_t point, int signs, int8_t *code) {
     }
 }
 
+/* Codes 32 g .. 32 g + 31 and the scales of each 16. */
+static inline void iq2_xxs_part_codes(const block_iq2_xxs *b, int g, int8_t *code, int8_t *scale) {
+    const uint8_t *point = b->groups + 8 * g;
+    uint32_t signs;
+    int i;
+    memcpy(&signs, point + 4, 4);
+    scale[0] = scale[1] = (int8_t)(2 * (signs >> 28) + 1);
+    for (i = 0; i < 4; i++)
+        iq2_point(points_iq2_xxs[point[i]], iq_even_signs(signs >> (7 * i) & 127), code + 8 * i);
+}
+
 static inline void iq2_xxs_codes(const block_iq2_xxs *b, int8_t *code, int8_t *scale) {
-    int g, i;
-    for (g = 0; g < 8; g++) {
-        const uint8_t *point = b->groups + 8 * g;
-        uint32_t signs;
-        memcpy(&signs, point + 4, 4);
-        scale[2 * g] = scale[2 * g + 1] = (int8_t)(2 * (signs >> 28) + 1);
-        for (i = 0; i < 4; i++)
-            iq2_point(points_iq2_xxs[point[i]], iq_even_signs(signs >> (7 * i) & 127), code + 32 * g + 8 * i);
-    }
+    int g;
+    for (g = 0; g < 8; g++)
+        iq2_xxs_part_codes(b, g, code + 32 * g, scale + 2 * g);
+}
+
+static inline void iq2_xxs_part(const block_iq2_xxs *b, int g, float *out) {
+    int8_t code[32], scale[2];
+    iq2_xxs_part_codes(b, g, code, scale);
+    a8_256_weights(code, scale, f16_to_f32(b->d) * 0.125f, out);
 }
 
 static inline void iq2_xxs_unpack(const block_iq2_xxs *b, float *out) {
-    int8_t code[256], scale[16];
-    iq2_xxs_codes(b, code, scale);
-    a8_256_weights(code, scale, f16_to_f32(b->d) * 0.125f, out);
+    int g;
+    for (g = 0; g < 8; g++)
+        iq2_xxs_part(b, g, out + 32 * g);
 }
 
 static inline float iq2_xxs_dot(const block_iq2_xxs *w, const block_a8_256 *a, int n_blocks) {

@@ -33,21 +33,33 @@ static inline uint32_t iq3_s_unpack_word(int word, uint32_t x) {
 #define PACK_WORD_iq3_s iq3_s_pack_word
 #define UNPACK_WORD_iq3_s iq3_s_unpack_word
 
-static inline void iq3_s_codes(const block_iq3_s *b, int8_t *code, int8_t *scale) {
+/* Codes 32 g .. 32 g + 31 and the scales of each 16. */
+static inline void iq3_s_part_codes(const block_iq3_s *b, int g, int8_t *code, int8_t *scale) {
     static const int8_t value[8] = {1, 3, 5, 7, 9, 11, 13, 15};
     int i;
-    for (i = 0; i < 16; i++)
-        scale[i] = (int8_t)(2 * ((b->scales[i / 4] >> (4 * (i / 2 % 2))) & 15) + 1);
-    for (i = 0; i < 64; i++) {
-        int high = (b->qh[i / 8] >> (i % 8)) & 1;
-        iq3_point(value, points_iq3_s[b->qs[i] | high << 8], b->signs[i / 2] >> (4 * (i % 2)), code + 4 * i);
+    scale[0] = scale[1] = (int8_t)(2 * ((b->scales[g / 2] >> (4 * (g % 2))) & 15) + 1);
+    for (i = 0; i < 8; i++) {
+        int high = (b->qh[g] >> i) & 1;
+        iq3_point(value, points_iq3_s[b->qs[8 * g + i] | high << 8], b->signs[4 * g + i / 2] >> (4 * (i % 2)), code + 4 * i);
     }
 }
 
-static inline void iq3_s_unpack(const block_iq3_s *b, float *out) {
-    int8_t code[256], scale[16];
-    iq3_s_codes(b, code, scale);
+static inline void iq3_s_codes(const block_iq3_s *b, int8_t *code, int8_t *scale) {
+    int g;
+    for (g = 0; g < 8; g++)
+        iq3_s_part_codes(b, g, code + 32 * g, scale + 2 * g);
+}
+
+static inline void iq3_s_part(const block_iq3_s *b, int g, float *out) {
+    int8_t code[32], scale[2];
+    iq3_s_part_codes(b, g, code, scale);
     a8_256_weights(code, scale, f16_to_f32(b->d), out);
+}
+
+static inline void iq3_s_unpack(const block_iq3_s *b, float *out) {
+    int g;
+    for (g = 0; g < 8; g++)
+        iq3_s_part(b, g, out + 32 * g);
 }
 
 static inline float iq3_s_dot(const block_iq3_s *w, const block_a8_256 *a, int n_blocks) {

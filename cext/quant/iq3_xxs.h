@@ -41,23 +41,34 @@ static inline void iq3_point(const int8_t *value, uint32_t point, int signs, int
     }
 }
 
-static inline void iq3_xxs_codes(const block_iq3_xxs *b, int8_t *code, int8_t *scale) {
+/* Codes 32 g .. 32 g + 31 and the scales of each 16. */
+static inline void iq3_xxs_part_codes(const block_iq3_xxs *b, int g, int8_t *code, int8_t *scale) {
     static const int8_t value[8] = {4, 12, 20, 28, 36, 44, 52, 62};
-    int g, i;
-    for (g = 0; g < 8; g++) {
-        uint32_t signs;
-        memcpy(&signs, b->signs + 4 * g, 4);
-        scale[2 * g] = scale[2 * g + 1] = (int8_t)(2 * (signs >> 28) + 1);
-        for (i = 0; i < 8; i++)
-            iq3_point(value, points_iq3_xxs[b->qs[8 * g + i]],
-                      iq_even_signs(signs >> (7 * (i / 2)) & 127) >> (4 * (i % 2)), code + 32 * g + 4 * i);
-    }
+    uint32_t signs;
+    int i;
+    memcpy(&signs, b->signs + 4 * g, 4);
+    scale[0] = scale[1] = (int8_t)(2 * (signs >> 28) + 1);
+    for (i = 0; i < 8; i++)
+        iq3_point(value, points_iq3_xxs[b->qs[8 * g + i]], iq_even_signs(signs >> (7 * (i / 2)) & 127) >> (4 * (i % 2)),
+                  code + 4 * i);
+}
+
+static inline void iq3_xxs_codes(const block_iq3_xxs *b, int8_t *code, int8_t *scale) {
+    int g;
+    for (g = 0; g < 8; g++)
+        iq3_xxs_part_codes(b, g, code + 32 * g, scale + 2 * g);
+}
+
+static inline void iq3_xxs_part(const block_iq3_xxs *b, int g, float *out) {
+    int8_t code[32], scale[2];
+    iq3_xxs_part_codes(b, g, code, scale);
+    a8_256_weights(code, scale, f16_to_f32(b->d) * 0.25f, out);
 }
 
 static inline void iq3_xxs_unpack(const block_iq3_xxs *b, float *out) {
-    int8_t code[256], scale[16];
-    iq3_xxs_codes(b, code, scale);
-    a8_256_weights(code, scale, f16_to_f32(b->d) * 0.25f, out);
+    int g;
+    for (g = 0; g < 8; g++)
+        iq3_xxs_part(b, g, out + 32 * g);
 }
 
 static inline float iq3_xxs_dot(const block_iq3_xxs *w, const block_a8_256 *a, int n_blocks) {

@@ -21,20 +21,30 @@ typedef struct {
 _Static_assert(sizeof(block_iq4_xs) == 136, "block_iq4_xs is two halves, 4 bytes of scales and 128 of codes");
 #define SATCHEL_WEIGHT_iq4_xs 23, 256, a8_256 /* GGUF number, elements of a block, activations */
 
+/* Codes 32 g .. 32 g + 31 and the scales of each 16. */
+static inline void iq4_xs_part_codes(const block_iq4_xs *b, int g, int8_t *code, int8_t *scale) {
+    int low = (b->scales_l[g / 2] >> (4 * (g % 2))) & 15, high = (b->scales_h >> (2 * g)) & 3, i;
+    scale[0] = scale[1] = (int8_t)((low | high << 4) - 32);
+    for (i = 0; i < 32; i++)
+        code[i] = iq4_nl_table((b->qs[16 * g + i % 16] >> (4 * (i / 16))) & 15);
+}
+
 static inline void iq4_xs_codes(const block_iq4_xs *b, int8_t *code, int8_t *scale) {
-    int g, i;
-    for (g = 0; g < 8; g++) {
-        int low = (b->scales_l[g / 2] >> (4 * (g % 2))) & 15, high = (b->scales_h >> (2 * g)) & 3;
-        scale[2 * g] = scale[2 * g + 1] = (int8_t)((low | high << 4) - 32);
-        for (i = 0; i < 32; i++)
-            code[32 * g + i] = iq4_nl_table((b->qs[16 * g + i % 16] >> (4 * (i / 16))) & 15);
-    }
+    int g;
+    for (g = 0; g < 8; g++)
+        iq4_xs_part_codes(b, g, code + 32 * g, scale + 2 * g);
+}
+
+static inline void iq4_xs_part(const block_iq4_xs *b, int g, float *out) {
+    int8_t code[32], scale[2];
+    iq4_xs_part_codes(b, g, code, scale);
+    a8_256_weights(code, scale, f16_to_f32(b->d), out);
 }
 
 static inline void iq4_xs_unpack(const block_iq4_xs *b, float *out) {
-    int8_t code[256], scale[16];
-    iq4_xs_codes(b, code, scale);
-    a8_256_weights(code, scale, f16_to_f32(b->d), out);
+    int g;
+    for (g = 0; g < 8; g++)
+        iq4_xs_part(b, g, out + 32 * g);
 }
 
 static inline float iq4_xs_dot(const block_iq4_xs *w, const block_a8_256 *a, int n_blocks) {

@@ -3,7 +3,8 @@
  * x = scale / 2 * table[q] with mxfp4's table. A scale's top bit is not looked at, but the scale 0x7F is 0.
  *
  * The eight bytes of a group hold its first eight numbers in their low nibbles, the others in the high. Nothing
- * rounds in decoding; a dot product is exact in integers within a group.
+ * rounds in decoding. In a dot product the sums of two groups, scales and all, are exact and are added, which rounds
+ * where the scales are far apart; the sum, times the activations' scale, goes to that of the row.
  */
 #ifndef SATCHEL_QUANT_NVFP4_H
 #define SATCHEL_QUANT_NVFP4_H
@@ -33,22 +34,35 @@ static inline int nvfp4_code(const block_nvfp4 *b, int g, int i) {
     return e2m1_table((b->qs[8 * g + i % 8] >> (4 * (i / 8))) & 15);
 }
 
-static inline void nvfp4_unpack(const block_nvfp4 *b, float *out) {
+/* Numbers 32 g .. 32 g + 31. */
+static inline void nvfp4_part(const block_nvfp4 *b, int g, float *out) {
     int i;
-    for (i = 0; i < 64; i++)
-        out[i] = nvfp4_scale(b->scales[i / 16]) * (float)nvfp4_code(b, i / 16, i % 16);
+    for (i = 0; i < 32; i++)
+        out[i] = nvfp4_scale(b->scales[2 * g + i / 16]) * (float)nvfp4_code(b, 2 * g + i / 16, i % 16);
+}
+
+static inline void nvfp4_unpack(const block_nvfp4 *b, float *out) {
+    int g;
+    for (g = 0; g < 2; g++)
+        nvfp4_part(b, g, out + 32 * g);
+}
+
+/* The sum of the 16 products of group g with its codes of x, under the group's scale: exact. */
+static inline float nvfp4_group_sum(const block_nvfp4 *w, int g, const block_a8_32 *x) {
+    int32_t isum = 0;
+    int i;
+    for (i = 0; i < 16; i++)
+        isum += nvfp4_code(w, g, i) * x->qs[16 * (g % 2) + i];
+    return (float)isum * nvfp4_scale(w->scales[g]);
 }
 
 static inline float nvfp4_dot(const block_nvfp4 *w, const block_a8_32 *a, int n_blocks) {
     float sum = 0.0f;
-    int n, g, i;
+    int n, g;
     for (n = 0; n < n_blocks; n++)
-        for (g = 0; g < 4; g++) {
+        for (g = 0; g < 4; g += 2) {
             const block_a8_32 *x = a + 2 * n + g / 2;
-            int32_t isum = 0;
-            for (i = 0; i < 16; i++)
-                isum += nvfp4_code(w + n, g, i) * x->qs[16 * (g % 2) + i];
-            sum = fmaf((float)isum, nvfp4_scale(w[n].scales[g]) * x->d, sum);
+            sum = fmaf(nvfp4_group_sum(w + n, g, x) + nvfp4_group_sum(w + n, g + 1, x), x->d, sum);
         }
     return sum;
 }

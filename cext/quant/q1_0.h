@@ -32,10 +32,18 @@ static inline int q1_0_code(const block_q1_0 *b, int i) {
     return 2 * ((b->qs[i / 8] >> (i % 8)) & 1) - 1;
 }
 
-static inline void q1_0_unpack(const block_q1_0 *b, float *out) {
+/* Numbers 32 g .. 32 g + 31. */
+static inline void q1_0_part(const block_q1_0 *b, int g, float *out) {
+    float d = f16_to_f32(b->d);
     int i;
-    for (i = 0; i < 128; i++)
-        out[i] = f16_to_f32(b->d) * (float)q1_0_code(b, i);
+    for (i = 0; i < 32; i++)
+        out[i] = d * (float)q1_0_code(b, 32 * g + i);
+}
+
+static inline void q1_0_unpack(const block_q1_0 *b, float *out) {
+    int g;
+    for (g = 0; g < 4; g++)
+        q1_0_part(b, g, out + 32 * g);
 }
 
 static inline float q1_0_dot(const block_q1_0 *w, const block_a8_32 *a, int n_blocks) {

@@ -23,20 +23,33 @@ _Static_assert(sizeof(block_q3_k) == 110, "block_q3_k is 32 bytes of top bits, 6
 #define SATCHEL_WEIGHT_q3_k 11, 256, a8_256 /* GGUF number, elements of a block, activations */
 
 /* Codes without their offset of 4, and the sixteen scales without theirs of 32. */
-static inline void q3_k_codes(const block_q3_k *b, int8_t *code, int8_t *scale) {
-    int g, i;
-    for (g = 0; g < 16; g++) {
-        int low = (b->scales[g % 8] >> (4 * (g / 8))) & 15, high = (b->scales[8 + g % 4] >> (2 * (g / 4))) & 3;
-        scale[g] = (int8_t)((low | high << 4) - 32);
+/* Codes 32 g .. 32 g + 31 and the scales of each 16. */
+static inline void q3_k_part_codes(const block_q3_k *b, int g, int8_t *code, int8_t *scale) {
+    int i;
+    for (i = 0; i < 2; i++) {
+        int s = 2 * g + i, low = (b->scales[s % 8] >> (4 * (s / 8))) & 15, high = (b->scales[8 + s % 4] >> (2 * (s / 4))) & 3;
+        scale[i] = (int8_t)((low | high << 4) - 32);
     }
-    for (i = 0; i < 256; i++)
-        code[i] = (int8_t)((q2_k_code(b->qs, i) | ((b->hmask[i % 32] >> (i / 32)) & 1) << 2) - 4);
+    for (i = 0; i < 32; i++)
+        code[i] = (int8_t)((q2_k_part_code(b->qs, g, i) | ((b->hmask[i] >> g) & 1) << 2) - 4);
+}
+
+static inline void q3_k_codes(const block_q3_k *b, int8_t *code, int8_t *scale) {
+    int g;
+    for (g = 0; g < 8; g++)
+        q3_k_part_codes(b, g, code + 32 * g, scale + 2 * g);
+}
+
+static inline void q3_k_part(const block_q3_k *b, int g, float *out) {
+    int8_t code[32], scale[2];
+    q3_k_part_codes(b, g, code, scale);
+    a8_256_weights(code, scale, f16_to_f32(b->d), out);
 }
 
 static inline void q3_k_unpack(const block_q3_k *b, float *out) {
-    int8_t code[256], scale[16];
-    q3_k_codes(b, code, scale);
-    a8_256_weights(code, scale, f16_to_f32(b->d), out);
+    int g;
+    for (g = 0; g < 8; g++)
+        q3_k_part(b, g, out + 32 * g);
 }
 
 static inline float q3_k_dot(const block_q3_k *w, const block_a8_256 *a, int n_blocks) {

@@ -1,6 +1,7 @@
 /*
  * Q4_1: 32 four-bit codes under an f16 scale and an f16 minimum, x = d * q + m. Byte j holds number j in its
- * low nibble and number j + 16 in its high nibble. d * q is exact in float32; only the sum rounds.
+ * low nibble and number j + 16 in its high nibble. d * q is exact in float32; only the sum rounds. In a
+ * dot product d times the sum of codes is fused with m times that of the activations' codes, then scaled once.
  */
 #ifndef SATCHEL_QUANT_Q4_1_H
 #define SATCHEL_QUANT_Q4_1_H
@@ -34,8 +35,7 @@ static inline float q4_1_dot(const block_q4_1 *w, const block_a8_32 *a, int n_bl
             isum += (w[i].qs[j] & 15) * a[i].qs[j];
             isum += (w[i].qs[j] >> 4) * a[i].qs[j + 16];
         }
-        sum = fmaf((float)isum, f16_to_f32(w[i].d) * a[i].d, sum);
-        sum = fmaf((float)a[i].sum, f16_to_f32(w[i].m) * a[i].d, sum);
+        sum = fmaf(fmaf((float)isum, f16_to_f32(w[i].d), (float)a[i].sum * f16_to_f32(w[i].m)), a[i].d, sum);
     }
     return sum;
 }

@@ -23,15 +23,18 @@ typedef struct {
 _Static_assert(sizeof(block_q4_k) == 144, "block_q4_k is two halves, 12 bytes of scales and 128 of codes");
 #define SATCHEL_WEIGHT_q4_k 12, 256, a8_256 /* GGUF number, elements of a block, activations */
 
-/* The 6-bit scales and minimums of a q4_k or q5_k block. */
+/* The 6-bit scale and minimum of group g of a q4_k or q5_k block. */
+static inline void q4_k_scale(const uint8_t *packed, int g, uint8_t *scale, uint8_t *min) {
+    int low = g % 4;
+    *scale = g < 4 ? packed[g] & 63 : (uint8_t)((packed[low + 8] & 15) | ((packed[low] >> 6) << 4));
+    *min = g < 4 ? packed[g + 4] & 63 : (uint8_t)((packed[low + 8] >> 4) | ((packed[low + 4] >> 6) << 4));
+}
+
+/* Those of all eight groups. */
 static inline void q4_k_scales(const uint8_t *packed, uint8_t *scale, uint8_t *min) {
     int g;
-    for (g = 0; g < 4; g++) {
-        scale[g] = packed[g] & 63;
-        min[g] = packed[g + 4] & 63;
-        scale[g + 4] = (uint8_t)((packed[g + 8] & 15) | ((packed[g] >> 6) << 4));
-        min[g + 4] = (uint8_t)((packed[g + 8] >> 4) | ((packed[g + 4] >> 6) << 4));
-    }
+    for (g = 0; g < 8; g++)
+        q4_k_scale(packed, g, scale + g, min + g);
 }
 
 /* Code i (0..31) of group g (0..7). */
@@ -39,16 +42,22 @@ static inline int q4_k_code(const block_q4_k *b, int g, int i) {
     return (b->qs[32 * (g / 2) + i] >> (4 * (g % 2))) & 15;
 }
 
+/* Numbers 32 g .. 32 g + 31. */
+static inline void q4_k_part(const block_q4_k *b, int g, float *out) {
+    uint8_t scale, min;
+    float step, low;
+    int i;
+    q4_k_scale(b->scales, g, &scale, &min);
+    step = f16_to_f32(b->d) * (float)scale;
+    low = f16_to_f32(b->dmin) * (float)min;
+    for (i = 0; i < 32; i++)
+        out[i] = step * (float)q4_k_code(b, g, i) - low;
+}
+
 static inline void q4_k_unpack(const block_q4_k *b, float *out) {
-    float d = f16_to_f32(b->d), dmin = f16_to_f32(b->dmin);
-    uint8_t scale[8], min[8];
-    int g, i;
-    q4_k_scales(b->scales, scale, min);
-    for (g = 0; g < 8; g++) {
-        float step = d * (float)scale[g], low = dmin * (float)min[g];
-        for (i = 0; i < 32; i++)
-            out[32 * g + i] = step * (float)q4_k_code(b, g, i) - low;
-    }
+    int g;
+    for (g = 0; g < 8; g++)
+        q4_k_part(b, g, out + 32 * g);
 }
 
 static inline float q4_k_dot(const block_q4_k *w, const block_a8_256 *a, int n_blocks) {

@@ -1,6 +1,6 @@
 /*
  * Q5_1: 32 five-bit codes under an f16 scale and an f16 minimum, x = d * q + m, packed as in q5_0. d * q is
- * exact in float32; only the sum rounds.
+ * exact in float32; only the sum rounds. Dot products are those of q4_1.
  */
 #ifndef SATCHEL_QUANT_Q5_1_H
 #define SATCHEL_QUANT_Q5_1_H
@@ -41,8 +41,7 @@ static inline float q5_1_dot(const block_q5_1 *w, const block_a8_32 *a, int n_bl
         int32_t isum = 0;
         for (i = 0; i < 32; i++)
             isum += q5_code(w[n].qs, w[n].qh, i) * a[n].qs[i];
-        sum = fmaf((float)isum, f16_to_f32(w[n].d) * a[n].d, sum);
-        sum = fmaf((float)a[n].sum, f16_to_f32(w[n].m) * a[n].d, sum);
+        sum = fmaf(fmaf((float)isum, f16_to_f32(w[n].d), (float)a[n].sum * f16_to_f32(w[n].m)), a[n].d, sum);
     }
     return sum;
 }

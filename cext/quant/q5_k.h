@@ -27,16 +27,22 @@ static inline int q5_k_code(const block_q5_k *b, int g, int i) {
     return low | (((b->qh[i] >> g) & 1) << 4);
 }
 
+/* Numbers 32 g .. 32 g + 31. */
+static inline void q5_k_part(const block_q5_k *b, int g, float *out) {
+    uint8_t scale, min;
+    float step, low;
+    int i;
+    q4_k_scale(b->scales, g, &scale, &min);
+    step = f16_to_f32(b->d) * (float)scale;
+    low = f16_to_f32(b->dmin) * (float)min;
+    for (i = 0; i < 32; i++)
+        out[i] = step * (float)q5_k_code(b, g, i) - low;
+}
+
 static inline void q5_k_unpack(const block_q5_k *b, float *out) {
-    float d = f16_to_f32(b->d), dmin = f16_to_f32(b->dmin);
-    uint8_t scale[8], min[8];
-    int g, i;
-    q4_k_scales(b->scales, scale, min);
-    for (g = 0; g < 8; g++) {
-        float step = d * (float)scale[g], low = dmin * (float)min[g];
-        for (i = 0; i < 32; i++)
-            out[32 * g + i] = step * (float)q5_k_code(b, g, i) - low;
-    }
+    int g;
+    for (g = 0; g < 8; g++)
+        q5_k_part(b, g, out + 32 * g);
 }
 
 static inline float q5_k_dot(const block_q5_k *w, const block_a8_256 *a, int n_blocks) {

@@ -16,10 +16,17 @@ typedef struct {
 _Static_assert(sizeof(block_q8_k) == 292, "block_q8_k is a float, 256 bytes and 16 sums");
 #define SATCHEL_WEIGHT_q8_k 15, 256, f32 /* GGUF number, elements of a block, activations */
 
-static inline void q8_k_unpack(const block_q8_k *b, float *out) {
+/* Numbers 32 g .. 32 g + 31. */
+static inline void q8_k_part(const block_q8_k *b, int g, float *out) {
     int i;
-    for (i = 0; i < 256; i++)
-        out[i] = b->d * (float)b->qs[i];
+    for (i = 0; i < 32; i++)
+        out[i] = b->d * (float)b->qs[32 * g + i];
+}
+
+static inline void q8_k_unpack(const block_q8_k *b, float *out) {
+    int g;
+    for (g = 0; g < 8; g++)
+        q8_k_part(b, g, out + 32 * g);
 }
 
 static inline float q8_k_dot(const block_q8_k *w, const block_f32 *a, int n_blocks) {

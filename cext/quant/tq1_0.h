@@ -25,21 +25,32 @@ static inline int8_t tq1_0_digit(uint8_t byte, int k) {
     return (int8_t)(((uint8_t)(byte * power[k]) * 3 >> 8) - 1);
 }
 
-static inline void tq1_0_codes(const block_tq1_0 *b, int8_t *code, int8_t *scale) {
+/* Codes 32 g .. 32 g + 31 and the scales of each 16. */
+static inline void tq1_0_part_codes(const block_tq1_0 *b, int g, int8_t *code, int8_t *scale) {
     int i;
-    memset(scale, 1, 16);
-    for (i = 0; i < 160; i++)
-        code[i] = tq1_0_digit(b->qs[i % 32], i / 32);
-    for (i = 0; i < 80; i++)
-        code[160 + i] = tq1_0_digit(b->qs[32 + i % 16], i / 16);
-    for (i = 0; i < 16; i++)
-        code[240 + i] = tq1_0_digit(b->qh[i % 4], i / 4);
+    scale[0] = scale[1] = 1;
+    for (i = 0; i < 32; i++)
+        code[i] = g < 5             ? tq1_0_digit(b->qs[i], g)
+                  : g < 7 || i < 16 ? tq1_0_digit(b->qs[32 + i % 16], 2 * g - 10 + i / 16)
+                                    : tq1_0_digit(b->qh[i % 4], i / 4 - 4);
+}
+
+static inline void tq1_0_codes(const block_tq1_0 *b, int8_t *code, int8_t *scale) {
+    int g;
+    for (g = 0; g < 8; g++)
+        tq1_0_part_codes(b, g, code + 32 * g, scale + 2 * g);
+}
+
+static inline void tq1_0_part(const block_tq1_0 *b, int g, float *out) {
+    int8_t code[32], scale[2];
+    tq1_0_part_codes(b, g, code, scale);
+    a8_256_weights(code, scale, f16_to_f32(b->d), out);
 }
 
 static inline void tq1_0_unpack(const block_tq1_0 *b, float *out) {
-    int8_t code[256], scale[16];
-    tq1_0_codes(b, code, scale);
-    a8_256_weights(code, scale, f16_to_f32(b->d), out);
+    int g;
+    for (g = 0; g < 8; g++)
+        tq1_0_part(b, g, out + 32 * g);
 }
 
 static inline float tq1_0_dot(const block_tq1_0 *w, const block_a8_256 *a, int n_blocks) {

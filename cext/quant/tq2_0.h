@@ -16,17 +16,30 @@ _Static_assert(sizeof(block_tq2_0) == 66, "block_tq2_0 is 64 bytes of codes and 
 #define LONE_tq2_0 64 /* in a panel: where d stands alone */
 #define SATCHEL_WEIGHT_tq2_0 35, 256, a8_256 /* GGUF number, elements of a block, activations */
 
-static inline void tq2_0_codes(const block_tq2_0 *b, int8_t *code, int8_t *scale) {
+/* Codes 32 g .. 32 g + 31 and the scales of each 16. */
+static inline void tq2_0_part_codes(const block_tq2_0 *b, int g, int8_t *code, int8_t *scale) {
     int i;
-    memset(scale, 1, 16);
-    for (i = 0; i < 256; i++)
-        code[i] = (int8_t)(q2_k_code(b->qs, i) - 1);
+    scale[0] = scale[1] = 1;
+    for (i = 0; i < 32; i++)
+        code[i] = (int8_t)(q2_k_part_code(b->qs, g, i) - 1);
+}
+
+static inline void tq2_0_codes(const block_tq2_0 *b, int8_t *code, int8_t *scale) {
+    int g;
+    for (g = 0; g < 8; g++)
+        tq2_0_part_codes(b, g, code + 32 * g, scale + 2 * g);
+}
+
+static inline void tq2_0_part(const block_tq2_0 *b, int g, float *out) {
+    int8_t code[32], scale[2];
+    tq2_0_part_codes(b, g, code, scale);
+    a8_256_weights(code, scale, f16_to_f32(b->d), out);
 }
 
 static inline void tq2_0_unpack(const block_tq2_0 *b, float *out) {
-    int8_t code[256], scale[16];
-    tq2_0_codes(b, code, scale);
-    a8_256_weights(code, scale, f16_to_f32(b->d), out);
+    int g;
+    for (g = 0; g < 8; g++)
+        tq2_0_part(b, g, out + 32 * g);
 }
 
 static inline float tq2_0_dot(const block_tq2_0 *w, const block_a8_256 *a, int n_blocks) {

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from dataclasses import dataclass
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from satchel.cli.chat.thinking import Thinking
 
@@ -20,18 +21,20 @@ BAR_WIDTH, NEARLY_FULL = 10, 0.8
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a stream can show. unicode: more than ASCII."""
+    """What a stream can show. unicode: more than ASCII; cursor: what was written can be written over."""
 
     terminal: bool = False
     colour: bool = False
     unicode: bool = True
+    cursor: bool = False
 
     @classmethod
     def of(cls, stream: TextIO) -> Look:
         terminal = stream.isatty()
-        colour = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        cursor = terminal and os.environ.get("TERM") not in (None, "", "dumb")
+        colour = cursor and not os.environ.get("NO_COLOR")
         encoding = (getattr(stream, "encoding", None) or "").lower().replace("-", "")
-        return cls(terminal, colour, encoding.startswith("utf"))
+        return cls(terminal, colour, encoding.startswith("utf"), cursor)
 
     def paint(self, text: str, style: str) -> str:
         """The text in a style, or alone. An empty text stays empty."""
@@ -40,6 +43,15 @@ class Look:
     def safe(self, text: str) -> str:
         """Foreign text that cannot steer the terminal."""
         return CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}", text) if self.terminal else text
+
+    def cut(self, text: str) -> str:
+        """The text as far as one row of the terminal holds it; whole where there is none."""
+        if not self.terminal:
+            return text
+        from rich.cells import cell_len, set_cell_size
+
+        width = shutil.get_terminal_size().columns
+        return text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
 
     def joined(self, parts: list[str]) -> str:
         return (" · " if self.unicode else " | ").join(part for part in parts if part)
@@ -52,13 +64,29 @@ class Look:
         return f"context {full * filled}{empty * (BAR_WIDTH - filled)} {share:.0%} of {size:,}"
 
 
+class Writer(Protocol):
+    """Takes an answer's pieces as they come."""
+
+    def begin(self, started: bool) -> None:
+        """Says, before the first piece, whether the answer begins inside of a thinking."""
+
+    def write(self, piece: str) -> None: ...
+
+    def finish(self) -> None:
+        """Writes what was held back."""
+
+
 class AnswerWriter:
     """Writes an answer's pieces as they come, each flushed. started: the answer begins inside of <think>."""
 
     def __init__(self, stream: TextIO, look: Look, started: bool = False) -> None:
         self._stream, self._look = stream, look
-        self._thinking = Thinking(started)
         self._last = ""
+        self.begin(started)
+
+    def begin(self, started: bool) -> None:
+        """Says, before the first piece, whether the answer begins inside of a thinking."""
+        self._thinking = Thinking(started)
 
     def write(self, piece: str) -> None:
         if self._look.colour:

@@ -20,7 +20,10 @@ KIND, VERSION = "satchel-conversation", 1
 ROLES = ("user", "assistant")
 LARGEST = 64 << 20  # bytes of a file that is read
 SETTINGS = (*NAMES, "max_tokens")
-WHOLE = ("top_k", "repeat_last_n", "seed", "max_tokens")  # settings that are integers
+WHOLE = (  # settings that are integers
+    *("top_k", "repeat_last_n", "seed", "max_tokens", "dry_allowed_length", "dry_last_n", "mirostat"),
+    "min_tokens",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class Settings:
         if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
             raise RequestError(f"{name}: expected {'a whole number' if whole else 'a number'}, got {value!r}")
         if name != "max_tokens":
-            return replace(self, sampling=replace(self.sampling, **{name: value}))
+            return replace(self, sampling=replace(self.sampling, **{name: value}))  # type: ignore[arg-type]
         if not -1 <= value < 2**31:
             raise RequestError(f"max_tokens is {value}: it must be -1 (no limit) or more")
         return replace(self, max_tokens=value)

@@ -6,9 +6,12 @@ prompt_toolkit is imported for a terminal alone.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -19,12 +22,15 @@ from satchel.quant.errors import RequestError
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.completion import Completer
+    from prompt_toolkit.formatted_text import StyleAndTextTuples
     from prompt_toolkit.history import History
     from prompt_toolkit.input import Input
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
     from prompt_toolkit.output import Output
 
 QUOTES = '"""'
+MENTION = re.compile(r"(?<!\S)@(\S*)$")  # the name of a file that is being typed
+MENU = 6  # rows below the prompt that completions may take
 PLACEHOLDER = "Ask anything, /help for help"
 
 
@@ -60,26 +66,73 @@ def read_lines(stream: TextIO, prompt: Callable[[], None]) -> Iterator[str]:
         raise RequestError(f"stdin: the text ended inside of a message of {len(held)} lines: it was not sent")
 
 
+def read_objects(stream: TextIO) -> Iterator[str]:
+    """One turn per line, for programs: an object {"text": TURN}, or the line as it is."""
+    for number, raw in enumerate(stream.buffer, 1):
+        line = decoded(raw, f"stdin, line {number}")
+        yield _turn_of(line, number) if line.lstrip().startswith("{") else line
+
+
+def _turn_of(line: str, number: int) -> str:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"stdin, line {number}: begins with {{ and is no JSON: {error}") from None
+    if not isinstance(found, dict) or set(found) != {"text"} or not isinstance(found["text"], str):
+        raise RequestError(f'stdin, line {number}: expected an object {{"text": TURN}} and nothing else')
+    return str(found["text"])
+
+
+class PlainReader:
+    """Reads turns line by line from a terminal that can do nothing but show lines, such as an editor's shell.
+
+    Ctrl-C begins the message anew; pressed twice it leaves, as Ctrl-D does.
+    """
+
+    def __init__(self, stream: TextIO, say: Callable[[str], None], armed: Callable[[], bool]) -> None:
+        self._stream, self._say, self._stopped = stream, say, armed
+
+    def __iter__(self) -> Iterator[str]:
+        armed = False
+        while True:
+            try:
+                for text in read_lines(self._stream, self._prompt):
+                    armed = False
+                    yield text
+                return
+            except KeyboardInterrupt:
+                if armed or self._stopped():
+                    return
+                armed = True
+                self._say("\nCtrl-C again leaves, and so does Ctrl-D")
+            except RequestError as error:
+                self._say(f"\n{error}")
+
+    def _prompt(self) -> None:
+        print("> ", end="", flush=True)
+
+
 class TerminalReader:
     """Reads turns with prompt_toolkit: Enter sends, Alt+Enter or a backslash before Enter makes a new line.
 
-    Ctrl-C clears what is typed; on an empty line it leaves when pressed twice. Ctrl-D leaves.
+    Ctrl-C clears what is typed; on an empty line it leaves when pressed twice, and at once where `armed` says
+    that it was pressed already. Ctrl-D leaves. Ctrl-G opens what is typed in an editor.
     """
 
     def __init__(
         self,
         look: Look,
         say: Callable[[str], None],
-        words: Sequence[str] = (),
-        of_files: tuple[str, ...] = (),
+        armed: Callable[[], bool] = lambda: False,
         *,
         source: Input | None = None,
         target: Output | None = None,
     ) -> None:
         from prompt_toolkit import PromptSession
+        from prompt_toolkit.filters import Condition
         from prompt_toolkit.formatted_text import FormattedText
 
-        self._say, self._armed, self._cleared = say, False, False
+        self._say, self._armed, self._cleared, self._stopped = say, False, False, armed
         style = "ansicyan bold" if look.colour else ""
         dim = "ansibrightblack" if look.colour else ""
         self._prompt = FormattedText([(style, "> ")])
@@ -88,19 +141,22 @@ class TerminalReader:
             multiline=True,
             key_bindings=self._keys(),
             prompt_continuation=lambda width, number, soft: "" if soft else "  ",
-            placeholder=FormattedText([(dim, PLACEHOLDER)]) if look.colour else None,
-            completer=_completer(words, of_files),
-            complete_while_typing=False,
+            placeholder=partial(_hint, dim) if look.colour else None,
+            completer=completer(),
+            complete_while_typing=Condition(_is_slash),
+            reserve_space_for_menu=MENU,
+            tempfile_suffix=".md",
             input=source,
             output=target,
         )
 
     def __iter__(self) -> Iterator[str]:
         while True:
+            self._cleared = False
             try:
                 text = self._session.prompt(self._prompt)
             except KeyboardInterrupt:
-                if self._armed and not self._cleared:
+                if (self._armed or self._stopped()) and not self._cleared:
                     return
                 self._armed = True
                 if not self._cleared:
@@ -112,11 +168,12 @@ class TerminalReader:
             yield unquoted(text)
 
     def _keys(self) -> KeyBindings:
+        from prompt_toolkit.filters import is_searching
         from prompt_toolkit.key_binding import KeyBindings
 
         keys = KeyBindings()
 
-        @keys.add("enter")
+        @keys.add("enter", filter=~is_searching)
         def enter(event: KeyPressEvent) -> None:
             buffer = event.current_buffer
             document = buffer.document
@@ -128,11 +185,16 @@ class TerminalReader:
             else:
                 buffer.validate_and_handle()
 
-        @keys.add("escape", "enter")
+        @keys.add("escape", "enter", filter=~is_searching)
         def new_line(event: KeyPressEvent) -> None:
             event.current_buffer.newline()
 
-        @keys.add("c-c")
+        @keys.add("c-g", filter=~is_searching)
+        @keys.add("c-x", "c-e")
+        def edit(event: KeyPressEvent) -> None:
+            event.current_buffer.open_in_editor(validate_and_handle=False)
+
+        @keys.add("c-c", filter=~is_searching)
         def interrupt(event: KeyPressEvent) -> None:
             self._cleared = bool(event.current_buffer.text)
             event.app.exit(exception=KeyboardInterrupt, style="class:aborting")
@@ -155,19 +217,44 @@ def _history(say: Callable[[str], None]) -> History:
     return FileHistory(str(path))
 
 
-def _completer(words: Sequence[str], of_files: tuple[str, ...]) -> Completer:
-    """Tab completes commands and settings, and after a command of `of_files` the names of files."""
-    from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter, WordCompleter
+def _hint(style: str) -> StyleAndTextTuples:
+    """What stands where nothing is typed yet, if it fits the terminal as it is now."""
+    from prompt_toolkit.application import get_app
+
+    fits = get_app().output.get_size().columns > len(PLACEHOLDER) + 3
+    return [(style, PLACEHOLDER)] if fits else []
+
+
+def _is_slash() -> bool:
+    """Whether a command is being typed, which is completed as it is typed."""
+    from prompt_toolkit.application import get_app
+
+    text = get_app().current_buffer.text
+    return text.startswith("/") and "\n" not in text
+
+
+def completer() -> Completer:
+    """Completes commands, their settings and names of conversations; and names of files, behind a command
+    that takes one and behind an @.
+    """
+    from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
     from prompt_toolkit.document import Document
 
-    known, paths = WordCompleter(list(words), sentence=True), PathCompleter(expanduser=True)
+    from satchel.cli.chat.commands import completions, is_command, wants_file
+
+    paths = PathCompleter(expanduser=True)
 
     class Commands(Completer):
         def get_completions(self, document: Document, event: CompleteEvent) -> Iterable[Completion]:
-            command, space, rest = document.text_before_cursor.partition(" ")
-            if space and command in of_files:
+            line = document.text_before_cursor
+            if not is_command(line) or "\n" in line:
+                name = MENTION.search(line)
+                return paths.get_completions(Document(name[1]), event) if name else ()
+            command, space, rest = line.partition(" ")
+            found = [Completion(text, -len(line), display_meta=about) for text, about in completions(line)]
+            if space and wants_file(command) and not found:
                 return paths.get_completions(Document(rest), event)
-            return known.get_completions(document, event) if command.startswith("/") else ()
+            return found
 
     return Commands()
 

@@ -5,18 +5,22 @@ The first Ctrl-C ends the answer after the token or the chunk of the prompt at h
 
 from __future__ import annotations
 
+import secrets
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from satchel.cli.chat.bar import late_bar
+from satchel.cli.chat.bar import Progressed, late_bar
 
 if TYPE_CHECKING:
+    from satchel.cli.chat.display import Writer
+    from satchel.runtime.ask import Asking
+    from satchel.runtime.grammar import Spec
     from satchel.runtime.model import Model
     from satchel.runtime.reply import Reply, Stats
     from satchel.runtime.sampling import Sampling
@@ -26,22 +30,38 @@ TAIL = 8  # tokens at the end of a prompt among which an opened <think> is looke
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """How an answer is drawn and where it ends; max_tokens -1: no limit."""
+    """How an answer is drawn and where it ends; max_tokens -1: no limit. messages: the conversation that the
+    prompt was made of; it is rendered anew where reasoning or on_overflow change the prompt.
+    """
 
     sampling: Sampling
     max_tokens: int = -1
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    raw: bool = False  # a text that goes on, no answer with parts
+    grammar: Spec | None = None
+    reasoning: bool | int | str | None = None
+    on_overflow: str = "error"
+    logprobs: int = -1
+    messages: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def changes_prompt(self) -> bool:
+        return self.reasoning is not None or self.on_overflow != "error"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer, whole or stopped by the user. seconds: from the prompt's first token to the end."""
+    """An answer, whole or stopped by the user. seconds: from the prompt's first token to the end. twice: the
+    user did not wait for the end.
+    """
 
     text: str
     stats: Stats
     seed: int | None
     seconds: float
+    reply: Reply
+    twice: bool = False
 
     @property
     def stopped(self) -> bool:
@@ -49,11 +69,11 @@ class Answer:
 
 
 class Stop:
-    """While it is entered, Ctrl-C cancels the reply."""
+    """While it is entered, Ctrl-C cancels the replies."""
 
     def __init__(self) -> None:
         self.asked = False
-        self.reply: Reply | None = None
+        self.replies: list[Reply] = []
         self._before: Any = None
 
     def __enter__(self) -> Stop:
@@ -72,35 +92,87 @@ class Stop:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
-        if self.reply is not None:
-            self.reply.cancel()
+        for reply in self.replies:
+            reply.cancel()
 
     def watch(self, reply: Reply) -> None:
-        """Cancels this reply at Ctrl-C, also at one that came before."""
-        self.reply = reply
+        """Cancels this reply too at Ctrl-C, also at one that came before."""
+        self.replies.append(reply)
         if self.asked:
             reply.cancel()
 
 
-def respond(model: Model, ids: Sequence[int], request: Request, write: Callable[[str], None]) -> Answer:
-    """The answer to these tokens, each piece given to `write`. A stopped answer has what came before."""
+def respond(model: Model, ids: Sequence[int], request: Request, writer: Writer | None) -> Answer:
+    """The answer to these tokens, each piece given to the writer. A stopped one has what came before."""
     started = time.perf_counter()
     with Stop() as stop, late_bar("reading the prompt", sys.stderr) as progressed:
-        reply = model.generate(
-            ids,
-            max_tokens=request.max_tokens,
-            sampling=request.sampling,
-            stop=request.stop,
-            ignore_eos=request.ignore_eos,
-            progress=progressed,
-        )
+        reply = begun(model, ids, request, progressed)
         stop.watch(reply)
+        if writer is not None:
+            writer.begin(not request.raw and opens_thinking(model, reply.prompt))
         try:
-            for piece in reply:
-                write(piece)
+            for piece in pieces(reply):
+                if writer is not None:
+                    writer.write(piece)
         except KeyboardInterrupt:
             reply.stats.finish = "cancelled"
-    return Answer(reply.text, reply.stats, reply.sampling.seed, time.perf_counter() - started)
+            return replace(answer_of(reply, started), twice=True)
+    return answer_of(reply, started)
+
+
+def respond_often(model: Model, ids: Sequence[int], request: Request, n: int, made: int) -> list[Answer]:
+    """So many answers to one prompt, each with a seed of its own; the n best of them, all if none is more."""
+    from satchel.runtime.answers import best, seeds
+
+    started, sampling = time.perf_counter(), request.sampling
+    first = secrets.randbits(63) if sampling.seed is None else sampling.seed
+    told = max(0, request.logprobs) if made > n else request.logprobs
+    with Stop() as stop, late_bar("reading the prompt", sys.stderr) as progressed:
+        replies = []
+        for seed in seeds(first, made):
+            one = replace(request, sampling=sampling.with_seed(seed), logprobs=told)
+            replies.append(begun(model, ids, one, progressed))
+            stop.watch(replies[-1])
+        answers = [answer_of(reply, started) for reply in best(replies, n)]
+    for answer in answers:  # they were read one after the other, and made together: the engine's clock counts
+        report = answer.reply.report
+        answer.stats.prefill_seconds = report.queue_seconds + report.prefill_seconds
+        answer.stats.decode_seconds = report.decode_seconds
+    return answers
+
+
+def begun(model: Model, ids: Sequence[int], request: Request, progress: Progressed) -> Reply:
+    """The reply to a request, of which nothing was computed yet."""
+    how: Asking = {
+        "max_tokens": request.max_tokens,
+        "sampling": request.sampling,
+        "stop": request.stop,
+        "ignore_eos": request.ignore_eos,
+        "progress": progress,
+        "grammar": request.grammar,
+        "on_overflow": request.on_overflow,
+        "logprobs": request.logprobs,
+    }
+    if request.raw:
+        return model.generate(ids, **how)
+    if request.changes_prompt:
+        return model.chat(request.messages, reasoning=request.reasoning, **how)
+    return model.answer(ids, **how)
+
+
+def pieces(reply: Reply) -> Iterator[str]:
+    """What people are shown of a reply."""
+    from satchel.runtime.chat_reply import ChatReply
+
+    return reply.shown() if isinstance(reply, ChatReply) else iter(reply)
+
+
+def answer_of(reply: Reply, started: float) -> Answer:
+    """A reply that ended; started: the clock when it was asked for."""
+    from satchel.runtime.chat_reply import ChatReply
+
+    text = reply.spoken if isinstance(reply, ChatReply) else reply.text
+    return Answer(text, reply.stats, reply.sampling.seed, time.perf_counter() - started, reply)
 
 
 def counts(stats: Stats) -> list[str]:
@@ -110,5 +182,5 @@ def counts(stats: Stats) -> list[str]:
 
 
 def opens_thinking(model: Model, ids: Sequence[int]) -> bool:
-    """Whether the prompt ends inside of a <think> that its template opened."""
-    return model.detokenize(ids[-TAIL:], special=True).rstrip().endswith("<think>")
+    """Whether the prompt ends inside of a thinking that its template opened."""
+    return model.detokenize(ids[-TAIL:], special=True).rstrip().endswith(model.style.open)

@@ -6,43 +6,87 @@ The conversation changes only when an answer came: a message that could not be a
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from math import prod
-from typing import TYPE_CHECKING, TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from satchel.cli.chat.commands import Leave, is_command, obey
-from satchel.cli.chat.display import BOLD, DIM, NEARLY_FULL, RED, YELLOW, AnswerWriter, Look
-from satchel.cli.chat.history import Conversation, Settings, Turn
+from satchel.cli.chat.attach import Attachment, mentioned, with_files
+from satchel.cli.chat.commands import is_command, obey
+from satchel.cli.chat.display import DIM, Look
+from satchel.cli.chat.history import Conversation, Settings, Turn, save
+from satchel.cli.chat.output import Lines, Output
 from satchel.cli.chat.reader import silent
-from satchel.cli.chat.respond import Answer, Request, counts, opens_thinking, respond
-from satchel.cli.console import plain
+from satchel.cli.chat.registry import Leave
+from satchel.cli.chat.respond import Answer, Request, respond
 from satchel.quant.errors import RequestError, SatchelError
 from satchel.runtime.sampling import MASK
 
 if TYPE_CHECKING:
+    from satchel.runtime.grammar import Spec
     from satchel.runtime.model import Model
+    from satchel.runtime.reply import Stats
 
-BILLION, MILLION = 10**9, 10**6
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """What all answers have in common beside their drawing."""
+
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    grammar: Spec | None = None
+    reasoning: bool | int | str | None = None
+    on_overflow: str = "error"
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts and seconds of all answers of a run."""
+
+    answers: int = 0
+    prompt: int = 0
+    cached: int = 0
+    generated: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+    def add(self, stats: Stats) -> None:
+        self.answers += 1
+        for name in ("prompt", "cached", "generated", "drafted", "accepted"):
+            setattr(self, name, getattr(self, name) + getattr(stats, name))
+        self.prefill_seconds += stats.prefill_seconds
+        self.decode_seconds += stats.decode_seconds
 
 
 @dataclass(slots=True)
 class Session:
-    """The state of a chat. interactive: both sides are a terminal; otherwise stdout gets answers alone."""
+    """The state of a chat. interactive: both sides are a terminal; otherwise stdout gets answers alone.
+
+    file: where /save without a name writes; keeps: it is written after each answer. loading: seconds.
+    """
 
     model: Model
     conversation: Conversation
     look: Look
     interactive: bool
     verbose: bool = False
-    stop: tuple[str, ...] = ()
-    ignore_eos: bool = False
+    markdown: bool = False
+    report: bool = False
+    how: How = field(default_factory=How)
+    out: Output = field(default_factory=Lines)
+    file: Path | None = None
+    keeps: bool = False
+    loading: float = 0.0
     used: int = 0
     errors: int = 0
+    stopped: bool = False
+    attached: list[Attachment] = field(default_factory=list)
+    totals: Totals = field(default_factory=Totals)
     _retries: int = 0
-    _noted: int = field(default=0)
+    _noted: int = 0
 
     @property
     def settings(self) -> Settings:
@@ -53,6 +97,7 @@ class Session:
         for text in turns:
             if not text.strip():
                 continue
+            self.stopped = False
             try:
                 if is_command(text):
                     obey(self, text)
@@ -64,7 +109,7 @@ class Session:
             except KeyboardInterrupt:
                 if not self.interactive:
                     raise
-                self.say("stopped", DIM)
+                return  # twice, or where no answer was to be stopped
             except SatchelError as error:
                 self.fail(str(error))
             self.gap()
@@ -72,9 +117,24 @@ class Session:
                 return
 
     def send(self, text: str) -> None:
-        """One turn of the user and its answer."""
+        """One turn of the user, with the files that it names or that were attached, and its answer."""
+        named, missing = mentioned(text)
+        for name in missing:
+            self.say(f"@{name} is no file: it is sent as a word", DIM)
+        for one in named:
+            self.say(f"{one.name}: {len(one.text):,} characters go with the message", DIM)
+        self.send_plain(with_files(text, [*self.attached, *named]))
+        self.attached.clear()
+
+    def send_plain(self, text: str) -> None:
+        """The same for a text as it is."""
         self._retries = 0
         self._ask(self.conversation.turns, text, self.settings.sampling.seed)
+
+    def resume(self, turns: tuple[Turn, ...], system: str) -> None:
+        """Goes on with what was said another time."""
+        self.conversation = replace(self.conversation, turns=turns, system=system)
+        self.used = 0
 
     def regenerate(self) -> None:
         """Another answer to the last message; a fixed seed counts up, so that it is another one."""
@@ -97,61 +157,52 @@ class Session:
         asked = replace(self.conversation, turns=(*before, Turn("user", text)))
         ids = self.model.prompt_ids(asked.messages())
         self.tell_notes()
-        if len(ids) > self.model.context:
+        if len(ids) > self.model.context and self.how.on_overflow != "truncate-middle":
             raise RequestError(
                 f"the conversation would have {len(ids):,} tokens, the context holds {self.model.context:,}: "
                 "/clear forgets the conversation, -c at the start gives more room; the message was not added"
             )
-        sampling = replace(self.settings.sampling, seed=seed)
-        answer = self._answer(ids, Request(sampling, self.settings.max_tokens, self.stop, self.ignore_eos))
-        self.used = self.model.used()
+        request = self._request(asked, seed)
+        answer = self._answer(ids, request)
+        self.used = min(self.model.context, answer.stats.prompt + answer.stats.generated)
+        self.stopped = answer.stopped
+        self.totals.add(answer.stats)
         if answer.text or not answer.stopped:
             turn = Turn("assistant", answer.text, answer.stopped)
             self.conversation = replace(asked, turns=(*asked.turns, turn))
-        self._tell(answer)
-        if answer.stopped and not self.interactive:
+        self.out.told(self, answer)
+        if self.keeps and self.file is not None:
+            save(self.conversation, self.file)
+        if answer.twice or (answer.stopped and not self.interactive):
             raise KeyboardInterrupt  # a pipe's reader wants an end, not the next line's answer
 
+    def _request(self, asked: Conversation, seed: int | None) -> Request:
+        return Request(
+            replace(self.settings.sampling, seed=seed),
+            self.settings.max_tokens,
+            self.how.stop,
+            self.how.ignore_eos,
+            grammar=self.how.grammar,
+            reasoning=self.how.reasoning,
+            on_overflow=self.how.on_overflow,
+            messages=asked.messages(),
+        )
+
     def _answer(self, ids: Sequence[int], request: Request) -> Answer:
-        writer = AnswerWriter(sys.stdout, self.look, self.look.colour and opens_thinking(self.model, ids))
+        writer = self.out.writer(self)
         with ExitStack() as stack:
             if self.interactive:
                 stack.enter_context(silent(sys.stdin))
             stack.callback(writer.finish)
-            return respond(self.model, ids, request, writer.write)
-
-    def _tell(self, answer: Answer) -> None:
-        """The line after an answer, and what the user must know of its end."""
-        stats = answer.stats
-        if self.interactive or self.verbose or sys.stderr.isatty():
-            nearly_full = self.used >= NEARLY_FULL * self.model.context
-            self.say(f"  {self.status(answer)}", YELLOW if nearly_full else DIM)
-        if answer.stopped and not answer.text:
-            self.say("  stopped before the first word; the message was taken back", DIM)
-        if stats.reason:
-            self.fail(f"the answer is cut: {stats.reason}; /clear forgets the conversation, /save keeps it")
-
-    def status(self, answer: Answer) -> str:
-        """Tokens, rate and the context's meter; with -v, the prompt's too."""
-        stats, read = answer.stats, ""
-        if self.verbose and stats.prefill_seconds:
-            fresh = stats.prompt - stats.cached
-            read = f"prompt {fresh:,} of {stats.prompt:,} tokens read at {stats.prefill_rate:.0f} tok/s"
-        end = "stopped" if answer.stopped else ""
-        if stats.finish == "length" and not stats.reason:
-            end = "cut at max_tokens"
-        meter = self.look.meter(self.used, self.model.context)
-        return self.look.joined([*counts(stats), read, meter, end])
+            return respond(self.model, ids, request, writer)
 
     def say(self, text: str, style: str = "") -> None:
-        """A line that is no answer: on the screen of a chat, else on stderr."""
-        stream: TextIO = sys.stdout if self.interactive else sys.stderr
-        look = self.look if self.interactive else Look.of(sys.stderr)
-        print(look.paint(plain(text), style), file=stream, flush=True)
+        """A line that is no answer."""
+        self.out.say(self, text, style)
 
     def fail(self, text: str) -> None:
         self.errors += 1
-        self.say(f"error: {text}", RED)
+        self.out.fail(self, text)
 
     def gap(self) -> None:
         """An empty line before the next prompt of a terminal."""
@@ -164,34 +215,8 @@ class Session:
             self.say(f"note: {line}", DIM)
         self._noted = len(self.model.notes)
 
-    def greet(self) -> None:
-        """The lines at the start: model, size and type, context, backend."""
-        name, *facts = describe(self.model)
-        self.say(name, BOLD)
-        for fact in facts:
-            self.say(f"  {fact}", DIM)
+    def begin(self) -> None:
+        """What is said at the start: model, size and type, context, backend."""
+        self.out.start(self)
         self.tell_notes()
         self.gap()
-
-
-def describe(model: Model) -> tuple[str, str, str]:
-    """Name; size and type; where it runs."""
-    formats: Counter[str] = Counter()
-    for tensor in model.gguf.tensors.values():
-        formats[tensor.format] += prod(tensor.shape)
-    weights, stored = formats.total(), sum(t.nbytes for t in model.gguf.tensors.values())
-    arch = model.gguf.metadata.get_str("general.architecture")
-    kind = formats.most_common(1)[0][0].upper()
-    size = f"{weights / BILLION:.1f} B" if weights >= BILLION else f"{weights / MILLION:.1f} M"
-    info = model.device.info()
-    variant = f" ({info.variant})" if info.variant else ""
-    return (
-        model_name(model),
-        f"{arch} · {size} weights · {kind} · {stored / MILLION:,.1f} MB",
-        f"context {model.context:,} · {info.name}{variant} · {info.threads} threads",
-    )
-
-
-def model_name(model: Model) -> str:
-    """The name in the file, or the file's own."""
-    return model.gguf.metadata.get_str("general.name", "") or model.path.stem

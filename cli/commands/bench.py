@@ -1,23 +1,33 @@
 """`satchel bench`: tokens per second as llama-bench measures them, and the share of the machine's limit.
 
 The table goes to stdout, all else to stderr. Columns and default tests are llama-bench's, with -npl
-llama-batched-bench's.
+llama-batched-bench's. With --url a server is measured from outside: cli/load/.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from satchel.cli.console import note
 from satchel.cli.groups import option, with_options, wrong
-from satchel.cli.options import BATCH, MICRO_BATCH, TYPES, ModelOptions, default_model, open_model
+from satchel.cli.load.command import UrlOptions, measure
+from satchel.cli.options import (
+    BATCH_HELP,
+    CACHE_RAM,
+    MICRO_BATCH_HELP,
+    TYPES,
+    ModelOptions,
+    default_model,
+    open_model,
+)
+from satchel.cli.store.option import model_file
 from satchel.cli.tables import BATCHED, MARKDOWN, NUMBERS, OUTPUTS, elements, file_type, size_label, writer
 
 if TYPE_CHECKING:
     from satchel.runtime.bench import Measured, Test
+    from satchel.runtime.energy import Counters
     from satchel.runtime.limits import Limits
     from satchel.runtime.model import Model
 
@@ -25,7 +35,8 @@ Words = list[str]
 MEANING = """\
 GB/s: weights once a step and the cache in sight, at the measured speed; of limit: of reading as many bytes
 GMAC/s: 10^9 multiply-adds of weights or cache with activations a second; of peak: the least time that they
-take by the instructions measured above, over the time that they took"""
+take by the instructions measured above, over the time that they took
+idle us: of an answer's step in which the device had nothing to do; J: joules a token, of what is counted"""
 MEANING_PROFILE = """\
 of roof: the least time for a row's bytes or multiply-adds, whichever is longer, over the time that it took
 us: of the first thread; a step that needs no other's result may end on others later"""
@@ -79,23 +90,57 @@ class BatchedOptions:
 class LoadOptions:
     """How models are loaded: ModelOptions, but for what a run has several of."""
 
-    batch: Annotated[int, option("-b", "--batch-size", min=1, help="Most prompt tokens at once.")] = BATCH
-    micro: Annotated[int, option("-ub", "--ubatch-size", min=1, help="Most tokens a step.")] = MICRO_BATCH
-    cache_k: Annotated[str, option("-ctk", "--cache-type-k", help=f"{TYPES}.")] = "f16"
-    cache_v: Annotated[str, option("-ctv", "--cache-type-v", help="The same as -ctk.")] = "f16"
+    batch: Annotated[int, option("-b", "--batch-size", min=0, help=BATCH_HELP)] = 0
+    micro: Annotated[int, option("-ub", "--ubatch-size", min=0, help=MICRO_BATCH_HELP)] = 0
+    cache_k: Annotated[str, option("-ctk", "--cache-type-k", help=f"Of the cache's keys: {TYPES}.")] = "f16"
+    cache_v: Annotated[str, option("-ctv", "--cache-type-v", help="Of its values, as -ctk.")] = "f16"
+    cache_ram: Annotated[int, option("-cram", "--cache-ram", metavar="MIB", min=-1, help=CACHE_RAM)] = 0
     precision: Annotated[str, option("--precision", help="exact, or fast: products may round to 8 bits.")] = (
         "exact"
     )
     activations: Annotated[
-        int, option("--activations", help="Bits of what quantized weights are multiplied with: 8 or 16.")
-    ] = 8
+        int,
+        option(
+            "--activations",
+            help="Bits that quantized weights meet: 8 or 16; 0: as is usual.",
+        ),
+    ] = 0
     repack: Annotated[
         bool, option("--repack/--no-repack", " /-nr", help="Keep weights in the CPU's own order, or not.")
     ] = True
     gpu_layers: Annotated[
-        str, option("-ngl", "--n-gpu-layers", help="auto or 0: no GPU in this version.")
+        str, option("-ngl", "--gpu-layers", "--n-gpu-layers", help="Layers on GPUs: a number, all, auto.")
     ] = "auto"
-    device: Annotated[str, option("-dev", "--device", help="Backend that runs the model.")] = "auto"
+    device: Annotated[str, option("-dev", "--device", help="Backends to use, a,b,c, or auto.")] = "auto"
+    tensor_place: Annotated[
+        Words | None,
+        option("-ot", "--tensor-place", "--override-tensor", metavar="PATTERN=DEVICE", help="Repeatable."),
+    ] = None
+    cpu_moe: Annotated[
+        bool, option("-cmoe", "--cpu-moe", help="Leave all experts of a mixture with the CPU.")
+    ] = False
+    n_cpu_moe: Annotated[
+        int,
+        option(
+            "-ncmoe", "--n-cpu-moe", min=0, metavar="N", help="Leave experts of the first N layers there."
+        ),
+    ] = 0
+    gpu_memory: Annotated[
+        str, option("--gpu-memory", metavar="SIZE", help="Memory to take of each GPU: 3GB.")
+    ] = ""
+    kv_offload: Annotated[
+        bool,
+        option("--kv-offload/--no-kv-offload", " /-nkvo", help="KV cache with its layers, or with the CPU."),
+    ] = True
+    stream: Annotated[
+        str, option("--stream-weights", help="on, off, auto: read the CPU's weights as it goes.")
+    ] = "auto"
+    lend: Annotated[
+        str, option("--lend-weights", help="on, off, auto: send the CPU's weights to a GPU for long steps.")
+    ] = "auto"
+    deterministic: Annotated[
+        bool, option("--deterministic", help="The same bits for the same request, slower on a GPU.")
+    ] = False
 
     def model(self) -> ModelOptions:
         return ModelOptions(
@@ -103,11 +148,20 @@ class LoadOptions:
             micro_batch=self.micro,
             cache_k=self.cache_k,
             cache_v=self.cache_v,
+            cache_ram=self.cache_ram,
             precision=self.precision,
             activations=self.activations,
             repack=self.repack,
             gpu_layers=self.gpu_layers,
             device=self.device,
+            deterministic=self.deterministic,
+            tensor_place=self.tensor_place,
+            cpu_moe=self.cpu_moe,
+            n_cpu_moe=self.n_cpu_moe,
+            gpu_memory=self.gpu_memory,
+            kv_offload=self.kv_offload,
+            stream_weights=self.stream,
+            lend_weights=self.lend,
         )
 
 
@@ -115,24 +169,28 @@ class LoadOptions:
 def bench(
     *,
     model: Annotated[
-        list[Path] | None, option("-m", "--model", metavar="FILE", help="GGUF file; may be repeated.")
+        list[str] | None,
+        option("-m", "--model", metavar="MODEL", help="File or name; with --url the server's. Repeatable."),
     ] = None,
     test: TestOptions,
     threads: Annotated[str, option("-t", "--threads", help=f"CPU threads; 0: all. {MANY}")] = "0",
     repeats: Annotated[int, option("-r", "--repetitions", min=1, help="How often a test runs.")] = 5,
     load: LoadOptions,
     batch: BatchedOptions,
+    server: UrlOptions,
     output: Annotated[str, option("-o", "--output", help="md, json, jsonl or csv.")] = "md",
     no_warmup: Annotated[bool, option("--no-warmup", help="Time the first run too.")] = False,
     profile: Annotated[bool, option("--profile", help="Where the time of each test goes, op by op.")] = False,
-) -> None:
+) -> int:
     """Measure tokens per second, and the share of what the machine's memory and instructions allow."""
     if output not in OUTPUTS:
         raise wrong("-o", f"{output} is no output: there are {', '.join(OUTPUTS)}")
+    if server.url:
+        return on_server(server, model or [], test, batch, output)
     base = load.model()
     runs = [
         replace(base, model=path, threads=count)
-        for path in model or [default_model()]
+        for path in (map(model_file, model) if model else [default_model()])
         for count in numbers("-t", threads, 0)
     ]
     if batch.npl and profile:
@@ -143,6 +201,20 @@ def bench(
         profiled(runs, test.tests(), repeats, output)
     else:
         single(runs, test.tests(), repeats, output, not no_warmup)
+    return 0
+
+
+def on_server(
+    server: UrlOptions, models: list[str], test: TestOptions, batch: BatchedOptions, output: str
+) -> int:
+    """Measures a server: -p and -n are sizes of which each request draws one, -m is the server's name."""
+    for name, given in (("-pg", test.both), ("-d", test.depth != "0"), ("-npl", batch.npl)):
+        if given:
+            raise wrong(name, "it does not go with --url")
+    if len(models) > 1:
+        raise wrong("-m", "one model at a time is asked of a server")
+    prompts, answers = numbers("-p", test.prompt, 1), numbers("-n", test.generate, 1)
+    return measure(server, "".join(models), prompts, answers, output)
 
 
 def numbers(name: str, text: str, low: int) -> list[int]:
@@ -189,6 +261,16 @@ def measured(model: Model, about: dict[str, Any]) -> Limits:
     return found
 
 
+def counted(model: Model) -> Counters:
+    """What counts the energy of the model's devices, told in a line."""
+    from satchel.runtime.energy import counters_of
+
+    found = counters_of(model.engine.devices)
+    names = ", ".join(c.name for c in found.counters)
+    note(f"satchel: energy: {'; '.join(filter(None, (names, *found.reasons)))}")
+    return found
+
+
 def single(runs: list[ModelOptions], tests: list[Test], repeats: int, output: str, warm_up: bool) -> None:
     """llama-bench's table."""
     from satchel.runtime.bench import Runner
@@ -198,9 +280,9 @@ def single(runs: list[ModelOptions], tests: list[Test], repeats: int, output: st
     for options in runs:
         with opened(replace(options, context=max(t.context for t in tests))) as model:
             about, runner = describe(model), Runner(model.engine, model.arch.vocab)
-            limits = measured(model, about)
+            limits, counters = measured(model, about), counted(model)
             for test in tests:
-                found = runner.run(test, repeats, warm_up)
+                found = runner.run(test, repeats, warm_up, counters)
                 size = round(found.bytes_per_token)
                 limit = None if test.prompt else read_rate(model.device, size)
                 if limit:
@@ -281,6 +363,8 @@ def facts(found: Measured, limit: float | None, limits: Limits) -> dict[str, Any
         "share_of_peak": share,
         **{f"{name}_gmac_per_second": limits.giga(name) for name in NUMBERS},
         "outside_c": found.outside_c,
+        "device_waits_us": found.waits and found.waits * 1e6,
+        "joules_per_token": found.joules,
     }
 
 

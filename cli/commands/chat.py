@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import typer
-
-from satchel.cli.groups import with_options, wrong
+from satchel.cli.chat.options import ChatOptions
+from satchel.cli.extras import ExtraOptions
+from satchel.cli.grammars import GrammarOptions, check_spec
+from satchel.cli.groups import with_options
 from satchel.cli.options import (
     ModelOptions,
-    SamplingOptions,
     TextOptions,
     open_model,
 )
+from satchel.cli.replies import ReplyOptions
+from satchel.cli.sampling import SamplingOptions
+from satchel.cli.speculation import SpeculationOptions
 
 if TYPE_CHECKING:
     from satchel.cli.chat.session import Session
@@ -28,47 +33,79 @@ def chat(
     model: ModelOptions,
     text: TextOptions,
     sampling: SamplingOptions,
-    single: Annotated[bool, typer.Option("-st", "--single-turn", help="Leave after one answer.")] = False,
-    template: Annotated[
-        bool, typer.Option("-cnv/-no-cnv", "--conversation/--no-conversation", hidden=True)
-    ] = True,
+    extras: ExtraOptions,
+    speculation: SpeculationOptions,
+    grammar: GrammarOptions,
+    reply: ReplyOptions,
+    talk: ChatOptions,
 ) -> int | None:
     """Talk with a model. /help in the chat lists its commands.
 
-    From a pipe, each line is a turn and stdout gets the answers alone. Most options are also read from the
-    environment: --ctx-size from SATCHEL_CTX_SIZE or LLAMA_ARG_CTX_SIZE.
+    From a pipe, each line is a turn and stdout gets the answers alone. With --json stdout gets one object a
+    line, and a line of stdin that begins with { is an object {"text": TURN}. Most options are also read from
+    the environment: --ctx-size from SATCHEL_CTX_SIZE or LLAMA_ARG_CTX_SIZE.
     """
-    if not template:
-        raise wrong("-no-cnv", "a chat is always in turns; `satchel run -no-cnv` completes raw text")
     first, system, drawn = text.prompt_text(), text.system_text(), sampling.sampling()
-    interactive = sys.stdin.isatty() and sys.stdout.isatty()
-    with open_model(model) as loaded:
+    spec, guessing = grammar.spec(), speculation.speculation()
+    file = talk.file()
+    reply.check(raw=False, held=spec is not None)
+    interactive = sys.stdin.isatty() and sys.stdout.isatty() and not talk.as_json
+    started = time.perf_counter()
+    with open_model(model, speculation=guessing, extras=extras, worker=reply.worker) as loaded:
+        from satchel.cli.chat.about import model_name
         from satchel.cli.chat.display import Look
         from satchel.cli.chat.history import Conversation, Settings
-        from satchel.cli.chat.session import Session, model_name
+        from satchel.cli.chat.output import Lines, Objects
+        from satchel.cli.chat.session import How, Session
 
-        settings = Settings(drawn, text.max_tokens)
-        conversation = Conversation(model_name(loaded), system, (), settings)
+        if spec is not None:
+            check_spec(loaded, spec)
+        conversation = Conversation(model_name(loaded), system, (), Settings(drawn, text.max_tokens))
         session = Session(
-            loaded, conversation, Look.of(sys.stdout), interactive, text.verbose, text.stop, text.ignore_eos
+            loaded,
+            conversation,
+            Look.of(sys.stdout),
+            interactive,
+            verbose=text.verbose,
+            markdown=talk.markdown,
+            report=reply.report,
+            how=How(text.stop, text.ignore_eos, spec, reply.thinking, reply.overflow),
+            out=Objects() if talk.as_json else Lines(),
+            loading=time.perf_counter() - started,
         )
-        if interactive:
-            session.greet()
-        session.run(_turns(session, first), once=single)
+        session.begin()
+        _run(session, _turns(session, first, talk.as_json), talk.single, file)
     return FAILED if session.errors and not interactive else None
 
 
-def _turns(session: Session, first: str | None) -> Iterator[str]:
+def _run(session: Session, turns: Iterator[str], once: bool, kept: Path | None) -> None:
+    """The conversation, which goes on from a file and is kept there if asked, however it ends."""
+    if kept is None:
+        session.run(turns, once=once)
+        return
+    from satchel.cli.chat.state import begin, end
+
+    begin(session, kept)
+    try:
+        session.run(turns, once=once)
+    finally:
+        end(session, kept)
+
+
+def _turns(session: Session, first: str | None, as_json: bool) -> Iterator[str]:
     """The prompt of the command line, then what the terminal or the pipe gives."""
-    from satchel.cli.chat.commands import words
-    from satchel.cli.chat.reader import TerminalReader, read_lines
+    from satchel.cli.chat.reader import PlainReader, TerminalReader, read_lines, read_objects
 
     if first:
         if session.interactive:
             print(f"> {session.look.safe(first)}")
         yield f"/{first}" if first.startswith("/") else first  # a message, never a command
-    if session.interactive:
-        yield from TerminalReader(session.look, session.say, words(), ("/save", "/load", "/read"))
+    if session.interactive and not session.look.cursor:
+        yield from PlainReader(sys.stdin, session.say, lambda: session.stopped)
+    elif session.interactive:
+        yield from TerminalReader(session.look, session.say, lambda: session.stopped)
+    elif as_json:
+        yield from read_objects(sys.stdin)
     elif sys.stdin.isatty():
         yield from read_lines(sys.stdin, lambda: print("> ", end="", file=sys.stderr, flush=True))
     else:

@@ -24,14 +24,17 @@ from satchel.cli.console import note, plain
 if TYPE_CHECKING:
     from satchel.runtime.device import Found
 
-PASS, FAIL, TEST = "PASS", "FAIL", "TEST"
+PASS, FAIL, TEST, NONE = "PASS", "FAIL", "TEST", "NONE"
+ABSENT = ("driver is not installed", "sees no device", "run time cannot be used")  # backends of absent cards
 LOW = 2 << 30  # bytes of free memory below which a small model may not fit
 PACKAGES = ("numpy", "numba", "cffi", "gguf", "tokenizers", "sentencepiece", "jinja2")
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing looked at. mend: the command that puts it right, for FAIL alone."""
+    """One thing looked at. NONE: it is not there, and no model needs it. mend: what puts it right, of FAIL
+    always.
+    """
 
     kind: str
     name: str
@@ -45,7 +48,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
     system, checks = machine(), []
     if not as_json:
         print("\n".join(f"{key:<8} {value}" for key, value in system.items()))
-    for check in (*backends(), *model()):
+    for check in (*backends(), *gpus(), *model()):
         checks.append(check)
         if not as_json:
             show(check)
@@ -117,10 +120,25 @@ def backends() -> Iterator[Check]:
     yield numba()
 
 
+def gpus() -> Iterator[Check]:
+    """What an NVIDIA GPU needs, and what was tuned."""
+    from satchel.cli.gpus import parts, tunings
+    from satchel.runtime.device import libraries
+
+    built = any(f.name == "cuda" for f in libraries())
+    for kind, found in (("gpu", parts(built, reinstall())), ("tuning", tunings())):
+        for part in found:
+            result = PASS if part.there else FAIL if part.needed else NONE
+            yield Check(kind, part.name, result, part.text, part.mend)
+
+
 def tried(library: Found) -> Check:
     from satchel.runtime.device import Backend
 
     path = Path(library.path)
+    if library.name in ("cuda", "hip", "sycl") and any(what in library.reason for what in ABSENT):
+        # Most machines have no such card; where there is one, what mends it stands under gpu.
+        return Check("backend", library.name, NONE, library.reason)
     if library.reason:
         own = path.parent.name == "cext"
         mend = reinstall() if own else "unset SATCHEL_BACKENDS"
@@ -141,8 +159,8 @@ def numba() -> Check:
 
 def computed(name: str, backend: Any, mend: str) -> Check:
     """Opens the backend's first device and lets it compute."""
-    from satchel.runtime.device import TEST_ONLY
-    from satchel.runtime.selftest import selftest
+    from satchel.runtime.device import TEST_ONLY, find_backend
+    from satchel.runtime.selftest import cache_types, lacking, selftest
 
     try:
         device = backend.open()
@@ -151,12 +169,15 @@ def computed(name: str, backend: Any, mend: str) -> Check:
         if name == "null":
             device.close()
             return Check("backend", name, TEST, "computes nothing; for Satchel's own tests")
-        share = selftest(device)
+        types, lacks = cache_types(device), lacking(device)
+        share = selftest(device, [find_backend("cpu").open()] if lacks else [])
     except Exception as error:
         return Check("backend", name, FAIL, f"{type(error).__name__}: {error}", mend)
     if info.flags & TEST_ONLY:
         return Check("backend", name, TEST, f"computes right ({share:.0e}); for Satchel's own tests")
-    return Check("backend", name, PASS, f"{text}; computes right ({share:.0e} of the definition)")
+    kept = f"cache types {', '.join(types) or 'none'}"
+    kept += f"; leaves {', '.join(lacks)} to the CPU" if lacks else ""
+    return Check("backend", name, PASS, f"{text}; computes right ({share:.0e} of the definition); {kept}")
 
 
 def model() -> Iterator[Check]:

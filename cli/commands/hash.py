@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from satchel.cli.store.option import ModelArgument
+
 if TYPE_CHECKING:
     from satchel.formats.gguf import GGUF
     from satchel.formats.gguf.digest import Digests
@@ -17,7 +19,7 @@ MAGIC = b"GGUF"
 
 
 def hash(
-    model: Annotated[Path, typer.Argument(help="A GGUF file; of a split set, any part.", metavar="FILE")],
+    model: ModelArgument,
     check: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Compare with a manifest (what this prints), or with a model."),

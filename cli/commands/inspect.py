@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from satchel.cli.store.option import ModelArgument
 from satchel.formats.gguf import GGUF, StringArray, describe, open_gguf
 from satchel.formats.gguf.histogram import Histogram, histogram
 from satchel.quant.errors import RequestError
@@ -26,7 +27,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def inspect(
-    model: Annotated[Path, typer.Argument(help="A GGUF file; of a split set, any part.", metavar="FILE")],
+    model: ModelArgument,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     tensors: Annotated[bool, typer.Option("--tensors/--no-tensors", help="List every tensor.")] = True,
     names: Annotated[

@@ -16,6 +16,7 @@ import typer
 from satchel.cli.console import note, plain, warn
 from satchel.cli.groups import option, with_options, wrong
 from satchel.cli.options import ModelOptions, default_model, open_model
+from satchel.cli.store.option import model_file
 from satchel.cli.tables import elements
 
 if TYPE_CHECKING:
@@ -64,7 +65,9 @@ class ScoreOptions:
 
 @with_options
 def perplexity(
-    models: Annotated[list[Path] | None, typer.Argument(metavar="FILE", help=FILES)] = None,
+    models: Annotated[
+        list[Path] | None, typer.Argument(metavar="MODEL", parser=model_file, help=FILES)
+    ] = None,
     *,
     model: ModelOptions,
     score: ScoreOptions,

@@ -16,7 +16,8 @@ import typer
 
 from satchel.cli.console import note, out, plain, warn
 from satchel.cli.groups import option, with_options, wrong
-from satchel.cli.options import ModelOptions, check_weights, default_model, open_model
+from satchel.cli.options import ModelOptions, check_weights, default_model, loading, open_model
+from satchel.cli.store.option import model_file
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -31,7 +32,10 @@ MARGIN = 32  # context beyond the text of --check
 @with_options
 def plan(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[MODEL]", help="GGUF file; default: the bundled model.")
+        Path | None,
+        typer.Argument(
+            metavar="[MODEL]", parser=model_file, help="File or name; default: the bundled model."
+        ),
     ] = None,
     *,
     model: ModelOptions,
@@ -57,7 +61,7 @@ def plan(
         report_check(run_check(options, check), steps, as_json)
         return
     with dry(options, slots) as run:
-        for line in run.notes:
+        for line in run.settled.notes:
             note(f"satchel: note: {line}")
         facts = collect(run, bucket if steps else 0, passes)
     if as_json:
@@ -70,26 +74,18 @@ def plan(
 def dry(options: ModelOptions, slots: int) -> Iterator[DryRun]:
     """The model without its weights; file and device are closed afterwards."""
     from satchel.formats.gguf import open_gguf
-    from satchel.runtime.device import find_backend
     from satchel.runtime.dryrun import dry_run
-    from satchel.runtime.model import open_device
+    from satchel.runtime.placement.devices import open_for
 
-    backend = find_backend("cpu" if options.device == "none" else options.device)
+    loaded = loading(options, slots)
     with open_gguf(options.model or default_model()) as gguf:
         for line in gguf.warnings:
             warn(line)
         check_weights(options, gguf)
-        threads = max(0, options.threads), max(0, options.threads_batch)
-        with open_device(backend, *threads, fast=options.precision == "fast") as device:
-            yield dry_run(
-                gguf,
-                [device],
-                context=options.context,
-                slots=slots,
-                cache_type=options.cache_k,
-                batch=min(options.batch, options.micro_batch),
-                repack=options.repack,
-            )
+        with open_for(loaded) as opened:
+            for line in opened.notes:
+                note(f"satchel: note: {line}")
+            yield dry_run(gguf, opened.devices, loaded)
 
 
 def collect(run: DryRun, bucket: int, passes: bool) -> dict[str, Any]:
@@ -100,11 +96,12 @@ def collect(run: DryRun, bucket: int, passes: bool) -> dict[str, Any]:
         "architecture": run.arch.hp.arch,
         "context": run.arch.cache.context,
         "slots": run.arch.cache.slots,
-        "cache_type": run.arch.cache.format,
+        "cache_type": run.arch.cache.label,
         "batch": run.batch,
         "devices": [share_facts(share) for share in shares],
         "fits": all(share.fits for share in shares),
         "moved": list(run.optimized.placement.moved),
+        **placement_facts(run),
     }
     if bucket:
         made = run.plan(bucket)
@@ -127,9 +124,62 @@ def share_facts(share: Share) -> dict[str, Any]:
         "kv_bytes": share.kv,
         "compute_bytes": share.compute,
         "total_bytes": share.total,
-        "free_bytes": share.info.memory_free,
+        "free_bytes": share.free,
         "fits": share.fits,
     }
+
+
+def placement_facts(run: DryRun) -> dict[str, Any]:
+    """Where each part goes, what that gives, and what would fit where this does not."""
+    from satchel.runtime.placement.smaller import recipe_that_fits
+
+    where, layers, shares = run.settled.where, run.arch.layers, list(run.shares())
+    guess = run.predicted() if run.settled.streamed is False else None
+    fits = all(share.fits for share in shares)
+    largest = max(shares, key=lambda share: share.free)
+    smaller = None if fits else recipe_that_fits(run.gguf, largest.free - largest.kv - largest.compute)
+    return {
+        "placement": {
+            "embed": where.label("embed"),
+            "layers": [where.label(f"blk.{i}") for i in range(layers)],
+            "output": where.label("output"),
+            "tensors": dict(where.weights),
+            "states": dict(where.states),
+        },
+        "streamed": run.settled.streamed,
+        "predicted": guess and {"pp512": guess.pp, "tg128": guess.tg},
+        "would_fit": smaller and smaller.name,
+    }
+
+
+def show_placement(facts: dict[str, Any]) -> None:
+    """Which layers are where, and how fast that should be."""
+    console, placed = out(), facts["placement"]
+    if len(facts["devices"]) > 1:
+        for name in dict.fromkeys((*placed["layers"], placed["output"], placed["embed"])):
+            mine = [i for i, device in enumerate(placed["layers"]) if device == name]
+            parts = [f"layers {spans(mine)}"] if mine else []
+            parts += ["the head"] * (placed["output"] == name) + ["the embeddings"] * (
+                placed["embed"] == name
+            )
+            others = sum(device == name for device in placed["tensors"].values())
+            parts += [f"{others} tensors of other layers"] if others else []
+            console.print(plain(f"{name}: {', '.join(parts)}"), markup=False)
+    guess = facts["predicted"]
+    if guess:
+        rates = f"{guess['pp512']:,.4g} t/s of a prompt (pp512), {guess['tg128']:,.4g} t/s of an answer"
+        console.print(plain(f"predicted: {rates} (tg128)"), markup=False)
+
+
+def spans(numbers: list[int]) -> str:
+    """Ascending numbers as ranges: 0-3, 7."""
+    found: list[list[int]] = []
+    for n in numbers:
+        if found and found[-1][1] == n - 1:
+            found[-1][1] = n
+        else:
+            found.append([n, n])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in found)
 
 
 def show(facts: dict[str, Any]) -> None:
@@ -146,6 +196,7 @@ def show(facts: dict[str, Any]) -> None:
         name = f"{d['device']} ({d['name']}, {d['variant']}, {d['threads']} threads)"
         table.add_row(plain(name), *amounts, "yes" if d["fits"] else "no")
     console.print(table)
+    show_placement(facts)
     for d in facts["devices"]:
         if d["packed_bytes"]:
             own = (
@@ -164,7 +215,9 @@ def show(facts: dict[str, Any]) -> None:
     for line in facts["moved"]:
         warn(line)
     if not facts["fits"]:
-        warn("it does not fit the free memory; a smaller context (-c) or type of the model needs less")
+        advice = facts["would_fit"]
+        less = f"{advice} would fit: `satchel quantize`" if advice else "no type of the model is small enough"
+        warn(f"it does not fit the free memory; a smaller context (-c) needs less; {less}")
 
 
 def new_table(first: str, *numbers: str) -> Table:

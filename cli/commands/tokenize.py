@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from satchel.cli.store.option import model_file
 from satchel.quant.errors import RequestError
 
 if TYPE_CHECKING:
@@ -20,7 +21,14 @@ if TYPE_CHECKING:
 
 def tokenize(
     model: Annotated[
-        Path, typer.Option("-m", "--model", help="GGUF file; one with only a vocabulary will do.")
+        Path,
+        typer.Option(
+            "-m",
+            "--model",
+            metavar="MODEL",
+            parser=model_file,
+            help="GGUF file or name; one with only a vocabulary will do.",
+        ),
     ],
     text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="The text; without it, stdin.")] = None,
     prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="The text.")] = None,

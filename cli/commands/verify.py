@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from satchel.cli.store.option import ModelArgument
+
 if TYPE_CHECKING:
     from satchel.formats.verify import Finding
     from satchel.runtime.verify import Report
@@ -19,7 +21,7 @@ SHOWN = 8  # findings of one check and severity; --all and --json show the other
 
 
 def verify(
-    model: Annotated[Path, typer.Argument(help="A GGUF file; of a split set, any part.", metavar="FILE")],
+    model: ModelArgument,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     values: Annotated[bool, typer.Option("--values/--no-values", help="Read the weights too.")] = True,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings too.")] = False,

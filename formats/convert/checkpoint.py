@@ -18,6 +18,7 @@ from satchel.formats.convert.general import general
 from satchel.formats.convert.logical import CHUNK, Logical, pieces
 from satchel.formats.convert.mapping import ArchMapping
 from satchel.formats.convert.quantized import logicals, quantization
+from satchel.formats.convert.sentences import RANKS, read_pooling
 from satchel.formats.convert.shaping import Shaping, assemble
 from satchel.formats.convert.vocabulary import read_vocabulary
 from satchel.formats.gguf import Metadata, Typed, ValueType
@@ -61,15 +62,19 @@ class Checkpoint:
         if self._container is None:
             raise ValueError(f"{self.path}: closed")
         config = quantization(self.path, model.config)
-        found = logicals(
-            self._container.tensors, config, self.path / "config.json", extensions=shaping.extensions
-        )
+        stored = {n: t for n, t in self._container.tensors.items() if not model.mapping.is_ignored(n)}
+        found = logicals(stored, config, self.path / "config.json", extensions=shaping.extensions)
         self._rows, notes = assemble(self.path, model, found, shaping)
         for name, tensor in self._rows.items():
             size = tensor.rows * tensor.row_bytes
             self.tensors[name] = Shaped(name, tensor.shape, tensor.format, size, tensor.tensors, tensor.note)
         vocabulary = read_vocabulary(self.path, model.config, self._vocab_rows())
         values = general(self.path, model) | model.values | {f"{model.arch}.vocab_size": self._vocab_rows()}
+        pooling = read_pooling(self.path)
+        if pooling is not None and values.get(f"{model.arch}.pooling_type") != RANKS:
+            values[f"{model.arch}.pooling_type"] = pooling
+        if (kinds := self.tensors.get("token_types.weight")) is not None:
+            values["tokenizer.ggml.token_type_count"] = kinds.shape[0]
         self.metadata = Metadata.of(values | vocabulary.values | self._types(), str(self.path))
         self.notes = (*model.notes, *notes, *vocabulary.notes)
 

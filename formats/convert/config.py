@@ -16,23 +16,25 @@ import numpy.typing as npt
 
 from satchel.formats.convert.jsonfile import read_json
 from satchel.formats.convert.mapping import ArchMapping, Config, Guard, Key
+from satchel.formats.convert.seeing import is_seeing, text_config, text_mapping
 from satchel.quant.errors import ModelError
 
 INT_MAX = (1 << 31) - 1
 LAYERS_MAX = 512  # as the runtime's
+Factors = Mapping[str, npt.NDArray[np.float32]]
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What config.json says. values: metadata under full names; rope_freqs: [n_rot / 2] divisors of the
-    rotary frequencies, or None; notes: lines about what is odd.
+    """What config.json says. values: metadata under full names; factors: divisors of the rotary frequencies
+    [n_rot / 2] by GGUF's name of the tensor; notes: lines about what is odd.
     """
 
     arch: str
     mapping: ArchMapping
     config: Config
     values: dict[str, Any]
-    rope_freqs: npt.NDArray[np.float32] | None
+    factors: Factors
     notes: tuple[str, ...] = ()
 
     def uint(self, key: str, default: int = 0) -> int:
@@ -42,7 +44,7 @@ class Model:
 
 
 def find_mapping(path: Path, config: Config, mappings: Sequence[ArchMapping]) -> ArchMapping:
-    """The mapping of the config's class. ModelError names those that are known."""
+    """The mapping of the config's class, or of its text model. ModelError names those that are known."""
     classes = config.get("architectures")
     names = [name for name in classes if isinstance(name, str)] if isinstance(classes, list) else []
     for mapping in mappings:
@@ -50,8 +52,15 @@ def find_mapping(path: Path, config: Config, mappings: Sequence[ArchMapping]) ->
             not names and config.get("model_type") == mapping.model_type
         ):
             return mapping
+        if set(names) & set(mapping.seeing):
+            return text_mapping(mapping)
     known = ", ".join(sorted(name for mapping in mappings for name in mapping.classes))
     got = ", ".join(map(ascii, names)) or ascii(config.get("model_type", "none"))
+    if is_seeing(config):
+        raise ModelError(
+            f"{path}: {got:.200} reads pictures or sound, which is not supported; take a text model of its"
+            " family"
+        )
     raise ModelError(
         f"{path}: architectures: expected one of {known}, got {got:.200}; this version converts these alone"
     )
@@ -59,16 +68,24 @@ def find_mapping(path: Path, config: Config, mappings: Sequence[ArchMapping]) ->
 
 def read_config(path: Path, mappings: Sequence[ArchMapping]) -> Model:
     """The model that `path`, a config.json, describes. ModelError names file, key, expected and got."""
-    config = read_json(path)
+    config: Config = read_json(path)
     mapping = find_mapping(path, config, mappings)
+    notes = []
+    if all(mapping is not known for known in mappings):
+        notes.append(f"{path}: a model of pictures too: its text model alone is converted")
+        config = text_config(path, config, mapping)
     reader = _Reader(path, config, mapping.arch_of(config))
+    reader.whole = mapping.whole
     for guard in mapping.guards:
         reader.check(guard)
     for key in mapping.keys:
         reader.read(key)
-    head_dim = reader.head_dim()
-    freqs = _rope(reader, head_dim)
-    return Model(reader.arch, mapping, config, reader.values, freqs, tuple(reader.notes))
+    if mapping.extra is not None:
+        mapping.extra(reader)
+    head_dim = reader.head_dim() if mapping.head_dim else 0
+    factors = _rope(reader, head_dim, mapping) if mapping.rope else {}
+    factors = {**reader.factors, **factors}
+    return Model(reader.arch, mapping, config, reader.values, factors, (*notes, *reader.notes))
 
 
 class _Reader:
@@ -78,6 +95,8 @@ class _Reader:
         self.path, self.config, self.arch = path, config, arch
         self.values: dict[str, Any] = {}
         self.notes: list[str] = []
+        self.factors: dict[str, npt.NDArray[np.float32]] = {}
+        self.whole = True
 
     def fault(
         self, key: str, expected: str, got: object, do: str = "the checkpoint is damaged"
@@ -131,45 +150,64 @@ class _Reader:
         return dim
 
 
-def _rope(reader: _Reader, head_dim: int) -> npt.NDArray[np.float32] | None:
-    """Rotary base, size and scaling. Transformers 5 keeps all of it in rope_parameters, older ones in
-    rope_theta and rope_scaling.
+def _rope(reader: _Reader, head_dim: int, mapping: ArchMapping) -> Factors:
+    """Rotary base, size and scaling. Transformers 5 keeps all of it in rope_parameters, one for each kind of
+    layer where they differ; older ones in rope_theta and rope_scaling.
     """
     config = reader.config
     stated = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(stated, Mapping):
         raise reader.fault("rope_parameters or rope_scaling", "an object", stated)
+    local = config.get("rope_local_base_freq")
+    if isinstance(stated.get("full_attention"), Mapping):
+        near = stated.get("sliding_attention")
+        local = near.get("rope_theta") if isinstance(near, Mapping) else local
+        stated = stated["full_attention"]
+    if local is not None:
+        reader.put("rope.freq_base_swa", reader.number(local, "rope_local_base_freq", float, 1e-6))
     base = stated.get("rope_theta", config.get("rope_theta", 10000.0))
     reader.put("rope.freq_base", reader.number(base, "rope_theta", float, 1e-6))
-    partial = stated.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
-    if partial not in (1, None):
-        raise reader.fault(
-            "partial_rotary_factor", "1", partial, "rotating a part of a head is not supported"
-        )
-    reader.put("rope.dimension_count", head_dim)
+    turned = _turned(reader, stated, head_dim, mapping)
+    reader.put("rope.dimension_count", turned)
     kind = stated.get("rope_type", stated.get("type", "default"))
     if not isinstance(kind, str) or kind not in _SCALINGS:
         known = ", ".join(_SCALINGS)
         raise reader.fault("rope_type", f"one of {known}", kind, "other scalings are not supported")
-    return _SCALINGS[kind](reader, stated, head_dim)
+    return _SCALINGS[kind](reader, stated, turned)
 
 
-def _unscaled(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> None:
-    return None
+def _turned(reader: _Reader, stated: Mapping[str, Any], head_dim: int, mapping: ArchMapping) -> int:
+    """How many numbers of a head are turned by their position."""
+    found = stated.get("partial_rotary_factor", reader.config.get("partial_rotary_factor", mapping.turned))
+    if found in (1, None):
+        return head_dim
+    if not mapping.partial:
+        raise reader.fault("partial_rotary_factor", "1", found, "rotating a part of a head is not supported")
+    part = reader.number(found, "partial_rotary_factor", float, 1e-6)
+    size = int(head_dim * part)
+    if not 0 < size <= head_dim or size % 2:
+        raise reader.fault("partial_rotary_factor", f"an even part of the {head_dim} of a head", found)
+    return size
 
 
-def _dynamic(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> None:
+def _unscaled(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> Factors:
+    return {}
+
+
+def _dynamic(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> Factors:
     reader.notes.append(
         f"{reader.path}: rope_type dynamic changes nothing within the trained context and is left out"
     )
+    return {}
 
 
-def _linear(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> None:
+def _linear(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> Factors:
     reader.put("rope.scaling.type", "linear")
     reader.put("rope.scaling.factor", reader.number(stated.get("factor"), "rope factor", float, 1e-6))
+    return {}
 
 
-def _yarn(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> None:
+def _yarn(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> Factors:
     """YaRN; GGUF's attn_factor multiplies 1 + 0.1 ln(factor), which is what a config means that has none."""
     factor = reader.number(stated.get("factor"), "rope factor", float, 1e-6)
     reader.put("rope.scaling.type", "yarn")
@@ -188,8 +226,13 @@ def _yarn(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> None:
     wanted = _attention_factor(reader, stated, factor, usual)
     if not math.isclose(wanted, usual):
         reader.put("rope.scaling.attn_factor", wanted / usual)
-    if stated.get("truncate") is False:
-        raise reader.fault("rope truncate", "true", False, "YaRN without whole borders is not supported")
+    whole = reader.whole
+    if stated.get("truncate", True) is not whole:
+        got = stated.get("truncate", True)
+        raise reader.fault(
+            "rope truncate", str(whole).lower(), got, "other borders of YaRN are not supported"
+        )
+    return {}
 
 
 def _attention_factor(reader: _Reader, stated: Mapping[str, Any], factor: float, usual: float) -> float:
@@ -205,7 +248,7 @@ def _attention_factor(reader: _Reader, stated: Mapping[str, Any], factor: float,
     return float(over / under)
 
 
-def _llama3(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> npt.NDArray[np.float32]:
+def _llama3(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> Factors:
     """Llama 3.1's scaling as divisors of the frequencies: 1 for waves shorter than original / high, `factor`
     for those longer than original / low, a smooth blend between.
     """
@@ -223,7 +266,35 @@ def _llama3(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> npt.ND
     smooth = (trained / waves - low) / (high - low)
     blend = 1 / ((1 - smooth) / factor + smooth)
     divisors = np.where(waves < trained / high, 1.0, np.where(waves > trained / low, factor, blend))
-    return divisors.astype(np.float32)
+    return {"rope_freqs.weight": divisors.astype(np.float32)}
+
+
+def _longrope(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> Factors:
+    """LongRoPE: divisors for contexts up to the original one, and others for longer ones."""
+    config = reader.config
+    trained = reader.number(
+        config.get("original_max_position_embeddings") or stated.get("original_max_position_embeddings"),
+        "original_max_position_embeddings",
+        int,
+        1,
+    )
+    ratio = reader.values[f"{reader.arch}.context_length"] / trained
+    usual = math.sqrt(1 + math.log(ratio) / math.log(trained)) if ratio > 1 and trained > 1 else 1.0
+    factor = stated.get("attention_factor")
+    reader.put("rope.scaling.original_context_length", trained)
+    reader.put(
+        "rope.scaling.attn_factor",
+        usual if factor is None else reader.number(factor, "attention_factor", float, 1e-6),
+    )
+    found: dict[str, npt.NDArray[np.float32]] = {}
+    for kind in ("long", "short"):
+        key = f"{kind}_factor"
+        listed = stated.get(key)
+        if not isinstance(listed, list) or len(listed) != head_dim // 2:
+            raise reader.fault(key, f"a list of {head_dim // 2} numbers", listed)
+        numbers = [reader.number(value, key, float, 1e-6) for value in listed]
+        found[f"rope_factors_{kind}.weight"] = np.array(numbers, np.float32)
+    return found
 
 
 _SCALINGS = {
@@ -233,4 +304,6 @@ _SCALINGS = {
     "linear": _linear,
     "yarn": _yarn,
     "llama3": _llama3,
+    "longrope": _longrope,
+    "su": _longrope,
 }

@@ -15,13 +15,25 @@ AGAIN = "the file is damaged: download it again"
 
 def read_json(path: Path, limit: int = LIMIT) -> dict[str, Any]:
     """The object in the file. ModelError where it can't be read, is too long, or is no JSON object."""
-    try:
-        value = json.loads(read_text(path, limit))
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path}: expected JSON, got {quote(str(error))}; {AGAIN}") from None
+    value = _value(path, limit)
     if not isinstance(value, dict):
         raise ModelError(f"{path}: expected a JSON object, got {quote(str(value))}; {AGAIN}")
     return value
+
+
+def read_list(path: Path) -> list[Any]:
+    """As read_json, of a file that holds a list."""
+    value = _value(path, LIMIT)
+    if not isinstance(value, list):
+        raise ModelError(f"{path}: expected a JSON list, got {quote(str(value))}; {AGAIN}")
+    return value
+
+
+def _value(path: Path, limit: int) -> Any:
+    try:
+        return json.loads(read_text(path, limit))
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path}: expected JSON, got {quote(str(error))}; {AGAIN}") from None
 
 
 def read_optional(path: Path) -> dict[str, Any]:

@@ -148,7 +148,7 @@ class Adapter:
     def _pair(self, base: str, half: Mapping[str, Stored], embedding: bool) -> tuple[str, Pair]:
         any_half = next(iter(half.values()))
         place = self.base.mapping.place(f"{base}.weight")
-        if place is None or place.expert is not None:
+        if place is None or place.expert is not None or place.rule.made:
             raise ModelError(
                 f"{any_half.where}: {quote(base, 100)}: expected a module of"
                 f" {self.base.mapping.classes[0]} that"

@@ -1,16 +1,17 @@
 """How a Hugging Face checkpoint of one architecture becomes GGUF: tables that the architecture's own file
 states, made of the parts that stand here.
 
-A table holds names alone. {i} in a name is a layer's number, {e} an expert's.
+A table holds names alone. {i} in a name is a layer's number, {e} an expert's or
+a head's.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 Config = Mapping[str, Any]
 
@@ -40,12 +41,28 @@ class Guard:
     absent: Any = None
 
 
+class Reader(Protocol):
+    """A config being read, see config.py: what an architecture's own function may do with it."""
+
+    config: Config
+    values: dict[str, Any]
+    factors: dict[str, Any]  # divisors of rotary frequencies, by GGUF's name of the tensor
+
+    def number(self, value: object, key: str, kind: type[int] | type[float], low: float = 0.0) -> Any: ...
+
+    def put(self, key: str, value: Any) -> None: ...
+
+    def fault(self, key: str, expected: str, got: object, do: str = ...) -> Exception: ...
+
+
 @dataclass(frozen=True)
 class Rule:
     """Tensors `source`.weight and `source`.bias become `target`.weight and .bias.
 
     heads: GGUF's key of the number of heads whose rows go from rotary halves to rotary neighbours. needed:
-    the weight must be there. suffix: what of the two there may be.
+    the weight must be there. suffixes: what of the two there may be; ("",): both names are whole. made: a
+    change of the numbers or their order, by its name in shaping.py. stack: GGUF's key of how many {e} there
+    are.
     """
 
     source: str
@@ -53,6 +70,8 @@ class Rule:
     heads: str = ""
     needed: bool = True
     suffixes: tuple[str, ...] = ("weight", "bias")
+    made: str = ""
+    stack: str = "expert_count"
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -60,7 +79,8 @@ class Rule:
         body = "".join(
             f"(?P<{p}>0|[1-9][0-9]{{0,5}})" if n % 2 else re.escape(p) for n, p in enumerate(parts)
         )
-        return re.compile(rf"{body}\.(?P<suffix>{'|'.join(self.suffixes)})")
+        dot = "" if self.suffixes == ("",) else r"\."
+        return re.compile(rf"{body}{dot}(?P<suffix>{'|'.join(self.suffixes)})")
 
     @property
     def experts(self) -> bool:
@@ -83,6 +103,13 @@ class ArchMapping:
 
     classes: of config.json's `architectures`; model_type: its other name. arch: what the file calls itself;
     a function where the config decides. ignored: patterns of tensors that hold nothing of the model.
+    left_out: of such that hold what answers do without, said in a note. extra: puts what no Key can say.
+    rope: whether heads are turned by position; partial: maybe only a part of them; turned: which, where the
+    config is silent. head_dim: whether heads are all of one size, as config.json says or as they divide the
+    width. whole: whether the borders of YaRN's ramp are whole pairs.
+    renames: (pattern, replacement) that bring names of the checkpoint to those of the rules.
+    seeing: classes that read pictures too and whose text model this is (seeing.py); flat: some of these have
+    its configuration in their own. defaults: what their configurations leave out.
     """
 
     classes: tuple[str, ...]
@@ -92,22 +119,47 @@ class ArchMapping:
     keys: tuple[Key, ...]
     guards: tuple[Guard, ...] = ()
     ignored: tuple[str, ...] = (r".*\.rotary_emb\.inv_freq", r".*\.attn\.(masked_bias|bias)")
+    left_out: tuple[str, ...] = ()
+    extra: Callable[[Reader], None] | None = None
+    rope: bool = True
+    partial: bool = False
+    turned: float = 1.0
+    head_dim: bool = True
+    whole: bool = True
+    renames: tuple[tuple[str, str], ...] = ()
+    seeing: tuple[str, ...] = ()
+    flat: bool = False
+    defaults: Config = field(default_factory=dict)
 
     def arch_of(self, config: Config) -> str:
         return self.arch if isinstance(self.arch, str) else self.arch(config)
 
+    def renamed(self, name: str) -> str:
+        for pattern, replacement in self.renames:
+            name = re.sub(pattern, replacement, name)
+        return name
+
     def place(self, name: str) -> Place | None:
-        """Where the checkpoint's tensor of this name goes; None where no rule knows it."""
+        """Where the checkpoint's tensor of this name goes, the first of its places; None where no rule knows
+        it.
+        """
+        return next(self.places(name), None)
+
+    def places(self, name: str) -> Iterator[Place]:
+        """All places of the checkpoint's tensor of this name: several rules may take their part of it."""
+        name = self.renamed(name)
         for rule in self.rules:
             if match := rule.pattern.fullmatch(name):
                 groups = match.groupdict()
                 target = rule.target.format(i=groups.get("i"))
                 expert = int(groups["e"]) if "e" in groups else None
-                return Place(f"{target}.{groups['suffix']}", rule, expert)
-        return None
+                yield Place(f"{target}.{groups['suffix']}".removesuffix("."), rule, expert)
 
     def is_ignored(self, name: str) -> bool:
         return any(re.fullmatch(pattern, name) for pattern in self.ignored)
+
+    def is_left_out(self, name: str) -> bool:
+        return any(re.fullmatch(pattern, name) for pattern in self.left_out)
 
     def needed(self, layers: int, experts: int) -> Iterator[str]:
         """The names of the weights that a checkpoint of so many layers and experts must have."""
@@ -116,7 +168,8 @@ class ArchMapping:
                 continue
             for i in range(layers if "{i}" in rule.source else 1):
                 for e in range(experts if rule.experts else 1):
-                    yield f"{rule.source.format(i=i, e=e)}.weight"
+                    suffix = ".weight" if rule.suffixes != ("",) else ""
+                    yield f"{rule.source.format(i=i, e=e)}{suffix}"
 
 
 _HEADS, _KV_HEADS = "attention.head_count", "attention.head_count_kv"
@@ -157,6 +210,30 @@ EXPERTS = (
         for name in ("gate", "up", "down")
     ),
 )
+SHARED_EXPERTS = tuple(
+    Rule(f"{_MLP}shared_experts.{name}_proj", f"blk.{{i}}.ffn_{name}_shexp")
+    for name in ("gate", "up", "down")
+)
+# What is added to the router's scores where experts are picked, and only there.
+SCORE_BIAS = Rule(
+    f"{_MLP}gate.e_score_correction_bias", "blk.{i}.exp_probs_b.bias", needed=False, suffixes=("",)
+)
+
+
+def unneeded(*rules: Rule) -> tuple[Rule, ...]:
+    """The same rules for tensors that some layers lack: which, the architecture says when it is built."""
+    return tuple(replace(rule, needed=False) for rule in rules)
+
+
+# Norms around both parts of a layer.
+FOUR_NORMS = (
+    Rule("model.layers.{i}.input_layernorm", "blk.{i}.attn_norm", suffixes=("weight",)),
+    Rule("model.layers.{i}.post_attention_layernorm", "blk.{i}.post_attention_norm", suffixes=("weight",)),
+    Rule("model.layers.{i}.pre_feedforward_layernorm", "blk.{i}.ffn_norm", suffixes=("weight",)),
+    Rule("model.layers.{i}.post_feedforward_layernorm", "blk.{i}.post_ffw_norm", suffixes=("weight",)),
+)
+# Gate and up in one tensor, the gate's rows first, which GGUF keeps as ffn_up.
+FUSED_SWIGLU = (Rule(f"{_MLP}gate_up_proj", "blk.{i}.ffn_up"), Rule(f"{_MLP}down_proj", "blk.{i}.ffn_down"))
 LLAMA_BODY = (*OUTSIDE, *NORMS, *ATTENTION_NEIGHBOURS, *SWIGLU)
 DENSE_BODY = (*OUTSIDE, *NORMS, *ATTENTION, *SWIGLU)
 
@@ -169,8 +246,17 @@ DENSE_KEYS = (
     Key(_KV_HEADS, ("num_key_value_heads",), default=_HEADS),
     Key("attention.layer_norm_rms_epsilon", ("rms_norm_eps",), float),
 )
+# The same of models whose norms take the mean away.
+CENTERED_KEYS = (
+    *DENSE_KEYS[:-1],
+    Key(
+        "attention.layer_norm_epsilon",
+        ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"),
+        float,
+    ),
+)
 EXPERT_KEYS = (
-    Key("expert_count", ("num_experts", "num_local_experts")),
+    Key("expert_count", ("num_experts", "num_local_experts", "n_routed_experts")),
     Key("expert_used_count", ("num_experts_per_tok",)),
     Key("expert_feed_forward_length", ("moe_intermediate_size",)),
 )
@@ -178,3 +264,17 @@ DENSE_GUARDS = (
     Guard("hidden_act", ("silu", "swish"), "silu"),
     Guard("use_sliding_window", (False, None)),
 )
+
+
+def with_bias(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """The same rules for tensors that may all have a bias, as norms that take the mean away do."""
+    kept = (rule.target == "token_embd" for rule in rules)
+    return tuple(
+        rule if keep else replace(rule, suffixes=("weight", "bias"))
+        for rule, keep in zip(rules, kept, strict=True)
+    )
+
+
+def plus_one(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """The same rules, where what the checkpoint has of a norm is what its weight is more than 1."""
+    return tuple(replace(rule, made="plus_one") if "norm" in rule.target else rule for rule in rules)

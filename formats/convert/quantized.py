@@ -13,13 +13,14 @@ from satchel.formats.convert.fp8 import KINDS as FP8
 from satchel.formats.convert.fp8 import fp8
 from satchel.formats.convert.jsonfile import read_optional
 from satchel.formats.convert.logical import Logical, plain
+from satchel.formats.convert.mxfp4 import mxfp4
 from satchel.formats.convert.packed import awq, compressed, gptq
 from satchel.formats.convert.stored import Stored
 from satchel.quant.errors import ModelError
 
 # Scales of activations and of the KV cache: they serve other runtimes' arithmetic and hold no weight.
 SIDE = re.compile(r".*\.(input_scale|output_scale|input_zero_point|k_scale|v_scale|q_scale|activation_scale)")
-METHODS = ("gptq", "awq", "fp8", "compressed-tensors")
+METHODS = ("gptq", "awq", "fp8", "compressed-tensors", "mxfp4")
 
 
 def quantization(folder: Path, config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -65,6 +66,8 @@ def _scheme(
                 " convert the checkpoint that it was made from"
             )
         yield from awq(tensors, extensions)
+    elif method == "mxfp4":
+        yield from mxfp4(tensors)
     elif method == "compressed-tensors":
         yield from fp8(tensors, config, extensions)
         yield from compressed(tensors, extensions)

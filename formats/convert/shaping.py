@@ -5,16 +5,18 @@ What is missing, unknown or of another shape than its siblings is an error that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from satchel.formats.convert.config import Model
+from satchel.formats.convert.config import LAYERS_MAX, Model
 from satchel.formats.convert.grid import on_grid
 from satchel.formats.convert.logical import Logical, Rows, retyped
 from satchel.formats.convert.mapping import Place
+from satchel.formats.convert.nets import NETS
+from satchel.formats.convert.stacks import STACKS
 from satchel.formats.convert.stored import Array
 from satchel.formats.gguf.check import quote
 from satchel.quant.errors import ModelError
@@ -42,27 +44,51 @@ def assemble(
 ) -> tuple[dict[str, Logical], list[str]]:
     """Tensors by GGUF's name in the order to be written, and notes."""
     placed: dict[str, list[tuple[Place, Logical]]] = {}
-    notes: list[str] = []
+    found, notes = _without_predictions(path, model, tensors)
     seen: set[str] = set()
+    left_out = 0
     tied = model.config.get("tie_word_embeddings")
-    for tensor in tensors:
-        place = model.mapping.place(tensor.name)
-        if place is None:
-            if not model.mapping.is_ignored(tensor.name):
+    for tensor in found:
+        places = tuple(model.mapping.places(tensor.name))
+        if not places:
+            left_out += model.mapping.is_left_out(tensor.name)
+            if not (model.mapping.is_ignored(tensor.name) or model.mapping.is_left_out(tensor.name)):
                 raise _unknown(model, tensor)
             continue
-        seen.add(tensor.name)
-        if place.rule.target == "output" and tied:
+        seen.add(model.mapping.renamed(tensor.name))
+        if places[0].rule.target == "output" and tied:
             notes.append(f"{path}: {tensor.name} is left out: config.json ties it to the embeddings")
             continue
-        placed.setdefault(place.name, []).append((place, tensor))
+        for place in places:
+            placed.setdefault(place.name, []).append((place, tensor))
     _check_complete(path, model, seen, tied)
     order = sorted(placed, key=lambda name: _order(model, name, placed[name][0][0]))
-    found = {name: _shape(model, name, placed[name], shaping) for name in order}
-    if model.rope_freqs is not None:
-        found["rope_freqs.weight"] = constant("rope_freqs.weight", model.rope_freqs, str(path))
-    notes.extend(_summary(path, found))
-    return found, notes
+    shaped = {name: _shape(model, name, placed[name], shaping) for name in order}
+    for name, factors in model.factors.items():
+        shaped[name] = constant(name, factors, str(path))
+    if left_out:
+        notes.append(f"{path}: {left_out} tensors are left out: layers that guess further tokens")
+    notes.extend(_summary(path, shaped))
+    return shaped, notes
+
+
+def _without_predictions(
+    path: Path, model: Model, tensors: Iterable[Logical]
+) -> tuple[list[Logical], list[str]]:
+    """The tensors without those of layers behind the last one that predict further tokens (DeepSeek V3's
+    MTP), and a note where there are any.
+    """
+    count, layers = model.config.get("num_nextn_predict_layers"), model.uint("block_count")
+    more = count if isinstance(count, int) and count > 0 else 0
+    start = tuple(f"model.layers.{i}." for i in range(layers, layers + min(more, LAYERS_MAX)))
+    kept = list(tensors)
+    found = [tensor for tensor in kept if start and not tensor.name.startswith(start)]
+    if not start or len(found) == len(kept):
+        return kept, []
+    return found, [
+        f"{path}: {len(kept) - len(found)} tensors of {more} layers that predict further tokens"
+        " (num_nextn_predict_layers) are left out: the model's own layers do not need them"
+    ]
 
 
 def _unknown(model: Model, tensor: Logical) -> ModelError:
@@ -103,6 +129,8 @@ def _shape(model: Model, name: str, parts: Sequence[tuple[Place, Logical]], shap
     place, tensor = parts[0]
     if place.expert is not None:
         tensor = _stack(model, name, parts)
+    if place.rule.made:
+        tensor = MADE[place.rule.made](tensor, model)
     if place.rule.heads:
         tensor = neighbours(tensor, model.uint(place.rule.heads))
     return _formatted(name, tensor, shaping)
@@ -138,7 +166,11 @@ def neighbours(tensor: Logical, heads: int) -> Logical:
             f"{tensor.where}: {tensor.name}: expected {heads} heads of an even number of rows, got {size}"
             " rows; the checkpoint contradicts itself"
         )
-    order = np.arange(size).reshape(heads, 2, -1).swapaxes(1, 2).reshape(-1)
+    return reordered(tensor, np.arange(size).reshape(heads, 2, -1).swapaxes(1, 2).reshape(-1))
+
+
+def reordered(tensor: Logical, order: Array) -> Logical:
+    """The tensor's rows, or a vector's numbers, in this order."""
 
     def open_rows() -> Rows:
         rows = tensor.open()
@@ -148,21 +180,129 @@ def neighbours(tensor: Logical, heads: int) -> Logical:
                 return rows(0, 1)[:, order]
             wanted = order[first:last]
             low = int(wanted.min(initial=0))
-            return rows(low, int(wanted.max(initial=-1)) + 1)[wanted - low]
+            found: Array = rows(low, int(wanted.max(initial=-1)) + 1)[wanted - low]
+            return found
 
         return read
 
     return replace(tensor, open=open_rows)
 
 
+def plus_one(tensor: Logical, model: Model) -> Logical:
+    """A norm's weight, of which the checkpoint has what it is more than 1."""
+    base = retyped(tensor, "f32")
+
+    def open_rows() -> Rows:
+        rows = base.open()
+        return lambda first, last: np.asarray(rows(first, last) + np.float32(1), np.float32)
+
+    return replace(base, open=open_rows)
+
+
+def after_padding(tensor: Logical, model: Model) -> Logical:
+    """Rows of places without those of the padding token and what stands before it."""
+    skipped = 1 + int(model.config.get("pad_token_id", 1))
+    if tensor.shape[0] <= skipped:
+        raise ModelError(
+            f"{tensor.where}: {tensor.name}: expected more than {skipped} rows, got {tensor.shape[0]}; the"
+            " checkpoint contradicts itself"
+        )
+    return replace(
+        reordered(tensor, np.arange(skipped, tensor.shape[0])),
+        shape=(tensor.shape[0] - skipped, *tensor.shape[1:]),
+    )
+
+
+def transposed(tensor: Logical, model: Model) -> Logical:
+    """A matrix that the checkpoint keeps [K, N], as [N, K]; vectors stay as they are."""
+    if len(tensor.shape) != 2:
+        return tensor
+    base = tensor if tensor.format in FLOATS else retyped(tensor, "f16", "transposed: as f16")
+
+    def open_rows() -> Rows:
+        whole = np.ascontiguousarray(base.open()(0, base.rows).T)
+        return lambda first, last: whole[first:last]
+
+    return replace(base, shape=tensor.shape[::-1], open=open_rows)
+
+
+def flat(tensor: Logical, model: Model) -> Logical:
+    """A matrix of one row as a vector."""
+    if tensor.rows != 1:
+        raise ModelError(
+            f"{tensor.where}: {tensor.name}: expected one row, got the shape"
+            f" {list(tensor.shape)}; the checkpoint contradicts itself"
+        )
+    return replace(tensor, shape=tensor.shape[-1:])
+
+
+def grouped_qkv(tensor: Logical, model: Model) -> Logical:
+    """Q, K and V of all heads, from rows that go group by group: a KV head's queries, its key, its value."""
+    heads, kv = (model.uint(f"attention.head_count{suffix}") for suffix in ("", "_kv"))
+    size = tensor.shape[0]
+    if kv < 1 or heads % kv or size % (heads + 2 * kv):
+        raise ModelError(
+            f"{tensor.where}: {tensor.name}: expected rows of {heads} query heads and {kv} KV heads, got"
+            f" {size} rows; the checkpoint contradicts itself"
+        )
+    order = np.arange(size).reshape(kv, heads // kv + 2, -1)
+    parts = (order[:, :-2], order[:, -2], order[:, -1])
+    return reordered(tensor, np.concatenate([part.reshape(-1) for part in parts]))
+
+
+def latent_keys(tensor: Logical, model: Model) -> Logical:
+    """Of a matrix whose rows are each head's unpacked key and value, the keys' part as it is absorbed into
+    queries: [heads, rank, key].
+    """
+    heads, key, value = _latent(tensor, model)
+    base = tensor if tensor.format in FLOATS else retyped(tensor, "bf16", "transposed: as bf16")
+    rank = tensor.shape[1]
+
+    def open_rows() -> Rows:
+        whole = base.open()(0, base.rows).reshape(heads, key + value, rank)[:, :key]
+        turned = np.ascontiguousarray(whole.swapaxes(1, 2)).reshape(heads * rank, key)
+        return lambda first, last: turned[first:last]
+
+    return replace(base, shape=(heads, rank, key), open=open_rows)
+
+
+def latent_values(tensor: Logical, model: Model) -> Logical:
+    """The values' part of the same matrix: [heads, value, rank]."""
+    heads, key, value = _latent(tensor, model)
+    order = np.arange(tensor.shape[0]).reshape(heads, -1)[:, key:].reshape(-1)
+    return replace(reordered(tensor, order), shape=(heads, value, tensor.shape[1]))
+
+
+def _latent(tensor: Logical, model: Model) -> tuple[int, int, int]:
+    """Heads, and the numbers of a head's key that know no position and of its value."""
+    heads, turned = model.uint("attention.head_count"), model.uint("rope.dimension_count")
+    key, value = (model.uint(f"attention.{part}_length_mla") for part in ("key", "value"))
+    if len(tensor.shape) != 2 or tensor.shape[0] != heads * (key - turned + value):
+        raise ModelError(
+            f"{tensor.where}: {tensor.name}: expected {heads} heads of {key - turned} + {value} rows, got the"
+            f" shape {list(tensor.shape)}; the checkpoint contradicts itself"
+        )
+    return heads, key - turned, value
+
+
+# What a rule's `made` names.
+MADE: dict[str, Callable[[Logical, Model], Logical]] = {
+    f.__name__: f
+    for f in (
+        *(plus_one, after_padding, transposed, flat, grouped_qkv, latent_keys, latent_values),
+        *(*STACKS, *NETS),
+    )
+}
+
+
 def _stack(model: Model, name: str, parts: Sequence[tuple[Place, Logical]]) -> Logical:
-    """Experts 0 .. n - 1 of one matrix each as one tensor [n, rows, columns]."""
-    count = model.uint("expert_count")
+    """Experts 0 .. n - 1 of one matrix each as one tensor [n, rows, columns], or heads' vectors as rows."""
+    count = model.uint(parts[0][0].rule.stack)
     ordered = [t for _, t in sorted(parts, key=lambda part: part[0].expert or 0)]
     numbers = sorted(place.expert or 0 for place, _ in parts)
     if numbers != list(range(count)):
         raise ModelError(
-            f"{ordered[0].where}: {name}: expected experts 0 to {count - 1} by config.json, got"
+            f"{ordered[0].where}: {name}: expected numbers 0 to {count - 1} by config.json, got"
             f" {len(numbers)} up to {numbers[-1]}; the checkpoint contradicts itself"
         )
     shape = ordered[0].shape

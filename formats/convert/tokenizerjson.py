@@ -1,8 +1,7 @@
 """tokenizer.json: a BPE vocabulary with its merges, as GGUF's gpt2 kind, or, where spaces are U+2581 and
-bytes <0xNN>, as its llama kind.
+bytes <0xNN>, as its llama kind; BERT's words as its bert kind, and Unigram as its t5 kind (unigram.py).
 
-The `tokenizers` library reads the file; what is not BPE, or cuts words as no row of our table does, is
-refused.
+The `tokenizers` library reads the file; what cuts words as no row of our table does is refused.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from typing import Any
 
 from satchel.formats.convert.jsonfile import read_json
 from satchel.formats.convert.pretokenizer import find_pretokenizer
+from satchel.formats.convert.unigram import read_unigram
 from satchel.formats.convert.vocabulary import PREFIX, Table, added_entries, put_added
 from satchel.formats.gguf.check import quote
 from satchel.formats.tokenizer.vocab import BYTE_TOKEN, MAX_ENTRIES, Kind
@@ -27,10 +27,16 @@ def read_tokenizer_json(
     """Tokens and GGUF keys. notes gets a line for what can't be carried over."""
     data = read_json(path)
     model = data.get("model")
+    if isinstance(model, dict) and (model.get("type") == "WordPiece" or "max_input_chars_per_word" in model):
+        return _wordpiece(path, data, model)
+    if isinstance(model, dict) and model.get("type") == "Unigram":
+        table, values = read_unigram(path, data, model)
+        return table, values | _adds(path, data, _load(path), table)
     if not isinstance(model, dict) or model.get("type", "BPE") != "BPE" or "merges" not in model:
         kind = model.get("type") if isinstance(model, dict) else None
         raise ModelError(
-            f"{path}: model.type: expected BPE, got {kind!a:.40}; this version converts it alone"
+            f"{path}: model.type: expected BPE, WordPiece or Unigram, got {kind!a:.40}; this version converts"
+            " them alone"
         )
     table = _tokens(path, model)
     merges = _merges(path, model.get("merges"))
@@ -47,6 +53,30 @@ def read_tokenizer_json(
         f"{PREFIX}model": "gpt2",
         f"{PREFIX}pre": name,
         f"{PREFIX}merges": [" ".join(merge) for merge in merges],
+    }
+
+
+def _wordpiece(path: Path, data: Mapping[str, Any], model: Mapping[str, Any]) -> tuple[Table, dict[str, Any]]:
+    """BERT's vocabulary, which GGUF calls bert; its words are cut and cleaned as BERT does it, or refused."""
+    table = _tokens(path, model)
+    put_added(table, added_entries(data.get("added_tokens")))
+    clean, cut = (data.get(key) or {} for key in ("normalizer", "pre_tokenizer"))
+    usual = (clean.get("type"), cut.get("type"), model.get("continuing_subword_prefix", "##"))
+    flags = (clean.get("clean_text", True), clean.get("handle_chinese_chars", True))
+    if usual != ("BertNormalizer", "BertPreTokenizer", "##") or flags != (True, True):
+        raise ModelError(
+            f"{path}: expected BertNormalizer, BertPreTokenizer and ##, got {usual!a}, {flags}; other ways to"
+            " cut words are not supported"
+        )
+    lowercase = bool(clean.get("lowercase", True))
+    accents = clean.get("strip_accents")
+    return table, {
+        f"{PREFIX}model": "bert",
+        f"{PREFIX}pre": "default",
+        f"{PREFIX}add_bos_token": True,
+        f"{PREFIX}add_sep_token": True,
+        f"{PREFIX}normalizer.lowercase": lowercase,
+        f"{PREFIX}normalizer.strip_accents": lowercase if accents is None else bool(accents),
     }
 
 
@@ -94,14 +124,25 @@ def _load(path: Path) -> Any:
 
 
 def _adds(path: Path, data: Mapping[str, Any], tokenizer: Any, table: Table) -> dict[str, Any]:
-    """Whether a text gets special tokens around it: seen on one."""
+    """Whether a text gets special tokens around it, and which: seen on one. What ends a text that is read
+    need not be what ends one that is written.
+    """
     ids = tokenizer.encode("a").ids
     plain = tokenizer.encode("a", add_special_tokens=False).ids
     if ids == plain or not plain:
         return {f"{PREFIX}add_bos_token": False, f"{PREFIX}add_eos_token": False}
     extra = len(ids) - len(plain)
     before = next((n for n in range(extra + 1) if ids[n : n + len(plain)] == plain), 0)
-    return {f"{PREFIX}add_bos_token": before > 0, f"{PREFIX}add_eos_token": extra - before > 0}
+    adds: dict[str, Any] = {
+        f"{PREFIX}add_bos_token": before > 0,
+        f"{PREFIX}add_eos_token": extra - before > 0,
+    }
+    if before == 1:
+        adds[f"{PREFIX}bos_token_id"] = ids[0]
+    if extra - before == 1:
+        adds[f"{PREFIX}eos_token_id"] = ids[-1]
+    pair = len(tokenizer.encode("a", "a").ids) - 2 * len(plain) - extra
+    return adds | ({f"{PREFIX}add_sep_token": True} if pair > 1 else {})
 
 
 def _spaced(

@@ -27,6 +27,7 @@ SPECIALS = {
     "sep_token": "seperator_token_id",
     "pad_token": "padding_token_id",
     "mask_token": "mask_token_id",
+    "cls_token": "cls_token_id",
 }
 
 
@@ -69,16 +70,27 @@ def read_vocabulary(folder: Path, config: Mapping[str, Any], rows: int) -> Vocab
     notes: list[str] = []
     table, values = _read_table(folder, settings, notes)
     _fit(folder, table, rows, notes)
-    values[f"{PREFIX}tokens"] = [table.texts[i] for i in range(rows)]
+    words = values[f"{PREFIX}model"] == "bert"
+    values[f"{PREFIX}tokens"] = [_spelt(table, i) if words else table.texts[i] for i in range(rows)]
     values[f"{PREFIX}token_type"] = np.array([table.kinds[i] for i in range(rows)], np.int32)
-    if values[f"{PREFIX}model"] == "llama":
+    if values[f"{PREFIX}model"] in ("llama", "t5"):
         values[f"{PREFIX}scores"] = np.array([table.scores[i] for i in range(rows)], np.float32)
-    values |= _special_ids(folder, settings, config, table)
+    values = _special_ids(folder, settings, config, table) | values
+    if words and f"{PREFIX}cls_token_id" in values:
+        values[f"{PREFIX}bos_token_id"] = values[f"{PREFIX}cls_token_id"]
     for name in ("bos", "eos"):
         stated = settings.get(f"add_{name}_token")
         if isinstance(stated, bool):
             values[f"{PREFIX}add_{name}_token"] = stated
     return Vocabulary(values | chat_templates(folder, settings), tuple(notes))
+
+
+def _spelt(table: Table, id: int) -> str:
+    """A WordPiece as GGUF has it: U+2581 begins a word, where a checkpoint marks what goes on with ##."""
+    text = table.texts[id]
+    if table.kinds[id] != Kind.NORMAL or (text.startswith("[") and text.endswith("]")):
+        return text
+    return text[2:] if text.startswith("##") and len(text) > 2 else f"\u2581{text}"
 
 
 def _read_table(folder: Path, settings: Mapping[str, Any], notes: list[str]) -> tuple[Table, dict[str, Any]]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from satchel.formats.tokenizer.base import Encoder, Tokenizer
+from satchel.formats.tokenizer.guard import Guard
 from satchel.formats.tokenizer.specials import Adds, Escape, SpecialIds, Splitter, read_specials
 from satchel.formats.tokenizer.stream import Detokenizer, StopStrings
 from satchel.formats.tokenizer.vocab import Kind, Meta, Vocab, read_vocab
@@ -18,6 +19,7 @@ __all__ = [
     "Detokenizer",
     "Encoder",
     "Escape",
+    "Guard",
     "Kind",
     "SpecialIds",
     "StopStrings",

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Protocol
 
-from satchel.formats.tokenizer.specials import Escape, SpecialIds, Splitter, control_texts
+from satchel.formats.tokenizer.guard import Guard
+from satchel.formats.tokenizer.specials import SpecialIds, Splitter
 from satchel.formats.tokenizer.stream import Detokenizer
 from satchel.formats.tokenizer.vocab import Kind, Vocab
 from satchel.quant.errors import RequestError
@@ -42,6 +43,7 @@ class Tokenizer:
         self._splitter, self._encoder, self._space_prefix = splitter, encoder, space_prefix
         self._hidden = frozenset(vocab.ids_of(Kind.CONTROL, Kind.UNKNOWN))
         self._pieces: dict[int, bytes] = {}
+        self._guards: dict[frozenset[str], Guard] = {}
 
     def text(self, token: int) -> str:
         """A token's text as the vocabulary spells it; RequestError for an id outside the vocabulary."""
@@ -80,31 +82,36 @@ class Tokenizer:
     def eog(self) -> frozenset[int]:
         return self.specials.eog
 
-    def encode(self, text: str, *, special: bool = False, bos: bool | None = None) -> list[int]:
+    def encode(
+        self, text: str, *, special: bool = False, bos: bool | None = None, start: bool = True
+    ) -> list[int]:
         """The ids of a text.
 
         special: parse control tokens; False makes them ordinary text. bos: None adds what the file says
-        (begin, end and separator tokens), True a begin token whatever it says, False nothing.
+        (begin, end and separator tokens), True a begin token whatever it says, False nothing. start: the text
+        opens a whole one, where SentencePiece puts a space in front; False for what stands inside.
         RequestError for half surrogate pairs, for over 2^28 characters, for bos=True without such a token.
         """
         _check_text(text)
-        return self._surround(self._encode(self._splitter.split(text, special)), bos)
+        return self._surround(self._encode(self._splitter.split(text, special), start), bos)
 
-    def encode_rendered(self, text: str, *, bos: bool | None = None) -> list[int]:
-        """The ids of a rendered chat template whose user text went through `escape`.
+    def encode_rendered(self, text: str, *, bos: bool | None = None, guard: Guard | None = None) -> list[int]:
+        """The ids of a rendered chat template whose user text went through `escape`, or the guard's.
 
         Control tokens of the template are parsed, those that users wrote are not. A begin token is added
         where the file asks for one and the template did not write it (bos None), always (True) or never
         (False); nothing is added at the end, where the answer follows.
         """
         _check_text(text)
+        guard = guard or self._control
         fragments: list[str | int] = []
         for fragment in self._splitter.split(text, special=True):
             if isinstance(fragment, int):
                 fragments.append(fragment)
             else:
-                fragments += self._splitter.split(self.unescape(fragment), special=False)
-        ids = self._encode(fragments)
+                plain = guard.unescape(fragment)
+                fragments += self._splitter.split(plain, special=False, but=guard.markers)
+        ids = self._encode(fragments, guard=guard)
         if bos is None:
             bos = self.specials.add_bos and ids[:1] != [self.specials.bos]
         return [self._begin(), *ids] if bos else ids
@@ -133,28 +140,40 @@ class Tokenizer:
 
     def escape(self, text: str) -> str:
         """User text made safe for `encode_rendered`; see Escape."""
-        return self._escape.escape(text)
+        return self._control.escape(text)
+
+    def guard(self, markers: frozenset[str]) -> Guard:
+        """What keeps user text from becoming control tokens, or user-defined ones of these texts."""
+        if markers not in self._guards:
+            self._guards[markers] = Guard.of(self.vocab, markers)
+        return self._guards[markers]
 
     def unescape(self, text: str) -> str:
-        return self._escape.unescape(text)
+        return self._control.unescape(text)
 
     @cached_property
-    def _escape(self) -> Escape:
-        return Escape(control_texts(self.vocab))
+    def _control(self) -> Guard:
+        return Guard.of(self.vocab, frozenset())
 
     def _shown_bytes(self, token: int) -> bytes:
         return b"" if token in self._hidden else self.token_bytes(token)
 
-    def _encode(self, fragments: list[str | int]) -> list[int]:
+    def _encode(
+        self, fragments: list[str | int], start: bool = True, guard: Guard | None = None
+    ) -> list[int]:
         ids: list[int] = []
-        start = True
         for fragment in fragments:
             if isinstance(fragment, int):
                 ids.append(fragment)
                 start = True
-            else:
-                ids += self._encoder.encode(fragment, start)
-                start = False
+                continue
+            found = self._encoder.encode(fragment, start)
+            if guard and guard.markers and not guard.markers.keys().isdisjoint(found):
+                # The letters of a marker were put together again: encoded in two parts they can't be.
+                parts = enumerate(guard.apart(fragment))
+                found = [i for n, part in parts for i in self._encoder.encode(part, start and not n)]
+            ids += found
+            start = False
         return ids
 
     def _surround(self, ids: list[int], bos: bool | None) -> list[int]:

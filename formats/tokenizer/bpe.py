@@ -30,6 +30,8 @@ def _byte_alphabet() -> dict[int, str]:
 
 ALPHABET = _byte_alphabet()
 BYTE_OF = {char: bytes([byte]) for byte, char in ALPHABET.items()}
+# For str.translate: what is in Latin-1 without being in the alphabet is put outside, where encoding fails.
+TO_LATIN = {i: 0x10000 + i for i in range(256)} | {ord(char): byte for byte, char in ALPHABET.items()}
 
 
 def pick(meta: Meta, model: str) -> PreTokenizer:
@@ -77,7 +79,10 @@ class Bpe:
         if kind == Kind.NORMAL:
             if self._raw:
                 return text.replace(SPACE, " ").encode()
-            return b"".join(BYTE_OF.get(char) or char.encode() for char in text)
+            try:
+                return text.translate(TO_LATIN).encode("latin-1")
+            except UnicodeEncodeError:  # a character that stands for no byte
+                return b"".join(BYTE_OF.get(char) or char.encode() for char in text)
         if kind == Kind.BYTE and token in self._bytes:
             return bytes([self._bytes[token]])
         return text.encode() if kind in (Kind.CONTROL, Kind.USER_DEFINED, Kind.UNKNOWN) else b""

@@ -6,7 +6,7 @@ What a file says wins over what a text looks like; ids out of range are ignored 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -201,16 +201,17 @@ class Splitter:
         self.specials = sorted(specials, key=lambda special: -len(special.text.encode()))
         self._always = [special for special in self.specials if special.parsed_always]
 
-    def split(self, text: str, special: bool) -> list[str | int]:
+    def split(self, text: str, special: bool, but: Container[int] = ()) -> list[str | int]:
         """Ids of the tokens found, and the texts between them, never empty, in order.
 
-        special: False finds user-defined tokens only; control tokens in the text stay text.
+        special: False finds user-defined tokens only; control tokens in the text stay text. but: ids that are
+        not looked for.
         """
         fragments: list[str | int] = [text] if text else []
         chars = set(text)
         for token in self.specials if special else self._always:
             # The first test is cheap and settles nearly all of thousands of tokens.
-            if token.chars <= chars and token.text in text:
+            if token.chars <= chars and token.text in text and token.id not in but:
                 fragments = [piece for fragment in fragments for piece in _cut(fragment, token)]
         return fragments
 

@@ -36,10 +36,11 @@ class StopStrings:
     """Ends a text at the first of several strings, and holds back what may be the start of one.
 
     The string that is complete first counts, the longer one of two that end together; so the result does not
-    depend on how the text was cut into pieces.
+    depend on how the text was cut into pieces. keep: that string is shown too.
     """
 
-    def __init__(self, stops: Iterable[str]) -> None:
+    def __init__(self, stops: Iterable[str], keep: bool = False) -> None:
+        self._keep = keep
         self._stops = tuple(stop for stop in stops if stop)
         self._longest = max(map(len, self._stops), default=0)
         self._held = ""
@@ -52,7 +53,8 @@ class StopStrings:
         self._held += text
         ends = [(at + len(stop), at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
         if ends:
-            _, at, self.found = min(ends)
+            end, at, self.found = min(ends)
+            at = end if self._keep else at
             shown, self._held = self._held[:at], ""
             return shown
         keep = self._count_held()

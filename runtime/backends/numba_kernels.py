@@ -52,10 +52,19 @@ def multiply(x: Any, w: Any, out: Any, first: int, last: int) -> None:
 
 @_compiled(
     "void(float32[:, :, ::1], float32[:, :, ::1], float32[:, :, ::1], int64[::1], float32, int64,"
-    " float32[:, :, ::1], int64, int64)"
+    " float32, float32[:, :, ::1], int64, int64)"
 )
 def attend(
-    q: Any, keys: Any, values: Any, pos: Any, scale: Any, window: int, out: Any, first: int, last: int
+    q: Any,
+    keys: Any,
+    values: Any,
+    pos: Any,
+    scale: Any,
+    window: int,
+    cap: Any,
+    out: Any,
+    first: int,
+    last: int,
 ) -> None:
     """Queries first..last of q (T, H, D) over keys and values (KV, n, D) of their slot: out (T, H, D)."""
     heads, width = q.shape[1], q.shape[2]
@@ -72,7 +81,8 @@ def attend(
                 s = np.float32(0)
                 for d in range(width):
                     s += q[t, h, d] * keys[kv, i, d]
-                score[i] = s * scale
+                s *= scale
+                score[i] = cap * np.tanh(s / cap) if cap > 0 else s
                 most = max(most, score[i])
             total = np.float32(0)
             acc[:] = 0

@@ -145,29 +145,51 @@ def tokens_put(o: Operands, counts: Array) -> None:
 
 
 def attention(o: Operands, counts: Array) -> None:
+    if len(o.inputs) > 6 or o.args["value"] or o.args["chunk"] or not o.args["causal"]:
+        defined("attention")(o, counts)
+        return
     queries, slot, pos, table = (o.inputs[i].array(counts) for i in (0, 3, 4, 5))
     out, heads = o.out.array(counts), queries.shape[1]
     for s in np.unique(slot):
         rows = np.flatnonzero(slot == s)
         q, at = np.ascontiguousarray(queries[rows]), pos[rows].astype(np.int64)
-        keys, values = (_past(o.inputs[i], table[s], int(at.max()) + 1, counts) for i in (1, 2))
+        first = int(at.min()) + 1 - o.args["window"] if o.args["window"] else 0
+        keys, values = (_past(o.inputs[i], table[s], first, int(at.max()) + 1, counts) for i in (1, 2))
         result = np.empty((len(rows), heads, values.shape[2]), np.float32)
 
         def part(first: int, last: int, known: tuple[Array, ...] = (q, keys, values, at, result)) -> None:
-            attend(*known[:4], np.float32(o.args["scale"]), o.args["window"], known[4], first, last)
+            scale, cap = np.float32(o.args["scale"]), np.float32(o.args["cap"])
+            attend(*known[:4], scale, o.args["window"], cap, known[4], first, last)
 
         o.workers.split(part, len(rows))
         out[rows] = result.reshape(len(rows), -1)
 
 
+def _records(params: Array) -> Array:
+    """Rows of the step block's params as hal_sampling."""
+    return np.ascontiguousarray(params).view(SAMPLING)[:, 0]
+
+
 def sample(o: Operands, counts: Array) -> None:
     *inputs, params = (v.array(counts) for v in o.inputs)
-    records = np.ascontiguousarray(params).view(SAMPLING)[:, 0]
-    o.out.array(counts)[...] = OPS["sample"].define(*inputs, records)
+    o.out.array(counts)[...] = OPS["sample"].define(*inputs, _records(params))
+
+
+def sample_detail(o: Operands, counts: Array) -> None:
+    *inputs, params, words, edits = (v.array(counts) for v in o.inputs)
+    drawn = OPS["sample_detail"].define(*inputs, _records(params), words, edits)
+    o.out.array(counts)[...] = drawn
+
+
+def logprobs(o: Operands, counts: Array) -> None:
+    logits, ids, *params = (v.array(counts) for v in o.inputs)
+    asked = [_records(p) for p in params]
+    o.out.array(counts)[...] = OPS["logprobs"].define(logits, ids, *asked, **o.args)
 
 
 OWN: dict[str, Work] = {
-    f.__name__: f for f in (linear, linear_add, get_rows, kv_write, tokens_put, attention, sample)
+    f.__name__: f
+    for f in (linear, linear_add, get_rows, kv_write, tokens_put, attention, sample, sample_detail, logprobs)
 }
 
 
@@ -226,8 +248,11 @@ def _rows(w: View, first: int, last: int) -> Array:
     return w.format.decode(w.array(np.zeros(8, np.int32))[first:last])
 
 
-def _past(cache: View, blocks: Array, n: int, counts: Array) -> Array:
-    """The first n positions of a slot out of a paged cache, as float32 (KV, n, D)."""
-    size = cache.shape[2]
-    found = cache.format.decode(cache.array(counts)[blocks[: -(-n // size)]])
+def _past(cache: View, blocks: Array, first: int, n: int, counts: Array) -> Array:
+    """The first n positions of a slot out of a paged cache, as float32 (KV, n, D). What stands before `first`
+    is not looked at, and is 0 but for the rest of a block.
+    """
+    size, begin = cache.shape[2], max(0, first) // cache.shape[2]
+    found = np.zeros((-(-n // size), *cache.shape[1:]), np.float32)
+    found[begin:] = cache.format.decode(cache.array(counts)[blocks[begin : -(-n // size)]])
     return np.ascontiguousarray(found.swapaxes(0, 1).reshape(found.shape[1], -1, found.shape[3])[:, :n])

@@ -109,7 +109,7 @@ class Prober:
         forward = arch.build()
         target = DeviceTarget(self.device, packed_by(self.device, packable(forward)))
         try:
-            optimize(forward.roots("tokens"), Context((target,), lambda label: self.device.name))
+            optimize(forward.roots("tokens"), Context((target,), lambda node: self.device.name))
         except DeviceError:
             return False
         return True

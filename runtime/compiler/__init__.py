@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from satchel.runtime.compiler.fold import fold
@@ -15,6 +15,7 @@ from satchel.runtime.compiler.layout import layout
 from satchel.runtime.compiler.lower import lower
 from satchel.runtime.compiler.memory import assign, hoist
 from satchel.runtime.compiler.merge import merge
+from satchel.runtime.compiler.overlap import Ordered, overlap
 from satchel.runtime.compiler.place import Placement, place
 from satchel.runtime.compiler.sink import sink
 from satchel.runtime.compiler.verify import verify_graph, verify_plan
@@ -32,13 +33,18 @@ class Target(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What passes may look at: the devices in order of preference, which of them a node's label is wanted on,
-    and the bits of the activations that quantized weights meet: 8, as their format says, or 16.
+    """What passes may look at: the devices in order of preference, which of them a node is wanted on, and the
+    bits of the activations that quantized weights meet: 8, as their format says, or 16; where a device has no
+    product for 16 it is an error if they were demanded, else the format's are taken. homes: devices of
+    states that an earlier graph has placed, by name. streamed: devices whose layers run one by one.
     """
 
     targets: tuple[Target, ...]
-    wanted: Callable[[str], str]
+    wanted: Callable[[Node], str]
     activations: int = 8
+    demanded: bool = True
+    homes: Mapping[str, str] = field(default_factory=dict)
+    streamed: Collection[str] = ()
 
     def target(self, name: str) -> Target:
         return next(t for t in self.targets if t.name == name)
@@ -72,15 +78,24 @@ def optimize(roots: Roots, context: Context, trace: Trace | None = None) -> Opti
     return Optimized(placement.roots, placement)
 
 
+def order_of(optimized: Optimized) -> Ordered:
+    """The order in which the steps of every plan of this graph stand."""
+    device = optimized.placement.device
+    ordered = overlap(hoist(toposort(optimized.roots), device), device)
+    return Ordered(hoist(ordered.order, device), ordered.begins)
+
+
 def compile(
     optimized: Optimized,
     bucket: Bucket,
     weights: Mapping[str, WeightPlaces],
-    states: Mapping[str, int],
+    states: Mapping[str, Mapping[str, int]],
 ) -> Plan:
-    """The plan of one bucket. weights: where each device has its tensors; states: offset of each state."""
-    order = hoist(toposort(optimized.roots), optimized.placement.device)
-    memory = assign(order, optimized, bucket)
-    plan = lower(order, optimized, bucket, memory, weights, states)
+    """The plan of one bucket. weights: where each device has its tensors; states: the offset of each of its
+    states, by device.
+    """
+    ordered = order_of(optimized)
+    memory = assign(ordered.order, optimized, bucket, ordered.begins)
+    plan = lower(ordered.order, optimized, bucket, memory, weights, states)
     verify_plan(plan)
     return plan

@@ -101,11 +101,15 @@ def fuse(roots: Roots, context: Context) -> Roots:
     uses = readers(roots)
 
     def rule(node: Node, src: tuple[Node, ...]) -> Node | None:
-        target = context.target(context.wanted(node.name))
+        wanted = context.wanted(node)
         for local in RULES:
             node.graph.label = node.name
             made = local(node, src, uses)
-            if made is not None and not target.refusal(made):
+            if made is None or context.target(wanted).refusal(made):
+                continue
+            # What stands on several devices stays in parts.
+            at = {context.wanted(s) for s in made.src if s.op == "weight"}
+            if context.wanted(made) == wanted and len(at) <= 1:
                 return made
         return None
 

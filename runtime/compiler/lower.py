@@ -90,7 +90,7 @@ class Lowering:
         bucket: Bucket,
         memory: Memory,
         weights: Mapping[str, WeightPlaces],
-        states: Mapping[str, int],
+        states: Mapping[str, Mapping[str, int]],
     ) -> None:
         self.order, self.bucket, self.memory, self.weights = order, bucket, memory, weights
         self.device, self.states = optimized.placement.device, states
@@ -118,7 +118,7 @@ class Lowering:
         sizes = {
             "step": self.block_bytes(),
             "arena": self.memory.arena.get(device, 0),
-            "state": self.states[""],
+            "state": self.states[device][""],
             "const": self.const_bytes,
             "out": self.memory.out.get(device, 0),
             "link": self.memory.link.get(device, 0),
@@ -134,7 +134,7 @@ class Lowering:
         if node.op in LEAVES:
             buffer, offset = {
                 "input": ("step", self.field_offset.get(node.name, 0)),
-                "state": ("state", self.states.get(node.name, 0)),
+                "state": ("state", self.states[device].get(node.name, 0)),
                 "const": ("const", self.consts.get(node, 0)),
             }[node.op]
             return Place(buffer, offset, stride_of(node.type), nbytes(node.type, self.bucket))
@@ -180,6 +180,16 @@ class Lowering:
         read = (s.type for s in node.src if s.op == "weight")
         return sum(stride_of(w) * min(self.bucket.size(w.shape[0]), asked) for w in read)
 
+    def early(self, node: Node) -> int:
+        """The segment that the source's device begins before a value that it made is wanted; -1: none."""
+        source, end = storage(node.src[0]), self.memory.segment[node]
+        between = (
+            number
+            for other, number in self.memory.segment.items()
+            if self.device[other] == self.device[source] and self.memory.segment[source] < number < end
+        )
+        return min(between, default=-1)
+
     def transfer(self, node: Node, device: str) -> Transfer:
         source = self.device[node.src[0]]
         start, end = self.place(node.src[0], source), self.place(node, device)
@@ -194,6 +204,7 @@ class Lowering:
             end.stride,
             self.bucket.size(first),
             first.count if isinstance(first, Dim) else -1,
+            self.early(node),
         )
 
     def segments(self) -> tuple[Segment, ...]:
@@ -236,23 +247,28 @@ def _shown(node: Node) -> str:
 
 
 def step_fields(order: list[Node], bucket: Bucket) -> tuple[Field, ...]:
-    """Layout of the step block: counts, then the inputs, the block table last because it is the long one."""
+    """Layout of the step block: counts, then the inputs, block tables last because they are the long ones."""
     at = COUNTS_BYTES
     found = []
-    for node in sorted((n for n in order if n.op == "input"), key=lambda n: (n.name == "table", n.name)):
+    inputs = (n for n in order if n.op == "input")
+    for node in sorted(inputs, key=lambda n: (n.name.startswith("table"), n.name)):
         at = align_up(at, 8)
         found.append(Field(node.name, node.type, at, nbytes(node.type, bucket)))
         at += found[-1].size
     return tuple(found)
 
 
-def state_layout(roots: tuple[Node, ...]) -> dict[str, int]:
-    """Byte offset of each state in the state buffer, and under "" the buffer's size."""
-    layout, at, any_bucket = {}, 0, Bucket(1, 1)
-    for node in leaves(roots, "state"):
-        layout[node.name] = at
-        at = align_up(at + nbytes(node.type, any_bucket))
-    return {**layout, "": at}
+def state_layout(optimized: Optimized) -> dict[str, dict[str, int]]:
+    """For each device with a part of the graph, the byte offset of each state that lives there in its state
+    buffer, and under "" the buffer's size.
+    """
+    placement, any_bucket = optimized.placement, Bucket(1, 1)
+    layouts: dict[str, dict[str, int]] = {name: {"": 0} for name in dict.fromkeys(placement.device.values())}
+    for node in leaves(optimized.roots, "state"):
+        layout = layouts[placement.homes[node.name]]
+        layout[node.name] = layout[""]
+        layout[""] = align_up(layout[""] + nbytes(node.type, any_bucket))
+    return layouts
 
 
 def lower(
@@ -261,15 +277,16 @@ def lower(
     bucket: Bucket,
     memory: Memory,
     weights: Mapping[str, WeightPlaces],
-    states: Mapping[str, int],
+    states: Mapping[str, Mapping[str, int]],
 ) -> Plan:
     work = Lowering(order, optimized, bucket, memory, weights, states)
-    root = storage(optimized.roots[0])
     device = optimized.placement.device
-    output = Output(device[root], memory.places[root].offset, optimized.roots[0].type)
+    results = [r for r in optimized.roots if storage(r).op not in LEAVES]
+    places = [(device[r], memory.places[storage(r)], r.type) for r in results]
+    outputs = tuple(Output(name, place.buffer, place.offset, type) for name, place, type in places)
     consts = dict.fromkeys(device.values(), work.const_image())
     return Plan(
-        bucket, work.fields, work.block_bytes(), work.segments(), consts, output, optimized.placement.moved
+        bucket, work.fields, work.block_bytes(), work.segments(), consts, outputs, optimized.placement.moved
     )
 
 

@@ -7,6 +7,7 @@ and so does what one segment leaves for another: an arena's contents end with it
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
@@ -75,47 +76,65 @@ def nbytes(type: Type, bucket: Bucket) -> int:
 
 def hoist(order: list[Node], device: dict[Node, str]) -> list[Node]:
     """The same order, but a copy of what is known before its device's turn begins stands at the turn's start:
-    there it cuts no segment in two.
+    there it cuts no segment in two. Copies and windows wait for the next step on their device, so that they
+    begin no turn of their own.
     """
     done: list[Node] = []
     known: set[Node] = set()
     copies: list[Node] = []
     steps: list[Node] = []
+    waiting: dict[str, list[Node]] = {}
     here = ""
     for node in order:
-        if device.get(node, here) != here:
-            here = device[node]
+        where = device.get(node, here)
+        if node.op not in LEAVES and (node.op == "copy" or OPS[node.op].view):
+            waiting.setdefault(where, []).append(node)
+            continue
+        if where != here:
+            here = where
             done += copies + steps
             known.update(copies, steps)
             copies, steps = [], []
-        (copies if node.op == "copy" and node.src[0] in known else steps).append(node)
-    return [*done, *copies, *steps]
+        if node.op not in LEAVES:
+            for late in waiting.pop(here, ()):
+                (copies if late.op == "copy" and late.src[0] in known else steps).append(late)
+        steps.append(node)
+    return [*done, *copies, *steps, *(node for late in waiting.values() for node in late)]
 
 
-def cut(order: list[Node], device: dict[Node, str]) -> dict[Node, int]:
-    """Number of the segment of each step and copy: a new one where the device changes, or where a copy comes
-    in.
+def cut(
+    order: list[Node],
+    device: dict[Node, str],
+    streamed: Collection[str] = (),
+    begins: Collection[Node] = (),
+) -> dict[Node, int]:
+    """Number of the segment of each step and copy: a new one where the device changes, where a copy comes in,
+    where a step waits for the host or is among `begins`, or on one of the devices `streamed` where a layer
+    begins.
     """
     segment: dict[Node, int] = {}
-    number, here, has_steps = -1, "", False
+    number, here, has_steps, label = -1, "", False, ""
     for node in order:
         if node.op in LEAVES or (node.op != "copy" and OPS[node.op].view):
             continue
-        if device[node] != here or (node.op == "copy" and has_steps):
+        waits = node in begins or (node.op != "copy" and OPS[node.op].waits)
+        layer = node.op != "copy" and node.name != label and here in streamed
+        if device[node] != here or ((node.op == "copy" or waits or layer) and has_steps):
             number, here, has_steps = number + 1, device[node], False
-        has_steps = has_steps or node.op != "copy"
+        if node.op != "copy":
+            has_steps, label = True, node.name
         segment[node] = number
     return segment
 
 
-def assign(order: list[Node], optimized: Optimized, bucket: Bucket) -> Memory:
-    """Places for every computed value of the steps in this order."""
+def assign(order: list[Node], optimized: Optimized, bucket: Bucket, begins: Collection[Node] = ()) -> Memory:
+    """Places for every computed value of the steps in this order; begins: steps that begin a segment."""
     live = _live_ranges(order, optimized.roots)
     device = optimized.placement.device
-    segment = cut(order, device)
+    segment = cut(order, device, optimized.placement.streamed, begins)
     memory = Memory({}, live, segment, {}, {}, {})
-    outputs = {storage(r) for r in optimized.roots if storage(r).op not in LEAVES}
-    links = _crossing(segment) - outputs
+    links = _crossing(segment)
+    outputs = {storage(r) for r in optimized.roots if storage(r).op not in LEAVES} - links
     for name in dict.fromkeys(device.values()):
         mine = [n for n in live if device[n] == name]
         for buffer, sizes, nodes in (

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 
 def merge(roots: Roots, context: Context) -> Roots:
-    groups: dict[tuple[Node, str | None], list[Node]] = {}
+    groups: dict[tuple[Node, str | None, str], list[Node]] = {}
     for node in toposort(roots):
         if node.op == "linear" and len(node.src) == 2:
-            groups.setdefault((node.src[0], FORMATS[node.src[1].type.format].act), []).append(node)
+            key = (node.src[0], FORMATS[node.src[1].type.format].act, context.wanted(node))
+            groups.setdefault(key, []).append(node)
     start: dict[Node, tuple[tuple[Node, ...], int]] = {}
     for siblings in (g for g in groups.values() if len(g) > 1):
         at = 0

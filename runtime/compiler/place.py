@@ -1,16 +1,18 @@
 """Pass: every node gets a device, and a copy stands wherever a value crosses from one device to another.
 
-A node goes where its label (the layer) is wanted. What that device cannot do is decomposed, else moved to
-the next device. Nodes that share a state follow the first of them: a state lives on one device.
+A node goes where it is wanted. What that device cannot do is decomposed, else moved to the next device. A
+state lives on one device, and what reads or writes it runs there.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from satchel.quant import DeviceError
-from satchel.runtime.graph import LEAVES, Node, Roots, rewrite, toposort
+from satchel.runtime.compiler.memory import storage
+from satchel.runtime.graph import LEAVES, Graph, Node, Roots, rewrite, toposort
 from satchel.runtime.ops import OPS
 
 if TYPE_CHECKING:
@@ -19,32 +21,64 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The graph with its copies, the device of every node that is no leaf, and what was moved away from its
-    wanted device.
+    """The graph with its copies, the device of every node that is no leaf, what was moved away from its
+    wanted device, the device of each state by name, and the devices whose layers run one by one.
     """
 
     roots: Roots
     device: dict[Node, str]
     moved: tuple[str, ...]
+    homes: dict[str, str] = field(default_factory=dict)
+    streamed: Collection[str] = ()
 
 
 def place(roots: Roots, context: Context) -> Placement:
     roots = _decompose(roots, context)
-    device: dict[Node, str] = {}
+    order = [node for node in toposort(roots) if node.op not in LEAVES]
     moved: dict[str, None] = {}
-    home: dict[Node, str] = {}
-    for node in toposort(roots):
-        if node.op in LEAVES:
-            continue
+    homes = _homes(order, context, moved)
+    device: dict[Node, str] = {}
+    for node in order:
         if OPS[node.op].view and node.src[0].op not in LEAVES:
             device[node] = device[node.src[0]]
             continue
-        state = _state(node)
-        chosen = home.get(state) if state else None
-        device[node] = chosen or _choose(node, context, moved)
+        state = touched(node)
+        home = homes.get(state.name) if state else None
+        able = home is not None and not context.target(home).refusal(node)
+        device[node] = home if home is not None and able else _choose(node, context, moved)
+    return _with_copies(roots, device, tuple(moved), homes, context)
+
+
+def touched(node: Node) -> Node | None:
+    """The first state that a node reads or works on in place, if any."""
+    return next((found for s in node.src if (found := storage(s)).op == "state"), None)
+
+
+def _homes(order: list[Node], context: Context, moved: dict[str, None]) -> dict[str, str]:
+    """The device of each state: the one that the first of the nodes which touch it is wanted on, if it can do
+    them all, else the next that can.
+    """
+    users: dict[str, list[Node]] = {}
+    for node in order:
+        state = touched(node)
         if state:
-            home[state] = device[node]
-    return _with_copies(roots, device, tuple(moved))
+            users.setdefault(state.name, []).append(node)
+    homes = dict(context.homes)
+    for name, nodes in users.items():
+        if name not in homes:
+            wanted = context.wanted(nodes[0])
+            names = [wanted, *(t.name for t in context.targets if t.name != wanted)]
+            able = (n for n in names if not any(context.target(n).refusal(node) for node in nodes))
+            homes[name] = next(able, wanted)
+        refused = (n for n in nodes if homes[name] != context.wanted(n))
+        for node in refused if name not in context.homes else ():
+            _note(moved, node, context.wanted(node), homes[name])
+    return homes
+
+
+def _note(moved: dict[str, None], node: Node, wanted: str, here: str) -> None:
+    formats = ", ".join(s.type.format for s in node.src)
+    moved[f"{node.name}: {node.op} on ({formats}) moved from {wanted} to {here}"] = None
 
 
 def _decompose(roots: Roots, context: Context) -> Roots:
@@ -52,7 +86,7 @@ def _decompose(roots: Roots, context: Context) -> Roots:
 
     def rule(node: Node, src: tuple[Node, ...]) -> Node | None:
         parts = None if node.op in LEAVES else OPS[node.op].parts
-        if parts is None or not context.target(context.wanted(node.name)).refusal(node):
+        if parts is None or not context.target(context.wanted(node)).refusal(node):
             return None
         node.graph.label = node.name
         return parts(*src, **dict(node.args))
@@ -61,43 +95,60 @@ def _decompose(roots: Roots, context: Context) -> Roots:
 
 
 def _choose(node: Node, context: Context, moved: dict[str, None]) -> str:
-    wanted = context.wanted(node.name)
+    wanted = context.wanted(node)
     order = [context.target(wanted), *(t for t in context.targets if t.name != wanted)]
     for target in order:
         if not target.refusal(node):
-            if target.name != wanted:
-                formats = ", ".join(s.type.format for s in node.src)
-                moved[f"{node.name}: {node.op} on ({formats}) moved from {wanted} to {target.name}"] = None
+            # Codes that only a product elsewhere reads are made there: nobody misses them here.
+            if target.name != wanted and node.op != "quantize":
+                _note(moved, node, wanted, target.name)
             return target.name
     reasons = "; ".join(f"{t.name}: {t.refusal(node)}" for t in order)
     raise DeviceError(f"{node.name}: no device has {node.op}: {reasons}")
 
 
-def _state(node: Node) -> Node | None:
-    """The state that a node works on in place, if any."""
-    while node.op not in LEAVES:
-        if not (OPS[node.op].alias or OPS[node.op].view):
-            return None
-        node = node.src[0]
-    return node if node.op == "state" else None
+class _Crossings:
+    """How values get from device to device: by a copy, one for each device that reads it; what depends on
+    inputs and constants alone is computed again instead, which waits for nobody.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self.context, self.placed = context, dict[Node, str]()
+        self._again: dict[str, Graph] = {}
+
+    def brought(self, value: Node, here: str) -> Node:
+        """The value as a node on this device."""
+        if value.op in LEAVES or self.placed[value] == here:
+            return value
+        if value.op != "copy" and OPS[value.op].view:
+            # What the window is on crosses whole, and once for all windows on it.
+            base = self.brought(value.src[0], here)
+            seen = value.graph.node(value.op, (base,), value.type, value.name, **dict(value.args))
+            self.placed[seen] = here
+            return seen
+        free = all(s.op in ("input", "const") for s in value.src)
+        if free and not self.context.target(here).refusal(value):
+            # A graph keeps equal nodes once, so the second one belongs to a graph of its own.
+            graph = self._again.setdefault(here, Graph())
+            made = graph.node(value.op, value.src, value.type, value.name, **dict(value.args))
+        else:
+            made = value.graph.node("copy", (value,), value.type, value.name, to=here)
+        self.placed[made] = here
+        return made
 
 
-def _with_copies(roots: Roots, device: dict[Node, str], moved: tuple[str, ...]) -> Placement:
-    placed: dict[Node, str] = {}
+def _with_copies(
+    roots: Roots, device: dict[Node, str], moved: tuple[str, ...], homes: dict[str, str], context: Context
+) -> Placement:
+    crossings = _Crossings(context)
 
     def rule(node: Node, src: tuple[Node, ...]) -> Node | None:
         if node.op in LEAVES:
             return None
         here = device[node]
-        crossing = tuple(
-            s.graph.node("copy", (s,), s.type, s.name, to=here)
-            if s.op not in LEAVES and placed[s] != here
-            else s
-            for s in src
-        )
-        placed.update((c, here) for c, s in zip(crossing, src, strict=True) if c is not s)
+        crossing = tuple(crossings.brought(s, here) for s in src)
         made = node.graph.node(node.op, crossing, node.type, node.name, **dict(node.args))
-        placed[made] = here
+        crossings.placed[made] = here
         return made
 
-    return Placement(rewrite(roots, rule), placed, moved)
+    return Placement(rewrite(roots, rule), crossings.placed, moved, homes, context.streamed)

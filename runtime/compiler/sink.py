@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 # Ops that compute each row of their result from the same row of their sources.
 ROWWISE = frozenset(
-    {"add", "mul", "linear", "rms_norm", "swiglu", "reshape", "cols"}
+    {"add", "mul", "linear", "linear_add", "rms_norm", "swiglu", "reshape", "cols"}
+    | {"layer_norm", "gelu", "soft_cap", "sigmoid", "softplus"}
     | {"top_experts", "expert_weights", "expert_linear", "expert_sum"}
+    | {"expert_add", "swiglu_limited", "head_linear", "take", "concat"}
 )
 
 

@@ -27,6 +27,7 @@ MAPPING = ArchMapping(
     rules=LLAMA_BODY,
     keys=(*DENSE_KEYS, Key("attention.sliding_window", ("sliding_window",), optional=True)),
     guards=DENSE_GUARDS,
+    seeing=("Mistral3ForConditionalGeneration",),
 )
 
 
@@ -34,6 +35,7 @@ class Mistral(Arch):
     rope_style = 0
 
     def layer(self, x: Node, i: int) -> Node:
-        return pre_norm_layer(
-            self, x, i, window=self.hp.uint("attention.sliding_window", 0, low=0, high=1 << 30)
-        )
+        return pre_norm_layer(self, x, i)
+
+    def window(self, i: int) -> int:
+        return self.hp.uint("attention.sliding_window", 0, low=0, high=1 << 30)

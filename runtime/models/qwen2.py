@@ -1,5 +1,5 @@
-"""Qwen 2 and 2.5: Llama's layer with biases on Q, K and V (used where the file has them) and rotary pairs of
-halves.
+"""Qwen 1.5, 2 and 2.5 (and R1 distills of it): Llama's layer with biases on Q, K and V (used where the file
+has them) and rotary pairs of halves.
 """
 
 from satchel.formats.convert.mapping import DENSE_BODY, DENSE_GUARDS, DENSE_KEYS, ArchMapping
@@ -14,6 +14,8 @@ MAPPING = ArchMapping(
     rules=DENSE_BODY,
     keys=DENSE_KEYS,
     guards=DENSE_GUARDS,
+    seeing=("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"),
+    flat=True,
 )
 
 

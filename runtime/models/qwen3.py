@@ -7,6 +7,7 @@ from satchel.runtime.graph import Node
 
 MAPPING = ArchMapping(
     classes=("Qwen3ForCausalLM",),
+    seeing=("Qwen3VLForConditionalGeneration",),
     model_type="qwen3",
     arch="qwen3",
     rules=(*DENSE_BODY, *HEAD_NORMS),

@@ -13,8 +13,9 @@ from satchel.formats.convert.mapping import (
     Guard,
 )
 from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import experts, pre_norm_layer
+from satchel.runtime.blocks import pre_norm_layer
 from satchel.runtime.graph import Node
+from satchel.runtime.mixture import experts
 
 MAPPING = ArchMapping(
     classes=("Qwen3MoeForCausalLM",),

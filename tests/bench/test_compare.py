@@ -19,7 +19,7 @@ from typing import Any
 import compare
 import compare_table as table
 import pytest
-from compare_engines import MODES, Row, command, serve
+from compare_engines import MODES, Row, command, commands_of, serve
 from compare_seats import Child, Crashed, Outcome, Seat, busy_core, measure_row
 
 from satchel.quant import RequestError
@@ -55,9 +55,8 @@ class Fake:
     def bandwidth(self):
         self.happen("bandwidth")
         return 1000.0
-compare_engines.ENGINES = {{"fake": Fake}}
 sys.argv = ["", "fake"]
-compare_engines.main()
+compare_engines.main(compare_engines.commands_of(Fake()))
 """
 
 
@@ -262,7 +261,7 @@ def test_commands_are_answered_line_by_line_and_errors_in_one_line() -> None:
     ]
     lines += [command("run"), "no json\n", '{"do": "fly"}\n', command("bandwidth")]
     out = io.StringIO()
-    serve(Engine(), io.StringIO("".join(lines)), out)
+    serve(commands_of(Engine()), io.StringIO("".join(lines)), out)
     answers = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [a.get("value") for a in answers] == [
         {"got": ["p", 2, "plain"]}, {"row": "x", "tokens": 20}, None, None, None, 1.0,

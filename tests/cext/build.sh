@@ -1,20 +1,25 @@
 #!/bin/sh
-# Builds the C test program and runs it: build.sh FOLDER [plain|address|thread]
+# Builds the C test program, warnings as errors, and runs it: build.sh FOLDER [plain|address|thread]
+# What the build says is in FOLDER/build.log, and shown where it fails. JOBS: files to compile at a time, 2 by default.
 #   address: under the address and undefined behaviour sanitizers; thread: the pool under the thread sanitizer.
 set -eu
 folder=$1
 kind=${2:-plain}
 root=$(cd "$(dirname "$0")/../.." && pwd)
+run=""
 case $kind in
 plain) options="" ;;
 address) options="-DSATCHEL_SANITIZE=ON" ;;
-thread) options="-DSATCHEL_TSAN=ON -DSATCHEL_STRICT=OFF" ;; # with one kernel set, some of isa.c is not used
+thread) options="-DSATCHEL_TSAN=ON -DSATCHEL_STRICT=OFF" run=--threads ;; # with one kernel set, some of isa.c is not used
 *) echo "build.sh: $kind is none of plain, address, thread" >&2; exit 2 ;;
 esac
-cmake -S "$root" -B "$folder" -DSATCHEL_STRICT=ON -DSATCHEL_TESTS=ON \
-    -DPython_EXECUTABLE="$(command -v python3)" $options
-cmake --build "$folder" --target satchel_cext_test --parallel 2
-if [ "$kind" = thread ]; then
-    exec "$folder/cext/tests/satchel_cext_test" --threads
-fi
-exec "$folder/cext/tests/satchel_cext_test"
+
+build() {
+    cmake -S "$root" -B "$folder" -DSATCHEL_STRICT=ON -DSATCHEL_TESTS=ON -DSATCHEL_CUDA=OFF -DSATCHEL_HIP=OFF -DSATCHEL_SYCL=OFF \
+        -DPython_EXECUTABLE="$(command -v python3)" $options
+    cmake --build "$folder" --parallel "${JOBS:-2}"
+}
+
+mkdir -p "$folder"
+build >"$folder/build.log" 2>&1 || { cat "$folder/build.log" >&2; exit 1; }
+exec "$root/.ci/within" 900 "$folder/cext/tests/satchel_cext_test" $run

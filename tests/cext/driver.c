@@ -7,10 +7,19 @@
  */
 #include "harness.h"
 
+/* The kernels that a device is to be opened with; "": the best. */
+static void choose_set(const char *name) {
+#if defined(_WIN32)
+    _putenv_s("SATCHEL_CPU", name);
+#else
+    setenv("SATCHEL_CPU", name, 1);
+#endif
+}
+
 static int open_target(target *t, const hal_backend *b, const char *set, int threads) {
     hal_options options = {.threads = threads};
     hal_info info;
-    setenv("SATCHEL_CPU", set, 1);
+    choose_set(set);
     *t = (target){.b = b, .computes = b != null_backend()};
     if (b->hash != HAL_ABI_HASH || b->open(0, &options, &t->device) != 0)
         return 0;
@@ -59,9 +68,9 @@ static void test_device_options(void) {
     CHECK(b->open(0, &many, &d) == HAL_E_INVALID, "a million threads are refused");
     CHECK(b->open(0, &negative, &d) == HAL_E_INVALID, "-1 threads are refused");
     CHECK(b->open(0, &decode, &d) == HAL_E_INVALID, "nor for decoding");
-    setenv("SATCHEL_CPU", "none", 1);
+    choose_set("none");
     CHECK(b->open(0, NULL, &d) == HAL_E_UNSUPPORTED, "an unknown kernel set is refused");
-    unsetenv("SATCHEL_CPU");
+    choose_set("");
 }
 
 /* share: repeats are divided by it. */
@@ -78,6 +87,7 @@ static void test_target(const hal_backend *b, const char *set, int threads, int 
     if (b == cpu_backend() && *set)
         test_products(&t);
     test_sample(&t);
+    test_recurrent(&t);
     if (t.computes) {
         test_wrong_plans(&t);
         if (!quick) /* a damaged plan may write what it reads at the same time */
@@ -92,13 +102,17 @@ int main(int argc, char **argv) {
     static const char *const sets[] = {"scalar", "avx2", "avxvnni", "avx512", "avx512bf16", "amx", "neon", "dotprod", "i8mm"};
     int quick = argc > 1 && strcmp(argv[1], "--threads") == 0;
     int share = argc > 1 && strcmp(argv[1], "--short") == 0 ? 20 : 1;
+    setvbuf(stdout, NULL, _IOLBF, 0); /* so that what is stopped has told what it found */
     test_device_options();
     test_fused();
+    test_cuts();
     test_pool((quick ? 1000 : 3000) / share);
+#if !defined(_WIN32) /* it has no fork, and no control groups */
     if (!quick) { /* the thread sanitizer takes no fork of a program with threads */
         test_fork(cpu_backend());
         test_limits();
     }
+#endif
     for (size_t i = 0; i < sizeof sets / sizeof *sets && !quick; i++)
         test_target(cpu_backend(), sets[i], i % 2 ? 2 : 1, quick, share);
     test_target(cpu_backend(), "", 3, quick, share); /* more threads than most test machines have CPUs to spare */

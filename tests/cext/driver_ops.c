@@ -39,7 +39,7 @@ static void quantize_f32(const float *x, uint8_t *out, int n) {
     memcpy(out, x, sizeof(float) * (size_t)n);
 }
 #define UNPACK(stem, block)                                                                                         \
-    static void unpack_##stem(const uint8_t *in, float *x, int n) {                                                 \
+    static inline void unpack_##stem(const uint8_t *in, float *x, int n) {                                          \
         for (int i = 0; i < n / (block); i++)                                                                       \
             stem##_unpack((const block_##stem *)(const void *)in + i, x + (block)*i);                               \
     }
@@ -264,7 +264,7 @@ static void test_attention(const target *t, int window) {
     float *q = random_floats(OUT, 4), *k = random_floats(N, 2), *v = random_floats(N, 2), got[OUT] = {0};
     double want[OUT];
     int32_t slot[] = {1, 0, 0, 0, 1}, pos[] = {23, 6, 7, 8, 0};
-    arg_attention arg = {0.2f, window};
+    arg_attention arg = {.scale = 0.2f, .window = window, .causal = 1};
     operand out = OPERAND(F32, got, ROWS, HEADS * HD);
     operand in[] = {OPERAND(F32, q, ROWS, HEADS, HD), OPERAND(F32, k, BLOCKS, KV, BLOCK, HD),
                     OPERAND(F32, v, BLOCKS, KV, BLOCK, HD), OPERAND(I32, slot, ROWS), OPERAND(I32, pos, ROWS),

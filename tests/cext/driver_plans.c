@@ -30,7 +30,7 @@ static uint64_t room(layer *l, uint64_t n) {
 static void attention_part(layer *l, uint64_t qkv, uint64_t q, uint64_t k, uint64_t mixed) {
     arg_rope_table table = {1};
     arg_rope rope = {HAL_ROPE_HALVES};
-    arg_attention attention = {0.125f, 0};
+    arg_attention attention = {.scale = 0.125f, .causal = 1};
     uint64_t wide = 4 * (H + 2 * KV) * HD, v = qkv + 4 * (H + KV) * HD, turns = mixed; /* until attention writes it */
     add_step(&l->b, "rope_table", &table, sizeof table, 2);
     VIEW(ARENA, turns, 0, F32, T, HD);
@@ -199,7 +199,9 @@ static void put_ints(uint8_t *block, int at, int n, int first, int by) {
 /* A step of `tokens` tokens of slot 0 from `pos` on, and `rows` output rows. */
 static void fill_block(uint8_t *block, int tokens, int rows, int pos) {
     hal_sampling s = {.temperature = 0.8f, .top_p = 0.9f, .min_p = 0.01f, .repeat_penalty = 1.1f, .top_k = 20,
-                      .repeat_last_n = 32, .seed = 7};
+                      .repeat_last_n = 32, .seed = 7,
+                      .chain = {HAL_STAGE_PENALTIES, HAL_STAGE_TOP_K, HAL_STAGE_TOP_P, HAL_STAGE_MIN_P,
+                                HAL_STAGE_TEMPERATURE}};
     memset(block, 0, BLOCK_BYTES);
     put_ints(block, 0, 1, tokens, 0);
     put_ints(block, 4, 1, rows, 0);

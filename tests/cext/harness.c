@@ -67,9 +67,9 @@ static void set_other_scales(uint32_t format, uint8_t *block, uint16_t d) {
     case TYPE_mxfp4:
         block[0] = (uint8_t)(d & 0x7FFF ? 112 + (d >> 10 & 31) : 0);
         break;
-    case TYPE_nvfp4:
-        for (int i = 0; i < 4; i++)
-            block[i] = (uint8_t)(byte_of(d) ^ i);
+    case TYPE_nvfp4: /* neighbours' exponents are the same, near, or, seldom, far from each other */
+        for (int i = 0, apart = (d & 0xF8) == 0x88 ? 8 | (d >> 8 & 7) : (d & 3) * 5 / 3; i < 4; i++)
+            block[i] = (uint8_t)(byte_of(d) ^ i ^ (i % 2 ? apart << 3 : 0));
         break;
     case TYPE_f64:
         memcpy(block, &number, 8);
@@ -269,10 +269,12 @@ void *__wrap_realloc(void *p, size_t n) {
     return __real_realloc(p, n);
 }
 
+#if !defined(_WIN32)
 void *__wrap_aligned_alloc(size_t align, size_t n) {
     count_one();
     return __real_aligned_alloc(align, n);
 }
+#endif
 
 /* An allocation that is too large must fail, as it does without a sanitizer, not end the program. */
 HAL_EXPORT const char *__asan_default_options(void);

@@ -81,10 +81,12 @@ void test_ops(const target *);
 void test_fused(void);
 void test_products(const target *);
 void test_sample(const target *);
+void test_recurrent(const target *);
 void test_wrong_plans(const target *);
 void test_damaged_plans(const target *, int rounds);
 void test_many_runs(const target *, int runs);
 void test_pool(int rounds);
+void test_cuts(void);
 void test_fork(const hal_backend *);
 void test_limits(void);
 

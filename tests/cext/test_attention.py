@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from attention_cases import BLOCK, attention_case
+from attention_cases import BLOCK, attention_case, latent_case
 from one_step import SETS, Case, define, generator, i32, nmse, open_set, run
 
 from satchel.quant import DeviceError
@@ -46,6 +46,23 @@ def test_a_long_prompt_equals_its_tokens_one_by_one(
     assert nmse(whole, define("attention", one)) < 1e-11
     for picked in ([0], [99], [100], [140], [57, 58, 59], [100, 3, 4, 101], list(range(31, 131))):
         assert run(device, "attention", tokens_of(one, picked)).tobytes() == whole[picked].tobytes(), picked
+
+
+@pytest.mark.parametrize("format", ["f16", "bf16"])
+def test_a_latent_prompt_equals_its_tokens_one_by_one(device: Device, format: str) -> None:
+    """Where tiles take 16 heads at once, the bits of a token still hang on nothing beside it; what it does
+    not see may be no number.
+    """
+    prompt = [(0, p) for p in range(600, 630)] + [(1, 1300)] + [(2, p) for p in range(20)]
+    one = latent_case(generator(format), format, (16, 1, 96), prompt, 64)
+    whole = run(device, "attention", one)
+    for picked in ([0], [29], [30], [35, 36], [29, 3, 4, 30]):
+        assert run(device, "attention", tokens_of(one, picked)).tobytes() == whole[picked].tobytes(), picked
+    cache, table = one.inputs[1][0].copy(), one.inputs[5][0]
+    cache[table[0, 620 // BLOCK], :, 620 % BLOCK] = 0x7F80 if format == "bf16" else np.inf
+    got = run(device, "attention", changed(changed(one, 1, cache), 2, cache))
+    assert nmse(got[:20], whole[:20]) < 1e-10 and not np.isfinite(got[20:30]).all(1).any()
+    assert got[30:].tobytes() == whole[30:].tobytes()
 
 
 @pytest.mark.parametrize("window", [1, 63, 64, 512, 700, 5000])

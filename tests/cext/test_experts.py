@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import expert_cases
+import expert_cases  # noqa: F401  # its calls
 import numpy as np
 import pytest
-from one_step import SETS, Case, generator, open_set, run
+from one_step import SETS, Case, cases_of, open_set, run
 
 from satchel.quant import DeviceError
 from satchel.runtime.device import Device
@@ -21,14 +21,10 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     yield from open_set(request.param, monkeypatch, 2)
 
 
-def cases(op: str) -> Iterator[Case]:
-    return expert_cases.CASES[op](generator(op))
-
-
 @pytest.mark.parametrize("op", ["expert_linear", "expert_swiglu"])
 def test_a_token_and_an_expert_do_not_depend_on_their_batch(device: Device, op: str) -> None:
     """A slot alone, as the one expert of the one token, gives its bits of the whole."""
-    for one in cases(op):
+    for one in cases_of(op):
         (x, act), *weights, (ids, _) = one.inputs
         whole = run(device, op, one)
         for t, j in {(0, 0), (len(ids) // 2, 1), (len(ids) - 1, 2)}:
@@ -39,7 +35,7 @@ def test_a_token_and_an_expert_do_not_depend_on_their_batch(device: Device, op: 
 
 
 def test_the_fused_gate_equals_its_parts(device: Device) -> None:
-    for one in cases("expert_swiglu"):
+    for one in cases_of("expert_swiglu"):
         x, gate, up, ids = one.inputs
         parts = [run(device, "expert_linear", replace(one, inputs=(x, w, ids))) for w in (gate, up)]
         rows = [(p.reshape(len(p), -1), "f32") for p in parts]
@@ -60,7 +56,7 @@ def test_a_router_row_with_a_nan_gives_no_weight(device: Device) -> None:
 @pytest.mark.parametrize("op", ["expert_weights", "expert_linear", "expert_swiglu"])
 @pytest.mark.parametrize("bad", [-1, 2**31 - 1, None])
 def test_an_id_that_names_no_expert_names_the_step(device: Device, op: str, bad: int | None) -> None:
-    one = next(cases(op))
+    one = cases_of(op)[0]
     ids = one.inputs[-1][0].copy()
     experts = one.inputs[0][0].shape[1] if op == "expert_weights" else one.inputs[1][0].shape[0]
     ids[-1, -1] = experts if bad is None else bad
@@ -80,6 +76,6 @@ def test_an_id_that_names_no_expert_names_the_step(device: Device, op: str, bad:
     ],
 )  # fmt: skip
 def test_operands_that_do_not_fit_are_refused(device: Device, op: str, change, said: str) -> None:  # type: ignore[no-untyped-def]
-    one = next(cases(op))
+    one = cases_of(op)[0]
     with pytest.raises(DeviceError, match=said):
         run(device, op, replace(one, inputs=change(*one.inputs)))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import fused_cases
 import numpy as np
 import pytest
-from one_step import SETS, Case, generator, open_set, run
+from one_step import SETS, Case, cases_of, generator, open_set, run
 
 from satchel.quant import DeviceError
 from satchel.runtime.device import Device, find_backend
@@ -21,17 +21,13 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     yield from open_set(request.param, monkeypatch, 2)
 
 
-def cases(op: str) -> Iterator[Case]:
-    return fused_cases.CASES[op](generator(op))
-
-
 def floats(device: Device, op: str, *inputs: tuple[Array, str], shape: tuple[int, ...]) -> tuple[Array, str]:
     return run(device, op, Case("", inputs, shape)), "f32"
 
 
 @pytest.mark.parametrize("op", ["linear_swiglu", "linear_swiglu_quantize"])
 def test_a_gated_product_equals_its_parts(device: Device, op: str) -> None:
-    for one in cases(op):
+    for one in cases_of(op):
         x, *weights = one.inputs
         gate, up = (floats(device, "linear", x, w, shape=one.shape) for w in weights)
         wanted = floats(device, "swiglu", gate, up, shape=one.shape)
@@ -41,7 +37,7 @@ def test_a_gated_product_equals_its_parts(device: Device, op: str) -> None:
 
 
 def test_a_turned_write_equals_its_parts(device: Device) -> None:
-    for one in cases("rope_kv_write"):
+    for one in cases_of("rope_kv_write"):
         cache, x, turns, *place = one.inputs
         turned = run(device, "rope", Case("", (x, turns), x[0].shape, args=one.args)), "f32"
         wanted = run(device, "kv_write", replace(one, inputs=(cache, turned, *place), args={}))
@@ -50,7 +46,7 @@ def test_a_turned_write_equals_its_parts(device: Device) -> None:
 
 @pytest.mark.parametrize("op", ["linear_swiglu", "linear_swiglu_quantize"])
 def test_a_token_does_not_depend_on_its_batch_in_a_gated_product(device: Device, op: str) -> None:
-    for one in cases(op):
+    for one in cases_of(op):
         (x, act), *weights = one.inputs
         whole = run(device, op, one)
         for t in {0, len(x) // 2, len(x) - 1}:
@@ -85,7 +81,7 @@ def test_threads_do_not_change_a_quantized_gated_product(threads: int) -> None:
     ],
 )
 def test_operands_that_do_not_fit_are_refused(device: Device, op: str, change, said: str) -> None:
-    one = next(cases(op))
+    one = cases_of(op)[0]
     with pytest.raises(DeviceError, match=said):
         run(device, op, replace(one, inputs=change(*one.inputs)))
 
@@ -94,7 +90,7 @@ def test_operands_that_do_not_fit_are_refused(device: Device, op: str, change, s
 def test_a_turned_write_outside_of_the_cache_names_the_step(
     device: Device, index: int, values: list[int]
 ) -> None:
-    one = next(cases("rope_kv_write"))
+    one = cases_of("rope_kv_write")[0]
     inputs = list(one.inputs)
     inputs[index] = np.array(values, np.int32), "i32"
     with pytest.raises(DeviceError, match=r"step 0 \(rope_kv_write\): .* out of range"):
@@ -107,7 +103,7 @@ def test_parts_name_ops_that_are_no_fused_ones(op: str) -> None:
     from satchel.runtime.graph import Graph, Type, toposort
 
     g = Graph()
-    one = next(cases(op))
+    one = cases_of(op)[0]
     src = [
         g.node("input", (), Type((*a.shape[:-1], a.shape[-1] * fused_cases.FORMATS[f].block), f), str(i))
         for i, (a, f) in enumerate(one.inputs)

@@ -1,44 +1,17 @@
 """Every op on every kernel set that runs here, against its numpy definition: random and extreme inputs,
-strided views. Cases of attention, of the experts' ops and of most fused ones are in tests/support/.
+strided views. The cases are in tests/support/.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-import attention_cases
-import expert_cases
-import fused_cases
-import numpy as np
 import pytest
-from one_step import (
-    ACTIVATIONS,
-    CASES,
-    MORE_WEIGHTS,
-    SETS,
-    WEIGHTS,
-    Case,
-    case,
-    define,
-    encode,
-    extremes,
-    f32,
-    generator,
-    i32,
-    nmse,
-    open_set,
-    random_blocks,
-    run,
-)
+from kernel_cases import OP_NAMES, WRONG, check, row, wrong
+from one_step import SETS, Case, cases_of, open_set, run, wanted
 
-from satchel.quant import FORMATS, DeviceError
-from satchel.runtime.device import SAMPLING, Device, find_backend
-from satchel.runtime.graph import Array
-from satchel.runtime.ops import OPS
-
-CASES.update(attention_cases.CASES)
-CASES.update(expert_cases.CASES)
-CASES.update(fused_cases.CASES)
+from satchel.quant import DeviceError
+from satchel.runtime.device import Device, find_backend
 
 
 @pytest.fixture(params=SETS)
@@ -46,211 +19,26 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     yield from open_set(request.param, monkeypatch, 2)
 
 
-# --- the ops
-
-
-@case("get_rows")
-def _(rng: np.random.Generator) -> Iterator[Case]:
-    for format in (*WEIGHTS, *MORE_WEIGHTS):
-        w = random_blocks(rng, format, 9, 512)
-        yield Case(format, ((w, format), i32(3, 0, 8, 3)), (4, 512), bound=0)
-
-
-@case("pick")
-def _(rng: np.random.Generator) -> Iterator[Case]:
-    yield Case("f32", (f32(rng, 6, 40), i32(5, 0)), (2, 40), bound=0)
-    yield Case("q8_0", ((encode("q8_0", f32(rng, 6, 64)[0]), "q8_0"), i32(2, 2, 1)), (3, 64), "q8_0", bound=0)
-
-
-def linear_cases(
-    rng: np.random.Generator, format: str, t: int, k: int, rows: tuple[int, ...], by: str = ""
-) -> Case:
-    """Rows that are no whole number of the activation format's blocks meet float32, and so do formats whose
-    activations not every set has products for.
-    """
-    act = FORMATS[format].act or "f32"
-    act = "f32" if act == "bf16x2" else act
-    act = by or ("f32" if k % FORMATS[act].block else act)
-    x = encode(act, f32(rng, t, k)[0])
-    weights = tuple((random_blocks(rng, format, n, k), format) for n in rows)
-    return Case(f"{format}-{t}x{k}{by}", ((x, act), *weights), (t, sum(rows)), bound=1e-10)
-
-
-@case("linear")
-def _(rng: np.random.Generator) -> Iterator[Case]:
-    for format in WEIGHTS:
-        block = max(FORMATS[format].block, 32)
-        for t, k, rows in (
-            (1, 2 * block, (33,)),
-            (13, 768, (70, 5)),
-            (3, 3 * block, (1, 2, 16)),
-            (15, 256, (130,)),
-        ):
-            yield linear_cases(rng, format, t, k, rows)
-    for format in MORE_WEIGHTS:
-        block = max(FORMATS[format].block, 32)
-        yield linear_cases(rng, format, 1, 2 * block, (33,))
-        yield linear_cases(rng, format, 13, 768, (18, 5))
-    for format in (*WEIGHTS[3:], *MORE_WEIGHTS[:-1]):
-        yield linear_cases(rng, format, 11, 3 * FORMATS[format].block, (17,), "bf16")
-    for format in ("f32", "f16", "bf16"):
-        yield linear_cases(rng, format, 2, 78, (5,))
-    x = (encode("a8_256", f32(rng, 5, 512)[0]), "a8_256")
-    mixed = tuple((random_blocks(rng, f, n, 512), f) for f, n in (("q4_k", 32), ("q6_k", 48), ("q5_k", 3)))
-    yield Case("mixed", (x, *mixed), (5, 83), bound=1e-10)
-
-
-@case("linear_add")
-def _(rng: np.random.Generator) -> Iterator[Case]:
-    for format in WEIGHTS:
-        for t in (1, 6):
-            plain = linear_cases(rng, format, t, 512, (40,))
-            yield Case(plain.name, (*plain.inputs, f32(rng, t, 40)), (t, 40), bound=plain.bound)
-
-
-@case("quantize")
-def _(rng: np.random.Generator) -> Iterator[Case]:
-    for format in ACTIVATIONS:
-        for k in (256, 1536):
-            yield Case(f"{format}-{k}", (f32(rng, 5, k),), (5, k), format, {"format": format}, 0)
-        bad = extremes(rng, 9, 512)
-        yield Case(f"{format}-extreme", ((bad, "f32"),), (9, 512), format, {"format": format}, 0)
-        bad = f32(rng, 4, 256)[0]
-        bad[0, 3], bad[1, 200], bad[2, 31] = np.inf, np.nan, -np.inf
-        yield Case(f"{format}-not-finite", ((bad, "f32"),), (4, 256), format, {"format": format}, 0)
-
-
-@case("rms_norm")
-def _(rng: np.random.Generator) -> Iterator[Case]:
-    for shape in ((1, 512), (5, 77), (3, 4, 64), (40, 300)):
-        yield Case(str(shape), (f32(rng, *shape), f32(rng, shape[-1])), shape, args={"eps": 1e-6})
-    for scale in (0.0, 1e-18, 1e15):
-        yield Case(f"x{scale}", (f32(rng, 2, 64, scale=scale), f32(rng, 64)), (2, 64), args={"eps": 1e-5})
-
-
-@case("norm_quantize")
-def _(rng: np.random.Generator) -> Iterator[Case]:
-    for format in ACTIVATIONS:
-        args = {"eps": 1e-6, "format": format}
-        yield Case(format, (f32(rng, 5, 768), f32(rng, 768)), (5, 768), format, args, 1e-5)
-
-
-@case("swiglu")
-def _(rng: np.random.Generator) -> Iterator[Case]:
-    yield Case("random", (f32(rng, 5, 77, scale=3), f32(rng, 5, 77)), (5, 77))
-    wide = np.linspace(-110, 110, 4096, dtype=np.float32).reshape(2, -1)
-    yield Case("wide", ((wide, "f32"), f32(rng, 2, 2048)), (2, 2048))
-
-
-@case("swiglu_quantize")
-def _(rng: np.random.Generator) -> Iterator[Case]:
-    for format in ACTIVATIONS:
-        yield Case(
-            format, (f32(rng, 3, 2304), f32(rng, 3, 2304)), (3, 2304), format, {"format": format}, 1e-5
-        )
-
-
-def pair_cases(rng: np.random.Generator) -> Iterator[Case]:
-    yield Case("same", (f32(rng, 5, 33), f32(rng, 5, 33)), (5, 33), bound=0)
-    yield Case("row", (f32(rng, 5, 33), f32(rng, 33)), (5, 33), bound=0)
-    yield Case("one", (f32(rng, 5, 3, 11), f32(rng, 1, 3, 11)), (5, 3, 11), bound=0)
-    yield Case("large", (f32(rng, 50, 512), f32(rng, 50, 512)), (50, 512), bound=0)
-
-
-CASES["add"] = CASES["mul"] = pair_cases
-
-
-@case("tokens_put")
-def _(rng: np.random.Generator) -> Iterator[Case]:
-    ring = rng.integers(0, 99, (3, 8)).astype(np.int32)
-    for shift in (0, 1):
-        inputs = ((ring, "i32"), i32(7, -1, 9, 11), i32(0, 1, 2, 2), i32(0, 3, 7, 20))
-        yield Case(str(shift), inputs, (), "i32", {"shift": shift}, 0)
-
-
-@case("tokens_get")
-def _(rng: np.random.Generator) -> Iterator[Case]:
-    ring = rng.integers(0, 99, (3, 8)).astype(np.int32)
-    yield Case("ring", ((ring, "i32"), i32(0, 1, 2), i32(0, 7, 20)), (3,), "i32", bound=0)
-
-
-SAMPLINGS = [
-    {"temperature": 0.0},
-    {"temperature": 0.0, "repeat_penalty": 1.7, "presence_penalty": 0.5, "frequency_penalty": 0.3},
-    {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05},
-    {"temperature": 1.0},
-    {"temperature": 1.5, "top_p": 0.5},
-    {"temperature": 0.7, "top_k": 3000},
-    {"temperature": 0.7, "top_k": 5, "repeat_penalty": 1.3, "repeat_last_n": 6},
-    {"temperature": 2.0, "min_p": 0.3},
-    {"temperature": 1.0, "top_k": 1},
-    {"temperature": 1.0, "top_p": 0.0},
-]
-
-
-def sampling_rows(rng: np.random.Generator, **options: float) -> Array:
-    rows = np.zeros((6, 1), SAMPLING)
-    for name, value in {"top_p": 1.0, "repeat_penalty": 1.0, "repeat_last_n": 64, **options}.items():
-        rows[name] = value
-    rows["seed"] = rng.integers(0, 2**63, (6, 1), dtype=np.uint64)
-    return rows.view(np.int8)
-
-
-@case("sample")
-def _(rng: np.random.Generator) -> Iterator[Case]:
-    slot, pos = i32(0, 1, 2, 0, 1, 2), i32(0, 3, 10, 11, 39, 63)
-    for i, options in enumerate(SAMPLINGS):
-        vocabulary = 4099 if i % 2 else 300
-        logits = f32(rng, 6, vocabulary, scale=3)[0]
-        logits[3] = np.round(logits[3])  # many equal ones
-        logits[4] = 0
-        ring = rng.integers(0, vocabulary, (3, 64)).astype(np.int32)
-        ring[:, ::3] = 5
-        params = (sampling_rows(rng, **options), "i8")
-        inputs = ((logits, "f32"), (ring, "i32"), slot, pos, params)
-        yield Case(f"{i}-{'-'.join(options)}", inputs, (6,), "i32", bound=0)
-
-
-# --- the tests
-
-
-OP_NAMES = [name for name, op in OPS.items() if not op.view and name != "copy"]
-
-
-def check(op: str, one: Case, got: Array) -> None:
-    want = define(op, one)
-    if one.bound == 0:
-        same = got.tobytes() == np.ascontiguousarray(want, got.dtype).tobytes()
-        assert same or np.array_equal(got, want, equal_nan=got.dtype.kind == "f"), one.name
-        return
-    decode = FORMATS[one.format].decode
-    assert nmse(decode(got), decode(want)) <= one.bound, one.name
-
-
 @pytest.mark.parametrize("op", OP_NAMES)
 def test_op_equals_its_definition(device: Device, op: str) -> None:
-    for one in CASES[op](generator(op)):
-        check(op, one, run(device, op, one))
+    for one, want in zip(cases_of(op), wanted(op), strict=True):
+        check(one, run(device, op, one), want)
 
 
 @pytest.mark.parametrize("op", OP_NAMES)
 def test_op_on_the_remote_device(op: str) -> None:
     with find_backend("remote").open(threads=2) as remote:
-        for one in list(CASES[op](generator(op)))[:4]:
-            check(op, one, run(remote, op, one, pad=0))
-
-
-def row(one: Case, t: int, split: tuple[int, ...]) -> Case:
-    """The same call for token t alone; `split` are the inputs that have a row per token."""
-    inputs = tuple((a[t : t + 1], f) if i in split else (a, f) for i, (a, f) in enumerate(one.inputs))
-    return Case(one.name, inputs, (1, *one.shape[1:]), one.format, one.args)
+        for one, want in list(zip(cases_of(op), wanted(op), strict=True))[:4]:
+            check(one, run(remote, op, one, pad=0), want)
 
 
 @pytest.mark.parametrize(
     ("op", "split"), [("linear", (0,)), ("attention", (0, 3, 4)), ("linear_add", (0, 2))]
 )
 def test_a_token_does_not_depend_on_its_batch(device: Device, op: str, split: tuple[int, ...]) -> None:
-    for one in CASES[op](generator(op)):
+    for one in cases_of(op):
+        if not one.args.get("causal", 1):
+            continue  # what a token sees ahead is the rest of its step
         whole = run(device, op, one)
         for t in {0, one.shape[0] // 2, one.shape[0] - 1}:
             alone = run(device, op, row(one, t, split))
@@ -259,7 +47,7 @@ def test_a_token_does_not_depend_on_its_batch(device: Device, op: str, split: tu
 
 @pytest.mark.parametrize(("op", "others"), [("linear", 0), ("linear_add", 1)])
 def test_packed_weights_give_the_same_bits(device: Device, op: str, others: int) -> None:
-    for one in CASES[op](generator(op)):
+    for one in cases_of(op):
         weights = range(1, len(one.inputs) - others)
         assert run(device, op, one, packed=weights).tobytes() == run(device, op, one).tobytes(), one.name
 
@@ -267,43 +55,23 @@ def test_packed_weights_give_the_same_bits(device: Device, op: str, others: int)
 def test_threads_do_not_change_results(monkeypatch: pytest.MonkeyPatch) -> None:
     with find_backend("cpu").open(threads=1) as single, find_backend("cpu").open(threads=3) as three:
         for op in OP_NAMES:
-            for one in CASES[op](generator(op)):
+            for one in cases_of(op):
                 assert run(single, op, one).tobytes() == run(three, op, one).tobytes(), (op, one.name)
 
 
 @pytest.mark.parametrize("op", ["norm_quantize", "swiglu_quantize"])
 def test_fused_quantizers_equal_their_parts(device: Device, op: str) -> None:
     plain = {"norm_quantize": "rms_norm", "swiglu_quantize": "swiglu"}[op]
-    for one in CASES[op](generator(op)):
+    for one in cases_of(op):
         args = {k: v for k, v in one.args.items() if k != "format"}
         x = run(device, plain, Case("", one.inputs, one.shape, args=args))
         second = Case("", ((x, "f32"),), one.shape, one.format, {"format": one.format})
         assert run(device, op, one).tobytes() == run(device, "quantize", second).tobytes()
 
 
-def wrong(op: str, index: int, values: list[int]) -> Case:
-    one = next(iter(CASES[op](generator(op))))
-    inputs = list(one.inputs)
-    inputs[index] = i32(*values)
-    return Case(one.name, tuple(inputs), one.shape, one.format, one.args)
-
-
 @pytest.mark.parametrize(
     ("op", "index", "values"),
-    [
-        ("get_rows", 1, [3, 9, 0, 0]),
-        ("get_rows", 1, [-1, 0, 0, 0]),
-        ("pick", 1, [6, 0]),
-        ("pick", 1, [-1, 0]),
-        ("kv_write", 2, [0, 2, 1, 0]),
-        ("kv_write", 3, [0, 15, 16, 4000]),
-        ("kv_write", 3, [-1, 0, 0, 0]),
-        ("attention", 3, [9] * 40),
-        ("attention", 4, [2**31 - 1] * 40),
-        ("attention", 4, [-5] * 40),
-        ("tokens_put", 2, [0, 1, 2, 3]),
-        ("tokens_get", 1, [0, -1, 2]),
-    ],
+    WRONG,
 )
 def test_an_index_out_of_range_names_the_step(device: Device, op: str, index: int, values: list[int]) -> None:
     with pytest.raises(DeviceError, match=rf"step 0 \({op}\): .* out of range"):

@@ -50,7 +50,7 @@ SAID = {
     "directory": "directory",
     "truncated": "cut short",
     "cut-header": "damaged",
-    "architecture": "architecture 'martian' is not supported; this version runs llama, mistral, qwen2, qwen3",
+    "architecture": "architecture 'martian' is not supported; this version runs bert, ",
     "loop": "chat_template",
     "bomb": "chat_template",
 }
@@ -97,7 +97,7 @@ def test_a_prompt_longer_than_the_context(tmp_path: Path) -> None:
         (["run", "--temp", "hot", "hello"], "--temp"),
         (["run"], "prompt"),
         (["walk"], "walk"),
-        (["run", "-ngl", "20", "hello"], "ngl"),
+        (["run", "-ngl", "many", "hello"], "ngl"),
     ],
 )
 def test_wrong_use_is_2(args: list[str], said: str) -> None:

@@ -31,7 +31,8 @@ Test.__test__ = False  # type: ignore[attr-defined]  # pytest takes it for a cla
 KEYS = {
     "model", "type", "backend", "threads", "test", "tokens_per_second", "samples", "bytes_per_token",
     "gb_per_second", "share_of_limit", "outside_c", "memory_gb_per_second", "macs_per_token",
-    "gmac_per_second", "share_of_peak", "int8_gmac_per_second", "bf16_gmac_per_second", "f32_gmac_per_second",
+    "gmac_per_second", "share_of_peak", "device_waits_us", "joules_per_token",
+    "int8_gmac_per_second", "bf16_gmac_per_second", "f32_gmac_per_second",
 }  # fmt: skip
 HAVE = {f.name for f in libraries() if not f.reason}
 needs_cpu = pytest.mark.skipif("cpu" not in HAVE, reason="no CPU backend is installed")
@@ -44,6 +45,7 @@ class Counter:
     batch: int
     cache: Cache = field(default_factory=lambda: Cache(64, slots=4))
     steps: list[list[tuple[int, int, bool]]] = field(default_factory=list)
+    overlaps: bool = False
     timing: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(inside=0.0))
 
     def rewind(self, slot: int, length: int) -> None:
@@ -161,6 +163,7 @@ def test_json(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
         )
         assert 0 <= r["outside_c"] < 1
         decodes = r["test"].startswith("tg")
+        assert (r["device_waits_us"] is not None) == decodes
         assert (r["share_of_limit"] is not None) == decodes
         if decodes:
             assert r["share_of_limit"] == pytest.approx(r["gb_per_second"] / r["limit_gb_per_second"])
@@ -217,7 +220,7 @@ def test_batched(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ["-npp", "5"],
         ["-npl", "0"],
         ["-npl", "2", "--profile"],
-        ["-ngl", "99"],
+        ["-ngl", "many"],
         ["-ctk", "q5_1"],
     ],
 )

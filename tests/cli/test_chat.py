@@ -89,7 +89,7 @@ def test_ctrl_c_ends_a_piped_chat(chat: Chat, fake: FakeModel) -> None:
 
 def test_raw_completion_is_not_a_chat(chat: Chat) -> None:
     code, _, err = chat("", "-no-cnv")
-    assert code == 2 and "satchel run -no-cnv" in err
+    assert code == 2 and "satchel complete" in err
 
 
 @pytest.mark.parametrize(
@@ -243,6 +243,30 @@ def test_set_reaches_the_next_answer(fake: FakeModel) -> None:
 def test_two_slashes_begin_a_message(fake: FakeModel) -> None:
     session(fake).run(["//etc is a folder"])
     assert contents(fake) == ["/etc is a folder"]
+
+
+def test_save_with_its_state_and_load_without_a_fitting_one(
+    fake: FakeModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, state = tmp_path / "c.json", tmp_path / "c.json.kv"
+    session(fake).run(["hi", f"/save +state {file}"])
+    assert fake.saved == [state] and "2 tokens saved" in capsys.readouterr().out
+    state.write_text("no state")
+    session(fake).run([f"/load {file}", f"/save +state {file}"])
+    out = capsys.readouterr().out
+    assert "2 messages loaded" in out and "computed again" in out
+    assert "no saved state" in out and state.read_text() == "no state"
+
+
+def test_a_session_goes_on_in_the_next_run(chat: Chat, fake: FakeModel, tmp_path: Path) -> None:
+    file = tmp_path / "talk.json"
+    assert chat("one\n", "--session", str(file))[0] == 0
+    assert chat("two\n", "--session", str(file))[0] == 0
+    asked, kept = ([m["content"] for m in c] for c in fake.conversations[-2:])
+    assert asked == ["one", "Hello!", "two"] and kept == [*asked, "Hello!"]
+    assert fake.saved == [file.with_name("talk.json.kv")] * 2
+    file.write_text("{}")
+    assert chat("three\n", "--session", str(file))[0] != 0 and file.read_text() == "{}"
 
 
 def test_read_sends_a_file(fake: FakeModel, tmp_path: Path) -> None:

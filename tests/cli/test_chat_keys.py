@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from satchel.cli.chat import reader
-from satchel.cli.chat.commands import words
 from satchel.cli.chat.display import Look
 
 Typed = Callable[[str], tuple[list[str], list[str]]]
@@ -31,9 +30,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Typed]:
         def read(text: str) -> tuple[list[str], list[str]]:
             said: list[str] = []
             keys.send_text(text)
-            terminal = reader.TerminalReader(
-                Look(), said.append, ["/help"], source=keys, target=DummyOutput()
-            )
+            terminal = reader.TerminalReader(Look(), said.append, source=keys, target=DummyOutput())
             return list(terminal), said
 
         yield read
@@ -75,8 +72,12 @@ def test_no_place_for_a_history_is_told(typed: Typed, tmp_path: Path) -> None:
     ("typed", "found"),
     [
         ("/cl", ["/clear"]),
-        ("/set top_", ["/set top_k ", "/set top_p "]),
+        ("/set top_", ["/set top_k ", "/set top_p ", "/set top_n_sigma "]),
+        ("/set reasoning o", ["/set reasoning on", "/set reasoning off"]),
+        ("/show sy", ["/show system"]),
         ("/load {}/c", ["onv.json"]),
+        ("look at @{}/co", ["nv.json"]),
+        ("me@{}/co", []),
         ("cl", []),
         ("", []),
     ],
@@ -86,7 +87,7 @@ def test_tab(tmp_path: Path, typed: str, found: list[str]) -> None:
     from prompt_toolkit.document import Document
 
     (tmp_path / "conv.json").touch()
-    completer = reader._completer(words(), ("/load",))
+    completer = reader.completer()
     document = Document(typed.format(tmp_path))
     assert [c.text for c in completer.get_completions(document, CompleteEvent())] == found
 

@@ -107,13 +107,14 @@ def test_colour(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], colo
     monkeypatch.delenv("NO_COLOR", raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert Look.of(Terminal()) == Look(terminal=True, colour=colour, unicode=True)
+    dumb = variables.get("TERM") == "dumb"
+    assert Look.of(Terminal()) == Look(terminal=True, colour=colour, unicode=True, cursor=not dumb)
     assert Look.of(io.StringIO()).colour is False
 
 
 def test_the_start_says_what_runs(fake: FakeModel, capsys: pytest.CaptureFixture[str]) -> None:
     fake.notes.append("a note\x1b")
-    session(fake).greet()
+    session(fake).begin()
     assert capsys.readouterr().out.splitlines() == [
         "Fake 2M",
         "  llama · 2.0 M weights · Q8_0 · 2.1 MB",

@@ -11,7 +11,10 @@ import pytest
 
 from satchel.cli.commands import doctor
 from satchel.cli.main import main
-from satchel.runtime.device import Found
+from satchel.runtime.compiler.target import DeviceTarget
+from satchel.runtime.device import Found, find_backend
+from satchel.runtime.graph import Node
+from satchel.runtime.selftest import cache_types
 
 
 def checks(capsys: pytest.CaptureFixture[str], code: int = 0) -> dict[str, dict[str, Any]]:
@@ -29,6 +32,22 @@ def test_numba_computes_right(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["cpu"]["result"] in ("PASS", "FAIL")
     assert {found[n]["result"] for n in ("null", "remote") if n in found} <= {"TEST"}
     assert all(check["mend"] for check in found.values() if check["result"] == "FAIL")
+
+
+def test_cache_types_are_those_that_the_device_takes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert checks(capsys)["numba"]["text"].endswith("; cache types f16, bf16, f32, q8_0, fp8, q4_0")
+    known = DeviceTarget.refusal
+
+    def refusal(target: DeviceTarget, node: Node) -> str:
+        if node.op == "hadamard" or any(s.type.format == "bf16" for s in node.src):
+            return "not that one"
+        return known(target, node)
+
+    with find_backend("numba").open() as device:
+        monkeypatch.setattr(DeviceTarget, "refusal", refusal)
+        assert cache_types(device) == ("f16", "f32")
 
 
 def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,11 @@ from satchel.cli.options import typed
 Run = Callable[..., tuple[int, str, str]]
 
 
+def cache(keys: str, values: str) -> dict[str, str]:
+    """How Model.load is told the formats of the KV cache."""
+    return {"cache_type_k": keys, "cache_type_v": values}
+
+
 def set_stdin(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), "utf-8"))
 
@@ -98,13 +103,13 @@ def test_raw_completion_has_no_template(run: Run, fake: FakeModel) -> None:
 
 def test_options_reach_the_library(run: Run, fake: FakeModel) -> None:
     args = (
-        "-c 128 -t 3 -b 64 -ub 256 -ctk f32 --cache_type_v f32 -ngl 0 --device none -n 9 -s 7 --temp 0.5 "
+        "-c 128 -t 3 -b 64 -ub 256 -ctk f16 --cache_type_v f32 -ngl 0 --device none -n 9 -s 7 --temp 0.5 "
         "--top-k 3 --top_p 0.7 --min-p 0.1 --repeat-last-n -1 --repeat-penalty 1.1 --presence-penalty 0.2 "
         "--frequency-penalty 0.3 --ignore-eos -r END -r two\\nlines -st --jinja hi"
     )
     assert run(*args.split())[0] == 0
-    load = {k: fake.loaded[k] for k in ("context", "threads", "batch", "cache_type", "device")}
-    assert load == {"context": 128, "threads": 3, "batch": 64, "cache_type": "f32", "device": "cpu"}
+    load = {k: fake.loaded[k] for k in ("context", "threads", "batch", "device", *cache("", ""))}
+    assert load == {"context": 128, "threads": 3, "batch": 64, "device": "cpu", **cache("f16", "f32")}
     asked = fake.asked[0]
     assert (asked["max_tokens"], asked["ignore_eos"], asked["stop"]) == (9, True, ("END", "two\nlines"))
     s = asked["sampling"]
@@ -115,8 +120,8 @@ def test_options_reach_the_library(run: Run, fake: FakeModel) -> None:
 
 def test_defaults_are_those_of_llama_cpp(run: Run, fake: FakeModel) -> None:
     assert run("hi")[0] == 0
-    load = {k: fake.loaded[k] for k in ("context", "threads", "batch", "cache_type", "device")}
-    assert load == {"context": 0, "threads": 0, "batch": 512, "cache_type": "f16", "device": "auto"}
+    load = {k: fake.loaded[k] for k in ("context", "threads", "batch", "device", *cache("", ""))}
+    assert load == {"context": 0, "threads": 0, "batch": 0, "device": "auto", **cache("f16", "f16")}
     asked = fake.asked[0]
     assert (asked["max_tokens"], asked["ignore_eos"], asked["stop"]) == (-1, False, ())
     s = asked["sampling"]
@@ -139,6 +144,9 @@ def test_defaults_are_those_of_llama_cpp(run: Run, fake: FakeModel) -> None:
         (["--no-repack", "--precision", "fast"], {"repack": False, "precision": "fast"}),
         (["-nr"], {"repack": False}),
         (["--no_repack", "--repack"], {"repack": True}),
+        ([], {"host_cache": 0}),
+        (["-cram", "3"], {"host_cache": 3 << 20}),
+        (["--cache-ram", "-1"], {"host_cache": 1 << 62}),
     ],
 )
 def test_how_weights_are_kept_and_threads_shared(
@@ -152,8 +160,10 @@ def test_environment_and_who_wins(run: Run, fake: FakeModel, monkeypatch: pytest
     monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "100")
     monkeypatch.setenv("SATCHEL_CTX_SIZE", "200")
     monkeypatch.setenv("LLAMA_ARG_THREADS", "5")
+    monkeypatch.setenv("LLAMA_ARG_CACHE_RAM", "7")
     assert run("hi", "-t", "6")[0] == 0
     assert (fake.loaded["context"], fake.loaded["threads"]) == (200, 6)
+    assert fake.loaded["host_cache"] == 7 << 20
 
 
 @pytest.mark.parametrize(
@@ -162,13 +172,13 @@ def test_environment_and_who_wins(run: Run, fake: FakeModel, monkeypatch: pytest
         ([], "prompt: none given"),
         ([" \n"], "prompt: none given"),
         (["hi", "-p", "x"], "given by -p already"),
-        (["-p", "x", "-f", "y"], "given by -p already"),
+        (["hi", "-f", "none", "-p", "x"], "given by -p already"),
         (["-sys", "x", "-sysf", "y", "hi"], "given by -sys already"),
         (["-no-cnv", "-sys", "x", "hi"], "no place for a system prompt"),
-        (["-ngl", "99", "hi"], "this version runs on the CPU alone"),
-        (["-ngl", "all", "hi"], "this version runs on the CPU alone"),
-        (["-ctk", "q5_0", "hi"], "q5_0 is no cache type: there are f16, bf16, f32, q8_0, q4_0"),
-        (["-ctk", "f32", "hi"], "wants one type"),
+        (["-ngl", "many", "hi"], "gpu_layers is 'many': expected auto, all or a number"),
+        (["-dev", "cpu,cpu", "hi"], "device 'cpu,cpu': expected auto, or different names"),
+        (["-ctk", "q5_0", "hi"], "q5_0 is no cache type: there are f16, bf16, f32, q8_0, fp8, q4_0"),
+        (["-ctv", "q6_k", "hi"], "-ctv: q6_k is no cache type"),
         (["-c", "-1", "hi"], "-c"),
         (["-t", "-2", "hi"], "-2 threads"),
         (["-tb", "-2", "hi"], "-tb: -2 threads"),
@@ -201,7 +211,7 @@ def test_what_this_version_lacks_is_refused_by_name(run: Run, reason: str, liste
     assert f"{name} is not in this version: {reason}" in err
 
 
-@pytest.mark.parametrize("given", ["--mlock=1", "--cache_reuse=4", "-np=2", "--lora="])
+@pytest.mark.parametrize("given", ["--mlock=1", "--cache_reuse=4", "-kvu=2", "--host="])
 def test_what_this_version_lacks_is_refused_with_its_value(run: Run, given: str) -> None:
     code, out, err = run(given, "hi")
     assert (code, out) == (2, "")
@@ -345,7 +355,7 @@ def test_an_idle_pipe_is_waited_for_and_told(
     monkeypatch: pytest.MonkeyPatch, run: Run, fake: FakeModel, capfd: pytest.CaptureFixture[str]
 ) -> None:
     reading, writing = os.pipe()
-    monkeypatch.setattr("satchel.cli.commands.run.PATIENCE", 0.05)
+    monkeypatch.setattr("satchel.cli.once.PATIENCE", 0.05)
     process = subprocess.Popen(
         [sys.executable, "-c", "import time, sys; time.sleep(0.5); print('late')"], stdout=writing
     )

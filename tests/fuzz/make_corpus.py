@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 import mini_file
 import numpy as np
+import state_file
 import toy_vocab
 
 from satchel.formats.imatrix import Origin, Sums, write_dat, write_importance
@@ -94,6 +95,8 @@ def others() -> None:
     put("manifest", "lines", f"sha256  {'ab' * 32}  m.gguf:t.weight\nsha256-model  {'0' * 64}  m.gguf\n")
     put("manifest", "sums", f"# comment\n{'cd' * 32} *m.gguf\n")
     record = struct.pack("<2f4H", 0.001, -3.0, 1, 2, 3, 4)
+    (CORPUS / "state").mkdir(parents=True, exist_ok=True)
+    state_file.write_state(CORPUS / "state" / "two-groups")
     put("logits", "small", struct.pack("<8s3i4i", b"_logits_", 4, 4, 1, 0, 1, 2, 3) + record)
 
 

@@ -198,6 +198,17 @@ def test_what_is_not_finite_is_seen_in_its_block_alone(name: str, poison: float)
     assert np.isfinite(y[:256]).all() and np.isfinite(y[512:]).all()
 
 
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_a_search_reads_nothing_outside_of_its_table(poison: float) -> None:
+    around = np.full(3 * 512, np.nan)
+    nearest = around[512:1024]
+    nearest[:] = np.linspace(-127, 113, 512)
+    x, one = np.ones((1, 1, 32)), np.ones((1, 1))
+    x[0, 0, 3] = poison
+    found = compiled(codebook_loops.table_fit)(x, np.ones_like(x), np.zeros(1), one, nearest)
+    assert not np.isfinite(found[0])  # 0, which it was given, where the table's values were no numbers
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_row_that_is_no_whole_number_of_blocks_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="multiple"):

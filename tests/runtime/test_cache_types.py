@@ -16,11 +16,16 @@ BACKENDS = [f.name for f in libraries() if f.name in ("cpu", "remote", "numba") 
 IDS = [int(i) for i in np.random.default_rng(3).integers(0, tiny.VOCAB, 45)]
 # How far the logits may be from those of an f32 cache; the second number: a backend's from numpy's of the
 # same cache, for where float sums differ in the last bit a code may tip, and that is seen.
+PAIRS = ("q8_0/q4_0", "f16/fp8", "q4_0/f32")
 LOSS = {
+    "q8_0/q4_0": (0.05, 0.02),
+    "f16/fp8": (0.02, 2e-3),
+    "q4_0/f32": (0.05, 0.02),
     "f32": (1e-11, 1e-9),
     "f16": (1e-5, 1e-6),
     "bf16": (1e-3, 1e-3),
     "q8_0": (1e-3, 1e-4),
+    "fp8": (0.02, 2e-3),
     "q4_0": (0.05, 0.02),
 }
 
@@ -30,7 +35,9 @@ def nmse(got: Array, wanted: Array) -> float:
 
 
 def cache(kind: str) -> Cache:
-    return Cache(context=tiny.CONTEXT, slots=2, block=16, format=kind)
+    """kind: format of keys and values, or "keys/values"."""
+    keys, _, values = kind.partition("/")
+    return Cache(context=tiny.CONTEXT, slots=2, block=16, keys=keys, values=values or keys)
 
 
 def open_engine(arch: str, kind: str, backend: str) -> Engine:
@@ -51,7 +58,7 @@ def oracle(arch: str, kind: str) -> Array:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("kind", CACHE_TYPES)
+@pytest.mark.parametrize("kind", [*CACHE_TYPES, *PAIRS])
 def test_the_plan_equals_numpy(kind: str, backend: str) -> None:
     engine = open_engine("qwen3", kind, backend)
     got = engine.logits([Feed(0, IDS)])
@@ -61,7 +68,7 @@ def test_the_plan_equals_numpy(kind: str, backend: str) -> None:
 
 
 @pytest.mark.skipif("cpu" not in BACKENDS, reason="needs the cpu backend")
-@pytest.mark.parametrize("kind", CACHE_TYPES)
+@pytest.mark.parametrize("kind", [*CACHE_TYPES, *PAIRS])
 def test_prefill_equals_steps_in_any_company(kind: str) -> None:
     """The same bits whether tokens are fed at once, in pieces or beside another sequence."""
     engine = open_engine("llama", kind, "cpu")
@@ -104,3 +111,22 @@ def test_a_cache_that_cannot_be() -> None:
         tiny.build("llama", w, cache("q4_0"), attention__key_length=40)
     with pytest.raises(RequestError, match="q6_k is no cache type"):
         encode_cache(np.zeros((1, 256), np.float32), FORMATS["q6_k"])
+
+
+def test_fp8_is_the_nearest_of_its_numbers_and_ends_at_448() -> None:
+    stored = FORMATS["fp8"]
+    known = np.unique(stored.decode(np.arange(127, dtype=np.uint8)))
+    rng = np.random.default_rng(5)
+    x = np.concatenate(
+        [rng.uniform(-460, 460, 500), rng.standard_normal(500), rng.standard_normal(500) / 500]
+    )
+    got = stored.decode(encode_cache(x.astype(np.float32), stored))
+    nearest = np.abs(np.abs(x.astype(np.float32))[:, None] - known).min(axis=1)
+    np.testing.assert_allclose(np.abs(got - x.astype(np.float32)), nearest, atol=1e-7)
+    edges = np.array([448, 449, 3e38, -1e9, 2**-10, 3 * 2**-10, np.inf, np.nan], np.float32)
+    np.testing.assert_array_equal(
+        stored.decode(encode_cache(edges, stored)), [448, 448, 448, -448, 0, 2**-8, np.nan, np.nan]
+    )
+    every = np.arange(256, dtype=np.uint8)
+    numbers = np.isfinite(stored.decode(every))
+    np.testing.assert_array_equal(encode_cache(stored.decode(every), stored)[numbers], every[numbers])

@@ -28,9 +28,10 @@ class Bigrams:
     held: list[int] = field(default_factory=list)
     fed: int = 0
 
-    def rewind(self, slot: int, length: int) -> None:
+    def rewind(self, slot: int, length: int) -> int:
         assert slot == 0 and length <= len(self.held)
         del self.held[length:]
+        return len(self.held)
 
     def length(self, slot: int) -> int:
         return len(self.held)

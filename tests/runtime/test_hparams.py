@@ -136,7 +136,7 @@ def test_m15_a_value_that_is_no_number_is_found(format: str, bad: float) -> None
 
 def test_an_unknown_architecture_lists_what_there_is() -> None:
     with pytest.raises(
-        ModelError, match=r"x.gguf: architecture 'gpt-neox' is not supported; .* llama, mistral, qwen2, qwen3"
+        ModelError, match=r"x.gguf: architecture 'gpt-neox' is not supported; .* llama, .* qwen2, .* qwen3"
     ):
         find_arch("gpt-neox", "x.gguf")
     for name in ("../etc", "os", "", "llama.x"):

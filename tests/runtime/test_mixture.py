@@ -12,6 +12,7 @@ import pytest
 import tiny
 import tiny_file
 import toy_vocab
+from peer import peer_logits
 
 from satchel.formats.gguf import Metadata, TensorSource, open_gguf, write_gguf
 from satchel.formats.quantize import find_recipe, quantize_file
@@ -19,7 +20,7 @@ from satchel.quant import FORMATS, ModelError
 from satchel.runtime.arch import Cache, HParams, find_arch
 from satchel.runtime.device import find_backend, libraries
 from satchel.runtime.dryrun import dry_run
-from satchel.runtime.graph import ROWS, Array, Type, toposort
+from satchel.runtime.graph import ROWS, Type, toposort
 from satchel.runtime.model import Model
 from satchel.runtime.ops import OPS
 from satchel.runtime.weights import check_tensors
@@ -213,40 +214,6 @@ def write_random(path: Path, format: str) -> Path:
     keys = {f"{ARCH}.{k}": v for k, v in SHAPE.items()}
     write_gguf(path, {"general.architecture": ARCH, **keys, **vocabulary}, tensors)
     return path
-
-
-def peer_logits(path: Path, ids: list[int]) -> Array:
-    peer = pytest.importorskip(
-        "llama_cpp", reason="llama-cpp-python, which this compares with, is not installed"
-    )
-    # Its plain kernels: repacked weights are rounded differently on each machine.
-    params = peer.llama_model_default_params()
-    params.use_extra_bufts, params.n_gpu_layers = False, 0
-    peer.llama_log_set(QUIET := peer.llama_log_callback(lambda *_: None), None)
-    assert QUIET
-    model = peer.llama_model_load_from_file(str(path).encode(), params)
-    assert model, "llama.cpp refuses the file"
-    options = peer.llama_context_default_params()
-    options.n_ctx = options.n_batch = options.n_ubatch = 256
-    options.type_k = options.type_v = 0
-    context = peer.llama_init_from_model(model, options)
-    batch = peer.llama_batch_init(len(ids), 0, 1)
-    batch.n_tokens = len(ids)
-    for i, token in enumerate(ids):
-        batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = token, i, 1, 1
-        batch.seq_id[i][0] = 0
-    assert peer.llama_decode(context, batch) == 0
-    size = peer.llama_vocab_n_tokens(peer.llama_model_get_vocab(model))
-    out = np.stack(
-        [
-            np.ctypeslib.as_array(peer.llama_get_logits_ith(context, i), (size,)).copy()
-            for i in range(len(ids))
-        ]
-    )
-    peer.llama_batch_free(batch)
-    peer.llama_free(context)
-    peer.llama_model_free(model)
-    return out
 
 
 @compiled

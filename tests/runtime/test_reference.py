@@ -117,8 +117,7 @@ def test_a_batch_of_prompts_gives_what_each_gives_alone(source_model: Path) -> N
             for answer, token in zip(out, tokens, strict=True):
                 answer.append(token)
         alone = [
-            model.generate(row["prompt"], max_tokens=20, sampling=GREEDY, ignore_eos=True, slot=0)
-            for row in rows
+            model.generate(row["prompt"], max_tokens=20, sampling=GREEDY, ignore_eos=True) for row in rows
         ]
         for answer, reply in zip(out, alone, strict=True):
             reply.read()

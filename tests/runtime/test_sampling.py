@@ -10,15 +10,15 @@ import pytest
 from satchel.quant import RequestError
 from satchel.runtime.arch import SAMPLING_BYTES
 from satchel.runtime.device import SAMPLING
-from satchel.runtime.engine import record
 from satchel.runtime.sampling import GREEDY, NAMES, RANGES, Sampling, penalized, sample_row, uniform
+from satchel.runtime.sampling.record import record
 
 RING = np.array([3, 1, 4, 1, 5, 9, 2, 6], np.int32)
 
 
 def draw(logits, sampling: Sampling, pos: int = 3, context: int = 64) -> int:
     params = np.array([record(sampling, context)], SAMPLING)[0]
-    return sample_row(np.asarray(logits, np.float32), RING, pos, params)
+    return sample_row(np.asarray(logits, np.float32), RING, pos, params)[0]
 
 
 def share(logits, sampling: Sampling, n: int = 4000) -> np.ndarray:

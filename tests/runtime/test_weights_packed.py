@@ -23,10 +23,11 @@ from satchel.runtime.arch import Cache
 from satchel.runtime.compiler import Context, compile, optimize
 from satchel.runtime.compiler.lower import probe, state_layout
 from satchel.runtime.compiler.verify import PlanError, verify_plan
-from satchel.runtime.device import find_backend, libraries
+from satchel.runtime.device import find_backend, libraries, open_device
 from satchel.runtime.dryrun import dry_run
 from satchel.runtime.graph import Graph, Type
-from satchel.runtime.model import Model, open_device
+from satchel.runtime.model import Model
+from satchel.runtime.options import Options
 from satchel.runtime.packing import PACKED_BUFFER, Packed, file_places, packable, packed_by
 from satchel.runtime.plan import ALIGN, PACKED, Bucket
 from satchel.runtime.sampling import GREEDY
@@ -218,12 +219,12 @@ def test_probe_and_plan_have_the_same_form(tmp_path: Path) -> None:
     from satchel.runtime.compiler.target import DeviceTarget
 
     optimized = optimize(
-        forward.roots("tokens"), Context((DeviceTarget(device, packed),), lambda label: "fake")
+        forward.roots("tokens"), Context((DeviceTarget(device, packed),), lambda node: "fake")
     )
     path = tiny_file.write_model(tmp_path / "t.gguf", "llama")
     with open_gguf(path) as gguf:
         places = file_places(gguf, True, packed)
-    plan = compile(optimized, Bucket(4, 1), {"fake": places}, state_layout(optimized.roots))
+    plan = compile(optimized, Bucket(4, 1), {"fake": places}, state_layout(optimized))
 
     def forms(segment: Any) -> set[tuple[Any, ...]]:
         views = segment.view_table
@@ -295,7 +296,7 @@ def test_a_dry_run_counts_what_a_load_takes(tmp_path: Path, name: str) -> None:
     path = tiny_file.write_model(tmp_path / "t.gguf")
     for repack in (True, False):
         with open_gguf(path) as gguf, find_backend(name).open() as opened:
-            (share,) = dry_run(gguf, [opened], repack=repack).shares()
+            (share,) = dry_run(gguf, [opened], Options(repack=repack)).shares()
             stay = sum(t.nbytes for t in gguf.tensors.values() if len(t.shape) == 1)
             all_bytes = sum(t.nbytes for t in gguf.tensors.values())
         with Model.load(path, device=name, repack=repack) as model:

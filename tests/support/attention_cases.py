@@ -5,6 +5,7 @@ windows, positions around the borders of blocks, spans and chunks.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from one_step import CASES, Case, case, extremes, f32, i32, random_blocks
@@ -67,20 +68,49 @@ def attention_case(
     window: int = 0,
     scale: float = 0.125,
     wide: int = 0,
+    cap: float = 0.0,
 ) -> Case:
-    """heads: query heads, KV heads, D; wide: D of the values, 0 for the same."""
+    """format: of keys and values, or "keys/values". heads: query heads, KV heads, D; wide: D of the values, 0
+    for the same.
+    """
+    keys, _, values = format.partition("/")
     h, kv, d = heads
     lengths = [1 + max(p for s, p in tokens if s == slot) for slot in range(1 + max(s for s, _ in tokens))]
     table, blocks = paged(rng, lengths)
     caches = [
-        (random_blocks(rng, format, blocks * kv * BLOCK, size).reshape(blocks, kv, BLOCK, -1), format)
-        for size in (d, wide or d)
+        (random_blocks(rng, kind, blocks * kv * BLOCK, size).reshape(blocks, kv, BLOCK, -1), kind)
+        for kind, size in ((keys, d), (values or keys, wide or d))
     ]
     slot, pos = i32(*(s for s, _ in tokens)), i32(*(p for _, p in tokens))
     inputs = (f32(rng, len(tokens), h, d), *caches, slot, pos, (table, "i32"))
-    name = f"{format}-{h}/{kv}x{d}-{len(tokens)}-w{window}-x{scale}"
+    name = f"{format}-{h}/{kv}x{d}-{len(tokens)}-w{window}-x{scale}-c{cap}"
     shape = (len(tokens), h * (wide or d))
-    return Case(name, inputs, shape, args={"scale": scale, "window": window}, bound=1e-11)
+    args = {"scale": scale, "window": window, "cap": cap}
+    return Case(name, inputs, shape, args=args, bound=1e-11)
+
+
+def latent_case(
+    rng: np.random.Generator,
+    format: str,
+    heads: tuple[int, int, int],
+    tokens: Tokens,
+    value: int,
+    extra: dict[str, float] | None = None,
+) -> Case:
+    """Values are the first `value` numbers of the keys; extra: arguments. With so many heads queries and
+    weights may have 16 significant bits.
+    """
+    one = attention_case(rng, format, heads, tokens)
+    q, k, _, *place = one.inputs
+    more = {"value": value, **(extra or {})}
+    return replace(
+        one,
+        name=f"{one.name}-latent-{more}",
+        inputs=(q, k, k, *place),
+        args={**one.args, **more},
+        shape=(len(tokens), heads[0] * value),
+        bound=5e-11,
+    )
 
 
 @case("attention")
@@ -91,10 +121,44 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
         yield attention_case(rng, format, (8, 1, 32), RAGGED, window=9)
         yield attention_case(rng, format, (4, 2, 64), [(0, 90)], scale=20.0)
         yield attention_case(rng, format, (3, 1, 32), BORDERS)
-    for format in ("f32", "f16", "bf16"):
+    for pair in ("q8_0/q4_0", "f16/fp8", "q4_0/f32", "fp8/bf16"):
+        yield attention_case(rng, pair, (4, 2, 64), PROMPT)
+        yield attention_case(rng, pair, (6, 2, 96), RAGGED, wide=32, window=9)
+    for format in ("f32", "f16", "bf16", "fp8"):
         yield attention_case(rng, format, (6, 2, 40), RAGGED)
         yield attention_case(rng, format, (2, 2, 72), PROMPT, window=20)
         yield attention_case(rng, format, (7, 1, 5), BORDERS, window=600)
+    for cap, scale in ((50.0, 20.0), (2.0, 0.125), (5.0, 1e4)):
+        yield attention_case(rng, "f32", (4, 2, 64), PROMPT, scale=scale, cap=cap)
+        yield attention_case(rng, "f32", (6, 2, 40), RAGGED, window=9, scale=scale, cap=cap)
+    for format, tokens in (("f16", BORDERS), ("q8_0", RAGGED), ("f32", PROMPT)):
+        one = attention_case(rng, format, (8, 1, 96), tokens)
+        q, k, _, *place = one.inputs
+        latent = {"value": 64, **one.args}
+        yield replace(
+            one, name=f"{one.name}-latent", inputs=(q, k, k, *place), args=latent, shape=(len(tokens), 512)
+        )
+        yield replace(one, name=f"{one.name}-sinks", inputs=(*one.inputs, f32(rng, 8, scale=4)))
+        yield replace(one, name=f"{one.name}-chunk", args={**one.args, "chunk": 24})
+        slopes = (np.array([0.5, -0.01, 0, 1e-3, 30, 1, 0.0625, 2], np.float32), "f32")
+        for window in (0, 10):
+            seen = {**one.args, "causal": 0, "window": window}
+            yield replace(one, name=f"{one.name}-ahead-{window}", args=seen)
+            sloping = replace(one, inputs=(*one.inputs, slopes), bound=1e-10)
+            yield replace(sloping, name=f"{one.name}-ahead-alibi-{window}", args={**seen, "alibi": 1})
+            back = {**one.args, "window": window, "alibi": 1, "cap": 3.0 * window}
+            yield replace(sloping, name=f"{one.name}-alibi-{window}", args=back)
+        both = (*one.inputs, f32(rng, 8, scale=4), slopes)
+        args = {**one.args, "alibi": 1}
+        yield replace(one, name=f"{one.name}-sinks-alibi", inputs=both, args=args, bound=1e-10)
+    for format, h, tokens in (
+        ("f16", 16, BORDERS),
+        ("f16", 32, PROMPT),
+        ("bf16", 16, PROMPT),
+        ("f16", 128, RAGGED),
+    ):
+        for extra in ({}, {"window": 9}, {"cap": 5.0}):
+            yield latent_case(rng, format, (h, 1, 192), tokens, 128, extra)
     yield attention_case(rng, "f16", (40, 1, 16), [(0, 3), (0, 4), (0, 5)])
     yield attention_case(rng, "f16", (130, 1, 8), [(0, 3), (0, 4), (1, 700)])
     yield attention_case(rng, "q8_0", (4, 2, 32), [(0, p) for p in range(460, 620)], window=70)

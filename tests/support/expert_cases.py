@@ -27,6 +27,10 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
     for tokens, experts, k in ((1, 8, 2), (40, 128, 8), (3, 5, 5), (2, 1, 1), (1, 300, 1)):
         logits = f32(rng, tokens, experts)
         yield Case(f"{tokens}x{experts}", (logits,), (tokens, k), "i32", {"k": k}, 0)
+    for groups, kept, sigmoid in ((4, 2, 1), (4, 1, 0), (1, 1, 1)):
+        args = {"k": 3, "groups": groups, "kept": kept, "sigmoid": sigmoid}
+        inputs = (f32(rng, 20, 24), f32(rng, 24)) if sigmoid else (f32(rng, 20, 24),)
+        yield Case(f"groups-{groups}-{sigmoid}", inputs, (20, 3), "i32", args, 0)
     ties = np.round(f32(rng, 9, 20)[0])
     ties[0], ties[1, ::2], ties[2, 1:], ties[3] = 0, -0.0, np.nan, -np.inf
     ties[4, 5], ties[5, 7:], ties[6, 19] = np.inf, -np.inf, np.nan
@@ -85,6 +89,49 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
     yield from product_cases(rng, 2, False)
     gate, up = (products(rng, f, 1, 7, 256, 40, False) for f in ("q4_k", "q6_k"))
     yield Case("mixed", (*gate.inputs[:2], *up.inputs[1:]), gate.shape, bound=1e-10)
+
+
+@case("head_linear")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for format in ("f32", "bf16", "q8_0", "q4_k"):
+        act = (FORMATS[format].act if FORMATS[format].block > 1 else None) or "f32"
+        for t in (1, 7):
+            x = encode(act, f32(rng, t, 3, 256)[0])
+            yield Case(f"{format}-{t}", ((x, act), stack(rng, format, 3, 40, 256)), (t, 3, 40), bound=1e-10)
+
+
+@case("expert_add")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for t, n in ((1, 33), (9, 64)):
+        inputs = (f32(rng, t, 2, n), f32(rng, 5, n), choose(rng, t, 5, 2))
+        yield Case(f"{t}x{n}", inputs, (t, 2, n), bound=0)
+
+
+@case("swiglu_limited")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    args = {"limit": 7.0, "alpha": 1.702}
+    for n in (1, 33, 256):
+        yield Case(str(n), (f32(rng, 5, n, scale=9), f32(rng, 5, n, scale=9)), (5, n), args=args)
+
+
+@case("take")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for start, size in ((0, 64), (64, 32), (95, 1)):
+        args = {"start": start, "size": size}
+        yield Case(f"{start}", (f32(rng, 5, 3, 96),), (5, 3, size), args=args, bound=0)
+
+
+@case("concat")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for heads in (3, 1):
+        yield Case(str(heads), (f32(rng, 5, 3, 33), f32(rng, 5, heads, 8)), (5, 3, 41), bound=0)
+
+
+@case("position_scale")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    far = (np.array([0, 7, 8, 8190, 8191, 16384, 1 << 30], np.int32), "i32")
+    for step in (8, 8192):
+        yield Case(str(step), (far,), (7, 1), args={"step": step, "slope": 0.1})
 
 
 @case("expert_sum")

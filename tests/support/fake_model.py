@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from satchel.formats.chat import Style
 from satchel.formats.gguf import Metadata
-from satchel.quant import RequestError
+from satchel.quant import ModelError, RequestError
+from satchel.runtime.options import Options
 from satchel.runtime.reply import Stats
 from satchel.runtime.sampling import Sampling
+from satchel.runtime.sampling.logprobs import Logprob
 
 Act = Callable[[], None]
 CHUNK = 512
@@ -25,6 +29,8 @@ class FakeReply:
         self.text, self.ids = "", list[int]()
         self.stats = Stats(prompt=len(ids))
         self._cancelled = False
+        self.notes: tuple[str, ...] = ()
+        self.logprobs: list[Logprob] = []
 
     def cancel(self) -> None:
         self._cancelled = True
@@ -66,8 +72,9 @@ class FakeModel:
         self.asked: list[dict[str, Any]] = []
         self.conversations: list[list[Mapping[str, str]]] = []
         self.raw: list[str] = []
+        self.saved: list[Path] = []
         self.while_reading: list[Act] = []
-        self.tail = ""
+        self.tail, self.style, self.options = "", Style(), Options()
         self.reply: FakeReply | None = None
         tensor = SimpleNamespace(shape=(1000, 2000), format="q8_0", nbytes=2_125_000)
         self.gguf = SimpleNamespace(
@@ -77,9 +84,10 @@ class FakeModel:
         info = SimpleNamespace(name="cpu", variant="scalar", threads=2)
         self.device = SimpleNamespace(info=lambda: info)
 
-    def load(self, path: str | Path, **options: Any) -> FakeModel:
-        self.path, self.loaded = Path(path), options
-        options["progress"](1, 1)
+    def load(self, path: str | Path, options: Options | None = None, **changes: Any) -> FakeModel:
+        given = {f.name: getattr(options, f.name) for f in fields(options)} if options else {}
+        self.path, self.loaded = Path(path), given | changes
+        changes["progress"](1, 1)
         return self
 
     def tokenize(self, text: str) -> list[int]:
@@ -100,6 +108,18 @@ class FakeModel:
         script = self.scripts.pop(0) if self.scripts else ("Hello", "!")
         self.reply = FakeReply(self, list(ids), script, **asked)
         return self.reply
+
+    answer = generate
+
+    def chat(self, messages: Sequence[Mapping[str, str]], *, reasoning: object, **asked: Any) -> FakeReply:
+        return self.generate(self.prompt_ids(messages), reasoning=reasoning, **asked)
+
+    def save_state(self, path: Path, ids: Sequence[int]) -> int:
+        self.saved.append(path)
+        return len(ids)
+
+    def restore_state(self, path: Path) -> SimpleNamespace:
+        raise ModelError(f"{path}: another model's state")
 
     def used(self) -> int:
         return len(self.reply.prompt) + max(0, self.reply.stats.generated - 1) if self.reply else 0

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+from state_file import SHAPE
+
 from satchel.formats.convert.safetensors import SafetensorsFile
 from satchel.formats.gguf import Metadata, describe, open_gguf
 from satchel.formats.gguf.digest import read_manifest
@@ -22,6 +24,7 @@ from satchel.formats.template import ChatTemplate
 from satchel.formats.tokenizer import build_tokenizer
 from satchel.quant.errors import ModelError, RequestError, SatchelError
 from satchel.runtime.arch import Cache, HParams, find_arch
+from satchel.runtime.kv.saved import open_saved
 from satchel.runtime.verify import verify
 from satchel.runtime.weights import FileWeights
 
@@ -161,8 +164,16 @@ def manifest(data: bytes) -> None:
     read_manifest(put(data), "sha256")
 
 
+def state(data: bytes) -> None:
+    """Saved keys and values: what opens and is checked can be read, block by block."""
+    with open_saved(put(data), SHAPE) as found:
+        found.check()
+        if not 0 <= int(found.ids.min()) <= int(found.ids.max()) < SHAPE.vocabulary:
+            raise AssertionError("an id out of the vocabulary")
+
+
 TARGETS: dict[str, Target] = {
-    f.__name__: f for f in (gguf, tokenizer, template, logits, imatrix, safetensors, editing, manifest)
+    f.__name__: f for f in (gguf, tokenizer, template, logits, imatrix, safetensors, editing, manifest, state)
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -142,9 +143,22 @@ def run(device: Device, op: str, case: Case, pad: int = 64, packed: Sequence[int
 
 def define(op: str, case: Case) -> Array:
     inputs = [a for a, _ in case.inputs]
-    if op == "sample":
-        inputs[4] = inputs[4].view(SAMPLING)[:, 0]
+    at = {"sample": 4, "sample_detail": 4, "logprobs": 2}.get(op, len(inputs))
+    if at < len(inputs):
+        inputs[at] = inputs[at].view(SAMPLING)[:, 0]
     return OPS[op].define(*inputs, **{**OPS[op].defaults, **case.args})
+
+
+@functools.cache
+def cases_of(op: str) -> list[Case]:
+    """The op's calls, made once for all kernel sets."""
+    return list(CASES[op](generator(op)))
+
+
+@functools.cache
+def wanted(op: str) -> list[Array]:
+    """What the definition gives for each of `cases_of`, computed once for all kernel sets."""
+    return [define(op, one) for one in cases_of(op)]
 
 
 def nmse(got: Array, want: Array) -> float:
@@ -175,7 +189,7 @@ def random_blocks(rng: np.random.Generator, format: str, rows: int, k: int) -> A
     """Blocks with every code possible: random bytes under finite scales."""
     if format == "f64":
         return rng.standard_normal((rows, k))
-    if format in ("f32", "f16", "bf16"):
+    if format in ("f32", "f16", "bf16", "fp8"):
         return encode(format, rng.standard_normal((rows, k)).astype(np.float32))
     dtype = FORMATS[format].dtype
     out = np.frombuffer(rng.bytes(rows * (k // FORMATS[format].block) * dtype.itemsize), dtype).copy()

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import tiny_grown
 
 from satchel.formats.gguf import Metadata
 from satchel.quant import FORMATS
@@ -59,6 +60,7 @@ def metadata(arch: str, **extra: object) -> Metadata:
         "attention.layer_norm_rms_epsilon": 1e-5,
         "rope.freq_base": 10000.0,
         **(mixture if arch == "qwen3moe" else {}),
+        **(tiny_grown.SPECS[arch].metadata if arch in tiny_grown.SPECS else {}),
         **{k.replace("__", "."): v for k, v in extra.items()},
     }
     return Metadata.of({"general.architecture": arch, **{f"{arch}.{k}": v for k, v in values.items()}})  # type: ignore[dict-item]
@@ -72,6 +74,9 @@ def weights(
     """
     rng, w = np.random.default_rng(seed), TinyWeights()
     other = {"q4_k": "q6_k", "q8_0": "q4_0"}.get(format, format) if mixed else format
+    if arch in tiny_grown.SPECS:
+        tiny_grown.grow(metadata(arch), arch, w, format, seed, tied, other)
+        return w
 
     def put(name: str, *shape: int, fmt: str = format, scale: float = 0.05, shift: float = 0.0) -> None:
         w.put(name, (rng.standard_normal(shape) * scale + shift).astype(np.float32), fmt)

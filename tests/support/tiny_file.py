@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,24 @@ import toy_vocab
 from satchel.formats.gguf import TensorSource, write_gguf
 
 
-def write_model(path: Path, arch: str = "qwen3", format: str = "q8_0", seed: int = 0, **keys: Any) -> Path:
-    """Writes the model. keys: metadata with `.` as `__`, over what is there."""
+def write_model(
+    path: Path,
+    arch: str = "qwen3",
+    format: str = "q8_0",
+    seed: int = 0,
+    markers: tuple[str, ...] = (),
+    change: Callable[[tiny.TinyWeights], None] | None = None,
+    **keys: Any,
+) -> Path:
+    """Writes the model. markers: user-defined tokens; change: of its weights; keys: metadata, `.` as `__`."""
     weights, values = tiny.weights(arch, format, seed), tiny.metadata(arch)
+    if change is not None:
+        change(weights)
     metadata: dict[str, Any] = {key: values.typed(key) for key in values} | toy_vocab.byte_level()
+    metadata["tokenizer.ggml.tokens"] += markers
+    kinds = metadata["tokenizer.ggml.token_type"]
+    marked = np.full(len(markers), toy_vocab.USER_DEFINED, np.int32)
+    metadata["tokenizer.ggml.token_type"] = np.r_[kinds, marked]
     spare = tiny.VOCAB - len(metadata["tokenizer.ggml.tokens"])
     metadata["tokenizer.ggml.tokens"] += [f"[PAD{i}]" for i in range(spare)]
     kinds = metadata["tokenizer.ggml.token_type"]

@@ -27,7 +27,16 @@ QWEN2_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
 )
-NAMES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I32": "<i4", "I64": "<i8", "I8": "i1", "F8_E4M3": "u1"}
+NAMES = {
+    "F32": "<f4",
+    "F16": "<f2",
+    "BF16": "<u2",
+    "I32": "<i4",
+    "I64": "<i8",
+    "I8": "i1",
+    "U8": "u1",
+    "F8_E4M3": "u1",
+}
 Tensors = dict[str, tuple[str, npt.NDArray[Any]]]
 
 

@@ -9,8 +9,14 @@ VI_INLINE void iq2_xxs_panel_scales(const uint8_t *words, const uint8_t *lone, s
 
 VI_INLINE void iq2_xxs_panel_codes(const uint8_t *words, int g, vi *q) {
     vi points = word(words, 2 * g), signs = even_signs(word(words, 2 * g + 1));
+#if defined(__AVX512VBMI__)
+    __m512i low = plane_256(planes_iq2_xxs[0], (__m512i)points), high = plane_256(planes_iq2_xxs[1], (__m512i)points);
+    UNROLL for (int i = 0; i < 4; i++)
+        iq2_from_planes(low, high, i, signs, i, 4 + i, q + 2 * i);
+#else
     UNROLL for (int i = 0; i < 4; i++)
         iq2_coordinates(vi_gather(points_iq2_xxs, vi_byte(points, i)), signs, i, 4 + i, q + 2 * i);
+#endif
 }
 
 WIDE_256(iq2_xxs, 8, IQ_LIFT, 0)

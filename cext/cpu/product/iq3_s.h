@@ -13,7 +13,17 @@ VI_INLINE void iq3_s_panel_scales(const uint8_t *words, const uint8_t *lone, sca
 
 VI_INLINE void iq3_s_panel_codes(const uint8_t *words, int g, vi *q) {
     vi high = vi_byte(word(words, 16 + g / 4), g % 4), signs = word(words, 18 + g);
-    UNROLL for (int j = 0; j < 8; j++) {
+#if defined(__AVX512VBMI__)
+    __m512i which = (__m512i)word(words, 2 * g);
+    __mmask64 bit_8 = mask_at(high, 0, 1);
+    __m512i first = plane_512(planes_iq3_s[0], which, bit_8), second = plane_512(planes_iq3_s[1], which, bit_8);
+    UNROLL for (int i = 0; i < 4; i++)
+        q[i] = vi_lookup(iq3_s_values, two_and_two_of(first, second, i) | sign_at(signs, i));
+    enum { FROM = 4 };
+#else
+    enum { FROM = 0 };
+#endif
+    UNROLL for (int j = FROM; j < 8; j++) {
         vi which = vi_byte(word(words, 2 * g + j / 4), j % 4) | (high << (8 - j) & 0x100);
         q[j] = vi_lookup(iq3_s_values, vi_gather(points_iq3_s, which) | sign_at(signs, j));
     }

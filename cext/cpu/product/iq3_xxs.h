@@ -13,10 +13,20 @@ VI_INLINE void iq3_xxs_panel_scales(const uint8_t *words, const uint8_t *lone, s
 
 VI_INLINE void iq3_xxs_panel_codes(const uint8_t *words, int g, vi *q) {
     vi signs = even_signs(word(words, 16 + g));
+#if defined(__AVX512VBMI__)
+    UNROLL for (int w = 0; w < 2; w++) {
+        __m512i which = (__m512i)word(words, 2 * g + w);
+        __m512i low = plane_256(planes_iq3_xxs[0], which), high = plane_256(planes_iq3_xxs[1], which);
+        UNROLL for (int i = 0; i < 4; i++)
+            q[4 * w + i] = vi_lookup(iq3_xxs_values,
+                                     two_and_two_of(low, high, i) | sign_at(signs, 2 * w + i / 2 + 4 * (i % 2)));
+    }
+#else
     UNROLL for (int j = 0; j < 8; j++) {
         vi point = vi_gather(points_iq3_xxs, vi_byte(word(words, 2 * g + j / 4), j % 4));
         q[j] = vi_lookup(iq3_xxs_values, point | sign_at(signs, j / 2 + 4 * (j % 2)));
     }
+#endif
 }
 
 WIDE_256(iq3_xxs, 8, IQ_LIFT, 0)

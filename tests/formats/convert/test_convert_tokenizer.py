@@ -301,7 +301,8 @@ def test_real_vocabularies_survive_the_way_through_tokenizer_json(
 
 BAD = [
     (lambda d: d["model"].pop("merges"), "expected BPE"),
-    (lambda d: d["model"].update(type="Unigram"), "expected BPE, got 'Unigram'"),
+    (lambda d: d["model"].update(type="Unigram"), "model.vocab: expected a list of pieces"),
+    (lambda d: d["model"].update(type="Other"), "expected BPE, WordPiece or Unigram, got 'Other'"),
     (lambda d: d["model"].update(vocab=[]), "model.vocab"),
     (lambda d: d["model"]["vocab"].update({"zz": 0}), "an id of its own"),
     (lambda d: d["model"]["vocab"].update({"zz": -1}), "an id of its own"),

@@ -1,0 +1,188 @@
+"""What the types and the blocks of the KV cache cost: divergence, bytes, and speed behind a long context.
+
+    python bench/cache.py -m MODEL [-e TEXT] [--windows 16] [--depth 8192] [--repeats 5]
+                          [--kinds f16,q8_0,q8_0/q4_0] [--blocks 16,32,64,128] [--json FILE]
+
+With a text: the divergence of each kind (keys/values) from the same model with float32 in its cache. Then
+tokens a second of answers behind so many tokens, by kind and by block, all kinds taking turns: the numbers of
+the cache are zeros there, which cost what others cost. By block also the speed of a prompt, and what is
+wasted: a sequence's last block is half empty in the mean, and of a shared beginning as much is found less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from satchel.cli.options import default_model
+from satchel.formats.logits import open_logits
+from satchel.quant.cache import CACHE_TYPES
+from satchel.runtime.arch import Cache
+from satchel.runtime.bench import Runner, Test
+from satchel.runtime.engine import Engine
+from satchel.runtime.model import Model
+from satchel.runtime.perplexity import diverge, windows, write_base
+from satchel.runtime.sizing import cache_bytes
+from satchel.runtime.weights import DeviceWeights
+
+CONTEXT = 512  # of the windows whose divergence is measured
+ANSWER, PROMPT = 16, 512
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One kind of cache. bytes: of a token, over all layers. kld, kld_error: nats a token; same_top: share of
+    1. decode, prompt: tokens a second. wasted: bytes of a sequence that hold nothing, in the mean.
+    """
+
+    kind: str
+    block: int
+    bytes: int
+    kld: float | None = None
+    kld_error: float | None = None
+    same_top: float | None = None
+    decode: float | None = None
+    prompt: float | None = None
+    wasted: int | None = None
+
+
+class Caches:
+    """A loaded model, and engines over its weights with caches of any kind."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._weights: DeviceWeights | None = None
+
+    def engine(self, cache: Cache) -> Engine:
+        """The caller releases it."""
+        arch = type(self.model.arch)(self.model.arch.hp, self.model.arch.weights, cache)
+
+        def bind(device, packed):  # type: ignore[no-untyped-def]
+            self._weights = self._weights or self.model._bind(device, packed)
+            return self._weights
+
+        return Engine(arch.build(), cache, [self.model.device], bind, batch=cache.batch)
+
+    def bytes(self, cache: Cache) -> int:
+        return cache_bytes(self.model.arch, replace(cache, context=cache.block, slots=1)) // cache.block
+
+
+def cache_of(kind: str, context: int, block: int = Cache(1).block) -> Cache:
+    keys, _, values = kind.partition("/")
+    return Cache(context, 1, block, keys=keys, values=values or keys)
+
+
+def divergences(caches: Caches, kinds: Sequence[str], text: Path, count: int) -> list[Row]:
+    model, rows = caches.model, []
+    cut = windows(model.tokenize(text.read_text(encoding="utf-8"), bos=False), CONTEXT, count)
+    vocab, bos = model.arch.vocab, model.tokenizer.bos
+    with tempfile.TemporaryDirectory() as folder:
+        engine = caches.engine(cache_of("f32", CONTEXT))
+        write_base(Path(folder) / "base", engine, cut, vocab, bos)
+        engine.release()
+        base = open_logits(Path(folder) / "base")
+        for kind in kinds:
+            cache = cache_of(kind, CONTEXT)
+            engine = caches.engine(cache)
+            found = diverge(engine, base, vocab, bos)[1]
+            engine.release()
+            size = caches.bytes(cache)
+            rows.append(Row(kind, cache.block, size, found.kld_mean, found.kld_error, found.same_top))
+            print(f"{kind:12} {size:8} bytes  KLD {found.kld_mean:.6f} +/- {found.kld_error:.6f}", flush=True)
+    return rows
+
+
+def speeds(caches: Caches, chosen: Mapping[str, Cache], depth: int, repeats: int) -> dict[str, float]:
+    """Tokens a second of an answer behind `depth` tokens."""
+    runners, found = {}, {name: [] for name in chosen}  # type: dict[str, Runner], dict[str, list[float]]
+    for name, cache in chosen.items():
+        engine = caches.engine(cache)
+        engine.pages.reserve(0, depth)
+        engine.pages.advance(0, depth, depth + 1)
+        engine._lengths[0] = depth
+        runners[name] = Runner(engine, caches.model.arch.vocab)
+        runners[name].timed(Test(0, 1))
+    for _ in range(repeats):
+        for name, runner in runners.items():
+            runner.engine.rewind(0, depth)
+            found[name].append(ANSWER / runner.timed(Test(0, ANSWER))[0])
+    for runner in runners.values():
+        runner.engine.release()
+    return {name: statistics.median(rates) for name, rates in found.items()}
+
+
+def prompts(caches: Caches, chosen: Mapping[str, Cache], repeats: int) -> dict[str, float]:
+    """Tokens a second of a prompt, from an empty cache."""
+    runners = {name: Runner(caches.engine(cache), caches.model.arch.vocab) for name, cache in chosen.items()}
+    found: dict[str, list[float]] = {name: [] for name in chosen}
+    for turn in range(repeats + 1):
+        for name, runner in runners.items():
+            seconds = runner.once(Test(PROMPT, 0))[0]
+            if turn:
+                found[name].append(PROMPT / seconds)
+    for runner in runners.values():
+        runner.engine.release()
+    return {name: statistics.median(rates) for name, rates in found.items()}
+
+
+def by_kind(caches: Caches, kinds: Sequence[str], depth: int, repeats: int) -> list[Row]:
+    chosen = {kind: cache_of(kind, depth + 2 * ANSWER) for kind in kinds}
+    rates = speeds(caches, chosen, depth, repeats)
+    for kind, rate in rates.items():
+        print(f"{kind:12} {rate:8.2f} tokens/s behind {depth}", flush=True)
+    return [Row(k, c.block, caches.bytes(c), decode=rates[k]) for k, c in chosen.items()]
+
+
+def by_block(caches: Caches, blocks: Sequence[int], depth: int, repeats: int) -> list[Row]:
+    chosen = {str(n): cache_of("f16", depth + 2 * ANSWER, n) for n in blocks}
+    rates, fed = speeds(caches, chosen, depth, repeats), prompts(caches, chosen, repeats)
+    rows = []
+    for name, cache in chosen.items():
+        size = caches.bytes(cache)
+        rows.append(
+            Row(
+                "f16", cache.block, size, decode=rates[name], prompt=fed[name], wasted=size * cache.block // 2
+            )
+        )
+        print(
+            f"block {name:4} {rates[name]:8.2f} tokens/s behind {depth}, prompts {fed[name]:8.1f} tokens/s, "
+            f"{rows[-1].wasted} bytes wasted",
+            flush=True,
+        )
+    return rows
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("-m", "--model", type=Path, default=None)
+    parser.add_argument("-e", "--text", type=Path, default=None)
+    parser.add_argument("--windows", type=int, default=16)
+    parser.add_argument("--depth", type=int, default=8192)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--kinds", default=",".join(CACHE_TYPES))
+    parser.add_argument("--blocks", default="")
+    parser.add_argument("--json", type=Path, default=None)
+    o = parser.parse_args(words)
+    kinds, rows = [k for k in o.kinds.split(",") if k], list[Row]()
+    with Model.load(o.model or default_model(), context=CONTEXT) as model:
+        caches = Caches(model)
+        if o.text:
+            rows += divergences(caches, kinds, o.text, o.windows)
+        if o.depth and kinds:
+            rows += by_kind(caches, kinds, o.depth, o.repeats)
+        if o.blocks:
+            rows += by_block(caches, [int(n) for n in o.blocks.split(",")], o.depth, o.repeats)
+    if o.json:
+        o.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,175 @@
+"""Satchel on a GPU, and llama.cpp beside it: one table of speeds and ratios.
+
+    python bench/gpu.py MODEL.gguf... [--device cuda] [--llama-bench PATH] [--llama-batched-bench PATH]
+                        [--pp 512,4096] [--tg 128] [--depths 0,4096,16384] [--batches 1,4,16,64,128]
+                        [--repeats 5] [--step 0] [--markdown FILE] [--json FILE]
+
+Each runtime is a process of its own, one after the other, on the same files. Random weights in a known
+model's shape (bench/make_shape.py) do as well as real ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+PROMPT_OF_BATCH, ANSWER_OF_BATCH = 128, 64
+DEPTH_ANSWER = 32
+NOTHING = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Runtimes:
+    """Who is measured. Paths of llama.cpp's programs: empty where not. step: most tokens of one, 0: ours."""
+
+    device: str
+    bench: str
+    batched: str
+    repeats: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Tokens a second of one test; 0 where it was not measured."""
+
+    model: str
+    test: str
+    ours: float
+    theirs: float
+
+    @property
+    def row(self) -> str:
+        ratio = f"{self.ours / self.theirs:.2f}" if self.theirs and self.ours else NOTHING
+        theirs = f"{self.theirs:,.0f}" if self.theirs else NOTHING
+        return f"| {self.model} | {self.test} | {self.ours:,.0f} | {theirs} | {ratio} |"
+
+
+def answer_of(command: Sequence[str], what: str) -> Any:
+    """The JSON that a program prints; None, and a line on stderr, where it fails."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode == 0:
+        try:
+            return json.loads(done.stdout)
+        except json.JSONDecodeError:
+            return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+    print(f"{what}: exit {done.returncode}: {last}", file=sys.stderr, flush=True)
+    return None
+
+
+def ours(model: Path, runtimes: Runtimes, *words: str) -> Any:
+    own = f"-m satchel bench -dev {runtimes.device} -o json -r {runtimes.repeats}"
+    step = f"-b {runtimes.step} -ub {runtimes.step} -m"
+    command = [sys.executable, *own.split(), *step.split(), str(model), *words]
+    return answer_of(command, f"satchel on {model.name}")
+
+
+def theirs(program: str, model: Path, *words: str) -> Any:
+    if not program:
+        return None
+    return answer_of(
+        [program, "-m", str(model), "-ngl", "99", "-fa", "1", *words], f"{program} on {model.name}"
+    )
+
+
+def single(
+    model: Path, runtimes: Runtimes, prompts: Sequence[int], answers: Sequence[int], depth: int
+) -> Iterator[Speed]:
+    """Prompts and answers of one sequence behind so many tokens."""
+    words = [
+        "-p",
+        ",".join(map(str, prompts)) or "0",
+        "-n",
+        ",".join(map(str, answers)) or "0",
+        "-d",
+        str(depth),
+    ]
+    mine = ours(model, runtimes, *words) or []
+    peer = theirs(runtimes.bench, model, *words, "-r", str(runtimes.repeats), "-o", "json") or []
+    found = {row["test"]: row["tokens_per_second"] for row in mine}
+    known = {(row["n_prompt"], row["n_gen"]): row["avg_ts"] for row in peer}
+    behind = f" @ d{depth}" if depth else ""
+    for n in prompts:
+        yield Speed(model.stem, f"pp{n}{behind}", found.get(f"pp{n}{behind}", 0), known.get((n, 0), 0))
+    for n in answers:
+        yield Speed(model.stem, f"tg{n}{behind}", found.get(f"tg{n}{behind}", 0), known.get((0, n), 0))
+
+
+def batched(model: Path, runtimes: Runtimes, batches: Sequence[int]) -> Iterator[Speed]:
+    """Answers of several sequences at a time."""
+    words = ["-npp", str(PROMPT_OF_BATCH), "-ntg", str(ANSWER_OF_BATCH), "-npl", ",".join(map(str, batches))]
+    context = (PROMPT_OF_BATCH + ANSWER_OF_BATCH) * max(batches)
+    mine = ours(model, runtimes, *words) or []
+    peer = theirs(runtimes.batched, model, *words, "-c", str(context), "--output-format", "jsonl") or []
+    found = {row["pl"]: row["speed_tg"] for row in mine}
+    known = {row["pl"]: row["speed_tg"] for row in peer}
+    for n in batches:
+        yield Speed(model.stem, f"tg{ANSWER_OF_BATCH} x{n}", found.get(n, 0), known.get(n, 0))
+
+
+def heading(runtimes: Runtimes) -> str:
+    """Device, driver and commit, as far as they can be asked."""
+    asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    told = []
+    for command in (asked, ["git", "rev-parse", "--short", "HEAD"]):
+        try:
+            told.append(subprocess.run(command, capture_output=True, text=True).stdout.strip())
+        except FileNotFoundError:
+            continue
+    return f"{runtimes.device}: {', '.join(filter(None, told))}, {date.today()}"
+
+
+def numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",") if part and int(part) > 0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--llama-bench", default="")
+    parser.add_argument("--llama-batched-bench", default="")
+    parser.add_argument("--pp", type=numbers, default=[512, 4096])
+    parser.add_argument("--tg", type=numbers, default=[128])
+    parser.add_argument("--depths", type=numbers, default=[4096, 16384])
+    parser.add_argument("--batches", type=numbers, default=[1, 4, 16, 64, 128])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--step", type=int, default=0)
+    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    runtimes = Runtimes(asked.device, asked.llama_bench, asked.llama_batched_bench, asked.repeats, asked.step)
+    head = [heading(runtimes), "", "| model | test | satchel | llama.cpp | ratio |", "|---|---|--:|--:|--:|"]
+    print("\n".join(head), flush=True)
+    found: list[Speed] = []
+    for model in asked.models:
+        for speed in rows_of(model, runtimes, asked):
+            print(speed.row, flush=True)
+            found.append(speed)
+    if asked.markdown:
+        asked.markdown.write_text("\n".join([*head, *(speed.row for speed in found), ""]))
+    if asked.json:
+        rows = [{"model": s.model, "test": s.test, "satchel": s.ours, "llama.cpp": s.theirs} for s in found]
+        asked.json.write_text(json.dumps({"heading": head[0], "rows": rows}, indent=1))
+
+
+def rows_of(model: Path, runtimes: Runtimes, asked: argparse.Namespace) -> Iterator[Speed]:
+    yield from single(model, runtimes, asked.pp, asked.tg, 0)
+    for depth in asked.depths:
+        yield from single(model, runtimes, [], [DEPTH_ANSWER], depth)
+    if asked.batches:
+        yield from batched(model, runtimes, asked.batches)
+
+
+if __name__ == "__main__":
+    main()

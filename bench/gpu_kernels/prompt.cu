@@ -1,0 +1,417 @@
+/* prompt.cu: checks and times the kernels for many columns and for attention (cext/cuda) on an sm_90 GPU, alone.
+ *
+ * Build: nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -Icext/kernels -Icext/include -Icext/quant \
+ *        -IBUILD/cext/include -o prompt bench/gpu_kernels/prompt.cu   (BUILD: where CMake built the C libraries)
+ * Every check draws new numbers, poisons what must not be read or written with NaN, and compares with a plain kernel in
+ * float64. Times are medians of events.
+ */
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "../../cext/cuda/attention_split.cu"
+#include "../../cext/cuda/attention_wide.cu"
+#include "../../cext/cuda/wide.cu"
+#include "../../cext/cuda/wide_tiles.cu"
+
+#define OK(x)                                                                                                  \
+    do {                                                                                                       \
+        cudaError_t e_ = (x);                                                                                  \
+        if (e_ != cudaSuccess) {                                                                               \
+            printf("%s:%d %s: %s\n", __FILE__, __LINE__, #x, cudaGetErrorString(e_));                          \
+            exit(1);                                                                                           \
+        }                                                                                                      \
+    } while (0)
+
+static cudaStream_t stream;
+static uint32_t seed = 1;
+static int failures;
+static bool in_order; /* blocks of a slot follow each other */
+
+struct memory {
+    uint8_t *at = nullptr;
+    size_t size;
+    explicit memory(size_t n, int fill = 0xFF) : size(n ? n : 1) {
+        OK(cudaMalloc(&at, size));
+        OK(cudaMemsetAsync(at, fill, size, stream));
+        OK(cudaStreamSynchronize(stream));
+    }
+    memory(const memory &) = delete;
+    ~memory() { cudaFree(at); }
+};
+
+__device__ static uint32_t noise(uint32_t s, uint64_t i) {
+    uint64_t x = (i + 1) * 0x9E3779B97F4A7C15ull + s * 0xD1B54A32D192ED03ull;
+    x ^= x >> 32, x *= 0xD6E8FEB86659FD93ull, x ^= x >> 32, x *= 0xD6E8FEB86659FD93ull, x ^= x >> 32;
+    return (uint32_t)x;
+}
+
+__device__ static float normal(uint32_t s, uint64_t i) {
+    float u = (noise(s, 2 * i) + 1.0f) * 2.3283064e-10f, v = noise(s, 2 * i + 1) * 2.3283064e-10f;
+    return sqrtf(-2 * logf(fminf(u, 1.0f))) * cospif(2 * v);
+}
+
+__global__ void fill_f32(float *x, size_t n, uint32_t s, float scale, int extreme) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+        uint32_t z = noise(s + 7, i);
+        x[i] = normal(s, i) * scale;
+        if (extreme)
+            x[i] *= z % 64 == 0 ? 1e4f : z % 64 == 1 ? 1e-6f : z % 64 == 2 ? 0.0f : 1.0f;
+    }
+}
+
+/* What the host needs of a format. */
+struct format_shape { uint32_t id; const char *name; int block, bytes; };
+static const format_shape formats[] = {
+#define CPU_WEIGHT(stem, id, block, act) {id, #stem, block, sizeof(block_##stem)},
+#include "types.inc"
+#undef CPU_WEIGHT
+};
+
+static const format_shape &shape_of(uint32_t id) {
+    for (const format_shape &f : formats)
+        if (f.id == id)
+            return f;
+    printf("no format %u\n", id);
+    exit(1);
+}
+
+/* Any bytes are codes; where a half-precision scale stands (offsets by format) it becomes a small number. */
+__global__ void fill_blocks(uint8_t *x, size_t blocks, uint32_t format, int size, uint32_t s) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < blocks; i += (size_t)gridDim.x * blockDim.x) {
+        uint8_t *b = x + i * size;
+        const float a = ldexpf(0.5f + (noise(s + 1, i) & 255) / 256.0f, -8), v = normal(s, i) * 0.05f;
+        const uint16_t half = __half_as_ushort(__float2half(a));
+        const double wide = v;
+        const uint16_t f16 = __half_as_ushort(__float2half(v)), bf16 = __bfloat16_as_ushort(__float2bfloat16(v));
+        for (int j = 0; j < size; j++)
+            b[j] = (uint8_t)noise(s, i * size + j);
+        switch (format) {
+        case 12: case 13: case 3: case 7: memcpy(b, &half, 2), memcpy(b + 2, &half, 2); break;
+        case 14: memcpy(b + 208, &half, 2); break;
+        case 10: memcpy(b + 80, &half, 2), memcpy(b + 82, &half, 2); break;
+        case 11: memcpy(b + 108, &half, 2); break;
+        case 0: memcpy(b, &v, 4); break;
+        case 1: memcpy(b, &f16, 2); break;
+        case 28: memcpy(b, &wide, 8); break;
+        case 30: memcpy(b, &bf16, 2); break;
+        case 39: b[0] = 120 + b[0] % 8; break;
+        default: memcpy(b, &half, 2); break;
+        }
+    }
+}
+
+static gpu_view view_of(const void *data, std::vector<int> shape, uint64_t stride, uint32_t format, int count = -1) {
+    gpu_view v = {(uint64_t)data, stride, {1, 1, 1, 1}, count, format};
+    for (size_t i = 0; i < shape.size(); i++)
+        v.shape[i] = shape[i];
+    return v;
+}
+
+struct launch_shape { dim3 grid; int threads, shared; bool early; };
+
+static void launch(const void *kernel, const launch_shape &s, gpu_call &call) {
+    cudaLaunchConfig_t config = {s.grid, dim3(s.threads), (size_t)s.shared, stream};
+    cudaLaunchAttribute a[2];
+    int n = 0;
+    if (s.early)
+        a[n].id = cudaLaunchAttributeProgrammaticStreamSerialization, a[n++].val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = a, config.numAttrs = n;
+    void *args[] = {&call};
+    OK(cudaLaunchKernelExC(&config, kernel, args));
+}
+
+static void allow(const void *kernel, int shared) {
+    OK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+}
+
+static double median_us(const std::function<void()> &f, int times) {
+    std::vector<float> all;
+    cudaEvent_t a, b;
+    OK(cudaEventCreate(&a));
+    OK(cudaEventCreate(&b));
+    f();
+    for (int i = 0; i < times; i++) {
+        float ms;
+        OK(cudaEventRecord(a, stream));
+        f();
+        OK(cudaEventRecord(b, stream));
+        OK(cudaEventSynchronize(b));
+        OK(cudaEventElapsedTime(&ms, a, b));
+        all.push_back(ms * 1000);
+    }
+    std::sort(all.begin(), all.end());
+    return all[all.size() / 2];
+}
+
+/* Sums of squares of errors and of the reference, and the largest error of a row relative to its reference. */
+static void report(const char *what, const std::vector<double> &sums, double bound) {
+    const double nmse = sums[0] / std::max(sums[1], 1e-300);
+    const bool bad = !(nmse <= bound) || sums[2] != 0;
+    failures += bad;
+    printf("%-64s NMSE %.1e  unwritten or touched %d %s\n", what, nmse, (int)sums[2], bad ? "WRONG" : "ok");
+}
+
+/* --- products */
+
+__device__ static void part_values(uint32_t format, const uint8_t *row, int i, float *x) {
+    switch (format) {
+#define CPU_WEIGHT(stem, id, block, act)                                                                               \
+    case id: {                                                                                                         \
+        PART_OF_##block(stem, (const block_##stem *)row, i, x);                                                        \
+        return;                                                                                                        \
+    }
+#include "types.inc"
+#undef CPU_WEIGHT
+    }
+}
+
+__global__ void reference(const gpu_call c, double *sums, int rounded, int mode) {
+    const int t = blockIdx.y, n_all = c.v[0].shape[1], k_all = c.v[1].shape[1];
+    const int n = blockIdx.x * blockDim.x + threadIdx.x;
+    if (n >= n_all)
+        return;
+    const float y = ((const float *)(c.v[0].data + t * c.v[0].stride))[n];
+    if (t >= rows_of(&c, &c.v[1])) {
+        if (y == y)
+            atomicAdd(sums + 2, 1.0);
+        return;
+    }
+    const float *x = (const float *)(c.v[1].data + t * c.v[1].stride);
+    double got[2] = {0, 0};
+    const int weights = mode == WIDE_LINEAR ? (int)c.n_in - 1 : mode == WIDE_ADD ? 1 : 2;
+    int first = 0;
+    for (int i = 0; i < weights; i++) {
+        const int r = mode == WIDE_SWIGLU ? n : n - first;
+        first += mode == WIDE_SWIGLU ? 0 : c.v[2 + i].shape[0];
+        if (r < 0 || r >= c.v[2 + i].shape[0])
+            continue;
+        const uint8_t *row = (const uint8_t *)c.v[2 + i].data + r * c.v[2 + i].stride;
+        for (int k = 0; k < k_all; k += 32) {
+            float w[32];
+            part_values(c.v[2 + i].format, row, k / 32, w);
+            for (int j = 0; j < 32; j++) {
+                const double a = rounded ? __bfloat162float(__float2bfloat16(x[k + j])) : x[k + j];
+                const double b = rounded ? __bfloat162float(__float2bfloat16(w[j])) : w[j];
+                got[mode == WIDE_SWIGLU ? i : 0] += a * b;
+            }
+        }
+    }
+    double ref = mode == WIDE_SWIGLU ? got[0] / (1 + exp(-got[0])) * got[1] : got[0];
+    if (mode == WIDE_ADD)
+        ref += ((const float *)(c.v[3].data + t * c.v[3].stride))[n];
+    if (y != y)
+        atomicAdd(sums + 2, 1.0);
+    atomicAdd(sums, (y - ref) * (y - ref));
+    atomicAdd(sums + 1, ref * ref);
+}
+
+struct part { uint32_t format; int rows; };
+
+struct product_case {
+    gpu_call call = {};
+    std::vector<memory *> held;
+    int columns = 0, mode, tokens;
+    memory counts{32, 0}, fault{4, 0};
+    product_case(int most, int tokens, int k, const std::vector<part> &parts, int mode, int extreme) : mode(mode), tokens(tokens) {
+        int n = 0;
+        for (const part &p : parts) {
+            const format_shape &f = shape_of(p.format);
+            const size_t blocks = (size_t)p.rows * k / f.block;
+            const uint64_t stride = (uint64_t)k / f.block * f.bytes;
+            held.push_back(new memory(blocks * f.bytes + 16));
+            fill_blocks<<<1024, 256, 0, stream>>>(held.back()->at, blocks, p.format, f.bytes, seed++);
+            call.v[2 + n++] = view_of(held.back()->at, {p.rows, k}, stride, p.format);
+            columns += mode == WIDE_SWIGLU ? (n == 1 ? p.rows : 0) : p.rows;
+        }
+        held.push_back(new memory((size_t)most * k * 4));
+        fill_f32<<<1024, 256, 0, stream>>>((float *)held.back()->at, (size_t)most * k, seed++, 1, extreme);
+        call.v[1] = view_of(held.back()->at, {most, k}, 4ull * k, 0, 0);
+        held.push_back(new memory((size_t)most * columns * 4));
+        call.v[0] = view_of(held.back()->at, {most, columns}, 4ull * columns, 0, 0);
+        if (mode == WIDE_ADD) {
+            held.push_back(new memory((size_t)most * columns * 4));
+            fill_f32<<<1024, 256, 0, stream>>>((float *)held.back()->at, (size_t)most * columns, seed++, 1, 0);
+            call.v[3] = view_of(held.back()->at, {most, columns}, 4ull * columns, 0, 0);
+        }
+        call.n_in = 1 + n + (mode == WIDE_ADD);
+        call.mode = mode;
+        OK(cudaMemcpyAsync(counts.at, &tokens, 4, cudaMemcpyHostToDevice, stream));
+        call.counts = (uint64_t)counts.at, call.fault = (uint64_t)fault.at;
+        held.push_back(new memory(tiles_scratch(&call)));
+        call.scratch = (uint64_t)held.back()->at;
+    }
+    ~product_case() {
+        OK(cudaStreamSynchronize(stream));
+        for (memory *m : held)
+            delete m;
+    }
+    void tiles() { launch((const void *)wide_tiles, {dim3(132 * 5), 256, 0, false}, call); }
+    void multiply(bool wide) {
+        const void *kernels[2][3] = {{(const void *)linear_narrow, (const void *)linear_add_narrow, (const void *)linear_swiglu_narrow},
+                                     {(const void *)linear_wide, (const void *)linear_add_wide, (const void *)linear_swiglu_wide}};
+        const int shared = tiles_shared(wide ? 256 : 128);
+        allow(kernels[wide][mode], shared);
+        launch(kernels[wide][mode], {dim3(132), 384, shared, false}, call);
+    }
+};
+
+static void check_product(const char *what, int most, int tokens, int k, const std::vector<part> &parts, int mode, int extreme) {
+    for (int wide = 0; wide < 2; wide++) {
+        product_case p(most, tokens, k, parts, mode, extreme);
+        p.tiles();
+        p.multiply(wide);
+        for (int rounded = 0; rounded < 2; rounded++) {
+            memory sums(24, 0);
+            std::vector<double> s(3);
+            reference<<<dim3((p.columns + 127) / 128, most), 128, 0, stream>>>(p.call, (double *)sums.at, rounded, mode);
+            OK(cudaMemcpyAsync(s.data(), sums.at, 24, cudaMemcpyDeviceToHost, stream));
+            OK(cudaStreamSynchronize(stream));
+            char name[96];
+            snprintf(name, sizeof name, "%s T=%d/%d K=%d N=%d %s%s", what, tokens, most, k, p.columns, wide ? "wide" : "narrow",
+                     rounded ? " (rounded)" : "");
+            report(name, s, rounded ? 1e-9 : 5e-5);
+        }
+    }
+}
+
+static void time_product(const char *what, int tokens, int k, const std::vector<part> &parts, int mode) {
+    product_case p(tokens, tokens, k, parts, mode, 0);
+    const int rows = mode == WIDE_SWIGLU ? 2 * p.columns : p.columns;
+    const double flop = 2.0 * tokens * k * rows, tiles = median_us([&] { p.tiles(); }, 10);
+    const double wide = median_us([&] { p.multiply(true); }, 10), narrow = median_us([&] { p.multiply(false); }, 10);
+    printf("%-28s T=%-5d K=%-6d N=%-6d tiles %7.1f us (%4.0f GB/s of bf16)  wide %8.1f us %4.0f TFLOP/s  narrow %8.1f us %4.0f "
+           "TFLOP/s\n",
+           what, tokens, k, rows, tiles, 2e-3 * ((double)rows + tokens) * k / tiles, wide, flop / wide * 1e-6, narrow,
+           flop / narrow * 1e-6);
+}
+
+#include "prompt_attention.h"
+
+static void check_all(void) {
+    const part q4 = {FORMAT_Q4_K, 512}, q6 = {FORMAT_Q6_K, 256};
+    check_product("Q4_K", 256, 256, 1024, {{FORMAT_Q4_K, 512}}, WIDE_LINEAR, 0);
+    check_product("Q4_K Q4_K Q6_K", 400, 333, 2048, {q4, {FORMAT_Q4_K, 256}, q6}, WIDE_LINEAR, 0);
+    check_product("Q8_0, odd shapes", 300, 129, 96, {{FORMAT_Q8_0, 1002}}, WIDE_LINEAR, 1);
+    check_product("F16 BF16 F32", 200, 200, 544, {{FORMAT_F16, 130}, {FORMAT_BF16, 30}, {FORMAT_F32, 100}}, WIDE_LINEAR, 1);
+    check_product("Q4_K add", 1500, 1400, 4096, {{FORMAT_Q4_K, 1024}}, WIDE_ADD, 1);
+    check_product("Q6_K add", 130, 1, 512, {q6}, WIDE_ADD, 0);
+    check_product("Q4_K swiglu", 600, 577, 1024, {{FORMAT_Q4_K, 1400}, {FORMAT_Q4_K, 1400}}, WIDE_SWIGLU, 0);
+    check_product("Q8_0 Q6_K swiglu, odd", 260, 257, 512, {{FORMAT_Q8_0, 602}, {FORMAT_Q6_K, 602}}, WIDE_SWIGLU, 0);
+    for (uint32_t id : {2, 3, 6, 7, 8, 10, 11, 12, 13, 14, 20, 23, 28, 39}) {
+        char name[32];
+        snprintf(name, sizeof name, "%s all", shape_of(id).name);
+        check_product(name, 150, 140, 1280, {{id, 264}}, WIDE_LINEAR, 0);
+    }
+    const std::vector<run> mixed = {{2, 300, 1}, {0, 0, 70}, {1, 513, 200}, {3, 31, 1}, {4, 32, 1}, {5, 1000, 1}, {6, 0, 1}, {7, 63, 65}};
+    for (uint32_t format : {CACHE_F16, CACHE_BF16, CACHE_FP8, CACHE_Q8_0, CACHE_Q4_0})
+        for (int d : {64, 128, 256})
+            for (int window : {0, 100}) {
+                const double bound = (format == CACHE_F16 || format == CACHE_FP8 ? 1e-6 : 2e-5) * (window ? 10 : 1);
+                const int heads = d == 64 ? 16 : window ? 32 : 16, kv = d == 128 ? (window ? 2 : 4) : d == 64 ? 16 : window ? 4 : 2;
+                attention_case a(mixed, heads, kv, d, 32, window, format, 9, window ? 30.0f : 1.0f);
+                a.wide();
+                a.split(window == 0);
+                a.check("both", 32, window, bound);
+                attention_case few({{1, 700, 1}, {0, 5, 3}, {2, 64, 1}, {3, 0, 1}}, heads, kv, d, 16, window, format, 3, 1);
+                few.split(window == 0);
+                few.check("split", 16, window, bound);
+            }
+    attention_case b({{0, 5000, 1}, {1, 2047, 1}, {2, 1, 3}}, 24, 8, 128, 16, 0, CACHE_F16, 0, 1e5f);
+    b.split(true);
+    b.check("split, large queries", 16, 0, 1e-5);
+    attention_case e({{0, 2000, 140}, {1, 0, 300}}, 24, 8, 128, 64, 0, CACHE_F16, 30, 1e4f);
+    e.wide();
+    e.split(true);
+    e.check("both, large queries", 64, 0, 5e-3); /* one key takes all; near ties fall by the rounding of queries */
+    attention_case f({{0, 33000, 130}}, 8, 1, 128, 16, 0, CACHE_F16, 0, 1);
+    f.wide();
+    f.split(true);
+    f.check("long past, small blocks", 16, 0, 1e-6);
+}
+
+static void time_products(void) {
+    for (int t : {4096, 1024, 512, 256}) {
+        time_product("8b qkv", t, 4096, {{FORMAT_Q4_K, 4096}, {FORMAT_Q4_K, 1024}, {FORMAT_Q6_K, 1024}}, WIDE_LINEAR);
+        time_product("8b o", t, 4096, {{FORMAT_Q4_K, 4096}}, WIDE_ADD);
+        time_product("8b gate, up", t, 4096, {{FORMAT_Q4_K, 14336}, {FORMAT_Q4_K, 14336}}, WIDE_SWIGLU);
+        time_product("8b down", t, 14336, {{FORMAT_Q6_K, 4096}}, WIDE_ADD);
+    }
+    for (int t : {4096, 512}) {
+        time_product("1b qkv", t, 2048, {{FORMAT_Q4_K, 2048}, {FORMAT_Q4_K, 512}, {FORMAT_Q6_K, 512}}, WIDE_LINEAR);
+        time_product("1b o", t, 2048, {{FORMAT_Q4_K, 2048}}, WIDE_ADD);
+        time_product("1b gate, up", t, 2048, {{FORMAT_Q4_K, 8192}, {FORMAT_Q4_K, 8192}}, WIDE_SWIGLU);
+        time_product("1b down", t, 8192, {{FORMAT_Q4_K, 2048}}, WIDE_ADD);
+    }
+    time_product("square, bf16", 8192, 8192, {{FORMAT_BF16, 8192}}, WIDE_LINEAR);
+}
+
+static void time_wide(uint32_t format, int d, int depth, int tokens) {
+    attention_case a({{0, depth, tokens}}, 32, 8, d, 32, 0, format, 0, 1);
+    const double us = median_us([&] { a.wide(); a.split(true); }, 10), keys = depth + 0.5 * tokens;
+    printf("attention wide fmt %-4u D=%-3d T=%-5d depth %-6d %8.1f us %4.0f TFLOP/s\n", format, d, tokens, depth, us,
+           4.0 * 32 * d * tokens * keys / us * 1e-6);
+}
+
+static void time_split(uint32_t format, int d, int depth, int batch) {
+    std::vector<attention_case *> layers;
+    const double bytes = 2.0 * 8 * cache_bytes(format, d) * depth * batch;
+    std::vector<run> runs;
+    for (int i = 0; i < batch; i++)
+        runs.push_back({i, depth - 1, 1});
+    for (int i = 0; i < (bytes > 1e9 ? 1 : bytes > 1e8 ? 2 : 8); i++)
+        layers.push_back(new attention_case(runs, 32, 8, d, 32, 0, format, 0, 1));
+    printf("attention of few, fmt %-4u D=%-3d batch %-4d depth %-6d:", format, d, batch, depth);
+    const double us = graph_us(layers, [&](attention_case &a) {
+        if (a.most > FEW)
+            a.wide();
+        a.split(true);
+    });
+    printf("  %d splits %7.2f us %4.0f GB/s", most_splits(&layers[0]->call), us, bytes / us * 1e-3);
+    printf("\n");
+    for (attention_case *a : layers)
+        delete a;
+}
+
+static void time_few(void) {
+    for (int depth : {128, 1024, 4096, 16384, 65536})
+        time_split(CACHE_F16, 128, depth, 1);
+    for (int depth : {512, 4096}) {
+        time_split(CACHE_F16, 128, depth, 16);
+        time_split(CACHE_F16, 128, depth, 128);
+    }
+    in_order = true;
+    time_split(CACHE_F16, 128, 16384, 1);
+    time_split(CACHE_F16, 128, 4096, 128);
+    in_order = false;
+    time_split(CACHE_F16, 64, 4096, 1);
+    time_split(CACHE_FP8, 128, 16384, 1);
+    time_split(CACHE_Q8_0, 128, 16384, 1);
+}
+
+int main(int n, char **argv) {
+    const std::string what = n > 1 ? argv[1] : "all";
+    OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (what != "few")
+        check_all();
+    if (what == "check")
+        return failures != 0;
+    if (what == "few") {
+        time_few();
+        return 0;
+    }
+    time_products();
+    for (int d : {128, 64}) {
+        for (uint32_t f : {CACHE_F16, CACHE_BF16, CACHE_Q8_0})
+            time_wide(f, d, 0, 4096);
+        time_wide(CACHE_F16, d, 12288, 4096);
+        time_wide(CACHE_F16, d, 3584, 512);
+    }
+    time_few();
+    printf("%d wrong\n", failures);
+    return failures != 0;
+}

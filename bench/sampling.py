@@ -1,0 +1,98 @@
+"""What drawing a token costs on one core: the sample op alone, by chain and by how the logits are spread.
+
+    python bench/sampling.py [--vocabulary 152064] [--rounds 30]
+
+Logits "peaked" are those of a model that is mostly sure (60 tokens are near the best), "flat" are normal with
+standard deviation 2: some 50,000 tokens share 95 % of the probability.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from satchel.runtime.arch import SAMPLING_BYTES
+from satchel.runtime.compiler.lower import probe
+from satchel.runtime.device import Device, find_backend, pointer
+from satchel.runtime.graph import Array, Graph, Type
+from satchel.runtime.ops import OPS
+from satchel.runtime.plan import Buffer
+from satchel.runtime.sampling import Sampling
+from satchel.runtime.sampling.record import record
+
+STEP = 4  # HAL_STEP of hal.h
+OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+CHAINS = {
+    "default (top-k 40, top-p, min-p, temperature)": Sampling(seed=1),
+    "greedy": Sampling(temperature=0, seed=1),
+    "temperature alone": Sampling(**{**OFF, "seed": 1}),
+    "top-p 0.95": Sampling(**{**OFF, "top_p": 0.95, "seed": 1}),
+    "min-p 0.05": Sampling(**{**OFF, "min_p": 0.05, "seed": 1}),
+    "top-k 5000": Sampling(**{**OFF, "top_k": 5000, "seed": 1}),
+    "typical 0.9": Sampling(**{**OFF, "typical_p": 0.9, "seed": 1}),
+    "top-n-sigma 1": Sampling(**{**OFF, "top_n_sigma": 1.0, "seed": 1}),
+    "default and penalties": Sampling(repeat_penalty=1.1, seed=1),
+}
+
+
+def spreads(vocabulary: int) -> dict[str, Array]:
+    rng = np.random.default_rng(0)
+    peaked = rng.standard_normal(vocabulary).astype(np.float32) * 2 - 4
+    near = rng.integers(0, vocabulary, 60)
+    peaked[near] = 8 + 3 * rng.standard_normal(60)
+    return {"peaked": peaked, "flat": rng.standard_normal(vocabulary).astype(np.float32) * 2}
+
+
+def measure(device: Device, logits: Array, sampling: Sampling, rounds: int) -> list[float]:
+    """Seconds of each run of the op on one row."""
+    v, graph = len(logits), Graph()
+
+    def leaf(name: str, shape: tuple[int, ...], format: str) -> object:
+        return graph.node("input", (), Type(shape, format), name)
+
+    operands = [
+        leaf("logits", (1, v), "f32"),
+        leaf("ring", (1, 4096), "i32"),
+        leaf("slot", (1,), "i32"),
+        leaf("pos", (1,), "i32"),
+        leaf("params", (1, SAMPLING_BYTES), "i8"),
+    ]
+    segment = probe(OPS["sample"](*operands), "cpu")  # type: ignore[arg-type]
+    segment = replace(segment, buffers=(*segment.buffers, Buffer("step", STEP, 64)))
+    data = [np.zeros(1, np.int32), logits, np.arange(4096, dtype=np.int32), np.zeros(1, np.int32)]
+    data += [np.full(1, 4000, np.int32), np.frombuffer(record(sampling, 4096).tobytes(), np.uint8)]
+    data.append(np.zeros(64, np.uint8))
+    buffers = [device.alloc(max(64, b.size), b.usage) for b in segment.buffers]
+    for buffer, array in zip(buffers, data, strict=True):
+        buffer.write(0, np.ascontiguousarray(array))
+    step = bytearray(64)
+    program, block, times = device.compile(segment, buffers), pointer(step), []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        program.run(block, len(step))
+        program.wait()
+        times.append(time.perf_counter() - started)
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--vocabulary", type=int, default=152064)
+    parser.add_argument("--rounds", type=int, default=30)
+    options = parser.parse_args()
+    print(f"| chain, {options.vocabulary:,} tokens, one core | peaked: best, median ms | flat |")
+    print("|---|---|---|")
+    with find_backend("cpu").open(threads=1) as device:
+        for name, sampling in CHAINS.items():
+            cells = []
+            for logits in spreads(options.vocabulary).values():
+                times = measure(device, logits, sampling, options.rounds)
+                cells.append(f"{min(times) * 1e3:.3f}, {float(np.median(times)) * 1e3:.3f}")
+            print(f"| {name} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()

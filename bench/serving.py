@@ -1,0 +1,183 @@
+"""Satchel's server under a crowd, beside llama-cpp-python's server under the same one.
+
+python bench/serving.py [--seconds 120] [--clients 64] [--more OPTIONS] [--no-peer] [--markdown FILE]
+
+Each client asks a greedy question, reads its stream, and asks the next; some go away in the middle, some ask
+what must be refused. Every stream must be the answer that the question has alone. The peer comes with
+`pip install 'satchel[bench]'`. Exit code 1 where something that was wanted is not met.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from engine_rows import Finding
+from findings import tell
+from serving_load import Mix, alone, faults, questions, together
+from serving_process import Process, Watch, peer, satchel
+
+from satchel.cli.load.drive import Bounds, Driven, Server, drive, first_model
+from satchel.cli.load.summary import summary
+from satchel.cli.options import default_model
+from satchel.quant import SatchelError
+
+OUTSIDE_MS = 0.2  # of a streamed token, outside the engine
+SHORT_AND_LONG = (4, 104)  # tokens of answers whose costs are compared
+GROWTH = 8 << 20  # bytes of memory that a server may have more at the end
+BACK = 5.0  # seconds in which a server answers again after its engine was killed
+LONG = 60.0  # seconds from which on a run says something of memory: before, caches fill
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A server under the crowd. growth: bytes of memory that it has more at the end."""
+
+    driven: Driven
+    faults: list[str]
+    growth: int
+
+    @property
+    def tokens(self) -> int:
+        return sum(o.tokens for o in self.driven.outcomes)
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / self.driven.seconds
+
+
+def under(process: Process, ready: str, mix: Mix, seconds: float) -> Run:
+    """Asks each question alone, then all clients together for so long."""
+    process.ready(ready)
+    server = Server(process.url)
+    server = Server(process.url, first_model(server))
+    asked = questions(mix.seed)
+    answers = alone(server, asked)
+    with Watch(process) as watch:
+        driven = together(server, asked, mix, seconds)
+    return Run(driven, faults(driven.outcomes, answers), watch.growth())
+
+
+def outside(process: Process, mix: Mix) -> Finding:
+    """What a streamed token costs in the thread of the event loop, which runs nothing of the engine: what
+    longer answers cost more than short ones. What is left is the cost of a request.
+    """
+    server = Server(process.url, first_model(Server(process.url)))
+    asked, costs, tokens = questions(mix.seed)[0], [], []
+    for length in SHORT_AND_LONG:
+        body = asked.body | {"max_tokens": length, "ignore_eos": True}
+        before = process.loop_seconds()
+        driven = asyncio.run(drive(server, iter([replace(asked, body=body)] * mix.clients), Bounds()))
+        costs.append(process.loop_seconds() - before)
+        tokens.append(sum(o.tokens for o in driven.outcomes))
+    each = 1e3 * (costs[1] - costs[0]) / max(1, tokens[1] - tokens[0])
+    request = (1e3 * costs[0] - each * tokens[0]) / mix.clients
+    text = f"{each:.3f} ms of the event loop a token, {request:.1f} ms a request"
+    return Finding("outside the engine", text, f"under {OUTSIDE_MS} ms a token", each < OUTSIDE_MS)
+
+
+def findings(run: Run) -> Iterator[Finding]:
+    """Satchel's own row by row."""
+    outcomes, found = run.driven.outcomes, summary(run.driven)
+    refused = sum(o.status == 400 for o in outcomes)
+    counts = f"{len(outcomes)} streams, {found['disconnected']} left, {refused} refused as they had to be"
+    if run.driven.given_up:
+        counts += f", {run.driven.given_up} without an end"
+    worst = "; ".join(f"{n} x {text}" for text, n in Counter(run.faults).most_common(3)) or "none"
+    whole = not run.faults and not run.driven.given_up
+    yield Finding("each stream is its answer", f"{counts}; faults: {worst}", "no fault", whole)
+    flat = run.growth <= GROWTH if run.driven.seconds >= LONG else None
+    yield Finding("memory at the end", f"{run.growth / 2**20:+.1f} MiB", f"within {GROWTH >> 20} MiB", flat)
+    yield Finding("speed", speed(run), "", None)
+
+
+def killed(process: Process, mix: Mix) -> Finding:
+    """kill -9 of the engine's process in the middle of a crowd: when there is an answer again, and what the
+    streams under way came to.
+    """
+    engine, asked = process.engine(), questions(mix.seed)
+    row, wanted = "kill -9 of the engine", f"an answer within {BACK:.0f} s, no stream wrong"
+    if engine is None:
+        return Finding(row, "not measured: the engine is in the server's own process", wanted, None)
+    server = Server(process.url, first_model(Server(process.url)))
+    answers = alone(server, asked)
+    back: list[float] = []
+
+    def shoot() -> None:
+        os.kill(engine, signal.SIGKILL)
+        began = time.perf_counter()
+        while not asyncio.run(drive(server, iter(asked[:1]), Bounds())).outcomes[0].whole:
+            time.sleep(0.05)
+        back.append(time.perf_counter() - began)
+
+    timer = threading.Timer(2.0, shoot)
+    timer.start()
+    driven = together(server, asked, Mix(mix.clients, leave=0, wrong=0), 4.0)
+    timer.join()
+    ended = [o for o in driven.outcomes if o.error]
+    proper = all(o.error.startswith(("in the stream: ", "HTTP 5")) for o in ended)
+    wrong = faults([o for o in driven.outcomes if not o.error], answers)
+    text = f"an answer after {back[0]:.1f} s; {len(driven.outcomes)} streams, {len(ended)} with an error"
+    return Finding(row, f"{text}, {len(wrong)} wrong", wanted, back[0] < BACK and proper and not wrong)
+
+
+def speed(run: Run) -> str:
+    found = summary(run.driven)
+    first, after = found["ttft_ms"], found["inter_token_ms"]
+    times = f"first p50 {first['p50']:.0f}, p99 {first['p99']:.0f} ms; " if first else ""
+    times += f"next p50 {after['p50']:.1f}, p99 {after['p99']:.1f} ms" if after else ""
+    return f"{run.rate:.1f} t/s of {run.driven.most} clients; {times}"
+
+
+def beside(run: Run, other: Run) -> Iterator[Finding]:
+    """The peer's row, and the ratio."""
+    broken = sum(bool(o.error) and o.status != 400 for o in other.driven.outcomes)
+    text = f"{speed(other)}; {broken} failed, {other.driven.given_up} without an end"
+    yield Finding("llama-cpp-python", text, "", None)
+    ratio = run.rate / other.rate if other.rate else float("inf")
+    yield Finding("ratio", f"{ratio:.1f} times the tokens a second", "more than 1", ratio > 1)
+
+
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="A server under a crowd of streaming clients.")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of each server's load")
+    parser.add_argument("--clients", type=int, default=64, help="at once")
+    parser.add_argument("--model", type=Path, default=None, help="default: the bundled one")
+    parser.add_argument("--more", default="", help="further options of `satchel serve`, in one argument")
+    parser.add_argument("--no-peer", action="store_true", help="leave llama-cpp-python out")
+    parser.add_argument("--markdown", type=Path, help="write the table here")
+    parser.add_argument("--json", type=Path, help="write the findings here")
+    return parser.parse_args(argv)
+
+
+def measure(options: argparse.Namespace) -> list[Finding]:
+    model, mix = options.model or Path(default_model()), Mix(options.clients)
+    with satchel(model, options.clients, *options.more.split()) as process:
+        run = under(process, "/readyz", mix, options.seconds)
+        found = [*findings(run), outside(process, mix), killed(process, mix)]
+    if not options.no_peer:
+        try:
+            with peer(model) as process:
+                found += beside(run, under(process, "/v1/models", mix, options.seconds))
+        except (SatchelError, RuntimeError) as error:
+            found.append(Finding("llama-cpp-python", f"not measured: {error}", "", None))
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = arguments(argv)
+    found = measure(options)
+    return tell(found, options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

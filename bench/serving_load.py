@@ -1,0 +1,91 @@
+"""The load of bench/serving.py: clients who ask greedy questions with known answers, and what their streams
+must look like afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from satchel.cli.load.drive import Bounds, Driven, Server, drive
+from satchel.cli.load.requests import CHAT, WORDS, Request
+from satchel.cli.load.stream import Outcome
+
+QUESTIONS = 24  # that differ; their answers are asked for one at a time
+GRACE = 30.0  # seconds that streams have to end when no client asks any more
+LENGTHS = (16, 64)  # of answers, in tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """clients: how many ask at once. leave: the share that goes away in the middle of an answer. wrong: the
+    share of requests that must be refused.
+    """
+
+    clients: int = 64
+    leave: float = 0.1
+    wrong: float = 0.02
+    seed: int = 0
+
+
+def questions(seed: int) -> list[Request]:
+    """Greedy chats, a third of them with a beginning in common."""
+    draw = random.Random(seed)
+    begun = "We talk about a small town by the sea, where boats go out every morning. "
+    found = []
+    for number in range(QUESTIONS):
+        words = " ".join(draw.choices(WORDS, k=draw.randint(4, 40)))
+        text = f"{begun if number % 3 == 0 else ''}Tell me about {words}."
+        body = {"messages": [{"role": "user", "content": text}], "temperature": 0}
+        found.append(Request(CHAT, body | {"max_tokens": draw.randint(*LENGTHS)}))
+    return found
+
+
+def crowd(asked: Sequence[Request], mix: Mix) -> Iterator[Request]:
+    """Endless requests: the questions in any order, some of which the client leaves or the server refuses."""
+    draw = random.Random(mix.seed)
+    while True:
+        request, fate = draw.choice(asked), draw.random()
+        if fate < mix.wrong:
+            yield Request(CHAT, {**request.body, "top_p": 7})
+        elif fate < mix.wrong + mix.leave:
+            yield Request(CHAT, request.body, leave=draw.randint(1, request.body["max_tokens"]))
+        else:
+            yield request
+
+
+def alone(server: Server, asked: Sequence[Request]) -> dict[str, str]:
+    """The answer of each question, one after the other, by its text."""
+    driven = asyncio.run(drive(server, iter(asked), Bounds(concurrency=1)))
+    if bad := next((o.error for o in driven.outcomes if o.error), None):
+        raise RuntimeError(f"a question that was asked alone: {bad}")
+    return {key(o.request): "".join(o.text) for o in driven.outcomes}
+
+
+def together(server: Server, asked: Sequence[Request], mix: Mix, seconds: float) -> Driven:
+    bounds = Bounds(seconds=seconds, concurrency=mix.clients, grace=GRACE)
+    return asyncio.run(drive(server, crowd(asked, mix), bounds))
+
+
+def key(request: Request) -> str:
+    return str(request.body["messages"][0]["content"])
+
+
+def faults(outcomes: Sequence[Outcome], answers: dict[str, str]) -> list[str]:
+    """What is wrong with these streams: nothing, if each is its answer (or the beginning of it where the
+    client left), and what had to be refused was.
+    """
+    return [text for outcome in outcomes if (text := fault(outcome, answers[key(outcome.request)]))]
+
+
+def fault(outcome: Outcome, answer: str) -> str:
+    came = "".join(outcome.text)
+    if outcome.request.body.get("top_p"):
+        return "" if outcome.status == 400 else f"what must be refused was answered with {outcome.status}"
+    if outcome.error:
+        return outcome.error
+    if outcome.left:
+        return "" if answer.startswith(came) else f"a stream began with {came!r}, not {answer[:80]!r}"
+    return "" if came == answer else f"a stream was {came!r}, alone it is {answer!r}"

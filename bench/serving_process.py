@@ -1,0 +1,155 @@
+"""A server's process as bench/serving.py looks at it: how it is started and ended, its memory, and which of
+its threads used the processor. Linux alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+from satchel.quant import RequestError
+
+TICK = os.sysconf("SC_CLK_TCK")
+ROOT = Path(__file__).resolve().parent.parent
+START = 120.0  # seconds in which a server must answer
+
+
+class Process:
+    """A server that was started here and listens on url. Leaving the block ends it."""
+
+    def __init__(self, command: Sequence[str], url: str = "") -> None:
+        """url: where it will listen; without one it says so itself, in a line on stderr."""
+        self.child = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        self.said: list[str] = []
+        self._heard = threading.Event()
+        self.url = url
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self.child.stderr is not None
+        for line in self.child.stderr:
+            self.said.append(line.rstrip())
+            if not self.url and (found := re.search(r"http://[\w.:\[\]]+", line)):
+                self.url = found[0]
+                self._heard.set()
+
+    def ready(self, path: str) -> None:
+        """Waits until it answers there with 200."""
+        end = time.monotonic() + START
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        while True:
+            try:
+                if self.url:
+                    opener.open(f"{self.url}{path}", timeout=5).close()
+                    return
+            except OSError:
+                pass
+            if self.child.poll() is not None or time.monotonic() > end:
+                told = "; ".join(self.said[-3:])
+                raise RequestError(f"the server does not answer (exit code {self.child.poll()}): {told}")
+            time.sleep(0.1)
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.child.send_signal(signal.SIGTERM)
+        try:
+            self.child.wait(20)
+        except subprocess.TimeoutExpired:
+            self.child.kill()
+            self.child.wait()
+
+    def family(self) -> list[int]:
+        """It and the processes that it began."""
+        found = [self.child.pid]
+        for pid in found:
+            found += children(pid)
+        return found
+
+    def engine(self) -> int | None:
+        """The process of its engine, where it has one of its own."""
+        commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children(self.child.pid)}
+        return next((pid for pid, command in commands.items() if b"worker" in command), None)
+
+    def memory(self) -> int:
+        """Bytes in memory that no other process shares, of the whole family."""
+        return sum(private(pid) for pid in self.family())
+
+    def loop_seconds(self) -> float:
+        """Processor time of its main thread, which runs the event loop and nothing of the engine."""
+        return spent(self.child.pid, self.child.pid)
+
+
+def children(pid: int) -> list[int]:
+    """Processes that this one began, by any of its threads."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(word) for task in tasks for word in task.read_text(encoding="ascii").split()]
+
+
+def private(pid: int) -> int:
+    rows = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    return sum(int(row.split()[1]) << 10 for row in rows if row.startswith("Private_"))
+
+
+def spent(pid: int, thread: int) -> float:
+    """User and system time of a thread, in seconds."""
+    try:
+        text = Path(f"/proc/{pid}/task/{thread}/stat").read_text(encoding="ascii")
+    except OSError:  # it ended meanwhile
+        return 0.0
+    fields = text.rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICK
+
+
+class Watch:
+    """Notes a process' memory every so often while the block runs."""
+
+    def __init__(self, process: Process, every: float = 0.5) -> None:
+        self.process, self.every = process, every
+        self.samples: list[int] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self._over.wait(self.every):
+            self.samples.append(self.process.memory())
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def growth(self) -> int:
+        """Bytes by which the last quarter lies above the second: the first is warming up."""
+        quarter = max(1, len(self.samples) // 4)
+        second, last = self.samples[quarter : 2 * quarter] or self.samples, self.samples[-quarter:]
+        return int(statistics.median(last) - statistics.median(second))
+
+
+def satchel(model: Path, clients: int, *more: str) -> Process:
+    """Satchel's server on a free port, with room for so many requests together."""
+    command = [sys.executable, "-m", "satchel", "serve", str(model), "--port", "0"]
+    return Process([*command, "-np", str(clients), "-c", "512", *more])
+
+
+def peer(model: Path) -> Process:
+    """llama-cpp-python's server."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    script = Path(__file__).with_name("serving_peer.py")
+    return Process([sys.executable, str(script), str(model), str(port)], f"http://127.0.0.1:{port}")

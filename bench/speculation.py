@@ -1,0 +1,131 @@
+"""What guessing tokens ahead gains: speed beside the same model without, and how many guesses were right.
+
+python bench/speculation.py [--model FILE] [--draft-model FILE] [--rounds N] [--tokens N] [--markdown FILE]
+
+Each question is asked of both in turn, in changing order; a row has the median of the ratios of a task. The
+answers must be the same, token for token. Exit code 1 where a task is slower than 0.98 times without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from satchel.cli.options import default_model
+from satchel.runtime.model import Model
+from satchel.runtime.reply import Reply
+from satchel.runtime.sampling import GREEDY, Sampling
+from satchel.runtime.speculative import Speculation
+
+LEAST = 0.98
+TEXTS = (
+    "The harbour lies on the north side of the bay. Every morning the fishing boats leave before "
+    "sunrise and come back at noon with herring and cod. In the old market hall the fish is sold by "
+    "weight, and the cooks of the town come early to choose. When a storm is near, the bell of the "
+    "lighthouse rings three times and all boats turn back to the harbour.",
+    "Anna planted a small apple tree behind the house. In the first year it had only five leaves. In "
+    "the second year a bird built a nest in it. In the third year it gave two red apples, and Anna "
+    "shared them with her brother Tom. Now the tree is taller than the roof, and every autumn the "
+    "whole street eats apple cake.",
+)
+TASKS: dict[str, tuple[str, ...]] = {
+    "repeat": tuple(f"Repeat this text word by word:\n\n{t}" for t in TEXTS),
+    "edit": tuple(f"Correct the spelling of this text and change nothing else:\n\n{t}" for t in TEXTS),
+    "summarise": tuple(f"Summarise this text in the words of the text:\n\n{t}" for t in TEXTS),
+    "chat": (
+        "Tell me a story about a dragon who is afraid of the dark.",
+        "What is the capital of France, and what can one see there?",
+        "Why do people dream?",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """ratio: speed over that without guesses; rate: tokens per second without."""
+
+    task: str
+    drawn: str
+    ratio: float
+    rate: float
+    drafted: int
+    accepted: int
+    tokens: int
+
+    def row(self) -> str:
+        share = f"{self.accepted / self.drafted:.0%}" if self.drafted else "-"
+        return (
+            f"| {self.task} | {self.drawn} | {self.rate:.0f} | {self.ratio:.2f} | "
+            f"{self.drafted / self.tokens:.2f} | {share} |"
+        )
+
+
+def ask(model: Model, question: str, sampling: Sampling, tokens: int) -> Reply:
+    """An answer of at most so many tokens."""
+    reply = model.chat([{"role": "user", "content": question}], max_tokens=tokens, sampling=sampling)
+    reply.read()
+    return reply
+
+
+def measure(plain: Model, guessing: Model, task: str, drawn: str, rounds: int, tokens: int) -> Result:
+    ratios, rates, made, drafted, accepted = [], [], 0, 0, 0
+    for i in range(rounds):
+        sampling = GREEDY if drawn == "greedy" else Sampling(seed=i)
+        for question in TASKS[task]:
+            pair = (plain, guessing) if i % 2 else (guessing, plain)
+            found = {id(m): ask(m, question, sampling, tokens) for m in pair}
+            without, with_guesses = found[id(plain)], found[id(guessing)]
+            if without.ids != with_guesses.ids:
+                raise SystemExit(f"{task}, {drawn}: the answers differ")
+            ratios.append(without.stats.decode_seconds / with_guesses.stats.decode_seconds)
+            rates.append(without.stats.decode_rate)
+            made += len(with_guesses.ids)
+            drafted += with_guesses.stats.drafted
+            accepted += with_guesses.stats.accepted
+    return Result(task, drawn, statistics.median(ratios), statistics.median(rates), drafted, accepted, made)
+
+
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="What guessing tokens ahead gains.")
+    parser.add_argument("--model", type=Path, default=None, help="default: the bundled model")
+    parser.add_argument("--draft-model", type=Path, default=None, help="guess by this model, not by lookup")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--tokens", type=int, default=160)
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--markdown", type=Path, help="write the table here")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = arguments(argv)
+    path = options.model or Path(default_model())
+    wanted = Speculation(options.draft_model, lookup=options.draft_model is None)
+    lines = [
+        "| task | drawn | tokens/s without | speed-up | drafted a token | accepted |",
+        "|---|---|---|---|---|---|",
+    ]
+    slow = False
+    with (
+        Model.load(path, context=1024) as plain,
+        Model.load(path, context=1024, speculation=wanted) as guessing,
+    ):
+        for model in (plain, guessing):
+            ask(model, "Hello", GREEDY, 32)
+        for task in options.tasks.split(","):
+            for drawn in ("greedy", "sampled"):
+                result = measure(plain, guessing, task, drawn, options.rounds, options.tokens)
+                slow |= result.ratio < LEAST
+                lines.append(result.row())
+                print(result.row(), file=sys.stderr)
+    print("\n".join(lines))
+    if options.markdown:
+        options.markdown.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return 1 if slow else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+/* logprobs.c: how likely a token of each row was, and which tokens were the likeliest: logits (R, V) and ids (R) give
+ * (R, 2 + 2 k): the logarithm of the token's probability, how many tokens were likelier, the k largest logarithms, their
+ * tokens. Rows whose hal_sampling, where there is one, asks for no report give zeros. Logits are only read.
+ */
+#include "sample_set.h"
+
+static const char *check(const cpu_call *c) {
+    const cpu_view *y = c->v, *logits = c->v + 1, *ids = c->v + 2;
+    int32_t k = ((const arg_logprobs *)c->arg)->k;
+    if (c->n_in != 2 && c->n_in != 3)
+        return "it takes logits and ids, and may take params";
+    if (!cpu_is(logits, F32, 2) || !cpu_is(y, F32, 2) || y->shape[0] != logits->shape[0])
+        return "logits must be f32 (R, V) and the output f32 of as many rows";
+    if (k < 1 || k > HEAP || k > logits->shape[1] || y->shape[1] != 2 + 2 * k)
+        return "k must be 1 to 1024, no more than tokens, and the output (R, 2 + 2 k)";
+    if (!cpu_is(ids, I32, 1) || ids->shape[0] != y->shape[0])
+        return "ids must be i32 (R)";
+    if (c->n_in == 3) {
+        const block_format *f = block_format_find(c->v[3].format);
+        if (c->v[3].shape[0] != y->shape[0] || c->v[3].width / f->block * f->bytes != sizeof(hal_sampling))
+            return "params must be one hal_sampling per row";
+    }
+    return NULL;
+}
+
+static uint64_t scratch(const cpu_call *c) {
+    return set_scratch(c->v[1].shape[1]);
+}
+
+static cpu_split split(const cpu_call *c) {
+    return (cpu_split){c->v[0].shape[0], 1};
+}
+
+static int wanted(const cpu_call *c, int64_t row) {
+    hal_sampling p;
+    if (c->n_in == 2)
+        return 1;
+    memcpy(&p, cpu_row(c->v + 3, row), sizeof p);
+    return p.report != 0;
+}
+
+static void clean(set *s) {
+    float *x = writable(s);
+    for (int64_t i = 0; i < s->n; i++)
+        x[i] = x[i] != x[i] ? -INFINITY : x[i] < MOST ? x[i] : MOST;
+}
+
+static void run_row(const cpu_call *c, int64_t row, uint8_t *base) {
+    int64_t v = c->v[1].shape[1], above = 0, k = ((const arg_logprobs *)c->arg)->k;
+    int32_t id = cpu_i32(c->v + 2, row);
+    float *out = cpu_f32(c->v, row), mine;
+    set s = set_of(cpu_f32(c->v + 1, row), v, base);
+    double log_total;
+    memset(out, 0, sizeof *out * (size_t)(2 + 2 * k));
+    if (!wanted(c, row))
+        return;
+    if (id < 0 || id >= v) {
+        cpu_fault(c);
+        return;
+    }
+    clean(&s);
+    find_best(&s);
+    log_total = exact_log(total_weight(&s)) - WEIGHT_BITS * LN2;
+    mine = distance(&s, id);
+    for (int64_t i = 0; i < v; i++)
+        above += distance(&s, i) < mine;
+    out[0] = (float)(-(double)mine - log_total);
+    out[1] = (float)above;
+    select_first(&s, k);
+    for (int64_t i = 0; i < k; i++) {
+        out[2 + i] = (float)(-(double)distance(&s, s.list[i].at) - log_total);
+        out[2 + k + i] = (float)s.list[i].at;
+    }
+}
+
+static void run(const cpu_call *c, int64_t from, int64_t to, int thread) {
+    for (; from < to; from++)
+        run_row(c, from, cpu_scratch(c, thread));
+}
+
+CPU_KERNEL(logprobs) = {check, scratch, split, run};

@@ -1,0 +1,99 @@
+/* os.h: what the CPU backend asks of the operating system where POSIX and Windows differ. */
+#ifndef SATCHEL_CPU_OS_H
+#define SATCHEL_CPU_OS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(_WIN32)
+#include <malloc.h>
+#include <windows.h>
+
+/* Memory at a multiple of `align`; `size` is a multiple of it too. For os_free alone. */
+static inline void *os_alloc(size_t align, size_t size) {
+    return _aligned_malloc(size, align);
+}
+
+static inline void os_free(void *at) {
+    _aligned_free(at);
+}
+
+/* A wish for large pages. */
+static inline void os_want_large_pages(void *at, size_t size) {
+    (void)at, (void)size;
+}
+
+static inline long os_processors(void) {
+    SYSTEM_INFO info;
+    GetSystemInfo(&info);
+    return (long)info.dwNumberOfProcessors;
+}
+
+static inline uint64_t os_memory(void) {
+    MEMORYSTATUSEX status = {.dwLength = sizeof status};
+    return GlobalMemoryStatusEx(&status) ? status.ullTotalPhys : 0;
+}
+
+static inline void *os_library(const char *path) {
+    return (void *)LoadLibraryA(path);
+}
+
+static inline const char *os_library_fault(void) {
+    return "the system does not load it";
+}
+
+static inline void *os_function(void *library, const char *name) {
+    return (void *)(uintptr_t)GetProcAddress((HMODULE)library, name);
+}
+
+static inline void os_end_library(void *library) {
+    FreeLibrary((HMODULE)library);
+}
+#else
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static inline void *os_alloc(size_t align, size_t size) {
+    return aligned_alloc(align, size);
+}
+
+static inline void os_free(void *at) {
+    free(at);
+}
+
+static inline void os_want_large_pages(void *at, size_t size) {
+#if defined(MADV_HUGEPAGE)
+    madvise(at, size, MADV_HUGEPAGE); /* what becomes of it is the system's choice */
+#else
+    (void)at, (void)size;
+#endif
+}
+
+static inline long os_processors(void) {
+    return sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+static inline uint64_t os_memory(void) {
+    return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static inline void *os_library(const char *path) {
+    return dlopen(path, RTLD_NOW | RTLD_LOCAL);
+}
+
+static inline const char *os_library_fault(void) {
+    return dlerror();
+}
+
+static inline void *os_function(void *library, const char *name) {
+    return dlsym(library, name);
+}
+
+static inline void os_end_library(void *library) {
+    dlclose(library);
+}
+#endif
+
+#endif

@@ -1,0 +1,445 @@
+/* sample_set.h: the candidates of one row between the stages of its chain, and how they are ranked and weighed.
+ *
+ * A set is x[n] with ids[n] that rise; at first x is the row of logits itself and ids is NULL (every token). Candidates rank
+ * by distance from the best, equal ones by place. Weights are whole numbers of 2^-40, so sums are exact in any order, and a
+ * cut is found without sorting what lies far from it: runtime/sampling/chain.py has the plain form. The row's scratch belongs
+ * to the thread.
+ */
+#ifndef SATCHEL_SAMPLE_SET_H
+#define SATCHEL_SAMPLE_SET_H
+
+#include <math.h>
+#include <string.h>
+
+#include "cpu.h"
+#include "exact.h"
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
+typedef struct {
+    uint32_t key; /* bits of a float >= 0, which order as it does */
+    int32_t at;   /* place in the set */
+} ranked;
+
+typedef struct {
+    const float *x;
+    const int32_t *ids; /* NULL: ids are places */
+    int64_t n;
+    float best;
+    int all_lost; /* every candidate is -inf: all rank and weigh the same */
+    float *own_x;
+    int32_t *own_ids;
+    float *keys;
+    ranked *list, *other;
+    int64_t *weights; /* of all candidates, where `weighed` */
+    int weighed;
+    uint64_t *sums; /* BUCKETS */
+} set;
+
+enum { WEIGHT_BITS = 40, HEAP = 1024, DIGIT = 11, DIGITS = 1 << DIGIT, BUCKETS = 4096, CHUNK = 64, FEW = 512 };
+static const float FAR = -40.0f, NEAR = 12.0f, MOST = 3.4028234663852886e38f;
+
+static inline uint64_t set_scratch(int64_t v) {
+    return (uint64_t)v * (2 * sizeof(float) + sizeof(int32_t) + 2 * sizeof(ranked) + sizeof(int64_t)) +
+           BUCKETS * sizeof(uint64_t) + 64;
+}
+
+static inline set set_of(const float *logits, int64_t n, uint8_t *scratch) {
+    set s = {.x = logits, .n = n, .sums = (uint64_t *)(void *)scratch};
+    s.weights = (int64_t *)(void *)(s.sums + BUCKETS);
+    s.list = (ranked *)(void *)(s.weights + n);
+    s.other = s.list + n;
+    s.own_x = (float *)(void *)(s.other + n);
+    s.keys = s.own_x + n;
+    s.own_ids = (int32_t *)(void *)(s.keys + n);
+    return s;
+}
+
+static inline int32_t id_of(const set *s, int64_t at) {
+    return s->ids ? s->ids[at] : (int32_t)at;
+}
+
+/* The first m of its own numbers and ids are the candidates from now on. */
+static inline void took_own(set *s, int64_t m) {
+    s->x = s->own_x;
+    s->ids = s->own_ids;
+    s->n = m;
+    s->weighed = 0;
+}
+
+/* Place of a token, -1 where it is none of the candidates. */
+static inline int64_t place_of(const set *s, int32_t id) {
+    int64_t low = 0, high = s->n - 1;
+    if (!s->ids)
+        return id;
+    while (low < high) {
+        int64_t mid = (low + high) / 2;
+        if (s->ids[mid] < id)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return s->ids[low] == id ? low : -1;
+}
+
+static inline float *writable(set *s) {
+    if (s->x != s->own_x)
+        memcpy(s->own_x, s->x, sizeof(float) * (size_t)s->n);
+    s->x = s->own_x;
+    s->weighed = 0;
+    return s->own_x;
+}
+
+static inline void find_best(set *s) {
+    float best[16];
+    int64_t i = 0;
+    for (int j = 0; j < 16; j++)
+        best[j] = -INFINITY;
+    for (; i + 16 <= s->n; i += 16)
+        for (int j = 0; j < 16; j++)
+            best[j] = s->x[i + j] > best[j] ? s->x[i + j] : best[j];
+    for (; i < s->n; i++)
+        best[0] = s->x[i] > best[0] ? s->x[i] : best[0];
+    for (int j = 1; j < 16; j++)
+        best[0] = best[j] > best[0] ? best[j] : best[0];
+    s->best = best[0];
+    s->all_lost = best[0] == -INFINITY;
+}
+
+/* How far a candidate lies below the best, >= 0. */
+static inline float distance(const set *s, int64_t at) {
+    return s->all_lost ? 0 : s->best - s->x[at];
+}
+
+/* weights[i] = e^(x[i] - best) in units of 2^-40, as exact.py's weights(), of CHUNK numbers; each loop is one that compilers
+ * turn into vectors. */
+static inline void weigh_chunk(const float *x, float best, int64_t *weights) {
+    const float turn = 12582912.0f; /* adding it rounds to a whole number */
+    float p[CHUNK], power[CHUNK];
+    int32_t bits[CHUNK];
+    double y[CHUNK];
+    for (int j = 0; j < CHUNK; j++) {
+        float d = x[j] - best, c = d < FAR ? FAR : d, n = (c * 1.44269504f + turn) - turn;
+        float r = (c - n * 0.693359375f) - n * -2.12194440e-4f, q = (float)(1.0 / 5040);
+        q = q * r + (float)(1.0 / 720);
+        q = q * r + (float)(1.0 / 120);
+        q = q * r + (float)(1.0 / 24);
+        q = q * r + (float)(1.0 / 6);
+        q = q * r + (float)(1.0 / 2);
+        q = q * r + 1.0f;
+        p[j] = q * r + 1.0f;
+        bits[j] = ((int32_t)n + 127) << 23;
+    }
+    memcpy(power, bits, sizeof power);
+    for (int j = 0; j < CHUNK; j++)
+        y[j] = (double)(p[j] * power[j]) * 0x1p40 + 0x1p52;
+    memcpy(weights, y, sizeof y);
+    for (int j = 0; j < CHUNK; j++)
+        weights[j] &= 0xFFFFFFFFFFFFF;
+}
+
+/* Fills s->weights. */
+static inline void weigh(set *s) {
+    int64_t i = 0;
+    if (s->weighed)
+        return;
+    s->weighed = 1;
+    if (s->all_lost) {
+        for (; i < s->n; i++)
+            s->weights[i] = (int64_t)1 << WEIGHT_BITS;
+        return;
+    }
+    for (; i + CHUNK <= s->n; i += CHUNK)
+        weigh_chunk(s->x + i, s->best, s->weights + i);
+    if (i < s->n) {
+        float rest[CHUNK];
+        int64_t found[CHUNK];
+        for (int64_t j = 0; j < CHUNK; j++)
+            rest[j] = i + j < s->n ? s->x[i + j] : s->best;
+        weigh_chunk(rest, s->best, found);
+        memcpy(s->weights + i, found, sizeof(int64_t) * (size_t)(s->n - i));
+    }
+}
+
+static inline double total_weight(set *s) {
+    int64_t sum = 0;
+    weigh(s);
+    for (int64_t i = 0; i < s->n; i++)
+        sum += s->weights[i];
+    return (double)sum;
+}
+
+/* --- ranking */
+
+static inline uint32_t key_bits(float key) {
+    uint32_t bits;
+    memcpy(&bits, &key, sizeof bits);
+    return bits;
+}
+
+/* Sorts m entries by key, keeping the order of equal ones. The result may lie in `other`. */
+static inline ranked *sort_ranked(ranked *list, ranked *other, int64_t m) {
+    if (m <= 32) {
+        for (int64_t i = 1; i < m; i++) {
+            ranked r = list[i];
+            int64_t j = i;
+            for (; j > 0 && list[j - 1].key > r.key; j--)
+                list[j] = list[j - 1];
+            list[j] = r;
+        }
+        return list;
+    }
+    for (int shift = 0; shift < 32; shift += DIGIT) {
+        uint32_t start[DIGITS] = {0}, sum = 0;
+        ranked *swap = list;
+        for (int64_t i = 0; i < m; i++)
+            start[list[i].key >> shift & (DIGITS - 1)]++;
+        for (int d = 0; d < DIGITS; d++) {
+            uint32_t count = start[d];
+            start[d] = sum;
+            sum += count;
+        }
+        for (int64_t i = 0; i < m; i++)
+            other[start[list[i].key >> shift & (DIGITS - 1)]++] = list[i];
+        list = other;
+        other = swap;
+    }
+    return list;
+}
+
+static inline int after(ranked a, ranked b) {
+    return a.key != b.key ? a.key > b.key : a.at > b.at;
+}
+
+/* Lets the last-ranked of a heap (parents rank after their children) sink into its place. */
+static inline void sink(ranked *heap, int64_t n, int64_t at) {
+    ranked x = heap[at];
+    for (int64_t child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && after(heap[child + 1], heap[child]))
+            child++;
+        if (!after(heap[child], x))
+            break;
+        heap[at] = heap[child];
+    }
+    heap[at] = x;
+}
+
+/* Whether one of CHUNK distances is smaller than `limit`; most chunks have none, which this sees at once. */
+static inline int any_below(const float *x, float best, float limit) {
+    int any = 0;
+    for (int j = 0; j < CHUNK; j++)
+        any |= best - x[j] < limit;
+    return any;
+}
+
+/* The k first-ranked, in order, in s->list[0 .. k - 1]; k <= n. */
+static inline void select_first(const set *s, int64_t k) {
+    ranked *heap = s->list;
+    for (int64_t i = 0; i < k; i++)
+        heap[i] = (ranked){key_bits(distance(s, i)), (int32_t)i};
+    for (int64_t i = k / 2; i-- > 0;)
+        sink(heap, k, i);
+    for (int64_t i = k; i < s->n; i++) {
+        float limit;
+        memcpy(&limit, &heap[0].key, sizeof limit);
+        if (i + CHUNK <= s->n && !s->all_lost && !any_below(s->x + i, s->best, limit)) {
+            i += CHUNK - 1;
+            continue;
+        }
+        for (int64_t end = i + CHUNK < s->n ? i + CHUNK : s->n; i < end; i++) {
+            uint32_t key = key_bits(distance(s, i));
+            if (key < heap[0].key) { /* places rise, so an equal key ranks after */
+                heap[0] = (ranked){key, (int32_t)i};
+                sink(heap, k, 0);
+            }
+        }
+        i--;
+    }
+    for (int64_t i = k; i-- > 1;) {
+        ranked last = heap[0];
+        heap[0] = heap[i];
+        heap[i] = last;
+        sink(heap, i, 0);
+    }
+}
+
+/* Ranks of the candidates [at, at + n), n <= CHUNK; the rest is INFINITY. keys: ranks, NULL for distances. */
+static inline void load_keys(const set *s, const float *keys, int64_t at, int64_t n, float *out) {
+    const float *x = (keys ? keys : s->x) + at;
+    float best = s->best;
+    if (n == CHUNK && !s->all_lost && !keys) {
+        for (int j = 0; j < CHUNK; j++)
+            out[j] = best - x[j];
+        return;
+    }
+    for (int64_t j = 0; j < CHUNK; j++)
+        out[j] = j >= n ? INFINITY : keys ? x[j] : s->all_lost ? 0 : best - x[j];
+}
+
+/* CHUNK bytes of 0 or 1 as bits. */
+static inline uint64_t pack_flags(const uint8_t *flags) {
+    uint64_t bits = 0;
+    for (int i = 0; i < CHUNK; i += 8) {
+        uint64_t eight = 0; /* the first one lowest; the product brings bit 0 of each byte together in the highest byte */
+        memcpy(&eight, flags + i, sizeof eight);
+        bits |= (eight * 0x0102040810204080u >> 56) << i;
+    }
+    return bits;
+}
+
+#ifdef __AVX512F__
+/* keep_first() where not all are lost, 16 at a time. What is written never lies ahead of what was read. */
+static inline void keep_lanes(set *s, const float *keys, ranked edge) {
+    const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512 best = _mm512_set1_ps(s->best), limit = _mm512_castsi512_ps(_mm512_set1_epi32((int32_t)edge.key));
+    const __m512i last = _mm512_set1_epi32(edge.at);
+    int64_t m = 0, n = s->n;
+    for (int64_t i = 0; i < n; i += 16) {
+        __mmask16 there = n - i < 16 ? (__mmask16)((1u << (n - i)) - 1) : 0xFFFF, stays, written;
+        __m512 x = _mm512_maskz_loadu_ps(there, s->x + i);
+        __m512 key = keys ? _mm512_maskz_loadu_ps(there, keys + i) : _mm512_sub_ps(best, x);
+        __m512i at = _mm512_add_epi32(first, _mm512_set1_epi32((int32_t)i));
+        __m512i ids = s->ids ? _mm512_maskz_loadu_epi32(there, s->ids + i) : at;
+        stays = _mm512_mask_cmp_ps_mask(there, key, limit, _CMP_EQ_OQ) & _mm512_cmple_epi32_mask(at, last);
+        stays |= _mm512_mask_cmp_ps_mask(there, key, limit, _CMP_LT_OQ);
+        if (!stays)
+            continue;
+        written = (__mmask16)((1u << __builtin_popcount(stays)) - 1);
+        _mm512_mask_storeu_ps(s->own_x + m, written, _mm512_maskz_compress_ps(stays, x));
+        _mm512_mask_storeu_epi32(s->own_ids + m, written, _mm512_maskz_compress_epi32(stays, ids));
+        m += __builtin_popcount(stays);
+    }
+    took_own(s, m);
+}
+#endif
+
+/* Keeps those that rank no later than `edge`. keys: their ranks, NULL for distances. A chunk's are found
+ * as bits first, because branches on each could not be foreseen. */
+static inline void keep_first(set *s, const float *keys, ranked edge) {
+#ifdef __AVX512F__
+    if (!s->all_lost || keys) {
+        keep_lanes(s, keys, edge);
+        return;
+    }
+#endif
+    int64_t m = 0, n = s->n;
+    const float *x = s->x;
+    const int32_t *ids = s->ids;
+    int32_t *own_ids = s->own_ids;
+    float limit, least, key[CHUNK], *own_x = s->own_x;
+    uint8_t flags[CHUNK];
+    uint64_t stays;
+    int last;
+    memcpy(&limit, &edge.key, sizeof limit);
+    least = nextafterf(limit, INFINITY);
+    for (int64_t i = 0; i < n; i += CHUNK) {
+        int64_t count = n - i < CHUNK ? n - i : CHUNK;
+        if (!keys && !s->all_lost && count == CHUNK && limit < INFINITY && !any_below(x + i, s->best, least))
+            continue;
+        load_keys(s, keys, i, count, key);
+        last = edge.at - i < -1 ? -1 : edge.at - i < count ? (int)(edge.at - i) : (int)count - 1;
+        for (int j = 0; j < CHUNK; j++)
+            flags[j] = (key[j] < limit) | ((key[j] == limit) & (j <= last));
+        stays = pack_flags(flags);
+        for (; stays; stays &= stays - 1) {
+            int64_t at = i + __builtin_ctzll(stays);
+            own_ids[m] = ids ? ids[at] : (int32_t)at;
+            own_x[m++] = x[at];
+        }
+    }
+    took_own(s, m);
+}
+
+static inline int reached(int64_t sum, double goal, int beyond) {
+    return beyond ? (double)sum > goal : (double)sum >= goal;
+}
+
+static inline int64_t share_of(const set *s, int64_t at, int unit) {
+    return unit ? 1 : s->weights[at];
+}
+
+/* Buckets of equal width, the last one without end; they rank as the numbers in them do. */
+static inline void find_buckets(const float *key, int32_t *bucket) {
+    const float scale = BUCKETS / 48.0f, last = BUCKETS - 1;
+    for (int j = 0; j < CHUNK; j++) {
+        float b = key[j] * scale;
+        bucket[j] = (int32_t)(b < last ? b : last);
+    }
+}
+
+/* What chunks of candidates weigh is added to the buckets: of those with one nearer than NEAR, or of the others. */
+static inline void fill_buckets(set *s, const float *keys, int unit, int near) {
+    float key[CHUNK];
+    int32_t bucket[CHUNK];
+    uint64_t *restrict sums = s->sums;
+    const int64_t *restrict weights = s->weights;
+    for (int64_t i = 0; i < s->n; i += CHUNK) {
+        int64_t count = s->n - i < CHUNK ? s->n - i : CHUNK;
+        int skips = !keys && !s->all_lost && count == CHUNK;
+        if ((!skips || any_below(s->x + i, s->best, NEAR)) != near)
+            continue;
+        load_keys(s, keys, i, count, key);
+        find_buckets(key, bucket);
+        for (int64_t j = 0; j < count; j++)
+            sums[bucket[j]] += unit ? 1 : (uint64_t)weights[i + j];
+    }
+}
+
+/* The bucket in which the goal is reached, BUCKETS where it is not; *before: what those ahead of it weigh. Those far from the
+ * best are looked at only where the near ones do not do. */
+static inline int find_bucket(set *s, const float *keys, double goal, int beyond, int unit, int64_t *before) {
+    int bucket = 0, near = (int)(NEAR * (BUCKETS / 48.0f)) - 1; /* nothing far falls into these */
+    *before = 0;
+    memset(s->sums, 0, BUCKETS * sizeof *s->sums);
+    fill_buckets(s, keys, unit, 1);
+    for (; bucket < near && !reached(*before + (int64_t)s->sums[bucket], goal, beyond); bucket++)
+        *before += (int64_t)s->sums[bucket];
+    if (bucket < near)
+        return bucket;
+    fill_buckets(s, keys, unit, 0);
+    for (; bucket < BUCKETS && !reached(*before + (int64_t)s->sums[bucket], goal, beyond); bucket++)
+        *before += (int64_t)s->sums[bucket];
+    return bucket;
+}
+
+/* Puts the candidates of a bucket, those of all for BUCKETS, into s->list, in order of place; gives their number. */
+static inline int64_t gather(set *s, const float *keys, int bucket) {
+    int64_t m = 0;
+    float key[CHUNK];
+    int32_t of[CHUNK];
+    for (int64_t i = 0; i < s->n; i += CHUNK) {
+        int64_t count = s->n - i < CHUNK ? s->n - i : CHUNK;
+        int any = bucket == BUCKETS;
+        load_keys(s, keys, i, count, key);
+        find_buckets(key, of);
+        for (int j = 0; j < CHUNK; j++)
+            any |= of[j] == bucket;
+        for (int64_t j = 0; any && j < count; j++)
+            if (of[j] == bucket || bucket == BUCKETS)
+                s->list[m++] = (ranked){key_bits(key[j]), (int32_t)(i + j)};
+    }
+    return m;
+}
+
+/* The entry at which those in order of rank reach the goal together (beyond: exceed it); the last-ranked of all where they do
+ * not. unit: each counts 1 instead of its weight. */
+static inline ranked cross(set *s, const float *keys, double goal, int beyond, int unit) {
+    int64_t sum = 0, i, m;
+    int bucket = BUCKETS;
+    ranked *list;
+    if (!unit)
+        weigh(s);
+    if (s->n > FEW)
+        bucket = find_bucket(s, keys, goal, beyond, unit, &sum);
+    m = gather(s, keys, bucket);
+    list = sort_ranked(s->list, s->other, m);
+    if (bucket == BUCKETS && s->n > FEW)
+        return list[m - 1];
+    for (i = 0; i < m - 1; i++)
+        if (reached(sum += share_of(s, list[i].at, unit), goal, beyond))
+            break;
+    return list[i];
+}
+
+#endif

@@ -1,0 +1,333 @@
+/* attention_few.cuh: one warp's attention of a token's heads over 16 keys at a time, and the merging of such results: what
+ * attention_split.cu and attention_heads.cu share. Where the pieces of keys and values come from is their matter: RING has
+ * piece(stage, i) of 16 bytes, for keys rows g and g + 8, pieces 4 m + c, for values rows 2 c, 2 c + 1 and 8 more, pieces 8 q + g.
+ */
+#ifndef SATCHEL_CUDA_ATTENTION_FEW_CUH
+#define SATCHEL_CUDA_ATTENTION_FEW_CUH
+
+#include <math_constants.h>
+
+#include "attention.h"
+#include "kv_rows.k.h"
+
+static __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, bool half) {
+    if (half)
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                     "{%0, %1, %2, %3};"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    else
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                     "{%0, %1, %2, %3};"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+static __device__ __forceinline__ uint32_t turned(uint32_t x) {
+    uint32_t y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+/* State of the heads (2 c, 2 c + 1) of N groups of 8, over a warp's keys; sums of d = 64 q + 8 g + 2 w + {0, 1} in o[4 q + w]. */
+template <int D, int N> struct warp_state {
+    float o[N][D / 16][4], most[N][2], total[N][2], scale[N][2];
+    uint32_t q[N][D / 16][2];
+};
+
+/* query: the heads of the KV head, one behind the other. Lane (g, c) reads head g; the scales go to the lanes that hold the heads' scores. */
+template <int FORMAT, int D, int N>
+static __device__ __forceinline__ void load_query(const float *query, int group, float scale, warp_state<D, N> &w) {
+    const int lane = threadIdx.x % 32, g = lane / 4, i = lane % 4;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        const int head = 8 * n + g;
+        float v[D / 4], most = 0, down, up;
+        const float *from = query + head * D + 8 * i;
+#pragma unroll
+        for (int m = 0; m < D / 32; m++) {
+            const float4 none = make_float4(0, 0, 0, 0);
+            const float4 a = head < group ? *(const float4 *)(from + 32 * m) : none;
+            const float4 b = head < group ? *(const float4 *)(from + 32 * m + 4) : none;
+            v[8 * m] = a.x, v[8 * m + 1] = a.y, v[8 * m + 2] = a.z, v[8 * m + 3] = a.w;
+            v[8 * m + 4] = b.x, v[8 * m + 5] = b.y, v[8 * m + 6] = b.z, v[8 * m + 7] = b.w;
+        }
+#pragma unroll
+        for (int k = 0; k < D / 4; k++)
+            most = fmaxf(most, fabsf(v[k]));
+        most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 2));
+        query_power(most, &down, &up);
+#pragma unroll
+        for (int m = 0; m < D / 32; m++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                w.q[n][2 * m + e / 2][e % 2] =
+                    two_halves<cache_row<FORMAT>::HALF>(v[8 * m + 2 * e] * down, v[8 * m + 2 * e + 1] * down);
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            w.scale[n][e] = __shfl_sync(0xFFFFFFFFu, up, 4 * (2 * i + e)) * scale * CUDART_L2E_F;
+            w.most[n][e] = -CUDART_INF_F;
+            w.total[n][e] = 0;
+        }
+#pragma unroll
+        for (int k = 0; k < D / 16; k++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                w.o[n][k][e] = 0;
+    }
+}
+
+/* A warp's steps that are on their way. Each lane has places of its own for the pieces that it will multiply, so that shared
+ * memory serves as more registers: nobody else reads them, and nothing but the lane's own copies is waited for. */
+template <int FORMAT, int D> struct lane_ring {
+    static constexpr int PIECES = D / 8, STAGES = D == 64 ? 4 : 3, STAGE = PIECES * 512, WARP = STAGES * STAGE;
+    uint32_t at;
+
+    __device__ __forceinline__ uint32_t place(int stage, int piece) const { return at + stage * STAGE + piece * 512; }
+
+    __device__ __forceinline__ void bring(uint32_t to, const uint8_t *row, int i, int seen) const {
+        if (FORMAT == CACHE_FP8)
+            copy_8(to, row + 8 * i, seen);
+        else
+            copy_16(to, row + 16 * i, seen);
+    }
+
+    __device__ __forceinline__ void put(uint32_t to, uint4 x) const {
+        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+    }
+
+    __device__ __forceinline__ uint4 piece(int stage, int i) const {
+        uint4 x;
+        if (FORMAT == CACHE_FP8) {
+            uint2 raw;
+            asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(raw.x), "=r"(raw.y) : "r"(place(stage, i)) : "memory");
+            return halves_of_fp8(raw);
+        }
+        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                     : "r"(place(stage, i))
+                     : "memory");
+        return x;
+    }
+
+    /* Blocks of 34 or 18 bytes cannot be copied as they are: they come through registers, all at once. */
+    __device__ __forceinline__ void fetch_blocks(const uint8_t *k, const uint8_t *v, int stage, int key, int from, int to) const {
+        const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, bytes = cache_row<FORMAT>::bytes(D);
+        uint4 p[D / 16];
+#pragma unroll
+        for (int i = 0; i < D / 16; i++) {
+            const int row = g + 8 * (i / (D / 32)), seen = key + row >= from && key + row < to;
+            p[i] = seen ? cache_eight<FORMAT>(k + row * bytes, 4 * (i % (D / 32)) + c) : make_uint4(0, 0, 0, 0);
+        }
+#pragma unroll
+        for (int i = 0; i < D / 16; i++)
+            put(place(stage, i), p[i]);
+#pragma unroll
+        for (int i = 0; i < D / 16; i++) {
+            const int h = i / (D / 64), row = 2 * c + h % 2 + h / 2 * 8, seen = key + row >= from && key + row < to;
+            p[i] = seen ? cache_eight<FORMAT>(v + row * bytes, 8 * (i % (D / 64)) + g) : make_uint4(0, 0, 0, 0);
+        }
+#pragma unroll
+        for (int i = 0; i < D / 16; i++)
+            put(place(stage, D / 16 + i), p[i]);
+    }
+
+    /* Pieces of keys and values of the 16 positions from key on, of which those in [from, to) count. Keys: rows g and g + 8,
+     * pieces 4 m + c; values: rows 2 c, 2 c + 1, and 8 more, pieces 8 q + g. */
+    __device__ __forceinline__ void fetch(const caches &x, int stage, int block, int key, int from, int to) const {
+        const int bytes = cache_row<FORMAT>::bytes(D);
+        const uint64_t in = (uint64_t)(x.head * x.block + (key & (x.block - 1))) * bytes;
+        const uint8_t *k = x.k + (uint64_t)block * x.k_stride + in, *v = x.v + (uint64_t)block * x.v_stride + in;
+        if constexpr (!cache_row<FORMAT>::PLAIN && FORMAT != CACHE_FP8)
+            fetch_blocks(k, v, stage, key, from, to);
+        else
+            fetch_pieces(k, v, stage, key, from, to);
+    }
+
+    __device__ __forceinline__ void fetch_pieces(const uint8_t *k, const uint8_t *v, int stage, int key, int from, int to) const {
+        const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, bytes = cache_row<FORMAT>::bytes(D);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int row = g + 8 * h, seen = key + row >= from && key + row < to;
+#pragma unroll
+            for (int m = 0; m < D / 32; m++)
+                bring(place(stage, h * (D / 32) + m), k + row * bytes, 4 * m + c, seen);
+        }
+#pragma unroll
+        for (int h = 0; h < 4; h++) {
+            const int row = 2 * c + h % 2 + h / 2 * 8, seen = key + row >= from && key + row < to;
+#pragma unroll
+            for (int q = 0; q < D / 64; q++)
+                bring(place(stage, D / 16 + h * (D / 64) + q), v + row * bytes, 8 * q + g, seen);
+        }
+    }
+};
+
+/* Scores of 16 keys become weights p, as operands; the sums so far turn to the new largest scores. */
+template <int FORMAT, int D, int N, class RING>
+static __device__ __forceinline__ void weigh(warp_state<D, N> &w, const RING &ring, int stage, int n, int key, int from, int to,
+                                             uint32_t (&b)[2]) {
+    const int g = threadIdx.x % 32 / 4;
+    const bool half = cache_row<FORMAT>::HALF;
+    float s[4] = {0, 0, 0, 0}, odd[4] = {0, 0, 0, 0}, base[2], keep[2];
+#pragma unroll
+    for (int m = 0; m < D / 32; m++) {
+        const uint4 x = ring.piece(stage, m), y = ring.piece(stage, D / 32 + m);
+        const uint32_t a[2][4] = {{x.x, y.x, x.y, y.y}, {x.z, y.z, x.w, y.w}};
+        mma(s, a[0], w.q[n][2 * m][0], w.q[n][2 * m][1], half);
+        mma(odd, a[1], w.q[n][2 * m + 1][0], w.q[n][2 * m + 1][1], half);
+    }
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        s[e] += odd[e];
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        if (key + g + 8 * h < from || key + g + 8 * h >= to)
+            s[2 * h] = s[2 * h + 1] = -CUDART_INF_F;
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        float most = fmaxf(s[e], s[2 + e]);
+#pragma unroll
+        for (int j = 4; j < 32; j *= 2)
+            most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, j));
+        most = fmaxf(most, w.most[n][e]);
+        base[e] = most == -CUDART_INF_F ? 0 : most * w.scale[n][e];
+        keep[e] = exp2f(fmaf(w.most[n][e], w.scale[n][e], -base[e]));
+        w.most[n][e] = most;
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const float p0 = exp2f(fmaf(s[2 * h], w.scale[n][0], -base[0])), p1 = exp2f(fmaf(s[2 * h + 1], w.scale[n][1], -base[1]));
+        w.total[n][0] = h ? w.total[n][0] + p0 : w.total[n][0] * keep[0] + p0;
+        w.total[n][1] = h ? w.total[n][1] + p1 : w.total[n][1] * keep[1] + p1;
+        b[h] = turned(two_halves<cache_row<FORMAT>::HALF>(p0, p1));
+    }
+#pragma unroll
+    for (int k = 0; k < D / 16; k++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            w.o[n][k][e] *= keep[e % 2];
+}
+
+template <int FORMAT, int D, int N, class RING>
+static __device__ __forceinline__ void add_values(warp_state<D, N> &w, const RING &ring, int stage, const uint32_t (&b)[N][2]) {
+#pragma unroll
+    for (int q = 0; q < D / 64; q++) {
+        uint4 v[4];
+#pragma unroll
+        for (int h = 0; h < 4; h++)
+            v[h] = ring.piece(stage, D / 16 + h * (D / 64) + q);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const uint32_t x0 = word_of(v[0], i), x1 = word_of(v[1], i), x2 = word_of(v[2], i), x3 = word_of(v[3], i);
+            const uint32_t a[4] = {__byte_perm(x0, x1, 0x5410), __byte_perm(x0, x1, 0x7632), __byte_perm(x2, x3, 0x5410),
+                                   __byte_perm(x2, x3, 0x7632)};
+#pragma unroll
+            for (int n = 0; n < N; n++)
+                mma(w.o[n][4 * q + i], a, b[n][0], b[n][1], cache_row<FORMAT>::HALF);
+        }
+    }
+}
+
+/* Keys or values of 16 positions as they lie in the cache, of which rows [from, to) are there. */
+template <int FORMAT, int D> struct past_rows {
+    const char *at;
+    int stride, from, to;
+    __device__ __forceinline__ uint4 eight(int row, int i) const {
+        const uint8_t *p = (const uint8_t *)at + row * stride;
+        uint4 x;
+        if (!cache_row<FORMAT>::PLAIN)
+            return cache_eight<FORMAT>(p, i);
+        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                     : "r"(shared_address(p) + 16 * i));
+        return x;
+    }
+    __device__ __forceinline__ uint4 piece(int, int i) const {
+        const int g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
+        if (i < D / 16)
+            return eight(g + 8 * (i / (D / 32)), 4 * (i % (D / 32)) + c);
+        const int h = (i - D / 16) / (D / 64), row = 2 * c + h % 2 + h / 2 * 8;
+        const uint4 x = eight(row, 8 * ((i - D / 16) % (D / 64)) + g);
+        return row >= from && row < to ? x : make_uint4(0, 0, 0, 0);
+    }
+};
+
+/* In shared memory: for each warp and head the largest score (times its scale), the weights' sum, and D sums of values; the
+ * group's own result overwrites that of warp 0. */
+template <int D> struct shared_results {
+    float *at;
+    int heads;
+    __device__ __forceinline__ float *of(int part, int head) const { return at + (part * heads + head) * (D + 2); }
+};
+
+template <int D, int N> static __device__ __forceinline__ void leave(const warp_state<D, N> &w, const shared_results<D> &r) {
+    const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int head = 8 * n + 2 * c + e;
+            float total = w.total[n][e];
+#pragma unroll
+            for (int j = 4; j < 32; j *= 2)
+                total += __shfl_xor_sync(0xFFFFFFFFu, total, j);
+            if (head >= r.heads)
+                continue;
+            float *to = r.of(threadIdx.x / 32, head);
+            if (g == 0)
+                to[0] = w.most[n][e] == -CUDART_INF_F ? -CUDART_INF_F : w.most[n][e] * w.scale[n][e], to[1] = total;
+#pragma unroll
+            for (int k = 0; k < D / 16; k++) {
+                to[2 + k / 4 * 64 + 8 * g + 2 * (k % 4)] = w.o[n][k][e];
+                to[2 + k / 4 * 64 + 8 * g + 2 * (k % 4) + 1] = w.o[n][k][2 + e];
+            }
+        }
+}
+
+/* One number of up to 32 results, for a whole warp whose lanes have numbers of one head: part(i) gives where result i stands.
+ * Lane i fetches the largest score and sum of weights of result i; all add the numbers in order. */
+template <class F>
+static __device__ __forceinline__ float merged(int parts, int number, F part, float *most, float *total) {
+    const int lane = threadIdx.x % 32;
+    float own = -CUDART_INF_F, weight = 0, sum = 0;
+    if (lane < parts)
+        own = part(lane)[0], weight = part(lane)[1];
+    *most = own;
+#pragma unroll
+    for (int j = 1; j < 32; j *= 2)
+        *most = fmaxf(*most, __shfl_xor_sync(0xFFFFFFFFu, *most, j));
+    const float share = exp2f(own - (*most == -CUDART_INF_F ? 0 : *most));
+    *total = weight * share;
+#pragma unroll
+    for (int j = 1; j < 32; j *= 2)
+        *total += __shfl_xor_sync(0xFFFFFFFFu, *total, j);
+    for (int i = 0; i < parts; i += 8) {
+        float x[8];
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            x[j] = i + j < parts ? part(i + j)[2 + number] : 0;
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            sum += x[j] * __shfl_sync(0xFFFFFFFFu, share, i + j);
+    }
+    return sum;
+}
+
+/* Numbers of a head as the cache has them, a unit by each thread from 0 on. */
+template <int FORMAT, int D, class F> static __device__ __forceinline__ void code_row(char *to, int thread, F number) {
+    constexpr int UNIT = FORMAT == CACHE_Q8_0 || FORMAT == CACHE_Q4_0 ? 32 : 1;
+    if (thread < 0 || thread >= D / UNIT)
+        return;
+    if constexpr (FORMAT == CACHE_F16) {
+        ((__half *)to)[thread] = __float2half_rn(number(thread));
+    } else {
+        float x[UNIT];
+#pragma unroll
+        for (int j = 0; j < UNIT; j++)
+            x[j] = number(thread * UNIT + j);
+        kv_store(FORMAT, x, to, thread);
+    }
+}
+
+#endif

@@ -1,0 +1,71 @@
+/* columns.c: the table of the kernels of columns.cu: a kernel for 8, 16, 32, 64 and 128 columns of each op. */
+#include "columns.h"
+#include "products.h"
+#include "tables.h"
+
+enum { LEAST = 5 /* columns; fewer are for gemv.cu */, MADE_FOR = 90, CONVERT_THREADS = 256 };
+
+static const char *check(const gpu_call *c, const gpu_traits *t, uint32_t mode, int kind, int dense) {
+    const char *fault = dense ? cuda_dense_fault(c, mode) : cuda_product_fault(c, mode);
+    int tokens = c->v[0].shape[0];
+    if (fault)
+        return fault;
+    if (tokens < LEAST || tokens > COLUMNS_MOST || columns_kind(tokens) != kind)
+        return "it is made for another number of columns";
+    return t->arch == MADE_FOR && t->shared >= COLUMNS_SHARED + 4096 ? 0 : "it is made for sm_90";
+}
+
+static uint64_t scratch(const gpu_call *c, const gpu_traits *t) {
+    (void)t;
+    return columns_scratch(c);
+}
+
+static void grid_convert(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    (void)t;
+    g->groups[0] = c->mode & PRODUCT_NORM ? 1 : (uint32_t)(packed_chunks(&c->v[1]) + 15) / 16;
+    g->groups[1] = (uint32_t)c->v[0].shape[0];
+    g->threads = CONVERT_THREADS;
+}
+
+static void grid_multiply(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    columns_cut cut = columns_cut_of(c, t->units);
+    g->groups[0] = (uint32_t)(cut.groups * cut.parts);
+    g->cluster = cut.parts > 1 ? (uint32_t)cut.parts : 0;
+    g->threads = (uint32_t)(128 * cut.teams + COLUMNS_FETCHERS);
+    g->shared = (uint32_t)columns_room_of(8 << columns_kind(c->v[0].shape[0]), cut.teams, columns_bytes(c)).bytes;
+}
+
+/* A check knows neither mode nor kernel, so each entry has its own. */
+#define CHECK(name, mode, kind)                                                                                        \
+    static const char *name##_##kind(const gpu_call *c, const gpu_traits *t) { return check(c, t, mode, kind, 0); }     \
+    static const char *name##_dense_##kind(const gpu_call *c, const gpu_traits *t) { return check(c, t, mode, kind, 1); }
+#define CHECKS(name, mode) CHECK(name, mode, 0) CHECK(name, mode, 1) CHECK(name, mode, 2) CHECK(name, mode, 3) CHECK(name, mode, 4)
+CHECKS(plain, 0)
+CHECKS(add, PRODUCT_ADD)
+CHECKS(gated, PRODUCT_GATED)
+CHECKS(normed, PRODUCT_NORM)
+CHECKS(normed_gated, PRODUCT_NORM | PRODUCT_GATED)
+
+#define ENTRY(op_, name, mode_, kind, kernel)                                                                          \
+    {.op = op_, .check = name##_##kind, .scratch = scratch, .mode = mode_,                                             \
+     .launch = {{"columns_convert", grid_convert, 1}, {kernel, grid_multiply, 1}}},
+#define ENTRIES(op, name, mode)                                                                                        \
+    ENTRY(op, name##_dense, mode, 0, "columns_dense_8")                                                                \
+    ENTRY(op, name##_dense, mode, 1, "columns_dense_16")                                                               \
+    ENTRY(op, name##_dense, mode, 2, "columns_dense_32")                                                               \
+    ENTRY(op, name##_dense, mode, 3, "columns_dense_64")                                                               \
+    ENTRY(op, name##_dense, mode, 4, "columns_dense_128")                                                              \
+    ENTRY(op, name, mode, 0, "columns_8")                                                                              \
+    ENTRY(op, name, mode, 1, "columns_16")                                                                             \
+    ENTRY(op, name, mode, 2, "columns_32")                                                                             \
+    ENTRY(op, name, mode, 3, "columns_64")                                                                             \
+    ENTRY(op, name, mode, 4, "columns_128")
+
+const gpu_kernel cuda_column_kernels[] = {
+    ENTRIES("norm_linear", normed, PRODUCT_NORM)
+    ENTRIES("norm_linear_swiglu", normed_gated, PRODUCT_NORM | PRODUCT_GATED)
+    ENTRIES("linear", plain, 0)
+    ENTRIES("linear_add", add, PRODUCT_ADD)
+    ENTRIES("linear_swiglu", gated, PRODUCT_GATED)
+    {0},
+};

@@ -1,0 +1,304 @@
+/* columns.cu: products of weights with few columns (activations of 5 to 128 tokens), as bf16 with float32 sums.
+ *
+ * columns_convert brings activations, or their norm, to bf16 in the order that the matrix unit reads. In columns_N each warpgroup
+ * turns the codes of 64 rows into bf16 in its registers, where they are the A operand, and multiplies N columns that all warpgroups
+ * of the group share; one warp fetches weights (before the kernel ahead has ended), another activations, into two rings.
+ * columns_dense_N does the same with F16 and BF16 weights in the file's order. Groups of a cluster take a part of K each; their sums
+ * lie in shared memory in the end, where each group of the cluster adds up some of the tokens in the order of the parts, so no sum
+ * goes through memory. The order of a sum depends on the matrices and N alone, not on how many of the N columns there are.
+ */
+#include "columns_sums.cuh"
+#include "columns_values.cuh"
+#include "wgmma_columns.h"
+
+/* --- activations */
+
+/* Sixteen numbers of a row, as they are for dense weights, else in the order of columns_values.cuh; k is a multiple of 16. */
+static __device__ __forceinline__ void columns_store(char *scratch, int tokens, int token, int k, const float (&x)[16], bool dense) {
+    char *row = scratch + ((int64_t)(k / COLUMNS_K) * tokens + token) * 128;
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        uint4 out = make_uint4(two_bf16(x[e], x[e + 2]), two_bf16(x[e + 4], x[e + 6]), two_bf16(x[e + 8], x[e + 10]),
+                               two_bf16(x[e + 12], x[e + 14]));
+        if (dense)
+            out = make_uint4(two_bf16(x[8 * e], x[8 * e + 1]), two_bf16(x[8 * e + 2], x[8 * e + 3]),
+                             two_bf16(x[8 * e + 4], x[8 * e + 5]), two_bf16(x[8 * e + 6], x[8 * e + 7]));
+        *(uint4 *)(row + (((k / 16 % 4 * 2 + e) ^ (token & 7)) << 4)) = out;
+    }
+}
+
+static __device__ __forceinline__ void columns_load(const float *row, int k, int width, float (&x)[16]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float4 v = k + 4 * i < width ? *(const float4 *)(row + k + 4 * i) : make_float4(0, 0, 0, 0);
+        x[4 * i] = v.x, x[4 * i + 1] = v.y, x[4 * i + 2] = v.z, x[4 * i + 3] = v.w;
+    }
+}
+
+/* A group takes a row, or a part of it where no norm is asked for. */
+extern "C" __global__ void __launch_bounds__(256) columns_convert(const __grid_constant__ gpu_call c) {
+    __shared__ float room[8];
+    const int token = blockIdx.y, width = c.v[1].shape[1], all = packed_chunks(&c.v[1]) * CHUNK;
+    const int tokens = 8 << columns_kind(c.v[0].shape[0]);
+    const float *row = (const float *)(c.v[1].data + token * c.v[1].stride);
+    const float *norm = c.mode & PRODUCT_NORM ? (const float *)c.v[c.n_in].data : nullptr;
+    float scale = 1.0f, x[16], w[16];
+    launch_next();
+    wait_before();
+    if (token >= rows_now(c, c.v[0]))
+        return;
+    if (norm) {
+        float sum = 0.0f;
+        for (int k = 16 * threadIdx.x; k < width; k += 16 * 256) {
+            columns_load(row, k, width, x);
+#pragma unroll
+            for (int i = 0; i < 16; i++)
+                sum += x[i] * x[i];
+        }
+        for (int far = 16; far; far /= 2)
+            sum += __shfl_xor_sync(~0u, sum, far);
+        if (threadIdx.x % 32 == 0)
+            room[threadIdx.x / 32] = sum;
+        __syncthreads();
+        sum = 0.0f;
+        for (int i = 0; i < 8; i++)
+            sum += room[i];
+        scale = rsqrtf(sum / (float)width + __uint_as_float((uint32_t)c.arg[0]));
+    }
+    for (int k = 16 * (blockIdx.x * 256 + threadIdx.x); k < all; k += 16 * 256 * gridDim.x) {
+        columns_load(row, k, width, x);
+        if (norm) {
+            columns_load(norm, k, width, w);
+#pragma unroll
+            for (int i = 0; i < 16; i++)
+                x[i] = x[i] * scale * w[i];
+        }
+        columns_store((char *)c.scratch, tokens, token, k, x, columns_dense(&c));
+    }
+}
+
+/* --- multiplying */
+
+static __device__ __forceinline__ void ring_release(columns_ring &ring) {
+    if (threadIdx.x % 32 == 0)
+        barrier_arrive(ring.empty());
+    ring.next();
+}
+
+/* Scales of a warp's chunk into its table. */
+template <class F> static __device__ __forceinline__ void leave_scales(const char *w, uint32_t *table) {
+    const int lane = threadIdx.x % 32;
+    const tile_scale<F> s(w, lane / 2);
+    uint32_t words[8];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        scale_words<F>(s, 4 * (lane % 2) + i, words + 2 * i);
+    uint4 *to = (uint4 *)(table + lane * 8);
+    to[0] = make_uint4(words[0], words[1], words[2], words[3]);
+    to[1] = make_uint4(words[4], words[5], words[6], words[7]);
+    __syncwarp();
+}
+
+/* Two steps of 16 columns of K, a and a + 1, times this lane's part of all columns: warp by warp where columns are few, for the
+ * matrix unit takes as long for 8 columns by wgmma as for 32. b: the step's address; i: which 16 of its 64 come first. */
+template <int N>
+static __device__ __forceinline__ void multiply_two(float (&d)[N / 2], const uint32_t (&a)[2][4], uint32_t b, int i) {
+    if constexpr (N > COLUMNS_BY_WARP) {
+        const uint32_t at = (b & 0x3FFFF) >> 4 | 1u << 16;
+        products_open();
+        product_columns(d, a[0], at + 2 * i);
+        product_columns(d, a[1], at + 2 * i + 2);
+        products_close();
+        products_wait<1>();
+    } else {
+        const int lane = threadIdx.x % 32, row = lane % 8 + (N > 8 ? lane / 16 * 8 : 0);
+        const int half = lane / 8 % 2, more = N > 8 ? 0 : lane / 16; /* of 8 columns, both steps at once */
+#pragma unroll
+        for (int n = 0; n < N / 8; n += 2) {
+            uint32_t x[2][4];
+#pragma unroll
+            for (int k = 0; k < (N > 8 ? 2 : 1); k++)
+                asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                             : "=r"(x[k][0]), "=r"(x[k][1]), "=r"(x[k][2]), "=r"(x[k][3])
+                             : "r"(b + (8 * n + row) * 128 + (((2 * (i + k + more) + half) ^ (row & 7)) << 4))
+                             : "memory");
+#pragma unroll
+            for (int k = 0; k < 2; k++)
+                if constexpr (N == 8) {
+                    mma_bf16(d, a[k][0], a[k][1], a[k][2], a[k][3], x[0][2 * k], x[0][2 * k + 1]);
+                } else {
+                    mma_bf16(d + 4 * n, a[k][0], a[k][1], a[k][2], a[k][3], x[k][0], x[k][1]);
+                    mma_bf16(d + 4 * n + 4, a[k][0], a[k][1], a[k][2], a[k][3], x[k][2], x[k][3]);
+                }
+        }
+    }
+}
+
+/* d += a chunk of 64 rows (w: this warp's 16) times four steps of columns. */
+template <class F, int N>
+static __device__ __forceinline__ void columns_chunk(const char *w, uint32_t *table, columns_ring &ring, float (&d)[N / 2]) {
+    const int lane = threadIdx.x % 32, g = lane / 4;
+    constexpr bool late = N > COLUMNS_BY_WARP; /* what wgmma reads is released one step behind */
+    leave_scales<F>(w, table);
+    columns_ring done = ring;
+#pragma unroll
+    for (int p = 0; p < 4; p++) {
+        uint32_t word[2][4];
+        if constexpr (small_code<F>::CENTER != 0)
+            small_words<F>(w, lane, p, word);
+        else
+            F::codes(w, lane, p, word);
+        const uint4 low = *(const uint4 *)(table + g * 16 + 4 * p), high = *(const uint4 *)(table + (g + 8) * 16 + 4 * p);
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const uint2 scale[2] = {j ? make_uint2(low.z, low.w) : make_uint2(low.x, low.y),
+                                    j ? make_uint2(high.z, high.w) : make_uint2(high.x, high.y)};
+            uint32_t a[2][4];
+            operand_of<F>(word[j], 0, scale, a[0]);
+            operand_of<F>(word[j], 1, scale, a[1]);
+            if (j == 0)
+                barrier_wait(ring.full(), ring.phase);
+            multiply_two<N>(d, a, ring.here(), 2 * j);
+            if (late && p && j == 0)
+                ring_release(done);
+        }
+        if (late) {
+            ring.next();
+        } else {
+            __syncwarp();
+            ring_release(ring);
+        }
+    }
+    if (late) {
+        products_wait<0>();
+        ring_release(done);
+    }
+    __syncwarp();
+}
+
+/* Two halves as two bf16. */
+static __device__ __forceinline__ uint32_t bf16_of_halves(uint32_t x) {
+    const float2 v = __half22float2(*(__half2 *)&x);
+    return two_bf16(v.x, v.y);
+}
+
+/* d += a step of 64 rows (w: where this warp's 16 lie) times a step of columns. */
+template <int N>
+static __device__ __forceinline__ void dense_step(uint32_t w, uint32_t b, bool halves, float (&d)[N / 2]) {
+    const int lane = threadIdx.x % 32, row = lane % 16;
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+        uint32_t a[2][4];
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(a[k][0]), "=r"(a[k][1]), "=r"(a[k][2]), "=r"(a[k][3])
+                         : "r"(w + row * 128 + (((2 * (i + k) + lane / 16) ^ (row & 7)) << 4))
+                         : "memory");
+            if (halves)
+#pragma unroll
+                for (int r = 0; r < 4; r++)
+                    a[k][r] = bf16_of_halves(a[k][r]);
+        }
+        multiply_two<N>(d, a, b, i);
+    }
+}
+
+template <int N>
+static __device__ __forceinline__ void multiply_dense(const gpu_call &c, columns_ring weights, columns_ring columns, const team_rows &t,
+                                                      int teams, int from, int to, float (&d)[N / 2]) {
+    const uint32_t own = threadIdx.x / 32 * (weights.bytes / (4 * teams));
+    const bool halves = c.v[t.which].format == 1;
+#pragma unroll
+    for (int i = 0; i < N / 2; i++)
+        d[i] = 0.0f;
+    for (int k = 4 * from; k < 4 * to; k++) {
+        barrier_wait(weights.full(), weights.phase);
+        barrier_wait(columns.full(), columns.phase);
+        dense_step<N>(weights.here() + own, columns.here(), halves, d);
+        if constexpr (N > COLUMNS_BY_WARP)
+            products_wait<0>();
+        __syncwarp();
+        ring_release(weights);
+        ring_release(columns);
+    }
+}
+
+template <int N>
+static __device__ __forceinline__ void multiply(const gpu_call &c, columns_ring weights, columns_ring columns, uint32_t *tables,
+                                                const char *memory, const team_rows &t, int teams, int from, int to, float (&d)[N / 2]) {
+    const int warp = threadIdx.x / 32, format = (int)(c.v[t.which].format & 0xFFFFFFu);
+    uint32_t *table = tables + warp * (COLUMNS_TABLE / 4);
+    const char *own = memory + warp * (weights.bytes / (4 * teams));
+#pragma unroll
+    for (int i = 0; i < N / 2; i++)
+        d[i] = 0.0f;
+    for (int k = from; k < to; k++) {
+        const char *w = own + weights.stage * weights.bytes;
+        barrier_wait(weights.full(), weights.phase);
+        switch (format) {
+#define COLUMNS_OF(f)                                                          \
+    case tile_##f::FORMAT:                                                     \
+        columns_chunk<tile_##f, N>(w, table, columns, d);                      \
+        break;
+            TILE_FORMATS(COLUMNS_OF)
+        }
+        ring_release(weights);
+    }
+}
+
+template <int N, bool DENSE> static __device__ __forceinline__ void columns(const gpu_call &c) {
+    extern __shared__ char shared[];
+    char *memory = shared + ((1024 - (shared_address(shared) & 1023)) & 1023);
+    const int teams = ((int)blockDim.x - COLUMNS_FETCHERS) / 128, warp = threadIdx.x / 32, chunks = packed_chunks(&c.v[1]);
+    const uint32_t parts = cluster_size(), rank = blockIdx.x % parts, group = blockIdx.x / parts, base = shared_address(memory);
+    const int from = (int)((int64_t)chunks * rank / parts), to = (int)((int64_t)chunks * (rank + 1) / parts);
+    const columns_room r = columns_room_of(N, teams, columns_bytes(&c));
+    team_rows *where = (team_rows *)(memory + r.teams); /* all of it dynamic: the limit of that holds without static memory alone */
+    const columns_ring weights = {base + r.weights, base + r.bars, r.weight, r.weight_stages, 0, 0};
+    const columns_ring columns = {base, base + r.bars + 128, N * 128, r.column_stages, 0, 0};
+    launch_next();
+    if (threadIdx.x < COLUMNS_TEAMS && (int)threadIdx.x < teams)
+        where[threadIdx.x] = rows_of_team(c, group, threadIdx.x, teams);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < r.weight_stages; i++)
+            barrier_init(weights.bars + 16 * i, DENSE ? 32 : 1), barrier_init(weights.bars + 16 * i + 8, 4 * teams);
+        for (int i = 0; i < r.column_stages; i++)
+            barrier_init(columns.bars + 16 * i, 1), barrier_init(columns.bars + 16 * i + 8, 4 * teams);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    float d[N / 2];
+    if (warp == 4 * teams)
+        DENSE ? fetch_dense(c, weights, group, teams, from, to) : fetch_weights(c, weights, group, teams, from, to);
+    wait_before();
+    const int now = rows_now(c, c.v[0]);
+    if (warp == 4 * teams + 1 && threadIdx.x % 32 == 0)
+        fetch_columns(c, columns, from, to);
+    if (DENSE && warp < 4 * teams)
+        multiply_dense<N>(c, weights, columns, where[warp / 4], teams, from, to, d);
+    if (!DENSE && warp < 4 * teams)
+        multiply<N>(c, weights, columns, (uint32_t *)(memory + r.tables), memory + r.weights, where[warp / 4], teams, from, to, d);
+    __syncthreads(); /* what was fetched has been read: the sums lie over it */
+    const int stride = teams * COLUMNS_ROWS + 4;
+    if (warp < 4 * teams)
+        leave_sums<N>((float *)memory, stride, now, d);
+    parts > 1 ? cluster_sync() : __syncthreads();
+    columns_finish(c, (const float *)memory, where, stride, teams, parts, rank, now);
+    if (parts > 1)
+        cluster_sync(); /* others read this group's memory */
+}
+
+#define COLUMNS(name, N, DENSE)                                                                                        \
+    extern "C" __global__ void __launch_bounds__(128 * COLUMNS_TEAMS_OF(N) + COLUMNS_FETCHERS, 1)                      \
+        name##_##N(const __grid_constant__ gpu_call c) {                                                               \
+        columns<N, DENSE>(c);                                                                                          \
+    }
+#define COLUMNS_OF_ALL(name, DENSE)                                                                                    \
+    COLUMNS(name, 8, DENSE)                                                                                            \
+    COLUMNS(name, 16, DENSE)                                                                                           \
+    COLUMNS(name, 32, DENSE)                                                                                           \
+    COLUMNS(name, 64, DENSE)                                                                                           \
+    COLUMNS(name, 128, DENSE)
+COLUMNS_OF_ALL(columns, false)
+COLUMNS_OF_ALL(columns_dense, true)

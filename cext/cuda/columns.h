@@ -1,0 +1,125 @@
+/* columns.h: how columns.cu cuts a product of weights with few columns, and its scratch and shared memory; the host and the
+ * kernels agree by these functions.
+ *
+ * A group has `teams` warpgroups, each of which takes a block of 64 rows; `parts` groups, a cluster, share the same blocks and
+ * take a part of the chunks each. Of gate and up a group's first half of teams takes rows of the gate, the other those of the up.
+ */
+#ifndef SATCHEL_CUDA_COLUMNS_H
+#define SATCHEL_CUDA_COLUMNS_H
+
+#include "packed.h"
+
+enum { COLUMNS_MOST = 128, COLUMNS_TEAMS = 4, COLUMNS_PARTS = 8, COLUMNS_FETCHERS = 64 /* threads that fetch */ };
+enum { COLUMNS_ROWS = 64, COLUMNS_K = 64 /* of a step's activations */, COLUMNS_TABLE = 1024 /* a wave's scales */ };
+enum { COLUMNS_SHARED = 222 << 10 };
+#ifndef COLUMNS_BY_WARP
+#define COLUMNS_BY_WARP 16 /* columns at most that warps multiply each for itself */
+#endif
+
+/* Columns that a kernel multiplies: of its kind, which is 8 << kind. */
+BOTH int columns_kind(int tokens) {
+    int kind = 0;
+    while (8 << kind < tokens)
+        kind++;
+    return kind;
+}
+
+BOTH int columns_last(const gpu_call *c) {
+    return (int)c->n_in - (c->mode & (PRODUCT_ADD | PRODUCT_NORM) ? 1 : 0);
+}
+
+BOTH int columns_blocks(const gpu_view *w) { return (w->shape[0] + COLUMNS_ROWS - 1) / COLUMNS_ROWS; }
+
+/* F16 and BF16 lie in the file's order, and come in steps of 64 columns, not in chunks. */
+BOTH int columns_dense(const gpu_call *c) { return !(c->v[2].format & PACKED_FLAG); }
+
+/* Bytes of 16 rows of the largest of the weights in a stage: of a chunk, or of a step. */
+BOTH int columns_bytes(const gpu_call *c) {
+    int most = columns_dense(c) ? TILE_ROWS * COLUMNS_K * 2 : 0, i;
+    for (i = 2; i <= columns_last(c); i++)
+        most = packed_bytes(c->v[i].format) > most ? packed_bytes(c->v[i].format) : most;
+    return most;
+}
+
+/* Offsets in shared memory, from a multiple of 1024 on: activations first, which want that. */
+typedef struct {
+    int weight_stages, column_stages, weight, weights, tables, bars, teams, bytes; /* weight: bytes of one stage */
+} columns_room;
+
+BOTH columns_room columns_room_of(int tokens, int teams, int chunk_bytes) {
+    columns_room r;
+    int column = tokens * COLUMNS_K * 2, fixed = teams * 4 * COLUMNS_TABLE + 256, left, sums;
+    r.weight = teams * 4 * chunk_bytes;
+    r.weight_stages = chunk_bytes == TILE_ROWS * COLUMNS_K * 2 ? 9 : 5;
+    do
+        left = (COLUMNS_SHARED - fixed - --r.weight_stages * r.weight) / column;
+    while (r.weight_stages > 1 && left < 4);
+    r.column_stages = left > 8 ? 8 : left;
+    r.weights = r.column_stages * column;
+    r.tables = r.weights + r.weight_stages * r.weight;
+    r.bars = r.tables + teams * 4 * COLUMNS_TABLE;
+    sums = tokens * (teams * COLUMNS_ROWS + 4) * 4; /* they lie over it all in the end */
+    r.teams = r.bars + 256 > sums ? r.bars + 256 : sums;
+    r.bytes = r.teams + COLUMNS_TEAMS * 16 + 1024;
+    return r;
+}
+
+/* Teams of a group at most: a warpgroup's sums of 128 columns take half of its registers. */
+#define COLUMNS_TEAMS_OF(tokens) ((tokens) > 64 ? COLUMNS_TEAMS / 2 : COLUMNS_TEAMS)
+
+typedef struct {
+    int teams, parts, groups; /* groups: clusters of `parts` groups */
+} columns_cut;
+
+/* Groups that run at the same time in clusters of `parts`, of 132 multiprocessors: clusters do not cross the device's parts. */
+BOTH int columns_slots(int parts, int units) {
+    switch (parts) {
+    case 1: case 2:
+        return units;
+    case 3: case 4: case 8:
+        return units * 117 / 132;
+    default:
+        return units * 102 / 132;
+    }
+}
+
+/* About how long a cut takes, in nanoseconds, as measured on an H200: a chunk takes longer the more teams share a
+ * multiprocessor, and never less than its bytes. */
+BOTH int64_t columns_time(const gpu_call *c, columns_cut cut, int units) {
+    int kind = columns_kind(c->v[0].shape[0]), tokens = 8 << kind, chunks = (packed_chunks(&c->v[1]) + cut.parts - 1) / cut.parts;
+    int all = cut.groups * cut.parts, slots = columns_slots(cut.parts, units), both = 1, rounds, busy;
+    int base = kind < 2 ? 360 + 60 * kind : kind == 2 ? 600 : 900, team = kind < 4 ? 260 + 25 * kind : 350;
+    int64_t bytes = (int64_t)cut.teams * 4 * columns_bytes(c) * (columns_dense(c) ? 4 : 1), chunk, least;
+    if (all > slots && 2 * columns_room_of(tokens, cut.teams, columns_bytes(c)).bytes < COLUMNS_SHARED && 2 * cut.teams <= COLUMNS_TEAMS)
+        both = 2;
+    rounds = (all + both * slots - 1) / (both * slots);
+    busy = all < both * slots ? all : both * slots;
+    chunk = base + (int64_t)team * cut.teams * both;
+    least = (bytes + tokens * 128) * busy / 4000;
+    return rounds * ((chunk > least ? chunk : least) * chunks + 500) + (cut.parts > 1 ? 500 + (int64_t)tokens * cut.teams * 4 : 0);
+}
+
+BOTH columns_cut columns_cut_of(const gpu_call *c, int units) {
+    columns_cut best = {0, 0, 0};
+    int64_t least = INT64_MAX;
+    int gated = c->mode & PRODUCT_GATED ? 1 : 0, blocks = 0, i, teams, parts;
+    for (i = 2; i <= (gated ? 2 : columns_last(c)); i++)
+        blocks += columns_blocks(&c->v[i]);
+    for (teams = 1 + gated; teams <= COLUMNS_TEAMS_OF(8 << columns_kind(c->v[0].shape[0])); teams *= 2)
+        for (parts = 1; parts <= COLUMNS_PARTS && parts <= packed_chunks(&c->v[1]); parts++) {
+            columns_cut cut = {teams, parts, (blocks + (teams >> gated) - 1) / (teams >> gated)};
+            int64_t time = columns_time(c, cut, units);
+            if (time < least) {
+                least = time;
+                best = cut;
+            }
+        }
+    return best;
+}
+
+/* Bytes of the activations in scratch: [chunk][four steps of 64][tokens][128 bytes], as wgmma reads them. */
+BOTH uint64_t columns_scratch(const gpu_call *c) {
+    return (uint64_t)packed_chunks(&c->v[1]) * 512 * (uint64_t)(8 << columns_kind(c->v[0].shape[0]));
+}
+
+#endif

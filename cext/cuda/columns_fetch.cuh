@@ -1,0 +1,117 @@
+/* columns_fetch.cuh: which rows a group of columns.cu has, and how weights and activations come to it: two rings of stages in shared
+ * memory, filled by one warp each ahead of the warps that multiply.
+ */
+#ifndef SATCHEL_CUDA_COLUMNS_FETCH_CUH
+#define SATCHEL_CUDA_COLUMNS_FETCH_CUH
+
+#include "columns.h"
+#include "hopper.h"
+#include "tile.cuh"
+
+/* A team's 64 rows: of which weight, its first row, and the output's column of that; left: rows that exist. */
+struct team_rows {
+    int which, row, column, left;
+};
+
+static __device__ __forceinline__ team_rows rows_of_team(const gpu_call &c, int group, int team, int teams) {
+    team_rows t = {2, 0, 0, 0};
+    int block = group * teams + team, last = columns_last(&c);
+    if (c.mode & PRODUCT_GATED) {
+        t.which = 2 + team / (teams / 2);
+        block = group * (teams / 2) + team % (teams / 2);
+    } else {
+        for (int n; t.which < last && block >= (n = columns_blocks(&c.v[t.which])); t.which++) {
+            block -= n;
+            t.column += c.v[t.which].shape[0];
+        }
+    }
+    t.row = block * COLUMNS_ROWS;
+    t.column += t.row;
+    t.left = min(COLUMNS_ROWS, c.v[t.which].shape[0] - t.row);
+    return t;
+}
+
+/* Stages of a ring, each with a barrier for "full" and one for "empty". */
+struct columns_ring {
+    uint32_t at, bars;
+    int bytes, stages, stage, phase;
+    __device__ __forceinline__ uint32_t full() const { return bars + 16 * stage; }
+    __device__ __forceinline__ uint32_t empty() const { return bars + 16 * stage + 8; }
+    __device__ __forceinline__ uint32_t here() const { return at + stage * bytes; }
+    __device__ __forceinline__ void next() {
+        if (++stage == stages)
+            stage = 0, phase ^= 1;
+    }
+};
+
+/* One warp: a lane for each tile of 16 rows. */
+static __device__ __forceinline__ void fetch_weights(const gpu_call &c, columns_ring ring, int group, int teams, int from, int to) {
+    const int lane = threadIdx.x % 32, chunks = packed_chunks(&c.v[1]);
+    const uint64_t policy = read_once();
+    const char *data = nullptr;
+    uint32_t bytes = 0;
+    if (lane < 4 * teams) {
+        const team_rows t = rows_of_team(c, group, lane / 4, teams);
+        if (lane % 4 * TILE_ROWS < t.left) {
+            bytes = (uint32_t)packed_bytes(c.v[t.which].format);
+            data = (const char *)c.v[t.which].data + ((int64_t)(t.row / TILE_ROWS + lane % 4) * chunks + from) * bytes;
+        }
+    }
+    const uint32_t all = __reduce_add_sync(~0u, bytes), own = lane * (ring.bytes / (4 * teams));
+    for (int k = from; k < to; k++, data += bytes, ring.next()) {
+        if (lane == 0) {
+            barrier_wait(ring.empty(), ring.phase ^ 1);
+            barrier_expect(ring.full(), all);
+        }
+        __syncwarp();
+        if (bytes)
+            copy_bulk(ring.here() + own, data, bytes, ring.full(), policy);
+    }
+}
+
+/* One warp, where weights lie in the file's order: a step of 64 columns at a time, pieces of 16 bytes swizzled in rows of 128. */
+static __device__ __forceinline__ void fetch_dense(const gpu_call &c, columns_ring ring, int group, int teams, int from, int to) {
+    const int lane = threadIdx.x % 32, piece = lane % 8, first = lane / 8, width = c.v[1].shape[1];
+    const char *rows[COLUMNS_TEAMS] = {};
+    int left[COLUMNS_TEAMS] = {};
+    int64_t strides[COLUMNS_TEAMS] = {};
+#pragma unroll
+    for (int team = 0; team < COLUMNS_TEAMS; team++)
+        if (team < teams) {
+            const team_rows t = rows_of_team(c, group, team, teams);
+            strides[team] = 4 * (int64_t)c.v[t.which].stride;
+            rows[team] = (const char *)c.v[t.which].data + (t.row + first) * (int64_t)c.v[t.which].stride + 16 * piece;
+            left[team] = t.left;
+        }
+    for (int k = 4 * from; k < 4 * to; k++, ring.next()) {
+        const int inside = k * COLUMNS_K + 8 * piece < width;
+        barrier_wait(ring.empty(), ring.phase ^ 1);
+#pragma unroll
+        for (int team = 0; team < COLUMNS_TEAMS; team++) {
+            if (team >= teams)
+                break;
+            const char *row = rows[team] + (int64_t)k * (2 * COLUMNS_K);
+            const uint32_t place = ring.here() + team * (COLUMNS_ROWS * 128) + first * 128;
+            const uint32_t even = place + ((piece ^ first) << 4), odd = place + ((piece ^ (first + 4)) << 4);
+#pragma unroll
+            for (int i = 0; i < COLUMNS_ROWS / 4; i++, row += strides[team]) { /* a row that is not there is not read */
+                const int exists = inside && first + 4 * i < left[team];
+                copy_16((i % 2 ? odd : even) + i * 512, exists ? row : (const char *)c.v[2].data, exists);
+            }
+        }
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(ring.full()) : "memory");
+    }
+    copies_wait<0>();
+}
+
+/* One thread: four steps a chunk. */
+static __device__ __forceinline__ void fetch_columns(const gpu_call &c, columns_ring ring, int from, int to) {
+    const char *data = (const char *)c.scratch + (int64_t)from * 4 * ring.bytes;
+    for (int k = 4 * from; k < 4 * to; k++, data += ring.bytes, ring.next()) {
+        barrier_wait(ring.empty(), ring.phase ^ 1);
+        barrier_expect(ring.full(), ring.bytes);
+        bulk_load(ring.here(), data, ring.bytes, ring.full());
+    }
+}
+
+#endif

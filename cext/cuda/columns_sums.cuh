@@ -1,0 +1,100 @@
+/* columns_sums.cuh: what the warps of columns.cu have summed meets in shared memory, is added over the groups of a cluster in the order of
+ * their parts of K, and goes to the output as the op wants it.
+ */
+#ifndef SATCHEL_CUDA_COLUMNS_SUMS_CUH
+#define SATCHEL_CUDA_COLUMNS_SUMS_CUH
+
+#include "columns_fetch.cuh"
+
+static __device__ __forceinline__ uint32_t cluster_size() {
+    uint32_t n;
+    asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(n));
+    return n;
+}
+
+static __device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/* Four numbers at an address of shared memory, of group `rank` of the cluster. */
+static __device__ __forceinline__ float4 numbers_of(uint32_t address, uint32_t rank) {
+    float4 v;
+    asm volatile("{\n .reg .b32 there;\n mapa.shared::cluster.u32 there, %4, %5;\n"
+                 " ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(address), "r"(rank)
+                 : "memory");
+    return v;
+}
+
+template <int N>
+static __device__ __forceinline__ void leave_sums(float *sums, int stride, int columns, const float (&d)[N / 2]) {
+    const int lane = threadIdx.x % 32;
+    float *own = sums + threadIdx.x / 32 * TILE_ROWS + lane / 4;
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) {
+        const int token = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        if (token < columns)
+            own[token * stride + i % 4 / 2 * 8] = d[i];
+    }
+}
+
+/* Rows row to row + 3 of a token's sums, added in the order of the parts. */
+static __device__ __forceinline__ float4 added(const float *sums, int stride, int token, int row, uint32_t parts) {
+    const float *at = sums + token * stride + row;
+    if (parts == 1)
+        return *(const float4 *)at;
+    const uint32_t address = shared_address(at);
+    float4 v[COLUMNS_PARTS], y = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (uint32_t i = 0; i < COLUMNS_PARTS; i++)
+        if (i < parts)
+            v[i] = numbers_of(address, i);
+#pragma unroll
+    for (uint32_t i = 0; i < COLUMNS_PARTS; i++)
+        if (i < parts)
+            y.x += v[i].x, y.y += v[i].y, y.z += v[i].z, y.w += v[i].w;
+    return y;
+}
+
+static __device__ __forceinline__ float gated_by(float gate, float up) { return __fdividef(gate, 1.0f + __expf(-gate)) * up; }
+
+/* This group's tokens: every parts-th. A thread takes four rows of a token. */
+static __device__ __forceinline__ void columns_finish(const gpu_call &c, const float *sums, const team_rows *where, int stride, int teams,
+                                                     uint32_t parts, uint32_t rank, int columns) {
+    const bool gated = c.mode & PRODUCT_GATED, whole = (c.v[0].data | c.v[0].stride) % 16 == 0;
+    const int rows = gated ? teams * (COLUMNS_ROWS / 2) : teams * COLUMNS_ROWS, shift = __ffs(rows / 4) - 1;
+    for (int i = threadIdx.x;; i += blockDim.x) {
+        const int token = (i >> shift) * (int)parts + (int)rank, row = (i & ((1 << shift) - 1)) * 4, in = row % COLUMNS_ROWS;
+        if (token >= columns)
+            break;
+        const team_rows t = where[row / COLUMNS_ROWS];
+        const int left = t.left - in, at = t.column + in;
+        if (left <= 0)
+            continue;
+        float *out = (float *)(c.v[0].data + token * c.v[0].stride) + at;
+        float v[4], more[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        if (c.mode & PRODUCT_ADD) {
+            const float *from = (const float *)(c.v[c.n_in].data + token * c.v[c.n_in].stride) + at;
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                more[e] = e < left ? from[e] : 0.0f;
+        }
+        const float4 y = added(sums, stride, token, row, parts);
+        v[0] = y.x, v[1] = y.y, v[2] = y.z, v[3] = y.w;
+        if (gated) {
+            const float4 up = added(sums, stride, token, row + rows, parts);
+            v[0] = gated_by(v[0], up.x), v[1] = gated_by(v[1], up.y), v[2] = gated_by(v[2], up.z), v[3] = gated_by(v[3], up.w);
+        }
+        if (whole && left >= 4 && at % 4 == 0) {
+            *(float4 *)out = make_float4(v[0] + more[0], v[1] + more[1], v[2] + more[2], v[3] + more[3]);
+            continue;
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (e < left)
+                out[e] = v[e] + more[e];
+    }
+}
+
+#endif

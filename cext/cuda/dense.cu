@@ -1,0 +1,124 @@
+/* dense.cu: products of F16 and BF16 weights, in the file's order, with up to four columns: by plain multiply-adds, which are far from
+ * being what bounds them. A wave takes two rows at a time (of gate and up one each); the first numbers of its first two are asked
+ * for before the kernel ahead has ended. Activations lie in shared memory as they are. A sum's order depends on K alone.
+ */
+#include "dense.cuh"
+
+enum { DEEP = 4 }; /* loads of 16 bytes a row that a lane has on the way */
+
+/* All columns to shared memory, times a norm's weights where there are such; scale: what the norm divides by, of each. */
+__device__ __forceinline__ void dense_activations(const gpu_call &c, float *x, int columns, float *scale) {
+    __shared__ float squares[GEMV_COLUMNS][DENSE_WAVES];
+    int width = c.v[1].shape[1];
+    const float *norm = c.mode & PRODUCT_NORM ? (const float *)c.v[c.n_in].data : nullptr;
+    for (int t = 0; t < columns; t++) {
+        float sum = 0.0f;
+        for (int k = 4 * threadIdx.x; k < width; k += 4 * DENSE_WAVES * 32) {
+            float4 v = *(const float4 *)(c.v[1].data + t * c.v[1].stride + 4 * (int64_t)k);
+            if (norm) {
+                float4 n = *(const float4 *)(norm + k);
+                sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+                v = make_float4(v.x * n.x, v.y * n.y, v.z * n.z, v.w * n.w);
+            }
+            *(float4 *)(x + t * width + k) = v;
+        }
+        for (int far = 16; norm && far; far /= 2)
+            sum += __shfl_xor_sync(~0u, sum, far);
+        if (norm && threadIdx.x % 32 == 0)
+            squares[t][threadIdx.x / 32] = sum;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int t = 0; t < GEMV_COLUMNS; t++) {
+        float sum = 0.0f;
+        for (int w = 0; norm && t < columns && w < DENSE_WAVES; w++)
+            sum += squares[t][w];
+        scale[t] = norm ? rsqrtf(sum / (float)width + __uint_as_float((uint32_t)c.arg[0])) : 1.0f;
+    }
+}
+
+template <class AS> __device__ __forceinline__ void dense(const gpu_call &c) {
+    extern __shared__ __align__(128) char shared[];
+    float *x = (float *)shared;
+    int wave = threadIdx.x / 32, lane = threadIdx.x % 32, width = c.v[1].shape[1], n = c.v[0].shape[1];
+    int pairs = c.mode & PRODUCT_GATED ? n : (n + 1) / 2, steps = (width + 256 * DEEP - 1) / (256 * DEEP);
+    int i = wave * (int)gridDim.x + (int)blockIdx.x;
+    uint4 v[2][DEEP];
+    auto load = [&](const dense_rows &p, int step) {
+#pragma unroll
+        for (int d = 0; d < DEEP; d++) {
+            int k = (step * DEEP + d) * 256 + 8 * lane;
+            for (int r = 0; r < 2; r++)
+                v[r][d] = k < width ? __ldcs((const uint4 *)(p.row[r] + 2 * (int64_t)k)) : make_uint4(0, 0, 0, 0);
+        }
+    };
+    dense_rows p = {};
+    if (i < pairs) {
+        p = dense_pair(c, i);
+        load(p, 0);
+    }
+    launch_next();
+    wait_before();
+    int columns = rows_now(c, c.v[0]);
+    float scale[GEMV_COLUMNS];
+    dense_activations(c, x, columns, scale);
+    for (; i < pairs; i += DENSE_WAVES * (int)gridDim.x) {
+        float acc[2][GEMV_COLUMNS] = {};
+        dense_rows now = p;
+        int next = i + DENSE_WAVES * (int)gridDim.x;
+        for (int step = 0; step < steps; step++) {
+            uint4 w[2][DEEP];
+#pragma unroll
+            for (int d = 0; d < DEEP; d++)
+                w[0][d] = v[0][d], w[1][d] = v[1][d];
+            if (step + 1 < steps) {
+                load(p, step + 1);
+            } else if (next < pairs) {
+                p = dense_pair(c, next);
+                load(p, 0);
+            }
+#pragma unroll
+            for (int d = 0; d < DEEP; d++) {
+                int k = (step * DEEP + d) * 256 + 8 * lane;
+                if (k >= width)
+                    continue;
+                for (int t = 0; t < GEMV_COLUMNS && t < columns; t++) {
+                    float4 a = *(const float4 *)(x + t * width + k), b = *(const float4 *)(x + t * width + k + 4);
+#pragma unroll
+                    for (int r = 0; r < 2; r++) {
+                        float2 q0 = AS::two(w[r][d].x), q1 = AS::two(w[r][d].y), q2 = AS::two(w[r][d].z), q3 = AS::two(w[r][d].w);
+                        float y = t == 0 ? acc[r][0] : t == 1 ? acc[r][1] : t == 2 ? acc[r][2] : acc[r][3];
+                        y = fmaf(q0.x, a.x, y), y = fmaf(q0.y, a.y, y), y = fmaf(q1.x, a.z, y), y = fmaf(q1.y, a.w, y);
+                        y = fmaf(q2.x, b.x, y), y = fmaf(q2.y, b.y, y), y = fmaf(q3.x, b.z, y), y = fmaf(q3.y, b.w, y);
+                        if (t == 0) acc[r][0] = y;
+                        if (t == 1) acc[r][1] = y;
+                        if (t == 2) acc[r][2] = y;
+                        if (t == 3) acc[r][3] = y;
+                    }
+                }
+            }
+        }
+#pragma unroll
+        for (int t = 0; t < GEMV_COLUMNS; t++) {
+            if (t >= columns)
+                break;
+            for (int far = 16; far; far /= 2)
+                for (int r = 0; r < 2; r++)
+                    acc[r][t] += __shfl_xor_sync(~0u, acc[r][t], far);
+            acc[0][t] *= scale[t], acc[1][t] *= scale[t];
+            float *out = (float *)(c.v[0].data + t * c.v[0].stride);
+            if (c.mode & PRODUCT_GATED) {
+                if (lane == 0)
+                    out[now.column] = acc[0][t] / (1.0f + __expf(-acc[0][t])) * acc[1][t];
+            } else if (lane < 2 && now.column + lane < n) {
+                float y = lane ? acc[1][t] : acc[0][t];
+                if (c.mode & PRODUCT_ADD)
+                    y += ((const float *)(c.v[c.n_in].data + t * c.v[c.n_in].stride))[now.column + lane];
+                out[now.column + lane] = y;
+            }
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(DENSE_WAVES * 32, 1) dense_f16(const __grid_constant__ gpu_call c) { dense<as_f16>(c); }
+extern "C" __global__ void __launch_bounds__(DENSE_WAVES * 32, 1) dense_bf16(const __grid_constant__ gpu_call c) { dense<as_bf16>(c); }

@@ -1,0 +1,113 @@
+/* gemv.cu: products of packed weights with up to four columns, for decoding: as fast as the weights can be read. sm_90 and newer.
+ *
+ * A group of sixteen waves fills a multiprocessor and owns tiles of 16 rows. Its waves are two teams of eight; a tile's chunks come
+ * in rows of eight, one for each wave of a team. Where a tile has an even number of such rows the teams share it, else they take
+ * tiles in turns; so the order of a sum depends on the matrix's columns alone. Each wave has a ring of its own in shared memory,
+ * which the copy engine fills: the first chunks are asked for before the kernel ahead has ended (weights wait for nobody), and no
+ * wave waits for another before a batch of tiles is done. After that end the waves turn activations into bytes. Partial sums of a
+ * batch meet in shared memory, of which there are two, so that one barrier a batch is enough.
+ *
+ * One group to a multiprocessor is meant: where two fit, the next kernel's groups come early, but in pairs, and half of the
+ * multiprocessors have none (measured: the loop takes half as long again).
+ */
+#include "gemv_group.cuh"
+
+template <class SET> __device__ __forceinline__ void gemv(const gpu_call &c) {
+#if __CUDA_ARCH__ >= 900
+    extern __shared__ __align__(128) char shared[];
+    int wave = threadIdx.x / 32, lane = threadIdx.x % 32, most = c.v[0].shape[0];
+    launch_next();
+    matrices<SET> m(c);
+    int units = m.gated ? m.all / 2 : m.all;
+    gemv_plan p = gemv_plan_of(m.bytes, most, packed_chunks(&c.v[1]));
+    int n_tiles = 0; /* of this group */
+    for (int at = blockIdx.x; at < units; at += gridDim.x)
+        n_tiles += 1 + m.gated;
+    int rows = (p.chunks + WAYS - 1) / WAYS, team = wave / WAYS, way = wave % WAYS;
+    bool together = rows % TEAMS == 0;
+    char *ring = shared + wave * p.stages * p.chunk_bytes;
+    uint32_t bars = shared_address(shared + p.bars) + wave * p.stages * 8;
+    uint64_t policy = read_once();
+    if (lane < p.stages) {
+        barrier_init(bars + 8 * lane, 1);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncwarp();
+    chunk_walk ahead(team, together);
+    if (ahead.chunk(way) >= p.chunks)
+        ahead.tile = n_tiles; /* a narrow matrix has nothing for this wave */
+    gemv_tile next; /* the tile ahead, which lane 0 alone knows */
+    if (lane == 0 && ahead.tile < n_tiles)
+        next = m.tile(c, ahead.tile, p.chunks);
+    auto fetch = [&](int stage) {
+        barrier_expect(bars + 8 * stage, next.bytes);
+        copy_bulk(shared_address(ring + stage * p.chunk_bytes), next.data + ahead.chunk(way) * next.bytes, next.bytes, bars + 8 * stage, policy);
+        int before = ahead.tile;
+        ahead.next(team, way, p.chunks, together);
+        if (ahead.tile != before && ahead.tile < n_tiles)
+            next = m.tile(c, ahead.tile, p.chunks);
+    };
+    if (lane == 0)
+        for (int i = 0; i < p.stages && ahead.tile < n_tiles; i++)
+            fetch(i);
+    __syncwarp();
+    wait_before();
+    int columns = rows_now(c, c.v[0]);
+    float *squares = (float *)(shared + p.squares);
+    if (rows < 3 || together) { /* a wave's own chunks, where that is no more work */
+        gemv_activations(c, p, shared + p.acts, squares + wave * 4, columns, most, together ? wave : way, together ? WAVES : WAYS, together || team == 0, lane);
+        __syncwarp();
+    } else {
+        gemv_activations(c, p, shared + p.acts, squares + wave * 4, columns, most, wave, WAVES, true, lane);
+        __syncthreads();
+    }
+
+    int stage = 0, phase = 0, group = threadIdx.x / TILE_ROWS, row = threadIdx.x % TILE_ROWS;
+    int mine = most == 1 ? group : group / most, t = group - mine * most; /* the sum that this thread ends: tile of the batch, column */
+    for (int first = 0, turn = 0; first < n_tiles; first += p.batch, turn ^= 1) {
+        int batch = min(p.batch, n_tiles - first);
+        bool ends = mine < batch && t < columns && !(m.gated && mine % 2);
+        float residual = 0.0f, *part = (float *)(shared + p.part) + turn * p.batch * WAVES * TILE_ROWS * most;
+        int column = 0;
+        if (ends) {
+            gemv_tile tile = m.tile(c, first + mine, p.chunks);
+            ends = row < tile.left;
+            column = tile.column + row;
+            if (ends && (c.mode & ADD))
+                residual = ((const float *)(c.v[c.n_in].data + t * c.v[c.n_in].stride))[column];
+        }
+        for (int i = together ? 0 : team; i < batch; i += together ? 1 : TEAMS) {
+            float acc[2] = {0.0f, 0.0f};
+            int format = SET::format(c, m, first + i, p.chunks);
+            for (int k = (together ? team : 0) * WAYS + way; k < p.chunks; k += (together ? TEAMS : 1) * WAYS) {
+                char *w = ring + stage * p.chunk_bytes;
+                barrier_wait(bars + 8 * stage, phase);
+                SET::chunk(format, w, shared + p.acts + k * p.act_bytes, most, lane, acc);
+                __syncwarp();
+                if (lane == 0 && ahead.tile < n_tiles)
+                    fetch(stage);
+                if (++stage == p.stages)
+                    stage = 0, phase ^= 1;
+            }
+            if (lane % 4 < most) {
+                float *to = part + ((i * WAVES + wave) * most + lane % 4) * TILE_ROWS + lane / 4;
+                to[0] = acc[0];
+                to[8] = acc[1];
+            }
+        }
+        __syncthreads();
+        if (ends)
+            gemv_finish(c, part, squares, column, mine, t, row, residual, most, m.gated, together);
+    }
+#endif
+}
+
+#define GEMV_KERNEL(f)                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(WAVES * 32, 1) gemv_##f(const __grid_constant__ gpu_call c) { \
+        gemv<one<tile_##f>>(c);                                                                                         \
+    }
+TILE_FORMATS(GEMV_KERNEL)
+
+extern "C" __global__ void __launch_bounds__(WAVES * 32, 1) gemv_mixed(const __grid_constant__ gpu_call c) {
+    gemv<mixed>(c);
+}

@@ -1,0 +1,164 @@
+/* gemv_group.cuh: what a group of sixteen waves has to know of a product of packed weights with up to four columns: its tiles,
+ * its waves' ways through their chunks, activations as bytes, the end of a sum. Shared by gemv.cu and a bench (walk.cuh).
+ */
+#ifndef SATCHEL_CUDA_GEMV_GROUP_CUH
+#define SATCHEL_CUDA_GEMV_GROUP_CUH
+
+#include "gemv.cuh"
+
+enum { WAYS = 8, TEAMS = 2, WAVES = GEMV_WAVES, ADD = PRODUCT_ADD, GATED = PRODUCT_GATED, NORM = PRODUCT_NORM };
+
+/* One tile of the group: where it lies, and the output column of its first row; left: rows that exist. */
+struct gemv_tile {
+    const char *data;
+    int column, left, format, bytes;
+};
+
+template <class F> struct one {
+    __device__ static __forceinline__ int bytes(int) { return F::BYTES; }
+    template <class M> __device__ static __forceinline__ int format(const gpu_call &, const M &, int, int) { return F::FORMAT; }
+    __device__ static __forceinline__ void chunk(int, const char *w, const char *a, int columns, int lane, float *acc) {
+        gemv_chunk<F>(w, a, columns, lane, acc);
+    }
+};
+
+/* Matrices of several formats side by side. */
+struct mixed {
+    __device__ static __forceinline__ int bytes(int format) { return packed_bytes((uint32_t)format); }
+    template <class M> __device__ static __forceinline__ int format(const gpu_call &c, const M &m, int local, int chunks) {
+        return m.tile(c, local, chunks).format;
+    }
+    __device__ static __forceinline__ void chunk(int format, const char *w, const char *a, int columns, int lane, float *acc) {
+#define CHUNK_OF(f) if (format == tile_##f::FORMAT) { gemv_chunk<tile_##f>(w, a, columns, lane, acc); return; }
+        TILE_FORMATS(CHUNK_OF)
+    }
+};
+
+
+enum { MATRICES = GEMV_MATRICES };
+
+/* The matrices of a call, from v[2] on: side by side, or in turns of a tile where gated. All is read at places that the compiler
+ * knows, so that the reads run at the same time: a kernel's start is a good part of its time. */
+template <class SET> struct matrices {
+    int count, gated, all, bytes; /* tiles of all, bytes of the largest chunk */
+    __device__ __forceinline__ matrices(const gpu_call &c) {
+        count = (int)c.n_in - 1 - (c.mode & (ADD | NORM) ? 1 : 0);
+        gated = c.mode & GATED ? 1 : 0;
+        all = 0;
+        bytes = SET::bytes((int)(c.v[2].format & 0xFFFFFFu));
+#pragma unroll
+        for (int i = 0; i < MATRICES; i++)
+            if (i < count) {
+                all += packed_tiles(&c.v[2 + i]);
+                bytes = max(bytes, SET::bytes((int)(c.v[2 + i].format & 0xFFFFFFu)));
+            }
+    }
+    __device__ __forceinline__ gemv_tile tile(const gpu_call &c, int local, int chunks) const {
+        gemv_tile p;
+        uint64_t data = c.v[2].data;
+        int at = local * (int)gridDim.x + (int)blockIdx.x, rows = c.v[2].shape[0];
+        p.column = 0;
+        p.format = (int)(c.v[2].format & 0xFFFFFFu);
+        if (gated) {
+            at = (local >> 1) * (int)gridDim.x + (int)blockIdx.x;
+            if (local & 1)
+                data = c.v[3].data;
+        } else {
+#pragma unroll
+            for (int i = 1; i < MATRICES; i++) {
+                int n = packed_tiles(&c.v[1 + i]);
+                if (i < count && at >= n) {
+                    at -= n;
+                    p.column += rows;
+                    data = c.v[2 + i].data, rows = c.v[2 + i].shape[0], p.format = (int)(c.v[2 + i].format & 0xFFFFFFu);
+                } else {
+                    break;
+                }
+            }
+        }
+        p.bytes = SET::bytes(p.format);
+        p.left = min(TILE_ROWS, rows - TILE_ROWS * at);
+        p.column += TILE_ROWS * at;
+        p.data = (const char *)data + (int64_t)at * chunks * p.bytes;
+        return p;
+    }
+};
+
+/* A wave's way through its chunks. */
+struct chunk_walk {
+    int tile, row;
+    __device__ __forceinline__ chunk_walk(int team, bool shared) : tile(shared ? 0 : team), row(shared ? team : 0) {}
+    __device__ __forceinline__ int chunk(int way) const { return row * WAYS + way; }
+    __device__ __forceinline__ void next(int team, int way, int chunks, bool shared) {
+        row += shared ? TEAMS : 1;
+        if (chunk(way) >= chunks) {
+            row = shared ? team : 0;
+            tile += shared ? 1 : TEAMS;
+        }
+    }
+};
+
+/* Sums over the waves in order, then what the op does with them. */
+__device__ __forceinline__ void gemv_finish(const gpu_call &c, const float *part, const float *squares, int column, int tile, int t,
+                                            int row, float residual, int most, bool gated, bool together) {
+    float y[2] = {0.0f, 0.0f};
+    for (int k = 0; k <= (int)gated; k++) {
+        const float *q = part + (((tile + k) * WAVES + (together ? 0 : (tile + k) % TEAMS * WAYS)) * most + t) * TILE_ROWS + row;
+        float v[WAVES];
+#pragma unroll
+        for (int w = 0; w < WAVES; w++)
+            v[w] = w < WAYS || together ? q[w * most * TILE_ROWS] : 0.0f;
+#pragma unroll
+        for (int w = 0; w < WAVES; w++)
+            y[k] += v[w];
+    }
+    if (c.mode & NORM) {
+        float sum = 0.0f;
+        for (int w = 0; w < WAVES; w++)
+            sum += squares[w * 4 + t];
+        float scale = rsqrtf(sum / (float)c.v[1].shape[1] + __uint_as_float((uint32_t)c.arg[0]));
+        y[0] *= scale, y[1] *= scale;
+    }
+    float out = gated ? y[0] / (1.0f + __expf(-y[0])) * y[1] : y[0];
+    ((float *)(c.v[0].data + t * c.v[0].stride))[column] = out + residual;
+}
+
+/* Activations as bytes: chunks `first`, first + step, ... of all columns, two at a time; `count`: the norm's squares count. */
+__device__ __forceinline__ void gemv_activations(const gpu_call &c, const gemv_plan &p, char *acts, float *squares, int columns, int most, int first,
+                                                 int step, bool count, int lane) {
+    int width = c.v[1].shape[1];
+    const float *norm = c.mode & NORM ? (const float *)c.v[c.n_in].data : nullptr;
+    for (int t = 0; t < columns; t++) {
+        const float *x = (const float *)(c.v[1].data + t * c.v[1].stride);
+        float sum = 0.0f;
+        for (int k = first; k < p.chunks; k += 2 * step) {
+            eight v[2], n[2];
+#pragma unroll
+            for (int u = 0; u < 2; u++) {
+                int at = (k + u * step) * CHUNK, left = k + u * step < p.chunks ? width - at : 0;
+                v[u].load(x + at, left, lane);
+                if (norm)
+                    n[u].load(norm + at, left, lane);
+            }
+            for (int u = 0; u < 2 && k + u * step < p.chunks; u++) {
+                if (norm)
+                    for (int i = 0; i < 8; i++) {
+                        float y = u ? v[1].v[i] : v[0].v[i];
+                        sum += y * y;
+                        v[0].v[i] = y * (u ? n[1].v[i] : n[0].v[i]);
+                    }
+                else if (u)
+                    v[0] = v[1];
+                gemv_quantize(v[0].v, acts + (k + u * step) * p.act_bytes, t, most, lane);
+            }
+        }
+        if (norm) {
+            for (int far = 16; far; far /= 2)
+                sum += __shfl_xor_sync(~0u, sum, far);
+            if (lane == 0)
+                squares[t] = count ? sum : 0.0f;
+        }
+    }
+}
+
+#endif

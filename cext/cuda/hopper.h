@@ -1,0 +1,78 @@
+/* hopper.h: the instructions of sm_90a that the kernels for many columns and for attention use, each as one function.
+ *
+ * Shared memory that wgmma reads lies in tiles of rows of 128 bytes: piece p (16 bytes) of row r stands at piece p ^ (r % 8),
+ * and a tile begins at a multiple of 1024 bytes ("128-byte swizzle"; PTX ISA, asynchronous warpgroup level matrices).
+ */
+#ifndef SATCHEL_CUDA_HOPPER_H
+#define SATCHEL_CUDA_HOPPER_H
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <stdint.h>
+
+#include "port.h"
+#include "words.h"
+
+/* --- copies */
+
+static __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
+#ifndef COPY_HINT
+#define COPY_HINT ".L2::128B"
+#endif
+/* 16 bytes; zeros where `valid` is 0. */
+static __device__ __forceinline__ void copy_16(uint32_t to, const void *from, int valid) {
+    asm volatile("cp.async.cg.shared.global" COPY_HINT " [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
+}
+
+/* The same of 8 bytes. */
+static __device__ __forceinline__ void copy_8(uint32_t to, const void *from, int valid) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(valid ? 8 : 0) : "memory");
+}
+
+static __device__ __forceinline__ void copies_close(void) {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int LEFT> static __device__ __forceinline__ void copies_wait(void) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+
+/* What ordinary stores wrote to shared memory is seen by wgmma and bulk copies after this and a barrier. */
+static __device__ __forceinline__ void shared_to_async(void) {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* --- warpgroup products */
+
+static __device__ __forceinline__ void products_open(void) {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+static __device__ __forceinline__ void products_close(void) {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+template <int LEFT> static __device__ __forceinline__ void products_wait(void) {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+
+/* Where an operand lies: tiles of swizzled rows; `stride` bytes between groups of 8 rows, `lead` bytes between tiles side by
+ * side (for operands whose rows run along K, of more than 64 numbers). */
+static __device__ __forceinline__ uint64_t operand_at(uint32_t address, uint32_t stride, uint32_t lead) {
+    return (uint64_t)((address & 0x3FFFF) >> 4) | (uint64_t)(lead >> 4) << 16 | (uint64_t)(stride >> 4) << 32 | 1ull << 62;
+}
+
+template <int N> static __device__ __forceinline__ void registers_take(void) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <int N> static __device__ __forceinline__ void registers_give(void) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+#endif

@@ -1,0 +1,78 @@
+/* packed.h: the formats that have an order of their own on the device (tile.cuh has it), and how gemv.cu is laid out in shared
+ * memory: what the host and the kernels must agree on.
+ */
+#ifndef SATCHEL_CUDA_PACKED_H
+#define SATCHEL_CUDA_PACKED_H
+
+#include <stdint.h>
+
+#include "../kernels/call.h"
+
+#ifdef __CUDACC__
+#define BOTH static __host__ __device__ inline
+#else
+#define BOTH static inline
+#endif
+
+/* name, GGUF's number, bytes of 16 rows times 256 columns, columns of a block */
+#define PACKED_FORMATS(f)                                                                                              \
+    f(q4_k, 12, 2304, 256) f(q5_k, 13, 2816, 256) f(q6_k, 14, 3360, 256) f(q8_0, 8, 4352, 32) f(q4_0, 2, 2304, 32)       \
+    f(q5_0, 6, 2816, 32) f(iq4_nl, 20, 2304, 32) f(iq4_xs, 23, 2176, 256) f(mxfp4, 39, 2176, 32)
+
+enum { TILE_ROWS = 16, CHUNK = 256 };                                /* a chunk of a tile */
+enum { PACKED_FLAG = 1 << 24, PACKED_MOST = 4352 };                  /* HAL_PACKED; the largest chunk */
+enum { PRODUCT_ADD = 1, PRODUCT_GATED = 2, PRODUCT_NORM = 4, PRODUCT_STEADY = 8 }; /* of gpu_call.mode */
+enum { DENSE_WAVES = 16, GEMV_WAVES = 16, GEMV_COLUMNS = 4, GEMV_MATRICES = 4 };       /* columns and matrices: at most */
+
+#ifdef __CUDACC__
+/* The same in the device's constant memory, where a switch would become jumps at the start of every kernel. */
+#define PACKED_SIZE_AT(name, number, bytes, block) number == I ? bytes :
+template <int I> struct packed_size { enum { BYTES = PACKED_FORMATS(PACKED_SIZE_AT) 0 }; };
+#define EIGHT_SIZES(i)                                                                                                 \
+    packed_size<i>::BYTES, packed_size<i + 1>::BYTES, packed_size<i + 2>::BYTES, packed_size<i + 3>::BYTES,            \
+        packed_size<i + 4>::BYTES, packed_size<i + 5>::BYTES, packed_size<i + 6>::BYTES, packed_size<i + 7>::BYTES
+static __constant__ uint16_t packed_sizes[40] = {EIGHT_SIZES(0), EIGHT_SIZES(8), EIGHT_SIZES(16), EIGHT_SIZES(24), EIGHT_SIZES(32)};
+#endif
+
+BOTH int packed_bytes(uint32_t format) {
+#ifdef __CUDA_ARCH__
+    return (format & 0xFFFFFFu) < 40 ? packed_sizes[format & 0xFFFFFFu] : 0;
+#endif
+    switch (format & 0xFFFFFFu) {
+#define PACKED_BYTES(name, number, bytes, block)                                                                       \
+    case number:                                                                                                       \
+        return bytes;
+        PACKED_FORMATS(PACKED_BYTES)
+#undef PACKED_BYTES
+    }
+    return 0;
+}
+
+BOTH int packed_tiles(const gpu_view *w) { return (w->shape[0] + 15) / 16; }
+BOTH int packed_chunks(const gpu_view *w) { return (w->shape[1] + 255) / 256; }
+
+/* Bytes of a chunk's activations: gemv.cuh has their order. */
+BOTH int gemv_chunk_bytes(int columns) { return 544 * columns + 4 * ((columns + 3) / 4 * 4); }
+
+/* Rings of `stages` chunks for each wave lie first, then two batches of partial sums, activations, barriers, sums of squares. */
+typedef struct {
+    int stages, chunk_bytes, batch, chunks, act_bytes;
+    int part, acts, bars, squares, bytes; /* offsets, and all */
+} gemv_plan;
+
+BOTH gemv_plan gemv_plan_of(int chunk_bytes, int columns, int chunks) {
+    gemv_plan p;
+    p.stages = 2; /* deeper rings take as long or longer: measured with 2 to 5 */
+    p.chunk_bytes = chunk_bytes;
+    p.batch = columns == 1 ? 4 : 2;
+    p.chunks = chunks;
+    p.act_bytes = gemv_chunk_bytes(columns);
+    p.part = GEMV_WAVES * p.stages * chunk_bytes;
+    p.acts = p.part + 2 * p.batch * GEMV_WAVES * 16 * 4 * columns;
+    p.bars = p.acts + (chunks * p.act_bytes + 15) / 16 * 16;
+    p.squares = p.bars + GEMV_WAVES * p.stages * 8;
+    p.bytes = p.squares + GEMV_WAVES * 4 * 4;
+    return p;
+}
+
+#endif

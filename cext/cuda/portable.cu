@@ -1,0 +1,2 @@
+/* portable.cu: the portable kernels for CUDA. */
+#include "kernels.h"

@@ -1,0 +1,258 @@
+/* products.c: the entries of the kernels over packed weights (gemv.cu, batch.cu, tile_rows.cu), of what packs them, and of dense.cu.
+ *
+ * Up to four columns go to gemv, up to 128 to columns.cu (its table is columns.c), what those cannot take to batch; formats side by
+ * side may differ. What is packed can be read by these kernels alone, so together they take any number of columns and rows.
+ */
+#include "batch.h"
+#include "products.h"
+#include "tables.h"
+
+enum { FORMAT_F16 = 1, FORMAT_BF16 = 30 /* as GGUF numbers them */ };
+enum { LEAST_ARCH = 90, THREADS = 256, MOST_TOKENS = 65472 /* of a grid's second size, filled up to 64 */ };
+
+static const char *check_activations(const gpu_call *c, uint32_t mode) {
+    const gpu_view *y = c->v, *x = c->v + 1, *r = c->v + c->n_in;
+    if (y->format || x->format || x->shape[0] != y->shape[0] || x->shape[2] != 1 || y->shape[2] != 1 || x->shape[0] > MOST_TOKENS)
+        return "activations must be f32 (T, K) and the output f32 (T, N)";
+    if (x->data % 16 || x->stride % 16 || x->shape[1] % 4)
+        return "activations do not lie at multiples of 16 bytes";
+    if (mode & PRODUCT_ADD && (r->format || r->shape[0] != y->shape[0] || r->shape[1] != y->shape[1]))
+        return "what is added must have the output's shape";
+    if (mode & PRODUCT_NORM && (r->format || r->shape[0] != x->shape[1] || r->shape[1] != 1 || r->data % 16))
+        return "a norm's weights must be f32 (K)";
+    return 0;
+}
+
+const char *cuda_product_fault(const gpu_call *c, uint32_t mode) {
+    const gpu_view *y = c->v, *x = c->v + 1;
+    uint32_t last = c->n_in - (mode & (PRODUCT_ADD | PRODUCT_NORM) ? 1 : 0), i;
+    int64_t rows = 0;
+    if (last < 2 || last >= GPU_VIEWS || (mode & PRODUCT_GATED && last != 3) || (mode & PRODUCT_ADD && last != 2))
+        return "wrong number of weights";
+    for (i = 2; i <= last; i++) {
+        if (!(c->v[i].format & PACKED_FLAG) || !packed_bytes(c->v[i].format) || c->v[i].shape[1] != x->shape[1] || c->v[i].shape[2] != 1)
+            return "weights must be packed, (N, K) with x's K";
+        rows += c->v[i].shape[0];
+    }
+    if (mode & PRODUCT_GATED ? c->v[2].shape[0] != c->v[3].shape[0] || y->shape[1] != c->v[2].shape[0] : y->shape[1] != rows)
+        return "the output's columns are not the weights' rows";
+    return check_activations(c, mode);
+}
+
+static int largest(const gpu_call *c, uint32_t mode) {
+    uint32_t last = c->n_in - (mode & (PRODUCT_ADD | PRODUCT_NORM) ? 1 : 0), i;
+    int most = 0;
+    for (i = 2; i <= last; i++)
+        most = packed_bytes(c->v[i].format) > most ? packed_bytes(c->v[i].format) : most;
+    return most;
+}
+
+static gemv_plan plan_of(const gpu_call *c, uint32_t mode) {
+    return gemv_plan_of(largest(c, mode), c->v[0].shape[0], packed_chunks(&c->v[1]));
+}
+
+static const char *check_gemv(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
+    const char *fault = cuda_product_fault(c, mode);
+    if (fault)
+        return fault;
+    if (t->arch < LEAST_ARCH)
+        return "needs compute capability 9.0";
+    if (c->v[0].shape[0] > GEMV_COLUMNS || c->n_in - 1 - (mode & (PRODUCT_ADD | PRODUCT_NORM) ? 1 : 0) > GEMV_MATRICES)
+        return "more columns or weights than it takes";
+    return plan_of(c, mode).bytes > t->shared ? "its rows are too long for shared memory" : 0;
+}
+
+static const char *check_same(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
+    uint32_t last = c->n_in - (mode & (PRODUCT_ADD | PRODUCT_NORM) ? 1 : 0), i;
+    const char *fault = check_gemv(c, t, mode);
+    for (i = 3; !fault && i <= last; i++)
+        if (c->v[i].format != c->v[2].format)
+            fault = "weights of several formats";
+    return fault;
+}
+
+static const char *check_batch(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
+    const char *fault = cuda_product_fault(c, mode);
+    if (!fault && t->arch < LEAST_ARCH)
+        fault = "needs compute capability 9.0";
+    if (!fault && t->shared < BATCH_SHARED(4))
+        fault = "too little shared memory";
+    return fault;
+}
+
+static void grid_gemv(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    uint32_t last = c->n_in - (c->mode & (PRODUCT_ADD | PRODUCT_NORM) ? 1 : 0), i;
+    int units = 0;
+    for (i = 2; i <= last; i++)
+        units += packed_tiles(&c->v[i]);
+    units = c->mode & PRODUCT_GATED ? units / 2 : units;
+    g->groups[0] = (uint32_t)(units < t->units ? units : t->units);
+    g->threads = GEMV_WAVES * 32;
+    g->shared = (uint32_t)plan_of(c, c->mode).bytes;
+}
+
+const char *cuda_dense_fault(const gpu_call *c, uint32_t mode) {
+    uint32_t last = c->n_in - (mode & (PRODUCT_ADD | PRODUCT_NORM) ? 1 : 0), i;
+    int64_t rows = 0;
+    if (last < 2 || last >= GPU_VIEWS || (mode & PRODUCT_GATED && last != 3) || (mode & PRODUCT_ADD && last != 2))
+        return "wrong number of weights";
+    for (i = 2; i <= last; i++) {
+        const gpu_view *w = c->v + i;
+        if ((w->format != FORMAT_F16 && w->format != FORMAT_BF16) || w->format != c->v[2].format)
+            return "weights must be all F16 or all BF16";
+        if (w->shape[1] != c->v[1].shape[1] || w->shape[2] != 1 || w->shape[1] % 8 || w->data % 16 || w->stride % 16)
+            return "weights must be (N, K) with x's K, rows at multiples of 16 bytes";
+        rows += w->shape[0];
+    }
+    if (mode & PRODUCT_GATED ? c->v[2].shape[0] != c->v[3].shape[0] || c->v[0].shape[1] != c->v[2].shape[0] : c->v[0].shape[1] != rows)
+        return "the output's columns are not the weights' rows";
+    return check_activations(c, mode);
+}
+
+static const char *check_dense(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
+    if (t->arch < LEAST_ARCH || c->v[0].shape[0] > GEMV_COLUMNS || 4 * (int64_t)c->v[0].shape[0] * c->v[1].shape[1] > t->shared)
+        return "more columns than it takes, or a device before compute capability 9.0";
+    return cuda_dense_fault(c, mode);
+}
+
+static void grid_dense(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    int pairs = c->mode & PRODUCT_GATED ? c->v[0].shape[1] : (c->v[0].shape[1] + 1) / 2;
+    g->groups[0] = (uint32_t)(pairs < t->units ? pairs : t->units);
+    g->threads = DENSE_WAVES * 32;
+    g->shared = (uint32_t)(4 * c->v[0].shape[0] * c->v[1].shape[1]);
+}
+
+static uint64_t scratch_batch(const gpu_call *c, const gpu_traits *t) {
+    (void)t;
+    return batch_scratch(c);
+}
+
+static void grid_convert(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    (void)t;
+    g->groups[0] = (uint32_t)(packed_chunks(&c->v[1]) + 7) / 8;
+    g->groups[1] = (uint32_t)batch_shape_of(c).columns;
+    g->threads = THREADS;
+}
+
+static void grid_batch(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    batch_shape s = batch_shape_of(c);
+    (void)t;
+    g->groups[0] = (uint32_t)(s.tiles + 3) / 4;
+    g->groups[1] = (uint32_t)s.parts;
+    g->groups[2] = (uint32_t)((c->v[0].shape[0] + 16 * s.sets - 1) / (16 * s.sets));
+    g->threads = (uint32_t)BATCH_THREADS(s.sets);
+    g->shared = (uint32_t)BATCH_SHARED(s.sets);
+}
+
+static void grid_finish(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    (void)t;
+    g->groups[0] = (uint32_t)(batch_shape_of(c).tiles + 15) / 16;
+    g->groups[1] = (uint32_t)c->v[0].shape[0];
+    g->threads = THREADS;
+}
+
+/* A check knows no mode, so each op has its own. */
+#define CHECKS(name, mode)                                                                                             \
+    static const char *same_##name(const gpu_call *c, const gpu_traits *t) { return check_same(c, t, mode); }           \
+    static const char *mixed_##name(const gpu_call *c, const gpu_traits *t) { return check_gemv(c, t, mode); }          \
+    static const char *dense_##name(const gpu_call *c, const gpu_traits *t) { return check_dense(c, t, mode); }          \
+    static const char *batch_##name(const gpu_call *c, const gpu_traits *t) { return check_batch(c, t, mode); }
+#define CHECKS_OF_NORMED(name, mode)                                                                                    \
+    static const char *same_##name(const gpu_call *c, const gpu_traits *t) { return check_same(c, t, mode); }           \
+    static const char *dense_##name(const gpu_call *c, const gpu_traits *t) { return check_dense(c, t, mode); }         \
+    static const char *mixed_##name(const gpu_call *c, const gpu_traits *t) { return check_gemv(c, t, mode); }
+CHECKS_OF_NORMED(normed, PRODUCT_NORM)
+CHECKS_OF_NORMED(normed_gated, PRODUCT_NORM | PRODUCT_GATED)
+CHECKS(plain, 0)
+CHECKS(add, PRODUCT_ADD)
+CHECKS(gated, PRODUCT_GATED)
+
+static const char *few_columns(const char *fault, const gpu_call *c) {
+    return fault ? fault : c->v[0].shape[0] > 16 ? "more columns than it takes" : 0;
+}
+
+static const char *many_columns(const char *fault, const gpu_call *c) {
+    return fault ? fault : c->v[0].shape[0] <= 16 ? "it is made for more than 16 columns" : 0;
+}
+
+#define FEW(name)                                                                                                      \
+    static const char *many_##name(const gpu_call *c, const gpu_traits *t) { return many_columns(batch_##name(c, t), c); } \
+    static const char *few_##name(const gpu_call *c, const gpu_traits *t) { return few_columns(batch_##name(c, t), c); }
+FEW(plain)
+FEW(add)
+FEW(gated)
+
+static const char *check_rows(const gpu_call *c, const gpu_traits *t) {
+    const gpu_view *y = c->v, *w = c->v + 1, *ids = c->v + 2;
+    if (c->n_in != 2 || !(w->format & PACKED_FLAG) || !packed_bytes(w->format) || w->shape[1] != y->shape[1] || w->shape[1] % 8)
+        return "it takes a packed weight and ids";
+    if (y->format || ids->format != HAL_FORMAT_I32 || ids->shape[0] != y->shape[0])
+        return "ids must be i32 (T) and the output f32 (T, D)";
+    return t->arch < LEAST_ARCH ? "needs compute capability 9.0" : 0;
+}
+
+static void grid_rows(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    (void)t;
+    g->groups[0] = (uint32_t)c->v[0].shape[0];
+    g->threads = THREADS;
+}
+
+#define PRODUCT(op_, name, mode_)                                                                                      \
+    {.op = op_, .check = same_##name, .mode = mode_, .format_of = 2, .launch = {{"gemv", grid_gemv, 1}}},               \
+    {.op = op_, .check = dense_##name, .mode = mode_, .format_of = 2, .launch = {{"dense", grid_dense, 1}}},             \
+    {.op = op_, .check = mixed_##name, .mode = mode_, .launch = {{"gemv_mixed", grid_gemv, 1}}},                        \
+    {.op = op_, .check = few_##name, .scratch = scratch_batch, .mode = mode_,                                          \
+     .launch = {{"batch_convert", grid_convert, 0}, {"batch_16", grid_batch, 0}, {"batch_finish", grid_finish, 0}}},    \
+    {.op = op_, .check = many_##name, .scratch = scratch_batch, .mode = mode_,                                         \
+     .launch = {{"batch_convert", grid_convert, 0}, {"batch_64", grid_batch, 0}, {"batch_finish", grid_finish, 0}}}
+
+/* For few columns alone: of many, the norm is no price. */
+#define NORMED(op_, name, mode_)                                                                                       \
+    {.op = op_, .check = same_##name, .mode = mode_, .format_of = 2, .launch = {{"gemv", grid_gemv, 1}}},               \
+    {.op = op_, .check = dense_##name, .mode = mode_, .format_of = 2, .launch = {{"dense", grid_dense, 1}}},             \
+    {.op = op_, .check = mixed_##name, .mode = mode_, .launch = {{"gemv_mixed", grid_gemv, 1}}}
+
+const gpu_kernel cuda_products[] = {
+    NORMED("norm_linear", normed, PRODUCT_NORM),
+    NORMED("norm_linear_swiglu", normed_gated, PRODUCT_NORM | PRODUCT_GATED),
+    PRODUCT("linear", plain, 0),
+    PRODUCT("linear_add", add, PRODUCT_ADD),
+    PRODUCT("linear_swiglu", gated, PRODUCT_GATED),
+    {.op = "get_rows", .check = check_rows, .launch = {{"get_rows_packed", grid_rows, 0}}},
+    {0},
+};
+
+/* Any number of columns by the same kernel, whose sums hang on the matrices alone. */
+#define STEADY(op_, name, mode_)                                                                                       \
+    {.op = op_, .check = batch_##name, .scratch = scratch_batch, .mode = (mode_) | PRODUCT_STEADY,                     \
+     .launch = {{"batch_convert", grid_convert, 0}, {"batch_64", grid_batch, 0}, {"batch_finish", grid_finish, 0}}}
+
+const gpu_kernel cuda_steady_products[] = {
+    STEADY("linear", plain, 0),
+    STEADY("linear_add", add, PRODUCT_ADD),
+    STEADY("linear_swiglu", gated, PRODUCT_GATED),
+    {.op = "get_rows", .check = check_rows, .launch = {{"get_rows_packed", grid_rows, 0}}},
+    {0},
+};
+
+static uint64_t tiles_bytes(int64_t rows, int64_t columns, const gpu_traits *t, int64_t chunk, int64_t block) {
+    if (t->arch < LEAST_ARCH || columns % block)
+        return 0;
+    return (uint64_t)((rows + 15) / 16 * ((columns + 255) / 256) * chunk);
+}
+
+static void grid_pack(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    int64_t waves = (int64_t)c->v[0].shape[0] * ((c->v[0].shape[1] + 15) / 16) * ((c->v[0].shape[2] + 255) / 256);
+    int64_t most = 8 * (int64_t)t->units, groups = (waves + THREADS / 32 - 1) / (THREADS / 32);
+    g->groups[0] = (uint32_t)(groups < most ? groups : most);
+    g->threads = THREADS;
+}
+
+#define PACKED_SIZE(name, number, bytes, block)                                                                        \
+    static uint64_t size_##name(int64_t rows, int64_t columns, const gpu_traits *t) {                                 \
+        return tiles_bytes(rows, columns, t, bytes, block);                                                            \
+    }
+PACKED_FORMATS(PACKED_SIZE)
+
+#define PACKING(name, number, size, block) {number, size_##name, "pack_" #name, grid_pack},
+const gpu_packing cuda_packings[] = {PACKED_FORMATS(PACKING){0}};

@@ -1,0 +1,233 @@
+/* prompt.c: the table of the kernels for many columns and for attention on tensor cores of sm_90 (wide.cu, attention_wide.cu,
+ * attention_split.cu). What they cannot do is left to the portable kernels.
+ */
+#include "attention_shape.h"
+#include "check.h"
+#include "check_tokens.h"
+#include "packed.h"
+#include "tables.h"
+#include "tiles.h"
+
+enum { ARCH = 90, SPAN_NUMBERS = 1024 };
+enum { MANY = 64 /* tokens; fewer are for kernels that read packed weights */, MANY_PLAIN = 4 /* of other weights */ };
+enum { TILES_GROUPS = 5 /* of a multiprocessor, of wide_tiles */, WIDE_THREADS = 384 };
+
+/* --- products */
+
+static int words_aligned(const gpu_view *v, uint64_t bytes) {
+    return v->data % bytes == 0 && v->stride % bytes == 0;
+}
+
+static const char *check_weight(const gpu_view *w, int64_t k) {
+    int block = block_of(w->format);
+    if ((w->format & HAL_PACKED) && packed_bytes(w->format))
+        return width(w) == k && k % 32 == 0 && w->data % 16 == 0 ? NULL : "a packed weight must have x's K, a multiple of 32";
+    if (!block || width(w) != k || k % block || k % 32)
+        return "a weight must be (N, K) in the file's order with x's K, a multiple of 32";
+    if (!words_aligned(w, block == 1 || w->format == 12 ? 16 : 2))
+        return "a weight's rows must begin at whole words";
+    return w->shape[0] * ((k + SPAN_NUMBERS - 1) / SPAN_NUMBERS) < INT32_MAX ? NULL : "a weight has too many rows";
+}
+
+/* What all of these need; `weights` of them. */
+static const char *check_many(const gpu_call *c, const gpu_traits *t, int weights) {
+    const gpu_view *y = c->v, *x = c->v + 1;
+    if (t->arch != ARCH)
+        return "it is made for sm_90";
+    if (x->format != F32 || y->format != F32 || x->shape[0] != y->shape[0])
+        return "x and the output must be f32";
+    if (!words_aligned(x, 16) || !words_aligned(y, 8) || width(y) % 2)
+        return "rows of x must begin at multiples of 16 bytes, those of the output, of even length, at multiples of 8";
+    for (int i = 0; i < weights; i++) {
+        const char *why = check_weight(c->v + 2 + i, width(x));
+        if (why)
+            return why;
+    }
+    return NULL;
+}
+
+/* How long tiles of `columns` columns take: the fewest rounds, and narrow ones do a tenth less in their time. */
+static int64_t rounds(const gpu_call *c, const gpu_traits *t, int64_t columns, int64_t width) {
+    int64_t tiles = (int64_t)parts(c->v[1].shape[0], PANEL_ROWS) * parts(columns, width);
+    return (tiles + t->units - 1) / t->units * (width == 256 ? 20 : 11);
+}
+
+/* Weights of 32 bits are routers mostly: their rounding to 16 sends tokens to other experts, so few tokens do without. */
+static const char *check_tokens(const gpu_call *c, int weights) {
+    int packed = 1, exact = 0;
+    for (int i = 0; i < weights; i++) {
+        packed &= (c->v[2 + i].format & HAL_PACKED) != 0;
+        exact |= c->v[2 + i].format == F32;
+    }
+    return c->v[1].shape[0] > (packed || exact ? MANY : MANY_PLAIN) ? NULL : "it is made for more tokens";
+}
+
+static const char *check_wide(const gpu_call *c, const gpu_traits *t, int64_t columns) {
+    return rounds(c, t, columns, 256) <= rounds(c, t, columns, 128) ? NULL : "narrower tiles keep more of the device busy";
+}
+
+static const char *able_linear(const gpu_call *c, const gpu_traits *t) {
+    const char *why = c->n_in < 2 ? "it takes x and weights" : check_many(c, t, (int)c->n_in - 1);
+    int64_t n = 0;
+    for (uint32_t i = 2; i <= c->n_in; i++)
+        n += c->v[i].shape[0];
+    return why ? why : n == width(c->v) ? NULL : "the output must hold the products of all weights";
+}
+
+static const char *narrow_linear(const gpu_call *c, const gpu_traits *t) {
+    const char *why = able_linear(c, t);
+    return why ? why : check_tokens(c, (int)c->n_in - 1);
+}
+
+static const char *wide_linear(const gpu_call *c, const gpu_traits *t) {
+    const char *why = narrow_linear(c, t);
+    return why ? why : check_wide(c, t, width(c->v));
+}
+
+static const char *able_add(const gpu_call *c, const gpu_traits *t) {
+    const char *why = c->n_in != 3 ? "it takes x, a weight and what is added" : check_many(c, t, 1);
+    if (why)
+        return why;
+    return c->v[2].shape[0] == width(c->v) && c->v[3].format == F32 && same_shape(c->v, c->v + 3) && words_aligned(c->v + 3, 8)
+               ? NULL
+               : "what is added must have the output's shape, and the weight its columns";
+}
+
+static const char *narrow_add(const gpu_call *c, const gpu_traits *t) {
+    const char *why = able_add(c, t);
+    return why ? why : check_tokens(c, 1);
+}
+
+static const char *wide_add(const gpu_call *c, const gpu_traits *t) {
+    const char *why = narrow_add(c, t);
+    return why ? why : check_wide(c, t, width(c->v));
+}
+
+static const char *able_swiglu(const gpu_call *c, const gpu_traits *t) {
+    const char *why = c->n_in != 3 ? "it takes x, a gate and an up" : check_many(c, t, 2);
+    if (why)
+        return why;
+    return c->v[2].shape[0] == width(c->v) && c->v[3].shape[0] == width(c->v) ? NULL : "gate and up must have the output's columns";
+}
+
+static const char *narrow_swiglu(const gpu_call *c, const gpu_traits *t) {
+    const char *why = able_swiglu(c, t);
+    return why ? why : check_tokens(c, 2);
+}
+
+static const char *wide_swiglu(const gpu_call *c, const gpu_traits *t) {
+    const char *why = narrow_swiglu(c, t);
+    return why ? why : check_wide(c, t, 2 * width(c->v));
+}
+
+static uint64_t scratch_many(const gpu_call *c, const gpu_traits *t) {
+    (void)t;
+    return tiles_scratch(c);
+}
+
+static void grid_tiles(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    (void)c;
+    *g = grid_of((int64_t)t->units * TILES_GROUPS, 1, 1, 256, 0);
+}
+
+static void grid_products(const gpu_call *c, const gpu_traits *t, gpu_grid *g, int64_t width, uint64_t shared) {
+    int64_t tiles = (int64_t)parts(c->v[1].shape[0], PANEL_ROWS) * parts(tiles_columns(c), width);
+    *g = grid_of(tiles < t->units ? tiles : t->units, 1, 1, WIDE_THREADS, shared);
+}
+
+static void grid_wide(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    grid_products(c, t, g, 256, tiles_shared(256));
+}
+
+static void grid_narrow(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    grid_products(c, t, g, 128, tiles_shared(128));
+}
+
+/* --- attention */
+
+static const char *check_heads(const gpu_call *c, const gpu_traits *t, int d, int group) {
+    const char *why = check_attention(c, t);
+    const gpu_view *q = c->v + 1, *k = c->v + 2, *v = c->v + 3;
+    int32_t heads = q->shape[1], kv = k->shape[1], block = k->shape[2];
+    arg_attention a;
+    if (why)
+        return why;
+    memcpy(&a, c->arg, sizeof a);
+    if (c->n_in != 6 || a.cap != 0 || a.value || a.chunk || !a.causal)
+        return "sinks, soft caps, values in keys, chunks and sight of what follows are not there";
+    if (t->arch != ARCH || k->format == F32 || k->format != v->format || k->shape[3] != d || v->shape[3] != d)
+        return "it is made for sm_90, and keys and values of one format and 64, 128 or 256 numbers";
+    if (heads / kv > group || block < 16 || (block & (block - 1)) || !(a.scale > 0))
+        return "a KV head may have 16 heads at most, a block 16, 32, 64 ... positions, and the scale must be positive";
+    if (!words_aligned(q, 16) || !words_aligned(c->v, 8) || !words_aligned(k, 16) || !words_aligned(v, 16))
+        return "rows must begin at whole words";
+    return c->v[6].stride % 4 == 0 && split_shared(d, group) <= t->shared && wide_shared(d) <= t->shared
+               ? NULL
+               : "the device has too little memory for a group";
+}
+
+static uint64_t scratch_attention(const gpu_call *c, const gpu_traits *t) {
+    (void)t;
+    return attention_scratch(c);
+}
+
+static int64_t walkers(const gpu_call *c) {
+    return c->v[1].shape[0] <= WALKERS ? c->v[1].shape[0] : WALKERS;
+}
+
+static void grid_split(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    const gpu_view *q = c->v + 1, *k = c->v + 2;
+    (void)t;
+    *g = grid_of(most_splits(c), k->shape[1], walkers(c), 32 * WARPS,
+                 (uint64_t)split_shared(q->shape[2], q->shape[1] / k->shape[1]));
+}
+
+static void grid_join(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    (void)t;
+    *g = grid_of(c->v[1].shape[1], walkers(c), 1, (uint32_t)c->v[1].shape[2], 0);
+    if (most_splits(c) == 1)
+        *g = grid_of(1, 1, 1, g->threads, 0); /* there is nothing to join */
+}
+
+static void grid_attention_wide(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    (void)t;
+    *g = grid_of((int64_t)tiles_of(c) * c->v[1].shape[1], 1, 1, 256, (uint64_t)wide_shared(c->v[1].shape[2]));
+}
+
+#define HEADS(d, group)                                                                                                \
+    static const char *few_##d##_##group(const gpu_call *c, const gpu_traits *t) {                                     \
+        return c->v[1].shape[0] > FEW ? "it is made for up to 16 tokens" : check_heads(c, t, d, group);                \
+    }                                                                                                                  \
+    static const char *many_##d##_##group(const gpu_call *c, const gpu_traits *t) {                                    \
+        return check_heads(c, t, d, group);                                                                            \
+    }
+HEADS(64, 8)
+HEADS(64, 16)
+HEADS(128, 8)
+HEADS(128, 16)
+HEADS(256, 8)
+
+#define PRODUCT(op, mode, kind)                                                                                        \
+    {op, wide_##kind, scratch_many, mode, 0, {{"wide_tiles", grid_tiles, 0}, {op "_wide", grid_wide, 0}}, able_##kind, {0}},                  \
+    {op, narrow_##kind, scratch_many, mode, 0, {{"wide_tiles", grid_tiles, 0}, {op "_narrow", grid_narrow, 0}}, able_##kind, {0}}
+
+#define SPLITS {1, 2, 4, 8, 16, 32}
+#define ATTENTION(d, group)                                                                                            \
+    {"attention", few_##d##_##group, scratch_attention, 0, 2,                                                          \
+     {{"attention_split_" #d "_" #group, grid_split, 1}, {"attention_join_" #d, grid_join, 1}}, NULL, SPLITS},         \
+    {"attention", many_##d##_##group, scratch_attention, 0, 2,                                                         \
+     {{"attention_wide_" #d, grid_attention_wide, 1},                                                                  \
+      {"attention_split_" #d "_" #group, grid_split, 1},                                                               \
+      {"attention_join_" #d, grid_join, 1}}, NULL, SPLITS}
+
+const gpu_kernel cuda_prompt_kernels[] = {
+    PRODUCT("linear", WIDE_LINEAR, linear),
+    PRODUCT("linear_add", WIDE_ADD, add),
+    PRODUCT("linear_swiglu", WIDE_SWIGLU, swiglu),
+    ATTENTION(64, 8),
+    ATTENTION(64, 16),
+    ATTENTION(128, 8),
+    ATTENTION(128, 16),
+    ATTENTION(256, 8),
+    {0},
+};

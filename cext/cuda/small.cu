@@ -1,0 +1,67 @@
+/* small.cu: what stands between the products of a step of few tokens: work so small that the start of a kernel costs more.
+ * Kernels here are launched early: they fetch what no other step writes, then wait for the kernel before.
+ */
+#include "kv.k.h"
+#include "rope.k.h"
+#include "small.h"
+#include "tile.cuh"
+
+/* The sum over all threads of the group, in an order that their number decides. */
+static __device__ __forceinline__ float sum_of_group(float x) {
+    __shared__ float room[32];
+    float sum = 0;
+    for (int o = 16; o > 0; o /= 2)
+        x += __shfl_xor_sync(0xFFFFFFFFu, x, o);
+    if (threadIdx.x % 32 == 0)
+        room[threadIdx.x / 32] = x;
+    __syncthreads();
+    for (int i = 0; i < (int)blockDim.x / 32; i++)
+        sum += room[i];
+    return sum;
+}
+
+/* A group has a row of x and keeps it in registers, four numbers side by side. */
+extern "C" __global__ void __launch_bounds__(1024) rms_norm_rows(const __grid_constant__ gpu_call c) {
+    const int d = c.v[2].shape[0];
+    const float4 *w = (const float4 *)c.v[2].data, *from;
+    float4 scale[NORM_PARTS], x[NORM_PARTS], *to;
+    float sum = 0;
+#pragma unroll
+    for (int i = 0, at = threadIdx.x; i < NORM_PARTS; i++, at += blockDim.x)
+        if (at < d / 4)
+            scale[i] = w[at];
+    wait_before();
+    launch_next();
+    if ((int)blockIdx.y >= rows_of(&c, c.v))
+        return;
+    from = (const float4 *)(ROW(const float, c.v + 1, blockIdx.y) + (int64_t)blockIdx.x * d);
+    to = (float4 *)(ROW(float, c.v, blockIdx.y) + (int64_t)blockIdx.x * d);
+#pragma unroll
+    for (int i = 0, at = threadIdx.x; i < NORM_PARTS; i++, at += blockDim.x)
+        if (at < d / 4) {
+            x[i] = from[at];
+            sum += x[i].x * x[i].x + x[i].y * x[i].y + x[i].z * x[i].z + x[i].w * x[i].w;
+        }
+    sum = sqrtf(sum_of_group(sum) / (float)d + ((const arg_rms_norm *)c.arg)->eps);
+#pragma unroll
+    for (int i = 0, at = threadIdx.x; i < NORM_PARTS; i++, at += blockDim.x)
+        if (at < d / 4)
+            to[at] = make_float4(x[i].x / sum * scale[i].x, x[i].y / sum * scale[i].y, x[i].z / sum * scale[i].z,
+                                 x[i].w / sum * scale[i].w);
+}
+
+/* Queries turned, keys turned and written, values written: neighbours in a layer that do not need each other. */
+typedef struct {
+    gpu_call call[HEADS_CALLS];
+} gpu_calls;
+
+extern "C" __global__ void __launch_bounds__(HEADS_THREADS) heads_together(const __grid_constant__ gpu_calls calls) {
+    const gpu_call *c = calls.call + blockIdx.z;
+    self m = port_self();
+    wait_before();
+    launch_next();
+    if (blockIdx.z == 0)
+        rope_body(c, m);
+    else if ((int)blockIdx.x < c->v[0].shape[1])
+        kv_write_body(c, m);
+}

@@ -1,0 +1,7 @@
+/* small.h: what small.cu and small.c agree on. */
+#ifndef SATCHEL_CUDA_SMALL_H
+#define SATCHEL_CUDA_SMALL_H
+
+enum { NORM_THREADS = 1024, NORM_PARTS = 4, HEADS_THREADS = 128, HEADS_CALLS = 3 };
+
+#endif

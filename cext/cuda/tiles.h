@@ -1,0 +1,65 @@
+/* tiles.h: how a kernel for many columns lays its operands out in scratch memory.
+ *
+ * An operand (rows, K) becomes bf16 in panels of 128 rows; a panel is one tile of 16 KB for each 64 numbers of K, and in a
+ * tile the pieces of 16 bytes stand swizzled as wgmma reads them (hopper.h). So one bulk copy brings a tile, without a tensor
+ * map. Numbers beyond K are 0; rows beyond the operand's are never stored and may hold anything. First come the panels of the
+ * activations, an even number, then those of the weights side by side, an even number too. Of a gate and an up, groups of
+ * eight rows alternate, so that the sums of both meet in one thread.
+ */
+#ifndef SATCHEL_CUDA_TILES_H
+#define SATCHEL_CUDA_TILES_H
+
+#include "call.h"
+
+enum { PANEL_ROWS = 128, PANEL_K = 64, PANEL_BYTES = PANEL_ROWS * PANEL_K * 2 };
+enum { WIDE_LINEAR = 0, WIDE_ADD = 1, WIDE_SWIGLU = 2 };
+
+#ifdef __CUDACC__
+#define TILES_FN static constexpr __host__ __device__ __forceinline__
+#else
+#define TILES_FN static inline
+#endif
+
+TILES_FN int64_t tiles_panels(int64_t rows) {
+    return 2 * ((rows + 2 * PANEL_ROWS - 1) / (2 * PANEL_ROWS));
+}
+
+/* Stages of the ring of a product's groups, whose tiles of y have 128 or 256 columns, and all of its shared memory. */
+TILES_FN int tiles_stages(int columns) {
+    return columns == 256 ? 4 : 6;
+}
+
+TILES_FN int tiles_shared(int columns) {
+    return tiles_stages(columns) * (PANEL_BYTES + columns * PANEL_K * 2) + 1024 + 256;
+}
+
+/* Bytes of the panels of a (rows, k) operand. */
+TILES_FN int64_t tiles_bytes(int64_t rows, int64_t k) {
+    return tiles_panels(rows) * ((k + PANEL_K - 1) / PANEL_K) * PANEL_BYTES;
+}
+
+/* Where the piece of 8 numbers from k on of a row stands. */
+TILES_FN uint64_t tiles_place(uint32_t row, uint32_t k, uint32_t across) {
+    uint32_t in = row % PANEL_ROWS, piece = k / 8 % 8;
+    return (uint64_t)(row / PANEL_ROWS * across + k / PANEL_K) * PANEL_BYTES + in * 128 + ((piece ^ (in & 7)) << 4);
+}
+
+TILES_FN int tiles_weights(const gpu_call *c) {
+    return c->mode == WIDE_ADD ? 1 : (int)c->n_in - 1;
+}
+
+/* Rows of all weights: columns of the product. */
+TILES_FN int64_t tiles_columns(const gpu_call *c) {
+    int64_t n = 0;
+    if (c->mode == WIDE_SWIGLU)
+        return 16 * ((c->v[2].shape[0] + 7) / 8);
+    for (int i = 0; i < tiles_weights(c); i++)
+        n += c->v[2 + i].shape[0];
+    return n;
+}
+
+TILES_FN uint64_t tiles_scratch(const gpu_call *c) {
+    return (uint64_t)(tiles_bytes(c->v[1].shape[0], c->v[1].shape[1]) + tiles_bytes(tiles_columns(c), c->v[1].shape[1]));
+}
+
+#endif

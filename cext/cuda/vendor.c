@@ -1,0 +1,24 @@
+/* vendor.c: what makes the common host of cext/gpu/ the CUDA backend: NVIDIA's driver, the images of our kernels, and their
+ * tables. Kernels made for tensor cores stand before the portable ones, which take what is left.
+ */
+#include "vendor.h"
+
+#include "images.h"
+#include "images.inc"
+#include "tables.h"
+
+static const char *driver(gpu_api *api) {
+    static const char *const libraries[] = {"libcuda.so.1", "libcuda.so", NULL};
+    /* Numbers of CUdevice_attribute and CUresult, which cuda.h keeps for good. */
+    api->is = (gpu_numbers){.major = 75, .minor = 76, .units = 16, .shared = 97, .wave = 10, .not_ready = 600};
+    return gpu_look_up(api, libraries, 0);
+}
+
+static const gpu_kernel *const kernels[] = {CUDA_KERNELS gpu_portable_kernels, NULL};
+static const gpu_kernel *const steady[] = {cuda_steady_products, cuda_small_kernels, gpu_portable_kernels, NULL};
+
+const gpu_vendor *gpu_vendor_entry(void) {
+    static const gpu_vendor vendor = {.name = "cuda", .driver = driver, .images = images, .kernels = kernels,
+                                      .steady = steady, .packings = CUDA_PACKINGS, .together = cuda_together};
+    return &vendor;
+}

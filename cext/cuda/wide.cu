@@ -1,0 +1,182 @@
+/* wide.cu: products of many columns: y (T, N) = x (T, K) with weights (N, K), by bf16 wgmma with float32 sums.
+ *
+ * Launched first, wide_tiles (a file of its own) brings activations and weights of any format to bf16 tiles in scratch, so that
+ * every format shares one product. Then a
+ * fixed number of groups walks the tiles of y, 128 tokens by 256 (or 128) columns: one thread brings operands by bulk copies into
+ * a ring, two warpgroups of 64 tokens each multiply. A sum runs over K in order, whatever the number of tokens. (Clusters whose
+ * groups fetch weights for each other were measured: bulk copies to several groups bring less than plain ones.)
+ */
+#include "hopper.h"
+#include "tiles.h"
+#include "wgmma.h"
+
+/* What a walk over the tiles of y needs to know. */
+struct wide_shape {
+    const uint8_t *x, *w;
+    int tokens, columns, across, tiles_m, tiles;
+};
+
+template <int BN> struct wide_ring {
+    static constexpr int STAGES = tiles_stages(BN), X = PANEL_BYTES, STAGE = X + BN * PANEL_K * 2;
+    uint32_t tiles, barriers;
+    __device__ __forceinline__ uint32_t full(int s) const { return barriers + 16 * s; }
+    __device__ __forceinline__ uint32_t empty(int s) const { return barriers + 16 * s + 8; }
+};
+
+/* One thread: fills the ring, tile after tile. */
+template <int BN> static __device__ __forceinline__ void wide_load(const wide_shape &s, const wide_ring<BN> &ring) {
+    typedef wide_ring<BN> R;
+    const int64_t panel = (int64_t)s.across * PANEL_BYTES;
+    uint32_t stage = 0, phase = 1;
+    for (int tile = blockIdx.x; tile < s.tiles; tile += gridDim.x) {
+        const uint8_t *x = s.x + tile % s.tiles_m * panel, *w = s.w + tile / s.tiles_m * (BN / PANEL_ROWS) * panel;
+        for (int k = 0; k < s.across; k++, x += PANEL_BYTES, w += PANEL_BYTES) {
+            const uint32_t full = ring.full(stage), at = ring.tiles + stage * R::STAGE;
+            barrier_wait(ring.empty(stage), phase);
+            barrier_expect(full, R::STAGE);
+            bulk_load(at, x, PANEL_BYTES, full);
+#pragma unroll
+            for (int i = 0; i < BN / PANEL_ROWS; i++)
+                bulk_load(at + R::X + i * PANEL_BYTES, w + i * panel, PANEL_BYTES, full);
+            if (++stage == R::STAGES)
+                stage = 0, phase ^= 1;
+        }
+    }
+}
+
+static __device__ __forceinline__ void wide_release(uint32_t empty) {
+    if (threadIdx.x % 32 == 0)
+        barrier_arrive(empty);
+}
+
+static __device__ __forceinline__ void product(float (&d)[128], uint64_t a, uint64_t b, int keep) {
+    product_bf16_256(d, a, b, keep);
+}
+
+static __device__ __forceinline__ void product(float (&d)[64], uint64_t a, uint64_t b, int keep) {
+    product_bf16_128(d, a, b, keep);
+}
+
+static __device__ __forceinline__ float gated(float gate, float up) {
+    return __fdividef(gate, 1.0f + __expf(-gate)) * up;
+}
+
+/* Sums of one tile go to memory: this lane's columns 8 j + 2 (lane % 4) and the next, of two rows. */
+template <int BN, int MODE>
+static __device__ __forceinline__ void wide_store(const gpu_call &c, const wide_shape &s, const float (&d)[BN / 2], int row,
+                                                  int column) {
+    const int lane = threadIdx.x % 32, n = c.v[0].shape[1];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int r = row + lane / 4 + 8 * half;
+        if (r >= s.tokens)
+            continue;
+        float *y = (float *)(c.v[0].data + (uint64_t)r * c.v[0].stride);
+        const float *add = MODE == WIDE_ADD ? (const float *)(c.v[3].data + (uint64_t)r * c.v[3].stride) : NULL;
+        if (MODE == WIDE_SWIGLU) {
+#pragma unroll
+            for (int j = 0; j < BN / 8; j += 2) {
+                const int at = column / 2 + 4 * j + 2 * (lane % 4), i = 4 * j + 2 * half;
+                if (at < n)
+                    *(float2 *)(y + at) = make_float2(gated(d[i], d[i + 4]), gated(d[i + 1], d[i + 5]));
+            }
+        } else {
+#pragma unroll
+            for (int first = 0; first < BN / 8; first += 16) {
+                float2 more[16];
+#pragma unroll
+                for (int j = 0; j < 16; j++) {
+                    const int at = column + 8 * (first + j) + 2 * (lane % 4);
+                    more[j] = MODE == WIDE_ADD && at < n ? *(const float2 *)(add + at) : make_float2(0, 0);
+                }
+#pragma unroll
+                for (int j = 0; j < 16; j++) {
+                    const int at = column + 8 * (first + j) + 2 * (lane % 4), i = 4 * (first + j) + 2 * half;
+                    if (at < n)
+                        *(float2 *)(y + at) = make_float2(d[i] + more[j].x, d[i + 1] + more[j].y);
+                }
+            }
+        }
+    }
+}
+
+/* What will be added to a tile's sums comes to the L2 cache while they are made. */
+template <int BN>
+static __device__ __forceinline__ void wide_expect(const gpu_call &c, const wide_shape &s, int row, int column) {
+    for (int i = threadIdx.x % 128; i < 64 * (BN / 32); i += 128) {
+        const int r = row + i / (BN / 32), at = column + i % (BN / 32) * 32;
+        if (r < s.tokens && at < c.v[0].shape[1])
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(c.v[3].data + (uint64_t)r * c.v[3].stride + 4 * at));
+    }
+}
+
+/* A warpgroup's 64 tokens of each tile. */
+template <int BN, int MODE>
+static __device__ __forceinline__ void wide_multiply(const gpu_call &c, const wide_shape &s, const wide_ring<BN> &ring) {
+    typedef wide_ring<BN> R;
+    const int half = threadIdx.x / 128 - 1, warp = threadIdx.x / 32 % 4;
+    uint32_t stage = 0, phase = 0, last = 0;
+    for (int tile = blockIdx.x; tile < s.tiles; tile += gridDim.x) {
+        float d[BN / 2];
+        if (MODE == WIDE_ADD)
+            wide_expect<BN>(c, s, tile % s.tiles_m * PANEL_ROWS + half * 64, tile / s.tiles_m * BN);
+        for (int k = 0; k < s.across; k++) {
+            const uint32_t at = ring.tiles + stage * R::STAGE;
+            const uint64_t a = operand_at(at + half * (PANEL_BYTES / 2), 1024, 16), b = operand_at(at + R::X, 1024, 16);
+            barrier_wait(ring.full(stage), phase);
+            products_open();
+#pragma unroll
+            for (int i = 0; i < PANEL_K / 16; i++)
+                product(d, a + 2 * i, b + 2 * i, k + i);
+            products_close();
+            products_wait<1>();
+            if (k)
+                wide_release(ring.empty(last));
+            last = stage;
+            if (++stage == R::STAGES)
+                stage = 0, phase ^= 1;
+        }
+        products_wait<0>();
+        wide_release(ring.empty(last));
+        wide_store<BN, MODE>(c, s, d, tile % s.tiles_m * PANEL_ROWS + half * 64 + warp * 16, tile / s.tiles_m * BN);
+    }
+}
+
+template <int BN, int MODE> static __device__ __forceinline__ void wide(const gpu_call &c) {
+    typedef wide_ring<BN> R;
+    extern __shared__ uint8_t memory[];
+    const uint32_t base = (shared_address(memory) + 1023) & ~1023u;
+    const R ring = {base, base + R::STAGES * R::STAGE};
+    const int k = c.v[1].shape[1], tokens = rows_of(&c, &c.v[1]);
+    wide_shape s = {(const uint8_t *)c.scratch, (const uint8_t *)c.scratch + tiles_bytes(c.v[1].shape[0], k), tokens,
+                    (int)tiles_columns(&c), (k + PANEL_K - 1) / PANEL_K};
+    s.tiles_m = (tokens + PANEL_ROWS - 1) / PANEL_ROWS;
+    s.tiles = s.tiles_m * ((s.columns + BN - 1) / BN);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < R::STAGES; i++) {
+            barrier_init(ring.full(i), 1);
+            barrier_init(ring.empty(i), 8);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    if (threadIdx.x < 128) {
+        registers_give<40>();
+        if (threadIdx.x == 0)
+            wide_load<BN>(s, ring);
+    } else {
+        registers_take<232>();
+        wide_multiply<BN, MODE>(c, s, ring);
+    }
+}
+
+#define WIDE(name, BN, MODE)                                                                                            \
+    extern "C" __global__ void __launch_bounds__(384, 1) name(const __grid_constant__ gpu_call c) {                     \
+        wide<BN, MODE>(c);                                                                                              \
+    }
+WIDE(linear_wide, 256, WIDE_LINEAR)
+WIDE(linear_add_wide, 256, WIDE_ADD)
+WIDE(linear_swiglu_wide, 256, WIDE_SWIGLU)
+WIDE(linear_narrow, 128, WIDE_LINEAR)
+WIDE(linear_add_narrow, 128, WIDE_ADD)
+WIDE(linear_swiglu_narrow, 128, WIDE_SWIGLU)

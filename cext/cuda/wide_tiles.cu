@@ -1,0 +1,168 @@
+/* wide_tiles.cu: activations and weights of any format become bf16 panels in scratch (tiles.h), for the products of wide.cu. The
+ * weights' way through memory costs a tenth of a product with thousands of tokens.
+ *
+ * The commonest formats come by eight numbers a lane, all others by the parts that cext/quant defines, and packed weights by their
+ * chunks of 16 rows and 256 columns (tile.cuh), as a warp would multiply them.
+ */
+#include <cuda_bf16.h>
+
+#include "quant.h"
+#include "tile_values.cuh"
+#include "tiles.h"
+
+static __device__ __forceinline__ uint4 bf16_of_eight(const float *x) {
+    uint4 out;
+    __nv_bfloat162 pair[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        pair[i] = __floats2bfloat162_rn(x[2 * i], x[2 * i + 1]);
+    memcpy(&out, pair, sizeof out);
+    return out;
+}
+
+enum { SPANS = 4 };
+
+/* 1024 numbers of a row, from k on: lane l brings eight of each 256. */
+template <class F>
+static __device__ __forceinline__ void bring(uint8_t *to, const uint8_t *row, uint32_t at_row, int k, int k_all, int across, F eight) {
+#pragma unroll
+    for (int i = 0; i < SPANS; i++, k += 256) {
+        float x[8] = {0};
+        if (k >= across * PANEL_K)
+            break;
+        if (k < k_all)
+            eight(row, k, x);
+        *(uint4 *)(to + tiles_place(at_row, k, across)) = bf16_of_eight(x);
+    }
+}
+
+/* Rows of one operand; a warp takes SPANS * 256 numbers of a row at a time. Gives the item that the next operand begins with. */
+template <class F>
+static __device__ __forceinline__ uint32_t bring_all(const gpu_view &v, uint32_t rows, uint32_t item, uint8_t *to, uint32_t first,
+                                                     uint32_t step, F eight) {
+    const uint32_t k_all = v.shape[1], across = (k_all + PANEL_K - 1) / PANEL_K, parts = (k_all + 256 * SPANS - 1) / (256 * SPANS);
+    for (; item < rows * parts; item += gridDim.x * 8) {
+        const uint32_t r = item / parts, k = item % parts * (256 * SPANS) + threadIdx.x % 32 * 8;
+        const uint32_t at_row = step ? r / 8 * 16 + r % 8 + first : r + first;
+        bring(to, (const uint8_t *)v.data + (uint64_t)r * v.stride, at_row, k, k_all, across, eight);
+    }
+    return item - rows * parts;
+}
+
+/* The same by parts of 32 numbers, one a lane. */
+template <class F>
+static __device__ __forceinline__ uint32_t bring_parts(const gpu_view &v, uint32_t item, uint8_t *to, uint32_t first,
+                                                       uint32_t step, F part) {
+    const uint32_t k_all = v.shape[1], across = (k_all + PANEL_K - 1) / PANEL_K, parts = (k_all + 1023) / 1024, rows = v.shape[0];
+    for (; item < rows * parts; item += gridDim.x * 8) {
+        const uint32_t r = item / parts, k = item % parts * 1024 + threadIdx.x % 32 * 32;
+        const uint32_t at_row = step ? r / 8 * 16 + r % 8 + first : r + first;
+        float x[32] = {0};
+        if (k >= across * PANEL_K)
+            continue;
+        if (k < k_all)
+            part((const uint8_t *)v.data + (uint64_t)r * v.stride, k / 32, x);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            *(uint4 *)(to + tiles_place(at_row, k + 8 * i, across)) = bf16_of_eight(x + 8 * i);
+    }
+    return item - rows * parts;
+}
+
+#define PART_OF_1(stem, row, i, out)                                                                                   \
+    for (int e = 0; e < 32; e++)                                                                                       \
+    stem##_unpack((row) + 32 * (i) + e, (out) + e)
+#define PART_OF_32(stem, row, i, out) stem##_unpack((row) + (i), out)
+#define PART_OF_64(stem, row, i, out) stem##_part((row) + (i) / 2, (i) % 2, out)
+#define PART_OF_128(stem, row, i, out) stem##_part((row) + (i) / 4, (i) % 4, out)
+#define PART_OF_256(stem, row, i, out) stem##_part((row) + (i) / 8, (i) % 8, out)
+
+/* The same of a packed weight, a chunk a warp: lane (g, t) has of each stretch of 32 columns the numbers 4 t to 4 t + 3 of both
+ * halves, of rows g and g + 8. */
+template <class F>
+static __device__ __forceinline__ uint32_t bring_chunks(const gpu_view &v, uint32_t item, uint8_t *to, uint32_t first,
+                                                        uint32_t step) {
+    const uint32_t k_all = v.shape[1], across = (k_all + PANEL_K - 1) / PANEL_K, rows = v.shape[0], chunks = packed_chunks(&v);
+    const uint32_t lane = threadIdx.x % 32, items = packed_tiles(&v) * chunks;
+    for (; item < items; item += gridDim.x * 8) {
+        const char *w = (const char *)v.data + (uint64_t)item * F::BYTES;
+        const uint32_t row = item / chunks * TILE_ROWS + lane / 4, k_first = item % chunks * CHUNK + lane % 4 * 4;
+        const tile_scale<F> scale[2] = {{w, (int)lane / 4}, {w, (int)lane / 4 + 8}};
+#pragma unroll
+        for (int p = 0; p < 4; p++) {
+            uint32_t a[2][4];
+            F::codes(w, lane, p, a);
+#pragma unroll
+            for (int i = 0; i < 8; i++) { /* stretch, half, row */
+                const int h = i / 4, half = i / 2 % 2, below = i % 2, j = 2 * p + h;
+                const uint32_t r = row + 8 * below, k = k_first + 32 * j + 16 * half;
+                const uint32_t at_row = step ? r / 8 * 16 + r % 8 + first : r + first;
+                const float by = scale[below].step(j, half), low = scale[below].low(j);
+                const uint32_t word = a[h][below + 2 * half];
+                __nv_bfloat162 pair[2];
+                uint2 out = make_uint2(0, 0);
+                if (r >= rows || k >= across * PANEL_K)
+                    continue;
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    pair[e] = __floats2bfloat162_rn(by * byte_value<F>(word, 2 * e) - low, by * byte_value<F>(word, 2 * e + 1) - low);
+                if (k < k_all)
+                    memcpy(&out, pair, sizeof out);
+                *(uint2 *)(to + tiles_place(at_row, k, across) + k % 8 * 2) = out;
+            }
+        }
+    }
+    return item - items;
+}
+
+/* A weight of any format; step 1: of a gate and an up. */
+static __device__ __forceinline__ uint32_t bring_weight(const gpu_view &v, uint32_t item, uint8_t *to, uint32_t at,
+                                                        uint32_t step) {
+    switch (v.format) {
+#define BRING_PACKED(name)                                                                                             \
+    case PACKED_FLAG | tile_##name::FORMAT:                                                                            \
+        return bring_chunks<tile_##name>(v, item, to, at, step);
+        TILE_FORMATS(BRING_PACKED)
+#undef BRING_PACKED
+    }
+    switch (v.format) {
+#define BRING(FORMAT, eight)                                                                                           \
+    case FORMAT:                                                                                                       \
+        return bring_all(v, v.shape[0], item, to, at, step,                                                            \
+                         [](const uint8_t *row, int k, float *x) { eight(row, k, x); });
+        BRING(FORMAT_F32, eight_f32)
+        BRING(FORMAT_F16, eight_f16)
+        BRING(FORMAT_BF16, eight_bf16)
+        BRING(FORMAT_Q8_0, eight_q8_0)
+        BRING(FORMAT_Q4_K, eight_q4_k)
+        BRING(FORMAT_Q6_K, eight_q6_k)
+#undef BRING
+    }
+    switch (v.format) {
+#define CPU_WEIGHT(stem, id, block, act)                                                                               \
+    case id:                                                                                                           \
+        return bring_parts(v, item, to, at, step, [](const uint8_t *row, int i, float *x) {                            \
+            PART_OF_##block(stem, (const block_##stem *)row, i, x);                                                    \
+        });
+#include "types.inc"
+#undef CPU_WEIGHT
+    }
+    return item;
+}
+
+extern "C" __global__ void __launch_bounds__(256, 5) wide_tiles(const __grid_constant__ gpu_call c) {
+    const int tokens = rows_of(&c, &c.v[1]);
+    uint8_t *to = (uint8_t *)c.scratch;
+    uint32_t item = blockIdx.x * 8 + threadIdx.x / 32, first = 0;
+    if (tokens <= 0)
+        return;
+    item = bring_all(c.v[1], tokens, item, to, 0, 0,
+                     [](const uint8_t *row, int k, float *x) { eight_f32(row, k, x); });
+    to += tiles_bytes(c.v[1].shape[0], c.v[1].shape[1]);
+    for (int i = 0; i < tiles_weights(&c); i++) {
+        const int step = c.mode == WIDE_SWIGLU;
+        item = bring_weight(c.v[2 + i], item, to, step ? i * 8 : first, step);
+        first += c.v[2 + i].shape[0];
+    }
+}
+

@@ -1,0 +1,37 @@
+/* words.h: words of CUDA that the kernels for few and for many columns share. Barriers and their users are for sm_90 and on. */
+#ifndef SATCHEL_CUDA_WORDS_H
+#define SATCHEL_CUDA_WORDS_H
+
+#include <stdint.h>
+
+static __device__ __forceinline__ uint32_t shared_address(const void *p) {
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+static __device__ __forceinline__ uint32_t word_of(const uint4 &x, int i) {
+    return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
+}
+
+/* --- barriers in shared memory */
+
+static __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+static __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+static __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
+    asm volatile("{\n .reg .pred done;\n again:\n"
+                 " mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [%0], %1;\n"
+                 " @!done bra again;\n}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+
+#endif

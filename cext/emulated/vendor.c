@@ -1,0 +1,37 @@
+/* vendor.c: what makes the common host of cext/gpu/ the backend "emulated": the portable kernels compiled for this CPU, and a
+ * driver of our own that runs them, so that both are tested where there is no GPU. Slow; for tests alone.
+ */
+#include "vendor.h"
+
+#include "check.h"
+#include "driver.h"
+#include "table.h"
+
+static const gpu_image images[] = {{"the kernels are in this library", 0}, {NULL, 0}};
+
+static const char *check_lone(const gpu_call *c, const gpu_traits *t) {
+    (void)t;
+    return c->n_in == 2 && c->v[0].format == F32 && c->v[1].format == F32 && c->v[2].format == F32 &&
+                   same_shape(c->v, c->v + 1) && c->v[2].stride == 4 && c->v[0].shape[0] <= MOST_TOKENS &&
+                   width(c->v) % c->v[2].shape[0] == 0
+               ? NULL
+               : "x, its weights and the output must be f32";
+}
+
+static void grid_lone(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    (void)t;
+    *g = grid_of(width(c->v) / c->v[2].shape[0], c->v[0].shape[0], 1, 32, 0);
+}
+
+/* Behind the portable kernels, so taken where it is asked for. */
+static const gpu_kernel lone[] = {
+    {.op = "rms_norm", .check = check_lone, .launch = {{"rms_norm_lone", grid_lone, 0}}, .choices = {3}},
+    {0},
+};
+static const gpu_kernel *const kernels[] = {gpu_portable_kernels, lone, NULL};
+
+const gpu_vendor *gpu_vendor_entry(void) {
+    static const gpu_vendor vendor = {.name = "emulated", .driver = emulated_driver, .images = images,
+                                      .kernels = kernels, .flags = HAL_TEST_ONLY};
+    return &vendor;
+}

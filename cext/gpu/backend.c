@@ -1,0 +1,231 @@
+/* backend.c: a GPU behind the HAL: what it is, how it is opened and closed. The vendor's folder says whose driver is used
+ * and which kernels there are; all else is common. Nothing here is linked against a vendor's library.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device.h"
+
+static _Thread_local char message[512];
+
+int gpu_fail(int code, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    return code;
+}
+
+const char *gpu_last_error(void) {
+    return message;
+}
+
+/* Numbers of errors that CUDA and HIP share. Starting gives the latter two where no card is in the machine. */
+enum { OUT_OF_MEMORY = 2, NO_DEVICE = 100, NO_SUCH_DEVICE = 101 };
+
+int gpu_check(const hal_device *d, int code, const char *what) {
+    (void)d;
+    if (!code)
+        return 0;
+    if (code == OUT_OF_MEMORY)
+        return gpu_fail(HAL_E_MEMORY, "%s: the device has no more", what);
+    return gpu_fail(HAL_E_DEVICE, "%s: the driver gave error %d", what, code);
+}
+
+int gpu_lock(hal_device *d) {
+    int code;
+    pthread_mutex_lock(&d->busy);
+    if ((code = gpu_check(d, d->api.enter(d->context), "taking the device's context")))
+        pthread_mutex_unlock(&d->busy);
+    return code;
+}
+
+void gpu_unlock(hal_device *d) {
+    pthread_mutex_unlock(&d->busy);
+}
+
+int gpu_settle(hal_device *d) {
+    int code = 0;
+    if (!d->loading)
+        return 0;
+    code = gpu_check(d, d->api.record(d->loaded, d->side), "an event");
+    if (!code)
+        code = gpu_check(d, d->api.await(d->main, d->loaded, 0), "waiting for weights");
+    d->loading = code != 0;
+    return code;
+}
+
+int gpu_function_find(hal_device *d, const char *name, gpu_function *out) {
+    for (int i = 0; i < GPU_MODULES && d->modules[i]; i++)
+        if (!d->api.function(out, d->modules[i], name))
+            return 0;
+    return gpu_fail(HAL_E_UNSUPPORTED, "kernel %s: it was not built for this device", name);
+}
+
+/* One driver for all devices of the process. */
+static const char *driver(gpu_api *out) {
+    static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
+    static gpu_api api;
+    static const char *why;
+    static int asked;
+    pthread_mutex_lock(&once);
+    if (!asked) {
+        static char failed[96];
+        int code;
+        asked = 1;
+        if (!(why = gpu_vendor_entry()->driver(&api)) && (code = api.init(0))) {
+            snprintf(failed, sizeof failed, "the driver could not be started: error %d", code);
+            why = code == NO_DEVICE || code == NO_SUCH_DEVICE ? "the driver sees no device" : failed;
+        }
+    }
+    *out = api;
+    pthread_mutex_unlock(&once);
+    return why;
+}
+
+static int count(void) {
+    gpu_api api;
+    const char *why = driver(&api);
+    int n = 0;
+    if (why)
+        return gpu_fail(0, "%s", why);
+    if (api.count(&n) || !n)
+        return gpu_fail(0, "the driver sees no device");
+    return n;
+}
+
+static int score(void) {
+    return count() > 0 ? 100 : 0;
+}
+
+static int read_traits(hal_device *d) {
+    const gpu_numbers *is = &d->api.is;
+    int major = 0, minor = 0, device = d->ordinal;
+    int code = d->api.attribute(&major, is->major, device) | d->api.attribute(&minor, is->minor, device) |
+               d->api.attribute(&d->traits.units, is->units, device) |
+               d->api.attribute(&d->traits.shared, is->shared, device) |
+               d->api.attribute(&d->traits.wave, is->wave, device);
+    d->traits.arch = 10 * major + minor;
+    return gpu_check(d, code, "asking what the device is");
+}
+
+static int load_images(hal_device *d) {
+    const char *why = NULL;
+    void *made;
+    int n = 0, code;
+    for (const gpu_image *image = d->vendor->images; image->data; image++) {
+        if (n < GPU_MODULES && d->traits.arch >= image->least && d->api.load(d->modules + n, image->data) == 0)
+            n++;
+    }
+    if (n)
+        return 0;
+    made = d->vendor->compile ? d->vendor->compile(&d->traits, &why) : NULL;
+    if (!made)
+        return gpu_fail(HAL_E_UNSUPPORTED, "no kernels were built for this device (compute capability %d.%d)%s%s",
+                        d->traits.arch / 10, d->traits.arch % 10, why ? ", and none can be made: " : "", why ? why : "");
+    code = gpu_check(d, d->api.load(d->modules, made), "loading kernels that were made for this device");
+    free(made);
+    return code;
+}
+
+static void close_device(hal_device *d) {
+    if (!d)
+        return;
+    if (d->context && !d->api.enter(d->context)) {
+        if (d->side)
+            d->api.finish(d->side);
+        if (d->main)
+            d->api.finish(d->main);
+        for (int i = 0; i < GPU_PIECES; i++) {
+            if (d->pieces[i].host)
+                d->api.free_host(d->pieces[i].host);
+            if (d->pieces[i].device)
+                d->api.free(d->pieces[i].device);
+            if (d->pieces[i].sent)
+                d->api.end_event(d->pieces[i].sent);
+        }
+        gpu_scratch_leave(d, d->scratch);
+        gpu_drop_added(d);
+        gpu_drop(d);
+        for (int i = 0; i < GPU_MODULES && d->modules[i]; i++)
+            d->api.unload(d->modules[i]);
+        if (d->loaded)
+            d->api.end_event(d->loaded);
+        if (d->side)
+            d->api.end_stream(d->side);
+        if (d->main)
+            d->api.end_stream(d->main);
+        d->api.leave(d->ordinal);
+    }
+    pthread_mutex_destroy(&d->busy);
+    free(d);
+}
+
+static int start_device(hal_device *d, int index) {
+    int code = gpu_check(d, d->api.device(&d->ordinal, index), "finding the device");
+    if (code || (code = read_traits(d)))
+        return code;
+    if ((code = gpu_check(d, d->api.retain(&d->context, d->ordinal), "opening the device")) ||
+        (code = gpu_check(d, d->api.enter(d->context), "taking the device's context")) || (code = load_images(d)))
+        return code;
+    code = gpu_check(d, d->api.stream(&d->main, 1), "a stream");
+    if (!code)
+        code = gpu_check(d, d->api.stream(&d->side, 1), "a stream");
+    return code ? code : gpu_check(d, d->api.event(&d->loaded, 2), "an event");
+}
+
+static int open_device(int index, const hal_options *options, hal_device **out) {
+    gpu_api api = {0};
+    const char *why = driver(&api);
+    int n = why ? 0 : count(), code;
+    hal_device *d;
+    if (why)
+        return gpu_fail(HAL_E_UNSUPPORTED, "%s", why);
+    if (index < 0 || index >= n)
+        return gpu_fail(HAL_E_INVALID, "there is no device %d, the driver sees %d", index, n);
+    if (!(d = calloc(1, sizeof *d)))
+        return gpu_fail(HAL_E_MEMORY, "no memory for a device");
+    d->vendor = gpu_vendor_entry();
+    d->api = api;
+    d->traits.flags = options ? options->flags : 0;
+    pthread_mutex_init(&d->busy, NULL);
+    if ((code = start_device(d, index))) {
+        close_device(d);
+        return code;
+    }
+    *out = d;
+    return 0;
+}
+
+static void info(hal_device *d, hal_info *out) {
+    size_t unused = 0, all = 0;
+    memset(out, 0, sizeof *out);
+    if (!gpu_lock(d)) {
+        d->api.name(out->name, sizeof out->name, d->ordinal);
+        d->api.memory(&unused, &all);
+        unused += gpu_spare(d);
+        gpu_unlock(d);
+    }
+    snprintf(out->variant, sizeof out->variant, "%s %d.%d", d->vendor->name, d->traits.arch / 10, d->traits.arch % 10);
+    out->memory_total = all;
+    out->memory_free = unused;
+    out->allocations = atomic_load(&d->allocations);
+    out->threads = (uint32_t)d->traits.units;
+    out->flags = d->vendor->flags;
+}
+
+const hal_backend *GPU_BACKEND(void);
+
+const hal_backend *GPU_BACKEND(void) {
+    static hal_backend backend = {
+        .hash = HAL_ABI_HASH, .score = score, .count = count, .open = open_device, .close = close_device, .info = info,
+        .alloc = gpu_alloc, .free = gpu_free, .write = gpu_write, .read = gpu_read, .copy = gpu_copy,
+        .supports = gpu_supports, .compile = gpu_compile, .run = gpu_run, .wait = gpu_wait, .release = gpu_release,
+        .error = gpu_last_error, .packed = gpu_packed, .pack = gpu_pack, .times = gpu_times,
+        .kernels = gpu_kernels, .add_kernel = gpu_add_kernel,
+    };
+    backend.name = gpu_vendor_entry()->name;
+    return &backend;
+}

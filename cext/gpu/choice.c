@@ -1,0 +1,162 @@
+/* choice.c: kernels that a plan asks for: the backend's own by name, and those that a caller brought. Which the backend would
+ * take unasked, plan.c says.
+ *
+ * What add_kernel() took belongs to the device: its modules end with it.
+ */
+#include "choice.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "block_format.h"
+
+enum { THREADS_MOST = 1024, GROUPS_MOST = 65535 /* of a grid's second and third size */ };
+
+void gpu_kernel_name(const gpu_kernel *k, int i, const gpu_call *c, char out[GPU_NAME]) {
+    if (k->format_of > 0)
+        snprintf(out, GPU_NAME, "%s_%s", k->launch[i].kernel,
+                 block_format_find(c->v[k->format_of].format & ~(uint32_t)HAL_PACKED)->name);
+    else
+        snprintf(out, GPU_NAME, "%s", k->launch[i].kernel);
+}
+
+/* The names of an entry's launches with + between them: what the entry is called outside. */
+static void entry_name(const gpu_kernel *k, const gpu_call *c, char out[HAL_NAME]) {
+    size_t used = 0;
+    *out = 0;
+    for (int i = 0; i < GPU_LAUNCHES && k->launch[i].kernel && used < HAL_NAME; i++) {
+        char name[GPU_NAME];
+        gpu_kernel_name(k, i, c, name);
+        used += (size_t)snprintf(out + used, HAL_NAME - used, "%s%s", i ? "+" : "", name);
+    }
+}
+
+/* The number behind the name's @, which must be one of the entry's; 0: there is no @. */
+static int number_of(const gpu_kernel *k, const char *at, uint32_t *choice) {
+    char text[16];
+    for (int i = 0; *at && i < GPU_CHOICES && k->choices[i]; i++) {
+        snprintf(text, sizeof text, "@%u", k->choices[i]);
+        if (strcmp(text, at) == 0) {
+            *choice = k->choices[i];
+            return 1;
+        }
+    }
+    *choice = 0;
+    return !*at;
+}
+
+int gpu_is_named(const gpu_kernel *k, const gpu_call *c, const hal_choice *asked, uint32_t *choice) {
+    char name[HAL_NAME];
+    size_t n;
+    entry_name(k, c, name);
+    n = strlen(name);
+    return strncmp(name, asked->name, n) == 0 && number_of(k, asked->name + n, choice);
+}
+
+const hal_choice *gpu_choice_at(const hal_plan *plan, uint32_t step) {
+    for (uint32_t i = 0; i < plan->n_choices && plan->choices[i].step <= step; i++)
+        if (plan->choices[i].step == step)
+            return plan->choices + i;
+    return NULL;
+}
+
+static const char *choice_fault(const hal_device *d, const hal_choice *c) {
+    if (!c->kernel)
+        return memchr(c->name, 0, HAL_NAME) ? NULL : "its name does not end";
+    if (c->kernel > d->n_added)
+        return "it names a kernel that this device was not given";
+    if (!c->threads || c->threads > THREADS_MOST || !c->groups[0] || !c->groups[1] || !c->groups[2] ||
+        c->groups[0] > INT32_MAX || c->groups[1] > GROUPS_MOST || c->groups[2] > GROUPS_MOST)
+        return "a grid has 1 to 65535 groups each way, along the first more, and groups of 1 to 1024 threads";
+    return c->local <= (uint32_t)d->traits.shared ? NULL : "it wants more local memory than a group may have";
+}
+
+int gpu_check_choices(const hal_device *d, const hal_plan *plan) {
+    for (uint32_t i = 0; i < plan->n_choices; i++) {
+        const hal_choice *c = plan->choices + i;
+        const char *fault = choice_fault(d, c);
+        if (c->step >= plan->n_steps || (i && c->step <= c[-1].step))
+            fault = "choices must stand in the order of the plan's steps";
+        if (fault)
+            return gpu_fail(HAL_E_INVALID, "choice %u, of step %u: %s", i, c->step, fault);
+    }
+    return 0;
+}
+
+int gpu_launch_of(hal_device *d, const hal_choice *asked, uint32_t call, gpu_launch *out) {
+    *out = (gpu_launch){.function = d->added[asked->kernel - 1].function, .call = call, .alone = 1};
+    memcpy(out->grid.groups, asked->groups, sizeof out->grid.groups);
+    out->grid.threads = asked->threads;
+    out->grid.shared = asked->local;
+    if (asked->local <= 48 << 10 || !d->api.allow)
+        return 0;
+    return gpu_check(d, d->api.allow(out->function, GPU_ALLOW_SHARED, (int)asked->local), "local memory of a kernel");
+}
+
+static void tell(const gpu_kernel *k, const gpu_call *c, uint32_t choice, char out[HAL_NAME]) {
+    size_t n;
+    entry_name(k, c, out);
+    n = strlen(out);
+    if (choice)
+        snprintf(out + n, HAL_NAME - n, "@%u", choice);
+}
+
+int gpu_kernels(hal_device *d, const hal_plan *plan, uint32_t step, char *names, uint32_t most) {
+    const char *op = step < plan->n_steps && plan->steps[step].op < plan->n_ops ? plan->ops[plan->steps[step].op].name : "";
+    uint32_t found = 0, own = UINT32_MAX;
+    gpu_call call;
+    int code = gpu_resolve_step(d, plan, NULL, step, &call);
+    if (code || (code = gpu_lock(d)))
+        return code;
+    for (const gpu_kernel *const *table = gpu_tables(d); *table; table++)
+        for (const gpu_kernel *k = *table; k->op; k++) {
+            if (!gpu_can(d, k, op, &call))
+                continue;
+            own = own == UINT32_MAX && !k->check(&call, &d->traits) ? found : own;
+            for (int i = -1; i < GPU_CHOICES && (i < 0 || k->choices[i]); i++, found++)
+                if (found < most)
+                    tell(k, &call, i < 0 ? 0 : k->choices[i], names + (size_t)HAL_NAME * found);
+        }
+    gpu_unlock(d);
+    if (own != UINT32_MAX && own && own < most) {
+        char first[HAL_NAME];
+        memcpy(first, names + (size_t)HAL_NAME * own, HAL_NAME);
+        memmove(names + HAL_NAME, names, (size_t)HAL_NAME * own);
+        memcpy(names, first, HAL_NAME);
+    }
+    return (int)found;
+}
+
+/* The lock is held. */
+static int load(hal_device *d, const char *image, const char *entry, gpu_added *out) {
+    int code = d->api.load(&out->module, image);
+    if (code)
+        return gpu_fail(HAL_E_INVALID, "kernel %s: the driver cannot load its code: error %d", entry, code);
+    if (!(code = d->api.function(&out->function, out->module, entry)))
+        return 0;
+    d->api.unload(out->module);
+    return gpu_fail(HAL_E_INVALID, "kernel %s: its code has no function of this name", entry);
+}
+
+int gpu_add_kernel(hal_device *d, const char *image, const char *entry, uint32_t *kernel) {
+    gpu_added *more = NULL;
+    int code = gpu_lock(d);
+    if (code)
+        return code;
+    if (d->n_added < UINT32_MAX - 1 && (more = realloc(d->added, (d->n_added + 1) * sizeof *more)))
+        d->added = more;
+    code = more ? load(d, image, entry, more + d->n_added) : gpu_fail(HAL_E_MEMORY, "no memory for a kernel");
+    if (!code)
+        *kernel = ++d->n_added;
+    gpu_unlock(d);
+    return code;
+}
+
+void gpu_drop_added(hal_device *d) {
+    for (uint32_t i = 0; i < d->n_added; i++)
+        d->api.unload(d->added[i].module);
+    free(d->added);
+    d->added = NULL;
+    d->n_added = 0;
+}

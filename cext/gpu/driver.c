@@ -1,0 +1,39 @@
+/* driver.c: opens a vendor's driver library and fills the table of its functions. The library stays open until the process
+ * ends, for a driver has threads of its own.
+ */
+#include <dlfcn.h>
+#include <stdio.h>
+
+#include "vendor.h"
+
+static const struct {
+    const char *cuda, *hip;
+    size_t at;
+    int needed;
+} names[] = {
+#define X(field, arguments, cuda, hip, needed) {cuda, hip, offsetof(gpu_api, field), needed},
+    GPU_API(X)
+#undef X
+};
+
+const char *gpu_look_up(gpu_api *api, const char *const *libraries, int hip) {
+    static char why[256];
+    void *library = NULL;
+    for (int i = 0; libraries[i] && !library; i++)
+        library = dlopen(libraries[i], RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        snprintf(why, sizeof why, "%s cannot be opened: the driver is not installed", libraries[0]);
+        return why;
+    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *name = hip ? names[i].hip : names[i].cuda;
+        void *found = *name ? dlsym(library, name) : NULL;
+        if (!found && names[i].needed) {
+            snprintf(why, sizeof why, "%s is too old: it has no %s", libraries[0], name);
+            return why;
+        }
+        /* A function's address as dlsym gives it: POSIX says that it fits. */
+        *(void **)((char *)api + names[i].at) = found;
+    }
+    return NULL;
+}

@@ -1,0 +1,9 @@
+/* images.h: brings a file of compiled kernels into the library as it is. */
+#ifndef SATCHEL_GPU_IMAGES_H
+#define SATCHEL_GPU_IMAGES_H
+
+#define SATCHEL_IMAGE(name, file)                                                                                      \
+    __asm__(".section .rodata\n.balign 64\nsatchel_image_" #name ":\n.incbin \"" file "\"\n.balign 64\n.previous\n");    \
+    extern const unsigned char satchel_image_##name[];
+
+#endif

@@ -1,0 +1,235 @@
+/* memory.c: buffers of a GPU, and the ways in and out.
+ *
+ * Weights go through pinned pieces on the stream `side`, so that the next piece is filled while the last one travels, and
+ * what is packed is packed on the device. Nobody waits for them but the first run. All else is ordered with the steps: a
+ * write waits for what runs, a read too, unless the exec has brought a small output to a mirror in host memory already.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "block_format.h"
+#include "device.h"
+
+int gpu_alloc(hal_device *d, const hal_bufdesc *desc, hal_buffer **out) {
+    hal_buffer *b = calloc(1, sizeof *b);
+    int code = b ? gpu_lock(d) : gpu_fail(HAL_E_MEMORY, "no memory for a buffer's handle");
+    if (code) {
+        free(b);
+        return code;
+    }
+    *b = (hal_buffer){.device = d, .size = desc->size, .usage = desc->usage};
+    code = gpu_take(d, 0, desc->size ? desc->size : 1, &b->at, "memory for a buffer");
+    if (!code && desc->size)
+        code = gpu_check(d, d->api.fill(b->at, 0, desc->size, d->side), "zeros for a buffer");
+    d->loading = 1;
+    if (!code && desc->usage == HAL_OUT && desc->size && desc->size <= GPU_OUT_MIRROR)
+        code = gpu_take_host(d, GPU_PINNED, desc->size, (void **)&b->mirror, "host memory for an output");
+    gpu_unlock(d);
+    if (code) {
+        gpu_free(b);
+        return code;
+    }
+    atomic_fetch_add(&d->allocations, 1);
+    *out = b;
+    return 0;
+}
+
+void gpu_free(hal_buffer *b) {
+    if (!b)
+        return;
+    if (b->at && !gpu_lock(b->device)) {
+        b->device->api.finish(b->device->side);
+        b->device->api.finish(b->device->main);
+        gpu_give(b->device, b->at);
+        gpu_give(b->device, (uint64_t)(uintptr_t)b->mirror);
+        gpu_unlock(b->device);
+    }
+    free(b);
+}
+
+static int in_bounds(const hal_buffer *b, uint64_t offset, uint64_t size, const char *what) {
+    if (offset <= b->size && size <= b->size - offset)
+        return 0;
+    return gpu_fail(HAL_E_INVALID, "%s: %llu bytes at %llu, but the buffer has %llu", what, (unsigned long long)size,
+                    (unsigned long long)offset, (unsigned long long)b->size);
+}
+
+/* The next piece, once the device has taken what was in it. */
+static int next_piece(hal_device *d, gpu_piece **out) {
+    gpu_piece *p = d->pieces + d->next;
+    int code = 0;
+    d->next = (d->next + 1) % GPU_PIECES;
+    *out = p;
+    if (p->host)
+        return gpu_check(d, d->api.wait(p->sent), "waiting for a piece of weights");
+    code = gpu_check(d, d->api.alloc_host((void **)&p->host, GPU_PIECE, 1), "pinned host memory");
+    return code ? code : gpu_check(d, d->api.event(&p->sent, 2), "an event");
+}
+
+/* Sends bytes to the device on `side`, piece by piece; the lock is held. */
+static int send(hal_device *d, gpu_address to, const uint8_t *from, uint64_t size) {
+    int code = 0;
+    for (uint64_t done = 0, part; !code && done < size; done += part) {
+        gpu_piece *p;
+        part = size - done < GPU_PIECE ? size - done : GPU_PIECE;
+        if ((code = next_piece(d, &p)))
+            break;
+        memcpy(p->host, from + done, part);
+        code = gpu_check(d, d->api.write(to + done, p->host, part, d->side), "sending bytes");
+        if (!code)
+            code = gpu_check(d, d->api.record(p->sent, d->side), "an event");
+    }
+    d->loading = 1;
+    return code;
+}
+
+int gpu_write(hal_buffer *b, uint64_t offset, const void *from, uint64_t size) {
+    hal_device *d = b->device;
+    int code = in_bounds(b, offset, size, "write");
+    if (code || !size || (code = gpu_lock(d)))
+        return code;
+    if (b->usage != HAL_WEIGHT)
+        code = gpu_check(d, d->api.finish(d->main), "waiting for the last step");
+    if (!code)
+        code = send(d, b->at + offset, from, size);
+    gpu_unlock(d);
+    return code;
+}
+
+int gpu_read(hal_buffer *b, uint64_t offset, void *to, uint64_t size) {
+    hal_device *d = b->device;
+    int code = in_bounds(b, offset, size, "read");
+    if (code || !size)
+        return code;
+    if (b->writer) {
+        code = gpu_wait(b->writer, UINT32_MAX);
+        if (!code)
+            memcpy(to, b->mirror + offset, size);
+        return code;
+    }
+    if ((code = gpu_lock(d)))
+        return code;
+    if (!(code = gpu_settle(d)))
+        code = gpu_check(d, d->api.read(to, b->at + offset, size, d->main), "reading bytes");
+    if (!code)
+        code = gpu_check(d, d->api.finish(d->main), "reading bytes");
+    gpu_unlock(d);
+    return code;
+}
+
+int gpu_copy(hal_buffer *to, uint64_t to_offset, hal_buffer *from, uint64_t from_offset, uint64_t size) {
+    hal_device *d = to->device;
+    int code = in_bounds(from, from_offset, size, "copy from");
+    if (!code)
+        code = in_bounds(to, to_offset, size, "copy to");
+    if (!code && from->device != d)
+        code = gpu_fail(HAL_E_INVALID, "copy: the buffers are on two devices");
+    if (code || !size || (code = gpu_lock(d)))
+        return code;
+    if (!(code = gpu_settle(d)))
+        code = gpu_check(d, d->api.copy(to->at + to_offset, from->at + from_offset, size, d->main), "copying bytes");
+    gpu_unlock(d);
+    return code;
+}
+
+const gpu_packing *gpu_packing_of(const hal_device *d, uint32_t format) {
+    const gpu_packing *p = d->vendor->packings;
+    for (; p && p->bytes; p++)
+        if (p->format == format)
+            return p;
+    return NULL;
+}
+
+uint64_t gpu_packed(hal_device *d, uint32_t format, int64_t stack, int64_t rows, int64_t columns) {
+    const gpu_packing *p = gpu_packing_of(d, format);
+    gpu_function f;
+    if (!p || stack != 1 || rows < 1 || columns < 1 || rows > INT32_MAX || columns > INT32_MAX || gpu_lock(d))
+        return 0;
+    int missing = gpu_function_find(d, p->kernel, &f); /* of an arch that the kernel was not built for */
+    gpu_unlock(d);
+    return missing ? 0 : (uint64_t)stack * p->bytes(rows, columns, &d->traits);
+}
+
+/* Bytes of a row in the file. */
+static uint64_t source_row(uint32_t format, int64_t columns) {
+    const block_format *f = block_format_find(format);
+    return f ? (uint64_t)columns / f->block * f->bytes : 0;
+}
+
+/* Sends rows of one matrix and packs them there; the lock is held. A piece holds whole groups of 256 rows. */
+static int pack_rows(hal_device *d, const gpu_packing *p, gpu_address to, const int64_t shape[2], const uint8_t *from) {
+    uint64_t row = source_row(p->format, shape[1]);
+    int64_t most = (int64_t)(GPU_PIECE / row) / 256 * 256, rows;
+    gpu_launch launch = {.grid.groups = {1, 1, 1}};
+    int code = gpu_function_find(d, p->kernel, &launch.function);
+    for (int64_t at = 0; !code && at < shape[0]; at += rows) {
+        gpu_piece *piece;
+        gpu_call call = {.n_in = 1};
+        rows = shape[0] - at < most ? shape[0] - at : most;
+        if ((code = next_piece(d, &piece)))
+            break;
+        if (!piece->device && (code = gpu_check(d, d->api.alloc(&piece->device, GPU_PIECE), "a piece of the device")))
+            break;
+        memcpy(piece->host, from + row * (uint64_t)at, row * (uint64_t)rows);
+        call.v[0] = (gpu_view){.data = to, .shape = {1, (int32_t)rows, (int32_t)shape[1], 1}, .count = -1, .format = p->format};
+        call.v[1] = (gpu_view){.data = piece->device, .stride = row, .shape = {(int32_t)rows, (int32_t)shape[1], 1, 1},
+                               .count = -1, .format = p->format};
+        p->grid(&call, &d->traits, &launch.grid);
+        code = gpu_check(d, d->api.write(piece->device, piece->host, row * (uint64_t)rows, d->side), "sending weights");
+        if (!code)
+            code = gpu_start(d, &launch, &call, d->side);
+        if (!code)
+            code = gpu_check(d, d->api.record(piece->sent, d->side), "an event");
+        to += p->bytes(rows, shape[1], &d->traits);
+    }
+    return code;
+}
+
+int gpu_pack(hal_buffer *to, uint64_t offset, uint32_t format, int64_t stack, int64_t rows, int64_t columns,
+             const void *from) {
+    hal_device *d = to->device;
+    const gpu_packing *p = gpu_packing_of(d, format);
+    uint64_t size = gpu_packed(d, format, stack, rows, columns), row = source_row(format, columns);
+    int64_t shape[2] = {rows, columns};
+    int code;
+    if (!p || !size || !row || row > GPU_PIECE / 256)
+        return gpu_fail(HAL_E_INVALID, "pack: format %u of %lld columns has no order of its own here", format,
+                        (long long)columns);
+    if ((code = in_bounds(to, offset, size, "pack")) || (code = gpu_lock(d)))
+        return code;
+    for (int64_t i = 0; !code && i < stack; i++)
+        code = pack_rows(d, p, to->at + offset + size / (uint64_t)stack * (uint64_t)i, shape,
+                         (const uint8_t *)from + row * (uint64_t)(rows * i));
+    d->loading = 1;
+    gpu_unlock(d);
+    return code;
+}
+
+/* Execs run one after the other, so they may share scratch; one that needs more makes a larger piece for all that follow. */
+int gpu_scratch_take(hal_device *d, uint64_t size, gpu_scratch **out) {
+    gpu_scratch *s = d->scratch;
+    int code = 0;
+    if (!s || s->size < size) {
+        if (!(s = calloc(1, sizeof *s)))
+            return gpu_fail(HAL_E_MEMORY, "no memory for a handle");
+        if ((code = gpu_take(d, 0, size, &s->at, "scratch memory"))) {
+            free(s);
+            return code;
+        }
+        s->size = size;
+        s->users = 1; /* the device's own use */
+        if (d->scratch)
+            gpu_scratch_leave(d, d->scratch);
+        d->scratch = s;
+    }
+    s->users++;
+    *out = s;
+    return 0;
+}
+
+void gpu_scratch_leave(hal_device *d, gpu_scratch *s) {
+    if (!s || --s->users)
+        return;
+    gpu_give(d, s->at);
+    free(s);
+}

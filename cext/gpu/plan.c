@@ -1,0 +1,459 @@
+/* plan.c: compile() turns a plan's tables into calls and launches, and refuses whatever a kernel could not trust.
+ *
+ * Every number of the tables is checked here, at the largest shapes, before a kernel's own check looks at the call. Numbers
+ * that come with a step (ids, slots, positions, blocks) are checked by kernels. The exec copies all it keeps.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "block_format.h"
+#include "choice.h"
+#include "views.h"
+
+enum { MAX_STEPS = 1 << 20, OP_NAME = sizeof ((hal_op *)0)->name };
+
+/* A weight (N, K), or a stack of them (E, N, K), in the device's own order. */
+static const char *resolve_packed(const hal_device *d, const hal_view *v, uint64_t most, gpu_view *out) {
+    const gpu_packing *p = gpu_packing_of(d, v->format & ~(uint32_t)HAL_PACKED);
+    int matrix = v->ndim == 3; /* where its rows are */
+    uint64_t bytes, stack = matrix ? (uint64_t)v->shape[0] : 1;
+    if (!p || v->ndim < 2 || v->ndim > 3 || v->count >= 0)
+        return "only a weight (N, K) or a stack of such can be packed";
+    bytes = p->bytes(v->shape[matrix], v->shape[matrix + 1], &d->traits);
+    if (!bytes || v->offset > most || stack > (most - v->offset) / bytes)
+        return "it ends outside of its buffer";
+    out->stride = bytes;
+    return NULL;
+}
+
+/* Fills *out from a plan's view; a text where it is wrong. buffers: NULL where only support is asked for. */
+static const char *resolve_view(const hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, const hal_view *v,
+                                gpu_view *out) {
+    const block_format *f = block_format_find(v->format & ~(uint32_t)HAL_PACKED);
+    const char *fault = view_shape_fault(v);
+    uint64_t most;
+    if (fault)
+        return fault;
+    if (!f)
+        return "its format is unknown to this backend";
+    if (v->buffer >= plan->n_buffers)
+        return "it names no buffer of the plan";
+    most = buffers ? buffers[v->buffer]->size : plan->buffers[v->buffer].size;
+    *out = (gpu_view){.stride = v->stride, .count = v->count, .format = v->format};
+    memcpy(out->shape, v->shape, sizeof out->shape);
+    if (v->format & HAL_PACKED)
+        fault = resolve_packed(d, v, most, out);
+    else
+        fault = view_bounds_fault(v, f->block, f->bytes, most);
+    if (fault)
+        return fault;
+    if ((v->offset | (v->shape[0] > 1 ? v->stride : 0)) % f->align)
+        return "its address or stride is not aligned for its format";
+    if (buffers)
+        out->data = buffers[v->buffer]->at + v->offset;
+    return NULL;
+}
+
+static int fail_step(const hal_plan *plan, uint32_t step, const char *fault) {
+    const hal_step *s = plan->steps + step;
+    int named = s->op < plan->n_ops;
+    return gpu_fail(HAL_E_INVALID, "step %u (%.28s): %s", step, named ? plan->ops[s->op].name : "?", fault);
+}
+
+static uint32_t argument_size(const char *op) {
+    static const struct {
+        const char *name;
+        uint32_t size;
+    } sizes[] = {
+#define HAL_OP(NAME, name, size) {#name, size},
+#include "hal_ops.inc"
+#undef HAL_OP
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (strncmp(sizes[i].name, op, OP_NAME) == 0)
+            return sizes[i].size;
+    return UINT32_MAX;
+}
+
+int gpu_resolve_step(const hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, uint32_t step, gpu_call *out) {
+    const hal_step *s = plan->steps + step;
+    uint32_t size, usage;
+    const char *fault;
+    memset(out, 0, sizeof *out);
+    if (step >= plan->n_steps)
+        return gpu_fail(HAL_E_INVALID, "the plan has no step %u", step);
+    if (s->op >= plan->n_ops)
+        return fail_step(plan, step, "it names no op of the plan");
+    if ((size = argument_size(plan->ops[s->op].name)) == UINT32_MAX) {
+        fail_step(plan, step, "this backend has no such op");
+        return HAL_E_UNSUPPORTED;
+    }
+    if (plan->ops[s->op].arg_size != size || size > sizeof out->arg)
+        return fail_step(plan, step, "its arguments have another size than this backend's");
+    if (size && (s->arg % 8 || s->arg > plan->n_args || size > plan->n_args - s->arg))
+        return fail_step(plan, step, "its arguments lie outside of the table, or not at a multiple of 8");
+    if (s->view >= plan->n_views || s->n_in >= plan->n_views - s->view)
+        return fail_step(plan, step, "its views lie outside of the table");
+    if (s->n_in >= GPU_VIEWS) {
+        fail_step(plan, step, "it has more inputs than a kernel of this backend takes");
+        return HAL_E_UNSUPPORTED;
+    }
+    for (uint32_t i = 0; i <= s->n_in; i++)
+        if ((fault = resolve_view(d, plan, buffers, plan->views + s->view + i, out->v + i))) {
+            char text[128];
+            snprintf(text, sizeof text, "%s %u: %s", i ? "input" : "output", i, fault);
+            return fail_step(plan, step, text);
+        }
+    usage = plan->buffers[plan->views[s->view].buffer].usage;
+    if (buffers && (usage == HAL_WEIGHT || usage == HAL_CONST))
+        return fail_step(plan, step, "its output lies in memory that is only read");
+    if (size)
+        memcpy(out->arg, plan->args + s->arg, size);
+    out->n_in = s->n_in;
+    out->step = step;
+    out->flags = d->traits.flags;
+    return 0;
+}
+
+static int has_functions(hal_device *d, const gpu_kernel *k, const gpu_call *c, gpu_function found[GPU_LAUNCHES]) {
+    for (int i = 0; i < GPU_LAUNCHES && k->launch[i].kernel; i++) {
+        char name[GPU_NAME];
+        gpu_kernel_name(k, i, c, name);
+        if (gpu_function_find(d, name, found + i))
+            return 0;
+    }
+    return 1;
+}
+
+const gpu_kernel *const *gpu_tables(const hal_device *d) {
+    return d->traits.flags & HAL_DETERMINISTIC && d->vendor->steady ? d->vendor->steady : d->vendor->kernels;
+}
+
+int gpu_can(hal_device *d, const gpu_kernel *k, const char *op, const gpu_call *c) {
+    gpu_function found[GPU_LAUNCHES];
+    return strncmp(k->op, op, OP_NAME) == 0 && k->format_of <= (int)c->n_in &&
+           !(k->able ? k->able : k->check)(c, &d->traits) && has_functions(d, k, c, found);
+}
+
+/* The first kernel of the vendor's tables for an op that takes the call, and is the one asked for where one is (NULL: none);
+ * its functions; or why there is none. */
+static const char *choose(hal_device *d, const char *op, const hal_choice *asked, const gpu_call *c, const gpu_kernel **out,
+                          gpu_function found[GPU_LAUNCHES]) {
+    uint32_t choice = 0;
+    const char *fault = asked ? "this backend has no such kernel as is asked for" : "this backend has no kernel for the op";
+    for (const gpu_kernel *const *table = gpu_tables(d); *table; table++)
+        for (const gpu_kernel *k = *table; k->op; k++) {
+            const char *why;
+            if (strncmp(k->op, op, OP_NAME) != 0 || k->format_of > (int)c->n_in || (asked && !gpu_is_named(k, c, asked, &choice)))
+                continue;
+            if ((why = (asked && k->able ? k->able : k->check)(c, &d->traits)))
+                fault = why;
+            else if (!has_functions(d, k, c, found))
+                fault = "its kernel was not built for this device";
+            else {
+                *out = k;
+                return NULL;
+            }
+        }
+    return fault;
+}
+
+int gpu_supports(hal_device *d, const hal_plan *plan, uint32_t step) {
+    const hal_choice *asked = gpu_choice_at(plan, step);
+    gpu_function found[GPU_LAUNCHES];
+    const gpu_kernel *kernel;
+    const char *fault;
+    gpu_call call;
+    int code;
+    if ((code = gpu_check_choices(d, plan)) || (code = gpu_resolve_step(d, plan, NULL, step, &call)))
+        return code;
+    if (asked && asked->kernel)
+        return 1;
+    if ((code = gpu_lock(d)))
+        return code;
+    fault = choose(d, plan->ops[plan->steps[step].op].name, asked, &call, &kernel, found);
+    gpu_unlock(d);
+    if (!fault)
+        return 1;
+    fail_step(plan, step, fault);
+    return HAL_E_UNSUPPORTED;
+}
+
+static int reserve(const hal_plan *plan, hal_exec *e) {
+    uint32_t n = plan->n_steps, timed = e->device->traits.flags & HAL_PROFILE;
+    e->calls = calloc(n + 1, sizeof *e->calls);
+    e->ops = calloc(n + 1, sizeof *e->ops);
+    e->launches = calloc(GPU_LAUNCHES * n + 1, sizeof *e->launches);
+    e->outs = calloc(plan->n_buffers + 1, sizeof(hal_buffer *));
+    e->marks = timed ? calloc(n + 1, sizeof *e->marks) : NULL;
+    e->times = timed ? calloc(n + 1, sizeof *e->times) : NULL;
+    if (e->calls && e->ops && e->launches && e->outs && (!timed || (e->marks && e->times)))
+        return 0;
+    return gpu_fail(HAL_E_MEMORY, "no memory for a plan");
+}
+
+/* Host memory of the exec: copies of step blocks, the word of faults; and its events. The lock is held. */
+static int reserve_host(hal_exec *e) {
+    hal_device *d = e->device;
+    int code = 0;
+    for (int i = 0; !code && i < GPU_BLOCKS; i++) {
+        code = gpu_take_host(d, GPU_PINNED, e->block->size, (void **)&e->blocks[i], "host memory for step blocks");
+        if (!code)
+            code = gpu_check(d, d->api.event(e->taken + i, 2), "an event");
+    }
+    for (int i = 0; !code && e->marks && i <= e->n_calls; i++)
+        code = gpu_check(d, d->api.event(e->marks + i, 0), "an event");
+    if (!code)
+        code = gpu_check(d, d->api.event(&e->done, 2), "an event");
+    if (!code)
+        code = gpu_take_host(d, GPU_SEEN, sizeof *e->fault, (void **)&e->fault, "host memory for faults");
+    if (!code)
+        *e->fault = 0;
+    return code;
+}
+
+/* As much as there may be: a function's limit holds for all of its launches, and they differ. */
+static int allow_shared(hal_device *d, const gpu_launch *l) {
+    if (l->grid.shared <= 48 << 10 || !d->api.allow || !d->api.allow(l->function, GPU_ALLOW_SHARED, d->traits.shared))
+        return 0;
+    return gpu_check(d, d->api.allow(l->function, GPU_ALLOW_SHARED, (int)l->grid.shared), "shared memory of a kernel");
+}
+
+static int add_launches(hal_exec *e, const gpu_kernel *k, const gpu_function *found, int call) {
+    hal_device *d = e->device;
+    int code;
+    for (int i = 0; i < GPU_LAUNCHES && k->launch[i].kernel; i++) {
+        gpu_launch *l = e->launches + e->n_launches++;
+        *l = (gpu_launch){.function = found[i], .call = (uint32_t)call, .early = k->launch[i].early, .grid.groups = {1, 1, 1}};
+        k->launch[i].grid(e->calls + call, &d->traits, &l->grid);
+        if ((code = allow_shared(d, l)))
+            return code;
+    }
+    return 0;
+}
+
+/* The bytes that a view spans; none of a packed weight, which nothing but products read. */
+static void span_of(const gpu_view *v, uint64_t *from, uint64_t *to) {
+    const block_format *f = block_format_find(v->format);
+    uint64_t width = (uint64_t)v->shape[1] * (uint64_t)v->shape[2] * (uint64_t)v->shape[3];
+    *from = *to = v->data;
+    if (f)
+        *to += (uint64_t)(v->shape[0] - 1) * v->stride + (width + f->block - 1) / f->block * f->bytes;
+}
+
+static int overlap(const gpu_view *a, const gpu_view *b) {
+    uint64_t from[2], to[2];
+    span_of(a, from, to);
+    span_of(b, from + 1, to + 1);
+    return from[0] < to[1] && from[1] < to[0];
+}
+
+/* Whether writing a leaves nothing of b: its rows lie close together. */
+static int covers(const gpu_view *a, const gpu_view *b) {
+    uint64_t from[2], to[2], width = (uint64_t)a->shape[1] * (uint64_t)a->shape[2] * (uint64_t)a->shape[3];
+    const block_format *f = block_format_find(a->format);
+    span_of(a, from, to);
+    span_of(b, from + 1, to + 1);
+    return f && from[0] <= from[1] && to[1] <= to[0] && (a->shape[0] == 1 || a->stride == width / f->block * f->bytes);
+}
+
+/* Whether nobody reads the output of step i behind step `last`: it lies in the arena, whose contents end with the run. */
+static int ends_with(const hal_plan *plan, const hal_exec *e, int i, int last) {
+    const gpu_view *out = e->calls[i].v;
+    if (plan->buffers[plan->views[plan->steps[i].view].buffer].usage != HAL_ARENA)
+        return 0;
+    for (int n = last + 1; n < (int)plan->n_steps; n++) {
+        const gpu_call *c = e->calls + n;
+        for (uint32_t j = 1; j <= c->n_in; j++)
+            if (overlap(out, c->v + j))
+                return 0;
+        if (covers(c->v, out))
+            return 1;
+    }
+    return 1;
+}
+
+/* A norm that one product alone reads is part of it where a kernel has both: "norm_linear" takes the norm's x, the weights,
+ * and behind them the norm's own. The product's call becomes that. */
+static const char *join_norm(const hal_plan *plan, hal_exec *e, int i, const gpu_kernel **k, gpu_function *found) {
+    const gpu_call *norm = e->calls + i;
+    const hal_choice *asked = gpu_choice_at(plan, (uint32_t)i + 1);
+    gpu_call made = e->calls[i + 1];
+    uint32_t choice;
+    char name[OP_NAME + 8];
+    const char *fault;
+    if (strncmp(e->ops[i], "rms_norm", OP_NAME) != 0 || e->marks || made.n_in + 1 >= GPU_VIEWS)
+        return "no norm";
+    if (asked && asked->kernel)
+        return "the product is for a kernel that a caller brought";
+    if (made.v[1].data != norm->v[0].data || made.v[1].stride != norm->v[0].stride ||
+        norm->v[2].shape[0] != made.v[1].shape[1] || overlap(made.v, norm->v + 1) || !ends_with(plan, e, i, i + 1))
+        return "not its own";
+    made.v[1] = norm->v[1];
+    made.v[++made.n_in] = norm->v[2];
+    memcpy(made.arg, norm->arg, sizeof made.arg);
+    snprintf(name, sizeof name, "norm_%.28s", e->ops[i + 1]);
+    if ((fault = choose(e->device, name, NULL, &made, k, found)))
+        return fault;
+    if (asked && (!gpu_is_named(*k, &made, asked, &choice) || choice))
+        return "another kernel is asked for";
+    e->calls[i + 1] = made;
+    return NULL;
+}
+
+static int steps_of(const gpu_together *t) {
+    int n = 0;
+    while (n < GPU_TOGETHER && t->ops[n])
+        n++;
+    return n;
+}
+
+/* Whether the last calls are those that `t` does at once, and what they hand on is theirs alone. */
+static int stands_last(const hal_plan *plan, const hal_exec *e, const gpu_together *t) {
+    int n = steps_of(t), first = e->n_calls - n;
+    for (int i = 0; i < n; i++)
+        if (first < 0 || strncmp(e->ops[first + i], t->ops[i], sizeof e->ops[0]) != 0)
+            return 0;
+    for (int i = e->n_launches - 1; i >= 0 && e->launches[i].call >= (uint32_t)first; i--)
+        if (e->launches[i].alone)
+            return 0;
+    return !t->format_of || ends_with(plan, e, first, e->n_calls - 1);
+}
+
+static int find_together(hal_device *d, const gpu_together *t, const gpu_call *last, gpu_function *out) {
+    char name[GPU_NAME];
+    snprintf(name, sizeof name, t->format_of ? "%s_%s" : "%s", t->kernel, t->format_of ? block_format_find(last->v[t->format_of].format)->name : "");
+    return gpu_function_find(d, name, out);
+}
+
+/* Where steps are timed, each is launched by itself; where answers must not hang on their company, so too: what is joined is
+ * for steps of few tokens, and rounds differently. */
+static int join_launches(const hal_plan *plan, hal_exec *e, uint32_t *counters) {
+    hal_device *d = e->device;
+    const gpu_together *t = e->marks || d->traits.flags & HAL_DETERMINISTIC ? NULL : d->vendor->together;
+    for (; t && t->kernel; t++) {
+        int n = steps_of(t);
+        gpu_launch made = {.call = (uint32_t)(e->n_calls - n), .early = t->early, .grid.groups = {1, 1, 1}};
+        if (!stands_last(plan, e, t) || t->check(e->calls + made.call, &d->traits) ||
+            find_together(d, t, e->calls + e->n_calls - 1, &made.function))
+            continue;
+        t->grid(e->calls + made.call, &d->traits, &made.grid);
+        while (e->n_launches && e->launches[e->n_launches - 1].call >= made.call)
+            e->n_launches--;
+        e->launches[e->n_launches++] = made;
+        *counters = t->counters > *counters ? t->counters : *counters;
+        return allow_shared(d, &made);
+    }
+    return 0;
+}
+
+/* Counters begin as zeros, and every kernel leaves them so: launches follow each other, so one set is enough. */
+static int give_counters(hal_exec *e, uint32_t bytes) {
+    hal_device *d = e->device;
+    int code = gpu_check(d, d->api.alloc(&e->counters, bytes), "memory for counters");
+    if (!code)
+        code = gpu_check(d, d->api.fill(e->counters, 0, bytes, d->main), "clearing counters");
+    for (int i = 0; i < e->n_calls; i++)
+        if (e->calls[i].n_in + 1 < GPU_VIEWS)
+            e->calls[i].v[GPU_VIEWS - 1].data = e->counters;
+    return code;
+}
+
+/* What the counts of a step block may be: as much as every view of the call holds. */
+static void bound_counts(hal_exec *e, const gpu_call *c) {
+    for (uint32_t i = 0; i <= c->n_in; i++)
+        if (c->v[i].count >= 0 && c->v[i].shape[0] < e->most[c->v[i].count])
+            e->most[c->v[i].count] = c->v[i].shape[0];
+}
+
+static int resolve_all(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, hal_exec *e) {
+    int code = reserve(plan, e);
+    for (int i = 0; i < HAL_COUNTS; i++)
+        e->most[i] = INT32_MAX;
+    for (uint32_t i = 0; !code && i < plan->n_steps; i++)
+        if (!(code = gpu_resolve_step(d, plan, buffers, i, e->calls + i))) {
+            memcpy(e->ops[i], plan->ops[plan->steps[i].op].name, sizeof e->ops[i]);
+            bound_counts(e, e->calls + i);
+        }
+    return code;
+}
+
+static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, hal_exec *e) {
+    uint64_t scratch = 0;
+    uint32_t counters = 0;
+    int code = gpu_check_choices(d, plan);
+    if (!code)
+        code = resolve_all(d, plan, buffers, e);
+    for (int i = 0, n = (int)plan->n_steps; !code && i < n; i++) {
+        gpu_function found[GPU_LAUNCHES];
+        const gpu_kernel *k = NULL;
+        const char *fault;
+        const hal_choice *asked = gpu_choice_at(plan, (uint32_t)i);
+        gpu_call *c = e->calls + i;
+        e->n_calls = i + 1;
+        c->counts = e->block->at;
+        if (asked && asked->kernel) {
+            code = gpu_launch_of(d, asked, (uint32_t)i, e->launches + e->n_launches++);
+            scratch = asked->scratch > scratch ? asked->scratch : scratch;
+            continue;
+        }
+        if (i + 1 < n && !join_norm(plan, e, i, &k, found))
+            e->n_calls = ++i + 1, c++;
+        else if ((fault = choose(d, e->ops[i], asked, c, &k, found))) {
+            fail_step(plan, (uint32_t)i, fault);
+            return HAL_E_UNSUPPORTED;
+        }
+        c->mode = k->mode;
+        c->counts = e->block->at;
+        if (asked && asked->step == (uint32_t)i)
+            gpu_is_named(k, c, asked, &c->choice);
+        if (k->scratch && k->scratch(c, &d->traits) > scratch)
+            scratch = k->scratch(c, &d->traits);
+        if (!(code = add_launches(e, k, found, i)))
+            code = join_launches(plan, e, &counters);
+    }
+    if (!code)
+        code = reserve_host(e);
+    if (!code && scratch)
+        code = gpu_scratch_take(d, scratch, &e->scratch);
+    for (int i = 0; !code && i < e->n_calls; i++) {
+        e->calls[i].fault = (uint64_t)(uintptr_t)e->fault;
+        e->calls[i].scratch = e->scratch ? e->scratch->at : 0;
+    }
+    if (!code && counters)
+        code = give_counters(e, counters);
+    for (uint32_t i = 0; !code && i < plan->n_buffers; i++)
+        if (buffers[i]->mirror)
+            e->outs[e->n_outs++] = buffers[i];
+    return code;
+}
+
+int gpu_compile(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, hal_exec **out) {
+    hal_exec *e = calloc(1, sizeof *e);
+    int code = 0;
+    if (!e)
+        return gpu_fail(HAL_E_MEMORY, "no memory for a plan");
+    e->device = d;
+    if (plan->step_buffer >= plan->n_buffers)
+        code = gpu_fail(HAL_E_INVALID, "plan: its step buffer is none of its buffers");
+    else if (plan->n_steps > MAX_STEPS)
+        code = gpu_fail(HAL_E_INVALID, "plan: %u steps are too many", plan->n_steps);
+    for (uint32_t i = 0; !code && i < plan->n_buffers; i++)
+        if (buffers[i]->device != d)
+            code = gpu_fail(HAL_E_INVALID, "plan: buffer %u is another device's", i);
+    if (!code && buffers[plan->step_buffer]->size < HAL_COUNTS * sizeof(int32_t))
+        code = gpu_fail(HAL_E_INVALID, "plan: its step buffer is too small");
+    if (!code && !(code = gpu_lock(d))) {
+        e->block = buffers[plan->step_buffer];
+        code = build(d, plan, buffers, e);
+        gpu_unlock(d);
+    }
+    if (code) {
+        gpu_release(e);
+        return code;
+    }
+    atomic_fetch_add(&d->allocations, 1);
+    *out = e;
+    return 0;
+}

@@ -1,0 +1,203 @@
+/* run.c: a step on the device: the step block goes over, the launches follow, small outputs come back; all of it queued,
+ * nothing waited for. The launches of an exec never change, so they are captured as a graph at its first run.
+ *
+ * Up to GPU_BLOCKS steps of an exec may be under way: each has its own pinned copy of the block. A fault that a kernel met
+ * is told by the next wait.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "device.h"
+
+enum { CAPTURE_MINE = 1, POLL_NS = 20000 };
+
+int gpu_start(hal_device *d, const gpu_launch *l, const gpu_call *call, gpu_stream stream) {
+    const gpu_grid *g = &l->grid;
+    void *arguments[] = {(void *)(uintptr_t)call};
+    gpu_launch_attribute with[2];
+    gpu_launch_config config = {.grid = {g->groups[0], g->groups[1], g->groups[2]}, .block = {g->threads, 1, 1},
+                                .shared = g->shared, .stream = stream, .attributes = with};
+    if (d->api.launch_with && l->early)
+        with[config.n_attributes++] = (gpu_launch_attribute){.id = GPU_LAUNCH_EARLY, .is.value = 1};
+    if (d->api.launch_with && g->cluster)
+        with[config.n_attributes++] = (gpu_launch_attribute){.id = GPU_LAUNCH_CLUSTER, .is.dim = {g->cluster, 1, 1}};
+    if (config.n_attributes)
+        return gpu_check(d, d->api.launch_with(&config, l->function, arguments, NULL), "starting a kernel");
+    return gpu_check(d, d->api.launch(l->function, g->groups[0], g->groups[1], g->groups[2], g->threads, 1, 1, g->shared,
+                                      stream, arguments, NULL), "starting a kernel");
+}
+
+static int start_all(hal_exec *e) {
+    hal_device *d = e->device;
+    int code = 0, before = -1;
+    for (int i = 0; !code && i < e->n_launches; i++) {
+        const gpu_launch *l = e->launches + i;
+        if (e->marks && (int)l->call != before)
+            code = gpu_check(d, d->api.record(e->marks[l->call], d->main), "an event");
+        before = (int)l->call;
+        if (!code)
+            code = gpu_start(d, l, e->calls + l->call, d->main);
+    }
+    for (int i = 0; !code && i < e->n_outs; i++)
+        code = gpu_check(d, d->api.read(e->outs[i]->mirror, e->outs[i]->at, e->outs[i]->size, d->main), "reading an output");
+    return code;
+}
+
+/* The launches as a graph; where the driver has none, or will not, they are started one by one. */
+static int capture(hal_exec *e) {
+    hal_device *d = e->device;
+    gpu_graph graph = NULL;
+    int code = gpu_check(d, d->api.capture(d->main, CAPTURE_MINE), "beginning a graph"), ended;
+    if (code)
+        return code;
+    code = start_all(e);
+    ended = d->api.end_capture(d->main, &graph);
+    if (!code)
+        code = gpu_check(d, ended, "ending a graph");
+    if (!code)
+        code = gpu_check(d, d->api.instantiate(&e->graph, graph, 0), "making a graph");
+    if (graph)
+        d->api.end_graph(graph);
+    return code;
+}
+
+/* Times of the last run, added up; it is done. */
+static int add_times(hal_exec *e) {
+    hal_device *d = e->device;
+    int code = 0;
+    for (int i = 0; !code && e->marks && e->ran && i < e->n_calls; i++) {
+        float ms = 0;
+        code = gpu_check(d, d->api.elapsed(&ms, e->marks[i], e->marks[i + 1]), "timing a step");
+        e->times[i] += (uint64_t)(ms * 1e6f);
+    }
+    e->ran = 0;
+    return code;
+}
+
+static int run_locked(hal_exec *e, const void *block, uint64_t size) {
+    hal_device *d = e->device;
+    int turn = e->turn, code = gpu_settle(d);
+    e->turn = (turn + 1) % GPU_BLOCKS;
+    if (!code)
+        code = gpu_check(d, d->api.wait(e->taken[turn]), "waiting for a step block's turn");
+    if (!code && e->marks && e->ran && !(code = gpu_check(d, d->api.wait(e->done), "waiting for a step")))
+        code = add_times(e);
+    if (code)
+        return code;
+    memcpy(e->blocks[turn], block, size);
+    code = gpu_check(d, d->api.write(e->block->at, e->blocks[turn], size, d->main), "sending a step block");
+    if (!code)
+        code = gpu_check(d, d->api.record(e->taken[turn], d->main), "an event");
+    if (!code && !e->graph && !e->marks && d->api.capture && d->api.instantiate)
+        code = capture(e);
+    if (!code)
+        code = e->graph ? gpu_check(d, d->api.replay(e->graph, d->main), "starting a graph") : start_all(e);
+    if (!code && e->marks)
+        code = gpu_check(d, d->api.record(e->marks[e->n_calls], d->main), "an event");
+    if (!code)
+        code = gpu_check(d, d->api.record(e->done, d->main), "an event");
+    for (int i = 0; !code && i < e->n_outs; i++)
+        e->outs[i]->writer = e;
+    e->ran = !code;
+    return code;
+}
+
+int gpu_run(hal_exec *e, const void *block, uint64_t size) {
+    int32_t counts[HAL_COUNTS];
+    int code;
+    if (size < sizeof counts || size > e->block->size)
+        return gpu_fail(HAL_E_INVALID, "step block: %llu bytes, the step buffer has %llu", (unsigned long long)size,
+                        (unsigned long long)e->block->size);
+    memcpy(counts, block, sizeof counts);
+    for (int i = 0; i < HAL_COUNTS; i++)
+        if (e->most[i] != INT32_MAX && (counts[i] < 0 || counts[i] > e->most[i]))
+            return gpu_fail(HAL_E_INVALID, "step block: counts[%d] is %d, the plan takes up to %d", i, counts[i], e->most[i]);
+    if ((code = gpu_lock(e->device)))
+        return code;
+    code = run_locked(e, block, size);
+    gpu_unlock(e->device);
+    return code;
+}
+
+static int wait_until(hal_exec *e, uint32_t timeout_ms) {
+    hal_device *d = e->device;
+    struct timespec pause = {0, POLL_NS};
+    if (timeout_ms == UINT32_MAX)
+        return gpu_check(d, d->api.wait(e->done), "waiting for a step");
+    for (uint64_t waited = 0;; waited += POLL_NS) {
+        int state = d->api.reached(e->done);
+        if (state != d->api.is.not_ready)
+            return gpu_check(d, state, "waiting for a step");
+        if (waited >= (uint64_t)timeout_ms * 1000000)
+            return gpu_fail(HAL_E_TIMEOUT, "the last run is not done yet");
+        nanosleep(&pause, NULL);
+    }
+}
+
+int gpu_wait(hal_exec *e, uint32_t timeout_ms) {
+    hal_device *d = e->device;
+    int code = gpu_check(d, d->api.enter(d->context), "taking the device's context");
+    uint32_t fault;
+    if (code || (code = wait_until(e, timeout_ms)))
+        return code;
+    fault = *(volatile uint32_t *)e->fault;
+    if (!fault)
+        return 0;
+    *e->fault = 0;
+    return gpu_fail(HAL_E_INVALID, "step %u (%.28s): a token id, slot, position, block or row is out of range", fault - 1,
+                    fault <= (uint32_t)e->n_calls ? e->ops[fault - 1] : "?");
+}
+
+int gpu_times(hal_exec *e, uint64_t *ns, uint32_t n_steps) {
+    int code;
+    if (!e->times || n_steps != (uint32_t)e->n_calls)
+        return gpu_fail(HAL_E_INVALID, "times: the device was not opened to profile, or the plan has %d steps", e->n_calls);
+    if ((code = gpu_wait(e, UINT32_MAX)) || (code = gpu_lock(e->device)))
+        return code;
+    code = add_times(e);
+    gpu_unlock(e->device);
+    if (!code)
+        memcpy(ns, e->times, sizeof *ns * n_steps);
+    return code;
+}
+
+static void release_on_device(hal_exec *e) {
+    hal_device *d = e->device;
+    d->api.finish(d->main);
+    for (int i = 0; i < e->n_outs; i++)
+        if (e->outs[i]->writer == e)
+            e->outs[i]->writer = NULL;
+    for (int i = 0; i < GPU_BLOCKS; i++) {
+        gpu_give(d, (uint64_t)(uintptr_t)e->blocks[i]);
+        if (e->taken[i])
+            d->api.end_event(e->taken[i]);
+    }
+    for (int i = 0; e->marks && i <= e->n_calls; i++)
+        if (e->marks[i])
+            d->api.end_event(e->marks[i]);
+    if (e->done)
+        d->api.end_event(e->done);
+    gpu_give(d, (uint64_t)(uintptr_t)e->fault);
+    if (e->graph)
+        d->api.end_graph_exec(e->graph);
+    gpu_scratch_leave(d, e->scratch);
+    if (e->counters)
+        d->api.free(e->counters);
+}
+
+void gpu_release(hal_exec *e) {
+    if (!e)
+        return;
+    if (!gpu_lock(e->device)) {
+        release_on_device(e);
+        gpu_unlock(e->device);
+    }
+    free(e->calls);
+    free(e->ops);
+    free(e->launches);
+    free(e->outs);
+    free(e->marks);
+    free(e->times);
+    free(e);
+}

@@ -1,0 +1,34 @@
+/* vendor.h: what makes a backend of the common host in this folder: whose driver it opens, and which kernels it brings. */
+#ifndef SATCHEL_GPU_VENDOR_H
+#define SATCHEL_GPU_VENDOR_H
+
+#include "api.h"
+#include "kernel.h"
+
+/* Compiled kernels as the driver loads them. One module may lack what another has: names are looked up in all, in order. */
+typedef struct {
+    const void *data;
+    int least; /* the smallest arch that it is for */
+} gpu_image;
+
+typedef struct {
+    const char *name;                       /* of the backend */
+    const char *(*driver)(gpu_api *);       /* fills the table; NULL, or why the driver cannot be used here */
+    const gpu_image *images;                /* ended by data == NULL */
+    /* Kernels for the current device, made now because no image is for it, or NULL and why not; the caller frees them.
+     * NULL: none can be made. */
+    void *(*compile)(const gpu_traits *, const char **why);
+    const gpu_kernel *const *kernels;       /* tables, special ones first, each ended by op == NULL; ended by NULL */
+    const gpu_kernel *const *steady;        /* in place of kernels under HAL_DETERMINISTIC; NULL: the same */
+    const gpu_packing *packings;            /* ended by bytes == NULL */
+    const gpu_together *together;           /* ended by kernel == NULL; NULL: none */
+    uint32_t flags;                         /* of hal_info */
+} gpu_vendor;
+
+const gpu_vendor *gpu_vendor_entry(void);
+
+/* Looks up every function of the table in the first of these libraries that can be opened (ended by NULL); the vendor's
+ * numbers (`is`) are left to the caller. */
+const char *gpu_look_up(gpu_api *, const char *const *libraries, int hip);
+
+#endif

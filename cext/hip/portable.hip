@@ -1,0 +1,2 @@
+/* portable.hip: the portable kernels for HIP. */
+#include "kernels.h"

@@ -1,0 +1,33 @@
+/* vendor.c: what makes the common host of cext/gpu/ the HIP backend: AMD's driver, and the portable kernels for its GPUs.
+ * SATCHEL_HIP_DRIVER may name the driver's library where it is somewhere else; tests put one of their own there.
+ */
+#include <stdlib.h>
+
+#include "vendor.h"
+
+#include "compile.h"
+#include "images.h"
+#include "hip_images.inc"
+#include "table.h"
+
+static const char *driver(gpu_api *api) {
+    const char *named = getenv("SATCHEL_HIP_DRIVER");
+    const char *const libraries[] = {named ? named : "libamdhip64.so.7", named ? NULL : "libamdhip64.so.6",
+                                     "libamdhip64.so.5", "libamdhip64.so", NULL};
+    /* Numbers of hipDeviceAttribute_t and hipError_t as ROCm has them since 4.5. */
+    api->is = (gpu_numbers){.major = 23, .minor = 61, .units = 63, .shared = 74, .wave = 87, .not_ready = 600};
+    return gpu_look_up(api, libraries, 1);
+}
+
+static void *compile(const gpu_traits *t, const char **why) {
+    return hip_compile((const char *)satchel_image_text, t->wave, why);
+}
+
+static const gpu_image images[] = {{satchel_image_bundle, 0}, {NULL, 0}};
+static const gpu_kernel *const kernels[] = {gpu_portable_kernels, NULL};
+
+const gpu_vendor *gpu_vendor_entry(void) {
+    static const gpu_vendor vendor = {.name = "hip", .driver = driver, .images = images, .compile = compile,
+                                      .kernels = kernels};
+    return &vendor;
+}

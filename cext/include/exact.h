@@ -1,0 +1,48 @@
+/* exact.h: the scalar functions that sampling is defined with, in numbers that every machine with IEEE doubles computes alike,
+ * as runtime/sampling/exact.py has them. Compiled without contraction of a * b + c.
+ */
+#ifndef SATCHEL_EXACT_H
+#define SATCHEL_EXACT_H
+
+#include <math.h>
+#include <stdint.h>
+
+#define LN2 0.6931471805599453
+
+static inline double exact_log(double x) {
+    int e;
+    double m = frexp(x, &e), s, q, sum = 0;
+    if (m < 0.7071067811865476) {
+        m *= 2;
+        e--;
+    }
+    s = (m - 1) / (m + 1);
+    q = s * s;
+    for (int k = 23; k > 0; k -= 2)
+        sum = sum * q + 1.0 / k;
+    return e * LN2 + 2 * s * sum;
+}
+
+static inline double exact_exp(double x) {
+    double n, r, sum = 1;
+    x = x < -700 ? -700 : x > 700 ? 700 : x;
+    n = rint(x / LN2);
+    r = x - n * LN2;
+    for (int k = 17; k > 0; k--)
+        sum = sum * r / k + 1.0;
+    return ldexp(sum, (int)n);
+}
+
+static inline double exact_power(double x, double y) {
+    return x <= 0 ? (y == 0 ? 1.0 : 0.0) : exact_exp(y * exact_log(x));
+}
+
+/* splitmix64's finisher (Steele et al., OOPSLA 2014) over (seed, position): a number in [0, 1). */
+static inline double uniform(uint64_t seed, int32_t pos) {
+    uint64_t z = seed + ((uint64_t)pos + 1) * 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return (double)((z ^ (z >> 31)) >> 11) * 0x1p-53;
+}
+
+#endif

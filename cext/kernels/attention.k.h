@@ -1,0 +1,181 @@
+/* attention.k.h: attention of q (T, H, D) over paged caches (blocks, KV, block, D). A group has one query head of one
+ * token. Its waves take chunks of WAVE positions by turns: each lane scores one position, then the lanes share the numbers of
+ * the values among them. Chunks begin at multiples of WAVE, and the waves' results are merged in order, so every bit depends on
+ * what a token sees alone. A token whose slot, position or blocks point outside gets zeros and faults the run.
+ */
+#ifndef SATCHEL_ATTENTION_K_H
+#define SATCHEL_ATTENTION_K_H
+
+#include "elementwise.k.h"
+#include "kv_rows.k.h"
+
+enum { VALUES = 16 /* numbers of a value that a lane may have: D <= VALUES * WAVE */, ATTENTION_WAVES = 4 };
+
+typedef struct {
+    const gpu_view *k, *v;
+    DEVICE const int32_t *blocks; /* the slot's row of the table */
+    int kv_head, from, to;        /* positions that are seen: from .. to - 1 */
+    int dv;                       /* numbers of a value: a row of v has so many, or more where it is the key too */
+    float scale, cap;             /* 0: scores are not capped */
+} attended;
+
+/* The sum of weights and of weighted values so far, both relative to e^most. */
+typedef struct {
+    float most, total, sums[VALUES]; /* number i of the values is lane i % WAVE's sums[i / WAVE] */
+} softmax;
+
+FN DEVICE const char *cached_row(const attended *a, const gpu_view *cache, int pos) {
+    int size = cache->shape[2];
+    return ROW(const char, cache, a->blocks[pos / size]) +
+           kv_bytes(cache->format, cache->shape[3]) * ((int64_t)a->kv_head * size + pos % size);
+}
+
+/* How much e^(x - most) is, where most may be -inf: nothing was seen. */
+FN float softmax_weight(float x, float most) {
+    return x == most ? 1.0f : expf(x - most);
+}
+
+FN float score_at(const attended *a, LOCAL const float *q, int pos) {
+    float score = kv_dot(a->k->format, cached_row(a, a->k, pos), q, a->k->shape[3]) * a->scale;
+    return a->cap > 0 ? a->cap * tanh_of(score / a->cap) : score;
+}
+
+FN void attend_chunk(self m, const attended *a, LOCAL const float *q, int chunk, softmax *s) {
+    int pos = chunk * WAVE + m.lane, dv = a->dv, seen = pos >= a->from && pos < a->to;
+    float score = seen ? score_at(a, q, pos) : -INFINITY;
+    float most = fmaxf(s->most, wave_most(m, score)), keep = softmax_weight(s->most, most);
+    float weight = seen ? softmax_weight(score, most) : 0;
+    s->most = most;
+    s->total = s->total * keep + wave_sum(m, weight);
+    for (int i = 0; i < VALUES; i++)
+        s->sums[i] *= keep;
+    for (int j = 0; j < WAVE; j++) {
+        float w = take_f32(m, weight, j);
+        DEVICE const char *row;
+        pos = chunk * WAVE + j;
+        if (pos < a->from || pos >= a->to)
+            continue;
+        row = cached_row(a, a->v, pos);
+        for (int i = 0; i < VALUES; i++)
+            if (i * WAVE + m.lane < dv)
+                s->sums[i] = fmaf(w, kv_at(a->v->format, row, i * WAVE + m.lane), s->sums[i]);
+    }
+}
+
+/* Waves leave their results in local memory, most, total and dv sums each; all threads make the output of them. A sink has
+ * its share of the total and adds nothing; -inf: there is none.
+ */
+FN void merge_waves(self m, const softmax *s, int dv, float sink, LOCAL float *room, DEVICE float *y) {
+    LOCAL float *mine = room + m.wave * (dv + 2);
+    float most = sink;
+    if (m.lane == 0) {
+        mine[0] = s->most;
+        mine[1] = s->total;
+    }
+    for (int i = 0; i < VALUES; i++)
+        if (i * WAVE + m.lane < dv)
+            mine[2 + i * WAVE + m.lane] = s->sums[i];
+    BARRIER(m);
+    for (int w = 0; w < m.waves; w++)
+        most = fmaxf(most, room[w * (dv + 2)]);
+    for (int i = m.thread; i < dv; i += m.threads) {
+        float total = sink == -INFINITY ? 0 : softmax_weight(sink, most), sum = 0;
+        for (int w = 0; w < m.waves; w++) {
+            LOCAL const float *part = room + w * (dv + 2);
+            float keep = part[1] == 0 ? 0 : softmax_weight(part[0], most);
+            total = fmaf(part[1], keep, total);
+            sum = fmaf(part[2 + i], keep, sum);
+        }
+        y[i] = sum / total;
+    }
+}
+
+/* Whether all blocks of the positions exist; all threads look at some. */
+FN int good_blocks(self m, const attended *a, LOCAL int32_t *room) {
+    int size = a->k->shape[2];
+    if (m.thread == 0)
+        *room = 1;
+    BARRIER(m);
+    for (int i = a->from / size + m.thread; i <= (a->to - 1) / size; i += m.threads)
+        if (!inside(a->blocks[i], a->k->shape[0]))
+            *room = 0;
+    BARRIER(m);
+    return *room;
+}
+
+/* The last position that the step feeds to this slot; all threads look at some tokens and get it. */
+FN int last_fed(const gpu_call *c, self m, int slot, LOCAL int32_t *room) {
+    int n = rows_of(c, c->v + 1), last = -1;
+    for (int t = m.thread; t < n; t += m.threads)
+        if (i32_at(c->v + 4, t) == slot && i32_at(c->v + 5, t) > last)
+            last = i32_at(c->v + 5, t);
+    for (int o = WAVE / 2; o > 0; o /= 2) {
+        int other = (int)TAKE(m, (uint32_t)last, m.lane ^ o);
+        last = other > last ? other : last;
+    }
+    if (m.lane == 0)
+        room[m.wave] = last;
+    BARRIER(m);
+    for (int i = 0; i < m.waves; i++)
+        last = room[i] > last ? room[i] : last;
+    BARRIER(m);
+    return last;
+}
+
+/* Which positions a token at `pos` sees; `last`: of those that the step feeds to its slot. */
+FN void set_sight(const arg_attention *arg, int pos, int last, attended *a) {
+    int half = arg->window / 2, chunk = arg->chunk > 0 ? pos / arg->chunk * arg->chunk : 0;
+    a->from = 0;
+    a->to = arg->causal ? pos + 1 : last + 1;
+    if (arg->window > 0 && arg->causal && a->to > arg->window)
+        a->from = a->to - arg->window;
+    if (arg->window > 0 && !arg->causal) {
+        a->from = pos > half ? pos - half : 0;
+        a->to = a->to - pos - 1 > half ? pos + half + 1 : a->to;
+    }
+    a->from = chunk > a->from ? chunk : a->from;
+}
+
+KERNEL(attention, GROUP) {
+    const arg_attention *arg = (const arg_attention *)c->arg;
+    const gpu_view *query = c->v + 1, *table = c->v + 6;
+    int head = m.group[0], t = m.group[1], d = query->shape[2], dv = arg->value ? arg->value : c->v[3].shape[3];
+    int slot, pos, last, good;
+    float sink = c->n_in == 7 ? ROW(const float, c->v + 7, 0)[head] : -INFINITY;
+    LOCAL float *q = (LOCAL float *)m.local + 4, *room = q + (d + 3) / 4 * 4; /* compilers load four of q at once */
+    DEVICE float *y;
+    attended a = {c->v + 2, c->v + 3};
+    softmax s = {-INFINITY, 0};
+    if (t >= rows_of(c, query))
+        return;
+    slot = i32_at(c->v + 4, t);
+    pos = i32_at(c->v + 5, t);
+    y = ROW(float, c->v, t) + (int64_t)head * dv;
+    last = arg->causal ? pos : last_fed(c, m, slot, (LOCAL int32_t *)m.local);
+    good = inside(slot, table->shape[0]) && pos >= 0 && last / a.k->shape[2] < table->shape[1];
+    if (good) {
+        a.blocks = ROW(const int32_t, table, slot);
+        a.kv_head = head / (query->shape[1] / a.k->shape[1]);
+        a.dv = dv;
+        a.scale = arg->scale;
+        a.cap = arg->cap;
+        set_sight(arg, pos, last, &a);
+        good = good_blocks(m, &a, (LOCAL int32_t *)m.local);
+    }
+    for (int i = m.thread; i < (good ? d : dv); i += m.threads)
+        if (good)
+            q[i] = ROW(const float, query, t)[(int64_t)head * d + i];
+        else
+            y[i] = 0;
+    if (!good) {
+        fault(c);
+        return;
+    }
+    BARRIER(m);
+    for (int chunk = a.from / WAVE; chunk <= (a.to - 1) / WAVE; chunk++)
+        if (chunk % m.waves == m.wave)
+            attend_chunk(m, &a, q, chunk, &s);
+    merge_waves(m, &s, dv, sink, room, y);
+}
+
+#endif

@@ -1,0 +1,57 @@
+/* check.h: what the checks and grids of the portable kernels share. A check sees the largest shapes; a view has no number of
+ * dimensions, unused ones are 1. Nothing here runs on a device.
+ */
+#ifndef SATCHEL_KERNEL_CHECK_H
+#define SATCHEL_KERNEL_CHECK_H
+
+#include <string.h>
+
+#include "kernel.h"
+
+enum { F32 = 0, I32 = HAL_FORMAT_I32 };
+enum { THREADS = 256, WAVES = 4 /* of a group whose waves work alone */, MOST_TOKENS = 65535 /* of a grid's second size */ };
+
+static inline int64_t width(const gpu_view *v) {
+    return (int64_t)v->shape[1] * v->shape[2] * v->shape[3];
+}
+
+/* A list of numbers, one behind the other or `stride` bytes apart. */
+static inline int is_list(const gpu_view *v, uint32_t format, int64_t n) {
+    return v->format == format && v->shape[0] == n && width(v) == 1;
+}
+
+static inline int same_rows(const gpu_view *a, const gpu_view *b) {
+    return memcmp(a->shape + 1, b->shape + 1, 3 * sizeof(int32_t)) == 0;
+}
+
+static inline int same_shape(const gpu_view *a, const gpu_view *b) {
+    return a->shape[0] == b->shape[0] && same_rows(a, b);
+}
+
+/* Numbers of a block of a weight's format; 0: there is no such, or it is packed. */
+static inline int block_of(uint32_t format) {
+    switch (format) {
+#define CPU_WEIGHT(stem, id, block, act)                                                                               \
+    case id:                                                                                                           \
+        return block;
+#include "types.inc"
+#undef CPU_WEIGHT
+    }
+    return 0;
+}
+
+static inline uint32_t parts(int64_t n, int64_t of) {
+    return (uint32_t)((n + of - 1) / of);
+}
+
+static inline gpu_grid grid_of(int64_t x, int64_t y, int64_t z, uint32_t threads, uint64_t local) {
+    return (gpu_grid){{(uint32_t)x, (uint32_t)y, (uint32_t)z}, threads, (uint32_t)local, 0};
+}
+
+/* As many threads as n numbers keep busy, in whole waves. */
+static inline uint32_t threads_for(const gpu_traits *t, int64_t n, uint32_t most) {
+    uint32_t waves = parts(n, t->wave), all = most / (uint32_t)t->wave;
+    return (waves < 1 ? 1 : waves < all ? waves : all) * (uint32_t)t->wave;
+}
+
+#endif

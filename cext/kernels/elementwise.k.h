@@ -1,0 +1,101 @@
+/* elementwise.k.h: swiglu and its limited kind, gelu, soft_cap, add and mul: a thread makes a number; a group has one row's. */
+#ifndef SATCHEL_ELEMENTWISE_K_H
+#define SATCHEL_ELEMENTWISE_K_H
+
+#include "modes.h"
+#include "port.h"
+
+/* gate * sigmoid(gate) * up */
+FN float gated(float gate, float up) {
+    return gate / (1.0f + expf(-gate)) * up;
+}
+
+/* The number of its row that a thread makes; -1: none. */
+FN int64_t own_number(const gpu_call *c, self m) {
+    int64_t i = (int64_t)m.group[0] * m.threads + m.thread;
+    return i < width_of(c->v) && m.group[1] < rows_of(c, c->v) ? i : -1;
+}
+
+KERNEL(swiglu, GROUP) {
+    int64_t i = own_number(c, m);
+    int row = m.group[1];
+    if (i >= 0)
+        ROW(float, c->v, row)[i] = gated(ROW(const float, c->v + 1, row)[i], ROW(const float, c->v + 2, row)[i]);
+}
+
+/* A NaN stays one, as in the definition: fminf would drop it. */
+KERNEL(swiglu_limited, GROUP) {
+    const arg_swiglu_limited *a = (const arg_swiglu_limited *)c->arg;
+    int64_t i = own_number(c, m);
+    int row = m.group[1];
+    float gate, up;
+    if (i < 0)
+        return;
+    gate = ROW(const float, c->v + 1, row)[i];
+    up = ROW(const float, c->v + 2, row)[i];
+    gate = gate > a->limit ? a->limit : gate;
+    up = up > a->limit ? a->limit : up < -a->limit ? -a->limit : up;
+    ROW(float, c->v, row)[i] = gate / (1.0f + expf(-a->alpha * gate)) * (up + 1.0f);
+}
+
+/* Of small numbers by its series, where 1 - 2 / (e^2x + 1) would cancel: not every target has a hyperbolic tangent. */
+FN float tanh_of(float x) {
+    float a = fabsf(x), s = x * x, big = 1.0f - 2.0f / (expf(2.0f * a) + 1.0f);
+    if (a < 0.3f)
+        return x * (1.0f + s * (-0.33333333f + s * (0.13333333f + s * (-0.053968254f + s * 0.021869489f))));
+    return x < 0 ? -big : big; /* of a NaN one */
+}
+
+/* 1 - erf(x), by Chebyshev's fit to 1e-7 of itself (Press et al., Numerical Recipes, 6.2). */
+FN float erfc_of(float x) {
+    float a = fabsf(x), t = 1.0f / (1.0f + 0.5f * a), p = 0.17087277f;
+    p = -0.82215223f + t * p;
+    p = 1.48851587f + t * p;
+    p = -1.13520398f + t * p;
+    p = 0.27886807f + t * p;
+    p = -0.18628806f + t * p;
+    p = 0.09678418f + t * p;
+    p = 0.37409196f + t * p;
+    p = 1.00002368f + t * p;
+    p = t * expf(-a * a - 1.26551223f + t * p);
+    return x < 0 ? 2.0f - p : p;
+}
+
+/* By the logistic function that its tanh is, or by the error function of the other tail, where 1 + erf would cancel. */
+FN float gelu_of(float x, int style) {
+    return style ? 0.5f * x * erfc_of(-0.70710678f * x)
+                 : x / (1.0f + expf(-1.5957691f * (x + 0.044715f * x * x * x)));
+}
+
+KERNEL(alone, GROUP) {
+    int64_t i = own_number(c, m);
+    int row = m.group[1];
+    float x;
+    if (i < 0)
+        return;
+    x = ROW(const float, c->v + 1, row)[i];
+    if (c->mode == ALONE_GELU)
+        x = gelu_of(x, ((const arg_gelu *)c->arg)->style);
+    else
+        x = ((const arg_soft_cap *)c->arg)->cap * tanh_of(x / ((const arg_soft_cap *)c->arg)->cap);
+    ROW(float, c->v, row)[i] = x;
+}
+
+FN int same_shape(const gpu_view *a, const gpu_view *b) {
+    return a->shape[0] == b->shape[0] && a->shape[1] == b->shape[1] && a->shape[2] == b->shape[2] &&
+           a->shape[3] == b->shape[3];
+}
+
+/* The second operand has the first's shape, or is one row for all. */
+KERNEL(pair, GROUP) {
+    int64_t i = own_number(c, m);
+    int row = m.group[1], other = same_shape(c->v, c->v + 2) ? row : 0;
+    float a, b;
+    if (i < 0)
+        return;
+    a = ROW(const float, c->v + 1, row)[i];
+    b = ROW(const float, c->v + 2, other)[i];
+    ROW(float, c->v, row)[i] = c->mode == PAIR_MUL ? a * b : a + b;
+}
+
+#endif

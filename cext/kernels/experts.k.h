@@ -1,0 +1,176 @@
+/* experts.k.h: feed-forward parts of which each token uses a few: which they are and how much each counts (a wave a token),
+ * the products with their weights (E, N, K) (a wave a row of a token's expert; of head_linear, where a token has them all, of
+ * its head), and the sum of the results.
+ */
+#ifndef SATCHEL_EXPERTS_K_H
+#define SATCHEL_EXPERTS_K_H
+
+#include "elementwise.k.h"
+#include "formats.k.h"
+
+/* NaN counts as the least. */
+FN float rank_of(float x) {
+    return x == x ? x : -INFINITY;
+}
+
+/* Whether (x, i) comes before (y, j): larger first, of equals the lower number. */
+FN int before(float x, int i, float y, int j) {
+    return x != y ? x > y : i < j;
+}
+
+/* What expert i of a row is chosen by: its logit, or the logistic function of it, and a bias where there is one. */
+FN float score_of(const gpu_call *c, DEVICE const float *x, int i) {
+    float y = ((const arg_top_experts *)c->arg)->sigmoid ? 1.0f / (1.0f + expf(-x[i])) : x[i];
+    return rank_of(c->n_in == 2 ? y + ROW(const float, c->v + 2, 0)[i] : y);
+}
+
+/* The best of the lanes' candidates (x, i); all lanes get it. */
+FN void best_lane(self m, float *x, int *i) {
+    for (int o = WAVE / 2; o > 0; o /= 2) {
+        float other = take_f32(m, *x, m.lane ^ o);
+        int place = (int)TAKE(m, (uint32_t)*i, m.lane ^ o);
+        int changes = before(other, place, *x, *i);
+        *x = changes ? other : *x;
+        *i = changes ? place : *i;
+    }
+}
+
+/* Bits of the groups of experts that are looked at: a lane has a group, which counts as its best expert, or with logistic
+ * scores as the sum of its two best.
+ */
+FN uint32_t open_groups(const gpu_call *c, self m, DEVICE const float *x) {
+    const arg_top_experts *a = (const arg_top_experts *)c->arg;
+    int each = c->v[1].shape[1] / a->groups, mine = m.lane < a->groups;
+    float best = -INFINITY, second = -INFINITY;
+    uint32_t open = 0;
+    for (int i = m.lane * each; mine && i < (m.lane + 1) * each; i++) {
+        float y = score_of(c, x, i);
+        second = y > best ? best : y > second ? y : second;
+        best = y > best ? y : best;
+    }
+    best = a->sigmoid && each > 1 ? best + second : best;
+    for (int j = 0; j < a->kept; j++) {
+        float worth = best;
+        int at = mine && !(open >> m.lane & 1) ? m.lane : WAVE;
+        worth = at < WAVE ? worth : -INFINITY;
+        best_lane(m, &worth, &at);
+        open |= 1u << (at & 31);
+    }
+    return open;
+}
+
+KERNEL(top_experts, GROUP) {
+    const arg_top_experts *a = (const arg_top_experts *)c->arg;
+    int t = m.group[0] * m.waves + m.wave, n = c->v[1].shape[1], k = c->v[0].shape[1], last = -1, each = n / a->groups;
+    DEVICE const float *x;
+    float edge = INFINITY;
+    uint32_t open = 1;
+    if (t >= rows_of(c, c->v))
+        return;
+    x = ROW(const float, c->v + 1, t);
+    if (a->groups > 1)
+        open = open_groups(c, m, x);
+    for (int j = 0; j < k; j++) {
+        float best = -INFINITY;
+        int at = n;
+        for (int i = m.lane; i < n; i += WAVE) {
+            float y = open >> (i / each) & 1 ? score_of(c, x, i) : -INFINITY;
+            if (before(edge, last, y, i) && before(y, i, best, at)) {
+                best = y;
+                at = i;
+            }
+        }
+        best_lane(m, &best, &at);
+        if (m.lane == 0)
+            ROW(int32_t, c->v, t)[j] = at;
+        edge = best;
+        last = at;
+    }
+}
+
+/* How much an expert counts before its token's are brought to a sum. */
+FN float expert_share(float x, float most, float total, int sigmoid) {
+    return sigmoid ? 1.0f / (1.0f + expf(-x)) : expf(x - most) / total;
+}
+
+/* A NaN among the logits makes the sum of a softmax NaN, and so all weights. */
+KERNEL(expert_weights, GROUP) {
+    const arg_expert_weights *a = (const arg_expert_weights *)c->arg;
+    int t = m.group[0] * m.waves + m.wave, n = c->v[1].shape[1], k = c->v[0].shape[1];
+    DEVICE const float *x;
+    DEVICE const int32_t *ids;
+    float most = -INFINITY, total = 0, chosen = 0;
+    if (t >= rows_of(c, c->v))
+        return;
+    x = ROW(const float, c->v + 1, t);
+    ids = ROW(const int32_t, c->v + 2, t);
+    for (int i = m.lane; i < n; i += WAVE)
+        most = fmaxf(most, x[i]);
+    most = wave_most(m, most);
+    for (int i = m.lane; i < n; i += WAVE)
+        total += expf(x[i] - most);
+    total = wave_sum(m, total);
+    for (int j = 0; j < k; j++) {
+        if (!inside(ids[j], n)) {
+            fault(c);
+            return;
+        }
+        chosen += expert_share(x[ids[j]], most, total, a->sigmoid);
+    }
+    for (int j = m.lane; j < k; j += WAVE)
+        ROW(float, c->v, t)[j] =
+            expert_share(x[ids[j]], most, total, a->sigmoid) / (a->norm ? chosen + 1e-20f : 1.0f) * a->scale;
+}
+
+/* x: (T, K), one row for all of a token's experts, or (T, k, K), one for each. */
+FN DEVICE const float *expert_input(const gpu_view *x, int t, int j, int k) {
+    return ROW(const float, x, t) + (width_of(x) == k ? 0 : (int64_t)j * k);
+}
+
+KERNEL(expert_linear, GROUP) {
+    const gpu_view *y = c->v, *w = c->v + 2, *ids = c->v + c->n_in;
+    int t = m.group[1], j = m.group[2], k = w->shape[2], row = m.group[0] * m.waves + m.wave, id = j;
+    DEVICE const float *x;
+    float a, b;
+    if (t >= rows_of(c, y) || row >= w->shape[1])
+        return;
+    if (c->mode != EXPERTS_BY_HEAD)
+        id = ROW(const int32_t, ids, t)[j];
+    if (!inside(id, w->shape[0])) {
+        fault(c);
+        return;
+    }
+    x = expert_input(c->v + 1, t, j, k);
+    multiply_row(m, w->format, ROW(const char, w, id) + bytes_of(w->format, k) * row, x, 0, 1, k, &a);
+    if (c->mode == EXPERTS_GATED) {
+        multiply_row(m, w[1].format, ROW(const char, w + 1, id) + bytes_of(w[1].format, k) * row, x, 0, 1, k, &b);
+        a = gated(a, b);
+    }
+    if (m.lane == 0)
+        ROW(float, y, t)[(int64_t)j * y->shape[2] + row] = a;
+}
+
+KERNEL(expert_add, GROUP) {
+    int64_t i = own_number(c, m);
+    int t = m.group[1], n = c->v[0].shape[2], id;
+    if (i < 0)
+        return;
+    id = ROW(const int32_t, c->v + 3, t)[i / n];
+    if (inside(id, c->v[2].shape[0]))
+        ROW(float, c->v, t)[i] = ROW(const float, c->v + 1, t)[i] + ROW(const float, c->v + 2, id)[i % n];
+    else
+        fault(c);
+}
+
+KERNEL(expert_sum, GROUP) {
+    int64_t i = own_number(c, m);
+    int t = m.group[1];
+    float sum = 0;
+    if (i < 0)
+        return;
+    for (int j = 0; j < c->v[1].shape[1]; j++)
+        sum = fmaf(ROW(const float, c->v + 2, t)[j], ROW(const float, c->v + 1, t)[j * (int64_t)c->v[1].shape[2] + i], sum);
+    ROW(float, c->v, t)[i] = sum;
+}
+
+#endif

@@ -1,0 +1,13 @@
+/* kernels.h: all portable kernels, as one source for a target's compiler. */
+#include "attention.k.h"
+#include "elementwise.k.h"
+#include "experts.k.h"
+#include "hadamard.k.h"
+#include "heads.k.h"
+#include "kv.k.h"
+#include "linear.k.h"
+#include "norm.k.h"
+#include "rope.k.h"
+#include "rows.k.h"
+#include "sample.k.h"
+#include "tokens.k.h"

@@ -1,0 +1,22 @@
+/* modes.h: what the kernels and table.c agree on: the mode of a kernel that serves several ops, and sizes that make a grid. */
+#ifndef SATCHEL_KERNEL_MODES_H
+#define SATCHEL_KERNEL_MODES_H
+
+enum { LINEAR_PLAIN, LINEAR_ADD, LINEAR_GATED };
+enum { LINEAR_COLUMNS = 8 }; /* that a wave multiplies with a row, at most */
+enum { PAIR_ADD, PAIR_MUL };
+enum { ALONE_GELU, ALONE_CAP };
+enum { EXPERTS_ONE, EXPERTS_GATED, EXPERTS_BY_HEAD };
+enum { EXPERT_GROUPS_MOST = 32 /* of experts, of which the best are looked at: one a lane */ };
+enum { KV_PLAIN, KV_TURNED };
+
+enum {
+    SAMPLE_THREADS = 1024, /* of a group, at most */
+    SAMPLE_GROUPS = 64,    /* that go over the rows, each with scratch of its own: */
+    SAMPLE_BYTES = 20,     /* for each token of the vocabulary */
+    SAMPLE_LOCAL = 8192,   /* a group's local memory */
+    BEST_CHUNK = 8192      /* logits of a row of which sample_best finds the largest */
+};
+enum { SAMPLE_TOKEN, SAMPLE_DETAIL };
+
+#endif

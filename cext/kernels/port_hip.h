@@ -1,0 +1,106 @@
+/* port_hip.h: the words of port.h for AMD's GPUs, by clang's own names: no header and no library of ROCm is needed to compile
+ * it, and a code object refers to nothing outside itself.
+ */
+#ifndef SATCHEL_PORT_HIP_H
+#define SATCHEL_PORT_HIP_H
+
+#define FN static __attribute__((device, always_inline)) inline
+#define FN_CALL static __attribute__((device, noinline))
+#define NOT_UNROLLED _Pragma("nounroll")
+#define DEVICE
+#define LOCAL
+#define QUANT_TABLE static __attribute__((device)) const
+/* GCN and CDNA have waves of 64 lanes, RDNA of 32; a text that is compiled later is told then. */
+#if defined(PORT_AS_TEXT)
+#define WAVE PORT_WAVE
+#elif defined(__GFX9__)
+#define WAVE 64
+#else
+#define WAVE 32
+#endif
+
+#include "self.h"
+
+FN self port_self(void) {
+    extern __attribute__((shared, aligned(16))) char port_local[];
+    int thread = (int)__builtin_amdgcn_workitem_id_x(), threads = (int)__builtin_amdgcn_workgroup_size_x();
+    self m = {thread, threads, thread % WAVE, thread / WAVE, threads / WAVE,
+              {(int)__builtin_amdgcn_workgroup_id_x(), (int)__builtin_amdgcn_workgroup_id_y(),
+               (int)__builtin_amdgcn_workgroup_id_z()}, port_local};
+    return m;
+}
+
+/* The call is read where the launch has put it: a copy of its own would be each thread's. */
+#define KERNEL(name, threads)                                                                                          \
+    FN void name##_body(const gpu_call *c, self m);                                                                    \
+    extern "C" __attribute__((global, amdgpu_flat_work_group_size(1, threads))) void name(const gpu_call) {            \
+        name##_body((const gpu_call *)__builtin_amdgcn_kernarg_segment_ptr(), port_self());                            \
+    }                                                                                                                  \
+    FN void name##_body(const gpu_call *c, self m)
+
+/* What was written before is seen by the group behind the barrier. */
+FN void BARRIER(self m) {
+    (void)m;
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+    __builtin_amdgcn_s_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+
+#define TAKE(m, bits, from) ((void)(m), (uint32_t)__builtin_amdgcn_ds_bpermute((from) << 2, (int)(bits)))
+
+FN void ADD_LOCAL(uint32_t *where, uint32_t x) {
+    (void)__hip_atomic_fetch_add(where, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+}
+
+FN void ADD_LOCAL(uint64_t *where, uint64_t x) {
+    (void)__hip_atomic_fetch_add(where, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+}
+
+FN float F16_TO_F32(uint16_t bits) {
+    return (float)__builtin_bit_cast(_Float16, bits);
+}
+#define F16_TO_F32 F16_TO_F32
+
+FN double port_frexp(double x, int *e) {
+    *e = __builtin_amdgcn_frexp_exp(x);
+    return __builtin_amdgcn_frexp_mant(x);
+}
+
+/* C's functions of numbers, as the compiler makes them of instructions. */
+#define expf __builtin_expf
+#define fabs __builtin_fabs
+#define fabsf __builtin_fabsf
+#define floorf __builtin_floorf
+#define fmaf __builtin_fmaf
+#define fmaxf __builtin_fmaxf
+#define fminf __builtin_fminf
+#define frexp port_frexp
+#define ldexp __builtin_amdgcn_ldexp
+#define logf __builtin_logf
+#define memcpy __builtin_memcpy
+#define memset __builtin_memset
+#define rint __builtin_rint
+#define sqrt __builtin_sqrt
+#define sqrtf __builtin_sqrtf
+
+/* Sine (quarter 0) and cosine (quarter 1) of x. The processor's own lose a large x's digits; here x is brought to within a
+ * quarter of pi in float64, whose pi / 2 comes in two parts, and Taylor's series does the rest. |x| below 2^30. */
+FN float port_turn(float x, int quarter) {
+    double n = __builtin_rint((double)x * 0.63661977236758134);
+    double r = __builtin_fma(-n, 6.123233995736766e-17, __builtin_fma(-n, 1.5707963267948966, (double)x)), s = r * r;
+    int q = ((int)n + quarter) & 3;
+    double sine = r * (1 + s * (-1.0 / 6 + s * (1.0 / 120 + s * (-1.0 / 5040 + s * (1.0 / 362880)))));
+    double cosine = 1 + s * (-1.0 / 2 + s * (1.0 / 24 + s * (-1.0 / 720 + s * (1.0 / 40320 + s * (-1.0 / 3628800)))));
+    double of = q & 1 ? cosine : sine;
+    return (float)(q & 2 ? -of : of);
+}
+#define sinf(x) port_turn(x, 0)
+#define cosf(x) port_turn(x, 1)
+
+/* The formats' headers are C for a host: here their functions are the device's. */
+#define inline __attribute__((device, always_inline)) inline
+#include "exact.h"
+#include "formats.h"
+#undef inline
+
+#endif

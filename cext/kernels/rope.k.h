@@ -1,0 +1,60 @@
+/* rope.k.h: rotary positions: the table of cosines and sines, heads (T, H, D) turned by it, and a scale for each position. */
+#ifndef SATCHEL_ROPE_K_H
+#define SATCHEL_ROPE_K_H
+
+#include "port.h"
+
+KERNEL(rope_table, GROUP) {
+    int n = c->v[2].shape[0], t = m.group[1], i = m.group[0] * m.threads + m.thread;
+    float angle, scale = ((const arg_rope_table *)c->arg)->scale;
+    if (t >= rows_of(c, c->v) || i >= n)
+        return;
+    angle = (float)i32_at(c->v + 1, t) * ROW(const float, c->v + 2, 0)[i];
+    ROW(float, c->v, t)[i] = cosf(angle) * scale;
+    ROW(float, c->v, t)[n + i] = sinf(angle) * scale;
+}
+
+/* Number i of a head x, of which the first n_rot are turned. */
+FN float turned(DEVICE const float *x, DEVICE const float *turns, int n_rot, int style, int i) {
+    int half = n_rot / 2, first, second, pair;
+    if (i >= n_rot)
+        return x[i];
+    pair = style == HAL_ROPE_HALVES ? i % half : i / 2;
+    first = style == HAL_ROPE_HALVES ? pair : 2 * pair;
+    second = style == HAL_ROPE_HALVES ? pair + half : 2 * pair + 1;
+    return i == first ? x[first] * turns[pair] - x[second] * turns[half + pair]
+                      : x[first] * turns[half + pair] + x[second] * turns[pair];
+}
+
+/* A thread turns a pair, or copies a number that is not turned; a group has one token's. The output may be x itself. */
+KERNEL(rope, GROUP) {
+    int t = m.group[1], d = c->v[1].shape[2], n_rot = c->v[2].shape[1], half = n_rot / 2;
+    int i = m.group[0] * m.threads + m.thread, head = i / (d - half), pair = i % (d - half), first, second;
+    int style = ((const arg_rope *)c->arg)->style, halves = style == HAL_ROPE_HALVES;
+    DEVICE const float *x, *turns;
+    DEVICE float *y;
+    if (t >= rows_of(c, c->v) || head >= c->v[1].shape[1])
+        return;
+    x = ROW(const float, c->v + 1, t) + (int64_t)head * d;
+    y = ROW(float, c->v, t) + (int64_t)head * d;
+    turns = ROW(const float, c->v + 2, t);
+    first = pair >= half ? pair + half : halves ? pair : 2 * pair;
+    second = halves ? pair + half : 2 * pair + 1;
+    if (pair >= half)
+        y[first] = x[first];
+    else {
+        float a = turned(x, turns, n_rot, style, first);
+        float b = turned(x, turns, n_rot, style, second);
+        y[first] = a;
+        y[second] = b;
+    }
+}
+
+KERNEL(position_scale, GROUP) {
+    const arg_position_scale *a = (const arg_position_scale *)c->arg;
+    int t = m.group[0] * m.threads + m.thread;
+    if (t < rows_of(c, c->v))
+        *ROW(float, c->v, t) = 1.0f + a->slope * logf(1.0f + floorf(((float)i32_at(c->v + 1, t) + 1.0f) / (float)a->step));
+}
+
+#endif

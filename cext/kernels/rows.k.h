@@ -1,0 +1,50 @@
+/* rows.k.h: rows by number, a group each: get_rows unpacks those of a weight, pick copies them as they are. A number that
+ * points outside gives a row of zeros and faults the run.
+ */
+#ifndef SATCHEL_ROWS_K_H
+#define SATCHEL_ROWS_K_H
+
+#include "formats.k.h"
+
+KERNEL(get_rows, GROUP) {
+    const gpu_view *y = c->v, *w = c->v + 1;
+    int row = m.group[0], k = w->shape[1], id;
+    if (row >= rows_of(c, y))
+        return;
+    id = i32_at(c->v + 2, row);
+    if (inside(id, w->shape[0])) {
+        unpack_row(m, w->format, ROW(const char, w, id), ROW(float, y, row), k);
+        return;
+    }
+    for (int i = m.thread; i < k; i += m.threads)
+        ROW(float, y, row)[i] = 0;
+    fault(c);
+}
+
+FN int aligned4(const gpu_view *v) {
+    return (v->data | v->stride) % 4 == 0;
+}
+
+#define COPY(type)                                                                                                     \
+    for (int64_t i = m.thread; i < bytes / (int64_t)sizeof(type); i += m.threads)                                      \
+        ROW(type, y, row)[i] = good ? ROW(const type, x, from)[i] : (type)0;
+
+KERNEL(pick, GROUP) {
+    const gpu_view *y = c->v, *x = c->v + 1;
+    int row = m.group[0], from, good;
+    int64_t bytes = bytes_of(x->format, width_of(x));
+    if (row >= rows_of(c, y))
+        return;
+    from = i32_at(c->v + 2, row);
+    good = inside(from, x->shape[0]);
+    if (!good)
+        fault(c);
+    if (bytes % 4 == 0 && aligned4(x) && aligned4(y)) {
+        COPY(uint32_t)
+    } else {
+        COPY(uint8_t)
+    }
+}
+#undef COPY
+
+#endif

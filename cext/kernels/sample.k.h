@@ -1,0 +1,210 @@
+/* sample.k.h: one token per row of logits (R, V), as runtime/sampling/chain.py defines it, and how likely tokens were. sample
+ * runs in two kernels: sample_best finds the largest logits of each stretch of a row, which is all that a greedy row needs;
+ * sample goes through the chain of the others, a group a row. Logits are only read.
+ */
+#ifndef SATCHEL_SAMPLE_K_H
+#define SATCHEL_SAMPLE_K_H
+
+#include "sample_stages.k.h"
+
+/* The largest logit of a stretch of a row, and its place; of equals the first. */
+typedef struct {
+    float x;
+    int32_t at;
+} best_of;
+
+FN int better(best_of a, best_of b) {
+    return a.x != b.x ? a.x > b.x : a.at < b.at;
+}
+
+/* A NaN counts as -inf, and +inf as the largest number. */
+FN float cleaned(float x) {
+    return x != x ? -INFINITY : x < MOST ? x : MOST;
+}
+
+FN DEVICE best_of *best_at(const gpu_call *c, int row, int n) {
+    DEVICE char *behind = (DEVICE char *)(uintptr_t)c->scratch;
+    int groups = c->v[0].shape[0] < SAMPLE_GROUPS ? c->v[0].shape[0] : SAMPLE_GROUPS;
+    int64_t stretches = (n + BEST_CHUNK - 1) / BEST_CHUNK;
+    return (DEVICE best_of *)(behind + (int64_t)groups * ((n + 1) / 2 * 2) * SAMPLE_BYTES) + stretches * row;
+}
+
+FN best_of wave_best(self m, best_of b) {
+    for (int o = WAVE / 2; o > 0; o /= 2) {
+        best_of other;
+        other.x = take_f32(m, b.x, m.lane ^ o);
+        other.at = (int32_t)TAKE(m, (uint32_t)b.at, m.lane ^ o);
+        b = better(other, b) ? other : b;
+    }
+    return b;
+}
+
+KERNEL(sample_best, GROUP) {
+    LOCAL best_of *room = (LOCAL best_of *)m.local;
+    int row = m.group[1], n = c->v[1].shape[1], first = m.group[0] * BEST_CHUNK;
+    int end = first + BEST_CHUNK < n ? first + BEST_CHUNK : n;
+    best_of b = {-INFINITY, first};
+    if (row >= rows_of(c, c->v))
+        return;
+    for (int i = first + m.thread; i < end; i += m.threads) {
+        best_of one = {cleaned(ROW(const float, c->v + 1, row)[i]), i};
+        b = better(one, b) ? one : b;
+    }
+    b = wave_best(m, b);
+    if (m.lane == 0)
+        room[m.wave] = b;
+    BARRIER(m);
+    if (m.thread)
+        return;
+    for (int i = 1; i < m.waves; i++)
+        b = better(room[i], b) ? room[i] : b;
+    best_at(c, row, n)[m.group[0]] = b;
+}
+
+FN int is_greedy(const hal_sampling *p) {
+    return p->chain[0] == HAL_STAGE_TEMPERATURE && p->temperature <= 0 && !(p->dynatemp_range > 0);
+}
+
+FN int greedy_token(const gpu_call *c, int row, int n) {
+    DEVICE const best_of *all = best_at(c, row, n);
+    best_of b = all[0];
+    for (int i = 1; i < (n + BEST_CHUNK - 1) / BEST_CHUNK; i++)
+        b = better(all[i], b) ? all[i] : b;
+    return b.at;
+}
+
+FN row_facts facts_of(const gpu_call *c, int row) {
+    const gpu_view *ring = c->v + 2;
+    int slot = i32_at(c->v + 3, row);
+    row_facts r;
+    memcpy(&r.p, ROW(const char, c->v + 5, row), sizeof r.p);
+    r.width = ring->shape[1];
+    r.vocabulary = c->v[1].shape[1];
+    r.pos = i32_at(c->v + 4, row);
+    r.ring = inside(slot, ring->shape[0]) && r.pos >= 0 ? ROW(const int32_t, ring, slot) : NULL;
+    r.edits = c->mode == SAMPLE_DETAIL ? ROW(const int32_t, c->v + 7, row) : NULL;
+    return r;
+}
+
+/* The logits as a set: cleaned, in scratch. */
+FN void fill_set(self m, set *s, DEVICE const float *logits) {
+    for (int i = m.thread; i < s->n; i += m.threads)
+        s->own_x[0][i] = cleaned(logits[i]);
+    s->x = s->own_x[0];
+    s->turn = 1;
+    changed(m, s);
+}
+
+/* Only tokens whose bits are set may come. */
+FN void mask(self m, set *s, DEVICE const uint32_t *words) {
+    DEVICE float *x = writable(m, s);
+    for (int i = m.thread; i < s->n; i += m.threads)
+        x[i] = words[i / 32] >> i % 32 & 1 ? x[i] : -INFINITY;
+    changed(m, s);
+}
+
+/* What comes before the chain; 0 where an edit is bad. */
+FN int start_row(self m, set *s, const gpu_call *c, int row, const row_facts *r) {
+    int n_edits = c->mode == SAMPLE_DETAIL ? c->v[7].shape[1] : 0;
+    fill_set(m, s, ROW(const float, c->v + 1, row));
+    if (!r->edits)
+        return 1;
+    if (r->p.biases < 0 || r->p.drops < 0 || r->p.biases > n_edits || r->p.drops > n_edits - r->p.biases ||
+        !add_edits(m, s, r->edits, r->p.biases, r->vocabulary))
+        return 0;
+    changed(m, s);
+    if (r->p.masked)
+        mask(m, s, ROW(const uint32_t, c->v + 6, row));
+    return 1;
+}
+
+FN int draw(self m, set *s, const row_facts *r, float *surprise) {
+    shares t = shares_of(m, s);
+    int at = s->n > 1 ? cross(m, s, NULL, uniform(r->p.seed, r->pos) * t.total, 1, 0).at : 0;
+    *surprise = (float)((t.log_total + (double)distance(s, at)) / LN2);
+    return id_of(s, at);
+}
+
+/* The row's token; -1 where an index is bad. */
+FN int sample_row(self m, set *s, const gpu_call *c, int row, const row_facts *r, float *surprise) {
+    *surprise = 0;
+    if (!start_row(m, s, c, row, r))
+        return -1;
+    for (int i = 0; i < HAL_STAGES && r->p.chain[i] != HAL_STAGE_END; i++)
+        if (!run_stage(m, r->p.chain[i], s, r))
+            return -1;
+    return draw(m, s, r, surprise);
+}
+
+KERNEL(sample, SAMPLE_THREADS) {
+    int n = c->v[1].shape[1], rows = rows_of(c, c->v);
+    for (int row = m.group[0]; row < rows; row += SAMPLE_GROUPS) {
+        row_facts r = facts_of(c, row);
+        set s = set_of(c, m, m.group[0], n);
+        float surprise = 0;
+        int token = c->mode == SAMPLE_TOKEN && is_greedy(&r.p) ? greedy_token(c, row, n)
+                                                               : sample_row(m, &s, c, row, &r, &surprise);
+        BARRIER(m);
+        if (m.thread)
+            continue;
+        if (token < 0)
+            fault(c);
+        ROW(int32_t, c->v, row)[0] = token < 0 ? 0 : token;
+        if (c->mode == SAMPLE_DETAIL)
+            ROW(int32_t, c->v, row)[1] = (int32_t)f32_bits(surprise);
+    }
+}
+
+/* --- how likely tokens were */
+
+FN int is_reported(const gpu_call *c, int row) {
+    hal_sampling p;
+    if (c->n_in == 2)
+        return 1;
+    memcpy(&p, ROW(const char, c->v + 3, row), sizeof p);
+    return p.report != 0;
+}
+
+FN void report_row(self m, set *s, const gpu_call *c, int row, int id, int k) {
+    DEVICE float *out = ROW(float, c->v, row);
+    double log_total;
+    float mine;
+    int64_t above = 0;
+    set top;
+    fill_set(m, s, ROW(const float, c->v + 1, row));
+    log_total = exact_log(total_weight(m, s)) - WEIGHT_BITS * LN2;
+    mine = distance(s, id);
+    for (int i = m.thread; i < s->n; i += m.threads)
+        above += distance(s, i) < mine;
+    above = group_sum_i64(m, above, s->room->sums);
+    top = *s;
+    keep_count(m, &top, k);
+    for (int i = m.thread; i < top.n; i += m.threads) {
+        int rank = rank_in(&top, i);
+        out[2 + rank] = (float)(-(double)distance(&top, i) - log_total);
+        out[2 + k + rank] = (float)id_of(&top, i);
+    }
+    if (m.thread)
+        return;
+    out[0] = (float)(-(double)mine - log_total);
+    out[1] = (float)above;
+}
+
+KERNEL(logprobs, SAMPLE_THREADS) {
+    int n = c->v[1].shape[1], rows = rows_of(c, c->v), k = ((const arg_logprobs *)c->arg)->k;
+    for (int row = m.group[0]; row < rows; row += SAMPLE_GROUPS) {
+        int id = i32_at(c->v + 2, row), wanted = is_reported(c, row);
+        set s = set_of(c, m, m.group[0], n);
+        BARRIER(m);
+        if (wanted && inside(id, n)) {
+            report_row(m, &s, c, row, id, k);
+            continue;
+        }
+        for (int i = m.thread; i < 2 + 2 * k; i += m.threads)
+            ROW(float, c->v, row)[i] = 0;
+        if (wanted)
+            fault(c);
+    }
+}
+
+#endif

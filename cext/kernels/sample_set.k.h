@@ -1,0 +1,292 @@
+/* sample_set.k.h: the candidates of one row of logits between the stages of its chain, kept by a whole group: all threads hold
+ * the same `set`, and every function here is for all of them together. runtime/sampling/chain.py is the definition.
+ *
+ * A set is x[n] with ids[n] that rise (NULL: ids are places). Candidates rank by distance from the best, equal ones by place.
+ * They weigh whole numbers of 2^-40, so sums are exact in any order. What is kept goes to the other one of two stretches of
+ * scratch. Needs doubles and 64-bit sums in local memory.
+ */
+#ifndef SATCHEL_SAMPLE_SET_K_H
+#define SATCHEL_SAMPLE_SET_K_H
+
+#include "modes.h"
+#include "port.h"
+
+enum { DIGITS = 256, WEIGHT_BITS = 40 };
+#define MOST 3.4028234663852886e38f
+
+typedef struct {
+    int64_t sums[SAMPLE_THREADS / 8], before;
+    uint64_t weights[DIGITS];
+    uint32_t counts[DIGITS];
+    double lanes[8];
+    float floats[SAMPLE_THREADS / 8];
+    int32_t at;
+} sample_room;
+
+typedef struct {
+    DEVICE const float *x;
+    DEVICE const int32_t *ids;
+    int n, all_lost, turn; /* all_lost: every candidate is -inf, and all rank and weigh the same */
+    float best;
+    DEVICE float *own_x[2], *keys;
+    DEVICE int32_t *own_ids[2];
+    LOCAL sample_room *room;
+} set;
+
+typedef struct {
+    uint32_t key; /* bits of a float >= 0, which order as it does */
+    int at;       /* place in the set */
+} ranked;
+
+FN set set_of(const gpu_call *c, self m, int group, int n) {
+    DEVICE char *own = (DEVICE char *)(uintptr_t)c->scratch + (int64_t)group * n * SAMPLE_BYTES;
+    set s = {NULL, NULL, n, 0, 0, 0};
+    s.own_x[0] = (DEVICE float *)own;
+    s.own_x[1] = s.own_x[0] + n;
+    s.keys = s.own_x[1] + n;
+    s.own_ids[0] = (DEVICE int32_t *)(s.keys + n);
+    s.own_ids[1] = s.own_ids[0] + n;
+    s.room = (LOCAL sample_room *)m.local;
+    return s;
+}
+
+FN int id_of(const set *s, int at) {
+    return s->ids ? s->ids[at] : at;
+}
+
+/* How far a candidate lies below the best, >= 0. */
+FN float distance(const set *s, int at) {
+    return s->all_lost ? 0 : s->best - s->x[at];
+}
+
+/* e^-distance in units of 2^-40, as exact.py's weights(). */
+FN int64_t weight(const set *s, int at) {
+    const float turn = 12582912.0f; /* adding it rounds to a whole number */
+    float d, n, r, q;
+    double y;
+    int64_t bits;
+    if (s->all_lost)
+        return (int64_t)1 << WEIGHT_BITS;
+    d = s->x[at] - s->best;
+    d = d < -40.0f ? -40.0f : d;
+    n = (d * 1.44269504f + turn) - turn;
+    r = (d - n * 0.693359375f) - n * -2.12194440e-4f;
+    q = (float)(1.0 / 5040);
+    q = q * r + (float)(1.0 / 720);
+    q = q * r + (float)(1.0 / 120);
+    q = q * r + (float)(1.0 / 24);
+    q = q * r + (float)(1.0 / 6);
+    q = q * r + (float)(1.0 / 2);
+    q = q * r + 1.0f;
+    q = (q * r + 1.0f) * f32_from_bits((uint32_t)((int32_t)n + 127) << 23);
+    y = (double)q * 1099511627776.0 + 4503599627370496.0; /* 2^40, 2^52: the whole number stands in the lowest bits */
+    memcpy(&bits, &y, sizeof bits);
+    return bits & 0xFFFFFFFFFFFFF;
+}
+
+FN double total_weight(self m, const set *s) {
+    int64_t sum = 0;
+    for (int i = m.thread; i < s->n; i += m.threads)
+        sum += weight(s, i);
+    return (double)group_sum_i64(m, sum, s->room->sums);
+}
+
+/* What the threads before this one bring together; *total: what all do. */
+FN int64_t sum_before(self m, const set *s, int64_t x, int64_t *total) {
+    int64_t sum = x, before = 0, all = 0;
+    for (int o = 1; o < WAVE; o *= 2) {
+        int64_t other = take_i64(m, sum, m.lane >= o ? m.lane - o : m.lane);
+        sum += m.lane >= o ? other : 0;
+    }
+    if (m.lane == WAVE - 1)
+        s->room->sums[m.wave] = sum;
+    BARRIER(m);
+    for (int i = 0; i < m.waves; i++) {
+        before += i < m.wave ? s->room->sums[i] : 0;
+        all += s->room->sums[i];
+    }
+    BARRIER(m);
+    *total = all;
+    return before + sum - x;
+}
+
+/* The stretch of candidates that is this thread's where places must stay in order. */
+FN int own_first(self m, const set *s) {
+    return (int)((int64_t)s->n * m.thread / m.threads);
+}
+
+FN int own_end(self m, const set *s) {
+    return (int)((int64_t)s->n * (m.thread + 1) / m.threads);
+}
+
+/* Keeps the candidates i for which the condition holds. */
+#define KEEP(m, s, condition)                                                                                          \
+    do {                                                                                                               \
+        int64_t kept = 0, left;                                                                                        \
+        DEVICE float *to_x = (s)->own_x[(s)->turn];                                                                    \
+        DEVICE int32_t *to_ids = (s)->own_ids[(s)->turn];                                                              \
+        for (int i = own_first(m, s); i < own_end(m, s); i++)                                                          \
+            kept += (condition) ? 1 : 0;                                                                               \
+        kept = sum_before(m, s, kept, &left);                                                                          \
+        for (int i = own_first(m, s); i < own_end(m, s); i++)                                                          \
+            if (condition) {                                                                                           \
+                to_ids[kept] = id_of(s, i);                                                                            \
+                to_x[kept++] = (s)->x[i];                                                                              \
+            }                                                                                                          \
+        took_own(m, s, (int)left);                                                                                     \
+    } while (0)
+
+/* The first n numbers and ids that were written to the stretch at hand are the candidates from now on. */
+FN void took_own(self m, set *s, int n) {
+    BARRIER(m);
+    s->x = s->own_x[s->turn];
+    s->ids = s->own_ids[s->turn];
+    s->n = n;
+    s->turn ^= 1;
+}
+
+/* The candidates' numbers where they may be changed, by any thread; call changed() then. */
+FN DEVICE float *writable(self m, set *s) {
+    DEVICE float *to = s->own_x[s->turn];
+    for (int i = m.thread; i < s->n; i += m.threads) {
+        to[i] = s->x[i];
+        s->own_ids[s->turn][i] = id_of(s, i);
+    }
+    took_own(m, s, s->n);
+    return to;
+}
+
+FN void changed(self m, set *s) {
+    float best = -INFINITY;
+    BARRIER(m);
+    for (int i = m.thread; i < s->n; i += m.threads)
+        best = fmaxf(best, s->x[i]);
+    s->best = group_most(m, best, s->room->floats);
+    s->all_lost = s->best == -INFINITY;
+}
+
+/* Place of a token, -1 where it is none of the candidates. */
+FN int place_of(const set *s, int id) {
+    int low = 0, high = s->n - 1;
+    if (!s->ids)
+        return id;
+    while (low < high) {
+        int mid = (low + high) / 2;
+        if (s->ids[mid] < id)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return s->ids[low] == id ? low : -1;
+}
+
+/* --- ranking */
+
+FN int reached(int64_t sum, double goal, int beyond) {
+    return beyond ? (double)sum > goal : (double)sum >= goal;
+}
+
+FN uint32_t key_at(const set *s, DEVICE const float *keys, int i) {
+    return f32_bits(keys ? keys[i] : distance(s, i));
+}
+
+/* The digit in which the goal is reached, the last one that anybody has where it is not. One thread. */
+FN void choose_digit(LOCAL sample_room *room, double goal, int beyond) {
+    int64_t before = room->before, last = before;
+    int d = 0;
+    room->at = 0;
+    for (; d < DIGITS; d++) {
+        if (!room->counts[d])
+            continue;
+        room->at = d;
+        last = before;
+        before += (int64_t)room->weights[d];
+        if (reached(before, goal, beyond))
+            break;
+    }
+    room->before = last;
+}
+
+/* One digit of the key at which the goal is reached, among those whose higher digits are `key`'s. */
+FN uint32_t cross_digit(self m, const set *s, DEVICE const float *keys, uint32_t key, int shift, double goal, int beyond,
+                        int unit) {
+    LOCAL sample_room *room = s->room;
+    for (int i = m.thread; i < DIGITS; i += m.threads) {
+        room->weights[i] = 0;
+        room->counts[i] = 0;
+    }
+    BARRIER(m);
+    for (int i = m.thread; i < s->n; i += m.threads) {
+        uint32_t k = key_at(s, keys, i), digit = k >> shift & (DIGITS - 1);
+        if (((uint64_t)(k ^ key) >> (shift + 8)) == 0) {
+            ADD_LOCAL(&room->weights[digit], (uint64_t)(unit ? 1 : weight(s, i)));
+            ADD_LOCAL(&room->counts[digit], 1u);
+        }
+    }
+    BARRIER(m);
+    if (m.thread == 0)
+        choose_digit(room, goal, beyond);
+    BARRIER(m);
+    key |= (uint32_t)room->at << shift;
+    BARRIER(m);
+    return key;
+}
+
+/* What those with this key weigh, of this thread's stretch. */
+FN int64_t weight_of_equals(self m, const set *s, DEVICE const float *keys, uint32_t key, int unit) {
+    int64_t sum = 0;
+    for (int i = own_first(m, s); i < own_end(m, s); i++)
+        sum += key_at(s, keys, i) != key ? 0 : unit ? 1 : weight(s, i);
+    return sum;
+}
+
+/* Who of those with this key, in order of place, reaches the goal after `before`; somebody does. */
+FN int equal_at(self m, const set *s, DEVICE const float *keys, uint32_t key, int64_t before, double goal, int beyond,
+                int unit) {
+    int64_t mine = weight_of_equals(m, s, keys, key, unit), all;
+    before += sum_before(m, s, mine, &all);
+    if (!reached(before, goal, beyond) && reached(before + mine, goal, beyond))
+        for (int i = own_first(m, s); i < own_end(m, s); i++) {
+            before += key_at(s, keys, i) != key ? 0 : unit ? 1 : weight(s, i);
+            if (reached(before, goal, beyond)) {
+                s->room->at = i;
+                break;
+            }
+        }
+    BARRIER(m);
+    return s->room->at;
+}
+
+/* The candidate at which those in order of rank reach the goal together (beyond: exceed it); the last-ranked of all where they
+ * do not. keys: ranks, NULL for distances; unit: each counts 1 instead of its weight. */
+FN ranked cross(self m, const set *s, DEVICE const float *keys, double goal, int beyond, int unit) {
+    ranked edge = {0, 0};
+    int64_t before, all;
+    BARRIER(m);
+    if (m.thread == 0)
+        s->room->before = 0;
+    for (int shift = 24; shift >= 0; shift -= 8)
+        edge.key = cross_digit(m, s, keys, edge.key, shift, goal, beyond, unit);
+    before = s->room->before;
+    sum_before(m, s, weight_of_equals(m, s, keys, edge.key, unit), &all);
+    if (reached(before, goal, beyond) || !reached(before + all, goal, beyond)) { /* the first or the last of the equals */
+        int first = reached(before, goal, beyond);
+        sum_before(m, s, weight_of_equals(m, s, keys, edge.key, 1), &all);
+        edge.at = equal_at(m, s, keys, edge.key, 0, first ? 1.0 : (double)all, 0, 1);
+    } else
+        edge.at = equal_at(m, s, keys, edge.key, before, goal, beyond, unit);
+    BARRIER(m);
+    return edge;
+}
+
+/* Keeps those that rank no later than `edge`. */
+FN void keep_first(self m, set *s, DEVICE const float *keys, ranked edge) {
+    KEEP(m, s, key_at(s, keys, i) < edge.key || (key_at(s, keys, i) == edge.key && i <= edge.at));
+}
+
+FN void keep_count(self m, set *s, int k) {
+    if (k < s->n)
+        keep_first(m, s, NULL, cross(m, s, NULL, (double)k, 0, 1));
+}
+
+#endif

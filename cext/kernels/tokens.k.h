@@ -1,0 +1,33 @@
+/* tokens.k.h: the table of known tokens (S, W), one row per slot, a ring over positions: one group, a thread a token. */
+#ifndef SATCHEL_TOKENS_K_H
+#define SATCHEL_TOKENS_K_H
+
+#include "port.h"
+
+/* The word of the table for this slot and position; NULL, and a fault, where they are out of range. */
+FN DEVICE int32_t *token_word(const gpu_call *c, const gpu_view *table, int slot, int64_t pos) {
+    if (inside(slot, table->shape[0]) && pos >= 0)
+        return ROW(int32_t, table, slot) + pos % table->shape[1];
+    fault(c);
+    return NULL;
+}
+
+KERNEL(tokens_put, GROUP) {
+    int shift = ((const arg_tokens_put *)c->arg)->shift, n = rows_of(c, c->v + 2);
+    for (int t = m.thread; t < n; t += m.threads) {
+        int id = i32_at(c->v + 2, t);
+        DEVICE int32_t *to = id < 0 ? NULL : token_word(c, c->v, i32_at(c->v + 3, t), (int64_t)i32_at(c->v + 4, t) + shift);
+        if (to)
+            *to = id;
+    }
+}
+
+KERNEL(tokens_get, GROUP) {
+    int n = rows_of(c, c->v);
+    for (int t = m.thread; t < n; t += m.threads) {
+        DEVICE const int32_t *from = token_word(c, c->v + 1, i32_at(c->v + 2, t), i32_at(c->v + 3, t));
+        *ROW(int32_t, c->v, t) = from ? *from : 0;
+    }
+}
+
+#endif

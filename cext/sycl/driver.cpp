@@ -1,0 +1,349 @@
+/* driver.cpp: SYCL behind the functions that the common host of cext/gpu/ calls (api.h): devices, memory that the device sees
+ * at its own addresses, queues in order, events, and kernels made from their text. A library of its own, because it is linked
+ * with SYCL's run time; vendor.c opens it, so that the backend loads on any machine.
+ *
+ * Devices are GPUs. SATCHEL_SYCL_DEVICES=cpu: processors instead, for tests. SATCHEL_SYCL_WAVE: lanes of a wave, of those
+ * that the device offers; the most up to 32 if nothing is said. No exception leaves a function: it becomes a number, and
+ * sycl_driver_said() tells the last one's text.
+ */
+#include <sycl/sycl.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+extern "C" {
+#include "api.h"
+#include "call.h"
+}
+
+namespace {
+
+namespace extension = sycl::ext::oneapi::experimental;
+enum { FAILED = 999, NO_MEMORY = 2, NOT_FOUND = 500, NOT_READY = 600, INVALID = 1 };
+enum { MAJOR = 1, MINOR, UNITS, SHARED, WAVE };
+
+std::string said;
+std::mutex saying;
+
+/* Gives f's number, or FAILED and keeps what was thrown. */
+template <typename F> int guarded(F f) noexcept {
+    try {
+        return f();
+    } catch (const std::exception &e) {
+        std::lock_guard lock(saying);
+        said = e.what();
+        return FAILED;
+    }
+}
+
+struct call_argument { /* as the kernels' port_call */
+    gpu_call is;
+};
+
+struct device_of {
+    sycl::device device;
+    sycl::context context;
+    sycl::queue any; /* for what has no stream of its own */
+    int wave;
+};
+
+struct event_of {
+    sycl::event last;
+};
+
+struct module_of {
+    sycl::kernel_bundle<sycl::bundle_state::executable> bundle;
+    std::map<std::string, std::unique_ptr<sycl::kernel>> kernels;
+};
+
+std::vector<std::unique_ptr<device_of>> devices;
+thread_local device_of *current;
+
+int wave_of(const sycl::device &d) {
+    const char *named = std::getenv("SATCHEL_SYCL_WAVE");
+    std::vector<size_t> sizes = d.get_info<sycl::info::device::sub_group_sizes>();
+    int wanted = named ? std::atoi(named) : 0, best = 0;
+    for (size_t size : sizes)
+        if (size >= 8 && (wanted ? (int)size == wanted : size <= 32) && (int)size > best)
+            best = (int)size;
+    return best;
+}
+
+int init(unsigned) {
+    return guarded([] {
+        const char *named = std::getenv("SATCHEL_SYCL_DEVICES");
+        bool cpu = named && !std::strcmp(named, "cpu");
+        auto wanted = cpu ? sycl::info::device_type::cpu : sycl::info::device_type::gpu;
+        for (sycl::device d : sycl::device::get_devices(wanted)) {
+            if (!d.has(sycl::aspect::usm_device_allocations) || !d.has(sycl::aspect::fp64) || !wave_of(d) ||
+                !d.ext_oneapi_can_compile(extension::source_language::sycl))
+                continue;
+            sycl::context context(d);
+            sycl::property_list in_order{sycl::property::queue::in_order()};
+            devices.emplace_back(new device_of{d, context, sycl::queue(context, d, in_order), wave_of(d)});
+        }
+        return 0;
+    });
+}
+
+int count(int *out) {
+    *out = (int)devices.size();
+    return 0;
+}
+
+int device(int *out, int index) {
+    *out = index;
+    return index >= 0 && index < (int)devices.size() ? 0 : INVALID;
+}
+
+int name(char *out, int size, int index) {
+    return guarded([&] {
+        std::snprintf(out, (size_t)size, "%s", devices[index]->device.get_info<sycl::info::device::name>().c_str());
+        return 0;
+    });
+}
+
+int attribute(int *out, int which, int index) {
+    return guarded([&] {
+        const sycl::device &d = devices[index]->device;
+        switch (which) {
+        case MAJOR:
+        case MINOR:
+            *out = 0;
+            return 0;
+        case UNITS:
+            *out = (int)d.get_info<sycl::info::device::max_compute_units>();
+            return 0;
+        case SHARED:
+            *out = (int)std::min<size_t>(d.get_info<sycl::info::device::local_mem_size>(), 1 << 20);
+            return 0;
+        case WAVE:
+            *out = devices[index]->wave;
+            return 0;
+        }
+        return (int)INVALID;
+    });
+}
+
+int retain(gpu_context *out, int index) {
+    *out = devices[index].get();
+    return 0;
+}
+
+int leave(int) {
+    return 0;
+}
+
+int enter(gpu_context context) {
+    current = (device_of *)context;
+    return 0;
+}
+
+int memory(size_t *unused, size_t *all) {
+    return guarded([&] {
+        const sycl::device &d = current->device;
+        *all = *unused = d.get_info<sycl::info::device::global_mem_size>();
+        if (d.has(sycl::aspect::ext_intel_free_memory))
+            *unused = d.get_info<sycl::ext::intel::info::device::free_memory>();
+        return 0;
+    });
+}
+
+int alloc(gpu_address *out, size_t size) {
+    return guarded([&] {
+        void *at = sycl::malloc_device(size, current->device, current->context);
+        *out = (gpu_address)(uintptr_t)at;
+        return at ? 0 : (int)NO_MEMORY;
+    });
+}
+
+int free_device(gpu_address at) {
+    return guarded([&] {
+        sycl::free((void *)(uintptr_t)at, current->context);
+        return 0;
+    });
+}
+
+int alloc_host(void **out, size_t size, unsigned) {
+    return guarded([&] {
+        *out = sycl::malloc_host(size, current->context);
+        return *out ? 0 : (int)NO_MEMORY;
+    });
+}
+
+int free_host(void *at) {
+    return guarded([&] {
+        sycl::free(at, current->context);
+        return 0;
+    });
+}
+
+sycl::queue &queue_of(gpu_stream s) {
+    return s ? *(sycl::queue *)s : current->any;
+}
+
+int write(gpu_address to, const void *from, size_t size, gpu_stream s) {
+    return guarded([&] {
+        queue_of(s).memcpy((void *)(uintptr_t)to, from, size);
+        return 0;
+    });
+}
+
+int read(void *to, gpu_address from, size_t size, gpu_stream s) {
+    return guarded([&] {
+        queue_of(s).memcpy(to, (const void *)(uintptr_t)from, size);
+        return 0;
+    });
+}
+
+int copy(gpu_address to, gpu_address from, size_t size, gpu_stream s) {
+    return write(to, (const void *)(uintptr_t)from, size, s);
+}
+
+int fill(gpu_address to, unsigned char with, size_t size, gpu_stream s) {
+    return guarded([&] {
+        queue_of(s).memset((void *)(uintptr_t)to, with, size);
+        return 0;
+    });
+}
+
+int stream(gpu_stream *out, unsigned) {
+    return guarded([&] {
+        sycl::property_list with{sycl::property::queue::in_order(), sycl::property::queue::enable_profiling()};
+        *out = new sycl::queue(current->context, current->device, with);
+        return 0;
+    });
+}
+
+int end_stream(gpu_stream s) {
+    delete (sycl::queue *)s;
+    return 0;
+}
+
+int finish(gpu_stream s) {
+    return guarded([&] {
+        queue_of(s).wait_and_throw();
+        return 0;
+    });
+}
+
+int await(gpu_stream s, gpu_event e, unsigned) {
+    return guarded([&] {
+        queue_of(s).ext_oneapi_submit_barrier({((event_of *)e)->last});
+        return 0;
+    });
+}
+
+int event(gpu_event *out, unsigned) {
+    *out = new event_of{};
+    return 0;
+}
+
+int end_event(gpu_event e) {
+    delete (event_of *)e;
+    return 0;
+}
+
+int record(gpu_event e, gpu_stream s) {
+    return guarded([&] {
+        ((event_of *)e)->last = queue_of(s).ext_oneapi_submit_barrier();
+        return 0;
+    });
+}
+
+int reached(gpu_event e) {
+    return guarded([&] {
+        auto status = ((event_of *)e)->last.get_info<sycl::info::event::command_execution_status>();
+        return status == sycl::info::event_command_status::complete ? 0 : (int)NOT_READY;
+    });
+}
+
+int wait(gpu_event e) {
+    return guarded([&] {
+        ((event_of *)e)->last.wait_and_throw();
+        return 0;
+    });
+}
+
+int elapsed(float *ms, gpu_event from, gpu_event to) {
+    return guarded([&] {
+        auto ends = [](gpu_event e) {
+            return ((event_of *)e)->last.get_profiling_info<sycl::info::event_profiling::command_end>();
+        };
+        *ms = (float)((double)(ends(to) - ends(from)) * 1e-6);
+        return 0;
+    });
+}
+
+/* The image is the kernels' text. */
+int load(gpu_module *out, const void *image) {
+    return guarded([&] {
+        std::string text = "#define PORT_WAVE " + std::to_string(current->wave) + "\n#include <cstdint>\n#include <sycl/sycl.hpp>\n";
+        text += (const char *)image;
+        auto source = extension::create_kernel_bundle_from_source(current->context, extension::source_language::sycl, text);
+        std::vector<std::string> options{"-ffp-contract=off"}; /* as the dialect wants it; the default is another */
+        *out = new module_of{extension::build(source, extension::properties{extension::build_options{options}}), {}};
+        return 0;
+    });
+}
+
+int unload(gpu_module m) {
+    delete (module_of *)m;
+    return 0;
+}
+
+int function(gpu_function *out, gpu_module of, const char *name) {
+    return guarded([&] {
+        module_of *m = (module_of *)of;
+        std::unique_ptr<sycl::kernel> &k = m->kernels[name];
+        if (!k && !m->bundle.ext_oneapi_has_kernel(name))
+            return (int)NOT_FOUND;
+        if (!k)
+            k = std::make_unique<sycl::kernel>(m->bundle.ext_oneapi_get_kernel(name));
+        *out = k.get();
+        return 0;
+    });
+}
+
+/* Dimensions the other way round: SYCL's last is the one whose neighbours stand together. */
+int launch(gpu_function f, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned, unsigned, unsigned shared,
+           gpu_stream s, void **arguments, void **) {
+    return guarded([&] {
+        call_argument call{*(const gpu_call *)arguments[0]};
+        queue_of(s).submit([&](sycl::handler &h) {
+            sycl::local_accessor<char, 1> local(sycl::range<1>(std::max(shared, 16u)), h);
+            h.set_arg(0, call);
+            h.set_arg(1, local);
+            h.parallel_for(sycl::nd_range<3>({z, y, (size_t)x * threads}, {1, 1, threads}), *(sycl::kernel *)f);
+        });
+        return 0;
+    });
+}
+
+} // namespace
+
+extern "C" __attribute__((visibility("default"))) void sycl_driver(gpu_api *out) {
+    gpu_api api = {};
+    api.init = init, api.count = count, api.device = device, api.name = name, api.attribute = attribute;
+    api.retain = retain, api.leave = leave, api.enter = enter, api.memory = memory;
+    api.alloc = alloc, api.free = free_device, api.alloc_host = alloc_host, api.free_host = free_host;
+    api.write = write, api.read = read, api.copy = copy, api.fill = fill;
+    api.stream = stream, api.end_stream = end_stream, api.finish = finish, api.await = await;
+    api.event = event, api.end_event = end_event, api.record = record, api.reached = reached, api.wait = wait;
+    api.elapsed = elapsed, api.load = load, api.unload = unload, api.function = function, api.launch = launch;
+    api.is = {MAJOR, MINOR, UNITS, SHARED, WAVE, NOT_READY};
+    *out = api;
+}
+
+extern "C" __attribute__((visibility("default"))) const char *sycl_driver_said(void) {
+    std::lock_guard lock(saying);
+    return said.c_str();
+}

@@ -1,0 +1,106 @@
+"""Files that go with a message: named by /file, or by @FILE in it. Only text, and only so much of it."""
+
+from __future__ import annotations
+
+import glob
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from satchel.quant.errors import RequestError
+
+LARGEST = 1 << 20  # bytes of one file
+MOST = 64  # files that one pattern may name
+MENTION = re.compile(r"""(?<!\S)@(?:"([^"\n]+)"|'([^'\n]+)'|(\S+))""")
+AFTER = ".,;:!?)]}'\""  # what may stand behind a name and be none of it
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A text file's name and content."""
+
+    name: str
+    text: str
+
+    def block(self) -> str:
+        """As it stands in a message: the name, and the text in a fence that the text does not hold."""
+        longest = max((len(run) for run in re.findall(r"`{3,}", self.text)), default=2)
+        fence = "`" * (longest + 1)
+        return f"{self.name}:\n{fence}\n{self.text}\n{fence}"
+
+
+def attached(path: Path) -> Attachment:
+    """Reads a file. RequestError in one line for what is no file, too large, empty or no text."""
+    try:
+        status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
+            raise RequestError(f"{path}: is a folder; /glob {path}/* attaches the files in it")
+        if not stat.S_ISREG(status.st_mode):
+            raise RequestError(f"{path}: expected a file, got something else")
+        if status.st_size > LARGEST:
+            raise RequestError(f"{path}: {status.st_size:,} bytes are too many: at most {LARGEST:,} fit")
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    return Attachment(str(path), _text(path, data))
+
+
+def _text(path: Path, data: bytes) -> str:
+    if b"\0" in data:
+        raise RequestError(f"{path}: is a binary file; only text can be attached")
+    try:
+        text = data.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n")
+    except UnicodeDecodeError as error:
+        byte = f"byte {data[error.start]:#04x} at {error.start}"
+        raise RequestError(f"{path}: expected UTF-8 text, got {byte}; only text can be attached") from None
+    if not text.strip():
+        raise RequestError(f"{path}: there is no text in it")
+    return text
+
+
+def mentioned(text: str) -> tuple[list[Attachment], list[str]]:
+    """The files that @FILE names in a message, and what looks like the name of a file and is none. Other
+    words after an @ are words.
+    """
+    found: dict[Path, Attachment] = {}
+    missing: list[str] = []
+    for match in MENTION.finditer(text):
+        name = match[1] or match[2] or match[3]
+        path = _file_of(name, exact=match[3] is None)
+        if path is not None:
+            found.setdefault(path, attached(path))
+        elif match[3] is None or "/" in name:
+            missing.append(name)
+    return list(found.values()), missing
+
+
+def _file_of(name: str, exact: bool) -> Path | None:
+    """The file of a name, or of what is left of it without a full stop and the like behind it."""
+    tries = [name] if exact else [name, name.rstrip(AFTER)]
+    for text in tries:
+        path = Path(text).expanduser() if text else None
+        try:
+            if path is not None and path.exists():
+                return path
+        except (OSError, ValueError, RuntimeError):
+            continue
+    return None
+
+
+def with_files(text: str, files: list[Attachment]) -> str:
+    """The message with its files before it."""
+    return "\n\n".join([*(one.block() for one in files), text])
+
+
+def matches(pattern: str) -> list[Path]:
+    """The files that a pattern names, in order of their names."""
+    whole = str(Path(pattern).expanduser())
+    found = sorted(Path(p) for p in glob.iglob(whole, recursive=True))  # noqa: PTH207
+    files = [path for path in found if path.is_file()]
+    if not files:
+        raise RequestError(f"{pattern}: matches no file")
+    if len(files) > MOST:
+        raise RequestError(f"{pattern}: matches {len(files):,} files, at most {MOST} can be attached")
+    return files

@@ -1,0 +1,146 @@
+"""What a chat writes beside the state that it keeps: lines for people, or JSON objects for programs, one a
+line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
+
+from satchel.cli.chat.about import describe
+from satchel.cli.chat.display import BOLD, DIM, NEARLY_FULL, RED, YELLOW, AnswerWriter, Look, Writer
+from satchel.cli.chat.respond import Answer, counts
+from satchel.cli.chat.thinking import Thinking
+from satchel.cli.console import plain
+from satchel.cli.reports import answer_facts, lines, report_rows, timings
+
+if TYPE_CHECKING:
+    from satchel.cli.chat.session import Session
+
+
+class Output(Protocol):
+    """Where a session's words go."""
+
+    def start(self, session: Session) -> None:
+        """Before the first turn."""
+
+    def say(self, session: Session, text: str, style: str) -> None:
+        """A line that is no answer."""
+
+    def fail(self, session: Session, text: str) -> None:
+        """What could not be done."""
+
+    def writer(self, session: Session) -> Writer:
+        """What takes the next answer."""
+
+    def told(self, session: Session, answer: Answer) -> None:
+        """What there is to say of an answer that ended."""
+
+
+class Lines:
+    """For people: in a chat all is on the screen; in a pipe stdout gets the answers, stderr the rest."""
+
+    def start(self, session: Session) -> None:
+        if session.interactive:
+            name, *facts = describe(session.model)
+            session.say(name, BOLD)
+            for fact in facts:
+                session.say(f"  {fact}", DIM)
+
+    def say(self, session: Session, text: str, style: str) -> None:
+        stream: TextIO = sys.stdout if session.interactive else sys.stderr
+        look = session.look if session.interactive else Look.of(sys.stderr)
+        print(look.paint(plain(text), style), file=stream, flush=True)
+
+    def fail(self, session: Session, text: str) -> None:
+        self.say(session, f"error: {text}", RED)
+
+    def writer(self, session: Session) -> Writer:
+        if session.markdown and session.look.cursor:
+            from satchel.cli.chat.rendered import MarkdownWriter
+
+            return MarkdownWriter(sys.stdout, session.look)
+        return AnswerWriter(sys.stdout, session.look)
+
+    def told(self, session: Session, answer: Answer) -> None:
+        stats = answer.stats
+        if session.interactive or sys.stderr.isatty():
+            nearly_full = session.used >= NEARLY_FULL * session.model.context
+            session.say(f"  {status(session, answer)}", YELLOW if nearly_full else DIM)
+        if answer.stopped and not answer.text:
+            session.say("  stopped before the first word; the message was taken back", DIM)
+        rows = [*timings(answer, session.loading)] if session.verbose else []
+        session.loading = 0.0  # it is a part of the first answer's time alone
+        if session.report:
+            session.model.bandwidth()  # of which the report says the share
+            rows += report_rows(answer.reply.report)
+        for line in lines(rows):
+            session.say(f"  {line}", DIM)
+        for line in answer.reply.notes:
+            session.say(f"note: {line}", DIM)
+        if stats.reason:
+            session.fail(f"the answer is cut: {stats.reason}{advice(answer)}")
+
+
+def status(session: Session, answer: Answer) -> str:
+    """Tokens, rate and the context's meter."""
+    end = "stopped" if answer.stopped else ""
+    if answer.stats.finish == "length" and not answer.stats.reason:
+        end = "cut at max_tokens"
+    meter = session.look.meter(session.used, session.model.context)
+    return session.look.joined([*counts(answer.stats), meter, end])
+
+
+def advice(answer: Answer) -> str:
+    """What can be done about an answer that was cut."""
+    if "the context of" in answer.stats.reason:
+        return "; /clear forgets the conversation, /save keeps it"
+    return "; /set max_tokens allows more" if answer.stats.finish == "length" else ""
+
+
+class Objects:
+    """For programs: one JSON object a line on stdout, told apart by `event`."""
+
+    def start(self, session: Session) -> None:
+        model = session.model
+        facts = {"model": session.conversation.model, "path": str(model.path), "context": model.context}
+        _write("start", **facts, load_seconds=round(session.loading, 6))
+
+    def say(self, session: Session, text: str, style: str) -> None:
+        _write("note", text=text)
+
+    def fail(self, session: Session, text: str) -> None:
+        _write("error", message=text)
+
+    def writer(self, session: Session) -> Writer:
+        return PieceWriter()
+
+    def told(self, session: Session, answer: Answer) -> None:
+        if session.report:
+            session.model.bandwidth()
+        facts = answer_facts(session.model, answer, session.report, False)
+        used = {"cached_tokens": answer.stats.cached, "context_used": session.used}
+        _write("answer", **facts, **used, reason=answer.stats.reason, notes=list(answer.reply.notes))
+
+
+class PieceWriter:
+    """Each piece as an object, thinking and answer apart."""
+
+    def __init__(self) -> None:
+        self.begin(False)
+
+    def begin(self, started: bool) -> None:
+        self._thinking = Thinking(started)
+
+    def write(self, piece: str) -> None:
+        for text, thought in self._thinking.feed(piece):
+            _write("thinking" if thought else "piece", text=text)
+
+    def finish(self) -> None:
+        for text, thought in self._thinking.flush():
+            _write("thinking" if thought else "piece", text=text)
+
+
+def _write(event: str, **facts: Any) -> None:
+    print(json.dumps({"event": event, **facts}, ensure_ascii=False), flush=True)

@@ -1,0 +1,156 @@
+"""/set: how answers are drawn, how much is thought, and what is shown."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from satchel.cli.chat.display import DIM
+from satchel.cli.chat.history import SETTINGS, WHOLE, Settings
+from satchel.cli.chat.registry import COMMANDS, command
+from satchel.cli.replies import SWITCHES
+from satchel.quant.errors import RequestError
+
+if TYPE_CHECKING:
+    from satchel.cli.chat.session import Session
+
+Value = float | int | str | bool | None
+ON_OFF = {"on": True, "off": False, "true": True, "false": False}
+OTHER_NAMES = {
+    "temp": "temperature",
+    "n": "max_tokens",
+    "n_predict": "max_tokens",
+    "num_predict": "max_tokens",
+    "think": "reasoning",
+}
+# What Ollama's users type, as it is typed here.
+HABITS = {
+    "think": "reasoning on",
+    "nothink": "reasoning off",
+    "verbose": "verbose on",
+    "quiet": "verbose off",
+    "noformat": "format none",
+}
+
+
+def _reasoning(session: Session, given: str) -> None:
+    """auto, on, off, a word such as low, or so many tokens of thinking."""
+    if not (given.isalpha() or given.isdecimal()):
+        raise RequestError(f"reasoning: expected auto, on, off, a word or a number of tokens, got {given!r}")
+    value: bool | int | str | None = int(given) if given.isdecimal() else given
+    session.how = replace(session.how, reasoning=SWITCHES.get(given, value))
+
+
+def _stop(session: Session, given: str) -> None:
+    """A text before which answers end; none takes all away."""
+    stop = () if given == "none" else (*session.how.stop, given)
+    session.how = replace(session.how, stop=stop)
+
+
+def _verbose(session: Session, given: str) -> None:
+    """Timings after each answer."""
+    session.verbose = _switch("verbose", given)
+
+
+def _markdown(session: Session, given: str) -> None:
+    """Answers rendered as Markdown, or as they are written."""
+    session.markdown = _switch("markdown", given)
+
+
+def _format(session: Session, given: str) -> None:
+    """json: answers are JSON objects; none: any text."""
+    if given not in ("json", "none"):
+        raise RequestError(f"format: expected json or none, got {given[:40]!r}")
+    from satchel.cli.grammars import check_spec
+    from satchel.runtime.grammar import Json
+
+    spec = Json() if given == "json" else None
+    if spec is not None:
+        check_spec(session.model, spec)
+    session.how = replace(session.how, grammar=spec)
+
+
+OTHERS: dict[str, tuple[Callable[[Session], Value], Callable[[Session, str], None], tuple[str, ...]]] = {
+    "reasoning": (lambda s: s.how.reasoning, _reasoning, ("auto", "on", "off")),
+    "stop": (lambda s: ", ".join(map(repr, s.how.stop)) or "none", _stop, ("none",)),
+    "verbose": (lambda s: s.verbose, _verbose, ("on", "off")),
+    "markdown": (lambda s: s.markdown, _markdown, ("on", "off")),
+    "format": (lambda s: "none" if s.how.grammar is None else _form(s), _format, ("json", "none")),
+}
+
+
+def _words() -> Iterator[str]:
+    """What can stand behind /set."""
+    yield from (f"{name} " for name in SETTINGS)
+    for name, (_, _, values) in OTHERS.items():
+        yield from (f"{name} {value}" for value in values)
+
+
+@command("set", "[NAME VALUE]", words=_words)
+def _set(session: Session, text: str) -> None:
+    """Show or change how answers are drawn and shown."""
+    if not text:
+        for name, value in session.settings.facts().items():
+            session.say(f"  {name:<20} {_shown(value, name)}")
+        for name, (read, _, _) in OTHERS.items():
+            session.say(f"  {name:<20} {_shown(read(session), name)}")
+        return
+    text = text.removeprefix("parameter ").strip()
+    name, _, given = HABITS.get(text, text).partition(" ")
+    name = name.lstrip("-").replace("-", "_")
+    name, given = OTHER_NAMES.get(name, name), given.strip()
+    if name == "system":
+        COMMANDS["system"].run(session, given)
+        return
+    if name not in SETTINGS and name not in OTHERS:
+        near = difflib.get_close_matches(name, [*SETTINGS, *OTHERS], 1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join((*SETTINGS, *OTHERS))}"
+        raise RequestError(f"no setting {name}; {hint}")
+    old = _read(session, name)
+    if not given:
+        session.say(f"{name} {_shown(old, name)}", DIM)
+        return
+    if name in OTHERS:
+        OTHERS[name][1](session, given)
+    else:
+        changed = with_text(session.settings, name, given)
+        session.conversation = replace(session.conversation, settings=changed)
+    arrow = "→" if session.look.unicode else "->"
+    session.say(f"{name} {_shown(old, name)} {arrow} {_shown(_read(session, name), name)}", DIM)
+
+
+def with_text(settings: Settings, name: str, given: str) -> Settings:
+    """The settings with a value that was typed; seed -1 or "random" is another one each time."""
+    if name == "seed" and given in ("-1", "random"):
+        return settings.with_value(name, None)
+    try:
+        value = int(given) if name in WHOLE else float(given)
+    except ValueError:
+        kind = "a whole number" if name in WHOLE else "a number"
+        raise RequestError(f"{name}: expected {kind}, got {given[:40]!r}") from None
+    return settings.with_value(name, value)
+
+
+def _read(session: Session, name: str) -> Value:
+    return OTHERS[name][0](session) if name in OTHERS else session.settings.value(name)
+
+
+def _switch(name: str, given: str) -> bool:
+    if given not in ON_OFF:
+        raise RequestError(f"{name}: expected on or off, got {given[:40]!r}")
+    return ON_OFF[given]
+
+
+def _form(session: Session) -> str:
+    name = type(session.how.grammar).__name__.lower()
+    return name if name == "json" else f"{name}, as the command line says"
+
+
+def _shown(value: Value, name: str) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if value is None:
+        return "auto" if name == "reasoning" else "random"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,45 @@
+"""`satchel complete [PROMPT]`: a text goes on, without a chat's template; the prompt is printed before it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from satchel.cli.extras import ExtraOptions
+from satchel.cli.grammars import GrammarOptions
+from satchel.cli.groups import option, with_options
+from satchel.cli.once import Once
+from satchel.cli.options import ModelOptions, TextOptions
+from satchel.cli.replies import CountOptions, ReplyOptions
+from satchel.cli.sampling import SamplingOptions
+from satchel.cli.speculation import SpeculationOptions
+
+
+@with_options
+def complete(
+    prompt: Annotated[
+        str | None,
+        typer.Argument(metavar="PROMPT", help="The text that goes on."),
+    ] = None,
+    *,
+    model: ModelOptions,
+    text: TextOptions,
+    sampling: SamplingOptions,
+    extras: ExtraOptions,
+    speculation: SpeculationOptions,
+    grammar: GrammarOptions,
+    reply: ReplyOptions,
+    count: CountOptions,
+    echo: Annotated[
+        bool, option("--display-prompt/--no-display-prompt", help="Print the prompt before what follows it.")
+    ] = True,
+    as_json: Annotated[bool, option("--json", help="Print one JSON object: text, counts, timings.")] = False,
+) -> int | None:
+    """Go on with a text as it stands: no template, no turns.
+
+    Text comes from stdin, the files of -f, and the argument or -p, joined by line ends. Without -n it goes on
+    until the model ends it or the context is full.
+    """
+    groups = (model, text, sampling, extras, speculation, grammar, reply, count)
+    return Once(prompt, *groups, raw=True, echo=echo and count.made == 1, as_json=as_json).answer()

@@ -1,0 +1,32 @@
+"""`satchel completion SHELL`: the script by which a shell completes commands, options and models."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from satchel.cli.groups import wrong
+
+
+def completion(
+    words: Annotated[list[str], typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
+    *,
+    asked: Annotated[bool, typer.Option("--words", hidden=True)] = False,
+) -> None:
+    """Print the script that completes satchel's command lines in a shell.
+
+    bash: eval "$(satchel completion bash)" in ~/.bashrc. zsh: the same with zsh in ~/.zshrc, behind compinit.
+    fish: satchel completion fish > ~/.config/fish/completions/satchel.fish.
+    """
+    if asked:
+        from satchel.cli.completing.candidates import candidates
+
+        for found in candidates(words):
+            print(f"{found.word}\t{found.about}" if found.about else found.word)
+        return
+    from satchel.cli.completing.scripts import SCRIPTS
+
+    if len(words) != 1 or words[0] not in SCRIPTS:
+        raise wrong("SHELL", f"expected {', '.join(SCRIPTS)}, got {' '.join(words)}")
+    print(SCRIPTS[words[0]], end="")

@@ -1,0 +1,19 @@
+"""`satchel cp SOURCE NAME`: a second name for a model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from satchel.cli.console import plain
+
+
+def cp(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A name, or a GGUF file anywhere.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The new name.")],
+) -> None:
+    """Give a model a second name; its file is pinned in models.lock and not copied."""
+    from satchel.cli.store import Store
+
+    print(plain(f"{Store().copy(source, name).name} is {source}"))

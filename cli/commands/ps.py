@@ -1,0 +1,48 @@
+"""`satchel ps`: the models that a running server has loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Annotated, Any
+
+import typer
+
+from satchel.cli.console import out, plain
+
+HOST = "The server's address; default: $SATCHEL_HOST, or 127.0.0.1:8080."
+
+
+def ps(
+    host: Annotated[str, typer.Option("--host", metavar="HOST:PORT", help=HOST)] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the models that a running server has loaded."""
+    from satchel.cli.store.running import Server
+
+    models = Server.of(os.environ, host).models()
+    if as_json:
+        typer.echo(json.dumps(models, indent=2))
+        return
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD if out().is_terminal else None, pad_edge=False, header_style="")
+    for column in ("NAME", "SIZE", "CONTEXT", "UNTIL"):
+        table.add_column(column, justify="right" if column in ("SIZE", "CONTEXT") else "left")
+    for model in models:
+        table.add_row(*map(plain, row(model)))
+    out().print(table, markup=False)
+
+
+def row(model: dict[str, Any]) -> tuple[str, str, str, str]:
+    """What a server says of a model, as a table has it."""
+    from satchel.cli.commands.list import size
+
+    count = model.get("size")
+    return (
+        str(model.get("name", "")),
+        size(count) if isinstance(count, int) else "",
+        str(model.get("context_length", "")),
+        str(model.get("expires_at", ""))[:19],
+    )

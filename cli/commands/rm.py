@@ -1,0 +1,34 @@
+"""`satchel rm NAME`: takes models out of the store."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from satchel.cli.console import plain
+from satchel.cli.main import UsageError
+
+
+def rm(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME ...", help="Names as `satchel list` has them.")
+    ] = None,
+    unfinished: Annotated[
+        bool, typer.Option("--unfinished", help="Remove what pulls that were cut off left behind.")
+    ] = False,
+) -> None:
+    """Remove models from the store, and their files where no other name has them.
+
+    What lies in another program's folder is not touched.
+    """
+    from satchel.cli.commands.list import size
+    from satchel.cli.store import Store
+
+    if not names and not unfinished:
+        raise UsageError("NAME: expected names of models, or --unfinished")
+    store = Store()
+    if unfinished:
+        print(f"removed {size(store.clean())} of unfinished downloads", flush=True)
+    for name in names or ():
+        print(plain(f"removed {store.remove(name).name}"), flush=True)

@@ -1,0 +1,101 @@
+"""`satchel serve [MODEL...]`: the models behind an API."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from satchel.cli.extras import ExtraOptions
+from satchel.cli.groups import with_options, wrong
+from satchel.cli.options import ModelOptions, default_model, loading
+from satchel.cli.serving import ServerOptions
+from satchel.cli.store.option import model_file
+from satchel.quant.errors import RequestError
+
+if TYPE_CHECKING:
+    from satchel.cli.server.catalog import Catalog
+
+GB = 10**9
+
+
+@with_options
+def serve(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[MODEL ...]",
+            parser=model_file,
+            help="GGUF files, or names of `satchel list`; the first is the default.",
+        ),
+    ] = None,
+    *,
+    model: ModelOptions,
+    extras: ExtraOptions,
+    server: ServerOptions,
+) -> None:
+    """Serve models over HTTP: the APIs of OpenAI, Anthropic and Ollama, and a page at /.
+
+    [models.NAME] and [aliases.NAME] of the configuration file are served too; SIGHUP reads them again.
+    """
+    try:
+        from satchel.cli.server.log import set_up
+        from satchel.cli.server.run import run_server
+    except ImportError as error:
+        raise RequestError(f"{error.name} is missing: pip install 'satchel[server]'") from None
+
+    set_up(server.log_level, server.log_json)
+    named = _named([*([model.model] if model.model else []), *(files or [])], server.alias)
+
+    def read() -> Catalog:
+        return _catalog(named, model, extras, server)
+
+    run_server(read, round(server.memory * GB), server.settings())
+
+
+def _named(files: list[Path], alias: str | None) -> dict[str, Path]:
+    """The files by the names under which they are served."""
+    found: dict[str, Path] = {}
+    for i, path in enumerate(files):
+        name = alias if alias and i == 0 else path.stem
+        if name in found:
+            raise wrong(
+                "MODEL", f"{path}: a model named {name} is served already; give one of them another --alias"
+            )
+        found[name] = path
+    return found
+
+
+def _catalog(
+    named: dict[str, Path], model: ModelOptions, extras: ExtraOptions, server: ServerOptions
+) -> Catalog:
+    """All models: those named here and those of the configuration file; where none is named here, those of
+    the store too, and the bundled one where there is no other to begin with.
+    """
+    from satchel.cli.config import find, read
+    from satchel.cli.server.catalog import catalog_of
+
+    where = find()
+    tables = read(where) if where else {}
+    files, stored = named, {}
+    if not named:
+        bundled = default_model()
+        files = {} if tables.get("models") else {bundled.stem: bundled}
+        stored = _stored()
+    options = loading(model, server.slots, extras, server.worker)
+    return catalog_of(files, tables, options, server.idle, where, stored)
+
+
+def _stored() -> dict[str, Path]:
+    """What the store has. A file that is not the one that was pulled is left out, and the log says so."""
+    from satchel.cli.server.log import LOG
+    from satchel.cli.store import Store
+
+    store, found = Store(offline=True), {}
+    for entry in store.list():
+        try:
+            found[entry.name] = store.find(entry.name)
+        except RequestError as error:
+            LOG.warning("%s is not served: %s", entry.name, error)
+    return found

@@ -1,0 +1,24 @@
+"""`satchel stop NAME`: makes a running server unload models."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from satchel.cli.commands.ps import HOST
+from satchel.cli.console import plain
+
+
+def stop(
+    names: Annotated[list[str], typer.Argument(metavar="NAME ...", help="Names as `satchel ps` has them.")],
+    host: Annotated[str, typer.Option("--host", metavar="HOST:PORT", help=HOST)] = "",
+) -> None:
+    """Unload models of a running server; they are loaded again when somebody asks for them."""
+    from satchel.cli.store.running import Server
+
+    server = Server.of(os.environ, host)
+    for name in names:
+        server.stop(name)
+        print(plain(f"stopped {name}"), flush=True)

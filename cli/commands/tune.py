@@ -1,0 +1,136 @@
+"""`satchel tune`: which of a device's kernels is fastest for each step of a model, measured and remembered.
+
+The table goes to stdout. What was found is used from then on whenever a model is loaded on that device.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+from satchel.cli.console import note, out
+from satchel.cli.groups import option, with_options, wrong
+from satchel.cli.options import ModelOptions, open_model
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from satchel.runtime.device import Device
+    from satchel.runtime.model import Model
+    from satchel.runtime.tuning import Tuned
+    from satchel.runtime.tuning.kept import DeviceTuning
+    from satchel.runtime.tuning.measure import Measured
+
+TOKENS = "1,2,4,8,16,32,64,128,512"
+DEPTHS = "0,2048"
+MOST = 1 << 16
+SLOTS = 128  # at once, at most; more tokens than that are a prompt
+
+
+@with_options
+def tune(
+    *,
+    model: ModelOptions,
+    tokens: Annotated[
+        str, option("--tokens", metavar="N,N,...", help="Tokens of the steps that are measured.")
+    ] = TOKENS,
+    depths: Annotated[
+        str, option("-d", "--depth", metavar="N,N,...", help="Tokens in the cache before the steps.")
+    ] = DEPTHS,
+    repeats: Annotated[int, option("--repeats", min=1, help="Runs of which the median counts.")] = 7,
+    show: Annotated[bool, option("--show", help="Show what is remembered, and measure nothing.")] = False,
+    forget: Annotated[bool, option("--forget", help="Forget all of it.")] = False,
+    as_json: Annotated[bool, option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure which kernels are fastest here for a model, and use them from now on."""
+    if show or forget:
+        if show and forget:
+            raise wrong("--forget", "--show is given too: one of them")
+        forgotten() if forget else shown(as_json)
+        return
+    sizes, behind = read_sizes("--tokens", tokens, 1), read_sizes("--depth", depths, 0)
+    slots = max((n for n in sizes if n <= SLOTS), default=1)
+    context = model.context or max(64, max(behind) + max(sizes))
+    with open_model(replace(model, context=context), slots, profile=True) as loaded:
+        found = {device.name: measured(loaded, device, sizes, repeats, behind) for device in loaded.devices}
+    if as_json:
+        print(json.dumps({name: [asdict(m) for m in rows] for name, rows in found.items()}))
+    if not any(m.steps for rows in found.values() for m in rows):
+        note("satchel: no device of this model has more than one kernel for a step: there is nothing to tune")
+    elif not as_json:
+        for rows in found.values():
+            out().print(table({k: t for m in rows for k, t in m.steps.items()}))
+            for m in rows:
+                print(f"{m.tokens:>5} tokens a step: {m.own_us:,.0f} us of kernels, tuned {m.us:,.0f} us")
+
+
+def read_sizes(name: str, text: str, least: int) -> list[int]:
+    """Numbers with commas between them, in order."""
+    try:
+        found = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        raise wrong(name, f"expected numbers with commas between them, got {text!r}") from None
+    if not least <= found[0] <= found[-1] <= MOST:
+        raise wrong(name, f"expected {least} to {MOST} tokens, got {text!r}")
+    return found
+
+
+def measured(
+    model: Model, device: Device, sizes: list[int], repeats: int, depths: list[int]
+) -> list[Measured]:
+    """Measures a device and remembers what was found."""
+    from satchel.runtime.tuning import remember
+    from satchel.runtime.tuning.measure import measure
+
+    rows = []
+    sizes = [n for n in sizes if n <= model.engine.batch]
+    for m in measure(model.engine, device, sizes, repeats, depths):
+        rows.append(m)
+        if m.doubted:
+            note(f"satchel: {device.name}: {m.tokens} tokens: {m.doubted} sets of kernels gave other logits")
+    steps = {k: t for m in rows for k, t in m.steps.items()}
+    if steps:
+        made = remember(device, steps, datetime.date.today().isoformat())
+        changed = sum(t.changes for t in steps.values())
+        note(f"satchel: {device.name}: {len(steps)} kinds of steps, {changed} changed: tuning {made.name}")
+    return rows
+
+
+def forgotten() -> None:
+    from satchel.runtime.tuning import forget
+
+    note("satchel: all tuning is forgotten" if forget() else "satchel: there was no tuning")
+
+
+def shown(as_json: bool) -> None:
+    from satchel.runtime.tuning import read
+
+    known = read()
+    if as_json:
+        print(json.dumps({key: facts(d) for key, d in known.items()}))
+        return
+    if not known:
+        note("satchel: nothing is tuned: `satchel tune -m MODEL` does it")
+    for d in known.values():
+        print(f"{d.device}, {d.day}, tuning {d.name}")
+        out().print(table(d.steps))
+
+
+def facts(d: DeviceTuning) -> dict[str, Any]:
+    steps = {k: asdict(t) for k, t in d.steps.items()}
+    return {"device": d.device, "day": d.day, "name": d.name, "steps": steps}
+
+
+def table(steps: Mapping[str, Tuned]) -> Table:
+    """A row for each class of steps, those that changed marked."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for head in ("step", "kernel", "us", "the device's own", "us"):
+        made.add_column(head, justify="right" if head == "us" else "left", overflow="fold")
+    for shape, t in sorted(steps.items()):
+        made.add_row(shape, t.kernel, f"{t.us:.1f}", t.own if t.changes else "the same", f"{t.own_us:.1f}")
+    return made

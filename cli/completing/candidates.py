@@ -1,0 +1,156 @@
+"""What can stand at the end of a command line: commands, options, their values, models, files.
+
+Commands are named without importing any; options take the import of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from satchel.cli.main import HELP, commands, parsed, summary
+
+FILES = ":files"  # what the scripts take as: names of files, as the shell completes them
+
+
+class Parameter(Protocol):
+    """What is asked of an option or argument of typer's."""
+
+    opts: list[str]
+    secondary_opts: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A word that fits, and what it is."""
+
+    word: str
+    about: str = ""
+
+
+def _cache_types() -> Iterable[str]:
+    from satchel.quant.cache import CACHE_TYPES
+
+    return CACHE_TYPES
+
+
+def _backends() -> Iterable[str]:
+    from satchel.runtime.device import libraries
+
+    return ("auto", *(found.name for found in libraries() if not found.reason))
+
+
+def _tables() -> Iterable[str]:
+    from satchel.cli.tables import OUTPUTS
+
+    return OUTPUTS
+
+
+def _conversations() -> Iterable[str]:
+    from satchel.cli.chat.names import saved_names
+
+    return saved_names()
+
+
+def models() -> Iterable[str]:
+    """Names of the models on this machine; nothing is downloaded for it."""
+    from satchel.cli.store.store import Store
+    from satchel.quant.errors import SatchelError
+
+    try:
+        return [entry.name for entry in Store(offline=True).list()]
+    except (SatchelError, OSError):
+        return ()
+
+
+Values = Callable[[], Iterable[str]]
+VALUES: dict[str, Values] = {
+    "--cache-type-k": _cache_types,
+    "--cache-type-v": _cache_types,
+    "--device": _backends,
+    "--model": models,
+    "--draft-model": models,
+    "--on-overflow": lambda: ("error", "shift", "truncate-middle"),
+    "--output": _tables,
+    "--pooling": lambda: ("none", "mean", "cls", "last"),
+    "--precision": lambda: ("exact", "fast"),
+    "--reasoning": lambda: ("auto", "on", "off", "low", "medium", "high"),
+    "--resume": _conversations,
+    "--session": _conversations,
+    "--worker": lambda: ("thread", "process"),
+}
+OF_FILES = frozenset({"--model", "--draft-model", "--session", "--resume"})  # or a file
+OR_FILES = frozenset({"cp", "show"})
+ARGUMENTS: dict[str, Values] = {
+    "completion": lambda: ("bash", "zsh", "fish"),
+    "cp": models,
+    "rm": models,
+    "show": models,
+    "stop": models,
+    "help": commands,
+}
+
+
+def candidates(words: Sequence[str]) -> list[Candidate]:
+    """What fits the last of the words, of which the first is the program."""
+    current = words[-1] if words else ""
+    if len(words) < 3:
+        return list(_commands(current))
+    name = words[1].replace("_", "-")
+    if name == "help" or name not in commands():
+        return _fitting(current, ARGUMENTS["help"]()) if name == "help" else []
+    parameters = [p for p in parsed(name).params if not getattr(p, "hidden", False)]
+    before = words[2:-1]
+    option, equals, value = current.partition("=")
+    if current.startswith("--") and equals:
+        found = _values(_parameter(option, parameters), value)
+        return [Candidate(f"{option}={c.word}", c.about) if c.word != FILES else c for c in found]
+    if before and before[-1] == "=":  # bash cuts a word there
+        before = before[:-1]
+    asking = _parameter(before[-1], parameters) if before and "--" not in before else None
+    if asking is not None and not getattr(asking, "is_flag", False):
+        return _values(asking, "" if current == "=" else current)
+    if current.startswith("-") and "--" not in before:
+        return list(_options(current, parameters))
+    found = _fitting(current, ARGUMENTS[name]()) if name in ARGUMENTS else []
+    return [*found, Candidate(FILES)] if name not in ARGUMENTS or name in OR_FILES else found
+
+
+def _commands(current: str) -> Iterator[Candidate]:
+    for name, path in commands().items():
+        if name.startswith(current):
+            yield Candidate(name, summary(path))
+    yield from _fitting(current, ("--help", "--version") if current else ())
+
+
+def _options(current: str, parameters: Iterable[Parameter]) -> Iterator[Candidate]:
+    """The options that begin so; of one with several names those of two dashes, unless one dash was asked
+    for.
+    """
+    for parameter in parameters:
+        names = [n for n in (*parameter.opts, *parameter.secondary_opts) if n.startswith("-")]
+        long = [name for name in names if name.startswith("--")]
+        for name in long if long and (len(current) < 2 or current.startswith("--")) else names:
+            if name.startswith(current):
+                yield Candidate(name, getattr(parameter, "help", None) or "")
+    yield from _fitting(current, HELP[1:])
+
+
+def _parameter(name: str, parameters: Iterable[Parameter]) -> Parameter | None:
+    spelled = f"--{name[2:].replace('_', '-')}" if name.startswith("--") else name
+    return next((p for p in parameters if spelled in (*p.opts, *p.secondary_opts)), None)
+
+
+def _values(parameter: Parameter | None, current: str) -> list[Candidate]:
+    """What an option takes: a few words, or a file."""
+    if parameter is None:
+        return []
+    known = next((name for name in parameter.opts if name in VALUES), None)
+    found = _fitting(current, VALUES[known]()) if known else []
+    wants_file = known in OF_FILES if known else "FILE" in (getattr(parameter, "metavar", None) or "")
+    return [*found, Candidate(FILES)] if wants_file else found
+
+
+def _fitting(current: str, words: Iterable[str]) -> list[Candidate]:
+    return [Candidate(word) for word in words if word.startswith(current)]

@@ -1,0 +1,83 @@
+"""The configuration file: TOML, a table for each command with its options by their long names. An environment
+variable stands above it, a flag above both.
+
+    [defaults]            # for every command that has the option
+    threads = 4
+    [serve]
+    port = 8080
+    [models.small]        # what `satchel serve` knows by name; see cli/server/catalog.py
+    path = "small.gguf"
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from satchel.cli.main import CONFIG, UsageError
+from satchel.quant.errors import RequestError
+
+DEFAULTS, MODELS, ALIASES = "defaults", "models", "aliases"
+Table = Mapping[str, Any]
+
+
+def find() -> Path | None:
+    """The file in use: that of SATCHEL_CONFIG, where "" is none, or the user's own if there is one."""
+    named = os.environ.get(CONFIG)
+    if named is not None:
+        return Path(named) if named else None
+    usual = usual_path()
+    return usual if usual.is_file() else None
+
+
+def usual_path() -> Path:
+    from platformdirs import user_config_path
+
+    return user_config_path("satchel", appauthor=False) / "config.toml"
+
+
+def read(path: Path) -> Table:
+    """The file's tables. RequestError where it cannot be read, or is no TOML."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RequestError(f"{path}: {error.strerror}: give another --config, or none") from None
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{path}: no UTF-8 at byte {error.start}: write it as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise RequestError(f"{path}: no TOML: {error}") from None
+
+
+def check_tables(path: Path, tables: Table, commands: Collection[str]) -> None:
+    """UsageError for a table that nothing reads."""
+    known = (*commands, DEFAULTS, MODELS, ALIASES)
+    for name, table in tables.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean [{near[0]}]?" if near else f": there are {', '.join(known)}"
+            raise UsageError(f"{path}: nothing reads [{name}]{hint}")
+        if not isinstance(table, dict):
+            raise UsageError(f"{path}: {name} is {table!r:.40}: expected a table [{name}]")
+
+
+def defaults(command: str, parameters: Mapping[str, str], commands: Collection[str]) -> dict[str, Any]:
+    """What the file says of a command's parameters, by parameter. parameters: each one's by its long names.
+    UsageError for a name that is none of the command's.
+    """
+    path = find()
+    if path is None:
+        return {}
+    tables = read(path)
+    check_tables(path, tables, commands)
+    found = {parameters[k]: v for k, v in tables.get(DEFAULTS, {}).items() if k in parameters}
+    for key, value in tables.get(command, {}).items():
+        if key not in parameters:
+            near = difflib.get_close_matches(key, parameters, 1)
+            hint = f"; did you mean {near[0]}?" if near else f" (see `satchel {command} --help`)"
+            raise UsageError(f"{path}: [{command}] {key} is no option of this command{hint}")
+        found[parameters[key]] = value
+    return found

@@ -1,0 +1,1 @@
+"""The checks. Each public function takes a Target and is one check: its docstring says what it proves."""

@@ -1,0 +1,83 @@
+"""Finds the checks, makes them one after the other, and says of each whether it holds."""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib
+import inspect
+import pkgutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from satchel.cli.conformance import checks
+from satchel.cli.conformance.expect import Skip, Wrong
+from satchel.cli.conformance.target import Target
+from satchel.quant.errors import RequestError
+
+PASS, FAIL, SKIP = "PASS", "FAIL", "SKIP"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """name: module.function, as people write it: chat.stream-usage. proves: one line."""
+
+    name: str
+    proves: str
+    make: Callable[[Target], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a check found; text: why it failed or was skipped."""
+
+    name: str
+    proves: str
+    result: str
+    text: str
+    seconds: float
+
+
+def found_checks() -> list[Check]:
+    """All checks, module by module, in the order in which they are written."""
+    found = []
+    for info in pkgutil.iter_modules(checks.__path__):
+        module = importlib.import_module(f"{checks.__name__}.{info.name}")
+        own = (f for n, f in vars(module).items() if n[0] != "_" and inspect.isfunction(f))
+        for function in own:
+            if function.__module__ == module.__name__:
+                name = f"{info.name}.{function.__name__}".replace("_", "-")
+                found.append(Check(name, inspect.getdoc(function) or "", function))
+    return found
+
+
+def chosen(patterns: Sequence[str]) -> list[Check]:
+    """The checks whose names these patterns match: chat, chat.stream*; all without any."""
+    known = found_checks()
+    for pattern in patterns:
+        if not any(matches(c.name, pattern) for c in known):
+            groups = ", ".join(dict.fromkeys(c.name.partition(".")[0] for c in known))
+            raise RequestError(f"no check matches {pattern!r}; there are {groups} (--list names all)")
+    return [c for c in known if not patterns or any(matches(c.name, p) for p in patterns)]
+
+
+def matches(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")
+
+
+def verdicts(target: Target, wanted: Sequence[Check]) -> Iterator[Verdict]:
+    """Makes the checks, and tells of each as soon as it is made."""
+    for check in wanted:
+        started = time.perf_counter()
+        result, text = PASS, ""
+        try:
+            check.make(target)
+        except Skip as reason:
+            result, text = SKIP, str(reason)
+        except Wrong as error:
+            result, text = FAIL, str(error)
+        except (
+            Exception
+        ) as error:  # of a client that can't read what came, or of a check that did not expect it
+            result, text = FAIL, f"{type(error).__name__}: {error}"
+        yield Verdict(check.name, check.proves, result, " ".join(text.split()), time.perf_counter() - started)

@@ -1,0 +1,115 @@
+"""What an NVIDIA GPU needs of this machine, for `satchel doctor`: its driver, and what more comes with CUDA;
+what is missing, and what mends it. And which tuning is in use.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+NVIDIA, DISPLAY = "0x10de", "0x03"  # of PCI: the vendor, and the class that GPUs are of
+DEVICES = Path("/sys/bus/pci/devices")
+VERSION = Path("/proc/driver/nvidia/version")
+
+
+class Part(NamedTuple):
+    """One thing that is needed. there: it is usable; needed: models cannot run on the GPU without it."""
+
+    name: str
+    there: bool
+    needed: bool
+    text: str
+    mend: str = ""
+
+
+def cards() -> int:
+    """NVIDIA GPUs that the system's bus has, whether their driver is there or not."""
+    found = 0
+    for device in DEVICES.iterdir() if DEVICES.is_dir() else ():
+        try:
+            vendor, kind = ((device / name).read_text().strip() for name in ("vendor", "class"))
+        except OSError:
+            continue
+        found += vendor == NVIDIA and kind.startswith(DISPLAY)
+    return found
+
+
+def opens(*names: str) -> bool:
+    """Whether one of these libraries can be opened."""
+    for name in names:
+        try:
+            ctypes.CDLL(name)
+        except OSError:
+            continue
+        return True
+    return False
+
+
+def parts(built: bool, reinstall: str) -> Iterator[Part]:
+    """What there is of CUDA. built: Satchel has its library; reinstall: the command that makes it anew."""
+    n, driver = cards(), opens("libcuda.so.1")
+    if not n and not driver:
+        yield Part("gpu", False, False, "no NVIDIA GPU is on this machine's bus, and no driver is installed")
+        return
+    yield _driver(n, driver)
+    if built:
+        yield Part("kernels", True, True, "Satchel was built with kernels for CUDA")
+    else:
+        nvcc = "nvcc is there now" if shutil.which("nvcc") else "install the CUDA toolkit first"
+        text = f"Satchel was built without nvcc, and has no kernels for CUDA: {nvcc}"
+        yield Part("kernels", False, True, text, reinstall)
+    yield _nvrtc()
+    if opens("libnvidia-ml.so.1"):
+        yield Part("nvml", True, False, "energy can be measured")
+    else:
+        text = "libnvidia-ml.so.1 is not installed: no energy is measured"
+        yield Part("nvml", False, False, text, "install it with the driver (libnvidia-compute)")
+
+
+def _driver(n: int, driver: bool) -> Part:
+    if driver:
+        words = VERSION.read_text().split() if VERSION.is_file() else []
+        version = next((w for w in words if w[:1].isdigit() and w.count(".") >= 1), "")
+        return Part("driver", True, True, f"NVIDIA's driver {version}".strip())
+    text = f"{n} NVIDIA GPU{'s' * (n > 1)}, but libcuda.so.1 cannot be opened: the driver is not installed"
+    return Part(
+        "driver", False, True, text, "install NVIDIA's driver, on Ubuntu by: sudo ubuntu-drivers install"
+    )
+
+
+def _nvrtc() -> Part:
+    from satchel.runtime.kernels.nvrtc import version
+
+    found = version()
+    if found:
+        return Part("nvrtc", True, False, f"NVRTC {found}: kernels of your own may be CUDA C")
+    text = "NVRTC (libnvrtc.so) is not installed: kernels of your own can be PTX, not CUDA C"
+    return Part(
+        "nvrtc", False, False, text, f"{shlex.quote(sys.executable)} -m pip install nvidia-cuda-nvrtc"
+    )
+
+
+def tunings() -> Iterator[Part]:
+    """What `satchel tune` has left for the devices that are found."""
+    from satchel.quant.errors import RequestError
+    from satchel.runtime.device import Backend, libraries
+    from satchel.runtime.tuning import read, tuned_for
+
+    try:
+        if not read():
+            return
+        for found in (f for f in libraries() if not f.reason):
+            with Backend(found).open() as device:
+                kept = tuned_for(device)
+            if kept is not None:
+                changed = sum(t.changes for t in kept.steps.values())
+                steps = f"{changed} of {len(kept.steps)} steps changed"
+                text = f"{kept.device}: tuning {kept.name} of {kept.day}, {steps}"
+                yield Part("tuning", True, False, text)
+    except RequestError as error:
+        yield Part("tuning", False, True, str(error), "satchel tune --forget")

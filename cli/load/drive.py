@@ -1,0 +1,153 @@
+"""Sends a load to a server: each request at its time, no more at once than allowed, until an end comes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from satchel.cli.load.requests import Request
+from satchel.cli.load.stream import Outcome, ask
+from satchel.quant.errors import RequestError
+
+if TYPE_CHECKING:
+    import httpx
+
+PATIENCE = 600.0  # seconds without a byte after which an answer is given up
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """url: with or without the /v1 at its end. model: as the server names it."""
+
+    url: str
+    model: str = ""
+    key: str = ""
+
+    @property
+    def base(self) -> str:
+        """Where the OpenAI-style routes begin."""
+        bare = self.url.rstrip("/")
+        return bare if bare.endswith("/v1") else f"{bare}/v1"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where a load ends: after so many requests, or once so many seconds have gone and what was begun is
+    done; 0: no such end. concurrency: most requests under way at once, 0: any number. grace: seconds after
+    the last was sent in which answers must end; 0: as long as it takes.
+    """
+
+    requests: int = 0
+    seconds: float = 0.0
+    concurrency: int = 0
+    grace: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Driven:
+    """What came of a load; most: requests that were under way at once. given_up: had no end in the grace."""
+
+    outcomes: list[Outcome]
+    seconds: float
+    most: int
+    given_up: int = 0
+
+
+async def drive(
+    server: Server, requests: Iterator[Request], bounds: Bounds, told: Callable[[Outcome], None] | None = None
+) -> Driven:
+    """Sends the requests and waits for the last. told: gets each outcome as it comes.
+
+    A request that is due while all places are taken waits for one, and its wait counts as the server's.
+    """
+    import httpx
+
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    timeout = httpx.Timeout(PATIENCE, connect=10.0)
+    async with httpx.AsyncClient(
+        base_url=server.base, headers=server.headers, limits=limits, timeout=timeout, trust_env=False
+    ) as client:
+        return await _Load(client, server.model, bounds, told).run(requests)
+
+
+class _Load:
+    """One load under way."""
+
+    def __init__(
+        self, client: httpx.AsyncClient, model: str, bounds: Bounds, told: Callable[[Outcome], None] | None
+    ) -> None:
+        self.client, self.model, self.bounds, self.told = client, model, bounds, told
+        self.outcomes: list[Outcome] = []
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.places = asyncio.Semaphore(bounds.concurrency) if bounds.concurrency else None
+        self.now = self.most = 0
+
+    async def run(self, requests: Iterator[Request]) -> Driven:
+        self.start = time.perf_counter()
+        for sent, request in enumerate(requests):
+            if (self.bounds.requests and sent >= self.bounds.requests) or not await self.turn(request):
+                break
+            task = asyncio.create_task(self.one(request))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+        late: set[asyncio.Task[None]] = set()
+        if self.tasks:
+            done, late = await asyncio.wait(self.tasks, timeout=self.bounds.grace or None)
+            for task in done:
+                task.result()
+        seconds = time.perf_counter() - self.start
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        return Driven(self.outcomes, seconds, self.most, len(late))
+
+    async def turn(self, request: Request) -> bool:
+        """Waits until the request is due and has a place. False: the load's time is over before that."""
+        end = self.start + self.bounds.seconds if self.bounds.seconds else float("inf")
+        due = self.start + request.due
+        if due >= end:
+            return False
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        if self.places is None:
+            return time.perf_counter() < end
+        left = None if end == float("inf") else max(0.0, end - time.perf_counter())
+        try:
+            await asyncio.wait_for(self.places.acquire(), left)
+        except TimeoutError:
+            return False
+        return True
+
+    async def one(self, request: Request) -> None:
+        body = {"model": self.model, **request.body} if self.model else request.body
+        self.now += 1
+        self.most = max(self.most, self.now)
+        due = self.start + request.due if request.due else time.perf_counter()
+        outcome = await ask(self.client, Request(request.path, body, request.due, request.leave), due)
+        self.now -= 1
+        if self.places is not None:
+            self.places.release()
+        self.outcomes.append(outcome)
+        if self.told is not None:
+            self.told(outcome)
+
+
+def first_model(server: Server) -> str:
+    """The first model that the server lists. RequestError where it lists none."""
+    import httpx
+
+    try:
+        with httpx.Client(trust_env=False, timeout=30.0) as client:
+            listed = client.get(f"{server.base}/models", headers=server.headers)
+        names = [m["id"] for m in listed.raise_for_status().json()["data"]]
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
+        raise RequestError(f"{server.base}/models: no list of models: {error}; name one with -m") from None
+    if not names:
+        raise RequestError(f"{server.base}/models lists no model: name one with -m")
+    return str(names[0])

@@ -1,0 +1,97 @@
+"""What a server is asked, and when: made up at random, or read from a recording.
+
+A load is an iterator of requests in the order of their due times; it may be endless.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from satchel.quant.errors import RequestError
+
+CHAT, TEXT = "/chat/completions", "/completions"
+WORDS = """
+time year people way day man thing woman life child world school state family student group country problem
+hand part place case week company system program question work number night point home water room mother
+area money story fact month lot right study book eye job word business issue side kind head house service
+friend father power hour game line end member law car city community name
+""".split()  # noqa: SIM905
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """due: seconds after the start at which it is sent, 0: as soon as there is room. leave: the client goes
+    away after so many pieces of the answer; 0: never.
+    """
+
+    path: str
+    body: dict[str, Any] = field(hash=False)
+    due: float = 0.0
+    leave: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Made-up requests: sizes of prompts and answers in tokens, of which each request draws one; a prompt has
+    about so many. rate: mean arrivals a second, as a Poisson process; 0: none waits for its time.
+    """
+
+    prompts: Sequence[int]
+    answers: Sequence[int]
+    rate: float = 0.0
+    text: bool = False
+
+
+def made_up(shape: Shape, seed: int) -> Iterator[Request]:
+    """Endless requests of this shape. No two prompts begin alike, so none is found in a cache."""
+    draw, due = random.Random(seed), 0.0
+    while True:
+        due += draw.expovariate(shape.rate) if shape.rate else 0.0
+        words = " ".join(draw.choices(WORDS, k=draw.choice(shape.prompts)))
+        body: dict[str, Any] = {"max_tokens": draw.choice(shape.answers)}
+        if shape.text:
+            yield Request(TEXT, body | {"prompt": words}, due)
+        else:
+            yield Request(CHAT, body | {"messages": [{"role": "user", "content": words}]}, due)
+
+
+def recorded(path: Path) -> list[Request]:
+    """Requests of a file with one JSON object a line: `at` (seconds after the start), `prompt` or `messages`,
+    and whatever else belongs into the request's body. RequestError names the line that is wrong.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines()
+    found = [_read(f"{path}:{n}", line) for n, line in enumerate(lines, 1) if line.strip()]
+    if not found:
+        raise RequestError(f"{path}: no request in it")
+    return sorted(found, key=lambda request: request.due)
+
+
+def _read(where: str, line: str) -> Request:
+    try:
+        body = json.loads(line)
+    except ValueError as error:
+        raise RequestError(f"{where}: no JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise RequestError(f"{where}: expected an object, got {type(body).__name__}")
+    due = body.pop("at", 0)
+    if isinstance(due, bool) or not isinstance(due, int | float) or not 0 <= due < math.inf:
+        raise RequestError(f"{where}: at is {due!r}: expected seconds after the start")
+    if ("prompt" in body) == ("messages" in body):
+        raise RequestError(f"{where}: expected either prompt or messages")
+    return Request(CHAT if "messages" in body else TEXT, body, float(due))
+
+
+def with_leavers(requests: Iterator[Request], share: float, seed: int) -> Iterator[Request]:
+    """The same, but this share of the clients goes away in the middle of the answer."""
+    draw = random.Random(seed)
+    for request in requests:
+        length = request.body.get("max_tokens")
+        most = length if isinstance(length, int) and length > 0 else 64
+        leave = draw.randint(1, most) if draw.random() < share else 0
+        yield Request(request.path, request.body, request.due, leave)

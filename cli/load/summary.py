@@ -1,0 +1,88 @@
+"""What a load showed, in numbers: counts, rates, and the distribution of what people wait for."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from satchel.cli.load.drive import Driven
+from satchel.cli.load.stream import Outcome
+from satchel.cli.tables import Column, Row
+
+SHARES = {"p50": 0.50, "p90": 0.90, "p99": 0.99}
+
+
+def summary(driven: Driven) -> dict[str, Any]:
+    """Times in milliseconds. Answers that the client left count their tokens and times up to there.
+
+    ttft_ms counts from when a request was due, so that waiting for a place is part of it; inter_token_ms is
+    the time between two pieces of an answer.
+    """
+    outcomes = driven.outcomes
+    failed = [o for o in outcomes if o.error]
+    tokens = sum(o.tokens for o in outcomes)
+    return {
+        "requests": len(outcomes),
+        "completed": sum(o.whole for o in outcomes),
+        "disconnected": sum(o.left for o in outcomes),
+        "refused": sum(o.refused for o in failed),
+        "failed": sum(not o.refused for o in failed),
+        "errors": dict(Counter(o.error for o in failed).most_common()),
+        "seconds": driven.seconds,
+        "most_at_once": driven.most,
+        "requests_per_second": len(outcomes) / driven.seconds,
+        "prompt_tokens": sum(o.prompt_tokens for o in outcomes),
+        "cached_tokens": sum(o.cached_tokens for o in outcomes),
+        "tokens": tokens,
+        "tokens_per_second": tokens / driven.seconds,
+        "tokens_per_piece": _ratio([o for o in outcomes if o.whole]),
+        "ttft_ms": spread(o.pieces[0] - o.due for o in outcomes if o.pieces),
+        "inter_token_ms": spread(b - a for o in outcomes for a, b in pairwise(o.pieces)),
+        "request_ms": spread(o.ended - o.due for o in outcomes if o.whole),
+    }
+
+
+def _ratio(outcomes: Sequence[Outcome]) -> float | None:
+    pieces = sum(len(o.pieces) for o in outcomes)
+    return sum(o.tokens for o in outcomes) / pieces if pieces else None
+
+
+def spread(seconds: Iterable[float]) -> dict[str, float] | None:
+    """Mean, percentiles and maximum in milliseconds; None of nothing."""
+    ranked = sorted(seconds)
+    if not ranked:
+        return None
+    cuts = {name: 1e3 * quantile(ranked, share) for name, share in SHARES.items()}
+    return {"mean": 1e3 * math.fsum(ranked) / len(ranked), **cuts, "max": 1e3 * ranked[-1]}
+
+
+def quantile(ranked: Sequence[float], share: float) -> float:
+    """The least value that this share of them does not exceed (nearest rank)."""
+    return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
+
+
+def _time(name: str, cut: str) -> Column:
+    def text(row: Row) -> str:
+        found: Mapping[str, float] | None = row[name]
+        return "" if found is None else f"{found[cut]:.1f}"
+
+    head = {"ttft_ms": "first", "inter_token_ms": "next"}[name]
+    return f"{head} {cut} ms", 12, text
+
+
+COLUMNS: tuple[Column, ...] = (
+    ("model", -16, lambda r: r["model"]),
+    ("load", -14, lambda r: r["load"]),
+    ("asked", 6, lambda r: str(r["requests"])),
+    ("whole", 6, lambda r: str(r["completed"])),
+    ("left", 5, lambda r: str(r["disconnected"])),
+    ("refused", 7, lambda r: str(r["refused"])),
+    ("failed", 6, lambda r: str(r["failed"])),
+    ("at once", 7, lambda r: str(r["most_at_once"])),
+    ("req/s", 7, lambda r: f"{r['requests_per_second']:.2f}"),
+    ("t/s", 8, lambda r: f"{r['tokens_per_second']:.1f}"),
+    *(_time(name, cut) for name in ("ttft_ms", "inter_token_ms") for cut in ("p50", "p99")),
+)

@@ -1,0 +1,199 @@
+"""One prompt, one answer: what `satchel run` and `satchel complete` do with their options."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import stat
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from satchel.cli.extras import ExtraOptions
+from satchel.cli.grammars import GrammarOptions
+from satchel.cli.groups import wrong
+from satchel.cli.options import ModelOptions, TextOptions, decoded, open_model
+from satchel.cli.replies import CountOptions, ReplyOptions
+from satchel.cli.sampling import SamplingOptions
+from satchel.cli.speculation import SpeculationOptions
+
+if TYPE_CHECKING:
+    from satchel.cli.chat.respond import Answer, Request
+    from satchel.runtime.model import Model
+    from satchel.runtime.reply import Stats
+
+INTERRUPTED = 130
+PATIENCE = 2.0  # seconds that stdin may stay silent before it is said what is waited for
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """What is asked. raw: the prompt is a text that goes on; echo: it is printed before the answer."""
+
+    prompt: str | None
+    model: ModelOptions
+    text: TextOptions
+    sampling: SamplingOptions
+    extras: ExtraOptions
+    speculation: SpeculationOptions
+    grammar: GrammarOptions
+    reply: ReplyOptions
+    count: CountOptions
+    raw: bool = False
+    echo: bool = False
+    as_json: bool = False
+
+    def answer(self) -> int | None:
+        """Reads the prompt, loads the model, prints the answers. Gives the exit code."""
+        request = self._request(question(self.prompt, self.text))
+        started = time.perf_counter()
+        with open_model(
+            self.model,
+            self.count.slots,
+            speculation=self.speculation.speculation(),
+            extras=self.extras,
+            worker=self.reply.worker,
+        ) as loaded:
+            ids = _prompt_ids(loaded, request)
+            loading = time.perf_counter() - started
+            if self.echo and not self.as_json:
+                _print_prompt(request)
+            answers = _answers(loaded, ids, request, self.count, not self.as_json)
+            if self.reply.report:
+                loaded.bandwidth()  # of which the report says the share
+            if self.as_json:
+                from satchel.cli.reports import facts
+
+                told = facts(
+                    loaded,
+                    answers,
+                    loading,
+                    report=self.reply.report,
+                    logprobs=self.count.logprobs >= 0,
+                )
+                print(json.dumps(told, ensure_ascii=False), flush=True)
+            _say(answers, loading, self.text.verbose, self.reply.report and not self.as_json)
+        return INTERRUPTED if any(answer.stopped for answer in answers) else None
+
+    def _request(self, asked: str) -> Request:
+        from satchel.cli.chat.respond import Request
+
+        system = self.text.system_text()
+        if system and self.raw:
+            raise wrong("-sys", "raw completion has no place for a system prompt")
+        drawn, spec = self.sampling.sampling(), self.grammar.spec()
+        self.count.check(drawn, self.as_json)
+        self.reply.check(raw=self.raw, held=spec is not None)
+        messages = [{"role": "system", "content": system}] if system else []
+        return Request(
+            drawn,
+            self.text.max_tokens,
+            self.text.stop,
+            self.text.ignore_eos,
+            raw=self.raw,
+            grammar=spec,
+            reasoning=self.reply.thinking,
+            on_overflow=self.reply.overflow,
+            logprobs=self.count.logprobs,
+            messages=[*messages, {"role": "user", "content": asked}],
+        )
+
+
+def question(argument: str | None, text: TextOptions) -> str:
+    """The prompt: stdin where a pipe or file is there, the files of -f, the argument; a line end between."""
+    parts = [_from_stdin(), text.prompt_text(argument)]
+    question = "\n".join(part for part in parts if part)
+    if not question.strip():
+        raise wrong(
+            "prompt", 'none given; `satchel run "Why is the sky blue?"` asks, `satchel chat` talks in turns'
+        )
+    if argument is not None and argument.endswith(".gguf") and Path(argument).is_file():
+        raise wrong("prompt", f"{argument} is a file: a model is given by -m")
+    return question
+
+
+def _from_stdin() -> str:
+    """Text from a pipe or file; a terminal or an idle device gives none."""
+    if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
+        return ""
+    try:
+        kind = os.fstat(sys.stdin.fileno()).st_mode
+    except OSError:
+        kind = 0  # a stream with no file behind it
+    if stat.S_ISCHR(kind):
+        return ""
+    if stat.S_ISFIFO(kind) and not select.select([sys.stdin], [], [], PATIENCE)[0]:
+        print("satchel: note: waiting for text on stdin (`< /dev/null` gives none)", file=sys.stderr)
+    return decoded(sys.stdin.buffer.read(), "stdin")
+
+
+def _prompt_ids(model: Model, request: Request) -> list[int]:
+    from satchel.cli.console import note
+
+    asked = request.messages
+    ids = model.tokenize(asked[-1]["content"]) if request.raw else model.prompt_ids(asked)
+    for line in model.notes:
+        note(f"satchel: note: {line}")
+    return ids
+
+
+def _print_prompt(request: Request) -> None:
+    """The text that goes on, as it was given: what follows stands behind it."""
+    from satchel.cli.chat.display import Look
+
+    print(Look.of(sys.stdout).safe(request.messages[-1]["content"]), end="", flush=True)
+
+
+def _answers(
+    model: Model, ids: list[int], request: Request, counted: CountOptions, shown: bool
+) -> list[Answer]:
+    """The answers, written to stdout if they are to be shown: one as it comes, several when all are done."""
+    from satchel.cli.chat.display import AnswerWriter, Look
+    from satchel.cli.chat.respond import respond, respond_often
+
+    look = Look.of(sys.stdout)
+    if counted.made == 1:
+        writer = AnswerWriter(sys.stdout, look) if shown else None
+        try:
+            return [respond(model, ids, request, writer)]
+        finally:
+            if writer is not None:
+                writer.finish()
+    answers = respond_often(model, ids, request, counted.answers, counted.made)
+    for i, answer in enumerate(answers if shown else ()):
+        print(f"{chr(10) * (i > 0)}{look.safe(answer.text).rstrip()}", flush=True)
+    return answers
+
+
+def _say(answers: list[Answer], loading: float, verbose: bool, report: bool) -> None:
+    """On stderr: what was cut, and why; timings and reports where they were asked for."""
+    from satchel.cli.chat.display import DIM, Look
+    from satchel.cli.chat.respond import counts
+    from satchel.cli.console import note
+    from satchel.cli.reports import lines, report_rows, timings
+
+    look = Look.of(sys.stderr)
+    for i, answer in enumerate(answers):
+        for line in answer.reply.notes:
+            note(f"satchel: note: {line}")
+        if answer.stats.reason:
+            note(f"satchel: note: the answer is cut: {answer.stats.reason}{hint(answer.stats)}")
+        rows = [
+            *(timings(answer, loading) if verbose else ()),
+            *(report_rows(answer.reply.report) if report else ()),
+        ]
+        if rows:
+            print("\n" * (i > 0) + "\n".join(lines(rows)), file=sys.stderr)
+        elif look.terminal:
+            line = look.joined([*counts(answer.stats), f"{loading + answer.seconds:.2f} s"])
+            print(look.paint(line, DIM), file=sys.stderr)
+
+
+def hint(stats: Stats) -> str:
+    """What the user may do about an answer that was cut."""
+    if "the context of" in stats.reason:
+        return "; -c sets another size"
+    return "; -n allows more tokens" if stats.finish == "length" else ""

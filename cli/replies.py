@@ -1,0 +1,173 @@
+"""Options of an answer beyond its drawing: thinking, a context that is full, where the engine runs, what is
+told of it, and how many answers there are. What cannot hold is wrong use, said before a file is opened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from satchel.cli.groups import option, wrong
+from satchel.runtime.words import WORKERS
+
+if TYPE_CHECKING:
+    from satchel.runtime.sampling import Sampling
+
+POLICIES = ("error", "shift", "truncate-middle")
+SWITCHES = {"auto": None, "on": True, "off": False}
+MOST_ANSWERS, TOGETHER, MOST_TOLD = 128, 8, 20
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyOptions:
+    """How much is thought, what a full context means, where the engine runs, what is told."""
+
+    reasoning: Annotated[
+        str,
+        option(
+            "-rea",
+            "--reasoning",
+            env="REASONING",
+            metavar="HOW",
+            help="auto, on, off, an effort such as low, or so many tokens of thinking at most.",
+        ),
+    ] = "auto"
+    effort: Annotated[
+        str | None,
+        option("--reasoning-effort", metavar="WORD", help="The same as --reasoning WORD."),
+    ] = None
+    budget: Annotated[
+        int | None,
+        option(
+            "--reasoning-budget",
+            env="THINK_BUDGET",
+            min=-1,
+            help="The same as --reasoning N; -1: no limit.",
+        ),
+    ] = None
+    on_overflow: Annotated[
+        str | None,
+        option(
+            "--on-overflow",
+            env="ON_OVERFLOW",
+            metavar="POLICY",
+            help="In a full context: error, shift (forget the oldest), truncate-middle (of a prompt).",
+        ),
+    ] = None
+    shift: Annotated[
+        bool | None,
+        option("--context-shift/--no-context-shift", env="CONTEXT_SHIFT", help="As --on-overflow shift."),
+    ] = None
+    worker: Annotated[
+        str,
+        option(
+            "--worker",
+            env="WORKER",
+            metavar="KIND",
+            help="thread, or process: the engine runs apart, where it may crash alone.",
+        ),
+    ] = "thread"
+    report: Annotated[
+        bool, option("--report", help="Tell what was really done: cache, drafts, devices, bytes read.")
+    ] = False
+
+    def __post_init__(self) -> None:
+        given = [
+            name
+            for name, is_given in (
+                ("--reasoning", self.reasoning != "auto"),
+                ("--reasoning-effort", self.effort is not None),
+                ("--reasoning-budget", self.budget is not None),
+            )
+            if is_given
+        ]
+        if len(given) > 1:
+            raise wrong(given[1], f"{given[0]} is given already, and both say how much to think")
+        if not self.reasoning or not (self.reasoning.isalpha() or self.reasoning.isdecimal()):
+            expected = "expected auto, on, off, a word or a number of tokens"
+            raise wrong("--reasoning", f"{expected}, got {self.reasoning!r}")
+        if self.effort == "":
+            raise wrong("--reasoning-effort", "expected a word such as low")
+        if self.on_overflow is not None and self.on_overflow not in POLICIES:
+            raise wrong("--on-overflow", f"{self.on_overflow} is none: there are {', '.join(POLICIES)}")
+        if self.on_overflow is not None and self.shift is not None:
+            raise wrong("--context-shift", "--on-overflow is given already")
+        if self.worker not in WORKERS:
+            raise wrong("--worker", f"{self.worker} is none: there are {' and '.join(WORKERS)}")
+
+    def check(self, *, raw: bool, held: bool) -> None:
+        """Wrong use of what a raw text or an answer that is held to a form lack."""
+        if raw and self.thinking is not None:
+            raise wrong("--reasoning", "raw completion (-no-cnv) has no thinking that is told apart")
+        if held and self.overflow == "shift":
+            raise wrong(
+                "--on-overflow", "an answer that is held to a form cannot shift: its form would begin anew"
+            )
+
+    @property
+    def thinking(self) -> bool | int | str | None:
+        """As Model.chat has it; None: as the model is used to."""
+        if self.effort is not None:
+            return self.effort
+        if self.budget is not None:
+            return None if self.budget < 0 else self.budget
+        if self.reasoning in SWITCHES:
+            return SWITCHES[self.reasoning]
+        return int(self.reasoning) if self.reasoning.isdecimal() else self.reasoning
+
+    @property
+    def overflow(self) -> str:
+        """As Ask has it."""
+        return self.on_overflow or ("shift" if self.shift else "error")
+
+
+@dataclass(frozen=True, slots=True)
+class CountOptions:
+    """How many answers are made and shown, and what is told of their tokens."""
+
+    answers: Annotated[
+        int, option("--answers", min=1, max=MOST_ANSWERS, help="Answers to the prompt, which is read once.")
+    ] = 1
+    best_of: Annotated[
+        int | None,
+        option("--best-of", min=1, max=MOST_ANSWERS, help="Make so many, show the --answers likeliest."),
+    ] = None
+    parallel: Annotated[
+        int | None,
+        option(
+            "-np",
+            "--parallel",
+            env="N_PARALLEL",
+            min=1,
+            help=f"Answers that are made together; default: all, {TOGETHER} at most.",
+        ),
+    ] = None
+    logprobs: Annotated[
+        int,
+        option(
+            "--logprobs",
+            min=-1,
+            max=MOST_TOLD,
+            help="With --json: each token's log probability, and the N likeliest beside it; -1: none.",
+        ),
+    ] = -1
+
+    def __post_init__(self) -> None:
+        if self.best_of is not None and self.best_of < self.answers:
+            raise wrong("--best-of", f"{self.best_of} cannot be fewer than --answers, {self.answers}")
+
+    @property
+    def made(self) -> int:
+        return self.answers if self.best_of is None else self.best_of
+
+    @property
+    def slots(self) -> int:
+        """Sequences that the engine needs room for."""
+        return min(self.made, self.parallel or TOGETHER)
+
+    def check(self, sampling: Sampling, as_json: bool) -> None:
+        """Wrong use where the other options leave nothing to tell or to choose from."""
+        if self.logprobs >= 0 and not as_json:
+            raise wrong("--logprobs", "log probabilities are printed with --json: give that as well")
+        if self.made > 1 and sampling.temperature == 0:
+            raise wrong("--answers", "the temperature is 0, so all answers would be the same")

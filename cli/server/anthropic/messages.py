@@ -1,0 +1,96 @@
+"""POST /v1/messages and /v1/messages/count_tokens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from satchel.cli.server.answer import Answer
+from satchel.cli.server.anthropic.fields import Conversation, MessagesBody
+from satchel.cli.server.anthropic.shapes import Blocks, ending, head, usage
+from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.route import caller_of, models_of, unknown_fields
+from satchel.cli.server.stream import Stream, event, unless_gone
+from satchel.cli.server.wanted import Turn
+from satchel.runtime.chat import ChatPrompt, Thinking
+from satchel.runtime.model import Model
+
+router = APIRouter()
+PING = event({"type": "ping"}, "ping")
+
+
+@router.post("/v1/messages")
+async def messages(request: Request, body: MessagesBody) -> Response:
+    warnings = unknown_fields(request, body)
+    work = Answer.begin(models_of(request), body.wanted(), caller_of(request))
+    if body.stream:
+        answer = await unless_gone(request, work)
+        return Stream(events(answer, body, warnings), answer.close, ping=PING)
+    return JSONResponse(await unless_gone(request, whole(work, body, warnings)))
+
+
+async def whole(work: Coroutine[Any, Any, Answer], body: MessagesBody, warnings: list[str]) -> JsonObject:
+    """The answer in one piece."""
+    answer = await work
+    try:
+        blocks = _blocks(body)
+        async for _ in _said(answer, blocks):
+            pass
+        made = {**head(answer), "content": blocks.content, **ending(answer, blocks)}
+        told = [*warnings, *answer.replies[0].notes]
+        return {**made, "warnings": told} if told else made
+    finally:
+        await answer.close()
+
+
+async def events(answer: Answer, body: MessagesBody, warnings: list[str]) -> AsyncIterator[bytes]:
+    """The answer as it comes."""
+    blocks = _blocks(body)
+    yield event({"type": "message_start", "message": head(answer)}, "message_start")
+    yield PING
+    async for told in _said(answer, blocks):
+        yield event(told, told["type"])
+    end: JsonObject = {"type": "message_delta", "delta": ending(answer, blocks), "usage": usage(answer)}
+    notes = [*warnings, *answer.replies[0].notes]
+    yield event({**end, "warnings": notes} if notes else end, "message_delta")
+    yield event({"type": "message_stop"}, "message_stop")
+
+
+def _blocks(body: MessagesBody) -> Blocks:
+    return Blocks(shows_thinking=not body.thinking or body.thinking.display != "omitted")
+
+
+async def _said(answer: Answer, blocks: Blocks) -> AsyncIterator[JsonObject]:
+    """The events of all blocks."""
+    async for said in answer:
+        for told in blocks.add(said.events):
+            yield told
+    for told in blocks.close():
+        yield told
+
+
+@router.post("/v1/messages/count_tokens")
+async def count_tokens(request: Request, body: Conversation) -> JsonObject:
+    warnings, turn = unknown_fields(request, body), body.turn()
+    async with models_of(request).use(body.model) as lease:
+        count = await asyncio.to_thread(_count, lease.model.model, turn)
+    return {"input_tokens": count, **({"warnings": warnings} if warnings else {})}
+
+
+def _count(model: Model, turn: Turn) -> int:
+    """Tokens of the prompt that the turn is answered to."""
+    prompt = ChatPrompt(
+        model.template,
+        model.tokenizer,
+        model.style,
+        turn.messages,
+        tools=turn.tools,
+        thinking=Thinking.of(turn.reasoning),
+        prefill=turn.prefill,
+        variables=turn.variables,
+    )
+    return len(prompt.render(prompt.messages))

@@ -1,0 +1,78 @@
+"""The likeliest answers that a beam search finds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from satchel.cli.server.asked import asking, ids_of
+from satchel.cli.server.models import Models
+from satchel.cli.server.problem import Problem
+from satchel.cli.server.wanted import Caller, Text, Turn, Wanted
+from satchel.runtime.ask import Asking
+from satchel.runtime.beam import Beam
+from satchel.runtime.model import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Beams:
+    """found: the n best. prompt: its token ids."""
+
+    model: Model
+    name: str
+    prompt: Sequence[int]
+    found: Sequence[Beam]
+
+    def text(self, beam: Beam) -> str:
+        """What a beam says, its end token aside."""
+        ids = beam.ids[:-1] if beam.finish == "stop" else beam.ids
+        stream = self.model.tokenizer.stream(start=False)
+        return stream.feed(ids) + stream.flush()
+
+
+async def search(models: Models, wanted: Wanted, caller: Caller, length_penalty: float) -> Beams:
+    """Of so many beams as answers are made, the n best. A Problem for what no beam search can do."""
+    _check(wanted.how)
+    if wanted.others:
+        raise Problem("unsupported", "use_beam_search takes one prompt", "use_beam_search")
+    async with models.use(wanted.model, caller.user) as lease:
+        model = lease.model.model
+        how = asking(model, wanted, caller, lease.entry.adapters)
+        ids = await asyncio.to_thread(_prompt, model, wanted, how)
+        room = model.context - len(ids) + 1
+        limit = how.get("max_tokens", -1)
+        most = room if limit < 0 else limit
+        found = await asyncio.to_thread(
+            model.beam_search, ids, wanted.made, most, length_penalty=length_penalty
+        )
+    return Beams(model, lease.name, ids, found[: wanted.n])
+
+
+def _prompt(model: Model, wanted: Wanted, how: Asking) -> list[int]:
+    match wanted.prompt:
+        case Text() as text:
+            return ids_of(model, text)
+        case Turn() as turn:
+            with model.chat(
+                turn.messages,
+                tools=turn.tools,
+                reasoning=turn.reasoning,
+                prefill=turn.prefill,
+                variables=turn.variables,
+                max_tokens=how.get("max_tokens", -1),
+            ) as reply:
+                return list(reply.prompt)
+
+
+def _check(how: Asking) -> None:
+    asked = {
+        "stop": how.get("stop"),
+        "stop_token_ids": how.get("stop_tokens"),
+        "logprobs": how.get("logprobs", -1) >= 0,
+        "a form for the answer": how.get("grammar"),
+        "t_max_predict_ms": how.get("timeout"),
+    }
+    for name, value in asked.items():
+        if value:
+            raise Problem("unsupported", f"use_beam_search and {name} exclude each other", "use_beam_search")

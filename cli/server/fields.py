@@ -1,0 +1,124 @@
+"""Fields that requests of several dialects share, each with its declared range; nothing is clamped.
+
+An option of sampling takes its range from the library, so it is stated once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Annotated, Any
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from satchel.quant import RequestError
+from satchel.runtime.sampling import RANGES, Sampling
+from satchel.runtime.sampling.options import LETTERS, ORDER, stages
+
+LIMITS = {name: (low, high) for name, low, high in RANGES}
+OPTIONS = frozenset(f.name for f in fields(Sampling))
+MOST_TOKENS = 1 << 31
+MOST_NAMES = 1024  # entries of a list of tokens or words
+
+TokenId = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
+TokenIds = Annotated[list[TokenId], Field(max_length=MOST_NAMES)]
+Word = Annotated[str, Field(min_length=1, max_length=1000)]
+Words = Annotated[list[Word], Field(max_length=MOST_NAMES)]
+
+
+def ranged(name: str, *aliases: str, **more: Any) -> Any:
+    """A field that may be left out, with the range that the library's option of this name has. aliases: what
+    others call it.
+    """
+    low, high = LIMITS[name]
+    if aliases:
+        more["validation_alias"] = AliasChoices(name, *aliases)
+    return Field(default=None, ge=low, le=high, **more)
+
+
+class Body(BaseModel):
+    """A request's body. A number is no text and no bool; null means absent. Fields that nobody declared are
+    kept apart, to be named in a warning or refused.
+    """
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, hide_input_in_errors=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def drop_nulls(cls, data: Any) -> Any:
+        return {k: v for k, v in data.items() if v is not None} if isinstance(data, dict) else data
+
+    @property
+    def unknown(self) -> list[str]:
+        """Paths of the fields that nobody declared, of bodies within this one too."""
+        within = ((name, getattr(self, name)) for name in type(self).model_fields)
+        return [*sorted(self.model_extra or ()), *(path for name, v in within for path in _unknown(v, name))]
+
+
+def _unknown(value: Any, name: str) -> list[str]:
+    if isinstance(value, Body):
+        return [f"{name}.{path}" for path in value.unknown]
+    if isinstance(value, list):
+        return [path for i, one in enumerate(value) for path in _unknown(one, f"{name}[{i}]")]
+    return []
+
+
+class SamplingFields(Body):
+    """The chain's options by the names that llama-server gives them, and vLLM's for the same."""
+
+    temperature: float | None = ranged("temperature")
+    top_k: int | None = Field(default=None, ge=-1, le=LIMITS["top_k"][1], description="-1 and 0: off")
+    top_p: float | None = ranged("top_p")
+    min_p: float | None = ranged("min_p")
+    typical_p: float | None = ranged("typical_p")
+    top_n_sigma: float | None = ranged("top_n_sigma")
+    presence_penalty: float | None = ranged("presence_penalty")
+    frequency_penalty: float | None = ranged("frequency_penalty")
+    repeat_penalty: float | None = ranged("repeat_penalty", "repetition_penalty")
+    repeat_last_n: int | None = ranged("repeat_last_n")
+    dynatemp_range: float | None = ranged("dynatemp_range")
+    dynatemp_exponent: float | None = ranged("dynatemp_exponent")
+    xtc_probability: float | None = ranged("xtc_probability")
+    xtc_threshold: float | None = ranged("xtc_threshold")
+    dry_multiplier: float | None = ranged("dry_multiplier")
+    dry_base: float | None = ranged("dry_base")
+    dry_allowed_length: int | None = ranged("dry_allowed_length")
+    dry_last_n: int | None = ranged("dry_last_n", "dry_penalty_last_n")
+    dry_breakers: Words | None = Field(
+        default=None, validation_alias=AliasChoices("dry_breakers", "dry_sequence_breakers")
+    )
+    mirostat: int | None = ranged("mirostat")
+    mirostat_tau: float | None = ranged("mirostat_tau")
+    mirostat_eta: float | None = ranged("mirostat_eta")
+    min_tokens: int | None = ranged("min_tokens")
+    samplers: Words | Word | None = Field(default=None, description="Names of stages, or letters")
+    seed: int | None = Field(default=None, ge=-1, le=LIMITS["seed"][1], description="-1: drawn anew")
+
+    @field_validator("samplers")
+    @classmethod
+    def stages_known(cls, given: list[str] | str | None) -> tuple[str, ...] | None:
+        """Names of stages. A text has the letters of --sampler-seq, or names between semicolons."""
+        if given is None:
+            return None
+        if isinstance(given, str):
+            names = ";" in given or given in ORDER
+            given = given.split(";") if names else [LETTERS.get(letter, letter) for letter in given]
+        try:
+            return stages([name for name in given if name])
+        except RequestError as error:
+            raise ValueError(str(error)) from None
+
+    def sampling(self, base: Sampling) -> Sampling:
+        """The base with what was asked for."""
+        asked: Mapping[str, Any] = {
+            name: value
+            for name in SamplingFields.model_fields
+            if name in OPTIONS and (value := getattr(self, name)) is not None
+        }
+        changed = {
+            **asked,
+            **({"seed": None} if self.seed == -1 else {}),
+            **({"top_k": 0} if self.top_k == -1 else {}),
+            **({"dry_breakers": tuple(self.dry_breakers)} if self.dry_breakers is not None else {}),
+        }
+        return replace(base, **changed)

@@ -1,0 +1,186 @@
+"""What stands before every route: who may ask, from where, and how large and deep a body may be. Plain ASGI,
+so that nothing of a request is parsed before it is allowed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Iterable
+
+import numpy as np
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from satchel.cli.server.dialect import Dialect, dialect_of, is_public
+from satchel.cli.server.problem import Problem
+from satchel.cli.server.settings import ServerSettings
+from satchel.cli.server.wanted import Caller
+from satchel.formats import strict_json
+
+DEEPEST = 100  # levels of a JSON body
+LARGE = 1 << 16  # bytes of a body that is checked in a thread
+STRINGS = re.compile(r'"(?:[^"\\]|\\.)*+"?')
+OPEN, CLOSE = np.frombuffer(b"[{", np.uint8), np.frombuffer(b"]}", np.uint8)
+
+
+class Guard:
+    """Lets a request through, with `caller` in its state, or answers in its dialect."""
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+        self.app, self.settings = app, settings
+        self._hosts = frozenset(settings.hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        number = scope["state"]["request_id"]
+        headers = Headers(scope=scope)
+        dialect = dialect_of(scope["path"], headers)
+        try:
+            self._check_origin(headers)
+            scope["state"]["caller"] = self._caller(scope["path"], headers)
+            body = (
+                await self._body(headers, receive)
+                if scope["method"] in ("POST", "PUT", "PATCH", "DELETE")
+                else b""
+            )
+        except Problem as problem:
+            await refuse(dialect, problem, number, send)
+            return
+        await self.app(scope, _replay(body, receive), send)
+
+    def _check_origin(self, headers: Headers) -> None:
+        """A web page of another site can make a browser send requests here: its Host or its Origin tells."""
+        host = headers.get("host", "")
+        if self._hosts and _name(host) not in self._hosts:
+            line = f"the host {host!r:.100} is not one of this server's: start it with --allowed-host"
+            raise Problem("forbidden", line)
+        origin = headers.get("origin")
+        same = origin is not None and origin.partition("://")[2].lower() == host.lower()
+        if origin is not None and not same and origin not in self.settings.origins:
+            line = f"the origin {origin!r:.100} is not allowed: start the server with --cors-origins"
+            raise Problem("forbidden", line)
+
+    def _caller(self, path: str, headers: Headers) -> Caller:
+        keys = self.settings.api_keys
+        if not keys or is_public(path):
+            return Caller(admin=not keys)
+        given = headers.getlist("x-api-key")
+        given += [v[7:].strip() for v in headers.getlist("authorization") if v[:7].lower() == "bearer "]
+        if len(set(given)) != 1 or not _is_one_of(given[0], keys):
+            raise Problem(
+                "key", "no valid API key: send it as 'Authorization: Bearer KEY'", code="invalid_api_key"
+            )
+        mark = hashlib.sha256(given[0].encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        return Caller(mark[:8], mark, admin=True)
+
+    async def _body(self, headers: Headers, receive: Receive) -> bytes:
+        announced = headers.get("content-length", "")
+        if announced.isascii() and announced.isdigit() and int(announced) > self.settings.most_body:
+            raise _large(self.settings.most_body)
+        try:
+            async with asyncio.timeout(self.settings.body_seconds):
+                body = await _whole(receive, self.settings.most_body)
+        except TimeoutError:
+            line = f"the body did not come whole within {self.settings.body_seconds:g} seconds"
+            raise Problem("timeout", line) from None
+        if body:
+            kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind != "application/json":
+                raise Problem("media", f"the body is {kind or 'of no kind'}: send it as application/json")
+            if len(body) > LARGE:  # others need not wait for it
+                await asyncio.to_thread(check_json, body)
+            else:
+                check_json(body)
+        return body
+
+
+async def _whole(receive: Receive, most: int) -> bytes:
+    parts, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Problem("invalid", "the client hung up")
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > most:
+            raise _large(most)
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+def _large(most: int) -> Problem:
+    return Problem("large", f"the body has more than {most:,} bytes, which is the most")
+
+
+def check_json(body: bytes) -> None:
+    """A Problem where the body is no JSON that every reader reads alike (H01, H02)."""
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Problem("invalid", f"the body is no UTF-8 at byte {error.start}") from None
+    _check_depth(text)
+    try:
+        value = strict_json.loads(text)
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except json.JSONDecodeError as error:
+        raise Problem(
+            "invalid", f"the body is no JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        ) from None
+    except UnicodeEncodeError:
+        raise Problem("invalid", "the body has half a surrogate pair in a text") from None
+    except (ValueError, RecursionError) as error:
+        raise Problem("invalid", f"the body cannot be read: {error}") from None
+
+
+def _check_depth(text: str) -> None:
+    """Before it is parsed, for parsers recurse."""
+    outside = np.frombuffer(STRINGS.sub("", text).encode(), np.uint8)
+    steps = np.isin(outside, OPEN).astype(np.int32) - np.isin(outside, CLOSE)
+    if steps.size and int(np.cumsum(steps).max()) > DEEPEST:
+        raise Problem("invalid", f"the body is nested deeper than {DEEPEST} levels")
+
+
+def _is_one_of(given: str, keys: Iterable[str]) -> bool:
+    """In a time that tells nothing of the keys."""
+    fits = [hmac.compare_digest(given.encode("utf-8", "surrogateescape"), key.encode()) for key in keys]
+    return any(fits)
+
+
+def _name(host: str) -> str:
+    """A host without its port."""
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.partition(":")[0].lower()
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    told = False
+
+    async def again() -> Message:
+        nonlocal told
+        if told:
+            return await receive()
+        told = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
+
+
+async def refuse(dialect: Dialect, problem: Problem, number: str, send: Send) -> None:
+    """The answer to a request that goes no further."""
+    status, body = dialect.error(problem, number)
+    data = json.dumps(body, ensure_ascii=False).encode()
+    headers = {
+        "content-type": "application/json",
+        "content-length": str(len(data)),
+        **problem.headers,
+    }
+    raw = [(k.lower().encode(), v.encode()) for k, v in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    await send({"type": "http.response.body", "body": data})

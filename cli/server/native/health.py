@@ -1,0 +1,33 @@
+"""Whether the server is there, and whether it is ready: answered without the engine."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+
+from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.models import FAILED, LOADING
+from satchel.cli.server.problem import Problem
+from satchel.cli.server.route import models_of
+
+router = APIRouter()
+
+
+@router.get("/healthz")
+async def alive() -> JsonObject:
+    return {"status": "ok"}
+
+
+@router.get("/health")
+@router.get("/v1/health")
+@router.get("/readyz")
+async def ready(request: Request) -> JsonObject:
+    models = models_of(request)
+    if not models.ready:
+        coming = [e for e in models.entries.values() if e.state == LOADING]
+        done, total = sum(e.done for e in coming), sum(e.total for e in coming)
+        percent = 100 * done // total if total else 0
+        raise Problem("loading", f"Loading model: {percent} %", retry_after=1, numbers={"percent": percent})
+    broken = [e for e in models.entries.values() if e.state == FAILED]
+    if broken and len(broken) == len(models.entries):
+        raise Problem("engine", broken[0].error, code="model_error")
+    return {"status": "ok"}

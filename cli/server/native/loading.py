@@ -1,0 +1,48 @@
+"""What is loaded, as llama-server's router says and changes it; and the aliases."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from pydantic import Field
+
+from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.fields import Body
+from satchel.cli.server.problem import Problem
+from satchel.cli.server.route import check_admin, models_of, reload_of
+
+router = APIRouter()
+
+
+class NamedBody(Body):
+    model: str = Field(min_length=1, max_length=1000)
+
+
+@router.post("/models/load")
+async def load(request: Request, body: NamedBody) -> JsonObject:
+    check_admin(request)
+    async with models_of(request).use(body.model):
+        return {"success": True}
+
+
+@router.post("/models/unload")
+async def unload(request: Request, body: NamedBody) -> JsonObject:
+    check_admin(request)
+    entry = models_of(request).entry(body.model)
+    if entry.users:
+        line = f"{entry.name}: {entry.users} requests use it: try again when they have ended"
+        raise Problem("conflict", line, "model", "model_in_use")
+    await entry.unload()
+    return {"success": True}
+
+
+@router.get("/aliases")
+async def aliases(request: Request) -> JsonObject:
+    """How the versions behind each name do."""
+    return {"aliases": [alias.told() for alias in models_of(request).aliases.values()]}
+
+
+@router.post("/config/reload")
+async def reload(request: Request) -> JsonObject:
+    """Reads the configuration file again, as SIGHUP does."""
+    check_admin(request)
+    return {"changed": reload_of(request)()}

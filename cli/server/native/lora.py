@@ -1,0 +1,41 @@
+"""GET and POST /lora-adapters: those that are loaded, and their scales for requests that name none."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from pydantic import Field, RootModel
+
+from satchel.cli.server.asked import named_adapters
+from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.openai.fields import AdapterScale
+from satchel.cli.server.route import caller_of, check_admin, models_of
+
+router = APIRouter()
+ModelName = Annotated[str, Query(max_length=1000)]
+
+
+class Scales(RootModel[Annotated[list[AdapterScale], Field(max_length=64)]]):
+    pass
+
+
+@router.get("/lora-adapters")
+async def adapters(request: Request, model: ModelName = "") -> list[JsonObject]:
+    async with models_of(request).use(model, caller_of(request).user) as lease:
+        extras, changed = lease.model.model.extras, lease.entry.adapters
+        loaded = extras.adapters if extras else {}
+        return [
+            {"id": i, "path": name, "scale": scale if changed is None else changed.get(i, 0.0)}
+            for i, (name, scale) in enumerate(loaded.items())
+        ]
+
+
+@router.post("/lora-adapters")
+async def change(request: Request, scales: Scales, model: ModelName = "") -> JsonObject:
+    check_admin(request)
+    async with models_of(request).use(model, caller_of(request).user) as lease:
+        chosen = {one.id: one.scale for one in scales.root}
+        named_adapters(lease.model.model, chosen)
+        lease.entry.adapters = chosen
+    return {"success": True}

@@ -1,0 +1,38 @@
+"""GET /metrics, in Prometheus's text form."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from satchel.cli.server.metrics import Counts, rendered
+from satchel.cli.server.models import Entry
+from satchel.cli.server.route import models_of, traffic_of
+from satchel.quant import SatchelError
+from satchel.runtime.stats import EngineStats
+
+router = APIRouter()
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    models = models_of(request)
+    entries = list(models.entries.values())
+    found = await asyncio.gather(*(_stats(e) for e in entries))
+    engines = {e.name: stats for e, stats in zip(entries, found, strict=True) if stats}
+    loaded = {e.name: e.model is not None for e in entries}
+    counts = Counts(engines, loaded, traffic_of(request), models.aliases.values())
+    return Response(rendered(counts), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _stats(entry: Entry) -> EngineStats | None:
+    """None where it is not loaded, or is being closed."""
+    if entry.model is None:
+        return None
+    try:
+        return await entry.model.stats()
+    except SatchelError:
+        return None

@@ -1,0 +1,59 @@
+"""GET /props: what a server has, before anything is asked of it."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+
+from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.native.settings import generation_settings
+from satchel.cli.server.problem import Problem
+from satchel.cli.server.route import caller_of, check_admin, models_of
+from satchel.runtime.ask import Ask
+from satchel.runtime.model import Model
+from satchel.runtime.sampling import Sampling
+
+router = APIRouter()
+Name = Annotated[str, Query(max_length=1000)]
+
+
+@router.get("/props")
+async def props(request: Request, model: Name = "") -> JsonObject:
+    async with models_of(request).use(model, caller_of(request).user) as lease:
+        return told(lease.model.model, lease.name)
+
+
+def told(model: Model, name: str) -> JsonObject:
+    tokenizer = model.tokenizer
+    bos, eos = (tokenizer.text(t) if t is not None else "" for t in (tokenizer.bos, tokenizer.eos))
+    style = model.style
+    return {
+        "default_generation_settings": {
+            "n_ctx": model.context,
+            "params": generation_settings(Ask(), Sampling()),
+        },
+        "total_slots": model.cache.slots,
+        "model_alias": name,
+        "model_path": model.path.name,
+        "modalities": {"vision": False, "audio": False},
+        "chat_template": model.template.source,
+        "chat_template_caps": {
+            "supports_tools": model.template.supports_tools,
+            "tool_calls": style.family,
+            "thinks": style.thinks,
+            "reasoning_efforts": style.efforts,
+        },
+        "bos_token": bos,
+        "eos_token": eos,
+        "build_info": f"satchel {version('satchel')}",
+        "is_sleeping": False,
+    }
+
+
+@router.post("/props")
+async def change(request: Request) -> JsonObject:
+    check_admin(request)
+    line = "properties are chosen when the server starts: change its configuration file and reload it"
+    raise Problem("unsupported", line)

@@ -1,0 +1,153 @@
+"""The bodies of /api/generate and /api/chat, checked, and as the library wants them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.fields import Body
+from satchel.cli.server.ollama.options import Options, keep_seconds
+from satchel.cli.server.problem import Problem
+from satchel.cli.server.wanted import Text, Turn, Wanted
+from satchel.runtime.ask import Asking
+from satchel.runtime.grammar.spec import Json, JsonSchema, Spec
+
+
+class AnswerFields(Body):
+    """Both for conversations and for texts. truncate, shift: what a full context means; by default it is an
+    error, and nothing is cut.
+    """
+
+    model: str = Field(min_length=1, max_length=1000)
+    stream: bool = True
+    format: Literal["", "json"] | JsonObject = ""
+    options: Options = Options()
+    think: bool | Literal["low", "medium", "high", "max"] | None = None
+    keep_alive: int | float | str | None = None
+    logprobs: bool = False
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    truncate: bool = False
+    shift: bool = False
+
+    @property
+    def keep(self) -> float | None:
+        return keep_seconds(self.keep_alive)
+
+    def spec(self) -> Spec | None:
+        """What the answer is held to."""
+        if self.format == "json":
+            return Json()
+        return JsonSchema(self.format) if isinstance(self.format, dict) else None
+
+    def asking(self) -> Asking:
+        """As fields of Ask."""
+        if self.top_logprobs is not None and not self.logprobs:
+            raise Problem("invalid", "top_logprobs needs logprobs: true", "top_logprobs")
+        made = self.options.asking()
+        made["grammar"] = self.spec()
+        made["logprobs"] = (self.top_logprobs or 0) if self.logprobs else -1
+        made["on_overflow"] = "truncate-middle" if self.truncate else "shift" if self.shift else "error"
+        return made
+
+    def warnings(self) -> list[str]:
+        both = self.truncate and self.shift
+        line = "truncate and shift were given: a long prompt is cut, and an answer ends in a full context"
+        return [*self.options.warnings(), *([line] if both else [])]
+
+
+class GenerateBody(AnswerFields):
+    """context: tokens of what was said before, as an earlier answer gave them."""
+
+    prompt: str = ""
+    suffix: str = ""
+    system: str = ""
+    raw: bool = False
+    template: str = ""
+    context: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+    images: list[Any] = Field(default_factory=list)
+
+    @property
+    def empty(self) -> bool:
+        """Whether the model is only to be loaded, or unloaded."""
+        return not self.prompt and not self.suffix
+
+    def wanted(self) -> Wanted:
+        self._check()
+        return Wanted(self.model, self._prompt(), self.asking())
+
+    def _check(self) -> None:
+        if self.images:
+            raise Problem("unsupported", "images are not supported: leave them out", "images")
+        if self.template:
+            line = "template is not supported: the model's own is used; send a prompt as it is with raw"
+            raise Problem("unsupported", line, "template")
+        if not self.raw and not self.suffix:
+            return
+        given = {"system": self.system, "think": self.think is not None, "context": self.context}
+        name = next((name for name, value in given.items() if value), None)
+        if name is not None:
+            what = "suffix fills a hole in a text" if self.suffix else "raw takes the prompt as it is"
+            raise Problem("invalid", f"{what}: {name} has no place in it", name)
+
+    def _prompt(self) -> Turn | Text:
+        if self.suffix:
+            return Text(self.prompt, hole=self.suffix)
+        if self.raw:
+            return Text(self.prompt, special=True)
+        said = [{"role": "system", "content": self.system}] if self.system else []
+        asked = {"role": "user", "content": self.prompt}
+        return Turn([*said, asked], reasoning=self.think, before=self.context)
+
+
+class CalledFunction(Body):
+    name: str = Field(min_length=1, max_length=256)
+    arguments: JsonObject = Field(default_factory=dict)
+    index: int | None = None
+
+
+class Call(Body):
+    function: CalledFunction
+    id: str = ""
+    type: str = "function"
+
+    def told(self) -> JsonObject:
+        function = {"name": self.function.name, "arguments": self.function.arguments}
+        return {"type": "function", "function": function, **({"id": self.id} if self.id else {})}
+
+
+class Message(Body):
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str = ""
+    thinking: str = ""
+    images: list[Any] = Field(default_factory=list)
+    tool_calls: list[Call] = Field(default_factory=list)
+    tool_name: str = ""
+    tool_call_id: str = ""
+
+    def told(self, where: str) -> JsonObject:
+        """As Model.chat takes it."""
+        if self.images:
+            raise Problem("unsupported", f"{where}.images: images are not supported", f"{where}.images")
+        given = {
+            "reasoning_content": self.thinking,
+            "tool_calls": [c.told() for c in self.tool_calls],
+            "name": self.tool_name,
+            "tool_call_id": self.tool_call_id,
+        }
+        return {"role": self.role, "content": self.content, **{k: v for k, v in given.items() if v}}
+
+
+class ChatBody(AnswerFields):
+    messages: list[Message] = Field(default_factory=list, max_length=100_000)
+    tools: list[JsonObject] = Field(default_factory=list)
+
+    @property
+    def empty(self) -> bool:
+        return not self.messages
+
+    def wanted(self) -> Wanted:
+        said = [m.told(f"messages[{i}]") for i, m in enumerate(self.messages)]
+        turn = Turn(said, tools=self.tools or None, reasoning=self.think)
+        return Wanted(self.model, turn, self.asking())

@@ -1,0 +1,208 @@
+"""Changes of what there is: /api/pull, /api/copy and /api/delete through the store; what cannot be is refused
+in words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import Field
+
+from satchel.cli.server.catalog import Served
+from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.fields import Body
+from satchel.cli.server.models import Entry, Models
+from satchel.cli.server.problem import Problem
+from satchel.cli.server.route import check_admin, models_of, unknown_fields
+from satchel.cli.server.stream import LINES, Stream, line, unless_gone
+from satchel.cli.store import Progress, Store
+from satchel.quant import RequestError, SatchelError
+
+router = APIRouter()
+HUBS = ("hf.co/", "huggingface.co/")
+SUCCESS: JsonObject = {"status": "success"}
+
+
+class NamedBody(Body):
+    """name: as the model was called before."""
+
+    model: str = Field(default="", max_length=1000)
+    name: str = Field(default="", max_length=1000)
+
+    @property
+    def named(self) -> str:
+        found = self.model or self.name
+        if not found:
+            raise Problem("invalid", "model is missing: name one", "model")
+        return found
+
+
+class PullBody(NamedBody):
+    insecure: bool = False
+    stream: bool = True
+
+
+class CopyBody(Body):
+    source: str = Field(min_length=1, max_length=1000)
+    destination: str = Field(min_length=1, max_length=200)
+
+
+@router.post("/api/pull")
+async def pull(request: Request, body: PullBody) -> Response:
+    check_admin(request)
+    unknown_fields(request, body)
+    if body.insecure:
+        raise Problem("unsupported", "insecure is not supported: models come over https", "insecure")
+    work = Pull(models_of(request), body.named)
+    if body.stream:
+        return Stream(work.lines(), work.close, LINES)
+    await unless_gone(request, work.read())
+    return JSONResponse(SUCCESS)
+
+
+class Pull:
+    """A model on its way into the store, and then to the models that are served."""
+
+    def __init__(self, models: Models, name: str) -> None:
+        self.models, self.name, self._source = models, name.removesuffix(":latest"), store_name(name)
+        self._told: asyncio.Queue[Progress | None] = asyncio.Queue()
+        self._ended = False
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        async for told in self._events():
+            yield line(told)
+
+    async def read(self) -> None:
+        try:
+            async for _ in self._events():
+                pass
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """A pull that nobody waits for ends at its next step, and can be resumed."""
+        self._ended = True
+
+    async def _events(self) -> AsyncIterator[JsonObject]:
+        yield {"status": "pulling manifest"}
+        loop = asyncio.get_running_loop()
+
+        def watch(progress: Progress | None) -> None:
+            if self._ended and progress is not None:
+                raise RequestError("the client hung up")
+            loop.call_soon_threadsafe(self._told.put_nowait, progress)
+
+        task = asyncio.create_task(asyncio.to_thread(self._fetch, watch))
+        while (progress := await self._latest()) is not None:
+            yield _step(progress)
+        path = await task
+        yield {"status": "verifying sha256 digest"}
+        yield {"status": "writing manifest"}
+        serve(self.models, self.name, path)
+        yield SUCCESS
+
+    async def _latest(self) -> Progress | None:
+        """The newest of what was told: a client that reads slowly need not see each step."""
+        found = await self._told.get()
+        while found is not None and not self._told.empty():
+            found = self._told.get_nowait()
+        return found
+
+    def _fetch(self, watch: Callable[[Progress | None], None]) -> Path:
+        try:
+            return Store().pull(self._source, watch)
+        finally:
+            watch(None)
+
+
+def _step(progress: Progress) -> JsonObject:
+    digest = f"sha256:{progress.sha256}" if progress.sha256 else progress.file
+    short = digest.removeprefix("sha256:")[:12] if progress.sha256 else digest
+    told = {"status": f"pulling {short}", "digest": digest, "completed": progress.done}
+    return {**told, "total": progress.total} if progress.total else told
+
+
+def store_name(name: str) -> str:
+    """The store's name of what Ollama's clients call so. Addresses are for who sits at the machine."""
+    if "://" in name:
+        line = "an address cannot be pulled through the server: use `satchel pull` where it runs"
+        raise Problem("unsupported", line, "model")
+    hub = next((h for h in HUBS if name.startswith(h)), None)
+    if hub:
+        return f"hf:{name.removeprefix(hub)}"
+    return name if name.partition(":")[0] in ("hf", "ollama") else f"ollama:{name}"
+
+
+def serve(models: Models, name: str, path: Path) -> None:
+    """From now on requests find the model; it is loaded as the default one is, without what is only that
+    one's own.
+    """
+    like = models.entry("")
+    options = replace(like.options, adapters=(), control_vectors=(), speculation=None)
+    models.entries[name] = Entry(Served(name, path, options, like.served.idle, added=True))
+
+
+@router.post("/api/copy")
+async def copy(request: Request, body: CopyBody) -> Response:
+    check_admin(request)
+    unknown_fields(request, body)
+    models, name = models_of(request), body.destination.removesuffix(":latest")
+    source = models.entry(body.source)
+    if name in models.entries or name in models.aliases:
+        raise Problem("conflict", f"a model {name!r:.100} exists: delete it first", "destination")
+    made = await asyncio.to_thread(Store().copy, _stored(source), name)
+    serve(models, name, made.path)
+    return Response()
+
+
+@router.delete("/api/delete")
+async def delete(request: Request, body: NamedBody) -> Response:
+    check_admin(request)
+    unknown_fields(request, body)
+    models = models_of(request)
+    entry = models.entry(body.named)
+    if len(models.entries) == 1:
+        raise Problem("conflict", f"{entry.name} is the only model here: it stays", "model")
+    if entry.users:
+        raise Problem("conflict", f"{entry.name}: {entry.users} requests use it: try again later", "model")
+    await asyncio.to_thread(Store().remove, _stored(entry))
+    del models.entries[entry.name]
+    await entry.unload()
+    return Response()
+
+
+def _stored(entry: Entry) -> str:
+    """The store's own name of a file that is served, or its path where the store has none."""
+    with suppress(SatchelError, OSError):
+        found = next((e for e in Store().list() if e.path == entry.path and e.name == entry.name), None)
+        found = found or next((e for e in Store().list() if e.path == entry.path), None)
+        if found:
+            return found.name
+    return str(entry.path)
+
+
+@router.post("/api/push")
+async def push() -> JsonObject:
+    raise Problem("unsupported", "models cannot be pushed from here")
+
+
+@router.post("/api/create")
+async def create() -> JsonObject:
+    line = "models cannot be created here: convert or quantize one with `satchel convert`, `satchel quantize`"
+    raise Problem("unsupported", line)
+
+
+@router.head("/api/blobs/{digest}")
+async def find_blob(digest: str) -> Response:
+    return Response(status_code=404)
+
+
+@router.post("/api/blobs/{digest}")
+async def take_blob(digest: str) -> JsonObject:
+    raise Problem("unsupported", "blobs are not taken: models come by /api/pull")

@@ -1,0 +1,105 @@
+"""What an answer is held to, by all the names under which clients ask for it; one of them at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import Field
+
+from satchel.cli.server.fields import Body
+from satchel.cli.server.problem import Problem
+from satchel.runtime.grammar.spec import Choice, Gbnf, Json, JsonSchema, Lark, Regex, Spec
+
+Schema = dict[str, Any] | bool
+Choices = Sequence[str]
+
+
+class SchemaFormat(Body):
+    name: str = Field(default="", max_length=256)
+    description: str | None = None
+    schema_: Schema | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    """OpenAI's response_format; json_object with a schema is llama-server's."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: SchemaFormat | None = None
+    schema_: Schema | None = Field(default=None, alias="schema")
+
+    def spec(self) -> Spec | None:
+        if self.type == "text":
+            return None
+        if self.type == "json_object":
+            return JsonSchema(self.schema_) if self.schema_ is not None else Json()
+        schema = self.json_schema.schema_ if self.json_schema else self.schema_
+        if schema is None:
+            where = "response_format.json_schema.schema"
+            raise Problem("invalid", f"{where} is missing", where)
+        return JsonSchema(schema)
+
+
+class Structured(Body):
+    """vLLM's structured_outputs."""
+
+    json_: Schema | str | None = Field(default=None, alias="json")
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    disable_any_whitespace: bool | None = None
+
+    def specs(self, prefix: str = "structured_outputs.") -> dict[str, Spec]:
+        spaces = not self.disable_any_whitespace
+        found: dict[str, Spec] = {}
+        if self.json_ is not None:
+            found[f"{prefix}json"] = JsonSchema(self.json_, spaces)
+        if self.regex is not None:
+            found[f"{prefix}regex"] = Regex(self.regex)
+        if self.choice is not None:
+            found[f"{prefix}choice"] = Choice(self.choice)
+        if self.grammar is not None:
+            found[f"{prefix}grammar"] = grammar_of(self.grammar)
+        if self.json_object:
+            found[f"{prefix}json_object"] = Json(spaces=spaces)
+        return found
+
+
+class FormFields(Body):
+    """Every field that holds an answer to a form."""
+
+    response_format: ResponseFormat | None = None
+    grammar: str | None = None
+    json_schema: Schema | None = None
+    structured_outputs: Structured | None = None
+    guided_json: Schema | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+
+    def form(self) -> tuple[str, Spec | None]:
+        """The one form that was asked for, and the field that did. A Problem where there are two."""
+        found: dict[str, Spec] = {}
+        if self.response_format and (formed := self.response_format.spec()):
+            found["response_format"] = formed
+        if self.grammar:  # llama-server's "" is none
+            found["grammar"] = Gbnf(self.grammar)
+        if self.json_schema is not None:
+            found["json_schema"] = JsonSchema(self.json_schema)
+        if self.structured_outputs:
+            found |= self.structured_outputs.specs()
+        guided = Structured.model_validate(
+            {name: getattr(self, f"guided_{name}") for name in ("json", "regex", "choice", "grammar")}
+        )
+        found |= guided.specs("guided_")
+        if len(found) > 1:
+            names = sorted(found)
+            raise Problem("invalid", f"{' and '.join(names)} were given: an answer is held to one", names[0])
+        return next(iter(found.items()), ("", None))
+
+
+def grammar_of(text: str) -> Spec:
+    """A grammar in llama.cpp's syntax, or in Lark's."""
+    return Gbnf(text) if "::=" in text else Lark(text)

@@ -1,0 +1,54 @@
+"""GET /v1/models and /v1/models/{id}."""
+
+from __future__ import annotations
+
+from math import prod
+
+from fastapi import APIRouter, Request
+
+from satchel.cli.server.anthropic import models as anthropic
+from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.models import Entry
+from satchel.cli.server.route import models_of
+from satchel.runtime.model import Model
+
+router = APIRouter()
+
+
+@router.get("/v1/models")
+@router.get("/models")
+async def list_models(request: Request) -> JsonObject:
+    if anthropic.asked(request):
+        return anthropic.page(request)
+    return {"object": "list", "data": [_model(e) for e in models_of(request).entries.values()]}
+
+
+@router.get("/v1/models/{name:path}")
+async def one_model(request: Request, name: str) -> JsonObject:
+    entry = models_of(request).entry(name)
+    return anthropic.one(entry) if anthropic.asked(request) else _model(entry)
+
+
+def _model(entry: Entry) -> JsonObject:
+    told: JsonObject = {"id": entry.name, "object": "model", "created": entry.created, "owned_by": "satchel"}
+    told["status"] = {"value": entry.state}
+    if entry.model is not None:
+        told["meta"] = meta(entry.model.model)
+    return told
+
+
+def meta(model: Model) -> JsonObject:
+    """What llama-server tells of a model. ftype: the number of its file type, as the file says."""
+    metadata = model.gguf.metadata
+    arch = metadata.get_str("general.architecture")
+    return {
+        "architecture": arch,
+        "vocab_type": model.tokenizer.kind,
+        "n_vocab": model.arch.vocab,
+        "n_ctx": model.context,
+        "n_ctx_train": metadata.get_uint(f"{arch}.context_length", 0),
+        "n_embd": metadata.get_uint(f"{arch}.embedding_length", 0),
+        "n_params": sum(prod(t.shape) for t in model.gguf.tensors.values()),
+        "size": model.path.stat().st_size,
+        "ftype": metadata.get_uint("general.file_type", 0),
+    }

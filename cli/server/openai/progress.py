@@ -1,0 +1,35 @@
+"""How far a prompt is, told while it is read (llama-server's return_progress)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+
+from satchel.cli.server.openai.shapes import new_id
+from satchel.cli.server.stream import event
+from satchel.cli.server.wanted import Wanted
+
+
+def reporting(wanted: Wanted, kind: str) -> tuple[Wanted, asyncio.Queue[bytes]]:
+    """The same request, and the events that come of reading its prompt. kind: the object that they are."""
+    coming: asyncio.Queue[bytes] = asyncio.Queue()
+    began, number = time.perf_counter(), new_id("chatcmpl")
+
+    def tell(done: int, total: int) -> None:
+        said = {
+            "id": number,
+            "object": kind,
+            "created": int(time.time()),
+            "model": wanted.model,
+            "choices": [],
+            "prompt_progress": {
+                "total": total,
+                "cache": 0,
+                "processed": done,
+                "time_ms": round((time.perf_counter() - began) * 1e3),
+            },
+        }
+        coming.put_nowait(event(said))
+
+    return replace(wanted, how={**wanted.how, "progress": tell}), coming

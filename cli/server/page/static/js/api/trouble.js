@@ -1,0 +1,42 @@
+// What went wrong, as one line that says what to do.
+
+/** kind: away, key, loading, busy, context, missing, broken, refused. percent: of a load. */
+export class Trouble extends Error {
+  constructor(kind, line, { percent = 0, after = 1 } = {}) {
+    super(line);
+    this.kind = kind;
+    this.percent = percent;
+    this.after = after;
+  }
+}
+
+/** The server did not answer at all. */
+export function away() {
+  return new Trouble("away", "The server does not answer. Check that it runs, then try again.");
+}
+
+/** What an error's body says; status and after (seconds) are of its response, null inside a stream. */
+export function troubleOf(body, status = null, after = 1) {
+  const said = body?.error ?? {};
+  const line =
+    typeof said.message === "string" ? said.message : typeof body?.error === "string" ? body.error : "";
+  if (status === 401) return new Trouble("key", "The server asks for an API key.");
+  if (said.code === "loading") return new Trouble("loading", line, { percent: said.percent ?? 0, after });
+  if (said.code === "context_length_exceeded") return new Trouble("context", tooLong(said));
+  if (status === 503 || status === 429 || status === 529) {
+    return new Trouble("busy", `The server is busy. Try again in a moment. (${line || status})`, { after });
+  }
+  if (status === 404) return new Trouble("missing", line || "The server does not know this address.");
+  if (status === null || status >= 500) {
+    return new Trouble("broken", `The server broke off: ${line || `status ${status}`}. Try again.`);
+  }
+  return new Trouble("refused", line || `The server refused this with status ${status}.`);
+}
+
+function tooLong({ n_prompt_tokens: has, n_ctx: room }) {
+  const numbers =
+    has && room
+      ? ` It has ${has.toLocaleString()} tokens, and there is room for ${room.toLocaleString()}.`
+      : "";
+  return `This conversation is too long for the model.${numbers} Delete earlier messages, or begin a new chat.`;
+}

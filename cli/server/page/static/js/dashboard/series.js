@@ -1,0 +1,47 @@
+// What was measured over the last two minutes, made of the counters that the server gives each second.
+
+export const SPAN_S = 120;
+
+export class Series {
+  constructor() {
+    this.points = []; // {time, rate, running, kv}
+    this.before = null;
+  }
+
+  /** Takes an answer of /dashboard/stats; gives the sums over all models. */
+  add({ time, models }) {
+    const now = sums(models);
+    const { before } = this;
+    const passed = before ? time - before.time : 0;
+    // Counters begin anew when a model is loaded anew.
+    const made = before ? Math.max(0, now.generated - before.generated) : 0;
+    now.rate = passed > 0 ? made / passed : 0;
+    this.before = { time, generated: now.generated };
+    this.points.push({ time, rate: now.rate, running: now.running, kv: now.kv });
+    while (this.points[0].time < time - SPAN_S) this.points.shift();
+    return now;
+  }
+
+  /** Nothing is known of the time until the next answer. */
+  broken() {
+    this.before = null;
+  }
+}
+
+function sums(models) {
+  const found = models.map((m) => m.stats).filter(Boolean);
+  const sum = (name) => found.reduce((total, stats) => total + stats[name], 0);
+  const [blocks, free, kept] = ["kv_blocks", "kv_free", "kv_kept"].map(sum);
+  // Blocks that are kept for later requests are given up when room is needed: they are not in use.
+  const used = Math.max(0, blocks - free - kept);
+  return {
+    generated: sum("generated_tokens"),
+    running: sum("running"),
+    waiting: sum("waiting"),
+    kv: blocks ? used / blocks : 0,
+    blocks,
+    used,
+    kept,
+    first: found.map((stats) => stats.seconds.time_to_first_token).find((s) => s.count) ?? null,
+  };
+}

@@ -1,0 +1,354 @@
+// The chat page: joins the library of conversations, the server and the views.
+
+import { Client } from "./api/client.js";
+import { the } from "./dom.js";
+import { cutAt, question, remove, reply, titleOf } from "./store/conversation.js";
+import { Library } from "./store/library.js";
+import { getKey, getPref, setPref } from "./store/prefs.js";
+import { download, exported, imported } from "./store/transfer.js";
+import { Turn } from "./turn.js";
+import { Composer } from "./view/composer.js";
+import { askKey } from "./view/key.js";
+import { shortcuts } from "./view/keys.js";
+import { showMeter } from "./view/meter.js";
+import { announce, banner, toast } from "./view/notice.js";
+import { Panels } from "./view/panels.js";
+import { ModelPicker } from "./view/picker.js";
+import { SettingsPanel } from "./view/settings.js";
+import { Sidebar } from "./view/sidebar.js";
+import { themeSwitch } from "./view/theme.js";
+import { Thread } from "./view/thread.js";
+
+const SAVE_MS = 1000; // how often an answer that comes is kept
+
+class App {
+  constructor(library) {
+    this.library = library;
+    this.client = new Client(getKey);
+    this.turns = new Map(); // by conversation: answers under way
+    this.saved = 0;
+    this.panels = new Panels();
+    this.picker = new ModelPicker(this.client, {
+      chosen: (id) => this.choose(id),
+      trouble: (t) => this.trouble(t),
+    });
+    this.settings = new SettingsPanel({ changed: () => this.settled(), asDefaults: () => this.asDefaults() });
+    this.composer = new Composer({
+      send: (t) => this.ask(t),
+      stop: () => this.stop(),
+      editLast: () => this.editLast(),
+    });
+    this.sidebar = new Sidebar(
+      { list: (search) => library.list(search), open: () => this.open, running: (c) => this.turns.has(c.id) },
+      {
+        open: (c) => this.show(c),
+        rename: (c, title) => this.rename(c, title),
+        save: (c) => this.save([c]),
+        remove: (c) => this.removeConversation(c),
+      },
+    );
+    this.thread = new Thread({
+      ask: (text) => this.ask(text),
+      answer: () => this.answer(),
+      again: (message) => this.again(message),
+      onward: (message) => this.answer(message),
+      edit: (message, text) => this.edit(message, text),
+      remove: (message) => this.removeMessage(message),
+    });
+    this.bind();
+  }
+
+  bind() {
+    shortcuts({
+      search: () => this.search(),
+      fresh: () => this.fresh(),
+      escape: () => this.panels.closeOver() || this.stop(),
+    });
+    the("new-chat").addEventListener("click", () => this.fresh());
+    the("export-all").addEventListener("click", () => this.save(this.library.list()));
+    the("import").addEventListener("click", () => the("import-file").click());
+    the("import-file").addEventListener("change", (event) => this.load(event.target));
+  }
+
+  async start() {
+    this.show(this.library.get(getPref("open", "")) ?? this.blank());
+    if (!this.library.lasting)
+      toast("This browser keeps no data for the page: conversations end with it. Export what you need.");
+    await this.connect();
+  }
+
+  /** Asks the server for its models; tries again by itself while one is being loaded. */
+  async connect() {
+    try {
+      const { sampling, version } = await this.client.json("/page/options");
+      this.settings.setRanges(sampling);
+      the("version").textContent = `Satchel ${version}`;
+      await this.picker.refresh();
+      this.picker.show(this.open.model);
+      await this.client.send("/health");
+      banner("");
+      this.metered();
+    } catch (trouble) {
+      this.trouble(trouble);
+    }
+  }
+
+  /** Says what is wrong with the server, and what to do. */
+  trouble(trouble) {
+    const again = () => {
+      banner("");
+      this.connect();
+    };
+    if (trouble.kind === "key") {
+      banner("The server asks for an API key.", { label: "Give the key", run: () => askKey(again) });
+      askKey(again);
+    } else if (trouble.kind === "loading") {
+      banner(
+        `The model is being loaded${trouble.percent ? `: ${trouble.percent} %` : ""}. You can write already.`,
+      );
+      setTimeout(() => this.connect(), 1000);
+    } else {
+      banner(trouble.message, { label: "Try again", run: again });
+    }
+  }
+
+  get turn() {
+    return this.turns.get(this.open.id) ?? null;
+  }
+
+  blank() {
+    return this.library.create({ model: getPref("model", ""), ...getPref("defaults", {}) });
+  }
+
+  show(conversation) {
+    this.open = conversation;
+    setPref("open", conversation.id);
+    this.settings.open(conversation);
+    this.picker.show(conversation.model);
+    this.thread.open(conversation, this.turn);
+    this.panels.closeOver();
+    this.refresh();
+    this.composer.focus();
+  }
+
+  /** All that stands around the thread. */
+  refresh() {
+    document.title = this.open.messages.length ? `${titleOf(this.open)} · Satchel` : "Satchel";
+    this.sidebar.draw();
+    this.composer.show(Boolean(this.turn));
+    this.metered();
+  }
+
+  metered() {
+    const counts = this.open.messages.findLast((m) => m.counts?.prompt)?.counts;
+    const coming = this.turn?.tokens ?? 0;
+    showMeter(counts ? counts.prompt + counts.generated + coming : coming, this.picker.room(this.open.model));
+  }
+
+  fresh() {
+    if (this.open.messages.length) this.show(this.blank());
+    else this.composer.focus();
+  }
+
+  search() {
+    this.panels.show("sidebar", true);
+    the("search").focus();
+    the("search").select();
+  }
+
+  ask(text) {
+    if (this.turn) return;
+    this.open.messages.push(question(text));
+    this.answer();
+    this.thread.follow.toEnd();
+  }
+
+  /** Answers what stands at the end; onward: the last answer goes on instead. */
+  async answer(onward = null) {
+    const conversation = this.open;
+    if (this.turns.has(conversation.id)) return;
+    conversation.model = this.picker.chosen;
+    const message = onward ?? reply();
+    if (!onward) conversation.messages.push(message);
+    const turn = new Turn(this.client, conversation, message, {
+      changed: (t) => this.came(t),
+      going: Boolean(onward),
+    });
+    this.turns.set(conversation.id, turn);
+    this.keep(conversation);
+    this.thread.set(conversation, turn);
+    this.refresh();
+    announce("Satchel answers.");
+    await turn.run();
+    this.turns.delete(conversation.id);
+    await this.ended(turn);
+  }
+
+  came(turn) {
+    if (turn.conversation === this.open) {
+      this.thread.soon();
+      this.metered();
+    }
+    const now = performance.now();
+    if (now - this.saved < SAVE_MS) return;
+    this.saved = now;
+    this.keep(turn.conversation);
+  }
+
+  async ended(turn) {
+    const { conversation, message } = turn;
+    const empty = !message.content && !message.reasoning && !message.calls.length;
+    if (empty && message.finish === "stopped") remove(conversation, message);
+    if (this.library.get(conversation.id)) await this.keep(conversation);
+    if (conversation === this.open) {
+      this.thread.set(conversation, null);
+      announce(message.trouble || (message.finish === "stopped" ? "Stopped." : "The answer is complete."));
+    }
+    if (turn.kind === "key") askKey(() => this.again(message));
+    else if (turn.kind !== "away") await this.picker.refresh().catch(() => {});
+    if (conversation === this.open) this.picker.show(conversation.model);
+    this.refresh();
+  }
+
+  stop() {
+    this.turn?.stop();
+  }
+
+  again(message) {
+    if (this.turn) return;
+    cutAt(this.open, message);
+    this.answer();
+    this.thread.follow.toEnd();
+  }
+
+  editLast() {
+    const last = this.open.messages.findLast((m) => m.role === "user");
+    if (!last || this.turn) return false;
+    this.thread.edit(last);
+    return true;
+  }
+
+  edit(message, text) {
+    if (this.turn) {
+      toast("An answer is under way: stop it first.");
+    } else if (message.role === "user") {
+      cutAt(this.open, message);
+      this.ask(text);
+    } else {
+      message.content = text;
+      this.keep(this.open);
+      this.thread.draw();
+    }
+  }
+
+  removeMessage(message) {
+    if (this.turn) {
+      toast("An answer is under way: stop it first.");
+      return;
+    }
+    const conversation = this.open;
+    const before = [...conversation.messages];
+    remove(conversation, message);
+    this.changedMessages(conversation);
+    const undo = () => {
+      conversation.messages = before;
+      this.changedMessages(conversation);
+    };
+    toast("The message was deleted.", { label: "Undo", run: undo });
+  }
+
+  changedMessages(conversation) {
+    this.keep(conversation);
+    if (conversation === this.open) this.thread.draw();
+    this.refresh();
+  }
+
+  rename(conversation, title) {
+    conversation.title = title;
+    this.keep(conversation, { touched: false });
+    this.refresh();
+  }
+
+  async removeConversation(conversation) {
+    this.turns.get(conversation.id)?.stop();
+    await this.library.remove(conversation);
+    if (conversation === this.open) this.show(this.library.list()[0] ?? this.blank());
+    this.refresh();
+    const undo = async () => {
+      await this.keep(conversation, { touched: false });
+      this.show(conversation);
+    };
+    toast(`“${titleOf(conversation)}” was deleted.`, { label: "Undo", run: undo });
+  }
+
+  choose(id) {
+    this.open.model = id;
+    setPref("model", id);
+    this.settled();
+    this.metered();
+  }
+
+  /** The settings changed; a conversation without a message is kept once it has one. */
+  settled() {
+    if (this.open.messages.length) this.keep(this.open, { touched: false });
+  }
+
+  asDefaults() {
+    const { system, tools, forced, sampling } = this.open;
+    setPref("defaults", { system, tools, forced, sampling });
+    toast("New chats begin with these settings.");
+  }
+
+  async keep(conversation, how) {
+    try {
+      await this.library.keep(conversation, how);
+    } catch (error) {
+      toast(error.message);
+    }
+  }
+
+  save(conversations) {
+    if (!conversations.length) {
+      toast("There is no conversation to export yet.");
+      return;
+    }
+    const day = new Date().toISOString().slice(0, 10);
+    download(`satchel-${day}.json`, exported(conversations));
+  }
+
+  async load(input) {
+    const [file] = input.files;
+    input.value = "";
+    if (!file) return;
+    try {
+      const count = await this.library.take(await imported(file));
+      toast(
+        count
+          ? `${count} conversation${count === 1 ? "" : "s"} imported.`
+          : "All of these conversations are here already.",
+      );
+      this.refresh();
+    } catch (error) {
+      toast(error.message);
+    }
+  }
+
+  /** Another tab changed a conversation. */
+  elsewhere(id) {
+    const stored = this.library.get(id);
+    const turn = this.turns.get(id);
+    if (turn) this.library.held.set(id, turn.conversation);
+    else if (this.open.id === id && stored) {
+      this.open = stored;
+      this.thread.open(stored, null);
+      this.settings.open(stored);
+    }
+    this.refresh();
+  }
+}
+
+themeSwitch(the("theme"));
+let app = null;
+const library = await Library.open((id) => app?.elsewhere(id));
+app = new App(library);
+await app.start();

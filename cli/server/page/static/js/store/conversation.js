@@ -1,0 +1,106 @@
+// A conversation as it is kept: a plain object, and what can be done with it.
+//
+// {id, title, created, updated, model, system, tools, forced, sampling: {name: number}, messages: [message]}
+// tools: the JSON text of a list, "" for none; forced: each answer must be a call of one
+// message: {id, role: "user" | "assistant", content}, and of an assistant also {reasoning, calls, finish, trouble, counts}
+
+import { readTools } from "./tools.js";
+
+const TITLE = 60;
+
+export function newId() {
+  return Array.from(crypto.getRandomValues(new Uint8Array(12)), (b) => b.toString(16).padStart(2, "0")).join(
+    "",
+  );
+}
+
+export function newConversation({ model = "", system = "", tools = "", forced = false, sampling = {} } = {}) {
+  const now = Date.now();
+  return {
+    id: newId(),
+    title: "",
+    created: now,
+    updated: now,
+    model,
+    system,
+    tools,
+    forced,
+    sampling: { ...sampling },
+    messages: [],
+  };
+}
+
+export function question(content) {
+  return { id: newId(), role: "user", content };
+}
+
+export function reply() {
+  return {
+    id: newId(),
+    role: "assistant",
+    content: "",
+    reasoning: "",
+    calls: [],
+    finish: "",
+    trouble: "",
+    counts: null,
+  };
+}
+
+/** Its name: the one that was given, or how its first question begins. */
+export function titleOf(conversation) {
+  if (conversation.title) return conversation.title;
+  const first =
+    conversation.messages
+      .find((m) => m.role === "user")
+      ?.content.trim()
+      .split("\n", 1)[0] ?? "";
+  return first.length > TITLE ? `${first.slice(0, TITLE).trimEnd()}…` : first || "New chat";
+}
+
+/** What the server is asked; an answer that has no word is left out. going: the last answer is to go on. */
+export function requestOf(conversation, { going = false } = {}) {
+  const said = conversation.messages
+    .filter((m) => m.role === "user" || m.content)
+    .map(({ role, content }) => ({ role, content }));
+  const system = conversation.system.trim();
+  const messages = system ? [{ role: "system", content: system }, ...said] : said;
+  const body = { messages, ...conversation.sampling };
+  if (conversation.model) body.model = conversation.model;
+  const { tools } = readTools(conversation.tools ?? "");
+  if (tools.length && !going) {
+    body.tools = tools;
+    if (conversation.forced) body.tool_choice = "required";
+  }
+  return going ? { ...body, continue_final_message: true, add_generation_prompt: false } : body;
+}
+
+/** Drops the messages from this one on. */
+export function cutAt(conversation, message) {
+  conversation.messages.splice(conversation.messages.indexOf(message));
+}
+
+/**
+ * Takes out an exchange: a question with what follows it up to the next, for models want questions and answers by
+ * turns. The last answer can go alone.
+ */
+export function remove(conversation, message) {
+  const { messages } = conversation;
+  let from = messages.indexOf(message);
+  if (message.role === "assistant" && from < messages.length - 1) {
+    while (from > 0 && messages[from].role !== "user") from -= 1;
+  }
+  let to = from + 1;
+  while (to < messages.length && messages[to].role !== "user") to += 1;
+  messages.splice(from, to - from);
+}
+
+/** Whether every word of a search stands in the title or in a message. */
+export function matches(conversation, search) {
+  const words = search.toLowerCase().split(/\s+/).filter(Boolean);
+  if (!words.length) return true;
+  const text = [titleOf(conversation), ...conversation.messages.map((m) => m.content)]
+    .join("\n")
+    .toLowerCase();
+  return words.every((word) => text.includes(word));
+}

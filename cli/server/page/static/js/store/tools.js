@@ -1,0 +1,37 @@
+// The tools of a conversation: a JSON list, as the user writes it. Kept is the text, sent is what it says.
+
+const NAME = /^[A-Za-z0-9_.-]{1,128}$/;
+
+/** {tools, fault}: the list as the server takes it, and what is wrong with the text, "" for nothing. */
+export function readTools(text) {
+  if (!text.trim()) return { tools: [], fault: "" };
+  let found;
+  try {
+    found = JSON.parse(text);
+  } catch (error) {
+    return { tools: [], fault: `This is no JSON: ${error.message}` };
+  }
+  if (!Array.isArray(found)) return { tools: [], fault: "This must be a list: [ ... ]" };
+  const names = new Set();
+  for (const [i, one] of found.entries()) {
+    const fault = faultOf(one?.function ?? one, names);
+    if (fault) return { tools: [], fault: `Tool ${i + 1}: ${fault}` };
+  }
+  return { tools: found.map((one) => ({ type: "function", function: one.function ?? one })), fault: "" };
+}
+
+function faultOf(tool, names) {
+  if (!isObject(tool)) return "it must be an object with a name.";
+  const { name, parameters, description } = tool;
+  if (typeof name !== "string" || !NAME.test(name))
+    return "its name must have letters, digits, _ . and - alone.";
+  if (names.has(name)) return `${name} stands twice.`;
+  names.add(name);
+  if (description !== undefined && typeof description !== "string") return "its description must be text.";
+  if (parameters !== undefined && !isObject(parameters)) return "its parameters must be a JSON schema.";
+  return "";
+}
+
+function isObject(value) {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}

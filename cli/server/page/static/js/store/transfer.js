@@ -1,0 +1,79 @@
+// Conversations as a file of JSON, and back. A file is a stranger's until it is checked: only known fields are taken.
+
+import { newId } from "./conversation.js";
+
+const KIND = "satchel-conversations";
+const MOST_BYTES = 64 << 20;
+const ROLES = new Set(["user", "assistant"]);
+
+export function exported(conversations) {
+  return JSON.stringify({ kind: KIND, version: 1, conversations }, null, 1);
+}
+
+/** Offers a text as a file to be saved. */
+export function download(name, text) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+/** The conversations in a file; an Error with one line where it holds none. */
+export async function imported(file) {
+  if (file.size > MOST_BYTES) throw new Error(`${file.name} has more than ${MOST_BYTES >> 20} MB: split it.`);
+  let found;
+  try {
+    found = JSON.parse(await file.text());
+  } catch {
+    throw new Error(`${file.name} is no JSON: choose a file that was exported here.`);
+  }
+  if (found?.kind !== KIND || !Array.isArray(found.conversations)) {
+    throw new Error(`${file.name} holds no conversations: choose a file that was exported here.`);
+  }
+  return found.conversations.map((c, i) => conversation(c, `${file.name}: conversation ${i + 1}`));
+}
+
+function conversation(c, where) {
+  const messages = Array.isArray(c?.messages) ? c.messages : null;
+  if (!messages || !messages.every((m) => ROLES.has(m?.role) && typeof m.content === "string")) {
+    throw new Error(`${where} is not whole: export it again.`);
+  }
+  const now = Date.now();
+  return {
+    id: text(c.id).match(/^[\da-f]{24}$/) ? c.id : newId(),
+    title: text(c.title),
+    created: number(c.created, now),
+    updated: number(c.updated, now),
+    model: text(c.model),
+    system: text(c.system),
+    tools: text(c.tools),
+    forced: c.forced === true,
+    sampling: numbers(c.sampling),
+    messages: messages.map(message),
+  };
+}
+
+function message(m) {
+  const base = { id: newId(), role: m.role, content: m.content };
+  if (m.role === "user") return base;
+  const calls = Array.isArray(m.calls)
+    ? m.calls.map((c) => ({ name: text(c?.name), arguments: text(c?.arguments) }))
+    : [];
+  const counts = m.counts && typeof m.counts === "object" ? numbers(m.counts) : null;
+  return {
+    ...base,
+    reasoning: text(m.reasoning),
+    calls,
+    finish: text(m.finish),
+    trouble: text(m.trouble),
+    counts,
+  };
+}
+
+const text = (value) => (typeof value === "string" ? value : "");
+const number = (value, other) => (Number.isFinite(value) ? value : other);
+
+function numbers(found) {
+  return Object.fromEntries(Object.entries(found ?? {}).filter(([, value]) => Number.isFinite(value)));
+}

@@ -1,0 +1,73 @@
+// Where a question is written.
+
+import { say, the } from "../dom.js";
+import { icon } from "../icons.js";
+
+export class Composer {
+  /** on: {send(text), stop(), editLast()}. */
+  constructor(on) {
+    this.field = the("question");
+    this.button = the("send");
+    this.on = on;
+    this.busy = null;
+    this.field.addEventListener("input", () => this.changed());
+    this.field.addEventListener("keydown", (event) => this.key(event));
+    the("composer").addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (this.busy) on.stop();
+      else this.send();
+    });
+    this.show(false);
+  }
+
+  key(event) {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      if (!this.busy) this.send();
+    } else if (event.key === "ArrowUp" && !this.field.value) {
+      if (this.on.editLast()) event.preventDefault();
+    }
+  }
+
+  send() {
+    const text = this.field.value.trim();
+    if (!text) return;
+    this.set("");
+    this.on.send(text);
+  }
+
+  set(text) {
+    this.field.value = text;
+    this.changed();
+  }
+
+  /** Not on a phone, where that would bring up its keyboard unasked. */
+  focus() {
+    if (matchMedia("(hover: hover)").matches) this.field.focus();
+  }
+
+  changed() {
+    grow(this.field);
+    this.button.disabled = !this.busy && !this.field.value.trim();
+  }
+
+  /** busy: an answer comes, which the button stops. */
+  show(busy) {
+    if (this.busy !== busy) {
+      this.busy = busy;
+      const label = busy ? "Stop the answer" : "Send";
+      this.button.replaceChildren(icon(busy ? "stop" : "send"));
+      this.button.setAttribute("aria-label", label);
+      this.button.title = label;
+      this.button.classList.toggle("stops", busy);
+      say(the("hint"), busy ? "Esc stops the answer" : "Enter sends, Shift+Enter begins a new line");
+    }
+    this.changed();
+  }
+}
+
+/** Makes a text field as high as its text; its style says how high at most. */
+export function grow(field) {
+  field.style.blockSize = "auto";
+  field.style.blockSize = `${field.scrollHeight + field.offsetHeight - field.clientHeight}px`;
+}

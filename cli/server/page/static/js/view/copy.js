@@ -1,0 +1,50 @@
+// Copying text, and the button for it.
+
+import { el } from "../dom.js";
+import { icon } from "../icons.js";
+
+const TOLD_MS = 1500;
+
+/** Puts a text on the clipboard; browsers give the clipboard itself to https and this machine only. */
+export async function copyText(text) {
+  if (navigator.clipboard) {
+    await navigator.clipboard.writeText(text);
+    return;
+  }
+  const area = el("textarea", { class: "visually-hidden", "aria-hidden": "true" });
+  area.value = text;
+  document.body.append(area);
+  area.select();
+  const done = document.execCommand("copy");
+  area.remove();
+  if (!done) throw new Error("the browser did not copy");
+}
+
+/** A button that copies what `text()` gives, and says that it did. */
+export function copyButton(label, text) {
+  const button = el(
+    "button",
+    { type: "button", class: "icon-button copy", "aria-label": label, title: label },
+    icon("copy"),
+  );
+  button.addEventListener("click", async () => {
+    try {
+      await copyText(text());
+      told(button, "check", "Copied", label);
+    } catch {
+      told(button, "close", "Could not copy: select the text and copy it by hand", label);
+    }
+  });
+  return button;
+}
+
+function told(button, name, words, label) {
+  button.replaceChildren(icon(name));
+  button.setAttribute("aria-label", words);
+  button.title = words;
+  setTimeout(() => {
+    button.replaceChildren(icon("copy"));
+    button.setAttribute("aria-label", label);
+    button.title = label;
+  }, TOLD_MS);
+}

@@ -1,0 +1,197 @@
+// One message of the thread.
+
+import { el, say } from "../dom.js";
+import { icon, iconButton } from "../icons.js";
+import { renderMarkdown } from "../markdown/render.js";
+import { copyButton } from "./copy.js";
+import { grow } from "./composer.js";
+
+const NAMES = { user: "You", assistant: "Satchel" };
+
+export class MessageView {
+  /** on: {edit(message, text), again(message), onward(message), remove(message)}. */
+  constructor(message, on) {
+    Object.assign(this, { message, on, text: null });
+    this.body = el("div", { class: "message-body" });
+    this.reasoning = message.role === "assistant" ? reasoningPart() : null;
+    this.calls = el("div", { class: "calls" });
+    this.status = el("p", { class: "message-status", hidden: true });
+    this.trouble = el("div", { class: "trouble", role: "alert", hidden: true });
+    this.facts = el("span", { class: "facts" });
+    this.tools = el("div", { class: "message-tools" }, ...this.buttons(), this.facts);
+    const name = el("h2", { class: "visually-hidden" }, NAMES[message.role]);
+    const before = message.role === "assistant" ? [this.reasoning.node] : [];
+    const after = message.role === "assistant" ? [this.calls, this.status, this.trouble] : [];
+    const parts = [name, ...before, this.body, ...after, this.tools];
+    this.node = el("article", { class: `message ${message.role}` }, ...parts);
+    this.update();
+  }
+
+  buttons() {
+    const { message, on } = this;
+    const made = [copyButton("Copy", () => message.content), iconButton("pencil", "Edit", () => this.edit())];
+    if (message.role === "assistant") made.push(iconButton("again", "Answer again", () => on.again(message)));
+    return [...made, iconButton("trash", "Delete", () => on.remove(message))];
+  }
+
+  /** turn: the one that writes this message now, if any. last: no message comes after it. */
+  update(turn = null, last = false) {
+    const { message } = this;
+    this.node.classList.toggle("coming", Boolean(turn));
+    this.node.classList.toggle("last", last);
+    if (this.text !== message.content) this.showText();
+    if (message.role === "user") return;
+    this.showReasoning(turn);
+    this.showCalls();
+    this.showStatus(turn);
+    this.showTrouble(last && !turn);
+    say(this.facts, turn ? rateLine(turn) : factLine(message.counts));
+    this.tools.hidden = Boolean(turn) && !turn.rate;
+  }
+
+  showText() {
+    this.text = this.message.content;
+    if (this.message.role === "user") say(this.body, this.text);
+    else renderMarkdown(this.body, this.text);
+    this.body.hidden = !this.text;
+  }
+
+  showReasoning(turn) {
+    const { node, summary, text } = this.reasoning;
+    const { reasoning, content, thinking } = this.message;
+    node.hidden = !reasoning;
+    if (!reasoning) return;
+    const busy = Boolean(turn) && !content;
+    node.classList.toggle("busy", busy);
+    say(summary, busy ? "Thinking" : thinking >= 1 ? `Thought for ${seconds(thinking)}` : "Thoughts");
+    say(text, reasoning.trim());
+  }
+
+  showCalls() {
+    const { calls } = this.message;
+    while (this.calls.childNodes.length < calls.length) this.calls.append(callPart());
+    calls.forEach((call, i) => {
+      const [name, args] = this.calls.childNodes[i].querySelectorAll(".call-name, pre");
+      say(name, call.name);
+      say(args, pretty(call.arguments));
+    });
+  }
+
+  showStatus(turn) {
+    const waits = turn && !this.message.content && !this.message.reasoning && !this.message.calls.length;
+    const lines = { stopped: "Stopped.", length: "Stopped at the limit of tokens." };
+    const line = waits ? turn.waiting : turn ? "" : (lines[this.message.finish] ?? "");
+    this.status.classList.toggle("waits", Boolean(waits));
+    this.status.hidden = !waits && !line;
+    if (this.status.dataset.line === line) return;
+    this.status.dataset.line = line;
+    const more =
+      line && !waits && this.message.content && this.message.finish === "length" ? [this.onwardButton()] : [];
+    this.status.replaceChildren(line, ...more);
+  }
+
+  onwardButton() {
+    const onclick = () => this.on.onward(this.message);
+    return el("button", { type: "button", class: "quiet", onclick }, icon("onward"), "Continue");
+  }
+
+  /** retry: a button to try again. */
+  showTrouble(retry) {
+    const line = this.message.trouble;
+    this.trouble.hidden = !line;
+    const key = `${line}${retry}`;
+    if (this.trouble.dataset.key === key) return;
+    this.trouble.dataset.key = key;
+    const onclick = () => this.on.again(this.message);
+    const button = retry
+      ? el("button", { type: "button", class: "quiet", onclick }, icon("again"), "Try again")
+      : null;
+    this.trouble.replaceChildren(...[el("span", {}, line), button].filter(Boolean));
+  }
+
+  /** The text becomes a field; a question that was changed is asked anew. */
+  edit() {
+    const asks = this.message.role === "user";
+    const field = el("textarea", { class: "edit-field", rows: "2", "aria-label": "Edit the message" });
+    field.value = this.message.content;
+    const close = () => form.replaceWith(this.body);
+    const save = () => {
+      const text = field.value.trim();
+      close();
+      this.tools.querySelector("button").focus();
+      if (text && (asks || text !== this.message.content)) this.on.edit(this.message, text);
+    };
+    const keys = (event) => {
+      if (event.key === "Escape") {
+        event.stopPropagation();
+        close();
+      } else if (
+        event.key === "Enter" &&
+        (event.ctrlKey || event.metaKey || (asks && !event.shiftKey)) &&
+        !event.isComposing
+      ) {
+        event.preventDefault();
+        save();
+      }
+    };
+    const buttons = el(
+      "div",
+      { class: "edit-buttons" },
+      el("button", { type: "button", class: "quiet", onclick: close }, "Cancel"),
+      el("button", { type: "button", class: "strong", onclick: save }, asks ? "Send" : "Save"),
+    );
+    const form = el("div", { class: "edit", onkeydown: keys }, field, buttons);
+    field.addEventListener("input", () => grow(field));
+    this.body.replaceWith(form);
+    grow(field);
+    field.focus();
+  }
+}
+
+function reasoningPart() {
+  const summary = el("span");
+  const text = el("div", { class: "reasoning-text" });
+  return {
+    node: el("details", { class: "reasoning", hidden: true }, el("summary", {}, summary), text),
+    summary,
+    text,
+  };
+}
+
+function callPart() {
+  const head = el(
+    "div",
+    { class: "call-head" },
+    icon("tool"),
+    el("span", {}, "Calls "),
+    el("code", { class: "call-name" }),
+  );
+  return el("div", { class: "call" }, head, el("pre", { tabindex: "0" }));
+}
+
+function pretty(text) {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text; // not whole yet
+  }
+}
+
+function rateLine(turn) {
+  return turn.rate ? `${turn.rate.toFixed(turn.rate < 10 ? 1 : 0)} tokens/s` : "";
+}
+
+function factLine(counts) {
+  if (!counts) return "";
+  const { generated, rate, first } = counts;
+  const parts = [`${generated.toLocaleString()} tokens`];
+  if (rate) parts.push(`${rate.toFixed(rate < 10 ? 1 : 0)} tokens/s`);
+  if (Number.isFinite(first)) parts.push(`first after ${seconds(first)}`);
+  return parts.join(" · ");
+}
+
+function seconds(value) {
+  if (value < 1) return `${Math.round(value * 1000)} ms`;
+  if (value < 60) return `${value.toFixed(value < 10 ? 1 : 0)} s`;
+  return `${Math.floor(value / 60)} min ${Math.floor(value % 60)} s`;
+}

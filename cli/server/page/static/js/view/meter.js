@@ -1,0 +1,18 @@
+// How much of the model's context the conversation fills.
+
+import { say, the } from "../dom.js";
+
+const NARROW = 0.85; // share from which it warns
+
+/** used, room: tokens; room null while nobody knows it. */
+export function showMeter(used, room) {
+  const meter = the("meter");
+  meter.hidden = !room;
+  if (!room) return;
+  const share = Math.min(1, used / room);
+  const line = `${used.toLocaleString()} / ${room.toLocaleString()}`;
+  say(the("meter-text"), line);
+  the("meter-bar").style.inlineSize = `${100 * share}%`;
+  meter.classList.toggle("narrow", share > NARROW);
+  meter.title = `${line} tokens of the model's context are used`;
+}

@@ -1,0 +1,35 @@
+// Lines that the page says of itself: one at the top that stays while something is wrong, and short ones that go.
+
+import { el, the } from "../dom.js";
+import { iconButton } from "../icons.js";
+
+const SHOWN_MS = 7000;
+let timer = 0;
+
+/** Shows a short line; act: {label, run} for a button in it, such as one that undoes. */
+export function toast(line, act = null) {
+  const place = the("toast");
+  const close = () => place.replaceChildren();
+  const button =
+    act && el("button", { type: "button", class: "quiet", onclick: () => (close(), act.run()) }, act.label);
+  place.replaceChildren(
+    el("div", { class: "toast" }, el("span", {}, line), button, iconButton("close", "Dismiss", close)),
+  );
+  clearTimeout(timer);
+  timer = setTimeout(close, SHOWN_MS);
+}
+
+/** Shows a line above the conversation until it is called with "" again. */
+export function banner(line, act = null) {
+  const place = the("banner");
+  if (place.dataset.line === line) return;
+  place.dataset.line = line;
+  const button = act && el("button", { type: "button", class: "quiet", onclick: act.run }, act.label);
+  place.replaceChildren(...(line ? [el("span", {}, line), ...(button ? [button] : [])] : []));
+  place.hidden = !line;
+}
+
+/** Says something to those who hear the page. */
+export function announce(line) {
+  the("announcer").textContent = line;
+}

@@ -1,0 +1,58 @@
+// The two panels beside the conversation. On a narrow screen each lies over it, one at a time.
+
+import { the } from "../dom.js";
+import { getPref, setPref } from "../store/prefs.js";
+
+const narrow = matchMedia("(max-width: 860px)");
+
+export class Panels {
+  constructor() {
+    this.panels = { sidebar: the("sidebar"), settings: the("settings") };
+    this.buttons = { sidebar: the("toggle-sidebar"), settings: the("toggle-settings") };
+    for (const name of Object.keys(this.panels)) {
+      this.buttons[name].addEventListener("click", () => this.show(name, !this.isOpen(name)));
+    }
+    for (const button of document.querySelectorAll("[data-close]")) {
+      button.addEventListener("click", () => this.show(button.dataset.close, false));
+    }
+    the("backdrop").addEventListener("click", () => this.closeOver());
+    narrow.addEventListener("change", () => this.start());
+    this.start();
+  }
+
+  start() {
+    for (const name of Object.keys(this.panels)) {
+      const wide = name === "sidebar" ? getPref("panel.sidebar", true) : getPref("panel.settings", false);
+      this.set(name, !narrow.matches && wide);
+    }
+  }
+
+  isOpen(name) {
+    return !this.panels[name].hidden;
+  }
+
+  show(name, open) {
+    if (narrow.matches && open) this.closeOver();
+    this.set(name, open);
+    if (!narrow.matches) setPref(`panel.${name}`, open);
+    // On a narrow screen a field in focus would bring up a phone's keyboard over the panel.
+    if (open)
+      this.panels[name]
+        .querySelector(narrow.matches ? "button" : "input, textarea")
+        .focus({ preventScroll: true });
+    else this.buttons[name].focus({ preventScroll: true });
+  }
+
+  set(name, open) {
+    this.panels[name].hidden = !open;
+    this.buttons[name].setAttribute("aria-expanded", String(open));
+    the("backdrop").hidden = !(narrow.matches && Object.keys(this.panels).some((n) => this.isOpen(n)));
+  }
+
+  /** Closes what lies over the conversation; says whether anything did. */
+  closeOver() {
+    const over = narrow.matches && Object.keys(this.panels).filter((n) => this.isOpen(n));
+    for (const name of over || []) this.set(name, false);
+    return Boolean(over?.length);
+  }
+}

@@ -1,0 +1,126 @@
+// The panel of a conversation: system prompt, tools and sampling. Ranges and defaults are the server's; what lies outside is
+// said beside its field, and is not kept.
+
+import { el, the } from "../dom.js";
+import { readTools } from "../store/tools.js";
+
+const FIELDS = [
+  ["temperature", "Temperature", "How freely words are drawn; 0 always takes the likeliest"],
+  ["top_p", "Top p", "Draws among the likeliest words that together have this share"],
+  ["top_k", "Top k", "Draws among so many of the likeliest words; 0: all"],
+  ["min_p", "Min p", "Leaves out words below this share of the likeliest"],
+  ["repeat_penalty", "Repeat penalty", "Above 1 makes repeated words less likely"],
+  ["max_tokens", "Most tokens", "Where an answer ends at the latest"],
+  ["seed", "Seed", "The same seed and settings give the same answer"],
+];
+const WHOLE = new Set(["top_k", "max_tokens", "seed"]);
+const OWN = { max_tokens: { low: 1, high: 2 ** 31 - 1, shown: "no limit" }, seed: { shown: "random" } };
+const SAFE = Number.MAX_SAFE_INTEGER;
+
+export class SettingsPanel {
+  /** changed(): the conversation has other settings now. asDefaults(): new conversations shall have them too. */
+  constructor({ changed, asDefaults }) {
+    Object.assign(this, { changed, ranges: {}, conversation: null });
+    this.system = the("system");
+    this.system.addEventListener("input", () => {
+      this.conversation.system = this.system.value;
+      changed();
+    });
+    this.tools = { part: the("tools-part"), input: the("tools"), forced: the("tools-forced") };
+    this.tools.input.addEventListener("input", () => this.readTools());
+    this.tools.forced.addEventListener("change", () => this.readTools());
+    this.fields = new Map(FIELDS.map(([name, label, help]) => [name, this.field(name, label, help)]));
+    the("sampling").append(...[...this.fields.values()].map((f) => f.node));
+    the("as-defaults").addEventListener("click", asDefaults);
+    the("reset").addEventListener("click", () => {
+      Object.assign(this.conversation, { system: "", tools: "", forced: false, sampling: {} });
+      this.open(this.conversation);
+      changed();
+    });
+  }
+
+  field(name, label, help) {
+    const id = `sampling-${name}`;
+    const props = {
+      id,
+      name,
+      inputmode: WHOLE.has(name) ? "numeric" : "decimal",
+      autocomplete: "off",
+      "aria-describedby": `${id}-help ${id}-wrong`,
+    };
+    const input = el("input", { ...props, oninput: () => this.read(name) });
+    const wrong = el("p", { class: "wrong", id: `${id}-wrong`, hidden: true });
+    const node = el(
+      "div",
+      { class: "field" },
+      el("label", { for: id }, label),
+      input,
+      el("p", { class: "help", id: `${id}-help` }, help),
+      wrong,
+    );
+    return { node, input, wrong };
+  }
+
+  /** The server's ranges and defaults. */
+  setRanges(sampling) {
+    for (const [name] of FIELDS) {
+      const own = OWN[name] ?? {};
+      const range = { ...sampling[name], ...own };
+      this.ranges[name] = range;
+      this.fields.get(name).input.placeholder = range.shown ?? String(range.default ?? "");
+    }
+  }
+
+  open(conversation) {
+    this.conversation = conversation;
+    this.system.value = conversation.system;
+    const { part, input, forced } = this.tools;
+    input.value = conversation.tools ?? "";
+    forced.checked = Boolean(conversation.forced);
+    part.open = Boolean(input.value);
+    this.tell(input, the("tools-wrong"), "");
+    for (const [name, { input, wrong }] of this.fields) {
+      input.value = conversation.sampling[name] ?? "";
+      this.tell(input, wrong, "");
+    }
+  }
+
+  /** Says what is wrong with a field, "" for nothing. */
+  tell(input, wrong, line) {
+    wrong.textContent = line;
+    wrong.hidden = !line;
+    if (line) input.setAttribute("aria-invalid", "true");
+    else input.removeAttribute("aria-invalid");
+  }
+
+  readTools() {
+    const { input, forced } = this.tools;
+    const { fault } = readTools(input.value);
+    this.tell(input, the("tools-wrong"), fault);
+    if (fault) return;
+    Object.assign(this.conversation, { tools: input.value.trim(), forced: forced.checked });
+    this.changed();
+  }
+
+  read(name) {
+    const { input, wrong } = this.fields.get(name);
+    const text = input.value.trim().replace(",", ".");
+    const line = text ? this.fault(name, text) : "";
+    this.tell(input, wrong, line);
+    if (line) return;
+    if (text) this.conversation.sampling[name] = Number(text);
+    else delete this.conversation.sampling[name];
+    this.changed();
+  }
+
+  /** What is wrong with a value, "" for nothing. */
+  fault(name, text) {
+    const value = Number(text);
+    const { low = -SAFE, high = SAFE } = this.ranges[name] ?? {};
+    if (!Number.isFinite(value)) return "This is not a number.";
+    if (WHOLE.has(name) && !Number.isInteger(value)) return "This must be a whole number.";
+    if (value < low || value > Math.min(high, SAFE))
+      return `This must lie between ${low} and ${Math.min(high, SAFE)}.`;
+    return "";
+  }
+}

@@ -1,0 +1,55 @@
+"""What a route takes from its request: the models, the settings, and who asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from starlette.requests import Request
+
+from satchel.cli.server.fields import Body
+from satchel.cli.server.models import Models
+from satchel.cli.server.problem import Problem
+from satchel.cli.server.settings import ServerSettings
+from satchel.cli.server.wanted import Caller
+from satchel.cli.server.watch import Traffic
+
+
+def models_of(request: Request) -> Models:
+    return cast(Models, request.app.state.models)
+
+
+def settings_of(request: Request) -> ServerSettings:
+    return cast(ServerSettings, request.app.state.settings)
+
+
+def caller_of(request: Request) -> Caller:
+    return cast(Caller, request.scope["state"]["caller"])
+
+
+def check_admin(request: Request) -> None:
+    """A Problem for who may not change what is loaded."""
+    if not caller_of(request).admin:
+        raise Problem("forbidden", "this needs the server's API key")
+
+
+def reload_of(request: Request) -> Callable[[], list[str]]:
+    """Reads the configuration again, and says what changed."""
+    return cast("Callable[[], list[str]]", request.app.state.reload)
+
+
+def traffic_of(request: Request) -> Traffic:
+    return cast(Traffic, request.app.state.traffic)
+
+
+def id_of(request: Request) -> str:
+    return cast(str, request.scope["state"]["request_id"])
+
+
+def unknown_fields(request: Request, body: Body) -> list[str]:
+    """A line for each field that nobody declared; a Problem where the server is strict."""
+    if body.unknown and settings_of(request).strict_fields:
+        raise Problem(
+            "invalid", f"unknown field: {', '.join(body.unknown):.200}", body.unknown[0], "unknown_field"
+        )
+    return [f"the field {name!r:.80} is not known: it had no effect" for name in body.unknown]

@@ -1,0 +1,40 @@
+"""How a server runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+OWN = ("127.0.0.1", "::1", "localhost")  # addresses that nobody else reaches
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """host, port: where it listens; ollama_port: another port to listen on, where Ollama's clients look.
+    api_keys: one of them must come with each request; none: nobody is asked. hosts: names by which it may be
+    called, none: any. origins: sites whose pages may call it. strict_fields: a field that nobody knows is an
+    error, not a warning. certificate: its file and its key's, for HTTPS. states: the folder in which
+    conversations are saved, None: nowhere.
+
+    most_body, body_seconds: bytes of a request, and seconds until all came. most_header: bytes.
+    most_connections: at once. keep_alive: seconds for which an idle connection stays. drain: seconds that
+    requests under way have when the server stops.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    ollama_port: int | None = None
+    api_keys: Sequence[str] = ()
+    hosts: Sequence[str] = LOOPBACK
+    origins: Sequence[str] = ()
+    strict_fields: bool = False
+    certificate: tuple[Path, Path] | None = None
+    states: Path | None = None
+    most_body: int = 16 << 20
+    body_seconds: float = 60.0
+    most_header: int = 64 << 10
+    most_connections: int = 1024
+    keep_alive: int = 30
+    drain: float = 30.0

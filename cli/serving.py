@@ -1,0 +1,124 @@
+"""Options of `satchel serve`: names, defaults and meaning are llama-server's where it has them."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from satchel.cli.groups import option, wrong
+from satchel.quant.errors import RequestError
+from satchel.runtime.words import WORKERS
+
+if TYPE_CHECKING:
+    from satchel.cli.server.settings import ServerSettings
+
+Texts = list[str] | None
+LEVELS = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Where it listens, who may ask, and how much it takes on."""
+
+    host: Annotated[str, option("--host", env="HOST", help="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[
+        int, option("--port", env="PORT", min=0, max=65535, help="Port to listen on; 0: a free one.")
+    ] = 8080
+    ollama_port: Annotated[
+        int | None,
+        option(
+            "--ollama-port",
+            env="OLLAMA_PORT",
+            min=0,
+            max=65535,
+            help="Listen there too; Ollama's clients look at 11434.",
+        ),
+    ] = None
+    slots: Annotated[
+        int, option("-np", "--parallel", env="PARALLEL", min=1, help="Requests that run together.")
+    ] = 8
+    alias: Annotated[
+        str | None, option("-a", "--alias", env="ALIAS", help="Name of the first model; default: its file's.")
+    ] = None
+    api_key: Annotated[
+        Texts, option("--api-key", env="API_KEY", help="A key that requests must bring; repeatable.")
+    ] = None
+    api_key_file: Annotated[
+        Path | None, option("--api-key-file", metavar="FILE", help="A file with a key on each line.")
+    ] = None
+    allowed_host: Annotated[
+        Texts, option("--allowed-host", help="Another name of this server; repeatable.")
+    ] = None
+    cors_origin: Annotated[
+        Texts, option("--cors-origins", help="A site whose pages may call; repeatable.")
+    ] = None
+    worker: Annotated[
+        str,
+        option(
+            "--worker",
+            help="process: the engine may crash and takes nothing else along; or thread.",
+        ),
+    ] = "process"
+    idle: Annotated[
+        float, option("--sleep-idle-seconds", min=0, help="Unload a model after so long; 0: never.")
+    ] = 0
+    memory: Annotated[
+        float, option("--models-memory", min=0, help="GB of model files loaded at once; 0: no limit.")
+    ] = 0
+    drain: Annotated[
+        float, option("--drain", min=0, help="Seconds that requests have left when it stops.")
+    ] = 30
+    log_level: Annotated[
+        str, option("--log-level", env="LOG_LEVEL", help="debug, info, warning or error.")
+    ] = "warning"
+    log_json: Annotated[bool, option("--log-json", help="Log JSON objects, one a line.")] = False
+    ssl_key: Annotated[
+        Path | None, option("--ssl-key-file", metavar="FILE", help="Private key of the certificate, PEM.")
+    ] = None
+    ssl_cert: Annotated[
+        Path | None, option("--ssl-cert-file", metavar="FILE", help="Certificate, PEM: HTTPS, not HTTP.")
+    ] = None
+    states: Annotated[
+        Path | None, option("--slot-save-path", metavar="DIR", help="Where /slots saves conversations.")
+    ] = None
+    strict: Annotated[bool, option("--strict-fields", help="Refuse fields that nobody knows.")] = False
+
+    def __post_init__(self) -> None:
+        if self.log_level not in LEVELS:
+            raise wrong("--log-level", f"{self.log_level} is none: there are {', '.join(LEVELS)}")
+        if self.worker not in WORKERS:
+            raise wrong("--worker", f"{self.worker} is none: there are {' and '.join(WORKERS)}")
+        if (self.ssl_key is None) != (self.ssl_cert is None):
+            raise wrong("--ssl-cert-file", "a certificate and its key belong together: give both")
+
+    def settings(self) -> ServerSettings:
+        """As the server has it."""
+        from satchel.cli.server.settings import LOOPBACK, OWN, ServerSettings
+
+        own = self.host in OWN
+        named = tuple(self.allowed_host or ())
+        return ServerSettings(
+            host=self.host,
+            port=self.port,
+            ollama_port=self.ollama_port,
+            api_keys=(*(self.api_key or ()), *_keys(self.api_key_file)),
+            hosts=(*LOOPBACK, *named) if own or named else (),
+            origins=tuple(self.cors_origin or ()),
+            strict_fields=self.strict,
+            states=self.states,
+            drain=self.drain,
+            certificate=(self.ssl_cert, self.ssl_key) if self.ssl_cert and self.ssl_key else None,
+        )
+
+
+def _keys(path: Path | None) -> list[str]:
+    if path is None:
+        return []
+    keys = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    if not keys:
+        raise RequestError(f"{path}: no key stands in it: write one on each line")
+    if path.stat().st_mode & 0o004 and sys.platform != "win32":
+        print(f"satchel: {path} can be read by everybody: chmod 600 {path}", file=sys.stderr)
+    return keys

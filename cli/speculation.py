@@ -1,0 +1,91 @@
+"""Options of guessing tokens ahead: names as llama.cpp has them, and those it had before. They change how
+fast an answer comes, never the answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from satchel.cli.groups import option, wrong
+from satchel.cli.store.option import model_file
+
+if TYPE_CHECKING:
+    from satchel.runtime.reply import Stats
+    from satchel.runtime.speculative import Speculation
+
+MOST, LARGEST = 16, 64
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationOptions:
+    """What guesses, and how far."""
+
+    draft_model: Annotated[
+        Path | None,
+        option(
+            "-md",
+            "--draft-model",
+            "--model-draft",
+            env="MODEL_DRAFT",
+            metavar="MODEL",
+            parser=model_file,
+            help="A smaller model of the same vocabulary that guesses tokens ahead.",
+        ),
+    ] = None
+    lookup: Annotated[
+        bool,
+        option(
+            "--lookup/--no-lookup",
+            env="LOOKUP",
+            help="Guess tokens ahead by what stood in the text before: for summaries and edits.",
+        ),
+    ] = False
+    draft_max: Annotated[
+        int | None,
+        option(
+            "--draft-max",
+            "--draft",
+            "--draft-n",
+            "--spec-draft-n-max",
+            env="DRAFT_MAX",
+            help=f"Most tokens guessed at once, fewer where that is faster; default {MOST}.",
+        ),
+    ] = None
+    draft_min: Annotated[
+        int | None,
+        option(
+            "--draft-min",
+            "--draft-n-min",
+            "--spec-draft-n-min",
+            env="DRAFT_MIN",
+            help="Fewer tokens than this are not tried; default 0.",
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("--draft-max", self.draft_max), ("--draft-min", self.draft_min)):
+            if value is not None and not (self.lookup or self.draft_model):
+                raise wrong(name, "nothing guesses tokens: give --lookup or --draft-model FILE as well")
+        most = MOST if self.draft_max is None else self.draft_max
+        if not 0 <= most <= LARGEST:
+            raise wrong("--draft-max", f"{most} tokens; it must lie between 0 and {LARGEST}")
+        if self.draft_min is not None and not 0 <= self.draft_min <= most:
+            raise wrong("--draft-min", f"{self.draft_min} tokens; it must lie between 0 and {most}")
+
+    def speculation(self) -> Speculation | None:
+        """These options as the library has them; None where nothing guesses."""
+        if not (self.lookup or self.draft_model):
+            return None
+        from satchel.runtime.speculative import Speculation
+
+        most = MOST if self.draft_max is None else self.draft_max
+        return Speculation(self.draft_model, self.lookup, most, self.draft_min or 0)
+
+
+def accepted(stats: Stats) -> str:
+    """What came of the guesses, for a line after an answer; "" where there were none."""
+    if not stats.drafted:
+        return ""
+    return f"{stats.accepted} of {stats.drafted} drafted tokens accepted"

@@ -1,0 +1,116 @@
+"""What of a file is there already: spans of bytes, and the journal beside a part file that survives kill -9.
+
+The journal is lines of text: first what is downloaded, then `start end` for each span that was written to the
+part file before its line was. A line that was cut, and all behind it, counts as not written.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+LARGEST = 1 << 50  # bytes; a size above it is an error of the server
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What makes two downloads the same file. etag, sha256: "" where the server tells none."""
+
+    url: str
+    size: int
+    etag: str
+    sha256: str
+
+    @property
+    def lasting(self) -> bool:
+        """Whether a later download can be known to be of the same file."""
+        return bool(self.etag or self.sha256)
+
+
+class Spans:
+    """A set of bytes, kept as sorted spans that neither touch nor overlap."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def add(self, start: int, end: int) -> None:
+        """Adds bytes start..end (end not included)."""
+        if start >= end:
+            return
+        first = bisect_left(self._ends, start)
+        last = first
+        while last < len(self._starts) and self._starts[last] <= end:
+            start, end = min(start, self._starts[last]), max(end, self._ends[last])
+            last += 1
+        self._starts[first:last], self._ends[first:last] = [start], [end]
+
+    @property
+    def total(self) -> int:
+        return sum(self._ends) - sum(self._starts)
+
+    @property
+    def front(self) -> int:
+        """How many bytes from the beginning are there without a gap."""
+        return self._ends[0] if self._starts and self._starts[0] == 0 else 0
+
+    def gaps(self, size: int, piece: int) -> Iterator[tuple[int, int]]:
+        """What is missing up to `size`, in pieces of at most `piece` bytes."""
+        at = 0
+        for start, end in [*zip(self._starts, self._ends, strict=True), (size, size)]:
+            while at < min(start, size):
+                yield at, min(at + piece, start, size)
+                at = min(at + piece, start, size)
+            at = max(at, end)
+
+
+class Journal:
+    """The journal's file, open for adding lines; `spans` is what it says."""
+
+    def __init__(self, path: Path, identity: Identity) -> None:
+        self.spans = Spans()
+        known = read_journal(path)
+        if known is not None and known[0] == identity and identity.lasting:
+            self.spans = known[1]
+            _cut_torn_line(path)
+            self._file = path.open("ab", buffering=0)
+        else:
+            self._file = path.open("wb", buffering=0)
+            self._file.write(json.dumps(asdict(identity)).encode() + b"\n")
+
+    def add(self, start: int, end: int) -> None:
+        """Notes bytes that the part file has."""
+        self._file.write(b"%d %d\n" % (start, end))
+        self.spans.add(start, end)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_journal(path: Path) -> tuple[Identity, Spans] | None:
+    """What a journal says; None where there is none that can be read."""
+    try:
+        *lines, _torn = path.read_bytes().split(b"\n")
+        identity = Identity(**json.loads(lines[0]))
+    except (OSError, ValueError, TypeError, IndexError, RecursionError):
+        return None
+    spans = Spans()
+    for line in lines[1:]:
+        numbers = line.split(b" ")
+        if len(numbers) != 2 or not all(n.isdigit() and len(n) < 17 for n in numbers):
+            break
+        start, end = map(int, numbers)
+        if start >= end or end > identity.size:
+            break
+        spans.add(start, end)
+    return identity, spans
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Ends the file after its last whole line, so that the next line begins a line."""
+    raw = path.read_bytes()
+    with path.open("r+b") as file:
+        file.truncate(raw.rfind(b"\n") + 1)

@@ -1,0 +1,158 @@
+"""Finds a template's style by what it does: it renders a call and a thought, and the families read them back.
+
+Invariant: a family that is chosen by rendering gives back exactly the call that was rendered.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from satchel.formats.chat.events import Collected
+from satchel.formats.chat.family import families
+from satchel.formats.chat.parser import ChatParser
+from satchel.formats.chat.style import PAIRS, Style
+from satchel.formats.template import ChatTemplate
+from satchel.quant.errors import RequestError
+
+Messages = Sequence[Mapping[str, Any]]
+SWITCHES = ("enable_thinking", "thinking")
+_NAME, _GIVEN = "probe_tool", {"probe_key": "probe value", "probe_count": 3}
+_USER = {"role": "user", "content": "probe of user"}
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": _NAME,
+        "description": "probe",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "probe_key": {"type": "string", "description": "probe"},
+                "probe_count": {"type": "integer", "description": "probe"},
+            },
+        },
+    },
+}
+_CALL = {"id": "probe0001", "type": "function", "function": {"name": _NAME, "arguments": _GIVEN}}
+_RESULT = {"role": "tool", "tool_call_id": "probe0001", "name": _NAME, "content": "probe"}
+_THOUGHT, _SAID = "probe of thought", "probe of answer"
+_MARKER = re.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z_]{1,40}\]")
+
+
+def detect(template: ChatTemplate, tokens: Collection[str] = ()) -> Style:
+    """The style of a template. tokens: special tokens of the vocabulary, where the template is silent."""
+    family, begin = _family(template)
+    style = Style(
+        family=family,
+        begin=begin,
+        switches=tuple(name for name in SWITCHES if template.reads(name)),
+        efforts=template.reads("reasoning_effort"),
+    )
+    if style.calls and style.calls.thought:
+        opening, closing = style.calls.thought
+        return _marked(style, opening, closing, ("", "", "<|start|>assistant"))
+    return _thinking(template, style, frozenset(tokens))
+
+
+def _rendered(
+    template: ChatTemplate, messages: Messages, tools: bool, prompt: bool = False, **more: Any
+) -> str:
+    try:
+        return template.render(
+            messages, tools=[_TOOL] if tools else None, add_generation_prompt=prompt, variables=more
+        )
+    except RequestError:
+        return ""
+
+
+def _after(before: str, whole: str) -> str:
+    """What `whole` has behind what both begin with."""
+    pairs = enumerate(zip(before, whole, strict=False))
+    return whole[next((i for i, (a, b) in pairs if a != b), min(len(before), len(whole))) :]
+
+
+def _family(template: ChatTemplate) -> tuple[str, str]:
+    """The family's name, and which of its markers the template writes."""
+    asked = _rendered(template, [_USER], tools=True)
+    for content in ("", None):
+        called: dict[str, Any] = {"role": "assistant", "content": content, "tool_calls": [_CALL]}
+        for messages in ([_USER, called], [_USER, called, _RESULT]):
+            body = _after(asked, _rendered(template, messages, tools=True))
+            found = next((name for name in families() if _NAME in body and _reads(name, body)), "")
+            if found:
+                return found, _begin(found, body)
+    known = (name for name, f in families().items() if any(b in template.source for b in f.begins))
+    found = next(known, "")
+    return found, _begin(found, template.source) if found else ""
+
+
+def _begin(family: str, text: str) -> str:
+    """The family's marker that comes first in a text."""
+    return min((b for b in families()[family].begins if b in text), key=text.index, default="")
+
+
+def _reads(name: str, body: str) -> bool:
+    """Whether this family reads the rendered call as what it was."""
+    family = families()[name]
+    starts = [at for begin in family.begins if (at := body.find(begin)) >= 0]
+    if not starts and family.bare:
+        starts = [at for char in family.opens if (at := body.find(char)) >= 0]
+    if not starts:
+        return False
+    parser = ChatParser(Style(family=name), tools=[_TOOL])
+    found = Collected().add_all([*parser.feed(body[min(starts) :]), *parser.finish()])
+    read = [(call.name, json.loads(call.arguments)) for call in found.tool_calls]
+    return read == [(_NAME, _GIVEN)]
+
+
+def _thinking(template: ChatTemplate, style: Style, tokens: frozenset[str]) -> Style:
+    shown = _shown_thought(template, style)
+    known = next((pair for pair in PAIRS if pair[1] in template.source), None)
+    if shown is None and known:
+        shown = replace(style, open=known[0], close=known[1], thinks=True)
+    if shown is None:
+        held = next((pair for pair in PAIRS if tokens.issuperset(pair)), None)
+        return replace(style, open=held[0], close=held[1]) if held else style
+    return _spaced(template, shown)
+
+
+def _shown_thought(template: ChatTemplate, style: Style) -> Style | None:
+    """The markers around a thought that the template writes, if it does."""
+    before = _rendered(template, [_USER], tools=False)
+    message = {"role": "assistant", "content": _SAID, "reasoning_content": _THOUGHT}
+    body = _after(before, _rendered(template, [_USER, message], tools=False))
+    lead, found, rest = body.partition(_THOUGHT)
+    between, said, _ = rest.partition(_SAID)
+    if not found or not said:
+        return None
+    known = next((pair for pair in PAIRS if pair[0] in lead and pair[1] in between), None)
+    opens, closes = _MARKER.findall(lead), _MARKER.findall(between)
+    opening, closing = known or (opens[-1] if opens else "", closes[0] if closes else "")
+    if not opening or not closing:
+        return None
+    inner, _, tail = between.partition(closing)
+    return _marked(style, opening, closing, (lead.rpartition(opening)[2], inner, tail))
+
+
+def _marked(style: Style, opening: str, closing: str, spaces: tuple[str, str, str]) -> Style:
+    lead, between, tail = spaces
+    return replace(style, open=opening, close=closing, thinks=True, lead=lead, between=between, tail=tail)
+
+
+def _spaced(template: ChatTemplate, style: Style) -> Style:
+    """The white space beside the markers, as prompts have it that open the thinking, or end it at once."""
+    before = _rendered(template, [_USER], tools=False)
+    for value in (False, True):
+        more = dict.fromkeys(style.switches, value)
+        prompt = _after(before, _rendered(template, [_USER], tools=False, prompt=True, **more))
+        _, opened, rest = prompt.rpartition(style.open)
+        inner, closed, tail = rest.partition(style.close)
+        if opened and closed:
+            middle = len(inner) // 2
+            return replace(style, lead=inner[:middle], between=inner[middle:], tail=tail)
+        if opened:
+            return replace(style, lead=rest)
+    return style

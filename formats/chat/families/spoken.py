@@ -1,0 +1,19 @@
+"""{"tool_calls": [...]} as the answer: what templates without a place for tools are told to ask for."""
+
+from __future__ import annotations
+
+from satchel.formats.chat.calls import Keys, bare
+from satchel.formats.chat.family import Family
+from satchel.formats.chat.reader import Reader, Steps
+
+KEYS = Keys(wrappers=("tool_calls",), ignored=("type", "id"), known=True)
+
+
+def grammar(reader: Reader, begin: str) -> Steps[None]:
+    fence = yield from reader.at("```json", "```")
+    yield from bare(reader, KEYS)
+    if fence:
+        yield from reader.at("```")
+
+
+FAMILY = Family((), grammar, bare=True, opens="{`", order=9)

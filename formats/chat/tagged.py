@@ -1,0 +1,201 @@
+"""Tool calls whose arguments are tags: a value is text, and the tool's schema says what type it has.
+
+The values become one JSON object, in the order in which they came.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from satchel.formats.chat.calls import NAME_MOST
+from satchel.formats.chat.reader import Malformed, Reader, Steps
+from satchel.formats.chat.walker import Walker
+
+_PYTHON = {"True": "true", "False": "false", "None": "null"}
+_TYPES: dict[str, tuple[type, ...]] = {
+    "integer": (int,), "number": (int, float), "boolean": (bool,), "array": (list,), "object": (dict,),
+    "null": (type(None),),
+}  # fmt: skip
+NESTING = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """<function=NAME> <parameter=KEY> VALUE </parameter> </function>, by their literal parts."""
+
+    name_end: str
+    parameter: str
+    key_end: tuple[str, ...]
+    parameter_close: str
+    close: str
+
+
+def tagged(reader: Reader, tags: Tags) -> Steps[None]:
+    """One call, from behind what opens its name."""
+    name, found = yield from reader.text_until(tags.name_end, most=NAME_MOST)
+    if found is None:
+        raise Malformed("it is not complete")
+    name = name.strip().strip('"')
+    yield reader.begin(name)
+    members = Members(reader, name)
+    while True:
+        marker = yield from reader.at(tags.parameter, tags.close)
+        if marker == tags.close:
+            break
+        if marker is None:
+            raise Malformed(f"{tags.parameter} or {tags.close} was expected")
+        yield from _parameter(reader, tags, members)
+    yield reader.arguments(members.end())
+    yield reader.end()
+
+
+def _parameter(reader: Reader, tags: Tags, members: Members) -> Steps[None]:
+    key, found = yield from reader.text_until(*tags.key_end, most=NAME_MOST)
+    text, closed = yield from reader.text_until(tags.parameter_close)
+    if found is None or closed is None:
+        raise Malformed("it is not complete")
+    yield reader.arguments(members.add(key.strip().strip('"'), text, found))
+
+
+class Members:
+    """The arguments' object in the making: each `add` gives the JSON that it adds."""
+
+    def __init__(self, reader: Reader, name: str) -> None:
+        self._root = reader.tools.get(name, {})
+        schema = self._root.get("properties")
+        self._schema: Mapping[str, Any] = schema if isinstance(schema, Mapping) else {}
+        self._keys: set[str] = set()
+
+    def add(self, key: str, text: str, ending: str = "") -> str:
+        """ending: what stood behind the key; string="true" there tells the type."""
+        if key in self._keys:
+            raise Malformed(f"the argument {key[:40]!r} came twice")
+        lead = ", " if self._keys else "{"
+        self._keys.add(key)
+        text = text.removeprefix("\n").removesuffix("\n")
+        kinds = ("string",) if 'string="true"' in ending else kinds_of(self._of(key), self._root)
+        return f"{lead}{_dumped(key)}: {as_json(text, kinds)}"
+
+    def _of(self, key: str) -> Any:
+        return self._schema.get(key, self._root.get("additionalProperties"))
+
+    def end(self) -> str:
+        return "}" if self._keys else "{}"
+
+
+def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
+    """What a schema that is a reference into `root` stands for; {} where that leads nowhere."""
+    for _ in range(NESTING):
+        if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
+            return schema
+        found: Any = root
+        for part in schema["$ref"].removeprefix("#").split("/")[1:]:
+            part = unquote(part).replace("~1", "/").replace("~0", "~")
+            found = found.get(part) if isinstance(found, Mapping) else None
+        schema = found
+    return {}
+
+
+def kinds_of(schema: Any, root: Mapping[str, Any] | None = None) -> tuple[str, ...]:
+    """The types that a schema allows; () where it doesn't say. root: where its references lead."""
+    found: dict[str, None] = {}
+    for one in branches(schema, root or {}):
+        kinds = one.get("type")
+        if isinstance(kinds, str):
+            found[kinds] = None
+        elif isinstance(kinds, list):
+            found |= dict.fromkeys(kind for kind in kinds if isinstance(kind, str))
+        elif isinstance(one.get("enum"), list) and all(isinstance(v, str) for v in one["enum"]):
+            found["string"] = None
+    return tuple(found)
+
+
+def branches(schema: Any, root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The schemas of which a value satisfies one, each once: `anyOf` and `oneOf` taken apart."""
+    waiting, seen = [schema], set[int]()
+    while waiting:
+        one = resolved(waiting.pop(0), root)
+        if not isinstance(one, Mapping) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        several = one.get("anyOf", one.get("oneOf"))
+        if "type" not in one and "enum" not in one and isinstance(several, list):
+            waiting = several + waiting
+        else:
+            yield one
+
+
+def as_json(text: str, kinds: tuple[str, ...]) -> str:
+    """The text as a JSON value of one of these types, or of any for (); as a string where it is none."""
+    if kinds == ("string",):
+        return _dumped(text)
+    raw = text.strip()
+    raw = _PYTHON.get(raw, raw)
+    walker = Walker()
+    end = walker.feed(raw)
+    walker.close()
+    if walker.error or end != len(raw):
+        return _dumped(text)
+    if kinds and not any(_is(raw, kind) for kind in kinds if kind != "string"):
+        return _dumped(text) if "string" in kinds else raw
+    return raw
+
+
+def _is(raw: str, kind: str) -> bool:
+    value = json.loads(raw) if raw[0] not in "{[" else ([] if raw[0] == "[" else {})
+    wanted = _TYPES.get(kind, (object,))
+    return isinstance(value, wanted) and (not isinstance(value, bool) or kind == "boolean")
+
+
+def _dumped(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def pythonic(reader: Reader, most: int = 1 << 20) -> Steps[str]:
+    """The text of one Python expression in brackets, or up to the end of a call; nothing of it is run."""
+    if not (yield from reader.skip()):
+        raise Malformed("it is not complete")
+    taken, depth, quote, escaped = list[str](), 0, "", False
+    while (yield from reader.more()):
+        char = reader.take(1)
+        taken.append(char)
+        if quote:
+            quote, escaped = ("" if char == quote and not escaped else quote), char == "\\" and not escaped
+        elif char in "'\"":
+            quote = char
+        else:
+            depth += (char in "([{") - (char in ")]}")
+        if depth > NESTING or len(taken) > most:
+            raise Malformed(f"it nests deeper than {NESTING} or has more than {most:,} characters")
+        if char in ")]}" and not quote and depth <= 0:
+            return "".join(taken)
+    raise Malformed("it is not complete")
+
+
+def python_calls(text: str) -> list[tuple[str, str]]:
+    """Names and arguments (JSON) of f(a=1), m.f(a=1) or a list of them. Malformed for anything else."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+        found = tree.elts if isinstance(tree, ast.List) else [tree]
+        return [_python_call(node) for node in found]
+    except (SyntaxError, ValueError, RecursionError, MemoryError, TypeError, KeyError) as error:
+        raise Malformed(f"it is no list of calls: {str(error)[:80]}") from None
+
+
+class _Json(ast.NodeTransformer):
+    """JSON's names for what Python calls True, False and None."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant({"true": True, "false": False, "null": None}[node.id])
+
+
+def _python_call(node: ast.expr) -> tuple[str, str]:
+    if not isinstance(node, ast.Call) or node.args or any(k.arg is None for k in node.keywords):
+        raise ValueError("calls with named arguments were expected")
+    values = {keyword.arg: ast.literal_eval(_Json().visit(keyword.value)) for keyword in node.keywords}
+    return ast.unparse(node.func), json.dumps(values, ensure_ascii=False, allow_nan=False)

@@ -1,0 +1,72 @@
+"""Checkpoints that read pictures beside text: the part that reads and writes text is a model of its own, and
+that alone is converted. Its configuration and tensors are brought to the names of a text model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from satchel.formats.convert.mapping import ArchMapping, Config
+from satchel.quant.errors import ModelError
+
+# Where the text model's tensors stand: as published, and as transformers 5 saves them.
+RENAMES = (
+    (r"^language_model\.model\.", "model."),
+    (r"^model\.language_model\.", "model."),
+    (r"^language_model\.lm_head\.", "lm_head."),
+)
+# Parts that make numbers of pictures and sounds.
+PARTS = (
+    r"(model\.)?(vision_tower|vision_model|visual|audio_tower|audio_model|embed_vision|embed_audio)\..*",
+    r"(model\.)?(multi_modal_projector|mm_projector|vision_language_adapter|patch_merger)\..*",
+)
+KEYS = ("vision_config", "audio_config", "visual", "vision_tower", "image_size", "patch_size")
+
+
+def is_seeing(config: Config) -> bool:
+    """Whether a configuration is of a model that reads pictures or sound."""
+    return any(key in config for key in KEYS)
+
+
+def text_mapping(mapping: ArchMapping) -> ArchMapping:
+    """The mapping for a checkpoint whose text model it is a mapping of."""
+    return replace(
+        mapping, renames=(*RENAMES, *mapping.renames), ignored=(*mapping.ignored, *PARTS), seeing=()
+    )
+
+
+def text_config(path: Path, config: Config, mapping: ArchMapping) -> Config:
+    """The text model's configuration: what it states, then what the whole states, then what its family means
+    where neither does.
+    """
+    inner = config.get("text_config", config if mapping.flat else None)
+    if not isinstance(inner, Mapping):
+        raise ModelError(
+            f"{path}: text_config: expected the configuration of the text model, got {str(inner)[:60]!a}; the"
+            " checkpoint is damaged"
+        )
+    outer = {key: value for key, value in config.items() if key not in (*KEYS, "text_config")}
+    stated: dict[str, Any] = {**mapping.defaults, **outer, **inner}
+    tied = {
+        part["tie_word_embeddings"] for part in (outer, inner) if part.get("tie_word_embeddings") in (0, 1)
+    }
+    if len(tied) > 1:
+        # Both are written, and which counts has changed with the library: what tensors there are decides.
+        del stated["tie_word_embeddings"]
+    return {**stated, **_positions(stated), "architectures": [mapping.classes[0]]}
+
+
+def _positions(stated: Config) -> Config:
+    """Rotary settings without sections, whose pairs are turned by a picture's row, column and time: of text
+    all three are its position.
+    """
+    found: dict[str, Any] = {}
+    for key in ("rope_scaling", "rope_parameters"):
+        part = stated.get(key)
+        if isinstance(part, Mapping) and ("mrope_section" in part or part.get("type") == "mrope"):
+            kept = {k: v for k, v in part.items() if k not in ("type", "mrope_section", "mrope_interleaved")}
+            found[key] = kept | ({"rope_type": "default"} if kept.get("rope_type") in (None, "mrope") else {})
+    return found

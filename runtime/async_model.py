@@ -1,0 +1,336 @@
+"""The library's face for asyncio: the verbs of Model, awaited; `async for` gives an answer's pieces. The loop
+never waits for the engine; cancelling the task or closing the answer ends the request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar, Unpack
+
+from satchel.formats.chat import Event
+from satchel.runtime.ask import Asking
+from satchel.runtime.chat_reply import ChatReply
+from satchel.runtime.errand import Errand
+from satchel.runtime.graph import Array
+from satchel.runtime.likelihood import Scored
+from satchel.runtime.model import Message, Model
+from satchel.runtime.options import LoadProgress, Options, Settings
+from satchel.runtime.readings import Text
+from satchel.runtime.reply import POLL, Reply, Stats
+from satchel.runtime.report import Report
+from satchel.runtime.rerank import INSTRUCTION, Ranked
+from satchel.runtime.resume import Restored
+from satchel.runtime.stats import EngineStats
+
+T = TypeVar("T")
+LONG = 64  # calls at once of those that read texts or states
+
+
+class AsyncReply:
+    """`async for` over the pieces; otherwise as Reply. Closing it (aclose, or leaving `async with`),
+    cancelling the task that waits for it, and letting go of it end the request.
+    """
+
+    def __init__(self, reply: Reply) -> None:
+        self.reply = reply
+
+    @property
+    def ids(self) -> list[int]:
+        return self.reply.ids
+
+    @property
+    def text(self) -> str:
+        return self.reply.text
+
+    @property
+    def stats(self) -> Stats:
+        return self.reply.stats
+
+    @property
+    def report(self) -> Report:
+        return self.reply.report
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.reply.notes
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> str:
+        while not self.reply.over:
+            piece = self.reply.feed(await self._token())
+            if piece:
+                return piece
+        raise StopAsyncIteration
+
+    async def burst(self) -> str:
+        """The next piece, with all that has come meanwhile; "" at the end."""
+        piece, reply = await anext(self, ""), self.reply
+        while not reply.over and reply.ticket is not None and reply.ticket.ready:
+            piece += reply.feed(reply.ticket.get())
+        return piece
+
+    async def _token(self) -> int | None:
+        reply = self.reply
+        ticket = reply.start()
+        if ticket is None:
+            return None
+        try:
+            while reply.ask.progress and not reply.stats.generated:
+                try:
+                    return await asyncio.wait_for(ticket.wait(), POLL)
+                except TimeoutError:
+                    reply.tell()
+            return await ticket.wait()
+        except asyncio.CancelledError:
+            reply.close()
+            raise
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Ends the answer at once; a second time it does nothing."""
+        self.reply.close()
+
+    def cancel(self) -> None:
+        """Ends the answer after the token or the chunk of the prompt at hand."""
+        self.reply.cancel()
+
+    async def read(self) -> str:
+        """Runs to the end and gives the whole text."""
+        async for _ in self:
+            pass
+        return self.text
+
+
+class AsyncChatReply(AsyncReply):
+    """As AsyncReply, for the answer to a conversation; `reply` has its content, reasoning and tool calls."""
+
+    def __init__(self, reply: ChatReply) -> None:
+        super().__init__(reply)
+        self.reply: ChatReply = reply
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Thinking, text and calls as they come."""
+        while True:
+            for event in self.reply.taken():
+                yield event
+            if self.reply.over:
+                return
+            await anext(self, None)
+
+
+class AsyncModel:
+    """A model for asyncio. `model` is the same for threads; both may be used at once."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._long = ThreadPoolExecutor(LONG, "satchel-async")  # its threads begin as they are needed
+
+    @classmethod
+    async def load(
+        cls,
+        path: str | Path,
+        options: Options | None = None,
+        *,
+        progress: LoadProgress | None = None,
+        **changes: Unpack[Settings],
+    ) -> Self:
+        """Model.load in a thread of its own. progress is called in the loop's thread. Cancelling the task
+        stops the load at the next call of progress, and what was loaded is freed.
+        """
+        given_up = threading.Event()
+        told = _in_loop(progress, given_up)
+        work = partial(Model.load, path, options, progress=told, **changes)
+        loading = asyncio.get_running_loop().run_in_executor(None, work)
+        try:
+            return cls(await asyncio.shield(loading))
+        except asyncio.CancelledError:
+            given_up.set()
+            loading.add_done_callback(_drop)
+            raise
+
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Message] | None = None,
+        reasoning: bool | int | str | None = None,
+        reasoning_end: str = "",
+        prefill: bool | None = None,
+        variables: Mapping[str, object] | None = None,
+        before: Sequence[int] = (),
+        **how: Unpack[Asking],
+    ) -> AsyncChatReply:
+        """As Model.chat. The template is rendered in a thread."""
+        asked = partial(
+            self.model.chat,
+            messages,
+            tools=tools,
+            reasoning=reasoning,
+            reasoning_end=reasoning_end,
+            prefill=prefill,
+            variables=variables,
+            before=before,
+            **how,
+        )
+        return AsyncChatReply(await self._thread(asked))
+
+    async def generate(self, prompt: str | Sequence[int], **how: Unpack[Asking]) -> AsyncReply:
+        """As Model.generate."""
+        return AsyncReply(await self._thread(partial(self.model.generate, prompt, **how)))
+
+    async def generate_many(
+        self, prompts: Iterable[str | Sequence[int]], **how: Unpack[Asking]
+    ) -> list[AsyncReply]:
+        """As Model.generate_many; cancelling the task ends all of them."""
+        room = asyncio.Semaphore(self.model.cache.slots + 2)
+
+        async def run(prompt: str | Sequence[int]) -> AsyncReply:
+            async with room:
+                reply = await self.generate(prompt, **how)
+                await reply.read()
+                return reply
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(run(p)) for p in prompts]
+        return [t.result() for t in tasks]
+
+    async def tokenize(self, text: str, *, special: bool = False, bos: bool | None = None) -> list[int]:
+        return await self._thread(partial(self.model.tokenize, text, special=special, bos=bos))
+
+    async def tokenize_many(self, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
+        return await self._thread(partial(self.model.tokenize_many, texts, special=special))
+
+    def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
+        return self.model.detokenize(ids, special=special)
+
+    async def logits(self, ids: Sequence[int]) -> Array:
+        """As Model.logits: (n, vocabulary) float32."""
+        return await self._engine(partial(self.model.logits, ids))
+
+    async def embed(
+        self,
+        texts: Text | Sequence[Text],
+        *,
+        pooling: str | None = None,
+        normalize: bool = True,
+        dimensions: int | None = None,
+        adapters: Mapping[str, float] | None = None,
+        salt: str = "",
+    ) -> Array:
+        """As Model.embed: (n, D) float32."""
+        return await self._engine(
+            partial(
+                self.model.embed,
+                texts,
+                pooling=pooling,
+                normalize=normalize,
+                dimensions=dimensions,
+                adapters=adapters,
+                salt=salt,
+            )
+        )
+
+    async def score(
+        self, prompt: Text, continuations: Sequence[Text], *, adapters: Mapping[str, float] | None = None
+    ) -> list[Scored]:
+        """As Model.score."""
+        return await self._engine(partial(self.model.score, prompt, continuations, adapters=adapters))
+
+    async def rerank(
+        self, query: str, documents: Sequence[str], *, top: int | None = None, instruction: str = INSTRUCTION
+    ) -> list[Ranked]:
+        """As Model.rerank."""
+        asked = partial(self.model.rerank, query, documents, top=top, instruction=instruction)
+        return await self._engine(asked)
+
+    async def save_state(self, path: str | Path, prompt: str | Sequence[int], *, salt: str = "") -> int:
+        """As Model.save_state."""
+        return await self._engine(partial(self.model.save_state, path, prompt, salt=salt))
+
+    async def restore_state(self, path: str | Path, *, salt: str = "") -> Restored:
+        """As Model.restore_state."""
+        return await self._engine(partial(self.model.restore_state, path, salt=salt))
+
+    async def stats(self) -> EngineStats:
+        """As Model.stats."""
+        return await self._thread(self.model.stats)
+
+    async def bandwidth(self) -> float:
+        """As Model.bandwidth."""
+        return await self._engine(self.model.bandwidth)
+
+    async def close(self) -> None:
+        """As Model.close."""
+        self._long.shutdown(wait=False)
+        await self._thread(self.model.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.to_thread(work)
+
+    async def _engine(self, work: Callable[[], T]) -> T:
+        """In a thread for what takes long, so that answers need not wait for one to begin. Cancelling the
+        task stops what the engine does for it.
+        """
+        errand, loop = Errand(), asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._long, errand.run, work)
+        except asyncio.CancelledError:
+            errand.stop()
+            raise
+
+
+def _in_loop(progress: LoadProgress | None, given_up: threading.Event) -> LoadProgress:
+    """A callback for the loading thread that asks `progress` in the loop's thread, and says no once the task
+    was cancelled.
+    """
+    loop = asyncio.get_running_loop()
+
+    async def ask(done: int, total: int) -> object:
+        return progress(done, total) if progress else None
+
+    def call(done: int, total: int) -> object:
+        if given_up.is_set():
+            return False
+        if progress is None:
+            return None
+        asked = asyncio.run_coroutine_threadsafe(ask(done, total), loop)
+        while True:
+            try:
+                return asked.result(0.1)
+            except TimeoutError:
+                if asked.done():
+                    raise
+                # The loop may be gone, with the task that wanted the model.
+                if given_up.is_set() or loop.is_closed():
+                    return False
+
+    return call
+
+
+def _drop(loading: asyncio.Future[Model]) -> None:
+    """What became of a load that nobody waits for any more."""
+    if not loading.cancelled() and loading.exception() is None:
+        loading.result().close()

@@ -1,0 +1,185 @@
+"""Steps of which some rows wait for the host: the forward part runs while a thread fills the masks, then
+processors change logits, then the rows are drawn. Rows of others in the same step are drawn as ever.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from satchel.quant import RequestError
+from satchel.runtime.detail import Detail, Sampled, words_of
+from satchel.runtime.graph import Array
+from satchel.runtime.program import Program
+from satchel.runtime.sampling.logprobs import Logprob, logprob_row, read_logprob
+
+if TYPE_CHECKING:
+    from satchel.runtime.engine import Engine, Feed
+
+DRAWN, REPORT, LOGITS = 0, 1, 2  # places of the plan's outputs
+
+
+@dataclass(slots=True)
+class Row:
+    """A row that waits. words: what its constraint allows; raw: its logits before processors; failed: why it
+    has no token.
+    """
+
+    number: int
+    feed: Feed
+    detail: Detail
+    words: Array | None = None
+    raw: Array | None = None
+    failed: RequestError | None = None
+
+    @contextmanager
+    def guarded(self, what: str) -> Iterator[None]:
+        """What the caller's code raises is the row's failure, and nobody else's."""
+        try:
+            yield
+        except Exception as error:
+            self.fail(f"{what} failed: {type(error).__name__}: {error}")
+
+    def fail(self, text: str) -> None:
+        self.failed = self.failed or RequestError(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A step under way."""
+
+    program: Program
+    rows: list[Row]
+
+
+class DetailedSteps:
+    """Runs steps of an engine that have such rows."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._filler: ThreadPoolExecutor | None = None
+
+    def step(self, feeds: Sequence[Feed]) -> list[int | Sampled]:
+        """As Engine.step."""
+        engine, started = self.engine, time.perf_counter()
+        firsts = list(accumulate((f.rows for f in feeds), initial=0))
+        program = engine.fill(feeds, firsts[-1], "detail", every=False)
+        step = Pending(
+            program,
+            [
+                Row(first + i, feed, feed.detail)
+                for first, feed in zip(firsts, feeds, strict=False)
+                if feed.detail is not None
+                for i in range(feed.rows)
+            ],
+        )
+        for row in step.rows:
+            self._prepare(program, row)
+        masks = self._fill_masks(step)
+        before = time.perf_counter()
+        program.run(lambda: self._between(step, masks))
+        found = self._results(step, firsts[-1])
+        inside = time.perf_counter() - before
+        engine.advance(feeds)
+        engine.timing.add(program, inside, started, before)
+        return found
+
+    def close(self) -> None:
+        if self._filler is not None:
+            self._filler.shutdown()
+
+    def _prepare(self, program: Program, row: Row) -> None:
+        """Fills what is known before the step runs."""
+        params, edits, detail, i = program.fields["params"], program.fields["edits"], row.detail, row.number
+        biases, drops = detail.edits(row.feed.past, self.engine.cache.context)
+        listed = [*biases, *drops]
+        if listed:
+            edits[i, : len(listed), 0] = [t for t, _ in listed]
+            edits[i, : len(listed), 1] = np.array([a for _, a in listed], np.float32).view(np.int32)
+        mask = detail.mask(row.feed.past, vocabulary_of(program))
+        program.sampled = []  # the row's own numbers go into its record
+        params["biases"][i], params["drops"][i] = len(biases), len(drops)
+        params["masked"][i] = mask is not None or detail.wishes.constraint is not None
+        params["report"][i], params["mirostat_mu"][i] = detail.reports, detail.mu
+        program.fields["words"][i].view(np.uint32)[:] = 0xFFFFFFFF if mask is None else mask
+
+    def _fill_masks(self, step: Pending) -> Future[None] | None:
+        """Starts the thread that asks constraints which tokens may come."""
+        asked = [row for row in step.rows if row.detail.wishes.constraint is not None]
+        if not asked:
+            return None
+        if self._filler is None:
+            self._filler = ThreadPoolExecutor(1, "satchel-masks")
+        size = words_of(vocabulary_of(step.program))
+
+        def fill() -> None:
+            for row in asked:
+                row.words = np.zeros(size, np.uint32)
+                with row.guarded("the constraint"):
+                    row.detail.fill(row.words)
+
+        return self._filler.submit(fill)
+
+    def _between(self, step: Pending, masks: Future[None] | None) -> None:
+        """The forward part is done: masks and changed logits go to the device."""
+        if masks is not None:
+            masks.result()
+        for row in step.rows:
+            words = step.program.fields["words"][row.number].view(np.uint32)
+            if row.words is not None and not row.failed:
+                words &= row.words
+            if step.program.fields["params"]["masked"][row.number] and not words.any():
+                row.fail("masks and the constraint together allow no token")
+            if row.detail.wishes.processors and not row.failed:
+                self._process(step.program, row)
+
+    def _process(self, program: Program, row: Row) -> None:
+        """Lets the request's processors change its logits."""
+        row.raw = program.output(LOGITS, row.number, np.empty(vocabulary_of(program), np.float32))
+        logits, past = row.raw.copy(), list(row.feed.past)
+        with row.guarded("a logits processor"):
+            for processor in row.detail.wishes.processors:
+                given = processor(past, logits)
+                logits = logits if given is None else np.asarray(given, np.float32)
+                if logits.shape != row.raw.shape:
+                    raise RequestError(f"it gave logits of shape {logits.shape}, not {row.raw.shape}")
+            program.output(LOGITS, row.number, np.ascontiguousarray(logits), write=True)
+
+    def _results(self, step: Pending, count: int) -> list[int | Sampled]:
+        program = step.program
+        pairs = program.read(np.empty((max(1, count), 2), np.int32))[:count]
+        found: list[int | Sampled] = pairs[:, 0].tolist()
+        surprise = pairs[:, 1].copy().view(np.float32)
+        for row in step.rows:
+            token, bits = int(pairs[row.number, 0]), float(surprise[row.number])
+            if not row.failed:
+                with row.guarded("the constraint"):
+                    row.detail.took(token, bits)
+            report = self._report(program, row, token)
+            found[row.number] = Sampled(token, report, bits, row.failed)
+        return found
+
+    def _report(self, program: Program, row: Row, token: int) -> Logprob | None:
+        k = row.detail.wishes.logprobs
+        if k < 0:
+            return None
+        if row.raw is not None:  # what the device has was changed
+            return read_logprob(logprob_row(row.raw, token, max(1, k)), token, k)
+        out = np.empty(width_of(program, REPORT), np.float32)
+        return read_logprob(program.output(REPORT, row.number, out), token, k)
+
+
+def width_of(program: Program, output: int) -> int:
+    width = program.plan.outputs[output].type.shape[-1]
+    return width if isinstance(width, int) else 0
+
+
+def vocabulary_of(program: Program) -> int:
+    return width_of(program, LOGITS)

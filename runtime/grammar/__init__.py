@@ -1,0 +1,22 @@
+"""Answers held to a form: JSON schemas, regular expressions, grammars and choices, as masks.
+
+Fails closed: what can't be enforced in full is refused before the first token, with the place in it.
+"""
+
+from satchel.runtime.grammar.compiled import Grammar, GrammarConstraint, compile_grammar
+from satchel.runtime.grammar.spec import Choice, Gbnf, Json, JsonSchema, Lark, Regex, Spec, Tool, ToolCall
+
+__all__ = [
+    "Choice",
+    "Gbnf",
+    "Grammar",
+    "GrammarConstraint",
+    "Json",
+    "JsonSchema",
+    "Lark",
+    "Regex",
+    "Spec",
+    "Tool",
+    "ToolCall",
+    "compile_grammar",
+]

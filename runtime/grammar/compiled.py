@@ -1,0 +1,211 @@
+"""Compiled grammars: made once for a vocabulary and a spec, each giving any number of constraints.
+
+A constraint never lets through what its grammar can't: where the matcher fails, the request fails.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from satchel.formats.tokenizer import Tokenizer
+from satchel.quant.errors import RequestError
+from satchel.runtime.grammar.schema import read_schema
+from satchel.runtime.grammar.sources import Source, read_spec
+from satchel.runtime.grammar.spec import JsonSchema, Spec
+from satchel.runtime.grammar.vocabulary import Vocabulary, Words, words_of
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+MAX_GRAMMARS = 64  # kept compiled for each vocabulary
+MAX_KEPT = 8 << 20  # characters of their sources in all
+BUDGET = 1.0  # seconds that a grammar may take until its first mask
+
+
+class Grammar:
+    """A compiled spec. `constraint()` starts a new answer; `check(text)` is for a whole one."""
+
+    def __init__(self, vocabulary: Vocabulary, source: Source) -> None:
+        self.vocabulary, self._check = vocabulary, source.check
+        self._start = _compile(vocabulary, source)
+        marks = words_of([*source.tokens], vocabulary.count)
+        self._allowed = vocabulary.plain | vocabulary.ends | marks
+        first = GrammarConstraint(self._start.deep_copy(), vocabulary, self._allowed)
+        words = np.zeros(len(self._allowed), np.uint32)
+        try:
+            first.fill(words)
+        except RequestError as error:
+            raise source.fail(str(error)) from None
+        if not np.any(words & ~vocabulary.ends):
+            raise source.fail("no text but the empty one fits it: give its recursion a base, or an example")
+
+    def constraint(self) -> GrammarConstraint:
+        return GrammarConstraint(self._start.deep_copy(), self.vocabulary, self._allowed)
+
+    def check(self, text: str) -> str:
+        """Empty where the text is what was asked for, and otherwise what is wrong with it. Whatever can be is
+        checked by other means than the masks were made with.
+        """
+        return self._check(text)
+
+
+class GrammarConstraint:
+    """Where one answer stands in its grammar; for one thread at a time.
+
+    finished: nothing can follow, an end token aside. complete: the answer may end here.
+    """
+
+    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, allowed: Words) -> None:
+        self._matcher, self._allowed = matcher, allowed
+        self._vocabulary = vocabulary
+        self._ended = 0  # end tokens that were accepted; the matcher does not see them
+        self.finished = self.complete = False
+        self._look()
+
+    def fill(self, words: Words) -> None:
+        """Marks the tokens that may come next: bit i % 32 of words[i // 32], the others zero. words: uint32,
+        contiguous, of the model's vocabulary, which may be larger than the tokenizer's.
+        """
+        count = len(self._allowed)
+        if words.dtype != np.uint32 or words.ndim != 1 or len(words) < count or not words.flags.c_contiguous:
+            raise RequestError(f"mask: expected {count} uint32 in a row, got {words.dtype} {words.shape}")
+        words[count:] = 0
+        if self.finished:
+            words[:count] = self._vocabulary.ends
+            return
+        self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, count * 4)
+        if self._matcher.is_error():
+            raise self._failed()
+        words[:count] &= self._allowed
+        if not self.complete:
+            words[:count] &= ~self._vocabulary.ends
+        if not words[:count].any():
+            raise RequestError("grammar: no token of this vocabulary can follow: it has a dead end")
+
+    def accept(self, token: int) -> None:
+        """Takes the token that was drawn; RequestError for one that was not allowed."""
+        if self._is_end(token):
+            if not self.complete:
+                raise RequestError(f"grammar: the end token {token} came before the answer was complete")
+            self._ended += 1
+            self.finished = True
+            return
+        if self.finished or not self._matcher.consume_token(token):
+            raise RequestError(f"grammar: token {token} is not allowed here")
+        self._look()
+
+    def rollback(self, n: int) -> None:
+        """Takes back the last n accepted tokens."""
+        ends = min(n, self._ended)
+        self._ended -= ends
+        if n > ends and not self._matcher.rollback(n - ends):
+            raise RequestError(f"grammar: {n} tokens can't be taken back")
+        self._look()
+
+    def _is_end(self, token: int) -> bool:
+        ends = self._vocabulary.ends
+        return token >> 5 < len(ends) and bool(int(ends[token >> 5]) >> (token & 31) & 1)
+
+    def _look(self) -> None:
+        matcher = self._matcher
+        if matcher.is_error():
+            raise self._failed()
+        self.complete = matcher.is_accepting()
+        stopped = matcher.is_stopped()
+        if stopped and not self.complete:
+            raise RequestError(
+                "grammar: nothing can follow and the answer is not complete: it has a dead end"
+            )
+        self.finished = stopped or self._ended > 0
+
+    def _failed(self) -> RequestError:
+        return RequestError(f"grammar: {one_line(self._matcher.get_error())}; make it simpler")
+
+
+class Compiler:
+    """The grammars of one vocabulary, the latest used ones kept. Any thread may ask."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.vocabulary = Vocabulary(tokenizer)
+        self._kept: OrderedDict[str, Grammar] = OrderedDict()
+        self._size = 0
+        self._lock = threading.Lock()
+
+    def compile(self, tokenizer: Tokenizer, spec: Spec) -> Grammar:
+        key = _key(spec)
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        made = Grammar(self.vocabulary, read_spec(spec, tokenizer))
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = made
+                self._size += len(key)
+            while len(self._kept) > MAX_GRAMMARS or self._size > MAX_KEPT:
+                self._size -= len(self._kept.popitem(last=False)[0])
+        return made
+
+
+# A compiler holds no tokenizer, so both go with the model.
+_compilers: WeakKeyDictionary[Tokenizer, Compiler] = WeakKeyDictionary()
+_making = threading.Lock()
+
+
+def compile_grammar(tokenizer: Tokenizer, spec: Spec) -> Grammar:
+    """The grammar of a spec for a vocabulary, from the cache where it was asked for lately.
+
+    RequestError, with a JSON pointer or the place in the text, for what is malformed, too large, or can't be
+    enforced in full. The first grammar of a vocabulary reads its tokens, which takes a second for 150,000.
+    """
+    with _making:
+        compiler = _compilers.get(tokenizer)
+        if compiler is None:
+            compiler = _compilers[tokenizer] = Compiler(tokenizer)
+    return compiler.compile(tokenizer, spec)
+
+
+def _key(spec: Spec) -> str:
+    try:
+        return spec.key
+    except RequestError:
+        if isinstance(spec, JsonSchema):
+            read_schema(spec.schema)  # says where, if it can
+        raise
+
+
+def _compile(vocabulary: Vocabulary, source: Source) -> LLMatcher:
+    """The matcher at the start of an answer. It is made on a thread that is left to itself after the budget;
+    llguidance's own limits end it soon after.
+    """
+    from llguidance import LLMatcher, LLParserLimits
+
+    made: list[LLMatcher] = []
+
+    def work() -> None:
+        limits = LLParserLimits(verbose_errors=False)
+        matcher = LLMatcher(vocabulary.ll, source.grammar, log_level=0, limits=limits)
+        if not matcher.is_error():
+            matcher.deep_copy().compute_bitmask()
+        made.append(matcher)
+
+    thread = threading.Thread(target=work, name="satchel-grammar", daemon=True)
+    thread.start()
+    thread.join(BUDGET)
+    if not made:
+        raise source.fail(f"it takes over {BUDGET:g} s to compile: make it simpler")
+    if made[0].is_error():
+        raise source.fail(one_line(made[0].get_error()), source.locate() if source.locate else "")
+    return made[0]
+
+
+def one_line(text: str) -> str:
+    """A library's message on one line of bounded length, without the picture of the place below it."""
+    lines = [line.strip() for line in text.splitlines() if line.strip(" ^|")]
+    kept = [line for line in lines if not line[:1].isdigit() or "|" not in line]
+    return " ".join(kept)[:300] or "it can't be compiled"

@@ -1,0 +1,164 @@
+"""What an answer is held to, as values: equal ones are compiled once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from satchel.formats import strict_json
+from satchel.quant.errors import RequestError
+
+MAX_TEXT = 1 << 22  # characters of a grammar or schema: hundreds of times the largest in use
+MAX_CHOICES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class JsonSchema:
+    """JSON that satisfies a schema (draft 2020-12; a mapping, a bool or its JSON text). Keywords that can't
+    be enforced while the answer is written are refused. spaces: blanks and line ends may stand in it.
+    """
+
+    schema: str | bool | Mapping[str, Any]
+    spaces: bool = True
+
+    @property
+    def key(self) -> str:
+        return f"schema {self.spaces} {self.text}"
+
+    def __repr__(self) -> str:  # a schema may be deeper than Python shows
+        return f"JsonSchema({self.schema if isinstance(self.schema, str | bool) else '{...}':.200})"
+
+    @property
+    def text(self) -> str:
+        return self.schema if isinstance(self.schema, str) else dump(self.schema, "the JSON schema")
+
+
+@dataclass(frozen=True, slots=True)
+class Json:
+    """Any JSON object; with `anything`, any JSON value."""
+
+    anything: bool = False
+    spaces: bool = True
+
+    @property
+    def key(self) -> str:
+        return f"json {self.anything} {self.spaces}"
+
+
+@dataclass(frozen=True, slots=True)
+class Regex:
+    """A text that a regular expression matches as a whole (syntax of Rust's `regex`: no look-around and no
+    back-references).
+    """
+
+    pattern: str
+
+    @property
+    def key(self) -> str:
+        return f"regex {self.pattern}"
+
+
+@dataclass(frozen=True, slots=True)
+class Gbnf:
+    """A sentence of a grammar as llama.cpp writes them, from its rule `root`."""
+
+    text: str
+
+    @property
+    def key(self) -> str:
+        return f"gbnf {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Lark:
+    """A sentence of a grammar in Lark's syntax, from its rule `start`. Terminals take the longest match."""
+
+    text: str
+
+    @property
+    def key(self) -> str:
+        return f"lark {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of several texts."""
+
+    options: Sequence[str]
+
+    def __post_init__(self) -> None:
+        texts = [] if isinstance(self.options, str) else list(self.options)
+        if not texts or not all(isinstance(text, str) and text for text in texts):
+            raise RequestError(
+                f"choice: expected a list of texts that are not empty, got {self.options!r:.80}"
+            )
+        if len(texts) > MAX_CHOICES:
+            raise RequestError(f"choice: expected at most {MAX_CHOICES:,} texts, got {len(texts):,}")
+
+    @property
+    def key(self) -> str:
+        return "choice " + dump(list(self.options), "the choices")
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the model may call: its name and the JSON schema of its arguments."""
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object"})
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of one of the tools (several after each other with `parallel`), written as models of the family
+    `style` write it; see styles.STYLES. begin: the marker that their template begins calls with.
+    """
+
+    tools: Sequence[Tool]
+    style: str = "json"
+    parallel: bool = False
+    begin: str = ""
+
+    @property
+    def key(self) -> str:
+        tools = [[tool.name, tool.parameters] for tool in self.tools]
+        return f"tools {self.style} {self.begin} {self.parallel} {dump(tools, 'the tools')}"
+
+
+Spec: TypeAlias = JsonSchema | Json | Regex | Gbnf | Lark | Choice | ToolCall
+
+
+def dump(value: Any, what: str) -> str:
+    """A value as JSON text; RequestError where it is none, or nested too deeply to be written."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise RequestError(f"{what}: expected JSON: {error}") from None
+    except RecursionError:
+        raise RequestError(f"{what}: nested too deeply: write it flatter") from None
+
+
+def load(text: str, what: str) -> Any:
+    """The value of a JSON text; RequestError with line and column where it is none."""
+    check_size(text, what)
+    try:
+        return strict_json.loads(text)
+    except json.JSONDecodeError as error:
+        raise RequestError(
+            f"{what}: expected JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        ) from None
+    except ValueError as error:
+        raise RequestError(f"{what}: expected JSON: {error}") from None
+    except RecursionError:
+        raise RequestError(f"{what}: nested too deeply: write it flatter") from None
+
+
+def check_size(text: str, what: str) -> None:
+    if len(text) > MAX_TEXT:
+        raise RequestError(f"{what}: expected at most {MAX_TEXT:,} characters, got {len(text):,}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(f"{what}: half a surrogate pair at character {error.start}") from None

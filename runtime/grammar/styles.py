@@ -1,0 +1,175 @@
+"""How each family of models writes calls of tools, for grammars that force one.
+
+Invariant: what a form writes, the family of the same name in formats/chat reads back as the same call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from satchel.quant.errors import RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class Json:
+    """Arguments are one JSON object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keywords:
+    """Arguments are NAME=VALUE, as Python writes them, with `separator` between two."""
+
+    separator: str = ", "
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """An argument is: key, its name, value, the value, end, behind. Text stands as it is, other values as
+    JSON. text: instead of `value` before text, where the family tells the two apart. exact: white space
+    beside a value is part of these texts, and all that is between them is the value.
+    """
+
+    key: str
+    value: str
+    end: str
+    behind: str = "\n"
+    text: str = ""
+    exact: bool = False
+
+    @property
+    def close(self) -> str:
+        """What no value may hold."""
+        return self.end.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A call: what stands before its name, between name and arguments, and behind; what is around all calls
+    and between two. Markers stand in the texts. numbered: a colon and a number follow the name.
+    """
+
+    before: str
+    middle: str
+    after: str
+    open: str = ""
+    separator: str = ""
+    close: str = ""
+    arguments: Json | Keywords | Tags = Json()
+    numbered: bool = False
+
+    @property
+    def several(self) -> bool:
+        """Whether an answer can hold more than one call."""
+        return bool(self.separator or self.close)
+
+
+def _listed(begin: str, end: str = "") -> Form:
+    return Form('{"name": "', '", "arguments": ', "}", f"{begin}[", ", ", f"]{end}")
+
+
+def _invoked(begin: str, end: str, prefix: str, told: bool) -> Form:
+    """told: a parameter's tag says whether its value is text."""
+    value = '" string="false">' if told else '">'
+    return Form(
+        f'<{prefix}invoke name="',
+        '">\n',
+        f"</{prefix}invoke>\n",
+        f"{begin}\n",
+        "",
+        end,
+        Tags(
+            f'<{prefix}parameter name="',
+            value,
+            f"</{prefix}parameter>",
+            text='" string="true">' if told else "",
+        ),
+    )
+
+
+def _keywords(begin: str, end: str) -> Form:
+    return Form("", "(", ")", f"{begin}[", ", ", f"]{end}", Keywords())
+
+
+# By the names that formats/chat gives the families, then by the marker that the template begins calls with;
+# the first stands in for any other marker.
+STYLES: Mapping[str, Mapping[str, Form]] = {
+    "json": {"": Form('{"name": "', '", "arguments": ', "}", separator="\n")},
+    "spoken": {"": Form('{"name": "', '", "arguments": ', "}", '{"tool_calls": [', ", ", "]}")},
+    "hermes": {
+        "": Form('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>", separator="\n"),
+    },
+    "llama3": {"": Form('{"name": "', '", "parameters": ', "}", separator="; ")},
+    "mistral": {"": Form('{"name": "', '", "arguments": ', "}", "[TOOL_CALLS][", ", ", "]")},
+    "deepseek": {
+        "": Form(
+            "<｜tool▁call▁begin｜>",
+            "<｜tool▁sep｜>",
+            "<｜tool▁call▁end｜>",
+            "<｜tool▁calls▁begin｜>",
+            "",
+            "<｜tool▁calls▁end｜>",
+        )
+    },
+    "harmony": {"": Form("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", "")},
+    "function_tag": {"": Form("<function=", ">", "</function>")},
+    "command_r": {
+        "": Form('{"tool_name": "', '", "parameters": ', "}", "<|START_ACTION|>[", ", ", "]<|END_ACTION|>")
+    },
+    "functionary": {"": Form("", "\n", "", separator=">>>")},
+    "kimi": {
+        "": Form(
+            "<|tool_call_begin|>functions.",
+            "<|tool_call_argument_begin|>",
+            "<|tool_call_end|>",
+            "<|tool_calls_section_begin|>",
+            "",
+            "<|tool_calls_section_end|>",
+            numbered=True,
+        )
+    },
+    "listed": {
+        "<|tool_call|>": _listed("<|tool_call|>"),
+        "<TOOLCALL>": _listed("<TOOLCALL>", "</TOOLCALL>"),
+        "<tool_calls>": _listed("<tool_calls>", "</tool_calls>"),
+        "<start_function_call>": _listed("<start_function_call>", "<end_function_call>"),
+        "functools": _listed("functools"),
+    },
+    "glm": {
+        "": Form(
+            "<tool_call>",
+            "\n",
+            "</tool_call>",
+            separator="\n",
+            arguments=Tags("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"),
+        )
+    },
+    "qwen_xml": {
+        "": Form(
+            "<tool_call>\n<function=",
+            ">\n",
+            "</function>\n</tool_call>",
+            separator="\n",
+            arguments=Tags("<parameter=", ">\n", "\n</parameter>", exact=True),
+        )
+    },
+    "dsml": {
+        "<｜DSML｜function_calls>": _invoked(
+            "<｜DSML｜function_calls>", "</｜DSML｜function_calls>", "｜DSML｜", told=True
+        ),
+        "<minimax:tool_call>": _invoked("<minimax:tool_call>", "</minimax:tool_call>", "", told=False),
+        "<function_calls>": _invoked("<function_calls>", "</function_calls>", "", told=False),
+    },
+    "pythonic": {
+        "": _keywords("", ""),
+        "<|tool_call_start|>": _keywords("<|tool_call_start|>", "<|tool_call_end|>"),
+    },
+}
+
+
+def form_of(style: str, begin: str = "") -> Form:
+    """RequestError for a style that is not known. begin: as in formats.chat.Style."""
+    forms = STYLES.get(style)
+    if forms is None:
+        raise RequestError(f"tools: the style {style!r:.40} is not one of {', '.join(STYLES)}")
+    return forms.get(begin) or next(iter(forms.values()))

@@ -1,0 +1,193 @@
+"""Grammars that force a call of one of some tools, in the form in which a family of models writes calls.
+
+Markers are the vocabulary's own tokens where it has them as such, and text where it has not.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from satchel.formats.chat import ChatParser, Collected, Style
+from satchel.formats.tokenizer import Kind, Tokenizer
+from satchel.quant.errors import RequestError
+from satchel.runtime.grammar.arguments import Arguments, shown
+from satchel.runtime.grammar.check import Check, parse_exact, value_errors
+from satchel.runtime.grammar.schema import describe
+from satchel.runtime.grammar.sources import Source, checked_schema
+from satchel.runtime.grammar.spec import Tool, ToolCall, dump
+from satchel.runtime.grammar.styles import Form, Json, form_of
+
+MAX_TOOLS = 512
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+MARKER = re.compile(r"(<[^<>\s]+>|\[[A-Z_]+\])")
+BARS = re.compile("(｜[^｜]+｜)")  # a token inside of a longer marker
+WHAT = "tools"
+
+
+def read_tools(spec: ToolCall, tokenizer: Tokenizer) -> Source:
+    """RequestError for an unknown style, for a tool without a proper name or with a refused schema."""
+    form = form_of(spec.style, spec.begin)
+    if spec.parallel and not form.several:
+        raise RequestError(f"{WHAT}: the style {spec.style!r} holds one call an answer: leave parallel out")
+    schemas = _read_schemas(list(spec.tools))
+    writer = Writer(tokenizer)
+    lines: list[str] = []
+    for i, (name, schema) in enumerate(schemas.items()):
+        called = writer.text(form.before + name) + (' ":" /0|[1-9][0-9]{0,3}/' if form.numbered else "")
+        given = Arguments(writer, form, f"{WHAT}: tool {name!r}", f"c{i}", lines).rule(name, schema)
+        lines.append(f"c{i}: {called} {writer.text(form.middle)} {given} {writer.text(form.after)}")
+    more = f" ({writer.text(form.separator)} call)*" if spec.parallel else ""
+    head = f"start: {writer.text(form.open)} call{more} {writer.text(form.close)}"
+    choice = "call: " + " | ".join(f"c{i}" for i in range(len(schemas)))
+    from llguidance import LLMatcher
+
+    grammar = LLMatcher.grammar_from_lark("\n".join([head, choice, *lines]))
+    read = _check if isinstance(form.arguments, Json) else partial(_read_back, spec.style, writer.hides)
+    return Source(WHAT, grammar, read(form, schemas), tuple(writer.tokens))
+
+
+def _read_schemas(tools: list[Tool]) -> dict[str, dict[str, Any]]:
+    if not 0 < len(tools) <= MAX_TOOLS:
+        raise RequestError(f"{WHAT}: expected 1 to {MAX_TOOLS} tools, got {len(tools):,}")
+    found: dict[str, dict[str, Any]] = {}
+    for i, tool in enumerate(tools):
+        if not isinstance(tool.name, str) or not NAME.fullmatch(tool.name):
+            raise RequestError(
+                f"{WHAT} at #/{i}/name: expected letters, digits, _ . and - (128 at most), "
+                f"got {describe(tool.name)}"
+            )
+        if tool.name in found:
+            raise RequestError(f"{WHAT} at #/{i}/name: {tool.name!r} stands twice")
+        found[tool.name] = _parameters(tool, f"tool {tool.name!r}: its parameters", f"#/{i}/parameters")
+    return found
+
+
+def _parameters(tool: Tool, what: str, pointer: str) -> dict[str, Any]:
+    schema = tool.parameters
+    if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
+        raise RequestError(f"{WHAT} at {pointer}: expected the schema of an object, got {describe(schema)}")
+    checked, _ = checked_schema(dump({"type": "object"} | dict(schema), what), what)
+    return dict(checked)
+
+
+class Writer:
+    """Texts for Lark, with markers as tokens where the vocabulary has them so; keeps those tokens' ids."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._vocab = tokenizer.vocab
+        self.tokens: list[int] = []
+
+    def text(self, text: str) -> str:
+        return shown(self.pieces(text))
+
+    def pieces(self, text: str) -> list[str | int]:
+        """The text's parts, ids for those that are tokens."""
+        found: list[str | int] = []
+        for piece in filter(None, MARKER.split(text)):
+            inner = filter(None, BARS.split(piece)) if self._token(piece) is None else [piece]
+            found += [part if (token := self._token(part)) is None else token for part in inner]
+        self.tokens += [part for part in found if isinstance(part, int)]
+        return found
+
+    def _token(self, piece: str) -> int | None:
+        token = self._vocab.index.get(piece)
+        if token is None or self._vocab.types[token] not in (Kind.CONTROL, Kind.USER_DEFINED):
+            return None
+        return token
+
+    @property
+    def hides(self) -> bool:
+        """Whether some of them don't show in an answer's text."""
+        return any(self._vocab.types[token] == Kind.CONTROL for token in self.tokens)
+
+
+def _read_back(style: str, hides: bool, form: Form, schemas: dict[str, dict[str, Any]]) -> Check:
+    """For calls that are no JSON: what reads answers reads this one, and the arguments are judged."""
+    tools = [{"name": name, "parameters": schema} for name, schema in schemas.items()]
+
+    def check(text: str) -> str:
+        parser = ChatParser(Style(family=style), tools=tools)
+        found = Collected().add_all([*parser.feed(text), *parser.finish()])
+        calls = [call for call in found.tool_calls if call.name in schemas]
+        if found.notes or found.content.strip() or not calls or len(calls) < len(found.tool_calls):
+            # Without its hidden markers the text can't be read; the masks alone stand for it.
+            return "" if hides else f"no tool call: {found.notes[0] if found.notes else 'it is text'}"
+        return next(filter(None, (_wrong(schemas[call.name], call) for call in calls)), "")
+
+    return check
+
+
+def _wrong(schema: dict[str, Any], call: Any) -> str:
+    try:
+        wrong = value_errors(schema, parse_exact(call.arguments))
+    except (ValueError, RecursionError) as error:
+        return f"arguments of {call.name!r}: {error}"
+    return f"arguments of {call.name!r} {wrong}" if wrong else ""
+
+
+def _check(form: Form, schemas: dict[str, dict[str, Any]]) -> Check:
+    def check(text: str) -> str:
+        reader = _CallReader(text, form, schemas)
+        try:
+            return reader.read()
+        except ValueError as error:
+            return f"no tool call at character {reader.at}: {error}"
+        except RecursionError:
+            return "the arguments are nested too deeply to be checked"
+
+    return check
+
+
+class _CallReader:
+    """Reads calls from a text in which markers may be hidden."""
+
+    def __init__(self, text: str, form: Form, schemas: dict[str, dict[str, Any]]) -> None:
+        self.text, self.form, self.schemas, self.at = text, form, schemas, 0
+        self.names = sorted(schemas, key=len, reverse=True)
+
+    def read(self) -> str:
+        self._expect(self.form.open)
+        while True:
+            if wrong := self._call():
+                return wrong
+            if self._ends():
+                return ""
+            self._expect(self.form.separator)
+
+    def _ends(self) -> bool:
+        rest = self.text[self.at :]
+        hidden = "".join(piece for piece in MARKER.split(self.form.close) if not MARKER.fullmatch(piece))
+        return rest in (self.form.close, hidden)
+
+    def _call(self) -> str:
+        self._expect(self.form.before)
+        name = next((name for name in self.names if self.text.startswith(name, self.at)), None)
+        if name is None:
+            raise ValueError("a tool's name was expected")
+        self.at += len(name)
+        if self.form.numbered:
+            self._number()
+        self._expect(self.form.middle)
+        end = json.JSONDecoder().raw_decode(self.text, self.at)[1]
+        value = parse_exact(self.text[self.at : end])
+        self.at = end
+        self._expect(self.form.after)
+        wrong = value_errors(self.schemas[name], value)
+        return f"arguments of {name!r} {wrong}" if wrong else ""
+
+    def _number(self) -> None:
+        found = re.compile(":[0-9]{1,4}").match(self.text, self.at)
+        if found is None:
+            raise ValueError("a colon and the call's number were expected")
+        self.at = found.end()
+
+    def _expect(self, wanted: str) -> None:
+        for piece in MARKER.split(wanted):
+            if self.text.startswith(piece, self.at):
+                self.at += len(piece)
+            elif not MARKER.fullmatch(piece):
+                raise ValueError(f"{piece!r} was expected")

@@ -1,0 +1,103 @@
+"""A tokenizer's vocabulary as llguidance sees it: the exact bytes of each token that can be text.
+
+Control, unknown and unused tokens have no bytes that a grammar could ask for; `plain` masks them besides.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+import numpy as np
+import numpy.typing as npt
+
+from satchel.formats.tokenizer import Kind, Tokenizer
+from satchel.quant.errors import RequestError
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+
+Words = npt.NDArray[np.uint32]
+HIDDEN = b"\xff"  # no UTF-8 text holds this byte; llguidance takes what begins with it for a special token
+LONGEST = 64  # bytes of a token, in a search that seldom happens
+MARKERS = ("<", "["), (">", "]")
+
+
+class Vocabulary:
+    """The LLTokenizer of a tokenizer, and masks over it: `plain` (tokens of ordinary text) and `ends` (those
+    that end an answer), both uint32 [ceil(n / 32)], token i at bit i % 32 of word i // 32.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        from llguidance import LLTokenizer, TokenizerWrapper
+
+        if tokenizer.kind == "bert":
+            raise RequestError("a WordPiece vocabulary writes no text, so there is nothing to hold to a form")
+        ends = sorted(tokenizer.eog)
+        if not ends:
+            raise RequestError("the vocabulary has no end token, so no answer can be held to a form")
+        self.count = tokenizer.vocab_size
+        plain = _plain(tokenizer)
+        plain[ends] = False
+        source: Any = TokenizerWrapper(_Source(tokenizer, plain, ends))
+        self.ll: LLTokenizer = LLTokenizer(source, eos_token=ends)
+        self.plain, self.ends = bits(plain), words_of(ends, self.count)
+
+
+class _Source:
+    """What llguidance asks of a tokenizer: bytes by id, and the usual tokens of a text."""
+
+    def __init__(self, tokenizer: Tokenizer, plain: npt.NDArray[np.bool_], ends: list[int]) -> None:
+        self.eos_token_id, self.bos_token_id = ends[0], tokenizer.bos
+        self.special_token_ids: list[int] = np.flatnonzero(~plain).tolist()
+        raw = tokenizer.token_bytes
+        self.tokens = [raw(i) if kept else HIDDEN + f"{i}".encode() for i, kept in enumerate(plain.tolist())]
+        self._ids: dict[bytes, int] = {}
+        self._tokenizer = ref(tokenizer)  # llguidance holds this object, and no collector sees through it
+
+    def __call__(self, data: bytes) -> list[int]:
+        """Tokens as training would have cut this text inside another one; the longest ones that fit where the
+        tokenizer would change the text.
+        """
+        tokenizer = self._tokenizer()
+        ids = tokenizer.encode(data.decode(), bos=False, start=False) if tokenizer else []
+        return ids if b"".join(self.tokens[i] for i in ids) == data else self._longest(data)
+
+    def _longest(self, data: bytes) -> list[int]:
+        if not self._ids:
+            self._ids = {piece: i for i, piece in enumerate(self.tokens)}
+        found: list[int] = []
+        at = 0
+        while at < len(data):
+            sizes = range(min(len(data) - at, LONGEST), 0, -1)
+            size = next((n for n in sizes if data[at : at + n] in self._ids), 0)
+            if not size:  # a byte without a token: what follows is not for this vocabulary to write
+                return found
+            found.append(self._ids[data[at : at + size]])
+            at += size
+        return found
+
+
+def bits(flags: npt.NDArray[np.bool_]) -> Words:
+    """uint32 [ceil(n / 32)] of n flags, the first in the lowest bit."""
+    padded = np.zeros(-(-len(flags) // 32) * 32, bool)
+    padded[: len(flags)] = flags
+    return np.packbits(padded, bitorder="little").view("<u4").astype(np.uint32)
+
+
+def words_of(tokens: list[int], count: int) -> Words:
+    flags = np.zeros(count, bool)
+    flags[tokens] = True
+    return bits(flags)
+
+
+def _plain(tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:
+    """Which tokens are ordinary text: normal and byte tokens, and user-defined ones that are no markers of a
+    template.
+    """
+    vocab = tokenizer.vocab
+    plain = np.isin(vocab.types, (Kind.NORMAL, Kind.BYTE))
+    for token in vocab.ids_of(Kind.USER_DEFINED):
+        text = vocab.tokens[token]
+        plain[token] = not (text[0] in MARKERS[0] and text[-1] in MARKERS[1])
+    return plain

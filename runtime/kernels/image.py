@@ -1,0 +1,53 @@
+"""What a device loads of a registered kernel: machine code or PTX for CUDA, a shared object for this CPU."""
+
+from __future__ import annotations
+
+import re
+
+from satchel.quant import DeviceError, RequestError
+from satchel.runtime.device import Device, include
+from satchel.runtime.kernels.native import compile_c
+from satchel.runtime.kernels.nvrtc import compile_cuda
+from satchel.runtime.kernels.registry import PTX, Kernel
+
+CALL_BYTES = 560  # sizeof(gpu_call) of call.h
+NATIVE = {"emulated": ("-DPORT_EMULATED",), "cpu": ()}  # options of backends whose device is this CPU
+
+
+def image_of(kernel: Kernel, device: Device) -> bytes:
+    """The code, ended by a 0. RequestError: the source is wrong; DeviceError: a compiler is missing."""
+    backend, folder = device.backend.name, include()
+    if not folder.is_dir():
+        raise DeviceError(f"kernel {kernel.entry}: the headers are not in {folder}: install Satchel again")
+    if kernel.language == PTX:
+        if backend != "cuda":
+            raise RequestError(f"kernel {kernel.entry}: {backend} does not take PTX")
+        check_ptx(kernel)
+        return kernel.source.encode() + b"\0"
+    if backend in NATIVE:
+        options = (*NATIVE[backend], *kernel.options)
+        return compile_c(kernel.entry, kernel.source, options, folder) + b"\0"
+    if backend != "cuda":
+        known = ", ".join(("cuda", *NATIVE))
+        raise RequestError(f"kernel {kernel.entry}: kernels can be brought to {known}, not to {backend}")
+    return compile_cuda(kernel.entry, kernel.source, capability(device), kernel.options, folder) + b"\0"
+
+
+def check_ptx(kernel: Kernel) -> None:
+    """RequestError where the PTX has no such kernel, or one that was made with other headers."""
+    entry = re.search(rf"\.entry\s+{kernel.entry}\s*\(([^)]*)\)", kernel.source)
+    if entry is None:
+        raise RequestError(f"kernel {kernel.entry}: its PTX has no .entry of this name")
+    sizes = [int(n) for n in re.findall(r"\[(\d+)\]", entry[1])]
+    if entry[1].count(".param") != 1 or sizes != [CALL_BYTES]:
+        takes = " ".join(entry[1].split())
+        raise RequestError(
+            f"kernel {kernel.entry}: its PTX takes ({takes}), not a gpu_call of {CALL_BYTES} bytes: "
+            "make it again with this version's call.h"
+        )
+
+
+def capability(device: Device) -> int:
+    """10 * major + minor of a CUDA device."""
+    major, _, minor = device.info().variant.rpartition(" ")[2].partition(".")
+    return 10 * int(major) + int(minor)

@@ -1,0 +1,220 @@
+"""One step alone on a device with made-up operands: what a kernel gives, and what the op's definition gives.
+
+The operands have the step's own formats and shapes, but for fewer tokens and fewer blocks of a KV cache. The
+last row is beyond the step's count, and a kernel must leave it alone.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from satchel.quant import FORMATS, DeviceError
+from satchel.runtime.device import OUT, STATE, WEIGHT, Choice, Device, pointer
+from satchel.runtime.graph import Array
+from satchel.runtime.kernels.call import Call, View
+from satchel.runtime.ops import OPS
+from satchel.runtime.plan import COUNTS_BYTES, Buffer, Segment
+
+TOKENS, BLOCKS = 6, 4  # of the trial, at most
+FILL = 0x5A
+STEP = 4
+CACHES = {"kv_write": (0,), "rope_kv_write": (0,), "attention": (1, 2)}  # inputs that are KV caches
+Numbers = Callable[[Call, np.random.Generator, tuple[int, ...]], Array]
+
+
+def _below(bound: Callable[[Call], int]) -> Numbers:
+    return lambda call, rng, shape: rng.integers(0, bound(call), shape).astype(np.int32)
+
+
+def _zeros(call: Call, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    return np.zeros(shape, np.int32)
+
+
+def _counting(call: Call, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    return np.arange(shape[0], dtype=np.int32)
+
+
+def _blocks(call: Call, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    caches = [call.inputs[i] for i in CACHES[call.op]]
+    return (np.arange(shape[0] * shape[1]) % caches[0].shape[0]).reshape(shape).astype(np.int32)
+
+
+# Inputs that are whole numbers, by op: how they are made so that they mean something.
+WHOLE: dict[str, dict[int, Numbers]] = {
+    "get_rows": {1: _below(lambda c: c.inputs[0].shape[0])},
+    "pick": {0: _below(lambda c: 999), 1: _below(lambda c: max(1, c.inputs[0].shape[0] - 1))},
+    "expert_linear": {2: _below(lambda c: c.inputs[1].shape[0])},
+    "expert_swiglu": {3: _below(lambda c: c.inputs[1].shape[0])},
+    "expert_weights": {1: _below(lambda c: c.inputs[0].shape[1])},
+    "expert_add": {2: _below(lambda c: c.inputs[1].shape[0])},
+    "rope_table": {0: _below(lambda c: 4096)},
+    "position_scale": {1: _below(lambda c: 4096)},
+    "kv_write": {2: _zeros, 3: _counting, 4: _blocks},
+    "rope_kv_write": {3: _zeros, 4: _counting, 5: _blocks},
+    "attention": {3: _zeros, 4: _counting, 5: _blocks},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A step of its own: its call, its tables, the operands in the file's order, and the step's counts."""
+
+    call: Call
+    segment: Segment
+    operands: tuple[Array, ...]
+    counts: tuple[int, ...]
+
+    def rows(self, view: View) -> int:
+        """Rows of a view that count."""
+        return self.counts[view.count] if view.count >= 0 else view.shape[0]
+
+
+def trial_of(segment: Segment, step: int, call: Call, device: Device) -> Trial:
+    """A step of a segment as one that stands alone."""
+    row = segment.step_table[step : step + 1].copy()
+    first, n = int(row["view"][0]), int(row["n_in"][0])
+    small = replace(
+        call,
+        output=_small(call.output, call, -1),
+        inputs=tuple(_small(v, call, i) for i, v in enumerate(call.inputs)),
+    )
+    operands = tuple(_operands(small))
+    views = segment.view_table[first : first + n + 1].copy()
+    buffers = [Buffer("step", STEP, COUNTS_BYTES)]
+    for i, view in enumerate((small.output, *small.inputs)):
+        size = _lay(views[i], view, len(buffers), device)
+        buffers.append(Buffer(f"operand.{i}", OUT if not i else WEIGHT if view.packed else STATE, size))
+    if OPS[call.op].alias:
+        views[0]["buffer"], buffers[2] = 2, replace(buffers[2], usage=OUT)
+    op = int(row["op"][0])
+    row["op"], row["view"] = 0, 0
+    alone = replace(
+        segment,
+        transfers=(),
+        steps=segment.steps[step : step + 1],
+        step_table=row,
+        view_table=views,
+        op_table=segment.op_table[op : op + 1],
+        buffers=tuple(buffers),
+    )
+    sizes = [{v.shape[0] for v in (small.output, *small.inputs) if v.count == i} for i in range(8)]
+    return Trial(small, alone, operands, tuple(max(1, min(s, default=1) - 1) for s in sizes))
+
+
+def _small(view: View, call: Call, index: int) -> View:
+    most = TOKENS if view.count >= 0 else BLOCKS if _is_cache(call, index) else view.shape[0]
+    return replace(view, shape=(min(view.shape[0], most), *view.shape[1:]))
+
+
+def _is_cache(call: Call, index: int) -> bool:
+    caches = CACHES.get(call.op, ())
+    return index in caches or (index < 0 and OPS[call.op].alias and bool(caches))
+
+
+def _lay(row: Mapping[str, object], view: View, buffer: int, device: Device) -> int:
+    """Writes a view of its own buffer into the table; gives the bytes of the buffer."""
+    width = FORMATS[view.format].row_bytes(int(np.prod(view.shape[1:], dtype=np.int64)))
+    stride = 4 * -(-width // 16) * 4 if len(view.shape) > 1 else width
+    table: dict[str, object] = row  # type: ignore[assignment]
+    table["buffer"], table["offset"], table["stride"] = buffer, 0, stride
+    table["shape"] = [*view.shape, 1, 1, 1][:4]
+    if not view.packed:
+        return max(64, stride * view.shape[0])
+    table["stride"] = 0
+    return device.packed(FORMATS[view.format].id, *_matrices(view))
+
+
+def _matrices(view: View) -> tuple[int, int, int]:
+    return (1, *view.shape) if len(view.shape) == 2 else view.shape  # type: ignore[return-value]
+
+
+def _operands(call: Call) -> Iterator[Array]:
+    rng = np.random.default_rng(zlib.crc32(repr((call.op, call.inputs)).encode()))
+    for i, view in enumerate(call.inputs):
+        yield _operand(call, i, view, rng)
+
+
+def _operand(call: Call, index: int, view: View, rng: np.random.Generator) -> Array:
+    format = FORMATS[view.format]
+    if view.format in ("i32", "i8", "i16", "i64"):
+        make = WHOLE.get(call.op, {}).get(index)
+        if make is None:
+            raise DeviceError(f"{call.op}: input {index} is {view.format}, and no check knows what it means")
+        return make(call, rng, view.shape)
+    if format.encode is None:
+        raise DeviceError(f"{call.op}: input {index} is {view.format}, which nothing here can write")
+    values = rng.standard_normal(view.shape, np.float32)
+    if index == 0 and view.format == "f32":  # a few far from the others
+        values.reshape(-1)[::97] *= 64
+    return format.encode(values, None)
+
+
+def run(trial: Trial, device: Device, choice: Choice | None) -> Array:
+    """What the device gives, rows beyond the count included, which hold FILL."""
+    segment, call = trial.segment, trial.call
+    buffers = [device.alloc(b.size, b.usage) for b in segment.buffers]
+    try:
+        target = int(segment.view_table[0]["buffer"])
+        buffers[target].write(0, bytes([FILL]) * buffers[target].size)
+        for i, (view, value) in enumerate(zip(call.inputs, trial.operands, strict=True)):
+            _write(buffers[i + 2], view, value, int(segment.view_table[i + 1]["stride"]))
+        block = bytearray(COUNTS_BYTES)
+        np.frombuffer(block, np.int32)[:] = trial.counts
+        program = device.compile(segment, buffers, () if choice is None else (choice,))
+        buffers.append(program)  # type: ignore[arg-type]
+        program.run(pointer(block), len(block))
+        program.wait()
+        raw = np.empty(buffers[target].size, np.uint8)
+        buffers[target].read_into(0, raw)
+    finally:
+        for child in reversed(buffers):
+            child.close()
+    return _read(raw, call.output, int(segment.view_table[0]["stride"]))
+
+
+def _write(buffer: object, view: View, value: Array, stride: int) -> None:
+    flat = np.ascontiguousarray(value).reshape(len(value), -1).view(np.uint8)
+    if view.packed:
+        buffer.pack(0, FORMATS[view.format].id, _matrices(view), flat)  # type: ignore[attr-defined]
+        return
+    wide = np.zeros((len(flat), stride), np.uint8)
+    wide[:, : flat.shape[1]] = flat
+    buffer.write(0, wide)  # type: ignore[attr-defined]
+
+
+def _read(raw: Array, view: View, stride: int) -> Array:
+    format = FORMATS[view.format]
+    shape = (*view.shape[:-1], view.shape[-1] // format.block)
+    width = int(np.prod(shape[1:], dtype=np.int64)) * format.dtype.itemsize
+    rows = np.ascontiguousarray(raw[: stride * shape[0]].reshape(shape[0], stride)[:, :width])
+    return rows.view(format.dtype).reshape(shape)
+
+
+def define(trial: Trial) -> Array:
+    """What the op's definition gives, for the rows that count."""
+    call, op = trial.call, OPS[trial.call.op]
+    given = [a[: trial.rows(v)] for a, v in zip(trial.operands, call.inputs, strict=True)]
+    args = {**op.defaults, **call.args}
+    if "format" in op.arguments:
+        args["format"] = call.output.format
+    return op.define(*given, **args)
+
+
+def error_of(trial: Trial, got: Array, want: Array) -> float:
+    """Squared error over the square of `want`; infinite where a number is missing, or a row beyond the step's
+    count was written.
+    """
+    n = len(want)
+    beyond = np.ascontiguousarray(got[n:]).view(np.uint8)
+    if not np.all(beyond == FILL) and trial.call.output.count >= 0:
+        return float("inf")
+    decode = FORMATS[trial.call.output.format].decode
+    a, b = decode(got[:n]).astype(np.float64), decode(want).astype(np.float64)
+    if not np.array_equal(np.isfinite(a), np.isfinite(b)):
+        return float("inf")
+    finite = np.isfinite(b)
+    return float(np.square(a[finite] - b[finite]).sum()) / (float(np.square(b[finite]).sum()) or 1.0)

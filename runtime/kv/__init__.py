@@ -1,0 +1,10 @@
+"""Paged KV: one pool of blocks for all slots, and a tree of what finished requests left in it.
+
+Only numbers live here; the cached keys and values are a state of the device, addressed through the table.
+"""
+
+from satchel.runtime.kv.pages import Pages
+from satchel.runtime.kv.pool import Pool
+from satchel.runtime.kv.prefix import Miss, PrefixTree, common
+
+__all__ = ["Miss", "Pages", "Pool", "PrefixTree", "common"]

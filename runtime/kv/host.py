@@ -1,0 +1,222 @@
+"""A tier in host memory below the prefix tree: blocks that the tree gives up for room are kept here, up to so
+many bytes, and go back into the cache when a prompt begins with their tokens.
+
+A block is found by a digest of the salt and of all tokens up to its end. The digests have a key of their own
+in each process, so nobody can make two that are equal.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+
+from satchel.runtime.graph import Array
+from satchel.runtime.kv.group import GONE
+from satchel.runtime.kv.pages import Pages
+from satchel.runtime.kv.prefix import Key, Miss, Node
+from satchel.runtime.states import States
+
+MEMORY = 0.9  # of what was measured, at each new measurement
+PROBE = 64  # one in so many moves that do not pay is made nevertheless, for rates change
+PLACES = 4096  # after which something was given up, that are remembered
+
+
+class Rate:
+    """Bytes a second of copies, the last ones weighing most; 0 before the first."""
+
+    def __init__(self) -> None:
+        self._bytes = self._seconds = 0.0
+
+    def learn(self, count: int, seconds: float) -> None:
+        self._bytes = MEMORY * self._bytes + count
+        self._seconds = MEMORY * self._seconds + seconds
+
+    @property
+    def value(self) -> float:
+        return self._bytes / self._seconds if self._seconds > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A block of tokens. blocks: the bytes of each group's, None where that had been given back. cut: what
+    followed was given up before it. parent: the digest of what stands before it; root: that of its salt.
+    """
+
+    blocks: tuple[Array | None, ...]
+    cut: bool
+    parent: bytes
+    root: bytes
+
+    @property
+    def nbytes(self) -> int:
+        return sum(b.nbytes for b in self.blocks if b is not None)
+
+
+class HostTier:
+    """limit: bytes of keys and values. recompute: seconds that so many tokens would take to be computed, None
+    while that is not known; a block is moved only where that is quicker.
+
+    kept_out, brought_back, skipped: blocks that went out, came back, and were not worth it. The engine's
+    thread alone uses it.
+    """
+
+    def __init__(self, limit: int, pages: Pages, states: States) -> None:
+        self.limit, self.used, self.pages, self.states = limit, 0, pages, states
+        self.recompute: Callable[[int], float | None] = lambda tokens: None
+        self.out, self.back = Rate(), Rate()
+        self.kept_out = self.brought_back = self.skipped = 0
+        self._kept: OrderedDict[bytes, Kept] = OrderedDict()
+        self._lost: OrderedDict[bytes, None] = OrderedDict()  # digests after which something went
+        self._secret = secrets.token_bytes(32)
+        pages.tree.below = self
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def take(self, node: Node, salt: str) -> bool:
+        """Keeps the blocks of a node that the tree is about to give up, where that pays."""
+        digest = self._digest(node, salt)
+        if digest in self._kept:
+            self._kept.move_to_end(digest)
+            return True
+        sizes = [s for s, b in zip(self.states.block_bytes, node.blocks, strict=True) if b != GONE]
+        if sum(sizes) > self.limit or not self._pays(1, sum(sizes), there_and_back=True):
+            return False
+        while self.used + sum(sizes) > self.limit:
+            self._lose(next(iter(self._kept)))
+        started = time.perf_counter()
+        blocks = tuple(self._read(group, block) for group, block in enumerate(node.blocks))
+        self.out.learn(sum(sizes), time.perf_counter() - started)
+        root = self._root(salt)
+        parent = node.parent.digest if node.parent is not None and node.parent.digest else root
+        self._kept[digest] = Kept(blocks, node.cut, parent, root)
+        self.used += sum(sizes)
+        self.kept_out += 1
+        return True
+
+    def bring(self, slot: int, ids: Sequence[int], salt: str, cached: int, why: Miss) -> tuple[int, Miss]:
+        """Goes on with a slot that has the first `cached` tokens of `ids` from the tree, up to the last but
+        one: how many it has now, and why not more. Nothing moves where there is no room for all of `ids`.
+        """
+        if not (self._kept or self._lost):
+            return cached, why
+        pages, block = self.pages, self.pages.cache.block
+        start, chain = cached // block, list(self._chain(ids[:-1], salt))
+        known = start
+        while known < len(chain) and chain[known] in self._kept:
+            known += 1
+        most = 0
+        if known > start and pages.missing(slot, len(ids)) <= pages.free_blocks:
+            most = pages.reachable(slot, known, lambda g, p: p < known and self._has(chain[p], g))
+        found = [self._kept[d] for d in chain[start:most]]
+        if found and self._pays(len(found), sum(k.nbytes for k in found)):
+            self._fill(slot, most, start, chain)
+            pages.publish(slot, ids[: most * block], salt)
+            for node, kept in zip(pages.tree.path(ids[: most * block], salt)[start:], found, strict=True):
+                node.cut = kept.cut
+            cached = most * block
+            why = Miss.EVICTED if most < known or found[-1].cut else Miss.DIFFERS
+        elif known > start:  # no room for all of it, or not worth the move
+            why = Miss.EVICTED
+        return cached, self._why(cached // block, chain, salt, why)
+
+    def _why(self, length: int, chain: Sequence[bytes], salt: str, why: Miss) -> Miss:
+        """Why no more than `length` blocks of a chain were found."""
+        if length == len(chain):
+            return Miss.NONE
+        end = chain[length - 1] if length else self._root(salt)
+        return Miss.EVICTED if end in self._lost and why is not Miss.WINDOW else why
+
+    def _fill(self, slot: int, most: int, start: int, chain: Sequence[bytes]) -> None:
+        # Taken out first: making room below may push others out, and those that came first would go.
+        found = [self._forget(d) for d in chain[start:most]]
+        moved, started = 0, time.perf_counter()
+        for group, place in self.pages.extend(slot, most):
+            data = found[place - start].blocks[group]
+            if data is None:
+                raise ValueError(f"block {place} of group {group} is not kept")  # reachable() said it was
+            target = int(self.pages.groups[group].table[slot, place])
+            self.states.write_block(target, data, group)
+            moved += data.nbytes
+        self.back.learn(moved, time.perf_counter() - started)
+        self.brought_back += len(found)
+
+    def forget(self, salt: str | None) -> None:
+        """Drops all, or what is under one salt."""
+        root = None if salt is None else self._root(salt)
+        if root is None:
+            self._lost.clear()
+        for digest in [d for d, kept in self._kept.items() if root in (None, kept.root)]:
+            self._forget(digest)
+
+    def check(self) -> None:
+        """ValueError where it is larger than it may be or has counted wrong; for tests."""
+        held = sum(kept.nbytes for kept in self._kept.values())
+        if held != self.used or held > self.limit:
+            raise ValueError(f"{held} bytes are kept, {self.used} counted, {self.limit} allowed")
+
+    def _pays(self, blocks: int, count: int, *, there_and_back: bool = False) -> bool:
+        """Whether moving so many bytes is quicker than computing the blocks again, as far as is known."""
+        computing, back = self.recompute(blocks * self.pages.cache.block), self.back.value or self.out.value
+        if computing is None or not back:
+            return True
+        seconds = count / back + (count / self.out.value if there_and_back and self.out.value else 0.0)
+        if seconds < computing:
+            return True
+        self.skipped += 1
+        return self.skipped % PROBE == 0
+
+    def _lose(self, digest: bytes) -> None:
+        """Gives up a block for good; of where that happened, so many places are remembered."""
+        self._lost[self._forget(digest).parent] = None
+        while len(self._lost) > PLACES:
+            self._lost.popitem(last=False)
+
+    def _has(self, digest: bytes, group: int) -> bool:
+        kept = self._kept.get(digest)
+        return kept is not None and kept.blocks[group] is not None
+
+    def _forget(self, digest: bytes) -> Kept:
+        kept = self._kept.pop(digest)
+        self.used -= kept.nbytes
+        return kept
+
+    def _read(self, group: int, block: int) -> Array | None:
+        if block == GONE:
+            return None
+        out = np.empty(self.states.block_bytes[group], np.uint8)
+        self.states.read_block(block, out, group)
+        return out
+
+    def _root(self, salt: str) -> bytes:
+        return blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=32, key=self._secret).digest()
+
+    def _digest(self, node: Node, salt: str) -> bytes:
+        """Of a node, which remembers it, as those above it do."""
+        path: list[Node] = []
+        up: Node | None = node
+        while up is not None and up.parent is not None and not up.digest:
+            path.append(up)
+            up = up.parent
+        digest = up.digest if up is not None and up.digest else self._root(salt)
+        for each in reversed(path):
+            digest = each.digest = _next(digest, each.key)
+        return digest
+
+    def _chain(self, ids: Sequence[int], salt: str) -> Iterator[bytes]:
+        """The digest of each full block of `ids`."""
+        digest, block = self._root(salt), self.pages.cache.block
+        for start in range(0, len(ids) - block + 1, block):
+            digest = _next(digest, tuple(ids[start : start + block]))
+            yield digest
+
+
+def _next(digest: bytes, key: Key) -> bytes:
+    return blake2b(digest + array("i", key).tobytes(), digest_size=32).digest()

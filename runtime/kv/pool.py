@@ -1,0 +1,39 @@
+"""The blocks of the KV cache, each with the number of its holders: slots that read it, and the prefix tree.
+
+A block is written only while it has one holder; it is free when it has none.
+"""
+
+from __future__ import annotations
+
+
+class Pool:
+    """Hands out block numbers 0 .. size - 1."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.holders = [0] * size
+        self._free = list(range(size - 1, -1, -1))
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    def take(self) -> int:
+        """A free block, now with one holder. IndexError where there is none: the caller asks `free` first."""
+        block = self._free.pop()
+        self.holders[block] = 1
+        return block
+
+    def hold(self, block: int) -> None:
+        """One holder more for a block that has one."""
+        if self.holders[block] < 1:
+            raise ValueError(f"block {block} is free: it cannot be shared")
+        self.holders[block] += 1
+
+    def drop(self, block: int) -> None:
+        """One holder less."""
+        if self.holders[block] < 1:
+            raise ValueError(f"block {block} is free already")
+        self.holders[block] -= 1
+        if not self.holders[block]:
+            self._free.append(block)

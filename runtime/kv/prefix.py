@@ -1,0 +1,270 @@
+"""A tree of token blocks whose keys and values are in the pool: requests that begin alike share them.
+
+A node is one full block of tokens after its parent's. The tree is a holder of each of its blocks, so they
+outlive the request that computed them until room is needed; then the leaf that was used longest ago goes
+first. What is under one salt is never found under another, so a user cannot probe what others asked.
+
+A node holds a block of each group of layers. Layers with a window need only the last blocks before the place
+where a request goes on, so a node may lack theirs.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from satchel.runtime.kv.group import GONE, first_needed
+from satchel.runtime.kv.pool import Pool
+
+Key = tuple[int, ...]
+
+
+class Miss(StrEnum):
+    """Why the rest of a prompt was not in the cache."""
+
+    NONE = "all of it was, but for what must be fed"
+    COLD = "nothing was kept yet"
+    SALT = "nothing was kept under this salt"
+    DIFFERS = "the prompt differs from what was kept"
+    EVICTED = "what followed was given up for room"
+    LOST = "the worker process was lost, and all that was kept with it"
+    WINDOW = "layers with a window kept what later tokens see, not what this prompt needs"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A known beginning of `length` blocks: for each group its blocks, which are those from `first` on."""
+
+    length: int
+    first: tuple[int, ...]
+    blocks: tuple[list[int], ...]
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A block of tokens. blocks: one of each group, or GONE. depth: blocks before it. used: the tree's clock
+    when it was last read or written. cut: children were evicted. digest: its name in a tier below, once that
+    was asked for.
+    """
+
+    key: Key
+    blocks: list[int]
+    parent: Node | None
+    depth: int = -1
+    used: int = 0
+    cut: bool = False
+    digest: bytes = b""
+    children: dict[Key, Node] = field(default_factory=dict)
+
+
+class Below(Protocol):
+    """What keeps blocks that the tree gives up."""
+
+    def take(self, node: Node, salt: str) -> bool: ...
+
+    def forget(self, salt: str | None) -> None: ...
+
+
+class PrefixTree:
+    """Finds and keeps blocks by the tokens that they hold and all that stand before them. pools, windows: of
+    the groups, the one that sees all (window 0) first, if there is one.
+    """
+
+    def __init__(self, pools: Sequence[Pool], windows: Sequence[int], block: int) -> None:
+        self.pools, self.windows, self.block, self.size = tuple(pools), tuple(windows), block, 0
+        self._roots: dict[str, Node] = {}
+        self.below: Below | None = None
+        self._clock = 0
+
+    def match(self, ids: Sequence[int], salt: str = "") -> tuple[Found, Miss]:
+        """Blocks that hold the longest known beginning of `ids`, whole blocks only, and why there are no
+        more.
+        """
+        node = self._roots.get(salt)
+        if node is None:
+            return self._found([]), Miss.SALT if self._roots else Miss.COLD
+        path, why = self._walk(node, ids)
+        length = self._usable(path)
+        self._clock += 1
+        for node in path[:length]:
+            node.used = self._clock
+        return self._found(path[:length]), why if length == len(path) else Miss.WINDOW
+
+    def path(self, ids: Sequence[int], salt: str = "") -> list[Node]:
+        """The nodes of the longest known beginning of `ids`."""
+        root = self._roots.get(salt)
+        return self._walk(root, ids)[0] if root else []
+
+    def _walk(self, node: Node, ids: Sequence[int]) -> tuple[list[Node], Miss]:
+        """Nodes of the beginning of `ids`, whatever blocks they have."""
+        path: list[Node] = []
+        for key in self._keys(ids):
+            child = node.children.get(key)
+            if child is None:
+                return path, Miss.EVICTED if node.cut else Miss.DIFFERS
+            path.append(child)
+            node = child
+        return path, Miss.NONE
+
+    def _usable(self, path: Sequence[Node]) -> int:
+        """The most nodes of a path after which every group has what the next token sees."""
+        best, there = 0, [0] * len(self.windows)  # how many nodes up to here have the group's block
+        for n, node in enumerate(path, 1):
+            there = [0 if b == GONE else run + 1 for run, b in zip(there, node.blocks, strict=True)]
+            if all(run >= n - self._needed(g, n) for g, run in enumerate(there)):
+                best = n
+        return best
+
+    def _needed(self, group: int, length: int) -> int:
+        """The first block that the token after `length` blocks needs."""
+        return first_needed(self.windows[group], length * self.block, self.block)
+
+    def _found(self, path: Sequence[Node]) -> Found:
+        first = tuple(self._needed(g, len(path)) for g in range(len(self.windows)))
+        return Found(len(path), first, tuple([n.blocks[g] for n in path[at:]] for g, at in enumerate(first)))
+
+    def insert(self, ids: Sequence[int], blocks: Sequence[Sequence[int]], salt: str = "") -> int:
+        """Keeps the full blocks of `ids`, which lie in `blocks` of each group; gives how many nodes are new.
+        Where a block of the same tokens is kept already, that one stays and the other is its slot's alone.
+        """
+        self._clock += 1
+        node = self._roots.setdefault(salt, Node((), [], None))
+        made = 0
+        for key, mine in zip(self._keys(ids), zip(*blocks, strict=False), strict=False):
+            child = node.children.get(key)
+            if child is None:
+                child = node.children[key] = Node(key, [GONE] * len(mine), node, node.depth + 1)
+                made += 1
+            for group, block in enumerate(mine):
+                if child.blocks[group] == GONE and block != GONE:
+                    self.pools[group].hold(block)
+                    child.blocks[group] = block
+            child.used = self._clock
+            node = child
+        self.size += made
+        return made
+
+    def evict(self, wanted: int, group: int = 0) -> int:
+        """Gives up blocks of a group that nobody reads, those used longest ago first, until so many became
+        free; gives their number.
+        """
+        return self._evict_leaves(wanted) if not self.windows[group] else self._evict_any(wanted, group)
+
+    def _evict_leaves(self, wanted: int) -> int:
+        """What follows a block is of no use without it, so leaves go, with their blocks of all groups."""
+        leaves = [(n.used, id(n), n, s) for s in self._roots for n in self._nodes(s) if self._idle(n)]
+        heapq.heapify(leaves)
+        freed = 0
+        while leaves and freed < wanted:
+            _, _, node, salt = heapq.heappop(leaves)
+            parent = node.parent
+            self._remove(node, self.below is not None and self.below.take(node, salt))
+            freed += 1
+            if parent is not None and parent.parent is not None and self._idle(parent):
+                heapq.heappush(leaves, (parent.used, id(parent), parent, salt))
+        return freed
+
+    def _evict_any(self, wanted: int, group: int) -> int:
+        """Blocks of a window are of use without those before them: of equals, the earlier in the text."""
+        pool = self.pools[group]
+        idle = [n for n in self._nodes() if n.blocks[group] != GONE and pool.holders[n.blocks[group]] == 1]
+        idle.sort(key=lambda n: (n.used, n.depth))
+        for node in idle[:wanted]:
+            pool.drop(node.blocks[group])
+            node.blocks[group] = GONE
+            self._prune(node)
+        return min(wanted, len(idle))
+
+    def evictable(self) -> int:
+        """Blocks of the first group that evict() could free: where it sees all, those of nodes below which,
+        as at themselves, nobody reads.
+        """
+        order, holders = list(self._nodes()), self.pools[0].holders  # parents before children
+        if self.windows[0]:
+            return sum(1 for n in order if n.blocks[0] != GONE and holders[n.blocks[0]] == 1)
+        busy = {n for n in order if holders[n.blocks[0]] > 1}
+        for node in reversed(order):
+            if node in busy and node.parent is not None:
+                busy.add(node.parent)
+        return sum(1 for n in order if n not in busy)
+
+    def kept(self, group: int = 0) -> set[int]:
+        """Blocks of a group that the tree holds."""
+        return {n.blocks[group] for n in self._nodes()} - {GONE}
+
+    def clear(self, salt: str | None = None) -> None:
+        """Forgets all, or what is under one salt, here and in the tier below."""
+        if self.below is not None:
+            self.below.forget(salt)
+        for node in list(self._nodes(salt)):
+            self._drop(node)
+        if salt is None:
+            self._roots.clear()
+        else:
+            self._roots.pop(salt, None)
+
+    def check(self) -> None:
+        """ValueError where the tree contradicts itself or the pools; for tests."""
+        nodes = list(self._nodes())
+        if len(nodes) != self.size:
+            raise ValueError(f"{len(nodes)} nodes, {self.size} counted")
+        for group, (pool, window) in enumerate(zip(self.pools, self.windows, strict=True)):
+            blocks = [n.blocks[group] for n in nodes if n.blocks[group] != GONE]
+            if len(set(blocks)) != len(blocks) or (not window and len(blocks) != len(nodes)):
+                raise ValueError(f"{len(nodes)} nodes hold {len(blocks)} blocks, {len(set(blocks))} apart")
+            free = next((b for b in blocks if pool.holders[b] < 1), None)
+            if free is not None:
+                raise ValueError(f"block {free} of the tree is free in the pool")
+
+    def _keys(self, ids: Sequence[int]) -> Iterator[Key]:
+        for start in range(0, len(ids) - self.block + 1, self.block):
+            yield tuple(ids[start : start + self.block])
+
+    def _nodes(self, salt: str | None = None) -> Iterator[Node]:
+        roots = self._roots.values() if salt is None else [self._roots[salt]] if salt in self._roots else []
+        waiting = [child for root in roots for child in root.children.values()]
+        while waiting:
+            node = waiting.pop()
+            waiting += node.children.values()
+            yield node
+
+    def _idle(self, node: Node) -> bool:
+        return not node.children and self.pools[0].holders[node.blocks[0]] == 1
+
+    def _prune(self, node: Node) -> None:
+        """Removes a node that has nothing left, and those above it that had nothing but it."""
+        up: Node | None = node
+        while up is not None and up.parent and not up.children and all(b == GONE for b in up.blocks):
+            above = up.parent
+            self._remove(up)
+            up = above
+
+    def _remove(self, node: Node, kept: bool = False) -> None:
+        """kept: it can be had from below."""
+        parent = node.parent
+        if parent is not None:
+            del parent.children[node.key]
+            parent.cut = parent.cut or not kept
+        self._drop(node)
+
+    def _drop(self, node: Node) -> None:
+        for pool, block in zip(self.pools, node.blocks, strict=True):
+            if block != GONE:
+                pool.drop(block)
+        self.size -= 1
+
+
+def common(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the longest beginning that both have."""
+    a, b = list(a), list(b)  # a list equals no tuple
+    low, high = 0, min(len(a), len(b))
+    while low < high:  # a slice is compared in C: halving beats a loop over tokens
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

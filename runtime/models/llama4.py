@@ -1,0 +1,116 @@
+"""Llama 4 (text): experts of which a token uses one beside a shared one, in every so many layers; most
+layers see a text in chunks, every fourth sees all and knows no positions.
+"""
+
+import numpy as np
+
+from satchel.formats.convert.mapping import (
+    ATTENTION,
+    DENSE_KEYS,
+    NORMS,
+    OUTSIDE,
+    ArchMapping,
+    Guard,
+    Key,
+    Reader,
+    Rule,
+    unneeded,
+)
+from satchel.runtime.arch import Arch
+from satchel.runtime.blocks import pre_norm_layer, swiglu
+from satchel.runtime.graph import Node
+from satchel.runtime.mixture import Router, experts
+from satchel.runtime.ops import OPS
+
+_FEED = "model.layers.{i}.feed_forward."
+_PARTS = ("gate", "up", "down")
+NO_ROPE_STEP, FLOOR, SLOPE = 4, 8192, 0.1  # as llama.cpp has them, and every published model
+UNNORMED = 128  # experts of Maverick, whose queries and keys are not normed
+
+
+def _extra(reader: Reader) -> None:
+    config = reader.config
+    layers = int(reader.number(config.get("num_hidden_layers"), "num_hidden_layers", int))
+    normed = config.get("use_qk_norm", True)
+    if normed is not (config.get("num_local_experts") != UNNORMED):
+        raise reader.fault("use_qk_norm", f"false with {UNNORMED} experts, else true", normed)
+    pattern = config.get("no_rope_layers") or [int((i + 1) % NO_ROPE_STEP != 0) for i in range(layers)]
+    if pattern != [int((i + 1) % NO_ROPE_STEP != 0) for i in range(layers)]:
+        raise reader.fault("no_rope_layers", f"every {NO_ROPE_STEP}th layer", pattern, "not supported")
+
+
+MAPPING = ArchMapping(
+    classes=("Llama4ForCausalLM",),
+    model_type="llama4_text",
+    arch="llama4",
+    rules=(
+        *OUTSIDE,
+        *NORMS,
+        *ATTENTION,
+        *unneeded(
+            *(Rule(f"{_FEED}{name}_proj", f"blk.{{i}}.ffn_{name}") for name in _PARTS),
+            *(Rule(f"{_FEED}shared_expert.{name}_proj", f"blk.{{i}}.ffn_{name}_shexp") for name in _PARTS),
+            Rule(f"{_FEED}router", "blk.{i}.ffn_gate_inp", suffixes=("weight",)),
+            *(
+                Rule(
+                    f"{_FEED}experts.{source}", f"blk.{{i}}.ffn_{name}_exps.weight", suffixes=("",), made=made
+                )
+                for source, name, made in (
+                    ("gate_up_proj", "gate", "first_half"),
+                    ("gate_up_proj", "up", "second_half"),
+                    ("down_proj", "down", "turned"),
+                )
+            ),
+        ),
+    ),
+    keys=(
+        *(key for key in DENSE_KEYS if key.target != "feed_forward_length"),
+        Key("feed_forward_length", ("intermediate_size_mlp",)),
+        Key("expert_feed_forward_length", ("intermediate_size",)),
+        Key("expert_count", ("num_local_experts",)),
+        Key("expert_used_count", ("num_experts_per_tok",)),
+        Key("interleave_moe_layer_step", ("interleave_moe_layer_step",)),
+        Key("attention.sliding_window", ("attention_chunk_size",)),
+    ),
+    guards=(
+        Guard("hidden_act", ("silu",), "silu"),
+        Guard("attn_temperature_tuning", (True, 4, 1), True),
+        Guard("floor_scale", (FLOOR,), FLOOR),
+        Guard("attn_scale", (SLOPE,), SLOPE),
+        Guard("num_experts_per_tok", (1,), 1),
+    ),
+    extra=_extra,
+    seeing=("Llama4ForConditionalGeneration",),
+)
+
+
+class Llama4(Arch):
+    rope_style = 0
+
+    def layer(self, x: Node, i: int) -> Node:
+        step = self.hp.uint("interleave_moe_layer_step", 1)
+        return pre_norm_layer(self, x, i, feed=mixture if (i + 1) % step == 0 else swiglu)
+
+    def rotates(self, i: int) -> bool:
+        return (i + 1) % NO_ROPE_STEP != 0
+
+    def chunk(self, i: int) -> int:
+        size = self.hp.uint("attention.sliding_window", FLOOR, high=1 << 30)
+        return size if self.rotates(i) and size < self.cache.context else 0
+
+    def adjust(self, q: Node, k: Node, i: int) -> tuple[Node, Node]:
+        """Where positions turn them, both are normed, without a weight; where not, queries far on are
+        sharpened.
+        """
+        if self.rotates(i):
+            if self.hp.uint("expert_count", 0, low=0) == UNNORMED:
+                return q, k
+            ones = self.graph.const(np.ones(self.head_dim, np.float32), "f32", "ones")
+            return OPS["rms_norm"](q, ones, eps=self.eps), OPS["rms_norm"](k, ones, eps=self.eps)
+        share = OPS["position_scale"](self.pos, step=FLOOR, slope=SLOPE)
+        flat = OPS["reshape"](q, shape=(1, self.heads[i] * self.head_dim))
+        return OPS["reshape"](OPS["expert_sum"](flat, share), shape=(self.heads[i], self.head_dim)), k
+
+
+def mixture(a: Arch, x: Node, i: int) -> Node:
+    return experts(a, x, i, router=Router(norm=False, sigmoid=True, early=True))

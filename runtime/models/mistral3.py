@@ -1,0 +1,56 @@
+"""Ministral 3 (and what is published as mistral3): Llama's layer under YaRN, whose queries are sharpened far
+beyond the context of the first training.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from satchel.formats.convert.mapping import DENSE_GUARDS, DENSE_KEYS, LLAMA_BODY, ArchMapping, Guard, Reader
+from satchel.runtime.arch import Arch
+from satchel.runtime.blocks import pre_norm_layer
+from satchel.runtime.graph import Node
+from satchel.runtime.ops import OPS
+
+
+def _extra(reader: Reader) -> None:
+    """How much queries are sharpened; the step is YaRN's original context."""
+    stated = reader.config.get("rope_parameters")
+    if not isinstance(stated, Mapping):
+        raise reader.fault("rope_parameters", "an object", stated)
+    slope = stated.get("llama_4_scaling_beta")
+    if slope is not None:
+        reader.put("attention.temperature_scale", reader.number(slope, "llama_4_scaling_beta", float))
+        step = stated.get("original_max_position_embeddings")
+        reader.number(step, "original_max_position_embeddings", int)
+
+
+MAPPING = ArchMapping(
+    classes=("Ministral3ForCausalLM",),
+    model_type="ministral3",
+    arch="mistral3",
+    rules=LLAMA_BODY,
+    keys=DENSE_KEYS,
+    guards=(*DENSE_GUARDS, Guard("sliding_window", (None,), None)),
+    extra=_extra,
+)
+
+
+class Mistral3(Arch):
+    rope_style = 0
+    undoes_yarn = True
+
+    def layer(self, x: Node, i: int) -> Node:
+        return pre_norm_layer(self, x, i)
+
+    def adjust(self, q: Node, k: Node, i: int) -> tuple[Node, Node]:
+        """Queries times 1 + slope * ln(1 + floor(pos / step)), by a table of all positions."""
+        slope = self.hp.real("attention.temperature_scale", 0.0)
+        if not slope:
+            return q, k
+        step = self.hp.uint("rope.scaling.original_context_length", self.context, high=1 << 30)
+        part = np.arange(self.cache.context) // step
+        table = np.asarray(1 + slope * np.log1p(part), np.float32).reshape(-1, 1)
+        share = OPS["get_rows"](self.graph.const(table, "f32", "sharpness"), self.pos)
+        flat = OPS["reshape"](q, shape=(1, self.heads[i] * self.head_dim))
+        return OPS["reshape"](OPS["expert_sum"](flat, share), shape=(self.heads[i], self.head_dim)), k

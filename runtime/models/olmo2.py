@@ -1,0 +1,64 @@
+"""OLMo 2 and 3: Q and K normed over all heads together, and norms behind both parts of a layer instead of
+before them; in OLMo 3 most layers have a sliding window, and only the others a rotary scaling.
+"""
+
+from dataclasses import replace
+
+from satchel.formats.convert.mapping import (
+    ATTENTION,
+    DENSE_GUARDS,
+    DENSE_KEYS,
+    FOUR_NORMS,
+    HEAD_NORMS,
+    OUTSIDE,
+    SWIGLU,
+    ArchMapping,
+    Key,
+    Reader,
+)
+from satchel.runtime.arch import Arch
+from satchel.runtime.blocks import alternating, post_norm_layer
+from satchel.runtime.graph import Node
+
+MAPPING = ArchMapping(
+    classes=("Olmo2ForCausalLM",),
+    model_type="olmo2",
+    arch="olmo2",
+    rules=(*OUTSIDE, *(r for r in FOUR_NORMS if "post_" in r.target), *ATTENTION, *HEAD_NORMS, *SWIGLU),
+    keys=DENSE_KEYS,
+    guards=DENSE_GUARDS,
+)
+PERIOD = 4
+
+
+def _kinds(reader: Reader) -> None:
+    """Which layers have the window: all but each fourth, unless the config lists them."""
+    layers = reader.number(reader.config.get("num_hidden_layers"), "num_hidden_layers", int, 1)
+    names = ("full_attention", "sliding_attention")
+    listed = reader.config.get("layer_types") or [names[(i + 1) % PERIOD != 0] for i in range(layers)]
+    if not isinstance(listed, list) or len(listed) != layers or any(kind not in names for kind in listed):
+        raise reader.fault("layer_types", f"{' or '.join(names)} for each of {layers} layers", listed)
+    reader.put("attention.sliding_window_pattern", [kind == names[1] for kind in listed])
+
+
+OLMO3 = replace(
+    MAPPING,
+    classes=("Olmo3ForCausalLM",),
+    model_type="olmo3",
+    keys=(*DENSE_KEYS, Key("attention.sliding_window", ("sliding_window",))),
+    extra=_kinds,
+)
+MAPPINGS = (MAPPING, OLMO3)
+
+
+class Olmo2(Arch):
+    def layer(self, x: Node, i: int) -> Node:
+        return post_norm_layer(self, x, i, before=False)
+
+    def window(self, i: int) -> int:
+        seen = self.hp.uint("attention.sliding_window", 0, low=0, high=1 << 30)
+        return seen if seen and alternating(self, i, PERIOD) else 0
+
+    def rope_base(self, i: int) -> float:
+        base = self.hp.real("rope.freq_base", 10000.0, low=1e-6)
+        return self.hp.real("rope.freq_base_swa", base, low=1e-6) if self.window(i) else 0.0

@@ -1,0 +1,46 @@
+"""StarCoder 2: norms that take the mean away, biases everywhere, a feed-forward of two products with GELU,
+and maybe a sliding window.
+"""
+
+from satchel.formats.convert.mapping import (
+    ATTENTION,
+    CENTERED_KEYS,
+    NORMS,
+    OUTSIDE,
+    ArchMapping,
+    Guard,
+    Key,
+    Rule,
+    with_bias,
+)
+from satchel.runtime.arch import Arch
+from satchel.runtime.blocks import mlp_tanh, pre_norm_layer
+from satchel.runtime.graph import Node
+
+MAPPING = ArchMapping(
+    classes=("Starcoder2ForCausalLM",),
+    model_type="starcoder2",
+    arch="starcoder2",
+    rules=(
+        *with_bias((*OUTSIDE, *NORMS)),
+        *ATTENTION,
+        Rule("model.layers.{i}.mlp.c_fc", "blk.{i}.ffn_up"),
+        Rule("model.layers.{i}.mlp.c_proj", "blk.{i}.ffn_down"),
+    ),
+    keys=(*CENTERED_KEYS, Key("attention.sliding_window", ("sliding_window",), optional=True)),
+    guards=(
+        Guard("hidden_act", ("gelu_pytorch_tanh",), "gelu_pytorch_tanh"),
+        Guard("norm_type", ("layer_norm",), "layer_norm"),
+        Guard("mlp_type", ("default",), "default"),
+    ),
+)
+
+
+class Starcoder2(Arch):
+    centered = True
+
+    def layer(self, x: Node, i: int) -> Node:
+        return pre_norm_layer(self, x, i, feed=mlp_tanh)
+
+    def window(self, i: int) -> int:
+        return self.hp.uint("attention.sliding_window", 0, low=0, high=1 << 30)

@@ -1,0 +1,119 @@
+"""What a user asks of the placement: devices by name, layers that go to them, tensors by pattern, budgets.
+Everything is checked here, before a file is opened.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from satchel.quant.errors import RequestError
+
+AUTO, ALL, NONE, OFF = "auto", "all", "none", "off"
+STREAMS = LENDS = ("auto", "on", "off")
+WORDS = {"-1": AUTO, "-2": ALL}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Tensors whose names a regular expression finds go to this device."""
+
+    pattern: re.Pattern[str]
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """devices: names, in order of preference; () for what there is. layers: how many go to devices other than
+    the CPU, None: as many as fit, -1: all. lend: whether its weights are sent to another device for long
+    steps: "on", "off", or "auto": by the measured speeds. budget: bytes of each device other than the CPU,
+    0: what is free. kv: whether the cache stands with its layer. stream: "on", "off", or "auto": where it
+    does not fit.
+    """
+
+    devices: tuple[str, ...] = ()
+    layers: int | None = None
+    rules: tuple[Rule, ...] = ()
+    budget: int = 0
+    kv: bool = True
+    stream: str = AUTO
+    lend: str = AUTO
+
+    @property
+    def everything(self) -> bool:
+        return self.layers == -1
+
+
+def read_asked(
+    device: str,
+    gpu_layers: str | int = AUTO,
+    tensor_place: Sequence[str] = (),
+    gpu_memory: int = 0,
+    kv_offload: bool = True,
+    stream_weights: str = AUTO,
+    lend_weights: str = AUTO,
+) -> Asked:
+    """The options as they are given; RequestError for what cannot be meant."""
+    if gpu_memory < 0:
+        raise RequestError(f"gpu_memory is {gpu_memory} bytes: it must not be negative")
+    if stream_weights not in STREAMS:
+        raise RequestError(f"stream_weights is {stream_weights!r}: expected one of {', '.join(STREAMS)}")
+    if lend_weights not in LENDS:
+        raise RequestError(f"lend_weights is {lend_weights!r}: expected one of {', '.join(LENDS)}")
+    rules = tuple(rule for text in tensor_place for rule in read_rules(text))
+    devices, layers = read_devices(device), read_layers(gpu_layers)
+    return Asked(devices, layers, rules, gpu_memory, kv_offload, stream_weights, lend_weights)
+
+
+def read_devices(text: str) -> tuple[str, ...]:
+    """Names of a comma list, each NAME or NAME:INDEX; () for auto."""
+    if text in (AUTO, ""):
+        return ()
+    names = tuple(part.strip() for part in text.split(","))
+    if "" in names or AUTO in names or len(set(names)) < len(names):
+        raise RequestError(f"device {text!r}: expected auto, or different names with commas between them")
+    return tuple("cpu" if name == NONE else name for name in names)
+
+
+def read_layers(text: str | int) -> int | None:
+    """A number of layers, None for auto (or -1), -1 for all (or -2, as llama.cpp has it)."""
+    word = WORDS.get(str(text), str(text))
+    if word in (AUTO, ALL):
+        return None if word == AUTO else -1
+    if not word.isascii() or not word.isdigit():
+        raise RequestError(f"gpu_layers is {text!r}: expected auto, all or a number of layers")
+    return int(word)
+
+
+def read_rules(text: str) -> list[Rule]:
+    """Rules of PATTERN=DEVICE[,PATTERN=DEVICE...]; the device stands behind the last equals sign of each."""
+    found = []
+    parts = [text] if text.count("=") == 1 else re.split(r",(?=[^,=]*=)", text)
+    for part in parts:
+        pattern, equals, device = part.rpartition("=")
+        if not equals or not pattern or not device:
+            raise RequestError(f"tensor place {part!r}: expected PATTERN=DEVICE")
+        try:
+            found.append(Rule(re.compile(pattern), device.strip().lower()))
+        except re.error as error:
+            raise RequestError(f"tensor place {part!r}: the pattern cannot be read: {error}") from None
+    return found
+
+
+def experts_rule(layers: int | None) -> str:
+    """The rule that leaves experts with the CPU: those of the first so many layers, or with None all."""
+    if layers is None:
+        return r"\.ffn_\w*_exps\.=cpu"
+    if layers < 0:
+        raise RequestError(f"{layers} layers of experts: it must not be negative")
+    return rf"^blk\.({'|'.join(map(str, range(layers)))})\.ffn_\w*_exps\.=cpu" if layers else ""
+
+
+def read_size(text: str) -> int:
+    """Bytes of "3GB", "512MiB", "3e9"; a number without a unit is bytes."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:[eE]\d{1,2})?)\s*([kKmMgGtT]?)(i?)[bB]?\s*", text)
+    if not found:
+        raise RequestError(f"{text!r} is no size: expected such as 3GB, 512MiB or 3000000000")
+    base = 1024 if found[3] else 1000
+    return round(float(found[1]) * float(base) ** " kmgt".index(found[2].lower() or " "))

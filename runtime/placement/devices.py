@@ -1,0 +1,165 @@
+"""The devices that a model may use: those asked for by name, or what this machine has, the CPU behind them.
+
+A device that was asked for by name and cannot be used is an error; under auto it is left out, and said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+
+from satchel.quant import DeviceError, RequestError
+from satchel.runtime.device import (
+    HOST_MEMORY,
+    TEST_ONLY,
+    Backend,
+    Device,
+    find_backend,
+    libraries,
+    open_device,
+)
+from satchel.runtime.options import Options
+from satchel.runtime.placement.asked import Asked
+
+Open = Callable[[Backend, int], Device]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Devices, fastest first, and what a user should know about those that were left out."""
+
+    devices: tuple[Device, ...]
+    notes: tuple[str, ...] = ()
+
+    def close(self) -> None:
+        for device in self.devices:
+            device.close()
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_for(options: Options) -> Opened:
+    """The devices of a load."""
+    opened = open_devices(options.asked, partial(open_one, options))
+    if opened.devices[0].name == "numba" and options.device == "auto":
+        slow = "no compiled CPU backend is installed: numba runs the model, slowly; see `satchel doctor`"
+        return Opened(opened.devices, (*opened.notes, slow))
+    return opened
+
+
+def open_one(options: Options, backend: Backend, index: int = 0) -> Device:
+    """One device as the options want it; RequestError where they want answers that it does not promise."""
+    return open_device(
+        backend,
+        options.threads,
+        options.threads_batch,
+        fast=options.precision == "fast",
+        profile=options.profile,
+        deterministic=options.deterministic,
+        index=index,
+    )
+
+
+def used_of(devices: Sequence[Device], used: Collection[str]) -> tuple[Device, ...]:
+    """Those that have a part of the model; the others are closed."""
+    for device in (d for d in devices if d.name not in used):
+        device.close()
+    return tuple(d for d in devices if d.name in used)
+
+
+def open_devices(asked: Asked, open: Open) -> Opened:
+    """Opens them; the CPU stands behind devices with memory of their own."""
+    made: list[Device] = []
+    notes: list[str] = []
+    try:
+        if asked.devices:
+            for name in asked.devices:
+                made.append(_open(name, open))
+        elif asked.layers != 0:
+            _open_found(open, made, notes)
+            _check_found(made, asked)
+        if made and all(apart(device) for device in made):
+            made.append(_open("cpu", open))
+        if not made:
+            made.append(_open("auto", open))
+        return Opened(tuple(made), tuple(notes))
+    except BaseException:
+        for device in made:
+            device.close()
+        raise
+
+
+def _open_found(open: Open, made: list[Device], notes: list[str]) -> None:
+    """Opens what this machine has beside the CPU, but for tests' devices; what cannot be opened is noted."""
+    for name in sorted({f.name for f in libraries() if not f.reason} - {"cpu", "numba"}):
+        backend = find_backend(name)
+        for index in range(backend.count()):
+            try:
+                device = open(backend, index)
+            except (DeviceError, RequestError) as error:
+                notes.append(f"device {name} is left out: {error}")
+                break
+            if device.info().flags & (HOST_MEMORY | TEST_ONLY):
+                device.close()
+                break
+            made.append(device)
+
+
+def _check_found(made: list[Device], asked: Asked) -> None:
+    if asked.layers and not made:
+        wanted = "all" if asked.everything else asked.layers
+        raise DeviceError(
+            f"-ngl {wanted}: this machine has no GPU that can be used, see `satchel doctor`; leave it out, or"
+            " take -ngl auto"
+        )
+
+
+def _open(name: str, open: Open) -> Device:
+    base, _, index = name.partition(":")
+    if index and not (index.isascii() and index.isdigit()):
+        raise DeviceError(f"device {name!r}: expected NAME or NAME:INDEX")
+    return open(find_backend(base), int(index or 0))
+
+
+def apart(device: Device) -> bool:
+    """Whether a device has memory of its own."""
+    return not device.info().flags & HOST_MEMORY
+
+
+def free_bytes(device: Device, asked: Asked) -> int:
+    """Memory that a model may take on a device: what is free, within the budget, and on the host within what
+    its control group allows.
+    """
+    free = device.info().memory_free
+    if apart(device):
+        return min(free, asked.budget) if asked.budget else free
+    return min([free, *_group_room()])
+
+
+def _group_room() -> Iterator[int]:
+    """Bytes that this process's control groups leave; files' pages count as room, for they can be dropped."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        second = not controllers
+        if second or "memory" in controllers.split(","):
+            root, limit = ("", "memory.max") if second else ("memory", "memory.limit_in_bytes")
+            for place in (path.lstrip("/"), ""):  # in a container the group may be mounted at the root
+                folder = Path("/sys/fs/cgroup", root, place)
+                with suppress(OSError, ValueError, KeyError):
+                    stat = dict(row.split() for row in (folder / "memory.stat").read_text().splitlines())
+                    used = int(stat["anon" if second else "total_rss"])
+                    yield max(0, int((folder / limit).read_text()) - used)

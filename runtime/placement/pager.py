@@ -1,0 +1,69 @@
+"""Weights that are read from their file while a step runs: the next layer's pages are asked for while one
+runs, and those of the layer before are given back. So a model may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+
+from satchel.formats.gguf import GGUF
+
+EMBEDDINGS = "token_embd.weight"  # of which a step reads a few rows, unless it is the head too
+
+
+class FilePages:
+    """The pages of a mapped file by layer. names: the tensors that the device reads."""
+
+    def __init__(self, gguf: GGUF, names: Collection[str] | None = None) -> None:
+        self.gguf = gguf
+        self.layers: dict[str, list[str]] = {}
+        tied = "output.weight" not in gguf.tensors
+        for name in gguf.tensors if names is None else names:
+            label = layer_of(name, tied)
+            if label:
+                self.layers.setdefault(label, []).append(name)
+        self._order = sorted(self.layers, key=_rank)
+        self._at = ""
+
+    def enter(self, label: str) -> None:
+        """A segment of this layer begins now."""
+        if label == self._at or label not in self.layers:
+            return
+        at = self._order.index(label)
+        if self._at:
+            self._advise(self._at, "MADV_DONTNEED")
+        else:
+            self._advise(label, "MADV_WILLNEED")
+        following = self._order[(at + 1) % len(self._order)]
+        if following != label:
+            self._advise(following, "MADV_WILLNEED")
+        self._at = label
+
+    def _advise(self, label: str, advice: str) -> None:
+        for part, first, size in self._spans(label):
+            if hasattr(mmap, advice):
+                with suppress(OSError):
+                    self.gguf.parts[part].mmap.madvise(getattr(mmap, advice), first, size)
+
+    def _spans(self, label: str) -> Iterator[tuple[int, int, int]]:
+        """Part of the file, first byte and bytes of whole pages within each tensor."""
+        page = mmap.PAGESIZE
+        for name in self.layers[label]:
+            info = self.gguf.tensors[name]
+            first = -(-info.offset // page) * page
+            last = (info.offset + info.nbytes) // page * page
+            if last > first:
+                yield info.part, first, last - first
+
+
+def layer_of(name: str, tied: bool) -> str:
+    """The label of the steps that read a tensor; "" for what is left to the system."""
+    if name.startswith("blk."):
+        return ".".join(name.split(".")[:2])
+    return "output" if name.startswith("output") or (tied and name == EMBEDDINGS) else ""
+
+
+def _rank(label: str) -> int:
+    return int(label.split(".")[1]) if label.startswith("blk.") else 1 << 30

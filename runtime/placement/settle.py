@@ -1,0 +1,159 @@
+"""A model's architecture, context and placement, settled from its header and the devices: what `satchel plan`
+shows and what a load does, for both come from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from satchel.formats.gguf import GGUF
+from satchel.runtime.arch import Arch, Forward
+from satchel.runtime.compiler import Context, compile, optimize
+from satchel.runtime.compiler.lower import state_layout
+from satchel.runtime.compiler.target import DeviceTarget
+from satchel.runtime.device import Device
+from satchel.runtime.engine import bucket_of
+from satchel.runtime.lending import Offer
+from satchel.runtime.options import Options
+from satchel.runtime.packing import file_places, in_place, of_device, own_bytes, packable, packed_by
+from satchel.runtime.placement.asked import Asked
+from satchel.runtime.placement.choose import Room, Way, choose, fits
+from satchel.runtime.placement.devices import apart, free_bytes
+from satchel.runtime.placement.lend import loan_of, reserved
+from satchel.runtime.placement.predict import Prediction, Speed, predict
+from satchel.runtime.placement.sizes import Sizes, sizes_of
+from satchel.runtime.placement.where import Where
+from satchel.runtime.plan import Bucket, Plan
+from satchel.runtime.sizing import cache_bytes, cache_of, size
+
+TRIES = 4
+SCRATCH = frozenset({"arena", "out", "step", "const", "link"})  # buffers that each plan has for itself
+Measure = Callable[[Device], Speed]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """way: how the model is placed. streamed: the CPU reads its weights from the file as it goes, unpacked.
+    notes: what a user should know. offer: what is lent to another device for long steps.
+    """
+
+    arch: Arch
+    way: Way
+    streamed: bool = False
+    notes: tuple[str, ...] = ()
+    offer: Offer | None = None
+
+    @property
+    def where(self) -> Where:
+        return self.way.where
+
+    def predicted(self, devices: Sequence[Device], measure: Measure) -> Prediction:
+        """What a step would take, by the measured speeds of the devices in use."""
+        sizes = sizes_of(self.arch.build(), self.arch.layers, devices)
+        used = sizes.used(self.where)
+        return predict(self.where, sizes, {d.name: measure(d) for d in devices if d.name in used})
+
+
+def settle(
+    gguf: GGUF, devices: Sequence[Device], options: Options, asked: Asked, measure: Measure
+) -> Settled:
+    """measure: gives a device's speed with this model; called only where there is something to choose.
+
+    DeviceError where more was asked for of a device than it has room for.
+    """
+    free = {d.name: free_bytes(d, asked) for d in devices}
+    first, whole = devices[0], own_bytes(gguf, devices[0], options.repack)
+    arch, said = size(gguf, cache_of(options), sum(free.values()) - whole)
+    if len(devices) == 1 and not asked.rules:
+        short = whole + cache_bytes(arch, arch.cache) > free[first.name] and not apart(first)
+        return _settled(arch, Way(Where(first.name), 0, True, True), asked, short, list(said))
+    forward = arch.build()
+    sizes = sizes_of(forward, arch.layers, devices, options.repack)
+    needed = scratch_of(gguf, forward, devices, options, arch.cache.context, Where(first.name))
+    held = sizes.on(Where(first.name))[first.name] + needed.get(first.name, 0)
+    whole_fits = not asked.devices and held <= free[first.name]
+    speeds = None if whole_fits else _speeds(devices, asked, measure)
+    judge = None if speeds is None else partial(predict, sizes=sizes, speeds=speeds)
+    kept = {d.name: reserved(sizes, asked, d.name) for d in devices if apart(d)}
+    for _ in range(TRIES):
+        taken = {d.name: needed.get(d.name, 0) + kept.get(d.name, 0) for d in devices}
+        rooms = tuple(Room(d.name, free[d.name] - taken[d.name], apart(d)) for d in devices)
+        way = choose(sizes, rooms, asked, judge)
+        found = scratch_of(gguf, forward, devices, options, arch.cache.context, way.where)
+        if all(size <= needed.get(name, 0) for name, size in found.items()):
+            break
+        # How much a step needs besides depends on what is where: once more, with that much taken off.
+        needed = {d.name: max(found.get(d.name, 0), needed.get(d.name, 0)) for d in devices}
+    short = not fits(sizes.on(way.where), rooms, host=True)
+    why = "so it is done first" if judge else "there is no room for more"
+    settled = _settled(arch, way, asked, short, [*said, *_left(way, sizes, asked, why)])
+    loan = None if settled.streamed else loan_of(way.where, sizes, rooms, asked, speeds, options.batch)
+    if loan is None:
+        return settled
+    lent = f"{len(loan.layers)} layers are lent to {loan.device} for steps of {loan.least} tokens and more"
+    return replace(settled, offer=Offer(gguf, loan), notes=(*settled.notes, lent))
+
+
+def _settled(arch: Arch, way: Way, asked: Asked, short: bool, notes: list[str]) -> Settled:
+    """short: the CPU's part is more than its free memory."""
+    streamed = asked.stream == "on" or (asked.stream == "auto" and short)
+    if streamed and short:
+        notes.append(
+            "the CPU's weights are more than its free memory: they are read from the file as it goes"
+        )
+    return Settled(arch, way, streamed, tuple(notes))
+
+
+def _speeds(devices: Sequence[Device], asked: Asked, measure: Measure) -> Mapping[str, Speed] | None:
+    """What a choice goes by; None where as much as fits on the devices that were named is wanted."""
+    named = bool(asked.devices) and "cpu" not in asked.devices
+    if named or asked.layers is not None:
+        return None
+    return {d.name: measure(d) for d in devices}
+
+
+def _left(way: Way, sizes: Sizes, asked: Asked, why: str) -> list[str]:
+    """What is on the CPU though the choice was ours."""
+    here = way.where.first
+    if asked.layers is not None:
+        return []
+    parts = []
+    if way.on < sizes.layers:
+        parts.append(f"{sizes.layers - way.on} of {sizes.layers} layers")
+    if not way.head:
+        parts.append("the head")
+    if way.experts:
+        parts.append(f"the experts of {way.experts} layers")
+    return (
+        [f"{' and '.join(parts)} {'is' if parts == ['the head'] else 'are'} on {here}: {why}"]
+        if parts
+        else []
+    )
+
+
+def scratch_of(
+    gguf: GGUF, forward: Forward, devices: Sequence[Device], options: Options, context: int, where: Where
+) -> dict[str, int]:
+    """Bytes that the plans of a full step and of a token have for themselves on each device."""
+    types = packable(forward) if options.repack else {}
+    targets = tuple(DeviceTarget(d, packed_by(d, types)) for d in devices)
+    optimized = optimize(forward.roots("tokens"), Context(targets, where, options.activations))
+    held = {t.name: of_device(t.packed, optimized.placement.device, t.name) for t in targets}
+    places = {d.name: file_places(gguf, in_place(gguf, d), held[d.name]) for d in devices}
+    found: dict[str, int] = {}
+    for n in {1, min(options.batch, context)}:
+        bucket = Bucket(bucket_of(n, options.batch), 1)
+        for name, own in scratch(compile(optimized, bucket, places, state_layout(optimized))).items():
+            found[name] = found.get(name, 0) + own
+    return found
+
+
+def scratch(plan: Plan) -> Mapping[str, int]:
+    """Bytes of the buffers that a plan has for itself, by device."""
+    found: dict[str, dict[str, int]] = {}
+    for segment in plan.segments:
+        mine = {b.name: b.size for b in segment.buffers if b.name in SCRATCH}
+        found.setdefault(segment.device, {}).update(mine)
+    return {device: sum(sizes.values()) for device, sizes in found.items()}

@@ -1,0 +1,302 @@
+"""Measures how fast a device runs a model's layers, by a few of them with made-up weights, and remembers it
+in the user's cache folder.
+
+The layers are the model's own in shape and format and run by its own plans, so that fused steps and
+attention are in the time; enough of them that a processor's cache does not hold them. Two numbers of layers
+are run: what the larger takes more is the layers', what both take besides is the start of a device's turn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import astuple, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from satchel.formats.gguf import GGUF, Metadata
+from satchel.quant import FORMATS, RequestError
+from satchel.runtime.arch import Cache, HParams, find_arch
+from satchel.runtime.device import OUT, Buffer, Device
+from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.graph import Array, Type
+from satchel.runtime.options import Options
+from satchel.runtime.placement.asked import read_size
+from satchel.runtime.placement.devices import open_one
+from satchel.runtime.placement.predict import PROMPT, Speed
+from satchel.runtime.sampling import Sampling
+from satchel.runtime.weights import FileWeights, upload
+
+ENOUGH, MOST = 192 << 20, 2 << 30  # bytes of layers that are run
+CACHES = 4  # times a processor's cache that are run
+VERSION = 2  # of what is measured
+FEWER = 3  # the larger number of layers over the smaller
+ROWS = 16  # of a made-up matrix that differ
+LINK = 32 << 20  # bytes of a copy that is timed
+DECODES, PROMPTS = 9, 3  # steps of which the median counts
+GREEDY = Sampling(temperature=0.0)
+Open = Callable[[], Device]
+
+
+class _Sliced(HParams):
+    """The hyper-parameters of a file as if it had its first `kept` layers alone."""
+
+    def __init__(self, metadata: Metadata, arch: str, kept: int) -> None:
+        super().__init__(metadata, arch)
+        self.kept, self.whole = kept, super().uint("block_count", high=512)
+
+    def uint(self, key: str, default: int | None = None, *, low: int = 1, high: int = 1 << 24) -> int:
+        return self.kept if key == "block_count" else super().uint(key, default, low=low, high=high)
+
+    def each_layer(self, key: str, layers: int, default: int | None = None) -> tuple[int, ...]:
+        return super().each_layer(key, self.whole, default)[:layers]
+
+
+class _Slice(FileWeights):
+    """A file's tensors without the layers from `kept` on."""
+
+    def __init__(self, gguf: GGUF, kept: int) -> None:
+        super().__init__(gguf)
+        self.kept = kept
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(n for n in super().names if not n.startswith("blk.") or int(n.split(".")[1]) < self.kept)
+
+
+class _MadeUp(Mapping[str, Array]):
+    """Weights of these types whose numbers are small and random, made when they are asked for."""
+
+    def __init__(self, weights: _Slice) -> None:
+        self.types = {name: found for name in weights.names if (found := weights.type(name)) is not None}
+        self._rows: dict[tuple[str, int], Array] = {}
+
+    def __getitem__(self, name: str) -> Array:
+        type = self.types[name]
+        sizes = [d for d in type.shape if isinstance(d, int)]
+        count = int(np.prod(sizes[:-1]))
+        rows = self._some(type, sizes[-1]).reshape(-1).view(np.uint8)
+        return np.resize(rows, rows.size // ROWS * count)
+
+    def _some(self, type: Type, width: int) -> Array:
+        key = (type.format, width)
+        if key not in self._rows:
+            values = np.random.default_rng(len(self._rows)).standard_normal((ROWS, width), np.float32) * 0.05
+            encode = FORMATS[type.format].encode
+            blank = np.zeros((ROWS, FORMATS[type.format].row_bytes(width)), np.uint8)
+            self._rows[key] = blank if encode is None else encode(values, None)
+        return self._rows[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.types)
+
+    def __len__(self) -> int:
+        return len(self.types)
+
+
+def measured(gguf: GGUF, options: Options) -> Callable[[Device], Speed]:
+    """Gives the speed of a device with a model, loaded so."""
+
+    def of(device: Device) -> Speed:
+        index = int(device.name.partition(":")[2] or 0)
+        again = partial(open_one, options, device.backend, index)
+        return speed_of(gguf, device, again, repack=options.repack, activations=options.activations)
+
+    return of
+
+
+def speed_of(
+    gguf: GGUF,
+    device: Device,
+    open: Open,
+    *,
+    repack: bool = True,
+    activations: int = 8,
+    cache: Path | None = None,
+) -> Speed:
+    """Remembered, or measured on a device of its own. cache: the file that remembers; None: the user's."""
+    kept = _layers(gguf)
+    path, key = cache or _cache_file(), _key(gguf, device, kept, repack, activations)
+    found = _known(_read(path).get(key))
+    if found is None:
+        found = _measure(gguf, open, kept, repack, activations)
+        _write(path, _read(path) | {key: astuple(found)})
+    return found
+
+
+def _known(entry: object) -> Speed | None:
+    """What the file remembers, where it can be understood."""
+    if not isinstance(entry, list) or len(entry) != 6:
+        return None
+    pairs, rest = entry[:2], entry[2:]
+    if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        return None
+    (one, many), (head, heads), (link, latency, start, host) = *pairs, rest
+    numbers = (one, many, head, heads, link, latency, start, host)
+    if not all(isinstance(x, float | int) and x >= 0 for x in numbers):
+        return None
+    return Speed((one, many), (head, heads), link, latency, start, host)
+
+
+def _layers(gguf: GGUF) -> int:
+    """As many as are enough, from the first on."""
+    name = gguf.metadata.get_str("general.architecture")
+    whole = HParams(gguf.metadata, name).uint("block_count", high=512)
+    inner = sum(info.nbytes for n, info in gguf.tensors.items() if n.startswith("blk."))
+    enough = min(MOST, max(ENOUGH, CACHES * _processor_cache()))
+    return max(1, min(whole, -(-enough * whole // max(1, inner))))
+
+
+def _processor_cache() -> int:
+    """Bytes of this processor's last cache; 0 where it does not say."""
+    try:
+        return read_size(Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text())
+    except (OSError, RequestError):
+        return 0
+
+
+def _key(gguf: GGUF, device: Device, kept: int, repack: bool, activations: int) -> str:
+    info = device.info()
+    types = [(n, *t.shape, t.format) for n, t in gguf.tensors.items()]
+    about = [VERSION, device.backend.name, info.name, info.variant, info.threads, kept, repack, activations]
+    return hashlib.sha256(json.dumps([*about, types]).encode()).hexdigest()[:24]
+
+
+def _cache_file() -> Path:
+    from platformdirs import user_cache_path
+
+    return user_cache_path("satchel") / "speeds.json"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write(path: Path, known: Mapping[str, object]) -> None:
+    """In one move; a folder that cannot be written remembers nothing."""
+    beside = path.with_suffix(f".{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(json.dumps(known), encoding="utf-8")
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Seconds of steps over so many layers: of one token without the head, with it, and of PROMPT without;
+    host: of what the interpreter does for one.
+    """
+
+    layers: int
+    one: float
+    whole: float
+    host: float
+    many: float = 0.0
+
+
+def _measure(gguf: GGUF, open: Open, kept: int, repack: bool, activations: int) -> Speed:
+    """Prompts run over the smaller number of layers alone: no cache makes them quicker."""
+    fewer = max(1, kept // FEWER)
+    with open() as device:
+        small = _run(gguf, device, fewer, repack, activations, prompt=True)
+        link, latency = _link(device)
+    large = small
+    if kept > fewer:
+        with open() as device:
+            large = _run(gguf, device, kept, repack, activations)
+    return speed_of_runs(large, small, link, latency)
+
+
+def speed_of_runs(large: Run, small: Run, link: float, latency: float) -> Speed:
+    """A layer takes what the larger run takes more; where there is a single one, or noise leaves nothing of
+    that, its share.
+    """
+    share, more = large.one / large.layers, large.layers - small.layers
+    one = min(share, max(0.5 * share, (large.one - small.one) / more)) if more else share
+    start = max(0.0, large.one - large.layers * one)
+    many = max(small.many - start, 0.5 * small.many) / small.layers
+    head = max(1e-9, large.whole - large.one)
+    return Speed((one, many), (head, head), link, latency, start, large.host)
+
+
+def _run(gguf: GGUF, device: Device, kept: int, repack: bool, activations: int, prompt: bool = False) -> Run:
+    name = gguf.metadata.get_str("general.architecture")
+    weights, cache = _Slice(gguf, kept), Cache(PROMPT + 2 * DECODES, batch=PROMPT)
+    arch = find_arch(name, str(gguf.path))(_Sliced(gguf.metadata, name, kept), weights, cache)
+    made_up = _MadeUp(weights)
+    engine = Engine(
+        arch.build(),
+        cache,
+        [device],
+        lambda d, packed: upload(d, made_up, packed),
+        batch=PROMPT,
+        repack=repack,
+        activations=activations,
+    )
+    ids = [i % arch.vocab for i in range(PROMPT)]
+    one, _ = _usual(engine, ids[:1], 1, "hidden")
+    whole, host = _usual(engine, ids[:1], 1, "tokens")
+    many = _usual(engine, ids, PROMPT, "hidden")[0] if prompt else 0.0
+    engine.release()
+    return Run(kept, one, whole, host, many)
+
+
+def _usual(engine: Engine, ids: list[int], tokens: int, output: str) -> tuple[float, float]:
+    """Seconds of a step and of what the interpreter does around it, medians of some; the first step makes
+    the plan.
+    """
+    taken, around = [], []
+    for _ in range(1 + (DECODES if tokens == 1 else PROMPTS)):
+        if tokens > 1:
+            engine.rewind(0, 0)
+        # Without the head every row is asked for, so that no layer does less than the others.
+        every = output == "hidden"
+        feeds = [Feed(0, ids, None if every else GREEDY)]
+        started = time.perf_counter()
+        program = engine.fill(feeds, tokens if every else 1, output, every=every)
+        format = program.plan.output.type.format
+        out = np.empty((1, *program.output_shape()[1:]), FORMATS[format].dtype)
+        began = time.perf_counter()
+        program.run()
+        program.read(out)
+        taken.append(time.perf_counter() - began)
+        engine.advance(feeds)
+        around.append(time.perf_counter() - started - taken[-1])
+    engine.rewind(0, 0)
+    return statistics.median(taken[1:]), statistics.median(around[1:])
+
+
+def _link(device: Device) -> tuple[float, float]:
+    """Bytes a second of copies to a device and back, the slower of the two, and seconds of a small one."""
+    buffer, data = device.alloc(LINK, OUT), np.ones(LINK, np.uint8)
+    small = data[:4096]
+    try:
+        rate = LINK / max(_timed(buffer, data, write) for write in (True, False))
+        return rate, max(_timed(buffer, small, write) for write in (True, False))
+    finally:
+        buffer.close()
+
+
+def _timed(buffer: Buffer, data: Array, write: bool) -> float:
+    best = float("inf")
+    for _ in range(4):
+        began = time.perf_counter()
+        if write:
+            buffer.write(0, data)
+        else:
+            buffer.read_into(0, data)
+        best = min(best, time.perf_counter() - began)
+    return best

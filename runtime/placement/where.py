@@ -1,0 +1,59 @@
+"""Where: the device of each node of a graph, by the weight that it multiplies, the state that it touches, or
+the layer that it belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from satchel.runtime.compiler.place import touched
+from satchel.runtime.graph import LEAVES, Node
+
+# What has no weight and no state of its own, and makes no more of its input: it stays where that is.
+FOLLOWS = frozenset(
+    {"quantize", "swiglu", "swiglu_quantize", "expert_sum", "hadamard", "rope", "reshape", "cols"}
+)
+LORA = (".lora_a", ".lora_b")
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """first: the device of what nothing else names. labels: of "embed", "blk.N" and "output"; weights and
+    states: of those that are elsewhere than their layer, by name.
+    """
+
+    first: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    weights: Mapping[str, str] = field(default_factory=dict)
+    states: Mapping[str, str] = field(default_factory=dict)
+
+    def __call__(self, node: Node) -> str:
+        """The device on which a node is wanted; of a weight or a state, that which holds it."""
+        if node.op == "weight":
+            return self.weight(node.name, "")
+        if node.op == "state":
+            return self.states.get(node.name, self.label(node.name))
+        own = next((s for s in node.src if s.op == "weight" and self._own(s.name)), None)
+        if own is not None:
+            return self.weight(own.name, node.name)
+        state = None if node.op in LEAVES else touched(node)
+        if state is not None and state.name in self.states:
+            return self.states[state.name]
+        before = node.src[0] if node.src else None
+        if node.op in FOLLOWS and before is not None and before.op not in LEAVES and before.name == node.name:
+            return self(before)
+        return self.label(node.name)
+
+    def label(self, label: str) -> str:
+        return self.labels.get(label, self.first)
+
+    def weight(self, name: str, label: str) -> str:
+        """The device that holds a tensor for the nodes of this label."""
+        return self.weights.get(self._base(name)) or self.label(label)
+
+    def _own(self, name: str) -> bool:
+        return self._base(name) in self.weights
+
+    def _base(self, name: str) -> str:
+        return next((name.removesuffix(end) for end in LORA if name.endswith(end)), name)

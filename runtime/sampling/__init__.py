@@ -1,0 +1,21 @@
+"""How a token is drawn from logits: the options people set, and the definition that every device's sample op
+follows. The random number is a pure function of (seed, position), so a token does not depend on batch, slot
+or history of draws.
+"""
+
+from satchel.runtime.sampling.chain import penalized, sample_row
+from satchel.runtime.sampling.exact import MASK, uniform
+from satchel.runtime.sampling.options import GREEDY, LETTERS, NAMES, ORDER, RANGES, Sampling
+
+__all__ = [
+    "GREEDY",
+    "LETTERS",
+    "MASK",
+    "NAMES",
+    "ORDER",
+    "RANGES",
+    "Sampling",
+    "penalized",
+    "sample_row",
+    "uniform",
+]

@@ -1,0 +1,268 @@
+"""The definition of the sample ops: a row of logits goes through the stages of its chain, then a token is
+drawn.
+
+Between stages stands a set of candidates in order of rising id. A candidate ranks by how far its logit lies
+below the best (float32), equal ones by rising id; it weighs e^-distance in whole numbers (exact.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from satchel.runtime.graph import Array
+from satchel.runtime.sampling.exact import BITS, LN2, exp, lanes, log, power, root, uniform, weights
+
+XTC_KEY = 0x9FB21C651E98DF25  # what the seed is mixed with where XTC draws
+MOST = np.float32(3.4028234663852886e38)
+MIROSTAT_TOP = 100  # candidates of which mirostat 1 estimates the slope, as its authors do
+STAGES = (
+    "end", "penalties", "dry", "top_n_sigma", "top_k", "typical", "top_p", "min_p", "xtc", "temperature",
+    "mirostat_1", "mirostat_2",
+)  # fmt: skip
+CODE = {name: code for code, name in enumerate(STAGES)}  # HAL_STAGE_ of hal.h
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a stage may look at besides the candidates. ring (W): the slot's tokens by position; drops: tokens
+    and what DRY takes off each; vocabulary: the number of logits.
+    """
+
+    params: Any
+    ring: Array
+    pos: int
+    drops: Array
+    vocabulary: int
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """x: logits float32, none of them NaN or +inf; ids rise."""
+
+    x: Array
+    ids: Array
+
+    @property
+    def below(self) -> Array:
+        """Distance from the best, <= 0; where all are -inf, 0."""
+        best = self.x.max()
+        return np.zeros_like(self.x) if best == -np.inf else np.asarray(self.x - best, np.float32)
+
+    def only(self, kept: Array) -> Candidates:
+        return Candidates(self.x[kept], self.ids[kept])
+
+    def first(self, count: int) -> Candidates:
+        """The `count` that rank first, one at least."""
+        order = np.argsort(-self.below, kind="stable")[: max(1, count)]
+        return self.only(np.sort(order))
+
+
+def crossing(key: Array, weight: Array, goal: float, beyond: bool) -> int:
+    """How many of those in order of rising key reach the goal together; beyond: exceed it."""
+    total = np.cumsum(weight[np.argsort(key, kind="stable")]).astype(np.float64)
+    return min(len(key), int(np.searchsorted(total, goal, side="right" if beyond else "left")) + 1)
+
+
+def penalized(logits: Array, history: Array, repeat: float, presence: float, frequency: float) -> Array:
+    """Logits (V) with each token of `history` made less likely: divided (multiplied if negative) by repeat,
+    then lowered.
+    """
+    tokens, counts = np.unique(history, return_counts=True)
+    out = logits.astype(np.float32)
+    seen = out[tokens]
+    with np.errstate(over="ignore"):
+        seen = np.where(seen > 0, seen / np.float32(repeat), seen * np.float32(repeat))
+        out[tokens] = seen - counts.astype(np.float32) * np.float32(frequency) - np.float32(presence)
+    return np.minimum(out, MOST)
+
+
+def added(x: Array, edits: Array) -> Array:
+    """Logits (V) with edits (n, 2) int32 (token, bits of a float32) added, one after another."""
+    out = x.astype(np.float32)
+    with np.errstate(over="ignore"):
+        for token, amount in zip(edits[:, 0].tolist(), edits[:, 1].view(np.float32), strict=True):
+            out[token] = min(out[token] + amount, MOST)
+    return out
+
+
+# --- stages. Those that change single tokens skip what an earlier stage dropped.
+
+
+def _scattered(c: Candidates, row: Row, change: Callable[[Array], Array]) -> Candidates:
+    """A change of the whole vocabulary's logits, seen by the candidates that are left."""
+    whole = np.full(row.vocabulary, -np.inf, np.float32)
+    whole[c.ids] = c.x
+    return replace(c, x=change(whole)[c.ids])
+
+
+def penalties(c: Candidates, row: Row) -> Candidates:
+    p, ring = row.params, row.ring
+    reach = min(int(p["repeat_last_n"]), len(ring))  # what is further back has been overwritten
+    history = ring[np.arange(max(0, row.pos + 1 - reach), row.pos + 1) % len(ring)]
+    by = (p["repeat_penalty"], p["presence_penalty"], p["frequency_penalty"])
+    return _scattered(c, row, lambda x: penalized(x, history, *by))
+
+
+def dry(c: Candidates, row: Row) -> Candidates:
+    return _scattered(c, row, lambda x: added(x, row.drops))
+
+
+def top_n_sigma(c: Candidates, row: Row) -> Candidates:
+    """Those within n standard deviations below the best (Tang et al., arXiv 2411.07641)."""
+    best, real = c.x.max(), c.x > -np.inf
+    if best == -np.inf or row.params["top_n_sigma"] < 0:
+        return c
+    x, count = np.where(real, c.x, 0).astype(np.float64), float(real.sum())
+    mean = lanes(x) / count
+    spread = root(lanes(np.where(real, (x - mean) * (x - mean), 0.0)) / count)
+    return c.only(c.x.astype(np.float64) >= float(best) - float(row.params["top_n_sigma"]) * spread)
+
+
+def top_k(c: Candidates, row: Row) -> Candidates:
+    k = int(row.params["top_k"])
+    return c.first(k) if 0 < k < len(c.x) else c
+
+
+def _shares(c: Candidates) -> tuple[Array, Array, float, float]:
+    """Distances, weights, their sum, and the logarithm of that sum in terms of the best's weight."""
+    below = c.below
+    weight = weights(below)
+    total = float(weight.sum())
+    return below, weight, total, log(total) - BITS * LN2
+
+
+def _entropy(below: Array, weight: Array, total: float, log_total: float) -> float:
+    real = weight > 0
+    products = weight.astype(np.float64) * np.where(real, below, 0).astype(np.float64)
+    return log_total - lanes(products) / total
+
+
+def typical(c: Candidates, row: Row) -> Candidates:
+    """Those whose surprise is nearest to the entropy, up to a share (Meister et al., arXiv 2202.00666)."""
+    below, weight, total, log_total = _shares(c)
+    entropy = _entropy(below, weight, total, log_total)
+    key = np.abs((log_total - below.astype(np.float64)) - entropy).astype(np.float32)
+    kept = crossing(key, weight, float(row.params["typical_p"]) * total, beyond=True)
+    return c.only(np.sort(np.argsort(key, kind="stable")[:kept]))
+
+
+def top_p(c: Candidates, row: Row) -> Candidates:
+    """The first-ranked whose weights reach a share together (Holtzman et al., arXiv 1904.09751)."""
+    below, weight, total, _ = _shares(c)
+    kept = crossing(-below, weight, float(row.params["top_p"]) * total, beyond=False)
+    return c.only(np.sort(np.argsort(-below, kind="stable")[:kept]))
+
+
+def min_p(c: Candidates, row: Row) -> Candidates:
+    """Those that weigh at least a share of the best (Nguyen et al., arXiv 2407.01082)."""
+    share = float(row.params["min_p"])
+    return c.only(c.below >= np.float32(log(share))) if share > 0 else c
+
+
+def xtc(c: Candidates, row: Row) -> Candidates:
+    """With some probability, of those above a threshold only the one that ranks last stays."""
+    below, weight, total, _ = _shares(c)
+    threshold = float(row.params["xtc_threshold"])
+    drawn = uniform(int(row.params["seed"]) ^ XTC_KEY, row.pos)
+    above = np.flatnonzero(weight.astype(np.float64) >= threshold * total)
+    if threshold > 0.5 or len(above) < 2 or drawn >= float(row.params["xtc_probability"]):
+        return c
+    last = above[np.argsort(-below[above], kind="stable")[-1]]
+    return c.only(np.setdiff1d(np.arange(len(c.x)), above[above != last]))
+
+
+def temperature(c: Candidates, row: Row) -> Candidates:
+    """Distances divided by the temperature, which may follow the entropy; 0 leaves the best alone."""
+    p = row.params
+    by, spread = float(p["temperature"]), float(p["dynatemp_range"])
+    if spread > 0 and len(c.x) > 1:
+        low, high = max(0.0, by - spread), by + spread
+        share = max(0.0, _entropy(*_shares(c)) / log(float(len(c.x))))
+        by = low + (high - low) * power(share, float(p["dynatemp_exponent"]))
+    if by <= 0:
+        return c.first(1)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        return replace(c, x=np.where(c.below == 0, np.float32(0), c.below / np.float32(by)))
+
+
+def mirostat_1(c: Candidates, row: Row) -> Candidates:
+    """Top-k with the k that should give the surprise mu (Basu et al., arXiv 2007.14966)."""
+    below = -np.sort(-c.below, kind="stable")[:MIROSTAT_TOP].astype(np.float64)
+    above = up = 0.0
+    for i in range(len(below) - 1):
+        t = log((i + 2.0) / (i + 1.0))
+        # what is -inf away says nothing of the slope
+        b = float(below[i] - below[i + 1]) if below[i + 1] > -np.inf else 0.0
+        above += t * b
+        up += t * t
+    slope = above / up if up > 0 else 1.0
+    eps, mu = slope - 1.0, float(row.params["mirostat_mu"])
+    bottom = 1.0 - power(float(row.vocabulary), -eps)
+    k = eps * exp(mu * LN2) / bottom if bottom != 0 else 1.0
+    k = power(k, 1.0 / slope) if slope > 0 else float(len(c.x))
+    return c.first(int(min(max(k, 1.0), float(len(c.x)))))
+
+
+def mirostat_2(c: Candidates, row: Row) -> Candidates:
+    """Those whose surprise is at most mu."""
+    below, _, _, log_total = _shares(c)
+    kept = log_total - below.astype(np.float64) <= float(row.params["mirostat_mu"]) * LN2
+    return c.only(kept) if kept.any() else c.first(1)
+
+
+STAGE: dict[int, Callable[[Candidates, Row], Candidates]] = {
+    CODE[f.__name__]: f
+    for f in (
+        penalties,
+        dry,
+        top_n_sigma,
+        top_k,
+        typical,
+        top_p,
+        min_p,
+        xtc,
+        temperature,
+        mirostat_1,
+        mirostat_2,
+    )
+}
+
+
+def draw(c: Candidates, row: Row) -> tuple[int, float]:
+    """A token by weight, and its surprise: -log2 of its share."""
+    below, weight, total, log_total = _shares(c)
+    goal = uniform(int(row.params["seed"]), row.pos) * total
+    order = np.argsort(-below, kind="stable")
+    at = order[crossing(-below, weight, goal, beyond=True) - 1]
+    return int(c.ids[at]), (log_total - float(below[at])) / LN2
+
+
+def sample_row(
+    logits: Array, ring: Array, pos: int, params: Any, words: Array | None = None, edits: Array | None = None
+) -> tuple[int, float]:
+    """The token that a row's chain draws, and its surprise in bits.
+
+    logits (V) float32, of which NaN counts as -inf; ring (W): the slot's tokens by position; pos: position of
+    the last token; params: one hal_sampling record; words (V / 32) uint32: bits of the tokens that may come,
+    read where params["masked"]; edits (E, 2): what is added to logits, params["biases"] at once, the next
+    params["drops"] in the stage "dry".
+    """
+    x = np.minimum(np.where(np.isnan(logits), -np.inf, logits), MOST).astype(np.float32)
+    none = np.zeros((0, 2), np.int32)
+    n_bias, n_drop = int(params["biases"]), int(params["drops"])
+    given = none if edits is None else edits
+    x = added(x, given[:n_bias])
+    if words is not None and params["masked"]:
+        allowed = np.unpackbits(np.ascontiguousarray(words).view(np.uint8), bitorder="little")[: len(x)]
+        x = np.where(allowed == 1, x, -np.inf).astype(np.float32)
+    row = Row(params, ring, int(pos), given[n_bias : n_bias + n_drop], len(x))
+    c = Candidates(x, np.arange(len(x)))
+    for code in params["chain"]:
+        if code == 0:
+            break
+        c = STAGE[int(code)](c, row)
+    return draw(c, row)

@@ -1,0 +1,105 @@
+"""DRY: what a token is taken off for going on with a repetition (p-e-w, 2024, as llama.cpp has it).
+
+A token that followed an earlier copy of the text's end, of at least `allowed` tokens, loses multiplier *
+base^(length - allowed). A breaker ends what counts as the text's end; a token that breaks by itself loses
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from satchel.runtime.graph import Array
+from satchel.runtime.sampling.exact import exp, log
+from satchel.runtime.sampling.options import MOST_BIASES, Sampling
+
+LARGEST = 60.0  # e^LARGEST is as far as a power may go
+REACH = 20  # tokens after a breaker's first one that are looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Breakers:
+    """First token of each breaker to the tokens that may follow in it, () where it is a whole breaker."""
+
+    tails: Mapping[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+
+    def at(self, ids: Sequence[int], i: int) -> bool:
+        """Whether a breaker begins at place i and ends within ids."""
+        found = self.tails.get(ids[i])
+        return found is not None and any(tuple(ids[i + 1 : i + 1 + len(t)]) == t for t in found)
+
+    def alone(self, token: int) -> bool:
+        return () in self.tails.get(token, ())
+
+
+def find_breakers(
+    texts: Iterable[str], vocabulary: int, piece: Callable[[int], bytes], encode: Callable[[str], list[int]]
+) -> Breakers:
+    """Breakers of a vocabulary: tokens that hold a text whole, and those whose end begins one, with how it
+    goes on.
+    """
+    tails: dict[int, set[tuple[int, ...]]] = {}
+    wanted = [t.encode() for t in texts if t]
+    for token in range(vocabulary):
+        data = piece(token)
+        for raw in wanted:
+            if raw in data:
+                tails.setdefault(token, set()).add(())
+                continue
+            for n in range(min(len(raw) - 1, len(data)), 0, -1):
+                if data.endswith(raw[:n]):
+                    rest = raw[n:].decode(errors="ignore")
+                    tails.setdefault(token, set()).add(tuple(encode(rest)[:REACH]))
+    return Breakers({token: tuple(sorted(found)) for token, found in tails.items()})
+
+
+def suffix_lengths(ids: Array) -> Array:
+    """For each place i how many tokens before it, itself included, equal the text's end: (n) int64; the last
+    place gives n. The Z-function of the text read backwards (Gusfield, 1997).
+    """
+    s = ids[::-1].tolist()
+    z = [0] * len(s)
+    left = right = 0
+    for i in range(1, len(s)):
+        n = min(right - i, z[i - left]) if i < right else 0
+        while i + n < len(s) and s[n] == s[i + n]:
+            n += 1
+        if i + n > right:
+            left, right = i, i + n
+        z[i] = n
+    if z:
+        z[0] = len(s)
+    return np.array(z[::-1], np.int64)
+
+
+def drops(ids: Sequence[int], s: Sampling, breakers: Breakers, context: int) -> list[tuple[int, float]]:
+    """(token, what is added to its logit) after these tokens; at most 512, those that lose most first."""
+    reach = context if s.dry_last_n < 0 else min(s.dry_last_n, context)
+    last = np.asarray(ids[max(0, len(ids) - reach) :], np.int64)
+    if len(last) <= s.dry_allowed_length or not _followed(last):
+        return []
+    listed = last.tolist()
+    limit = next(
+        (len(last) - 1 - i for i in range(len(last) - 1, -1, -1) if breakers.at(listed, i)), len(last)
+    )
+    if limit < s.dry_allowed_length:
+        return []
+    lengths = np.minimum(suffix_lengths(last), limit)
+    longest: dict[int, int] = {}
+    for i in np.flatnonzero(lengths[:-1] >= s.dry_allowed_length).tolist():
+        token = listed[i + 1]
+        if not breakers.alone(token):
+            longest[token] = max(longest.get(token, 0), int(lengths[i]))
+    ranked = sorted(longest.items(), key=lambda pair: (-pair[1], pair[0]))[:MOST_BIASES]
+    steepness = log(s.dry_base)
+    return [
+        (t, -s.dry_multiplier * exp(min(LARGEST, steepness * (n - s.dry_allowed_length)))) for t, n in ranked
+    ]
+
+
+def _followed(last: Array) -> bool:
+    """Whether the last token came before: else nothing repeats."""
+    return bool((last[:-1] == last[-1]).any())

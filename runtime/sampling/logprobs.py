@@ -1,0 +1,44 @@
+"""What is told of a sampled or given token: the logarithm of its probability by the model's own logits,
+before any stage of a chain, its rank, and the likeliest tokens beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from satchel.runtime.graph import Array
+from satchel.runtime.sampling.chain import MOST, Candidates
+from satchel.runtime.sampling.exact import BITS, LN2, log, weights
+
+TOP = 20  # how many of the likeliest tokens are listed at most
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """A token's natural logarithm of probability, how many were likelier, and (token, logarithm) of the
+    likeliest.
+    """
+
+    token: int
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...] = ()
+
+
+def logprob_row(logits: Array, token: int, k: int) -> Array:
+    """A row of the op `logprobs`: (2 + 2 k) float64."""
+    x = np.minimum(np.where(np.isnan(logits), -np.inf, logits), MOST).astype(np.float32)
+    below = Candidates(x, np.arange(len(x))).below
+    log_total = log(float(weights(below).sum())) - BITS * LN2
+    best = np.argsort(-below, kind="stable")[:k]
+    of = below.astype(np.float64) - log_total
+    return np.concatenate(([of[token], (below > below[token]).sum()], of[best], best))
+
+
+def read_logprob(row: Array, token: int, k: int) -> Logprob:
+    """A row of the op's result, with the first k of its list."""
+    width = (len(row) - 2) // 2
+    ids, values = row[2 + width : 2 + width + k].astype(int).tolist(), row[2 : 2 + k].tolist()
+    return Logprob(token, float(row[0]), int(row[1]), tuple(zip(ids, values, strict=True)))

@@ -1,0 +1,56 @@
+"""Options as the struct that a step carries for each row: stages that change nothing are left out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from satchel.runtime.device import SAMPLING
+from satchel.runtime.graph import Array
+from satchel.runtime.sampling.chain import CODE
+from satchel.runtime.sampling.options import Sampling
+
+
+def chain(s: Sampling) -> tuple[str, ...]:
+    """The stages that a row goes through, in order."""
+    if s.mirostat:
+        return ("temperature", f"mirostat_{s.mirostat}") if s.temperature > 0 else ("temperature",)
+    on = {
+        "penalties": (s.repeat_penalty, s.presence_penalty, s.frequency_penalty) != (1, 0, 0)
+        and s.repeat_last_n != 0,
+        "dry": s.dry_multiplier > 0 and s.dry_base >= 1 and s.dry_last_n != 0,
+        "top_n_sigma": s.top_n_sigma >= 0,
+        "top_k": s.top_k > 0,
+        "typical": s.typical_p < 1,
+        "top_p": s.top_p < 1,
+        "min_p": s.min_p > 0,
+        "xtc": s.xtc_probability > 0,
+        "temperature": s.temperature != 1 or s.dynatemp_range > 0,
+    }
+    kept = tuple(name for name in s.samplers if on[name])
+    if s.temperature == 0 and "temperature" in kept and not {"typical", "xtc"} & set(kept):
+        # No other stage that drops candidates can drop the best.
+        return (*(n for n in kept if n in ("penalties", "dry")), "temperature")
+    return kept
+
+
+def record(s: Sampling, context: int) -> Array:
+    """A hal_sampling, as an array () that is only read. context: what a look back of -1 means."""
+    made = s.records.get(context)
+    if made is None:
+        made = s.records[context] = _make(s, context)
+    return made
+
+
+def _make(s: Sampling, context: int) -> Array:
+    row = np.zeros((), SAMPLING)
+    for name in SAMPLING.names or ():
+        if hasattr(s, name) and name not in ("repeat_last_n", "seed"):
+            row[name] = getattr(s, name)
+    row["dynatemp_range"] = s.dynatemp_range if s.temperature > 0 else 0
+    row["repeat_last_n"] = context if s.repeat_last_n < 0 else min(s.repeat_last_n, context)
+    row["seed"] = s.seed or 0
+    row["mirostat_mu"] = 2 * s.mirostat_tau
+    codes = [CODE[name] for name in chain(s)]
+    row["chain"][: len(codes)] = codes
+    row.flags.writeable = False
+    return row

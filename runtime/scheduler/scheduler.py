@@ -1,0 +1,324 @@
+"""Plans steps: who decodes, whose prompt goes on, who is let in, and who must give way. It computes nothing
+itself, so it runs the same on a device, on the null backend and on a simulated clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from satchel.runtime.detail import Sampled, token_of
+from satchel.runtime.kv import Miss, Pages
+from satchel.runtime.refusals import PromptTooLong, QueueFull
+from satchel.runtime.scheduler.behind import is_behind
+from satchel.runtime.scheduler.fair import Fair
+from satchel.runtime.scheduler.job import Job, Request
+from satchel.runtime.scheduler.lengths import Lengths
+from satchel.runtime.scheduler.limits import SMALL, Limits
+from satchel.runtime.scheduler.steptime import Load, StepTime
+from satchel.runtime.scheduler.urgency import Key, order
+
+MARGIN = 0.8  # of the time that a step takes without prompts; what is left to 1 covers a wrong prediction
+
+
+CROWD = 8.0  # how many times that much it may be where many begin beside few
+
+
+class Slots(Protocol):
+    """What the scheduler needs of an engine."""
+
+    batch: int
+    pages: Pages
+
+    def begin(self, slot: int, ids: Sequence[int], salt: str = "") -> tuple[int, Miss]: ...
+
+    def publish(self, slot: int, ids: Sequence[int], salt: str = "") -> None: ...
+
+    def rewind(self, slot: int, length: int) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """`count` tokens of the job in the next step, and whether a token is sampled after them. drafts: tokens
+    that are fed after those and verified: a token is sampled after each of them too.
+    """
+
+    job: Job
+    count: int
+    samples: bool
+    drafts: tuple[int, ...] = ()
+
+
+class Scheduler:
+    """waiting and running hold every job that has not ended, each once."""
+
+    def __init__(self, engine: Slots, slots: int, limits: Limits | None = None) -> None:
+        self.engine, self.limits = engine, limits or Limits()
+        self.waiting: list[Job] = []
+        self.running: list[Job] = []
+        self.fair, self.time, self.lengths = Fair(), StepTime(), Lengths()
+        self._free = list(range(slots - 1, -1, -1))
+        pages = engine.pages
+        self._longest = min(pages.cache.context, pages.most * pages.cache.block)  # tokens of a job
+        self._turn = 0  # decoded tokens, by which those take turns that do not fit into one step
+
+    def check(self, request: Request, coming: int = 0) -> None:
+        """RequestError where the queue is full, with `coming` others on their way into it, or the request
+        could never run. Reads nothing that a step changes but the queue's length, so any thread may ask.
+        """
+        pages = self.engine.pages
+        check(request, len(self.waiting) + coming, self.limits, pages.cache.block, pages.most)
+
+    def add(self, job: Job) -> None:
+        """Puts a job into the queue; check() comes first."""
+        self.fair.arrive(job.request.user)
+        self.waiting.append(job)
+
+    def expired(self, now: float) -> list[Job]:
+        """Jobs whose deadline has passed."""
+        return [
+            j
+            for j in (*self.waiting, *self.running)
+            if j.request.deadline is not None and now > j.request.deadline
+        ]
+
+    def plan(self, now: float) -> list[Work]:
+        """The next step: a token of everybody who decodes, then prompts, the most urgent first."""
+        every = [j for j in self.running if j.decoding]
+        decoding = self._in_turn(every)
+        for job in decoding:
+            if job.slot >= 0:  # it may have given way to an earlier one
+                self._make_room(job, now)
+        work = [Work(j, 1, True) for j in decoding if j.slot >= 0][: self.engine.batch]
+        prompts = len(self.running) > len(every)
+        if not (prompts or (self.waiting and self._free)):
+            return work
+        beginning = len(self.running) - len(every) + min(len(self.waiting), len(self._free))
+        room = self._prompt_room([w.job for w in work], beginning)
+        for job in [j for j in self.running if not j.decoding]:
+            room -= self._feed(job, room, work)
+        self._let_in(room, now, work)
+        return work
+
+    def ahead(self, work: Sequence[Work], now: float) -> list[Work]:
+        """The step that follows `work`, planned before its tokens are known: one more of each. Empty where it
+        must wait for them: somebody ends, may begin or give way, or the host has a say in the next token.
+        """
+        if len(work) != len(self.running) or (self.waiting and self._free) or self.limits.step_seconds:
+            return []
+        if any(not w.samples or w.drafts or w.job.detail is not None or w.job.finish for w in work):
+            return []
+        if any(self._ends(w.job, 1) for w in work) or self.expired(now):
+            return []
+        pages = self.engine.pages
+        missing = sum(pages.missing(w.job.slot, w.job.fed + w.count + 1) for w in work)
+        if missing and missing > pages.free_blocks:
+            return []
+        return [Work(job, 1, True) for job in self.running]
+
+    def _order(self, job: Job, now: float) -> Key:
+        left = self.lengths.left(job) if self.limits.shortest else 0.0
+        return order(job, now, self.fair, self.limits.ageing, left)
+
+    def _in_turn(self, decoding: list[Job]) -> list[Job]:
+        """Those who get a token in this step: all, or as many as the aim for a step allows."""
+        aim, count = self.limits.step_seconds, len(decoding)
+        if not aim or count < 2 or self._decode_seconds(decoding) <= aim:
+            return decoding
+        turned = [decoding[(self._turn + i) % count] for i in range(count)]
+        while count > 1 and self._decode_seconds(turned[:count]) > aim:
+            count -= 1
+        self._turn += count
+        return turned[:count]
+
+    def _decode_seconds(self, decoding: Sequence[Job]) -> float:
+        return self.time.seconds(Load(len(decoding), 0, sum(j.fed for j in decoding)))
+
+    def _let_in(self, room: int, now: float, work: list[Work]) -> None:
+        """Begins those who wait, in their order, while there are room, slots and blocks."""
+        self.waiting.sort(key=lambda j: self._order(j, now))
+        for job in list(self.waiting):
+            if room <= 0 or not self._free:
+                return
+            if is_behind(job, self.running, self.engine.pages.cache.block):
+                continue
+            if not self._admit(job, now):
+                return
+            room -= self._feed(job, room, work)
+
+    def done(
+        self, work: Sequence[Work], tokens: Sequence[int | Sampled], now: float, seconds: float
+    ) -> list[Job]:
+        """Notes what a step did; `tokens` are those sampled, in the order of `work`: one for each that
+        samples, and one more for each of its drafts. Gives the jobs that ended.
+        """
+        self.time.learn(load(work), seconds)
+        sampled, ended = iter(tokens), []
+        for w in work:
+            job = w.job
+            job.fed += w.count
+            if not w.samples:
+                self.engine.publish(job.slot, job.ids, job.salt)
+            self.fair.charge(job.request.user, w.count + len(w.drafts), job.request.weight)
+            if w.samples:
+                self._take(w, [token_of(next(sampled)) for _ in range(1 + len(w.drafts))])
+                if job.first < 0:
+                    job.first = now
+                    self.engine.publish(job.slot, job.request.ids, job.salt)
+            if job.finish:
+                self.lengths.learn(job)
+                ended.append(job)
+        for job in ended:
+            self.remove(job)
+        return ended
+
+    def _take(self, work: Work, sampled: Sequence[int]) -> None:
+        """Gives the job its sampled tokens: each was drawn as if the drafts before it were the answer, so
+        they hold up to the first draft that is not what was sampled in its place.
+        """
+        job, drafts = work.job, work.drafts
+        for right, token in enumerate(sampled):
+            job.ids.append(token)
+            job.finish = self._finish(job)
+            if job.finish or right == len(drafts) or token != drafts[right]:
+                break
+        job.fed += right
+        job.used.drafted += len(drafts)
+        job.used.accepted += right
+        if right < len(drafts):
+            job.fed = self.engine.rewind(job.slot, job.fed)
+
+    def remove(self, job: Job) -> None:
+        """Takes a job out, wherever it is; what it computed stays for others to find."""
+        if job in self.waiting:
+            self.waiting.remove(job)
+        if job in self.running:
+            self.running.remove(job)
+            self._leave(job)
+        if not (self.waiting or self.running):
+            self.fair.forget(set())
+
+    @property
+    def held_up(self) -> bool:
+        """Whether a request waits for room in steps or in memory; slots there are."""
+        return bool(self.waiting and self._free)
+
+    @property
+    def free_slots(self) -> int:
+        return len(self._free)
+
+    def lend(self) -> int | None:
+        """A free slot for a use of its own, None where there is none; give_back() ends it."""
+        return self._free.pop() if self._free else None
+
+    def give_back(self, slot: int) -> None:
+        self.engine.rewind(slot, 0)
+        self._free.append(slot)
+
+    def _finish(self, job: Job) -> str:
+        if job.ids[-1] in job.request.ends or (job.detail is not None and job.detail.finished):
+            return "stop"
+        return "length" if self._ends(job) else ""
+
+    def _ends(self, job: Job, more: int = 0) -> bool:
+        """Whether no token may follow once the job has so many more."""
+        length = len(job.ids) + more
+        return length > self._longest or length - len(job.request.ids) >= job.request.most
+
+    def _prompt_room(self, decoding: Sequence[Job], beginning: int) -> int:
+        """Prompt tokens for which the step has room, all that fit while nobody waits for the next token.
+        Where more wait for their first one, by so much longer may the others wait for theirs.
+        """
+        most = self.engine.batch - len(decoding)
+        if not decoding:
+            return self._room_alone(most)
+        read = sum(j.fed for j in decoding)
+        alone = self._decode_seconds(decoding)
+        crowd = min(max(1.0, beginning / len(decoding)), CROWD)
+        budget = alone + (self.limits.prefill_seconds or MARGIN * crowd * alone)
+        budget = self.limits.step_seconds or budget
+        fitting = self.time.prompt_tokens(len(decoding), read, budget, most)
+        return min(most, max(fitting, self.limits.least))
+
+    def _room_alone(self, most: int) -> int:
+        """Of `most` prompt tokens, those that may go into a step in which nobody decodes."""
+        if most <= SMALL or not self.limits.alone_seconds or self.time.computing(1) is None:
+            return most
+        return max(SMALL, self.time.prompt_tokens(0, 0, self.limits.alone_seconds, most))
+
+    def _feed(self, job: Job, room: int, work: list[Work]) -> int:
+        """Adds up to `room` tokens of the job's prompt; gives their number."""
+        count = min(room, job.left)
+        if count > 0:
+            work.append(Work(job, count, count == job.left))
+        return max(0, count)
+
+    def _admit(self, job: Job, now: float) -> bool:
+        """Gives the job a slot and all blocks of its prompt; False where there are not enough of them."""
+        pages, slot = self.engine.pages, self._free[-1]
+        cached, miss = self.engine.begin(slot, job.ids, job.salt)
+        if pages.missing(slot, len(job.ids)) > pages.free_blocks:
+            self.engine.rewind(slot, 0)
+            return False
+        pages.reserve(slot, len(job.ids))
+        self._free.pop()
+        self.waiting.remove(job)
+        self.running.append(job)
+        job.slot, job.fed = slot, cached
+        if job.started < 0:
+            job.started, job.cached, job.miss = now, cached, miss
+        return True
+
+    def _make_room(self, job: Job, now: float) -> None:
+        """Makes sure that the job can take one position more, sending away the least urgent job if need be,
+        which may be itself.
+        """
+        pages = self.engine.pages
+        if not pages.missing(job.slot, job.fed + 1):
+            return
+        while pages.missing(job.slot, job.fed + 1) > pages.free_blocks:
+            last = max(self.running, key=lambda j: self._order(j, now))
+            self._preempt(last)
+            if last is job:
+                return
+        pages.reserve(job.slot, job.fed + 1)
+
+    def _preempt(self, job: Job) -> None:
+        """Back to the queue: what is left of its blocks when it returns is found again, the rest computed
+        anew.
+        """
+        self.running.remove(job)
+        self._leave(job)
+        job.preempted += 1
+        self.waiting.insert(0, job)
+
+    def _leave(self, job: Job) -> None:
+        # The slot may hold a token more, of a step that was launched before the job was known to end.
+        self.engine.publish(job.slot, job.ids[: job.fed], job.salt)
+        self.engine.rewind(job.slot, 0)
+        self._free.append(job.slot)
+        job.slot, job.fed = -1, 0
+
+
+def check(request: Request, waiting: int, limits: Limits, block: int, have: int) -> None:
+    """RequestError where so many wait that no other may, or where the `have` blocks of the cache never hold
+    the request.
+    """
+    if waiting >= limits.queue:
+        raise QueueFull(waiting)
+    need = -(-(len(request.ids) + 1) // block)
+    if need > have:
+        line = (
+            f"the prompt has {len(request.ids)} tokens, which is {need} blocks of KV cache; there are "
+            f"{have}: shorten it or give the cache more memory"
+        )
+        raise PromptTooLong(len(request.ids), have * block - 1, line)
+
+
+def load(work: Sequence[Work]) -> Load:
+    """What a step of this work computes."""
+    decoded = sum(1 for w in work if w.job.decoding)
+    prompt = sum(w.count for w in work) - decoded
+    drafted = sum(len(w.drafts) for w in work)
+    return Load(decoded, prompt, sum(w.job.fed for w in work), drafted)

@@ -1,0 +1,74 @@
+"""How likely given tokens are: each step of a prompt reports on the tokens that follow, so that logits never
+leave the device. The engine thread serves others between these steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from satchel.quant import RequestError
+from satchel.runtime.arch import Scales
+from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.sampling.logprobs import TOP, Logprob, read_logprob
+from satchel.runtime.scheduler.job import salted
+from satchel.runtime.service import Service
+
+LOGITS_BYTES = 32 << 20  # of a step's logits on the device
+BESIDE = 64  # tokens of a step while others wait for their next one
+
+
+class Scoring:
+    """A prompt in an empty slot that is borrowed meanwhile; `found` grows with each step."""
+
+    def __init__(
+        self, engine: Engine, slot: int, ids: Sequence[int], top: int = 0, scales: Scales = ()
+    ) -> None:
+        self.engine, self.slot, self.ids, self.top, self.scales = engine, slot, ids, top, scales
+        self.most = max(1, min(engine.batch, LOGITS_BYTES // (4 * engine.vocabulary)))
+        self.found: list[Logprob] = []
+
+    def step(self, most: int) -> bool:
+        """Reports on at most so many tokens more; False when all are done."""
+        engine, at, ids = self.engine, len(self.found), self.ids
+        fed = ids[at : min(at + min(most, self.most), len(ids) - 1)]
+        if fed:
+            targets, feed = ids[at + 1 : at + 1 + len(fed)], Feed(self.slot, fed, scales=self.scales)
+            program = engine.fill([feed], len(fed), "scores", every=True)
+            program.fields["targets"][: len(fed)] = targets
+            program.run()
+            rows = program.read(np.empty(program.output_shape(), np.float32))
+            engine.advance([feed])
+            self.found += [
+                read_logprob(row, token, self.top) for row, token in zip(rows, targets, strict=True)
+            ]
+        return len(self.found) < len(ids) - 1
+
+    def publish(self, salt: str) -> None:
+        """Lets other requests find what was computed."""
+        self.engine.publish(self.slot, self.ids, salted(salt, self.scales))
+
+
+def score(
+    service: Service, ids: Sequence[int], top: int = 0, salt: str = "", scales: Scales = ()
+) -> list[Logprob]:
+    """Reports on ids[1:], each after those before it; what was computed is published.
+
+    top: how many of the likeliest tokens each report lists, at most 20.
+    """
+    if not 0 <= top <= TOP:
+        raise RequestError(f"top is {top}: it must lie between 0 and {TOP}")
+    (slot,) = service.borrow(1)
+    scoring = Scoring(service.engine, slot, ids, top, scales)
+
+    def step() -> bool:
+        return scoring.step(BESIDE if service.scheduler.running else scoring.most)
+
+    try:
+        while service.ask(step):
+            pass
+        service.ask(lambda: scoring.publish(salt))
+    finally:
+        service.give_back([slot])
+    return scoring.found

@@ -1,0 +1,381 @@
+"""One engine thread for any number of threads and asyncio tasks: requests come in, steps run, tokens go out.
+
+The thread sleeps while there is nothing to do. Only it touches the engine; others put requests and cancels
+into its inbox, and read tokens from their ticket.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
+
+from satchel.quant import DeviceError, RequestError, SatchelError
+from satchel.runtime.detail import Sampled
+from satchel.runtime.engine import LAST, Engine, Feed
+from satchel.runtime.errand import current
+from satchel.runtime.log import LOG
+from satchel.runtime.scheduler import Job, Limits, Request, Scheduler, Work
+from satchel.runtime.speculative import Speculator
+from satchel.runtime.stats import EngineStats, Meter, Part, StepFacts, Traffic
+from satchel.runtime.ticket import End, Ticket
+from satchel.runtime.work import Ledger
+
+T = TypeVar("T")
+PATIENCE = 0.1  # seconds between looks whether something that is waited for will still come
+
+
+@dataclass(frozen=True, slots=True)
+class Underway:
+    """A step that was begun, and how its tokens are had. launched: the device has it."""
+
+    work: list[Work]
+    tokens: Callable[[], Sequence[int | Sampled]]
+    launched: bool
+
+
+@dataclass(slots=True, eq=False)
+class Wanted:
+    """Slots that somebody waits for."""
+
+    count: int
+    slots: list[int] = field(default_factory=list)
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class Service:
+    """engine: used by this object's thread alone from here on, as is the speculator's. clock: seconds,
+    monotonic.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        limits: Limits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        speculator: Speculator | None = None,
+    ) -> None:
+        self.engine, self.clock, self.speculator = engine, clock, speculator
+        self.scheduler = Scheduler(engine, engine.cache.slots, limits)
+        if engine.tier is not None:
+            engine.tier.recompute = self.scheduler.time.computing
+        attention = Ledger(engine).attention.values()
+        self.meter = Meter(Traffic((a.window, a.bytes) for a in attention))
+        # Called before each step, and before each piece of an errand that has a number.
+        self.watch: Callable[[Sequence[Work]], None] | None = None
+        self.watch_errand: Callable[[int], None] | None = None
+        self._tickets: dict[Job, Ticket] = {}
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._wanted: deque[Wanted] = deque()
+        self._under: deque[Underway] = deque()  # steps whose tokens were not read yet: one between two turns
+        self._bell = threading.Condition()
+        self._closed, self._coming = False, 0
+        self._thread = threading.Thread(target=self._run, name="satchel-engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: Request) -> Ticket:
+        """Queues a request. RequestError where the queue is full, or the request can never run."""
+        job = Job(request, self.clock())
+        if job.detail is not None:
+            job.detail.check(self.engine.vocabulary)
+        ticket = Ticket(self, job)
+        with self._bell:
+            if self._closed:
+                raise RequestError("the model was closed: load it again")
+            self._check_alive()
+            self.scheduler.check(request, self._coming)
+            self._coming += 1
+            self._post(lambda: self._add(ticket))
+        return ticket
+
+    def cancel(self, ticket: Ticket) -> None:
+        self._post(lambda: self._end(ticket.job, End("cancelled")))
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Runs a function on the engine thread between two steps, and waits for it. Where this thread is
+        interrupted meanwhile, it does not run, or is over, when that is known.
+        """
+        errand, done, dropped = current(), threading.Event(), threading.Event()
+        errand.check()
+
+        def run() -> None:
+            try:
+                if not dropped.is_set():
+                    if errand.number and self.watch_errand is not None:
+                        self.watch_errand(errand.number)
+                    function()
+            finally:
+                done.set()
+
+        self._post(run)
+        try:
+            self._wait(done)
+        except BaseException:
+            dropped.set()
+            self._wait(done)
+            raise
+
+    def _wait(self, done: threading.Event) -> None:
+        while not done.wait(PATIENCE):
+            self._check_alive()
+
+    def _check_alive(self) -> None:
+        if not self._thread.is_alive():
+            raise DeviceError("the engine thread has ended; load the model again")
+
+    def lend(self, function: Callable[[int], None]) -> None:
+        """Runs a function on the engine thread with an empty slot of its own, as soon as one is free, and
+        waits for it; what it raises is raised here.
+        """
+        (slot,) = self.borrow(1)
+        try:
+            self.ask(partial(function, slot))
+        finally:
+            self.give_back([slot])
+
+    def ask(self, function: Callable[[], T]) -> T:
+        """As call(); gives what the function gives, raises what it raises."""
+        found: list[T] = []
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                found.append(function())
+            except BaseException as error:
+                failed.append(error)
+
+        self.call(run)
+        if failed:
+            raise failed[0]
+        return found[0]
+
+    def borrow(self, count: int) -> list[int]:
+        """So many empty slots, as soon as they are free together; give_back() ends it."""
+        errand, wanted = current(), Wanted(count)
+        self._post(partial(self._wanted.append, wanted))
+        try:
+            while not wanted.done.wait(PATIENCE):
+                errand.check()
+                self._check_alive()
+        except BaseException:
+            self._post(partial(self._unwant, wanted))
+            raise
+        return wanted.slots
+
+    def _unwant(self, wanted: Wanted) -> None:
+        """Nobody waits for these slots any more."""
+        if wanted in self._wanted:
+            self._wanted.remove(wanted)
+        for slot in wanted.slots:
+            self.scheduler.give_back(slot)
+
+    def give_back(self, slots: Sequence[int]) -> None:
+        """Empties borrowed slots; others may have them."""
+
+        def give() -> None:
+            for slot in slots:
+                self.scheduler.give_back(slot)
+
+        self._post(give)
+
+    def _serve_wanted(self) -> None:
+        """Whoever has waited longest for slots, where there are enough."""
+        while self._wanted and self._wanted[0].count <= self.scheduler.free_slots:
+            wanted = self._wanted.popleft()
+            found = [self.scheduler.lend() for _ in range(wanted.count)]
+            wanted.slots += [slot for slot in found if slot is not None]
+            wanted.done.set()
+
+    def close(self) -> None:
+        """Cancels what is under way and ends the thread; the engine stays the caller's."""
+        with self._bell:
+            self._closed = True
+            self._bell.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _post(self, task: Callable[[], None]) -> None:
+        with self._bell:
+            self._inbox.append(task)
+            self._bell.notify()
+
+    def _add(self, ticket: Ticket) -> None:
+        self.scheduler.add(ticket.job)
+        self._tickets[ticket.job] = ticket
+        with self._bell:
+            self._coming -= 1
+
+    def _run(self) -> None:
+        while True:
+            with self._bell:
+                while not (self._inbox or self._closed or self._busy):
+                    self._bell.wait()
+                tasks = list(self._inbox)
+                self._inbox.clear()
+                closed = self._closed
+            if tasks or closed:
+                self._guarded(self._settle)  # they find nothing under way
+            for task in tasks:
+                task()
+            self._serve_wanted()  # a task may have freed slots, or asked for them
+            if closed:
+                self._end_all(End("cancelled"))
+                return
+            if self._busy:
+                self._guarded(self._step)
+                self._serve_wanted()
+
+    def _guarded(self, function: Callable[[], None]) -> None:
+        """Calls it; where it fails, so does every request."""
+        try:
+            function()
+        except SatchelError as error:
+            LOG.error("a step failed: %s", error)
+            self._fail(error)
+        except Exception as error:  # a bug of ours: no caller must wait for ever
+            LOG.exception("a step failed")
+            self._fail(DeviceError(f"the engine failed: {error!r}"))
+
+    def _fail(self, error: SatchelError) -> None:
+        while self._under:
+            step = self._under.popleft()
+            if step.launched:
+                with suppress(Exception):  # the first failure is the one to tell
+                    step.tokens()
+        self._end_all(End("error", error))
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self.scheduler.waiting or self.scheduler.running or self._under)
+
+    def _step(self) -> None:
+        """Ends the step under way, or a new one, after launching the next where that need not wait for it."""
+        if not (self._under or self._begin()):
+            return
+        step = self._under[0]
+        if self.engine.overlaps and not self.speculator:
+            work = self.scheduler.ahead(step.work, self.clock())
+            if work and (len(work) == sum(w.count for w in step.work) or self.engine.has(len(work))):
+                self._launch(work, [next_feed_of(w) for w in work])
+        self._finish(self._under.popleft())
+
+    def _settle(self) -> None:
+        """Ends the step under way."""
+        if self._under:
+            self._finish(self._under.popleft())
+
+    def _begin(self) -> bool:
+        """Launches a step of what there is to do, if there is anything."""
+        now = self.clock()
+        for job in self.scheduler.expired(now):
+            self._end(job, End("deadline"))
+        work = self.scheduler.plan(now)
+        if work and self.speculator:
+            work = self.speculator.extend(work, self.scheduler)
+        if work:
+            self._launch(work, [feed_of(w) for w in work])
+        return bool(work)
+
+    def _launch(self, work: list[Work], feeds: Sequence[Feed]) -> None:
+        if self.watch is not None:
+            self.watch(work)
+        if not self.engine.overlaps or any(f.detail is not None for f in feeds):
+            step = Underway(work, partial(self.engine.sample, feeds), launched=False)
+        else:
+            step = Underway(work, partial(self.engine.collect, self.engine.launch(feeds)), launched=True)
+        self._under.append(step)
+
+    def _finish(self, step: Underway) -> None:
+        timing = self.engine.timing
+        total, read = timing.total, timing.weight_bytes
+        tokens, work = step.tokens(), step.work
+        # Seconds of the step itself: the plan of a new bucket is made once, and says nothing about the
+        # next step.
+        now, seconds = self.clock(), timing.last
+        if any(w.job.finish for w in work):  # by the step before: what was fed and sampled since is nobody's
+            pairs = [(w, t) for w, t in zip(work, tokens, strict=True) if not w.job.finish]
+            work, tokens = [w for w, _ in pairs], [t for _, t in pairs]
+        if not work:
+            return
+        parts: list[Part] = [(w.job, w.count + len(w.drafts), w.job.fed, w.job.decoding) for w in work]
+        self.meter.step(parts, self._facts(seconds, timing.weight_bytes - read), now)
+        if self.speculator:
+            self.speculator.timed(work, timing.total - total, self.scheduler)
+        known = [len(w.job.ids) for w in work]
+        ended = self.scheduler.done(work, tokens, now, seconds)
+        items = iter(tokens)
+        for w, n in zip(work, known, strict=True):
+            if w.samples:
+                own = [next(items) for _ in range(1 + len(w.drafts))]
+                self._give(w.job, own[: len(w.job.ids) - n], now, ended)
+        for job in ended:
+            self._close(job, End(job.finish))
+
+    def _give(self, job: Job, items: Sequence[int | Sampled], now: float, ended: list[Job]) -> None:
+        """Hands out what the job got. Where the request's own code failed, that alone ends; others go on."""
+        failed = next((i.error for i in items if isinstance(i, Sampled) and i.error is not None), None)
+        if failed is not None:
+            if job in ended:
+                ended.remove(job)
+            self._end(job, End("error", failed))
+            return
+        self.meter.token(job, now, len(items))
+        for item in items:
+            self._tickets[job].put(item)
+
+    def _facts(self, seconds: float, weight_bytes: int) -> StepFacts:
+        pool = self.engine.pages.pool
+        return StepFacts(seconds, weight_bytes, self.engine.timing.devices, 1 - pool.free / pool.size)
+
+    def stats(self) -> EngineStats:
+        """What was counted so far, without waiting for the step at hand."""
+        s, pages = self.scheduler, self.engine.pages
+        blocks = (pages.pool.size, pages.pool.free, pages.tree.size)
+        found, tier = self.meter.snapshot(len(s.waiting), len(s.running), blocks), self.engine.tier
+        if tier is None:
+            return found
+        return replace(
+            found,
+            host_blocks=len(tier),
+            host_bytes=tier.used,
+            host_moved_out=tier.kept_out,
+            host_moved_back=tier.brought_back,
+        )
+
+    def _end(self, job: Job, end: End) -> None:
+        """Ends a job before its time; one that has ended already stays as it is."""
+        if job in self._tickets:
+            job.finish = end.finish
+            self.scheduler.remove(job)
+            self._close(job, end)
+
+    def _close(self, job: Job, end: End) -> None:
+        self.meter.ended(job, self.clock())
+        if self.speculator:
+            self.speculator.forget(job)
+        self._tickets.pop(job).put(end)
+
+    def _end_all(self, end: End) -> None:
+        for job in list(self._tickets):
+            self._end(job, end)
+
+
+def feed_of(work: Work) -> Feed:
+    """What a job brings to a step: tokens that are known, then drafted ones."""
+    job = work.job
+    ids = (*job.ids[job.fed : job.fed + work.count], *work.drafts)
+    if not work.samples:
+        return Feed(job.slot, ids, scales=job.request.scales)
+    r = job.request
+    return Feed(job.slot, ids, r.sampling, 1 + len(work.drafts), job.detail, job.ids, r.scales)
+
+
+def next_feed_of(work: Work) -> Feed:
+    """What a job brings to the step after one that is under way: the token that it samples there."""
+    r = work.job.request
+    return Feed(work.job.slot, (LAST,), r.sampling, scales=r.scales)

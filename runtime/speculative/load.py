@@ -1,0 +1,57 @@
+"""Opens a draft model beside a loaded one: on its device, with its slots and context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from satchel.formats.gguf import GGUF, open_gguf
+from satchel.formats.tokenizer import Tokenizer, build_tokenizer
+from satchel.quant import RequestError
+from satchel.runtime.arch import RECURRENT, Cache, HParams
+from satchel.runtime.device import Device
+from satchel.runtime.engine import Engine
+from satchel.runtime.packing import own_bytes
+from satchel.runtime.sizing import size
+from satchel.runtime.speculative.draft import DraftModel, check_vocabulary
+from satchel.runtime.weights import bind
+
+
+def open_draft(
+    path: str | Path, tokenizer: Tokenizer, vocab: int, cache: Cache, device: Device, *, repack: bool = True
+) -> tuple[GGUF, DraftModel]:
+    """tokenizer, vocab, cache: the first model's. The file stays open until the device is closed; then it is
+    the caller's to close. RequestError where the two vocabularies differ.
+    """
+    gguf = open_gguf(path)
+    try:
+        check_vocabulary(tokenizer, build_tokenizer(gguf.metadata, source=str(path)), str(path))
+        name = gguf.metadata.get_str("general.architecture")
+        trained = HParams(gguf.metadata, name).uint("context_length", high=1 << 30)
+        wanted = replace(cache, context=min(cache.context, trained), blocks=0)
+        free = device.info().memory_free - own_bytes(gguf, device, repack)
+        arch, _ = size(gguf, wanted, free)
+        if free < 0:
+            raise RequestError(f"{path}: the draft model does not fit into memory; leave it out")
+        engine = Engine(
+            arch.build(), arch.cache, [device], lambda d, packed: bind(gguf, d, packed), repack=repack
+        )
+        return gguf, DraftModel(engine, vocab, arch.vocab)
+    except BaseException:
+        gguf.close()
+        raise
+
+
+def check_goes_back(engine: Engine) -> None:
+    """RequestError for a model that cannot take back single tokens."""
+    if engine.pages.groups[-1].window == RECURRENT:
+        raise RequestError(
+            "a model whose layers keep a state cannot take back a guessed token: leave out --lookup and"
+            " --draft-model"
+        )
+
+
+def buckets(most: int) -> Sequence[int]:
+    """Rows of the plans that steps with up to `most` drafts of one request use."""
+    return [1 << i for i in range(most.bit_length() + 1)]

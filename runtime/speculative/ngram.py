@@ -1,0 +1,119 @@
+"""Prompt lookup: what stood after the same tokens before is likely to come again.
+
+An index of hash chains, as LZ77 coders have: each pair of tokens leads to where it stood last, and from there
+to where it stood before that. Adding a token and finding the longest match are O(1).
+(Prompt lookup: Saxena, 2023; n-gram speculation in one sequence: Yang et al., "Inference with Reference",
+2023.)
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+PAIR = 2  # tokens of a key: the shortest match
+CHAIN = 8  # places that are looked at, the latest first
+LONGEST = 16  # tokens of a match beyond which longer is no better
+SALTS = 64  # tenants whose past is kept
+SHIFT = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Tokens that followed, and the length of what they followed."""
+
+    ids: tuple[int, ...]
+    length: int
+
+
+class Ngrams:
+    """The tokens of one sequence so far."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self._last: dict[int, int] = {}
+        self._before: list[int] = []  # the place before this one of the same pair; -1: none
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        ids, last, before = self.ids, self._last, self._before
+        left = ids[-1] if ids else -1
+        for at, token in enumerate(tokens, len(ids)):
+            if at:
+                key = left << SHIFT | token
+                before.append(last.get(key, -1))
+                last[key] = at
+            else:
+                before.append(-1)
+            left = token
+        ids.extend(tokens)
+
+    def match(self, most: int) -> Match | None:
+        """Up to `most` tokens that may follow this sequence, by its own longest repeated end. Where the match
+        reaches into the end itself, the sequence repeats with that period, and so does what is given.
+        """
+        ids = self.ids
+        if most < 1 or len(ids) <= PAIR:
+            return None
+        place, length = self._longest(ids, self._before[-1])
+        if not length:
+            return None
+        found = ids[place + 1 : place + 1 + most]
+        period = len(ids) - 1 - place
+        while len(found) < most:
+            found.append(found[-period])
+        return Match(tuple(found), length)
+
+    def match_other(self, tail: Sequence[int], most: int) -> Match | None:
+        """The same for another sequence that ends in `tail`; nothing follows the last token that is here."""
+        if most < 1 or len(tail) < PAIR:
+            return None
+        place, length = self._longest(tail, self._last.get(tail[-2] << SHIFT | tail[-1], -1))
+        found = self.ids[place + 1 : place + 1 + most] if length else []
+        return Match(tuple(found), length) if found else None
+
+    def _longest(self, tail: Sequence[int], place: int) -> tuple[int, int]:
+        """(place of the last token, length) of the longest match of the end of `tail`, the latest of equal
+        ones, along the chain from `place` on; length 0: none.
+        """
+        ids, best, longest = self.ids, -1, 0
+        for _ in range(CHAIN):
+            if place < 0:
+                break
+            length, limit = PAIR, min(LONGEST, place + 1, len(tail))
+            while length < limit and ids[place - length] == tail[-1 - length]:
+                length += 1
+            if length > longest:
+                best, longest = place, length
+                if length >= LONGEST:
+                    break
+            place = self._before[place]
+        return best, longest
+
+
+class Past:
+    """The last tokens of earlier conversations, apart by salt: nobody can probe what another tenant said."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._kept: OrderedDict[str, Ngrams] = OrderedDict()
+
+    def add(self, salt: str, ids: Sequence[int]) -> None:
+        """Keeps a conversation that ended. Where there are too many tokens, the older half goes."""
+        if not self.size:
+            return
+        kept = self._kept.setdefault(salt, Ngrams())
+        self._kept.move_to_end(salt)
+        kept.extend(ids[-self.size :])
+        if len(kept) > self.size:
+            fresh = self._kept[salt] = Ngrams()
+            fresh.extend(kept.ids[-(self.size + 1) // 2 :])
+        while len(self._kept) > SALTS:
+            self._kept.popitem(last=False)
+
+    def match(self, salt: str, tail: Sequence[int], most: int) -> Match | None:
+        kept = self._kept.get(salt)
+        return kept.match_other(tail, most) if kept is not None else None

@@ -1,0 +1,245 @@
+"""Adds drafts to the steps that the scheduler plans: asks for guesses, decides how many are worth their rows,
+and learns from what came.
+
+Guesses of lookup cost nothing, so they are compared with the answer also where they were not fed: how good
+they are is known while they are off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from satchel.runtime.scheduler import Job, Scheduler, Work
+from satchel.runtime.speculative.acceptance import Acceptance, evidence
+from satchel.runtime.speculative.budget import Budget
+from satchel.runtime.speculative.draft import DraftModel
+from satchel.runtime.speculative.length import Candidate, lengths, wanted_gain
+from satchel.runtime.speculative.ngram import LONGEST, Ngrams, Past
+from satchel.runtime.speculative.options import Speculation
+from satchel.runtime.speculative.room import may_draft, most_for, rows_left, take_blocks
+from satchel.runtime.speculative.rowcost import RowCost
+
+READ = 8192  # tokens of a prompt that are indexed in one step: some 2 ms
+PROBE = 3  # tokens that are tried where none are worth it, as far as is known
+PATIENCE, NAP = 16, 4  # after so many tokens without a draft, only every so many tokens one is looked for
+REFRESH = 32  # steps for which the least price of a row holds
+CATCH_UP = 32  # tokens that a draft model may always feed in a step
+
+
+@dataclass(slots=True)
+class Guess:
+    """Tokens that may follow a job's first `start` tokens. ids: none where the draft model has yet to be
+    asked; kind: of evidence; right: how many were found right.
+    """
+
+    start: int
+    rates: Acceptance
+    kind: int
+    ids: tuple[int, ...] = ()
+    right: int = 0
+
+
+@dataclass(slots=True)
+class Memory:
+    """What is known of a job."""
+
+    lookup: Acceptance
+    model: Acceptance
+    index: Ngrams = field(default_factory=Ngrams)
+    pending: Guess | None = None
+    used: int = 0  # tokens of the job when a guess was last worth its rows
+
+
+class Speculator:
+    """Used by the engine thread alone; close() frees the draft model's memory."""
+
+    def __init__(self, options: Speculation, draft: DraftModel | None = None) -> None:
+        self.options, self.draft = options, draft
+        self.cost, self.budget, self.past = RowCost(), Budget(), Past(options.past)
+        self._lookup, self._model = Acceptance(), Acceptance(first=(0.7,))
+        self._jobs: dict[Job, Memory] = {}
+        self._prices: dict[int, tuple[int, float]] = {}
+        self._steps = 0
+
+    def extend(self, work: list[Work], scheduler: Scheduler) -> list[Work]:
+        """The same work, some of it with drafts."""
+        self._steps += 1
+        rows = rows_left(work, scheduler)
+        if rows < 1:
+            return work
+        price = self._price(len(work))
+        guesses = {w.job: g for w in work if may_draft(w.job) and (g := self._guess(w.job, scheduler, price))}
+        if not guesses:
+            return work
+        chosen = self._choose(guesses, work, scheduler, rows)
+        drafts = self._drafts(guesses, chosen, scheduler)
+        return [replace(w, drafts=drafts[w.job]) if drafts.get(w.job) else w for w in work]
+
+    def timed(self, work: Sequence[Work], seconds: float, scheduler: Scheduler) -> None:
+        """What the step of this work took."""
+        self.budget.earn(seconds)
+        rows = read = 0
+        for w in work:
+            if not w.job.decoding:
+                return
+            rows += 1 + len(w.drafts)
+            read += w.job.fed
+        self.cost.learn(rows, max(1e-6, seconds - scheduler.time.reading(read)))
+
+    def forget(self, job: Job) -> None:
+        """The job ended."""
+        memory = self._jobs.pop(job, None)
+        if memory is not None:
+            self._learn(job, memory)
+        if memory is not None and self.options.lookup:
+            self.past.add(job.request.salt, job.ids)
+        if self.draft is not None:
+            self.draft.forget(job)
+
+    def close(self) -> None:
+        self._jobs.clear()
+        if self.draft is not None:
+            self.draft.release()
+
+    def _price(self, rows: int) -> float:
+        """The chance that a draft's first token must have, for a draft of any length to be worth its rows."""
+        made, price = self._prices.get(rows, (-REFRESH, 0.0))
+        if self._steps - made >= REFRESH:
+            base = self.cost.seconds(rows)
+            gain = wanted_gain(rows) / max(base, 1e-9)
+            each = [(gain * self.cost.seconds(rows + n) - 1) / n for n in range(1, self.options.most + 1)]
+            price = rows * min(each) if base else 0.0
+            self._prices[rows] = self._steps, price
+        return price
+
+    def _guess(self, job: Job, scheduler: Scheduler, price: float) -> Guess | None:
+        """The best guess for the job before anything is computed for it; of lookup, only one that may be
+        worth its rows.
+        """
+        memory = self._jobs.get(job)
+        if memory is None:
+            memory = Memory(Acceptance(self._lookup), Acceptance(self._model), used=len(job.ids))
+            self._jobs[job] = memory
+        without = len(job.ids) - memory.used
+        if without > PATIENCE and without % NAP:
+            return None
+        self._learn(job, memory)
+        most = most_for(job, scheduler.engine.pages, self.options.most)
+        found = self._look_up(job, memory, most) if self.options.lookup else None
+        if found is not None and found.rates.first_chance(found.kind) < price:
+            found = None
+        if found is None and self.draft is not None and self.draft.most(job, most):
+            found = Guess(len(job.ids), memory.model, 0)
+        return found
+
+    def _look_up(self, job: Job, memory: Memory, most: int) -> Guess | None:
+        index = memory.index
+        known = len(index)
+        index.extend(job.ids[known : known + READ])
+        if len(index) < len(job.ids):
+            return None
+        match = index.match(most)
+        if self.past.size and (match is None or match.length < LONGEST):
+            other = self.past.match(job.request.salt, job.ids[-LONGEST:], most)
+            match = other if other and (match is None or other.length > match.length) else match
+        if match is None:
+            return None
+        guess = Guess(len(job.ids), memory.lookup, evidence(match.length), match.ids)
+        memory.pending = memory.pending or guess
+        return guess
+
+    def _learn(self, job: Job, memory: Memory) -> None:
+        """Compares the guess that is under way with what came."""
+        guess = memory.pending
+        while guess is not None and guess.start + guess.right < len(job.ids):
+            right = guess.ids[guess.right] == job.ids[guess.start + guess.right]
+            guess.rates.learn(guess.kind, guess.right, right)
+            guess.right += 1
+            if not right or guess.right == len(guess.ids):
+                guess = memory.pending = None
+
+    def _choose(
+        self, guesses: dict[Job, Guess], work: Sequence[Work], scheduler: Scheduler, rows: int
+    ) -> dict[Job, int]:
+        """How many tokens to draft for each job."""
+        jobs, pages = list(guesses), scheduler.engine.pages
+        asking = sum(not g.ids for g in guesses.values())
+        each = self.draft.seconds(asking) if self.draft is not None and asking else 0.0
+        candidates = []
+        for job, guess in guesses.items():
+            most = len(guess.ids) or most_for(job, pages, self.options.most)
+            if not guess.ids and self.draft is not None:
+                most = self.draft.most(job, most)
+            candidates.append(Candidate(guess.rates.chances(guess.kind, most), 0.0 if guess.ids else each))
+        seconds = StepCost(self.cost, scheduler, work)
+        if not seconds(0):
+            return {}
+        found = lengths(candidates, seconds.decoded, seconds, rows, self.options.least)
+        if not any(found) and candidates:
+            self._probe(jobs, candidates, found, seconds, min(rows, PROBE))
+        return {job: n for job, n in zip(jobs, found, strict=True) if n}
+
+    def _probe(
+        self,
+        jobs: Sequence[Job],
+        candidates: Sequence[Candidate],
+        found: list[int],
+        seconds: StepCost,
+        n: int,
+    ) -> None:
+        """Tries a few tokens of the most hopeful draft, where the budget has what that costs."""
+        i = max(range(len(jobs)), key=lambda i: candidates[i].chances[0] if candidates[i].chances else 0.0)
+        candidate = candidates[i]
+        n = min(n, len(candidate.chances))
+        if n < max(1, self.options.least):
+            return
+        if not candidate.seconds and self.cost.measured(seconds.decoded + n):
+            return  # what lookup's guesses are worth is known without a try, and so is their cost
+        cost = seconds(n) - seconds(0) + n * candidate.seconds
+        if candidate.seconds and self.draft is not None:
+            cost += self.draft.catching_up(jobs[i])
+        if self.budget.spend(cost):
+            found[i] = n
+
+    def _drafts(
+        self, guesses: dict[Job, Guess], chosen: dict[Job, int], scheduler: Scheduler
+    ) -> dict[Job, tuple[int, ...]]:
+        """The drafts, with room for them in the cache."""
+        asked = {job: n for job, n in chosen.items() if not guesses[job].ids}
+        if asked and self.draft is not None:
+            for job, ids in self.draft.propose(asked, self._room(scheduler)).items():
+                guesses[job].ids = ids
+        drafts = {}
+        for job, n in chosen.items():
+            guess = guesses[job]
+            count = take_blocks(job, scheduler.engine.pages, min(n, len(guess.ids)))
+            if count:
+                drafts[job] = guess.ids[:count]
+                memory = self._jobs[job]
+                memory.pending, memory.used = guess, len(job.ids)
+        return drafts
+
+    def _room(self, scheduler: Scheduler) -> int:
+        """Tokens that the draft model may feed to catch up: all at once for one user; beside others no more
+        than take as long as a step.
+        """
+        if self.draft is None:
+            return 0
+        most = self.draft.engine.batch
+        if len(scheduler.running) == 1:
+            return most
+        fitting = self.draft.time.prompt_tokens(0, 0, self.cost.seconds(len(scheduler.running)), most)
+        return min(most, max(fitting, CATCH_UP + 2 * len(scheduler.running)))
+
+
+class StepCost:
+    """Seconds of a step of this work with so many drafted rows. decoded: tokens that it gives without."""
+
+    def __init__(self, cost: RowCost, scheduler: Scheduler, work: Sequence[Work]) -> None:
+        self.decoded, self._cost = len(work), cost
+        self._reading = scheduler.time.reading(sum(w.job.fed for w in work))
+
+    def __call__(self, drafted: int) -> float:
+        rows = self._cost.seconds(self.decoded + drafted)
+        return rows + self._reading if rows else 0.0

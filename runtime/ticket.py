@@ -1,0 +1,139 @@
+"""A request under way as its caller sees it: tokens as they are sampled, the end, and a way to cancel it. The
+engine's thread puts, any thread or task takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+from satchel.quant import SatchelError
+from satchel.runtime.bell import Bell, Waiter, bell_of
+from satchel.runtime.detail import Sampled
+from satchel.runtime.sampling.logprobs import Logprob
+from satchel.runtime.scheduler import Job, Request
+from satchel.runtime.stats import EngineStats
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """What closes a ticket. finish: "stop", "length", "cancelled" or "deadline"; error: where the engine
+    failed.
+    """
+
+    finish: str
+    error: SatchelError | None = None
+
+
+class Requests(Protocol):
+    """What runs requests: a Service, or one in another process."""
+
+    def submit(self, request: Request) -> Ticket: ...
+
+    def cancel(self, ticket: Ticket) -> None: ...
+
+    def stats(self) -> EngineStats: ...
+
+    def close(self) -> None: ...
+
+
+class Ticket:
+    """A request under way: iterate, or `async for`, over the tokens as they are sampled. job: its counts and
+    times, which the engine thread writes. logprobs: of the tokens that were taken, where they were asked for.
+    """
+
+    def __init__(self, service: Requests, job: Job) -> None:
+        self.job, self.finish = job, ""
+        self._service = service
+        self._tokens: SimpleQueue[int | Sampled | End] = SimpleQueue()
+        self.logprobs: list[Logprob] = []
+        self._wake: Callable[[], object] | None = None
+        self._waits: Waiter | None = None  # of a task, woken once
+        self._bell: tuple[asyncio.AbstractEventLoop, Bell] | None = None
+        self._lock = threading.Lock()
+
+    def put(self, item: int | Sampled | End) -> None:
+        """The engine thread's side."""
+        self._tokens.put(item)
+        with self._lock:
+            wake, waits, self._waits = self._wake, self._waits, None
+            bell = self._bell
+        if waits and bell:
+            bell[1].ring(waits)
+        if wake:
+            wake()
+
+    def cancel(self) -> None:
+        """Ends the request after the step at hand. Safe from any thread, and more than once."""
+        self._service.cancel(self)
+
+    def get(self, timeout: float | None = None) -> int | None:
+        """The next token; None at the end, with `finish` set. queue.Empty after `timeout` seconds without
+        one.
+        """
+        if self.finish:
+            return None
+        item = self._tokens.get(timeout=timeout)
+        return self._take(item)
+
+    def drain(self) -> list[int | Sampled | End]:
+        """What came so far and was not read yet."""
+        found: list[int | Sampled | End] = []
+        with suppress(Empty):
+            while True:
+                found.append(self._tokens.get_nowait())
+        return found
+
+    def __iter__(self) -> Iterator[int]:
+        while (token := self.get()) is not None:
+            yield token
+
+    async def wait(self) -> int | None:
+        """get() for a task; where the task is cancelled meanwhile, no token is lost."""
+        while not self.finish:
+            try:
+                return self._take(self._tokens.get_nowait())
+            except Empty:
+                await self._token_there()
+        return None
+
+    async def _token_there(self) -> None:
+        loop = asyncio.get_running_loop()
+        waiter: Waiter = loop.create_future()
+        with self._lock:
+            if self._bell is None or self._bell[0] is not loop:
+                self._bell = loop, bell_of(loop)
+            self._waits = waiter
+        if self._tokens.empty():
+            await waiter
+
+    @property
+    def ready(self) -> bool:
+        """Whether get() would not have to wait."""
+        return bool(self.finish) or not self._tokens.empty()
+
+    def listen(self, wake: Callable[[], object] | None) -> None:
+        """Has `wake` called, in the engine's thread, with every token from now on."""
+        with self._lock:
+            self._wake = wake
+
+    async def __aiter__(self) -> AsyncIterator[int]:
+        while (token := await self.wait()) is not None:
+            yield token
+
+    def _take(self, item: int | Sampled | End) -> int | None:
+        if isinstance(item, int):
+            return item
+        if isinstance(item, Sampled):
+            if item.logprob is not None:
+                self.logprobs.append(item.logprob)
+            return item.token
+        self.finish = item.finish
+        if item.error is not None:
+            raise item.error
+        return None

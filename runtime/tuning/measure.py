@@ -1,0 +1,213 @@
+"""Measures the kernels that can do each step of a model's plans, in the plans themselves, where each step has
+its own weights. The device's own choice and another run by turns; a step's time is the median of its turns.
+
+A program takes the n-th kernel for every step that has as many, so a plan needs few programs. One whose
+logits are not those of the device's own choice is not believed.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from satchel.quant import RequestError
+from satchel.runtime.device import Choice, Device
+from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.graph import Array
+from satchel.runtime.kernels.call import call_of
+from satchel.runtime.plan import Plan, Segment
+from satchel.runtime.program import Program
+from satchel.runtime.tuning.kept import Tuned
+from satchel.runtime.tuning.shape import shape_of
+
+GAIN = 0.03  # of a step's time: less is noise, and the device's own choice stays
+ALIKE = 1e-2  # squared difference over the square, of logits
+Times = list[list[list[int]]]  # nanoseconds of each step, by run and segment
+Names = tuple[str, ...]
+Places = Sequence[tuple[int, int]]  # segment and number of steps
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A plan of so many tokens: microseconds of all of its steps by the device's own choice and by the best,
+    and what was found by class. doubted: programs whose logits were others.
+    """
+
+    tokens: int
+    own_us: float
+    us: float
+    steps: Mapping[str, Tuned]
+    doubted: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """The steps of a plan that there is a choice for: class and kernels, by segment and number."""
+
+    kernels: Mapping[tuple[int, int], tuple[str, Names]]
+
+    @property
+    def most(self) -> int:
+        return max((len(names) for _, names in self.kernels.values()), default=1)
+
+    def choices(self, n: int, segment: int) -> tuple[Choice, ...]:
+        """The n-th kernel wherever there are so many."""
+        found = sorted((i, names) for (s, i), (_, names) in self.kernels.items() if s == segment)
+        return tuple(Choice(i, names[n]) for i, names in found if n < len(names))
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Times of the device's own choice, and of others each beside it; how many of those were not believed."""
+
+    steps: _Steps
+    alone: Times
+    taken: Mapping[int, tuple[Times, Times]]
+    doubted: int
+
+    def share(self, k: int, where: Places) -> float:
+        """Time of the k-th kernel as a share of the own one's; infinite where it was not believed."""
+        if k not in self.taken:
+            return float("inf")
+        own, other = self.taken[k]
+        return _usual(other, where) / max(1e-3, _usual(own, where))
+
+
+def steps_of(plan: Plan, device: Device) -> _Steps:
+    found = {}
+    for s, segment in enumerate(plan.segments):
+        for i in range(len(segment.step_table) if segment.device == device.name else 0):
+            names = device.kernels(segment, i)
+            if len(names) > 1:
+                found[s, i] = (shape_of(call_of(segment, i)), names)
+    return _Steps(found)
+
+
+def measure(
+    engine: Engine, device: Device, tokens: Sequence[int], repeats: int = 7, depths: Sequence[int] = (0,)
+) -> Iterator[Measured]:
+    """Steps of so many tokens, behind each of `depths` tokens in the cache: of that many slots where there
+    are as many, else of one prompt. The device must have been opened with `profile`. The engine's slots are
+    empty afterwards.
+    """
+    if not device.profiled:
+        raise RequestError(f"{device.name} was not opened with profile: its steps have no times")
+    for n in tokens:
+        slots = range(n if n <= engine.cache.slots else 1)
+        runs = []
+        for depth in depths:
+            for slot in slots:
+                for at in range(0, depth, engine.batch):
+                    engine.step([Feed(slot, _ids(min(engine.batch, depth - at)))])
+            feeds = [Feed(slot, _ids(n // len(slots))) for slot in slots]
+            runs.append(_measure(engine, device, feeds, n, repeats))
+            for slot in slots:
+                engine.rewind(slot, 0)
+        yield _judged(n, runs)
+
+
+def _ids(n: int) -> list[int]:
+    return [i % 97 + 1 for i in range(n)]
+
+
+def _measure(engine: Engine, device: Device, feeds: Sequence[Feed], n: int, repeats: int) -> _Runs:
+    filled = engine.fill(feeds, n, "logits", every=True)
+    steps = steps_of(filled.plan, device)
+    own = _variant(engine, device, filled, steps, 0)
+    try:
+        logits, taken, doubted = _run(own), dict[int, tuple[Times, Times]](), 0
+        alone = _turns([own], repeats)[0]
+        for k in range(1, steps.most):
+            other = _variant(engine, device, filled, steps, k)
+            try:
+                if _alike(_run(other), logits):
+                    usual, found = _turns([own, other], repeats)
+                    taken[k] = usual, found
+                else:
+                    doubted += 1
+            finally:
+                other.close()
+    finally:
+        own.close()
+    return _Runs(steps, alone, taken, doubted)
+
+
+def _less(a: Sequence[int], b: Sequence[int]) -> list[int]:
+    return [x - y for x, y in zip(a, b, strict=True)]
+
+
+def _turns(programs: Sequence[Program], repeats: int) -> list[Times]:
+    """Times of the programs' runs, which take turns."""
+    taken: list[Times] = [[] for _ in programs]
+    for _ in range(repeats):
+        for program, times in zip(programs, taken, strict=True):
+            before = program.times()
+            _run(program)
+            times.append([_less(a, b) for a, b in zip(program.times(), before, strict=True)])
+    return taken
+
+
+def _variant(engine: Engine, device: Device, filled: Program, steps: _Steps, n: int) -> Program:
+    """The filled program's plan with other kernels."""
+    asked = {id(s): steps.choices(n, i) for i, s in enumerate(filled.plan.segments)}
+    usual = device.choose
+
+    def choose(segment: Segment) -> tuple[Choice, ...]:
+        return asked.get(id(segment), ())
+
+    device.choose = choose
+    try:
+        program = engine.again(filled.plan)
+    finally:
+        device.choose = usual
+    program.block[:] = filled.block
+    return program
+
+
+def _run(program: Program) -> Array:
+    program.run()
+    return program.read(np.empty(program.output_shape(), np.float32))
+
+
+def _alike(found: Array, own: Array) -> bool:
+    off = float(np.square(found - own, dtype=np.float64).sum())
+    return off <= ALIKE * float(np.square(own, dtype=np.float64).sum())
+
+
+def _judged(n: int, runs: Sequence[_Runs]) -> Measured:
+    """The kernel that is fastest over all depths, and at none of them slower than the device's own choice."""
+    places: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    kernels = runs[0].steps.kernels
+    for place, (shape, _) in kernels.items():
+        places[shape].append(place)
+    tuned = {}
+    own = best = sum(_rest(r.steps, r.alone) for r in runs) / len(runs)
+    for shape, where in places.items():
+        names = kernels[where[0]][1]
+        usual = sum(_usual(r.alone, where) for r in runs) / len(runs)
+        shares = {0: 1.0}
+        for k in range(1, len(names)):
+            found = [r.share(k, where) for r in runs]
+            shares[k] = sum(found) / len(found) if max(found) < 1 + GAIN / 2 else float("inf")
+        fast = min(shares, key=lambda k: shares[k])
+        fast = fast if shares[fast] < 1 - GAIN else 0
+        tuned[shape] = Tuned(names[fast], names[0], round(usual * shares[fast], 3), round(usual, 3))
+        own += usual * len(where)
+        best += usual * shares[fast] * len(where)
+    return Measured(n, own, best, tuned, sum(r.doubted for r in runs))
+
+
+def _usual(runs: Times, where: Places) -> float:
+    """Microseconds of these steps: of each its median over the runs, of all the mean."""
+    return statistics.mean(statistics.median(run[s][i] for run in runs) for s, i in where) / 1e3
+
+
+def _rest(steps: _Steps, runs: Times) -> float:
+    """Microseconds of the steps that there is no choice for."""
+    chosen = steps.kernels
+    sums = [sum(t for s, a in enumerate(r) for i, t in enumerate(a) if (s, i) not in chosen) for r in runs]
+    return statistics.median(sums) / 1e3

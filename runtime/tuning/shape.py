@@ -1,0 +1,22 @@
+"""The class of steps that share a choice: op, formats, shapes but for what has no say in speed."""
+
+from __future__ import annotations
+
+from satchel.runtime.kernels.call import Call, View
+from satchel.runtime.kernels.trial import CACHES
+
+
+def shape_of(call: Call) -> str:
+    """As "linear f32:16x8192 < f32:16x2048 q4_k*:8192x2048"; * lies in the device's own order. How many
+    blocks a KV cache has, and a slot at most, is left out.
+    """
+    inputs = " ".join(_text(v, call, i) for i, v in enumerate(call.inputs))
+    return f"{call.op} {_text(call.output, call, -1)} < {inputs}"
+
+
+def _text(view: View, call: Call, index: int) -> str:
+    caches = CACHES.get(call.op, ())
+    table = bool(caches) and view.format == "i32" and len(view.shape) == 2
+    shape = view.shape[1:] if index in caches or (index < 0 and call.op.endswith("kv_write")) else view.shape
+    sizes = "?" if table else "x".join(map(str, shape))
+    return f"{view.format}{'*' if view.packed else ''}:{sizes}"

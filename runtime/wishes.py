@@ -1,0 +1,57 @@
+"""A caller's wishes in tokens: bad words as sequences, breakers of DRY, end tokens that never come."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+from satchel.formats.tokenizer import Tokenizer
+from satchel.quant import RequestError
+from satchel.runtime.ask import Ask
+from satchel.runtime.detail import Wishes
+from satchel.runtime.form import Form
+from satchel.runtime.sampling import Sampling
+from satchel.runtime.sampling.dry import Breakers, find_breakers
+from satchel.runtime.scheduler import Request
+
+
+@functools.lru_cache(maxsize=8)
+def breakers_of(tokenizer: Tokenizer, texts: tuple[str, ...]) -> Breakers:
+    """DRY's breakers in a vocabulary; it is gone through once."""
+    return find_breakers(
+        texts, tokenizer.vocab_size, tokenizer.token_bytes, lambda text: tokenizer.encode(text, bos=False)
+    )
+
+
+def in_tokens(sampling: Sampling, tokenizer: Tokenizer) -> Sampling:
+    """The same with each text of bad_words as the tokens that write it, alone and after a space."""
+    found: list[str | tuple[int, ...]] = []
+    for word in sampling.bad_words:
+        if isinstance(word, str):
+            found += [tuple(tokenizer.encode(text, bos=False)) for text in (word, " " + word.lstrip())]
+        else:
+            found.append(word)
+    return replace(sampling, bad_words=tuple(dict.fromkeys(w for w in found if w)))
+
+
+def ends_of(tokenizer: Tokenizer, ask: Ask) -> frozenset[int]:
+    """Tokens that end an answer. RequestError for one that the vocabulary has not."""
+    bad = next((t for t in ask.stop_tokens if not 0 <= t < tokenizer.vocab_size), None)
+    if bad is not None:
+        raise RequestError(f"stop_tokens: {bad} is not in the vocabulary of {tokenizer.vocab_size}")
+    return frozenset(ask.stop_tokens) | (frozenset() if ask.ignore_eos else tokenizer.eog)
+
+
+def wishes_of(tokenizer: Tokenizer, sampling: Sampling, ask: Ask, form: Form | None) -> Wishes:
+    """What a request asks for beyond its sampling."""
+    banned = frozenset(tokenizer.eog) if ask.ignore_eos else frozenset[int]()
+    breakers = breakers_of(tokenizer, sampling.dry_breakers) if sampling.dry_multiplier > 0 else Breakers()
+    return Wishes(None, ask.logprobs, tuple(ask.processors), banned, breakers, form)
+
+
+def with_constraint(request: Request, tokenizer: Tokenizer) -> Request:
+    """The request with the constraint that its form makes, where it has one."""
+    form = request.wishes.form
+    if form is None:
+        return request
+    return replace(request, wishes=replace(request.wishes, constraint=form.constraint(tokenizer)))

@@ -1,0 +1,4 @@
+"""Words that options take, apart from them: the command line reads these at its start, and little else."""
+
+PRECISIONS = ("exact", "fast")
+WORKERS = ("thread", "process")

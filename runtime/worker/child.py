@@ -1,0 +1,202 @@
+"""The worker process: a model whose requests come from a pipe and whose tokens go into another. It ends when
+the pipe does, which is when the program that began it has ended, however that came.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, BinaryIO
+
+from satchel.quant import DeviceError, SatchelError
+from satchel.runtime.errand import Errand
+from satchel.runtime.kv.identity import identity
+from satchel.runtime.model import Model
+from satchel.runtime.scheduler import Job, Request, Work
+from satchel.runtime.service import Service
+from satchel.runtime.ticket import End, Ticket
+from satchel.runtime.wishes import with_constraint
+from satchel.runtime.worker.outlet import Outlet
+from satchel.runtime.worker.verbs import VERBS
+from satchel.runtime.worker.wire import Arrays, Message, decode, encode, encode_error, read_message
+
+PR_SET_PDEATHSIG = 1
+FORMS = 2  # threads that compile forms
+TOLD = ("fed", "cached", "miss", "started", "first", "preempted", "used")  # of a job, at its end
+
+
+def facts(job: Job) -> dict[str, Any]:
+    """What the other side is told of a job."""
+    return {name: encode(getattr(job, name)) for name in TOLD}
+
+
+class Worker:
+    """A loaded model, and requests and errands under way, by the numbers that the other side gave them."""
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._outlet, self._naming = Outlet(out), threading.Lock()
+        self.send = self._outlet.send
+        self._tickets: dict[int, Ticket] = {}
+        self._numbers: dict[Job, int] = {}
+        self._making: dict[int, bool] = {}  # requests whose forms are compiled: whether they are still wanted
+        self._errands: dict[int, Errand] = {}
+        self._rung: SimpleQueue[int] = SimpleQueue()
+        self._stepped: list[int] = []  # who was in the step that the other side was told of last
+
+    def load(self, message: Message) -> Model:
+        def progress(done: int, total: int) -> None:
+            self.send({"progress": [done, total]})
+
+        options = replace(decode(message["options"]), worker="thread")
+        model = Model.load(message["open"], options, progress=progress)
+        service = model.service
+        if isinstance(service, Service):
+            service.watch, service.watch_errand = self._watch, self._watch_errand
+        self.send({"ready": encode(model.cache), "notes": model.notes, "identity": identity(model.gguf)})
+        threading.Thread(target=self._deliver, name="satchel-deliver", daemon=True).start()
+        return model
+
+    def serve(self, model: Model, source: BinaryIO) -> None:
+        """Until the other side says that it is done, or is gone. This thread never waits: not for the engine,
+        a form, or the other side to read.
+        """
+        with ThreadPoolExecutor(FORMS, "satchel-form") as forms:
+            while (got := read_message(source)) is not None and "close" not in got[0]:
+                message = got[0]
+                if "submit" in message:
+                    number, request = message["submit"], decode(message["request"])
+                    if request.wishes.form is None:
+                        self._submit(model, number, request)
+                    else:
+                        self._making[number] = True
+                        forms.submit(self._make, model, number, request)
+                elif "cancel" in message:
+                    self._cancel(message["cancel"])
+                elif "ask" in message:
+                    number = message["ask"]
+                    self._errands[number] = Errand(number)
+                    begin(self._answer, model, number, message)
+            if got is None:
+                os._exit(0)  # the program is gone: nobody waits for what is under way
+
+    def _cancel(self, number: int) -> None:
+        with self._naming:
+            if number in self._making:
+                self._making[number] = False
+            ticket = self._tickets.get(number)
+        if ticket:
+            ticket.cancel()
+        elif errand := self._errands.get(number):
+            errand.stop()
+
+    def _make(self, model: Model, number: int, request: Request) -> None:
+        """Compiles the request's form, which may take a second, then submits it."""
+        try:
+            made = with_constraint(request, model.tokenizer)
+        except SatchelError as error:
+            del self._making[number]
+            self._end(number, End("error", error))
+        else:
+            self._submit(model, number, made)
+
+    def _submit(self, model: Model, number: int, request: Request) -> None:
+        try:
+            with self._naming:  # no step may have it before its number is known
+                if not self._making.pop(number, True):
+                    begin(self._end, number, End("cancelled"))
+                    return
+                ticket = model.service.submit(request)
+                self._tickets[number], self._numbers[ticket.job] = ticket, number
+        except SatchelError as error:
+            begin(self._end, number, End("error", error))
+            return
+        ticket.listen(partial(self._rung.put, number))
+        self._rung.put(number)  # what came before it listened
+
+    def _answer(self, model: Model, number: int, message: Message) -> None:
+        verb, errand, arrays = message["verb"], self._errands[number], Arrays()
+        try:
+            if verb not in VERBS:
+                raise DeviceError(f"a worker process was asked for {verb!r}, which it does not know")
+            call = partial(getattr(model, verb), *decode(message["args"]), **decode(message["how"]))
+            value = encode(errand.run(call), arrays)
+        except Exception as error:  # also a bug of ours: nobody must wait for ever
+            self.send({"answer": number, "error": encode_error(error)})
+        else:
+            self.send({"answer": number, "value": value, "bytes": arrays.size})
+            self._outlet.send_parts({"part": number}, arrays.parts)
+        finally:
+            del self._errands[number]
+
+    def _watch(self, work: Sequence[Work]) -> None:
+        """Before each step: who is in it, so that it is known who ended it if it ends here. Nothing is said
+        where the same requests get their next tokens.
+        """
+        with self._naming:
+            numbers = [self._numbers.get(w.job, -1) for w in work]
+        if numbers == self._stepped and all(w.job.decoding for w in work):
+            return
+        rows = [[n, w.job.fed, w.job.cached, w.job.started] for n, w in zip(numbers, work, strict=True)]
+        self._stepped = numbers
+        self.send({"step": rows})
+
+    def _watch_errand(self, number: int) -> None:
+        """Before each piece of an errand: the same."""
+        self._stepped = []
+        self.send({"turn": number})
+
+    def _deliver(self) -> None:
+        """Sends tokens as they come: a thread of its own, so that no step waits for the pipe."""
+        while True:
+            numbers = {self._rung.get()}
+            while not self._rung.empty():
+                numbers.add(self._rung.get())
+            self._hand_over([(n, t) for n in numbers if (t := self._tickets.get(n))])
+
+    def _hand_over(self, tickets: Sequence[tuple[int, Ticket]]) -> None:
+        """What came of these requests: all their tokens in one message, then their ends."""
+        came = [(number, ticket, ticket.drain()) for number, ticket in tickets]
+        rows = [[n, encode([i for i in items if not isinstance(i, End)])] for n, _, items in came]
+        if any(tokens for _, tokens in rows):
+            self.send({"tokens": [row for row in rows if row[1]]})
+        for number, ticket, items in came:
+            for end in (i for i in items if isinstance(i, End)):
+                del self._tickets[number], self._numbers[ticket.job]
+                self._end(number, end, facts(ticket.job))
+
+    def _end(self, number: int, end: End, known: Message | None = None) -> None:
+        error = encode_error(end.error) if end.error else None
+        self.send({"end": number, "finish": end.finish, "error": error, "facts": known or {}})
+
+
+def begin(work: Callable[..., object], *args: Any) -> None:
+    """Does it in a thread of its own."""
+    threading.Thread(target=work, args=args, daemon=True).start()
+
+
+def main() -> None:
+    """Standard input and output are the pipes; what anybody prints goes to standard error."""
+    source, out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program; we end when it does
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    worker = Worker(out)
+    first = read_message(source)
+    if first is None:
+        return
+    try:
+        model = worker.load(first[0])
+    except SatchelError as error:
+        worker.send({"failed": encode_error(error)})
+        return
+    with model:
+        worker.serve(model, source)

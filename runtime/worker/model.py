@@ -1,0 +1,80 @@
+"""A model whose engine runs in a worker process. Tokenizer and template are here, over the same mapped file;
+the verbs are those of Model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from satchel.quant import RequestError
+from satchel.runtime.extras import read_extras
+from satchel.runtime.model import Model
+from satchel.runtime.resume import Restored
+from satchel.runtime.scheduler import Request
+from satchel.runtime.sizing import size
+from satchel.runtime.ticket import Requests, Ticket
+from satchel.runtime.worker.service import WorkerService
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def asked(method: F) -> F:
+    """The same method of the worker's model, of the same signature."""
+
+    @wraps(method)
+    def ask(self: WorkerModel, *args: Any, **how: Any) -> Any:
+        return self.worker.ask(method.__name__, *args, **how)
+
+    return cast(F, ask)
+
+
+class WorkerModel(Model):
+    """worker: the process and what is known of it."""
+
+    embed = asked(Model.embed)
+    embed_tokens = asked(Model.embed_tokens)
+    score = asked(Model.score)
+    score_many = asked(Model.score_many)
+    rerank = asked(Model.rerank)
+    prompt_logprobs = asked(Model.prompt_logprobs)
+    beam_search = asked(Model.beam_search)
+    logits = asked(Model.logits)
+
+    def _open(self) -> None:
+        self.worker = WorkerService(self.path, self.options)
+        self.worker.begin(self._progress)
+        self.cache = self.worker.cache
+        self.notes += [note for note in self.worker.notes if note not in self.notes]
+        wanted = replace(self.cache, blocks=0)
+        self.arch, _ = size(self.gguf, wanted, 0)
+        extras = read_extras(self.gguf, self.options.adapters, self.options.control_vectors)
+        self.extras = extras and replace(extras, stacks={}, steers={})  # names and scales alone
+
+    def __getattr__(self, name: str) -> object:
+        if name in ("engine", "device", "devices"):
+            raise RequestError(f"{name}: it is in the worker process: load the model with worker='thread'")
+        raise AttributeError(f"a model has no attribute {name!r}")
+
+    def _start(self) -> Requests:
+        return self.worker
+
+    def submit(self, request: Request) -> Ticket:
+        return self.service.submit(request)  # the constraint of its form is made in the worker
+
+    def save_state(self, path: str | Path, prompt: str | Sequence[int], *, salt: str = "") -> int:
+        return cast(int, self.worker.ask("save_state", Path(path).absolute(), prompt, salt=salt))
+
+    def restore_state(self, path: str | Path, *, salt: str = "") -> Restored:
+        return cast(Restored, self.worker.ask("restore_state", Path(path).absolute(), salt=salt))
+
+    def bandwidth(self) -> float:
+        if self.measured_bandwidth is None:
+            self.measured_bandwidth = float(self.worker.ask("bandwidth"))
+        return self.measured_bandwidth
+
+    def _free(self) -> None:
+        self.worker.close()

@@ -1,0 +1,213 @@
+"""Messages between a program and its worker process: a JSON object and, after it, plain bytes, each with its
+length before it. Only the kinds of values named here are carried: nothing that is read can run code.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from satchel.formats.chat import Style
+from satchel.quant import DeviceError, ModelError, RequestError
+from satchel.runtime.arch import Cache
+from satchel.runtime.beam import Beam
+from satchel.runtime.detail import Sampled, Wishes
+from satchel.runtime.extras import Extra
+from satchel.runtime.form import Form
+from satchel.runtime.grammar.spec import Choice, Gbnf, Json, JsonSchema, Lark, Regex, Tool, ToolCall, dump
+from satchel.runtime.graph import Array
+from satchel.runtime.kv import Miss
+from satchel.runtime.likelihood import Scored
+from satchel.runtime.options import Options
+from satchel.runtime.refusals import PromptTooLong, QueueFull
+from satchel.runtime.rerank import Ranked
+from satchel.runtime.resume import Restored
+from satchel.runtime.sampling import Sampling
+from satchel.runtime.sampling.dry import Breakers
+from satchel.runtime.sampling.logprobs import Logprob
+from satchel.runtime.scheduler import Limits, Request
+from satchel.runtime.speculative.options import Speculation
+from satchel.runtime.stats import Distribution, EngineStats, Usage
+
+LENGTHS = struct.Struct("<QQ")  # bytes of the JSON object, bytes after it
+MOST = 1 << 36
+KIND, VALUE = "$", "v"
+CARRIED: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        Beam,
+        Breakers,
+        Cache,
+        Choice,
+        Distribution,
+        EngineStats,
+        Extra,
+        Form,
+        Gbnf,
+        Json,
+        JsonSchema,
+        Lark,
+        Limits,
+        Logprob,
+        Options,
+        Ranked,
+        Regex,
+        Request,
+        Restored,
+        Sampled,
+        Sampling,
+        Scored,
+        Speculation,
+        Style,
+        Tool,
+        ToolCall,
+        Usage,
+        Wishes,
+    )
+}
+SCHEMAS = {("JsonSchema", "schema"), ("Tool", "parameters")}  # fields of any depth, which go as JSON text
+ERRORS: dict[str, type[Exception]] = {
+    kind.__name__: kind
+    for kind in (
+        DeviceError,
+        MemoryError,
+        ModelError,
+        OSError,
+        PromptTooLong,
+        QueueFull,
+        RequestError,
+        TypeError,
+        ValueError,
+    )
+}
+DTYPES = ("<f4", "<f8", "<i4", "<i8", "|u1")
+Message = dict[str, Any]
+
+
+class Arrays:
+    """Arrays of a value that is sent; their bytes follow it, one after the other."""
+
+    def __init__(self) -> None:
+        self.parts: list[memoryview] = []
+        self.size = 0
+
+    def add(self, array: Array) -> dict[str, Any]:
+        """What stands in the value for the array."""
+        plain = np.ascontiguousarray(array)
+        if plain.dtype.str not in DTYPES:
+            raise RequestError(f"an array of {plain.dtype} cannot be sent to another process")
+        told = {KIND: "array", VALUE: [plain.dtype.str, list(plain.shape), self.size]}
+        self.parts.append(plain.reshape(-1).view(np.uint8).data)
+        self.size += plain.nbytes
+        return told
+
+
+NO_BYTES: Array = np.empty(0, np.uint8)
+
+
+def write_message(file: BinaryIO, message: Message, data: bytes | memoryview = b"") -> None:
+    """Writes one message; the caller sees to it that nobody else writes meanwhile."""
+    head = json.dumps(message, separators=(",", ":")).encode()
+    file.write(LENGTHS.pack(len(head), len(data)) + head)
+    if data:
+        file.write(data)
+    file.flush()
+
+
+def read_message(file: BinaryIO) -> tuple[Message, bytes] | None:
+    """The next message; None where the other side is gone, also in the middle of one."""
+    lengths = file.read(LENGTHS.size)
+    if len(lengths) < LENGTHS.size:
+        return None
+    head_size, data_size = LENGTHS.unpack(lengths)
+    if max(head_size, data_size) > MOST:
+        raise DeviceError(f"the worker process sent a message of {max(head_size, data_size):,} bytes")
+    head, data = file.read(head_size), file.read(data_size)
+    if len(head) < head_size or len(data) < data_size:
+        return None
+    message: Message = json.loads(head)
+    return message, data
+
+
+def encode(value: Any, arrays: Arrays | None = None) -> Any:
+    """A value as JSON has it; arrays go beside it, or as lists where there is no beside. RequestError for one
+    that cannot be sent to another process.
+    """
+    if isinstance(value, Miss):
+        return {KIND: "Miss", VALUE: value.value}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, list):
+        return [v if type(v) is int else encode(v, arrays) for v in value]
+    if isinstance(value, (np.integer, np.floating)):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist() if arrays is None else arrays.add(value)
+    if isinstance(value, (tuple, frozenset)):
+        return {KIND: type(value).__name__, VALUE: [encode(v, arrays) for v in value]}
+    if isinstance(value, Mapping):
+        return {KIND: "dict", VALUE: [[encode(k), encode(v, arrays)] for k, v in value.items()]}
+    if isinstance(value, Path):
+        return str(value)
+    name = type(value).__name__
+    if is_dataclass(value) and CARRIED.get(name) is type(value):
+        named = ((f.name, getattr(value, f.name)) for f in fields(value) if f.init)
+        return {KIND: name, VALUE: {field: _encode_field(name, field, v, arrays) for field, v in named}}
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        return [encode(v, arrays) for v in value]
+    raise RequestError(
+        f"a {name} cannot be sent to a worker process: load the model with worker='thread' to use it"
+    )
+
+
+def _encode_field(name: str, field: str, value: Any, arrays: Arrays | None) -> Any:
+    if (name, field) in SCHEMAS and isinstance(value, Mapping):
+        return {KIND: "json", VALUE: dump(value, "the JSON schema")}
+    return encode(value, arrays)
+
+
+def decode(value: Any, data: Array = NO_BYTES) -> Any:
+    """The inverse. data: the arrays' bytes, uint8. DeviceError for what encode() does not make."""
+    if isinstance(value, list):
+        return [v if type(v) is int else decode(v, data) for v in value]
+    if not isinstance(value, dict):
+        return value
+    kind, inner = value.get(KIND), value.get(VALUE)
+    if kind in CARRIED and isinstance(inner, dict):
+        return CARRIED[kind](**{name: decode(v, data) for name, v in inner.items()})
+    if kind == "Miss":
+        return Miss(str(inner))
+    if kind == "json" and isinstance(inner, str):
+        return json.loads(inner)
+    if kind == "array" and isinstance(inner, list) and inner[0] in DTYPES:
+        name, shape, at = inner
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(name).itemsize
+        return data[at : at + size].view(name).reshape(shape)
+    if kind in ("tuple", "frozenset", "dict") and isinstance(inner, list):
+        items: list[Any] = [v if type(v) is int else decode(v, data) for v in inner]
+        return tuple(items) if kind == "tuple" else frozenset(items) if kind == "frozenset" else dict(items)
+    raise DeviceError(f"the worker process sent a value of the kind {kind!r}, which is not known")
+
+
+def encode_error(error: Exception) -> list[Any]:
+    """Its kind, or the nearest one that is carried, its text and its numbers. What is of none of these kinds
+    is a bug of ours.
+    """
+    kind = next((k.__name__ for k in type(error).__mro__ if ERRORS.get(k.__name__) is k), "")
+    if not kind:
+        return ["DeviceError", repr(error), {}]
+    return [kind, str(error), {name: n for name, n in vars(error).items() if isinstance(n, int)}]
+
+
+def decode_error(value: list[Any]) -> Exception:
+    name, text, numbers = value
+    kind = ERRORS.get(name, DeviceError)
+    error = kind.__new__(kind, text)  # its line is made already
+    vars(error).update(numbers)
+    return error

@@ -1,0 +1,107 @@
+"""bench/serving.py: a short crowd finds no fault in the real server, and faults where there are some."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("httpx")
+pytest.importorskip("uvicorn")
+
+import serving
+from canned_server import KEY, Reply, canned
+from serving_load import Mix, alone, crowd, faults, key, questions, together
+from serving_process import Watch
+
+from satchel.cli.load.drive import Server
+
+linux = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="reads /proc")
+
+
+def test_the_crowd_is_made_of_what_it_says() -> None:
+    asked = questions(3)
+    assert asked == questions(3) and len({key(r) for r in asked}) == len(asked)
+    some = list(itertools.islice(crowd(asked, Mix(leave=0.2, wrong=0.1, seed=1)), 3000))
+    left, wrong = sum(bool(r.leave) for r in some), sum("top_p" in r.body for r in some)
+    assert 500 < left < 700 and 200 < wrong < 400
+    assert all(0 <= r.leave <= r.body["max_tokens"] for r in some)
+
+
+def test_a_right_server_has_no_fault() -> None:
+    with canned() as url:
+        server = Server(url, "m", KEY)
+        asked = questions(0)
+        answers = alone(server, asked)
+        found = together(server, asked, Mix(8, leave=0.3, wrong=0.2), 1.0)
+    assert len(found.outcomes) > 30 and faults(found.outcomes, answers) == []
+    assert any(o.left for o in found.outcomes) and any(o.status == 400 for o in found.outcomes)
+
+
+def lost(asked: str, body: dict[str, Any], reply: Reply) -> None:
+    if reply.events and body.get("stream_options"):
+        del reply.events[3]
+
+
+def mixed(asked: str, body: dict[str, Any], reply: Reply) -> None:
+    if reply.events:
+        reply.events[2], reply.events[3] = reply.events[3], reply.events[2]
+
+
+def lenient(asked: str, body: dict[str, Any], reply: Reply) -> None:
+    if reply.status == 400:
+        reply.status, reply.events = 200, []
+
+
+@pytest.mark.parametrize(
+    ("spoil", "text"),
+    [
+        (lost, "a stream was"),
+        (mixed, "a stream was"),
+        (lenient, "what must be refused was answered with 200"),
+    ],
+)
+def test_a_lost_or_mixed_token_is_a_fault(spoil: Any, text: str) -> None:
+    asked = questions(0)
+    with canned() as url:
+        answers = alone(Server(url, "m", KEY), asked)
+    with canned(spoil) as url:
+        found = together(Server(url, "m", KEY), asked, Mix(4, leave=0, wrong=0.3), 0.5)
+    assert any(fault.startswith(text) for fault in faults(found.outcomes, answers))
+
+
+def test_memory_grows_from_its_second_quarter_to_its_last() -> None:
+    watch = Watch(None)  # type: ignore[arg-type]
+    watch.samples = [0, 50, 100, 100, 100, 101, 140, 141]
+    assert watch.growth() == 40
+    watch.samples = [7]
+    assert watch.growth() == 0
+
+
+@linux
+@pytest.mark.model
+def test_a_short_crowd_on_the_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "found.json"
+    serving.main(["--seconds", "3", "--clients", "16", "--no-peer", "--json", str(path)])
+    rows = {f["row"]: f for f in json.loads(path.read_text())["findings"]}
+    assert rows["each stream is its answer"]["met"] is True, rows["each stream is its answer"]["measured"]
+    assert "ms of the event loop a token" in rows["outside the engine"]["measured"]
+    assert rows["kill -9 of the engine"]["measured"].startswith(("an answer after", "not measured"))
+    assert capsys.readouterr().out.startswith("| row |")
+
+
+@linux
+def test_a_server_that_does_not_start_is_told() -> None:
+    from serving_process import Process
+
+    from satchel.quant import RequestError
+
+    with (
+        Process([sys.executable, "-c", "import sys; sys.exit('no such thing')"]) as process,
+        pytest.raises(RequestError, match=r"exit code 1.*no such thing"),
+    ):
+        process.ready("/readyz")

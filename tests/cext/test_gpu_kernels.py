@@ -1,0 +1,171 @@
+"""Every op on a GPU, against its numpy definition: the portable kernels on the emulated one, where threads
+run in shuffled orders, and `pytest -m gpu` on a real one. The cases are those of the CPU's kernels, with
+float32 activations.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from gpus import GPUS
+from kernel_cases import OP_NAMES, WRONG, check, row, wrong
+from one_step import CASES, Case, cases_of, define, generator, plan_of, run
+
+from satchel import cext
+from satchel.quant import FORMATS, DeviceError
+from satchel.runtime.device import Device, find_backend, libraries
+from satchel.runtime.graph import Array
+
+# Ops that make quantized activations: on a GPU they stay float32, so its kernels leave these to others.
+QUANTIZED = {"quantize", "norm_quantize", "swiglu_quantize", "linear_swiglu_quantize"}
+PRODUCTS = {"linear", "linear_add", "linear_swiglu", "expert_linear", "expert_swiglu", "head_linear"}
+# Ops of layers with a state of their own, which a plan gives to another device.
+ABSENT = {"sigmoid", "softplus", "short_conv", "conv_write", "gated_scan", "scan_write"}
+ROUNDED = {"linear", "linear_add", "linear_swiglu", "attention"}  # tensor cores meet them in 16 or 8 bits,
+TENSOR_CORES = 1e-3  # within this of the definition
+LARGE = 600_000  # multiply-adds of a product beyond which the emulation takes too long
+
+
+@pytest.fixture(scope="module", params=GPUS)
+def name(request: pytest.FixtureRequest) -> str:
+    found = next((f for f in libraries() if f.name == request.param), None)
+    if found is None or found.reason:
+        pytest.skip(f"{request.param}: {found.reason if found else 'its library was not built'}")
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def device(name: str) -> Iterator[Device]:
+    with find_backend(name).open() as opened:
+        yield opened
+
+
+def plain(one: Case) -> Case:
+    """The call with float32 activations."""
+    (x, format), *others = one.inputs
+    return replace(one, inputs=((FORMATS[format].decode(x), "f32"), *others))
+
+
+def bounded(device: Device, op: str, one: Case) -> Case:
+    """The call with the bound that holds on this device."""
+    return replace(one, bound=TENSOR_CORES) if device.name == "cuda" and op in ROUNDED else one
+
+
+def refused(device: Device, op: str, one: Case) -> bool:
+    """Whether the device leaves such a call to others."""
+    return bool(device.refusal(plan_of(op, one, 0)[0]))
+
+
+@functools.cache
+def calls_of(op: str) -> list[tuple[Case, Array]]:
+    """The op's calls and what its definition gives."""
+    found = [plain(one) for one in CASES[op](generator(op))] if op in PRODUCTS else cases_of(op)
+    small = [one for one in found if op not in PRODUCTS or one.shape[0] * work(one) < LARGE]
+    return [(one, define(op, one)) for one in small]
+
+
+def work(one: Case) -> int:
+    return int(np.prod(one.shape[1:])) * one.inputs[0][0].shape[-1]
+
+
+@pytest.mark.parametrize("op", [op for op in OP_NAMES if op not in QUANTIZED | ABSENT])
+def test_op_equals_its_definition(device: Device, op: str) -> None:
+    calls = [call for call in calls_of(op) if not refused(device, op, call[0])]
+    meant = sum(not one.args.get("alibi") for one, _ in calls_of(op))  # slopes are left to other devices
+    assert len(calls) == meant or (device.name == "cuda" and 2 * len(calls) >= meant)
+    for one, want in calls:
+        check(bounded(device, op, one), run(device, op, one), want)
+
+
+@pytest.mark.parametrize("op", sorted(QUANTIZED | ABSENT))
+def test_what_it_lacks_is_refused_by_name(device: Device, op: str) -> None:
+    with pytest.raises(DeviceError, match=rf"step 0 \({op}\): this backend has no kernel for the op"):
+        run(device, op, cases_of(op)[0])
+
+
+@pytest.mark.parametrize(
+    ("op", "split"), [("linear", (0,)), ("attention", (0, 3, 4)), ("linear_add", (0, 2))]
+)
+def test_a_token_does_not_depend_on_its_batch(device: Device, op: str, split: tuple[int, ...]) -> None:
+    alone = [one for one, _ in calls_of(op)[::3] if one.args.get("causal", 1)]
+    for one in [one for one in alone if not refused(device, op, one)]:
+        whole = run(device, op, one)
+        for t in {0, one.shape[0] - 1}:
+            single = row(one, t, split)
+            alone = run(device, op, single)
+            if device.name == "emulated":
+                assert alone[0].tobytes() == whole[t].tobytes(), (one.name, t)
+            else:  # kernels for one column and for many round differently
+                check(bounded(device, op, single), alone, whole[t : t + 1])
+
+
+SHARING = (
+    "rms_norm",
+    "hadamard",
+    "linear",
+    "attention",
+    "top_experts",
+    "sample",
+    "sample_detail",
+    "logprobs",
+)
+
+
+@pytest.mark.parametrize("op", SHARING)
+def test_the_order_of_threads_changes_nothing(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not any(f.name == "emulated" and not f.reason for f in libraries()):
+        pytest.skip("emulated: its library was not built")
+    found = []
+    for seed in ("2", "77"):
+        monkeypatch.setenv("SATCHEL_EMULATED_SEED", seed)
+        with find_backend("emulated").open() as opened:
+            calls = [one for one, _ in calls_of(op)[::5] if not refused(opened, op, one)]
+            found.append([run(opened, op, one).tobytes() for one in calls])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(("op", "index", "values"), [w for w in WRONG if w[0] not in ABSENT])
+def test_an_index_out_of_range_names_the_step(device: Device, op: str, index: int, values: list[int]) -> None:
+    with pytest.raises(DeviceError, match=rf"step 0 \({op}\): .* out of range"):
+        run(device, op, wrong(op, index, values))
+
+
+# The inputs that have a row per token.
+RAGGED = {
+    "get_rows": (1,), "rms_norm": (0,), "hadamard": (0,), "linear": (0,), "linear_add": (0, 2),
+    "linear_swiglu": (0,), "swiglu": (0, 1), "rope": (0, 1), "attention": (0, 3, 4),
+    "top_experts": (0,), "expert_linear": (0, 2),
+    "sample": (0, 2, 3, 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op", RAGGED)
+def test_rows_beyond_the_count_are_not_touched(device: Device, op: str) -> None:
+    calls = [call for call in calls_of(op)[:8] if not refused(device, op, call[0])]
+    one, want = max(calls, key=lambda call: call[0].shape[0])
+    rows, n = one.shape[0], max(1, one.shape[0] // 3)
+    segment, data = plan_of(op, one, 64)
+    for i in (0, *(j + 1 for j in RAGGED[op])):
+        segment.view_table[i]["count"] = 0
+    buffers = [device.alloc(b.size, b.usage) for b in segment.buffers]
+    before = bytes([0x5A]) * buffers[-1].size
+    for buffer, raw in zip(buffers, [*data[:-1], before], strict=True):
+        buffer.write(0, raw)
+    block = cext.ffi.new("uint8_t[]", 32)
+    cext.ffi.buffer(block)[:4] = np.int32(n).tobytes()
+    program = device.compile(segment, buffers)
+    program.run(block, 32)
+    program.wait()
+    got = np.zeros((rows, buffers[-1].size // rows), np.uint8)
+    buffers[-1].read_into(0, got.reshape(-1))
+    for child in (program, *buffers):
+        child.close()
+    assert (got[n:] == 0x5A).all()
+    dtype = FORMATS[one.format].dtype
+    width = int(np.prod(one.shape[1:])) * dtype.itemsize
+    found = np.ascontiguousarray(got[:n, :width]).view(dtype).reshape(n, *one.shape[1:])
+    check(replace(bounded(device, op, one), shape=(n, *one.shape[1:])), found, want[:n])

@@ -1,0 +1,250 @@
+"""`satchel bench --url`: loads come when they are due, and what comes back is counted for what it is."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("httpx")
+
+from canned_model import ANSWER
+from canned_server import KEY, Reply, canned
+
+from satchel.cli.load.drive import Bounds, Driven, Server, drive
+from satchel.cli.load.requests import CHAT, TEXT, Request, Shape, made_up, recorded, with_leavers
+from satchel.cli.load.stream import events, message
+from satchel.cli.load.summary import quantile, spread, summary
+from satchel.cli.main import main
+from satchel.quant import RequestError
+
+PATH = "/v1/chat/completions"
+ASKED = Request(CHAT, {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8})
+
+
+def driven(url: str, requests: Any, bounds: Bounds) -> Driven:
+    return asyncio.run(drive(Server(url, "m", KEY), iter(requests), bounds))
+
+
+def test_whole_streams_are_counted_with_their_times() -> None:
+    with canned() as url:
+        found = driven(url, [ASKED] * 12, Bounds(concurrency=3))
+    assert len(found.outcomes) == 12 and found.most == 3
+    for outcome in found.outcomes:
+        assert outcome.whole and outcome.finish == "length" and outcome.tokens == len(outcome.pieces) == 8
+        assert ANSWER.startswith("".join(outcome.text)) and outcome.prompt_tokens == 5
+        assert outcome.due <= outcome.sent < outcome.pieces[0] <= outcome.pieces[-1] <= outcome.ended
+    told = summary(found)
+    assert (told["requests"], told["completed"], told["tokens"]) == (12, 12, 96)
+    assert told["errors"] == {} and told["tokens_per_piece"] == 1
+    assert 0 < told["ttft_ms"]["p50"] <= told["ttft_ms"]["p99"] <= told["ttft_ms"]["max"]
+
+
+def test_completions_are_driven_too() -> None:
+    with canned() as url:
+        found = driven(url, [Request(TEXT, {"prompt": "Once", "max_tokens": 4})], Bounds())
+    assert found.outcomes[0].whole and len(found.outcomes[0].pieces) == 4
+
+
+def test_a_client_that_leaves_is_no_error() -> None:
+    with canned() as url:
+        found = driven(url, [Request(CHAT, ASKED.body, leave=2)], Bounds())
+    (outcome,) = found.outcomes
+    assert outcome.left and not outcome.error and len(outcome.pieces) == 2
+    assert summary(found)["disconnected"] == 1
+
+
+def cut(asked: str, body: dict[str, Any], reply: Reply) -> None:
+    if reply.events:
+        del reply.events[3:]
+
+
+def broken(asked: str, body: dict[str, Any], reply: Reply) -> None:
+    if reply.events:
+        reply.events[3:] = [("", {"error": {"message": "context full", "code": "x"}})]
+
+
+def nonsense(asked: str, body: dict[str, Any], reply: Reply) -> None:
+    if reply.events:
+        reply.events[2:] = [("", "no json")]
+
+
+def busy(asked: str, body: dict[str, Any], reply: Reply) -> None:
+    reply.status, reply.events, reply.body = 429, None, {"error": {"message": "come later"}}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "refused"),
+    [
+        (cut, "cut off: the stream ended without a finish_reason", 0),
+        (broken, "in the stream: context full", 0),
+        (nonsense, "in the stream: an event that is no chunk of an answer", 0),
+        (busy, "HTTP 429: come later", 1),
+    ],
+)
+def test_what_goes_wrong_is_told_apart(spoil: Any, error: str, refused: int) -> None:
+    with canned(spoil) as url:
+        told = summary(driven(url, [ASKED], Bounds()))
+    assert told["errors"] == {error: 1} and told["completed"] == 0
+    assert (told["refused"], told["failed"]) == (refused, 1 - refused)
+
+
+def test_nobody_there_is_an_outcome() -> None:
+    found = asyncio.run(drive(Server("http://127.0.0.1:9", "m"), iter([ASKED]), Bounds()))
+    assert found.outcomes[0].error == "connection: ConnectError"
+
+
+def test_requests_wait_until_they_are_due_and_none_begins_after_the_end() -> None:
+    requests = [Request(CHAT, ASKED.body, due) for due in (0.0, 0.15, 0.3, 50.0)]
+    with canned() as url:
+        found = driven(url, requests, Bounds(seconds=0.5))
+    assert len(found.outcomes) == 3
+    sent = sorted(o.sent for o in found.outcomes)
+    assert sent[1] - sent[0] > 0.1 and sent[2] - sent[1] > 0.1
+
+
+def slow(asked: str, body: dict[str, Any], reply: Reply) -> None:
+    time.sleep(0.6)
+
+
+def test_answers_that_do_not_end_in_time_are_given_up() -> None:
+    with canned(slow) as url:
+        found = driven(url, [ASKED] * 3, Bounds(grace=0.1))
+    assert (found.outcomes, found.given_up) == ([], 3)
+
+
+def test_made_up_loads_have_their_shape_and_can_be_repeated() -> None:
+    shape = Shape((4, 9), (3, 5), rate=100.0)
+    some = list(itertools.islice(made_up(shape, 1), 2000))
+    assert some == list(itertools.islice(made_up(shape, 1), 2000))
+    assert {len(r.body["messages"][0]["content"].split()) for r in some} == {4, 9}
+    assert {r.body["max_tokens"] for r in some} == {3, 5}
+    gaps = [b.due - a.due for a, b in itertools.pairwise(some)]
+    mean = sum(gaps) / len(gaps)
+    variance = sum((g - mean) ** 2 for g in gaps) / len(gaps)
+    assert 0.009 < mean < 0.011 and 0.8 < variance / mean**2 < 1.2  # an exponential's deviation is its mean
+    leave = [r.leave for r in with_leavers(iter(some), 0.25, 2)]
+    assert 0.2 < sum(map(bool, leave)) / 2000 < 0.3
+    assert all(n <= r.body["max_tokens"] for n, r in zip(leave, some, strict=True))
+    assert next(made_up(Shape((4,), (3,), text=True), 0)).path == TEXT
+
+
+def test_recorded_loads_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "load.jsonl"
+    late = '{"at": 2, "messages": [{"role": "user", "content": "b"}], "max_tokens": 4}'
+    path.write_text(late + '\n\n{"prompt": "a", "top_k": 1}\n')
+    first, second = recorded(path)
+    assert (first.path, first.due, first.body) == (TEXT, 0.0, {"prompt": "a", "top_k": 1})
+    assert (second.path, second.due, second.body["max_tokens"]) == (CHAT, 2.0, 4)
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("", "no request in it"),
+        ("x", ":1: no JSON"),
+        ("[]", ":1: expected an object, got list"),
+        ('{"at": -1, "prompt": "a"}', ":1: at is -1"),
+        ('{"at": NaN, "prompt": "a"}', ":1: at is nan"),
+        ('{"at": true, "prompt": "a"}', ":1: at is True"),
+        ('{"at": 1}', ":1: expected either prompt or messages"),
+        ('{"prompt": "a", "messages": []}', ":1: expected either prompt or messages"),
+    ],
+)
+def test_a_wrong_recording_is_named_with_its_line(tmp_path: Path, line: str, text: str) -> None:
+    path = tmp_path / "load.jsonl"
+    path.write_text(line)
+    with pytest.raises(RequestError, match=text):
+        recorded(path)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_events_are_found_however_the_bytes_are_cut(size: int) -> None:
+    raw = ': ping\n\ndata: {"a": "日本"}\r\n\r\nevent: x\ndata:2\n\ndata: [DONE]\n\n'.encode()
+
+    async def bits() -> Any:
+        for start in range(0, len(raw), size):
+            yield raw[start : start + size]
+
+    async def all_of() -> list[str]:
+        return [e async for e in events(bits())]
+
+    assert asyncio.run(all_of()) == ['{"a": "日本"}', "2", "[DONE]"]
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b'{"error": {"message": "a\\nb"}}', "a b"),
+        (b'{"error": "a"}', "a"),
+        (b'{"detail": "a"}', "a"),
+        (b"<html>", "<html>"),
+        (b"[1]", "[1]"),
+    ],
+)
+def test_errors_of_any_dialect_are_read(body: bytes, text: str) -> None:
+    assert message(body) == text
+
+
+def test_percentiles_are_nearest_ranks() -> None:
+    ranked = [float(i) for i in range(1, 101)]
+    assert [quantile(ranked, s) for s in (0.5, 0.9, 0.99, 1.0)] == [50, 90, 99, 100]
+    assert quantile([3.0], 0.5) == 3 and spread([]) is None
+
+
+def test_the_command_prints_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+    with canned() as url:
+        ask = ["bench", "--url", url, "--api-key", KEY, "-p", "5", "-n", "6", "--requests", "9"]
+        assert main([*ask, "--concurrency", "2"]) == 0
+        table = capsys.readouterr()
+        assert main([*ask, "--rate", "200", "--disconnect", "1", "-o", "json", "-m", "m"]) == 0
+        (row,) = json.loads(capsys.readouterr().out)
+    head, _, cells = (
+        [c.strip() for c in line.strip("|").split("|")] for line in table.out.strip().split("\n")
+    )
+    assert head[:4] == ["model", "load", "asked", "whole"] and cells[:4] == ["m", "2 clients", "9", "9"]
+    assert "first: from when a request was due" in table.err
+    assert (row["load"], row["disconnected"], row["failed"]) == ("200 req/s", 9, 0)
+
+
+def test_a_recording_is_replayed_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "night.jsonl"
+    path.write_text('{"prompt": "a", "max_tokens": 3}\n{"at": 0.1, "prompt": "b", "model": "other"}\n')
+    with canned() as url:
+        assert main(["bench", "--url", url, "--api-key", KEY, "--load", str(path), "-o", "jsonl"]) == 0
+    shown = capsys.readouterr()
+    row = json.loads(shown.out)
+    assert (row["load"], row["completed"], row["failed"]) == ("night.jsonl", 1, 1)
+    assert "satchel: 1 x HTTP 404: no such model" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["--rate", "2"], 2, "--rate: it goes with --url"),
+        (["--url", "x"], 2, "--url: expected http://HOST:PORT"),
+        (["--url", "http://x", "-pg", "1,2"], 2, "-pg: it does not go with --url"),
+        (["--url", "http://x", "-p", "0"], 2, "-p: 0 is below 1"),
+        (["--url", "http://x", "-m", "a", "-m", "b"], 2, "-m: one model at a time"),
+        (["--url", "http://x", "--load", "f", "--rate", "2"], 2, "--rate: the recorded requests"),
+        (["--url", "http://127.0.0.1:9"], 1, "http://127.0.0.1:9/v1/models: no list of models"),
+        (["--url", "http://127.0.0.1:9", "-m", "m", "--load", "/none.jsonl"], 1, "/none.jsonl: No such file"),
+    ],
+)
+def test_wrong_use_is_one_line(
+    arguments: list[str], code: int, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *arguments]) == code
+    said = capsys.readouterr()
+    assert text in said.err and said.err.count("\n") == 1 and said.out == ""
+
+
+def test_no_answer_at_all_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    with canned(busy) as url:
+        assert main(["bench", "--url", url, "-m", "m", "--requests", "2"]) == 1
+    assert "satchel: 2 x HTTP 429: come later" in capsys.readouterr().err

@@ -1,0 +1,208 @@
+"""Styles found by rendering, and round trips: what a template writes is read back as what was given."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from call_templates import OWN, template_of
+from chat_cases import TOOLS
+from template_data import DATA
+
+from satchel.formats.chat import ChatParser, Collected, Style, detect, fit
+from satchel.formats.gguf import open_gguf
+from satchel.formats.template import ChatTemplate
+from satchel.formats.tokenizer import Kind, Tokenizer, build_tokenizer
+
+SHARED = Path(__file__).parents[3] / "shared"
+THINK = ("<think>", "</think>")
+STYLES: dict[str, tuple[str, bool, tuple[str, ...]]] = {
+    "HuggingFaceTB-SmolLM3-3B": ("spoken", True, ("enable_thinking",)),
+    "NousResearch-Hermes-3-Llama-3.1-8B-tool_use": ("hermes", False, ()),
+    "Qwen-Qwen2.5-7B-Instruct": ("hermes", False, ()),
+    "Qwen-Qwen3-0.6B": ("hermes", True, ("enable_thinking",)),
+    "Qwen3-Coder": ("qwen_xml", False, ()),
+    "deepseek-ai-DeepSeek-R1-Distill-Llama-8B": ("deepseek", True, ()),
+    "deepseek-ai-DeepSeek-V3.1": ("deepseek", True, ("enable_thinking", "thinking")),
+    "google-gemma-2-2b-it": ("spoken", False, ()),
+    "llama-cpp-deepseek-r1": ("deepseek", True, ()),
+    "meta-llama-Llama-3.1-8B-Instruct": ("llama3", False, ()),
+    "meta-llama-Llama-3.2-3B-Instruct": ("llama3", False, ()),
+    "microsoft-Phi-3.5-mini-instruct": ("spoken", False, ()),
+    "mistralai-Mistral-Nemo-Instruct-2407": ("mistral", False, ()),
+    "openai-gpt-oss-120b": ("harmony", True, ()),
+    "alternating": ("spoken", False, ()),
+    "chatml": ("spoken", False, ()),
+    "parts": ("spoken", False, ()),
+    "tools_xml": ("", False, ()),
+}
+# The second of two calls in one message is refused or left out by these templates.
+SINGLE = ("meta-llama", "openai-gpt-oss")
+ARGUMENTS: list[dict[str, Any]] = [
+    {"city": "Zürich", "days": 3},
+    {"city": 'a "b" \\ \n {}[] </x> é', "tags": ["x", "y"], "deep": {"a": [1, {"b": None}]}},
+    {},
+]
+USER = {"role": "user", "content": "hi"}
+
+
+def load(name: str) -> ChatTemplate:
+    path = next(
+        (p for p in (SHARED / "templates" / f"{name}.jinja", DATA / f"{name}.jinja") if p.exists()), None
+    )
+    if path is None:
+        pytest.skip(f"../shared/templates/{name}.jinja is absent")
+    return ChatTemplate(path.read_text("utf-8"), bos_token="<BOS>", eos_token="<EOS>")
+
+
+def own(family: str) -> ChatTemplate:
+    return ChatTemplate(template_of(family))
+
+
+def calls_of(arguments: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": f"call0000{i}",
+            "type": "function",
+            "function": {"name": "weather", "arguments": json.dumps(a)},
+        }
+        for i, a in enumerate(arguments)
+    ]
+
+
+@pytest.mark.parametrize("name", STYLES)
+def test_a_style_is_found_by_rendering(name: str) -> None:
+    style = detect(load(name))
+    family, thinks, switches = STYLES[name]
+    assert (style.family, style.thinks, style.switches) == (family, thinks, switches)
+    if family != "harmony":
+        assert (style.open, style.close) == THINK
+
+
+@pytest.mark.parametrize("family", OWN)
+def test_other_families_are_found_by_rendering(family: str) -> None:
+    style = detect(own(family))
+    assert style.family == family
+    assert style.begin == next((b for b in sorted(style.calls.begins, key=len)[::-1] if b in OWN[family]), "")
+
+
+def tools_for(name: str) -> list[dict[str, Any]]:
+    """The tools; only what a template can write of them: one calls itself for ever over an array."""
+    if not name.startswith("NousResearch"):
+        return TOOLS
+    text = {"type": "string", "description": "Text"}
+    parameters = {"type": "object", "properties": {"city": text}}
+    return [
+        {"type": "function", "function": {"name": "weather", "description": "x", "parameters": parameters}}
+    ]
+
+
+def answered(template: ChatTemplate, message: dict[str, Any], tools: list[dict[str, Any]]) -> str:
+    """What a template writes of an answer: all behind the prompt that asks for it."""
+    asked = template.render([USER], tools=tools, add_generation_prompt=False)
+    whole = template.render([USER, message], tools=tools, add_generation_prompt=False)
+    at = next((i for i, (a, b) in enumerate(zip(asked, whole, strict=False)) if a != b), len(asked))
+    return whole[at:]
+
+
+def reread(style: Style, body: str) -> Collected:
+    family = style.calls
+    assert family is not None
+    starts = [at for b in family.begins if (at := body.find(b)) >= 0] or [body.find("{")]
+    parser = ChatParser(style, tools=TOOLS)
+    return Collected().add_all(parser.feed(body[min(starts) :]) + parser.finish())
+
+
+@pytest.mark.parametrize("name", [*(n for n in STYLES if STYLES[n][0]), *OWN])
+@pytest.mark.parametrize("count", [1, 3])
+def test_rendered_calls_are_read_back(name: str, count: int) -> None:
+    template = own(name) if name in OWN else load(name)
+    style = detect(template)
+    for first in range(1 if count == 3 else 3):
+        given = ARGUMENTS[first : first + count]
+        if count > 1 and name.startswith(SINGLE):
+            given = given[:1]
+        message = {"role": "assistant", "content": "", "tool_calls": calls_of(given)}
+        found = reread(style, answered(template, message, tools_for(name)))
+        assert [(c.name, json.loads(c.arguments)) for c in found.tool_calls] == [
+            ("weather", a) for a in given
+        ]
+        if style.family == "mistral" and name not in OWN:
+            assert [c.id for c in found.tool_calls] == [f"call0000{i}" for i in range(len(given))]
+
+
+def test_thinking_that_is_rendered_is_read_back() -> None:
+    template = load("Qwen-Qwen3-0.6B")
+    style = detect(template)
+    said = {"role": "assistant", "content": "The answer.", "reasoning_content": "Let me\nthink."}
+    body = (
+        answered(template, said, TOOLS).removeprefix("<|im_start|>assistant\n").removesuffix("<|im_end|>\n")
+    )
+    parser = ChatParser(style)
+    found = Collected().add_all(parser.feed(body) + parser.finish())
+    assert (found.reasoning, found.content) == ("Let me\nthink.", "The answer.")
+    assert found.message() == said
+
+
+# T08
+
+VOCABS = sorted((SHARED / "vocabs").glob("*.gguf"))
+BUNDLED = sorted((Path(__file__).parents[2] / "models").glob("*.gguf"))
+NAMES = [
+    "chatml",
+    "alternating",
+    "parts",
+    "tools_xml",
+    *(p.stem for p in sorted((SHARED / "templates").glob("*"))),
+]
+TOKENIZERS: dict[Path, Tokenizer] = {}
+
+
+def tokenizer_of(path: Path) -> Tokenizer:
+    if path not in TOKENIZERS:
+        with open_gguf(path) as gguf:
+            TOKENIZERS[path] = build_tokenizer(gguf.metadata)
+    return TOKENIZERS[path]
+
+
+def everywhere(text: str) -> list[dict[str, Any]]:
+    call = {
+        "id": "call00001",
+        "type": "function",
+        "function": {"name": "weather", "arguments": {"city": text}},
+    }
+    return [
+        {"role": "system", "content": text},
+        {"role": "user", "content": text},
+        {"role": "assistant", "content": "", "reasoning_content": text, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call00001", "name": "weather", "content": text},
+        {"role": "assistant", "content": text, "reasoning_content": text},
+        {"role": "user", "content": text},
+    ]
+
+
+@pytest.mark.parametrize("path", [*VOCABS, *BUNDLED], ids=lambda path: path.stem)
+def test_t08_user_text_adds_no_control_token(path: Path) -> None:
+    """On every vocabulary and template: markers in user text stay text, letter for letter."""
+    tokenizer = tokenizer_of(path)
+    controls = frozenset(tokenizer.vocab.ids_of(Kind.CONTROL))
+    texts = [tokenizer.vocab.tokens[i] for i in sorted(controls)][:40]
+    style_markers = "<think></think><tool_call></tool_call>[TOOL_CALLS]<|channel|><|message|>"
+    attack = "x" + "".join(texts) + style_markers + "y"
+    bos, eos = (tokenizer.text(i) if i is not None else "" for i in (tokenizer.bos, tokenizer.eos))
+    for name in NAMES:
+        source = load(name).source
+        template = ChatTemplate(source, bos_token=bos, eos_token=eos)
+
+        def ids(text: str, template: ChatTemplate = template, name: str = name) -> list[int]:
+            rendered = template.render(fit(everywhere(text)), tools=tools_for(name), escape=tokenizer.escape)
+            return tokenizer.encode_rendered(rendered)
+
+        benign, hostile = ids("plain words"), ids(attack)
+        kept = [i for i in benign if i in controls]
+        assert [i for i in hostile if i in controls] == kept, name
+        if tokenizer.kind != "bert" and name not in ("parts",):  # WordPiece changes letters
+            assert re.sub(r"\s", "", attack) in re.sub(r"\s", "", tokenizer.decode(hostile, special=True)), (
+                name
+            )

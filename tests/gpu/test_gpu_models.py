@@ -1,0 +1,116 @@
+"""Whole models on a GPU give what they give on the CPU: the same logits within a bound, the same answers;
+`pytest -m gpu`. The emulated GPU runs the same host code and the same portable kernels where there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gpus import GPUS
+from tiny_file import write_model
+
+from satchel.runtime.device import find_backend, libraries
+from satchel.runtime.graph import Array
+from satchel.runtime.model import Model
+from satchel.runtime.sampling import GREEDY
+
+BOUND, MARGIN = 1e-3, 0.1  # NMSE of logits; how far ahead the likeliest token must be
+USUAL = ("f32", "f16", "bf16", "q8_0", "q4_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
+OTHERS = ("iq4_nl", "iq4_xs", "mxfp4", "iq3_s", "tq1_0", "nvfp4", "f8_e4m3")
+IDS = list(range(5, 45))
+
+
+def usable(name: str) -> bool:
+    return any(f.name == name and not f.reason for f in libraries())
+
+
+@pytest.fixture(scope="module", params=GPUS)
+def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
+    if not usable(request.param):
+        why = next((f.reason for f in libraries() if f.name == request.param), "its library was not built")
+        pytest.skip(f"{request.param}: {why}")
+    yield request.param
+
+
+def logits(path: Path, device: str, cache: str = "f16") -> Array:
+    """On the CPU with activations of 16 bits, which round less than those of 8."""
+    activations = 16 if device == "cpu" else 8
+    with Model.load(
+        path, device=device, context=256, slots=2, cache_type=cache, activations=activations
+    ) as model:
+        return model.logits(IDS)
+
+
+def agree(found: Array, wanted: Array, bound: float = BOUND) -> None:
+    assert np.isfinite(found).all()
+    error = np.square(found - wanted, dtype=np.float64).sum() / np.square(wanted, dtype=np.float64).sum()
+    assert error <= bound
+    first, second = np.sort(wanted, axis=-1)[:, -1], np.sort(wanted, axis=-1)[:, -2]
+    clear = first - second > MARGIN * np.sqrt(bound / BOUND)
+    assert (found.argmax(-1) == wanted.argmax(-1))[clear].all()
+
+
+@pytest.mark.parametrize("format", [*USUAL, *OTHERS])
+def test_logits_are_those_of_the_cpu(gpu: str, format: str, tmp_path: Path) -> None:
+    if gpu != "cuda" and format not in ("f32", "q8_0", "q4_k", "q6_k"):
+        pytest.skip("the emulation takes its time: other formats are in the tests of the ops")
+    path = write_model(tmp_path / "m.gguf", "llama", format)
+    agree(logits(path, gpu), logits(path, "cpu"))
+
+
+@pytest.mark.parametrize("format", ["q4_k", "q6_k", "q8_0", "f16", "bf16", "q2_k"])
+def test_any_number_of_tokens_agrees(gpu: str, format: str, tmp_path: Path) -> None:
+    """Products have kernels of their own for 1 to 4, up to 8, 16, 32, 64 and 128 columns, and for more."""
+    if gpu != "cuda":
+        pytest.skip("emulated: the portable kernels take any number alike")
+    path = write_model(tmp_path / "m.gguf", "llama", format)
+    ids = [5 + i * 7 % 40 for i in range(150)]
+    with Model.load(path, device="cpu", context=256, activations=16) as model:
+        wanted = model.logits(ids)
+    with Model.load(path, device=gpu, context=256) as model:
+        for n in (1, 3, 5, 8, 9, 16, 27, 32, 33, 64, 65, 128, 150):
+            agree(model.logits(ids[:n]), wanted[:n])
+
+
+def test_norms_of_heads_agree(gpu: str, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", "qwen3", "q4_k")
+    agree(logits(path, gpu), logits(path, "cpu"))
+
+
+def test_mixtures_agree(gpu: str, tmp_path: Path) -> None:
+    """But for tokens whose experts were nearly equal: a little noise sends them elsewhere."""
+    path = write_model(tmp_path / "m.gguf", "qwen3moe", "q4_k")
+    found, wanted = logits(path, gpu), logits(path, "cpu")
+    errors = np.square(found - wanted).sum(-1) / np.square(wanted).sum(-1)
+    assert np.median(errors) <= BOUND and (errors <= 50 * BOUND).all()
+
+
+@pytest.mark.parametrize(("cache", "times"), [("f32", 1), ("bf16", 1), ("q8_0", 1), ("fp8", 2), ("q4_0", 4)])
+def test_every_type_of_cache_agrees(gpu: str, cache: str, times: int, tmp_path: Path) -> None:
+    """Weights of 32 bits: what else differs is rounded to the cache's few bits, this way or that."""
+    path = write_model(tmp_path / "m.gguf", "llama", "f32")
+    agree(logits(path, gpu, cache), logits(path, "cpu", cache), times * BOUND)
+
+
+def test_a_batch_gives_what_each_gives_alone(gpu: str, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", "llama", "q4_k")
+    prompts = [[5, 6, 7], list(range(10, 40)), [9], [40, 3, 12, 8, 5]]
+    with Model.load(path, device=gpu, context=512, slots=4) as model:
+        alone = [model.generate_many([p], max_tokens=12, sampling=GREEDY)[0].ids for p in prompts]
+        assert [r.ids for r in model.generate_many(prompts, max_tokens=12, sampling=GREEDY)] == alone
+
+
+def test_closing_gives_all_memory_back(gpu: str, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", "llama", "q4_k")
+
+    def free() -> int:
+        with find_backend(gpu).open() as device:
+            return device.info().memory_free
+
+    logits(path, gpu)  # the driver keeps what it needs for itself after the first use
+    before = free()
+    logits(path, gpu)
+    assert free() >= before

@@ -1,0 +1,103 @@
+"""The HIP backend without AMD's hardware: its host code calls a library with the names of AMD's driver
+(driver.c beside this), whose work the emulated GPU does, with waves of 64 lanes; code objects are checked as
+they are loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import runpy
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from satchel.runtime.device import libraries
+
+ROOT = Path(__file__).parents[2]
+CEXT = ROOT / "cext"
+LEAST = 45  # tests of ops and models that must have run
+PLACES = ("emulated", "gpu", "kernels", "include", "quant")
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library, built."""
+    if not any(f.name == "hip" for f in libraries()):
+        pytest.skip("hip: its library was not built: it needs clang++-18 or newer, and lld")
+    if not shutil.which("gcc") or platform.machine() not in ("x86_64", "aarch64"):
+        pytest.skip("hip: the test's own driver needs gcc, on x86_64 or aarch64")
+    folder = tmp_path_factory.mktemp("hip")
+    generated, out = folder / "include", folder / "libamdhip64.so"
+    make = [sys.executable, CEXT / "build_ffi.py", CEXT / "include" / "hal.h", CEXT / "quant"]
+    subprocess.run([*make, folder / "_hal.py", generated], check=True)
+    sources = [CEXT / "emulated" / f"{name}.c" for name in ("driver", "fibers", "kernels")]
+    flags = ["-std=gnu11", "-D_GNU_SOURCE", "-DPORT_EMULATED", "-DWAVE=64", "-ffp-contract=off"]
+    flags += [
+        "-fno-strict-aliasing",
+        "-Wno-unused-function",
+        *(f"-I{CEXT / p}" for p in PLACES),
+        f"-I{generated}",
+    ]
+    here = Path(__file__).with_name("driver.c")
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-O2", *flags, here, *sources, "-lm", "-lpthread", "-o", out], check=True
+    )
+    return out
+
+
+def run(driver: Path | str, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """A Python of its own: a driver is opened once in a process."""
+    env = {**os.environ, "SATCHEL_HIP_DRIVER": str(driver), **more}
+    return subprocess.run(
+        [sys.executable, *words], env=env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600
+    )
+
+
+def test_ops_and_models_through_the_names_of_hip(driver: Path) -> None:
+    tests = ("tests/cext/test_gpu_kernels.py", "tests/gpu/test_gpu_models.py")
+    chosen = "hip and (test_op_equals or test_an_index or norms_of_heads)"
+    done = run(driver, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", chosen, *tests)
+    assert done.returncode == 0, done.stdout[-4000:]
+    found = re.search(r"(\d+) passed", done.stdout)
+    assert found and int(found[1]) >= LEAST
+
+
+OPEN = """
+from satchel.runtime.device import find_backend
+with find_backend("hip").open() as device:
+    assert device.name == 'hip'
+"""
+
+
+def test_an_unknown_gpu_gets_its_kernels_at_run_time(driver: Path) -> None:
+    assert run(driver, "-c", OPEN, HIP_TEST_ARCH="gfx950").returncode == 0
+    said = run(driver, "-c", OPEN, HIP_TEST_ARCH="gfx000").stderr
+    assert "no kernels were built for this device" in said and "hipRTC gave error 1: what" in said
+
+
+def test_a_driver_that_is_missing_is_named() -> None:
+    if not any(f.name == "hip" for f in libraries()):
+        pytest.skip("hip: its library was not built")
+    said = run("/nowhere/libamdhip64.so", "-c", OPEN).stderr
+    assert "/nowhere/libamdhip64.so cannot be opened: the driver is not installed" in said
+
+
+def test_a_bundle_says_where_each_code_object_lies() -> None:
+    bundle = runpy.run_path(str(CEXT / "hip" / "bundle.py"))["bundle"]
+    parts = [("hipv4-amdgcn-amd-amdhsa--gfx942", b"one" * 2000), ("hipv4-amdgcn-amd-amdhsa--gfx1100", b"two")]
+    made = bundle(parts)
+    assert made[:24] == b"__CLANG_OFFLOAD_BUNDLE__" and struct.unpack_from("<Q", made, 24) == (3,)
+    at, found = 32, []
+    for _ in range(3):
+        start, size, length = struct.unpack_from("<QQQ", made, at)
+        name = made[at + 24 : at + 24 + length].decode()
+        assert size == 0 or start % 4096 == 0
+        found.append((name, made[start : start + size]))
+        at += 24 + length
+    assert found[1:] == parts and found[0][1] == b"" and found[0][0].startswith("host-")

@@ -1,0 +1,4 @@
+/* sys/mman.h: what our sources use of macOS's header, declared as POSIX and C say, to compile them where there is no macOS. */
+#pragma once
+#include <stddef.h>
+int madvise(void *, size_t, int);

@@ -1,0 +1,4 @@
+/* sys/sysctl.h: what our sources use of macOS's header, declared as POSIX and C say, to compile them where there is no macOS. */
+#pragma once
+#include <stddef.h>
+int sysctlbyname(const char *, void *, size_t *, void *, size_t);

@@ -1,0 +1,253 @@
+"""Steps that are launched before the last one's tokens are read: every request gets what it would get
+without, whoever ends, comes or leaves meanwhile, and nothing of a step that came too late stays.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+import tiny
+
+from satchel.quant import DeviceError
+from satchel.runtime.arch import Cache
+from satchel.runtime.bench import decode, feed
+from satchel.runtime.detail import Wishes
+from satchel.runtime.device import find_backend, libraries
+from satchel.runtime.engine import LAST, Engine, Feed
+from satchel.runtime.sampling import GREEDY, Sampling
+from satchel.runtime.scheduler import Request
+from satchel.runtime.service import Service
+
+APART = {f.name for f in libraries() if not f.reason}
+REAL = pytest.param("cuda", marks=pytest.mark.gpu)
+
+
+def open_engine(backend: str, slots: int = 3, blocks: int = 0, arch: str = "llama") -> Engine:
+    if backend not in APART:
+        pytest.skip(f"{backend} cannot run here")
+    cache = Cache(context=80, slots=slots, block=16, blocks=blocks, batch=32)
+    weights = tiny.weights(arch, "q8_0")
+    return tiny.engine(
+        arch, weights, cache, find_backend(backend).open(threads=1, deterministic=True), batch=32
+    )
+
+
+@pytest.fixture(scope="module", params=["remote", REAL])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    made = open_engine(request.param)
+    assert made.overlaps
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """A step that fails when nobody waits for it would be told nowhere else."""
+    yield
+    records = caplog.get_records("call")
+    assert all("fell off" in r.getMessage() for r in records if r.levelno >= logging.ERROR)
+
+
+class Counted:
+    """Counts steps that were launched while another was under way."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.under, self.ahead = engine, 0, 0
+        self._launch, self._collect = engine.launch, engine.collect
+
+    def __enter__(self) -> Counted:
+        def launch(feeds: Sequence[Feed]) -> object:
+            self.ahead += self.under
+            self.under += 1
+            assert self.under <= 2
+            return self._launch(feeds)
+
+        def collect(step: object) -> list[int]:
+            self.under -= 1
+            return self._collect(step)  # type: ignore[arg-type]
+
+        self.engine.launch, self.engine.collect = launch, collect  # type: ignore[method-assign, assignment]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        del self.engine.launch, self.engine.collect
+        assert self.under == 0, "a step was never collected"
+
+
+def requests(count: int) -> list[Request]:
+    """Greedy and random ones, some with penalties that look at the last tokens; ends that some will meet."""
+    rng, found = np.random.default_rng(count), []
+    for i in range(count):
+        ids = [int(t) for t in rng.integers(0, tiny.VOCAB, rng.integers(1, 40))]
+        kinds = (GREEDY, Sampling(temperature=1.3, top_k=0, seed=i), Sampling(repeat_penalty=1.4, seed=i))
+        # The second one ends soon, whatever it says.
+        few = range(0, tiny.VOCAB, 2 if i == 1 else 40)
+        ends = frozenset(few) if i % 3 else frozenset[int]()
+        found.append(Request(ids, int(rng.integers(1, 30)), kinds[i % 3], ends))
+    return found
+
+
+def answers(engine: Engine, wanted: Sequence[Request], overlaps: bool) -> list[tuple[list[int], str]]:
+    """All at once, through a service of their own, from an empty cache."""
+    engine.overlaps = overlaps
+    service = Service(engine)
+    try:
+        tickets = [service.submit(r) for r in wanted]
+        return [(list(t), t.finish) for t in tickets]
+    finally:
+        service.close()
+        engine.pages.check()
+        engine.overlaps = True
+
+
+def test_answers_are_those_of_one_step_at_a_time(engine: Engine) -> None:
+    wanted = requests(9)
+    alone = [answers(engine, [r], overlaps=False)[0] for r in wanted]
+    assert {finish for _, finish in alone} == {"stop", "length"}
+    with Counted(engine) as counted:
+        if engine.devices == ("remote",):  # others may round by what is computed together
+            assert answers(engine, wanted[:4], overlaps=True) == alone[:4]
+        assert [answers(engine, [r], overlaps=True)[0] for r in wanted] == alone
+    assert counted.ahead > 10
+
+
+def test_rows_that_wait_for_the_host_take_the_slow_way(engine: Engine) -> None:
+    """One that reports and one that must not end early, among others."""
+    plain = requests(3)[0]
+    reported = Request([5, 6, 7], 12, GREEDY, wishes=Wishes(logprobs=2))
+    late = Request([9, 8], 14, Sampling(temperature=0, min_tokens=9), frozenset(range(0, tiny.VOCAB, 2)))
+    alone = [answers(engine, [r], overlaps=False)[0] for r in (plain, reported, late)]
+    with Counted(engine):
+        assert answers(engine, [plain, reported, late], overlaps=True) == alone
+
+
+def test_what_comes_late_leaves_nothing_behind(engine: Engine) -> None:
+    """An answer that ends is found whole by the next one, and no token beyond its end."""
+    first = answers(engine, [Request([3, 1, 4, 1, 5], 40)], overlaps=False)[0][0]
+    end = next(t for t in first[8:] if t not in first[:8])
+    cut = first[: first.index(end) + 1]
+    with Counted(engine) as counted:
+        service = Service(engine)
+        try:
+            assert list(service.submit(Request([3, 1, 4, 1, 5], 40, ends=frozenset([end])))) == cut
+            again = service.submit(Request([3, 1, 4, 1, 5, *cut, 2], 3))
+            assert len(list(again)) == 3
+            assert again.job.cached == (5 + len(cut) - 1) // 16 * 16
+        finally:
+            service.close()
+    assert counted.ahead and all(engine.length(slot) == 0 for slot in range(3))
+    engine.pages.check()
+
+
+def test_who_cancels_comes_or_runs_out_of_time_meanwhile_is_served(engine: Engine) -> None:
+    alone = answers(engine, [Request([7, 7, 7], 30)], overlaps=False)[0]
+    with Counted(engine) as counted:
+        service = Service(engine)
+        try:
+            kept, gone = service.submit(Request([7, 7, 7], 30)), service.submit(Request([8, 9], 60))
+            late = service.submit(Request([1, 2], 60, deadline=service.clock() + 0.05))
+            given = [kept.get() for _ in range(5)]
+            gone.cancel()
+            found: list[int] = []
+            service.lend(lambda slot: found.extend(engine.step([Feed(slot, [4, 5], GREEDY)])))
+            assert [*given, *kept] == alone[0] and len(found) == 1
+            assert [list(gone)[-1:], gone.finish][1] == "cancelled"
+            assert (list(late), late.finish)[1] in ("deadline", "length")
+        finally:
+            service.close()
+    assert counted.ahead
+    engine.pages.check()
+
+
+def test_few_blocks_make_somebody_give_way() -> None:
+    """Where the next token has no room, nothing is launched for it before somebody gave way."""
+    engine = open_engine("remote", slots=3, blocks=6)
+    wanted = [Request([i, i + 1, i + 2], 40, Sampling(temperature=1, seed=i)) for i in range(3)]
+    alone = [answers(engine, [r], overlaps=False)[0] for r in wanted]
+    with Counted(engine) as counted:
+        assert answers(engine, wanted, overlaps=True) == alone
+    assert counted.ahead
+    engine.close()
+
+
+def test_a_step_that_fails_ends_everybody_and_the_next_ones_run(engine: Engine) -> None:
+    alone = answers(engine, [Request([2, 3], 6)], overlaps=False)[0]
+    collect, failing = engine.collect, iter([False, False, False, True])
+    with Counted(engine):
+        inner = engine.collect
+
+        def fail(step: object) -> list[int]:
+            found = inner(step)  # type: ignore[arg-type]
+            if next(failing, False):
+                raise DeviceError("the card fell off")
+            return found
+
+        engine.collect = fail  # type: ignore[method-assign, assignment]
+        service = Service(engine)
+        try:
+            ticket = service.submit(Request([2, 3], 60))
+            with pytest.raises(DeviceError, match="fell off"):
+                list(ticket)
+            assert (list(service.submit(Request([2, 3], 6))), "length") == alone
+        finally:
+            service.close()
+    assert engine.collect == collect
+    engine.pages.check()
+
+
+def test_a_launch_that_fails_leaves_nothing_under_way(engine: Engine) -> None:
+    alone = answers(engine, [Request([2, 3], 6)], overlaps=False)[0]
+    with Counted(engine):
+        inner, calls = engine.launch, iter(range(100))
+
+        def fail(feeds: Sequence[Feed]) -> object:
+            if next(calls) == 4:
+                raise DeviceError("the card fell off")
+            return inner(feeds)
+
+        engine.launch = fail  # type: ignore[method-assign, assignment]
+        service = Service(engine)
+        try:
+            with pytest.raises(DeviceError, match="fell off"):
+                list(service.submit(Request([2, 3], 60)))
+            assert (list(service.submit(Request([2, 3], 6))), "length") == alone
+        finally:
+            service.close()
+    engine.pages.check()
+
+
+def test_windows_and_mixtures_overlap_too() -> None:
+    for arch in ("gemma3", "qwen3moe"):
+        engine = open_engine("remote", arch=arch)
+        wanted = requests(3)
+        alone = [answers(engine, [r], overlaps=False)[0] for r in wanted]
+        assert answers(engine, wanted, overlaps=True) == alone
+        engine.close()
+
+
+@pytest.mark.parametrize("backend", ["remote", "emulated", REAL])
+def test_the_loop_that_is_timed_gives_the_same_tokens(backend: str) -> None:
+    engine = open_engine(backend, slots=2)
+    runs = []
+    for overlaps in (False, True):
+        engine.overlaps = overlaps
+        for slot in range(2):
+            engine.rewind(slot, 0)
+        runs.append(decode(engine, feed(engine, [[5, 9, 2], [7] * 4]), 5))
+        assert [engine.length(slot) for slot in range(2)] == [3 + 5, 4 + 5]
+    engine.close()
+    assert runs[0] == runs[1]
+
+
+def test_a_third_step_is_refused(engine: Engine) -> None:
+    engine.rewind(0, 0)
+    steps = [engine.launch([Feed(0, [5], GREEDY)]), engine.launch([Feed(0, [LAST], GREEDY)])]
+    with pytest.raises(ValueError, match="two steps are under way"):
+        engine.launch([Feed(0, [LAST], GREEDY)])
+    tokens = [engine.collect(step)[0] for step in steps]
+    engine.rewind(0, 0)
+    first = engine.step([Feed(0, [5], GREEDY)])
+    assert tokens == [*first, *engine.step([Feed(0, first, GREEDY)])]

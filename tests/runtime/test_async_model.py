@@ -1,0 +1,159 @@
+"""asyncio's face: the same answers, the loop never blocked, and ends that are seen: closed, cancelled, let
+go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tiny_file import write_model
+
+from satchel import AsyncModel, Model
+from satchel.quant import RequestError
+from satchel.runtime.sampling import GREEDY
+from satchel.runtime.service import Service
+
+PROMPTS = [[10 + i, 20 + i, 30 + i] for i in range(8)]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("async") / "tiny.gguf")
+
+
+@pytest.fixture(scope="module")
+def model(path: Path) -> Iterator[Model]:
+    with Model.load(path, slots=4, threads=1) as made:
+        yield made
+
+
+def idle(model: Model) -> bool:
+    """Whether the engine came to have nothing to do."""
+    service = model.service
+    assert isinstance(service, Service)
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        if not (service.scheduler.running or service.scheduler.waiting or service._tickets):
+            return True
+        time.sleep(0.002)
+    return False
+
+
+def test_tasks_get_what_each_would_get_alone(model: Model) -> None:
+    alone = [r.text for r in model.generate_many(PROMPTS, max_tokens=12, sampling=GREEDY, ignore_eos=True)]
+
+    async def one(prompt: list[int]) -> str:
+        pieces = [
+            piece
+            async for piece in await AsyncModel(model).generate(
+                prompt, max_tokens=12, sampling=GREEDY, ignore_eos=True
+            )
+        ]
+        return "".join(pieces)
+
+    async def run() -> list[str]:
+        return await asyncio.gather(*(one(p) for p in PROMPTS * 3))
+
+    assert asyncio.run(run()) == alone * 3
+
+
+def test_every_verb_is_there(path: Path) -> None:
+    async def run() -> None:
+        seen: list[tuple[int, int]] = []
+        async with await AsyncModel.load(path, slots=2, progress=lambda *at: seen.append(at)) as model:
+            assert seen and seen[-1][0] == seen[-1][1]
+            ids = await model.tokenize("hello")
+            assert model.detokenize(ids) == "hello" and await model.tokenize_many(["hello", "a"]) == [
+                ids,
+                await model.tokenize("a"),
+            ]
+            assert (await model.logits(ids)).shape[0] == len(ids)
+            told: list[tuple[int, int]] = []
+            reply = await model.chat(
+                [{"role": "user", "content": "hi"}], max_tokens=5, progress=lambda *at: told.append(at)
+            )
+            text = await reply.read()
+            assert text == reply.text and reply.stats.generated == 5 == len(reply.ids)
+            assert told[-1][0] == told[-1][1] and reply.report.generated_tokens == 5 and reply.notes == ()
+            many = await model.generate_many(["a", "b", "c"], max_tokens=3, ignore_eos=True)
+            assert [r.stats.generated for r in many] == [3] * 3
+            assert sum((await model.stats()).requests.values()) == 4
+        with pytest.raises(RequestError, match="closed"):
+            await model.generate("x")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("way", ["aclose", "with", "task", "wait_for", "del"])
+def test_an_answer_that_nobody_wants_ends(model: Model, way: str) -> None:
+    async def run() -> None:
+        reply = await AsyncModel(model).generate(PROMPTS[0], ignore_eos=True, sampling=GREEDY)
+        await anext(reply)
+        if way == "aclose":
+            await reply.aclose()
+        elif way == "with":
+            async with reply:
+                pass
+        elif way == "task":
+            task = asyncio.create_task(reply.read())
+            await asyncio.sleep(0.005)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        elif way == "wait_for":
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(reply.read(), 0.001)
+        kept = reply.reply if way != "del" else None
+        del reply
+        assert kept is None or (kept.over and kept.stats.finish == "cancelled")
+
+    gc.disable()  # letting go is enough: no cycle keeps an answer alive
+    try:
+        asyncio.run(run())
+        assert idle(model)
+    finally:
+        gc.enable()
+
+
+def test_a_cancelled_load_is_given_up(path: Path) -> None:
+    async def run() -> None:
+        reached = asyncio.Event()
+
+        def progress(done: int, total: int) -> None:
+            reached.set()
+
+        task = asyncio.create_task(AsyncModel.load(path, progress=progress))
+        await reached.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        with pytest.raises(RequestError, match="stopped at"):
+            await AsyncModel.load(path, progress=lambda done, total: False)
+        with pytest.raises(TimeoutError, match="mine"):
+            await AsyncModel.load(path, progress=fail)
+
+    def fail(done: int, total: int) -> None:
+        raise TimeoutError("mine")
+
+    asyncio.run(run())
+
+
+def test_a_loop_that_is_gone_does_not_harm_the_engine(model: Model) -> None:
+    """The loop ends while an answer's token is on its way."""
+
+    async def run() -> None:
+        reply = await AsyncModel(model).generate(PROMPTS[1], ignore_eos=True)
+        await anext(reply)
+        kept.append(reply)
+
+    kept: list[object] = []
+    for _ in range(5):
+        asyncio.run(run())
+    kept.clear()
+    assert idle(model)
+    assert model.generate(PROMPTS[0], max_tokens=2, ignore_eos=True).read() is not None

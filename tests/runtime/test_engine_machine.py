@@ -1,0 +1,163 @@
+"""The scheduler and its pages under whatever order of events hypothesis finds: nothing is lost, nothing is
+stuck.
+"""
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from simulate import feed, open_engine
+
+from satchel.quant import RequestError
+from satchel.runtime.device import libraries
+from satchel.runtime.engine import Engine
+from satchel.runtime.kv.host import HostTier
+from satchel.runtime.scheduler import Job, Limits, Request, Scheduler
+
+CONTEXT, ENOUGH = 200, 5000
+
+
+class Machine(RuleBasedStateMachine):
+    """Requests arrive, are cancelled, run out of time and give way, in a pool that is too small for all."""
+
+    engine: Engine
+    scheduler: Scheduler
+
+    @initialize(
+        slots=st.integers(1, 4), blocks=st.integers(3, 12), batch=st.sampled_from([8, 64]),
+        tier=st.integers(0, 12), pays=st.booleans(),
+    )  # fmt: skip
+    def begin(self, slots: int, blocks: int, batch: int, tier: int, pays: bool) -> None:
+        """tier: blocks that host memory takes, 0 for none; pays: whether they are worth the move."""
+        self.engine = open_engine(CONTEXT, slots, blocks=blocks, batch=batch)
+        if tier:
+            limit = tier * self.engine.states.block_bytes[0]
+            self.engine.tier = HostTier(limit, self.engine.pages, self.engine.states)
+            self.engine.tier.recompute = lambda tokens: None if pays else 0.0
+        self.scheduler = Scheduler(self.engine, slots, Limits(queue=6, least=4))
+        self.jobs: list[Job] = []
+        self.lent: list[int] = []
+        self.now, self.slots = 0.0, slots
+        self.rng = np.random.default_rng(0)
+
+    @rule(
+        length=st.integers(1, 150), alike=st.booleans(), most=st.integers(1, 60), priority=st.integers(-2, 2),
+        user=st.sampled_from("ab"), salt=st.sampled_from(["", "x"]), patience=st.none() | st.floats(0, 3),
+    )  # fmt: skip
+    def arrive(
+        self, length: int, alike: bool, most: int, priority: int, user: str, salt: str, patience: float | None
+    ) -> None:
+        ids = list(range(length)) if alike else [int(t) for t in self.rng.integers(0, 200, length)]
+        deadline = None if patience is None else self.now + patience
+        request = Request(ids, most, priority=priority, user=user, salt=salt, deadline=deadline)
+        try:
+            self.scheduler.check(request)
+        except RequestError:
+            cache = self.engine.pages.cache
+            assert len(self.scheduler.waiting) >= 6 or length + 1 > cache.pool * cache.block
+            return
+        job = Job(request, self.now)
+        self.scheduler.add(job)
+        self.jobs.append(job)
+
+    @rule(which=st.integers(0, 5))
+    def cancel(self, which: int) -> None:
+        if self.jobs:
+            job = self.jobs.pop(which % len(self.jobs))
+            self.scheduler.remove(job)
+
+    @rule(count=st.integers(1, 20))
+    def step(self, count: int) -> None:
+        for _ in range(count):
+            self.one_step()
+
+    @rule()
+    def lend(self) -> None:
+        slot = self.scheduler.lend()
+        if slot is not None:
+            self.lent.append(slot)
+
+    @rule()
+    def give_back(self) -> None:
+        if self.lent:
+            self.scheduler.give_back(self.lent.pop())
+
+    @rule(length=st.integers(1, 6), alike=st.booleans(), salt=st.sampled_from(["", "x"]), whole=st.booleans())
+    def restore(self, length: int, alike: bool, salt: str, whole: bool) -> None:
+        """A saved state comes into the cache; where it is not whole, its file was found wrong on the way."""
+        slot = self.scheduler.lend()
+        if slot is None:
+            return
+        pages, block = self.engine.pages, self.engine.cache.block
+        count = length * block
+        ids = list(range(count)) if alike else [int(t) for t in self.rng.integers(0, 200, count)]
+        cached, _ = self.engine.begin(slot, [*ids, 0], salt)
+        best = pages.reachable(slot, length, lambda group, place: True)
+        taken = pages.extend(slot, best) if best else []
+        assert len(taken) == max(0, best - cached // block)
+        if whole:
+            pages.publish(slot, ids[: best * block], salt)
+            assert pages.tree.match(ids, salt)[0].length == max(best, cached // block)
+        self.scheduler.give_back(slot)
+
+    @rule(salt=st.sampled_from([None, "", "x"]))
+    def forget(self, salt: str | None) -> None:
+        """As one who wants nothing of a user kept."""
+        self.engine.pages.tree.clear(salt)
+        assert salt is not None or self.engine.tier is None or not len(self.engine.tier)
+
+    def one_step(self) -> bool:
+        """Whether anything was done."""
+        self.now += 0.05
+        expired = self.scheduler.expired(self.now)
+        for job in expired:
+            self.scheduler.remove(job)
+            self.jobs.remove(job)
+        work = self.scheduler.plan(self.now)
+        if not work:
+            return bool(expired)
+        assert 0 < sum(w.count for w in work) <= self.engine.batch
+        assert len({w.job.slot for w in work}) == len(work), "a slot is fed once a step"
+        tokens = self.engine.step([feed(w) for w in work])
+        for job in self.scheduler.done(work, tokens, self.now, 0.01):
+            assert job.finish in ("stop", "length")
+            self.jobs.remove(job)
+        return True
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        if not hasattr(self, "jobs"):
+            return
+        waiting, running = self.scheduler.waiting, self.scheduler.running
+        assert sorted(map(id, (*waiting, *running))) == sorted(map(id, self.jobs))
+        taken = [j.slot for j in running] + self.lent
+        assert len(set(taken)) == len(taken) and all(0 <= s < self.slots for s in taken)
+        assert all(j.slot < 0 and j.fed == 0 for j in waiting)
+        for job in running:
+            assert job.fed == self.engine.length(job.slot) <= len(job.ids)
+        self.engine.pages.check()
+        if self.engine.tier is not None:
+            self.engine.tier.check()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "jobs"):
+            return
+        while self.lent:
+            self.give_back()
+        for _ in range(ENOUGH):
+            if not self.jobs:
+                break
+            assert self.one_step(), f"stuck with {len(self.jobs)} requests"
+        assert not self.jobs
+        pages = self.engine.pages
+        pages.tree.clear()
+        assert pages.pool.free == pages.pool.size, "a block is lost"
+        self.engine.close()
+
+
+Machine.TestCase.settings = settings(stateful_step_count=40)
+TestMachine = pytest.mark.skipif(
+    not any(f.name == "null" and not f.reason for f in libraries()),
+    reason="the null backend is not installed",
+)(Machine.TestCase)

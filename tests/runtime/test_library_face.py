@@ -1,0 +1,269 @@
+"""The library's face: options said once, loads that can be stopped, answers that end when nobody wants them,
+and reports and counts that are true.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import logging
+import random
+import subprocess
+import sys
+import threading
+import time
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_file import write_model
+
+from satchel import Model
+from satchel.quant import RequestError
+from satchel.runtime.ask import Ask, Asking
+from satchel.runtime.options import Options, Settings
+from satchel.runtime.sampling import GREEDY, Sampling
+from satchel.runtime.service import Service
+from satchel.runtime.stats import BOUNDS, Histogram, Traffic
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("face") / "tiny.gguf")
+
+
+@pytest.fixture
+def model(path: Path) -> Iterator[Model]:
+    with Model.load(path, slots=3, threads=1) as made:
+        yield made
+
+
+@pytest.mark.parametrize(("options", "keywords"), [(Options, Settings), (Ask, Asking)])
+def test_keywords_are_the_fields_of_the_definition(options: type, keywords: type) -> None:
+    fields = {f.name: f.type for f in dataclasses.fields(options)}
+    written = {name: ref.__forward_arg__ for name, ref in keywords.__annotations__.items()}
+    assert written == fields
+    assert typing.get_type_hints(keywords) == typing.get_type_hints(options)
+
+
+def test_options_and_keywords_load_alike(path: Path) -> None:
+    with Model.load(path, Options(context=32, slots=2), slots=3) as model:
+        assert (model.context, model.cache.slots, model.options.context) == (32, 3, 32)
+    with pytest.raises(TypeError, match="contextt"):
+        Model.load(path, contextt=3)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("answer", [False, RuntimeError("enough")])
+def test_a_load_that_is_stopped_leaves_nothing(path: Path, answer: bool | Exception) -> None:
+    def progress(done: int, total: int) -> bool:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    before = threading.active_count()
+    for _ in range(3):
+        with pytest.raises((RequestError, RuntimeError), match=r"stopped at [\d,]+ of [\d,]+ bytes|enough"):
+            Model.load(path, progress=progress)
+    gc.collect()
+    assert threading.active_count() == before
+    maps = Path("/proc/self/maps")
+    assert not maps.exists() or str(path) not in maps.read_text(), "the file is still mapped"
+
+
+@pytest.mark.parametrize("way", ["close", "with", "del", "break"])
+def test_an_answer_that_nobody_wants_ends(model: Model, way: str) -> None:
+    gc.disable()  # letting go is enough: no cycle keeps an answer alive
+    try:
+        if way == "break":
+            for _ in model.generate([1, 2], ignore_eos=True, sampling=GREEDY):
+                break
+        else:
+            reply = model.generate([1, 2], ignore_eos=True, sampling=GREEDY)
+            next(reply)
+            if way == "close":
+                iter(reply).close()
+                assert list(reply) == [] and reply.stats.finish == "cancelled"
+            elif way == "with":
+                with reply:
+                    pass
+            del reply
+        service = model.service
+        assert isinstance(service, Service)
+        end = time.monotonic() + 10
+        while service._tickets and time.monotonic() < end:
+            time.sleep(0.002)
+        assert not service._tickets and model.stats().requests["cancelled"] == 1
+    finally:
+        gc.enable()
+
+
+def test_a_timeout_ends_an_answer(model: Model) -> None:
+    reply = model.generate([1, 2, 3], ignore_eos=True, timeout=1e-6)
+    reply.read()
+    assert reply.stats.finish == "deadline"
+    with pytest.raises(RequestError, match="weight"):
+        model.generate([1], weight=0)
+
+
+def test_threads_get_what_each_would_get_alone(model: Model) -> None:
+    rng = random.Random(4)
+    asked = [[rng.randrange(10, 250) for _ in range(rng.randrange(1, 30))] for _ in range(24)]
+    alone = [model.generate(ids, max_tokens=10, sampling=GREEDY).read() for ids in asked]
+    together = model.generate_many(asked, max_tokens=10, sampling=GREEDY)
+    assert [r.text for r in together] == alone
+
+
+@pytest.mark.nightly
+def test_32_threads_of_20_calls_get_what_each_would_get_alone(path: Path) -> None:
+    with Model.load(path, slots=8) as model:
+        asked = [[10 + i, 20 + i % 7, i % 3] for i in range(200)]
+        alone = [model.generate(ids, max_tokens=20, sampling=GREEDY).read() for ids in asked]
+        wrong: list[int] = []
+
+        def work(first: int) -> None:
+            for k in range(20):
+                i = (first * 37 + k * 11) % len(asked)
+                if model.generate(asked[i], max_tokens=20, sampling=GREEDY).read() != alone[i]:
+                    wrong.append(i)
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(32)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        assert wrong == []
+
+
+def test_many_texts_are_tokenized_as_one(model: Model) -> None:
+    texts = ["", "hello", "a b c" * 50, "ü€😀"] * 10
+    assert model.tokenize_many(texts) == [model.tokenize(t) for t in texts]
+
+
+def test_the_report_tells_what_was_done(model: Model) -> None:
+    ids = list(range(40))
+    model.generate(ids, max_tokens=2, sampling=GREEDY, ignore_eos=True).read()
+    reply = model.generate([*ids, 5], max_tokens=9, sampling=Sampling(top_k=7), ignore_eos=True)
+    reply.read()
+    report = reply.report
+    assert report.sampling.top_k == 7 and report.sampling.seed is not None
+    assert (report.prompt_tokens, report.generated_tokens, report.finish) == (41, 9, "length")
+    assert report.cached_tokens == 32 and report.missed.startswith("all of it was")
+    assert report.steps == 9 and report.devices == {model.device.name: 1.0}
+    per_token = sum(a.bytes for a in ledger(model))
+    assert report.kv_bytes == per_token * sum(range(41, 50))
+    weights = model.engine.program(1, 1).weight_bytes
+    assert 8 * weights < report.weight_bytes < 20 * weights and report.bandwidth > 0
+    assert report.limit is None and report.bandwidth_share is None and report.acceptance is None
+    assert model.bandwidth() == model.bandwidth() > 1e8
+    share = reply.report.bandwidth_share
+    assert share is not None and 0 < share == reply.report.as_dict()["bandwidth_share"]
+
+
+def ledger(model: Model) -> list[typing.Any]:
+    from satchel.runtime.work import Ledger
+
+    return list(Ledger(model.engine).attention.values())
+
+
+def test_counts_add_up(model: Model) -> None:
+    many = model.generate_many([[i] * 10 for i in range(7)], max_tokens=5, sampling=GREEDY, ignore_eos=True)
+    stats = model.stats()
+    h = stats.histograms
+    assert set(h) == set(BOUNDS) and stats.requests == {"length": 7}
+    assert stats.prompt_tokens == 70 and stats.generated_tokens == 35
+    assert stats.cached_tokens == sum(r.stats.cached for r in many)
+    assert h["time_to_first_token_seconds"].count == h["queue_seconds"].count == 7
+    assert h["inter_token_seconds"].count == 28 and h["step_seconds"].count == stats.steps
+    assert h["step_tokens"].total == 70 - stats.cached_tokens + 28
+    assert (stats.waiting, stats.running) == (0, 0) and stats.kv_free <= stats.kv_blocks
+    plain = stats.as_dict()
+    assert plain["histograms"]["step_seconds"]["counts"] == h["step_seconds"].counts
+    assert 0 < h["step_seconds"].quantile(0.5) <= h["step_seconds"].quantile(0.99) < 100
+
+
+@given(st.lists(st.floats(0, 1e6), max_size=200))
+def test_histograms_hold_every_value_once(values: list[float]) -> None:
+    made = Histogram(BOUNDS["queue_seconds"])
+    for v in values:
+        made.add(v)
+    found = made.value()
+    assert found.count == len(values) and found.total == pytest.approx(sum(values))
+    cumulative = np.cumsum(found.counts)
+    assert [int(c) for c in cumulative[:-1]] == [sum(v <= b for v in values) for b in found.bounds]
+    for q in (0.1, 0.5, 0.9):
+        bound = found.quantile(q)
+        assert sum(v <= bound for v in values) >= q * len(values)
+
+
+def test_a_window_bounds_what_is_read() -> None:
+    traffic = Traffic([(0, 100), (8, 10), (8, 10)])
+    assert traffic.kv(4, 1) == 500 + 100 and traffic.kv(100, 1) == 10100 + 20 * 9
+
+
+def test_logs_hold_no_text(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "satchel"), Model.load(path, context=64) as model:
+        reply = model.generate("zebra " * 40, max_tokens=4, on_overflow="truncate-middle")
+        reply.read()
+    said = " ".join(r.getMessage() for r in caplog.records)
+    assert "left out" in said and "loaded" in said and "zebra" not in said
+
+
+def resident() -> int:
+    """Bytes of memory that this process has, shared pages of files among them."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        pytest.skip("needs /proc")
+    return int(status.read_text().split("VmRSS:")[1].split()[0]) << 10
+
+
+STOPPED_LOADS = """
+import gc, pathlib, sys
+from satchel import Model
+from satchel.quant import RequestError
+
+def resident():
+    return int(pathlib.Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0]) << 10
+
+for turn in range(60):
+    try:
+        Model.load(pathlib.Path(sys.argv[1]), progress=lambda done, total: False)
+    except RequestError as error:
+        assert "stopped" in str(error)
+    else:
+        raise SystemExit("a load went on that was told to stop")
+    if turn == 29:
+        gc.collect()
+        before = resident()
+gc.collect()
+print(resident() - before)
+"""
+
+
+def test_loads_that_are_stopped_keep_memory_flat(path: Path) -> None:
+    resident()
+    # A process of its own: what other tests' threads take and give back is not the loads'.
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED_LOADS, path], capture_output=True, text=True, check=False, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 4 << 20
+
+
+@pytest.mark.nightly
+def test_loading_and_closing_50_times_keeps_memory_within_2_percent(bundled_model: Path) -> None:
+    def once() -> None:
+        with Model.load(bundled_model, context=256) as model:
+            model.generate("hello", max_tokens=4, sampling=GREEDY).read()
+
+    for _ in range(5):
+        once()
+    gc.collect()
+    before = resident()
+    for _ in range(50):
+        once()
+    gc.collect()
+    assert resident() < before * 1.02

@@ -1,0 +1,282 @@
+"""An answer is the same token for token with and without drafts, right ones and wrong ones, whatever the
+model, the sampling and the company.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+
+from satchel.runtime.arch import Cache
+from satchel.runtime.device import find_backend, libraries
+from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.model import Model
+from satchel.runtime.sampling import GREEDY, Sampling
+from satchel.runtime.scheduler import Job, Limits, Request, Scheduler, Work
+from satchel.runtime.scheduler.scheduler import load
+from satchel.runtime.service import Service
+from satchel.runtime.speculative import Speculation, Speculator
+from satchel.runtime.speculative.room import may_draft, most_for, rows_left, take_blocks
+
+pytestmark = pytest.mark.skipif(
+    not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
+)
+PENALTIES = Sampling(
+    repeat_penalty=1.4, presence_penalty=0.5, frequency_penalty=0.3, repeat_last_n=20, seed=5
+)
+
+
+class Forced(Speculator):
+    """Drafts of any length: the answer that is known to come, some of its tokens replaced."""
+
+    def __init__(self, answers: dict[tuple[int, ...], list[int]], wrong: float, seed: int = 0) -> None:
+        super().__init__(Speculation(lookup=True))
+        self.answers, self.wrong, self.rng = answers, wrong, np.random.default_rng(seed)
+
+    def extend(self, work: list[Work], scheduler: Scheduler) -> list[Work]:
+        room = rows_left(work, scheduler)
+        return [self._with(w, scheduler, room // len(work)) if may_draft(w.job) else w for w in work]
+
+    def _with(self, w: Work, scheduler: Scheduler, room: int) -> Work:
+        job, pages = w.job, scheduler.engine.pages
+        known = self.answers[tuple(job.request.ids)][job.generated :]
+        count = min(int(self.rng.integers(0, 9)), room, most_for(job, pages, 16))
+        known = (known + [0] * 20)[: take_blocks(job, pages, max(0, count))]
+        noise = self.rng.random(len(known)) < self.wrong
+        other = self.rng.integers(0, tiny.VOCAB, len(known))
+        drafts = np.where(noise, other, known).astype(int).tolist()
+        return replace(w, drafts=tuple(drafts))
+
+
+def open_engine(
+    arch: str = "llama", format: str = "q8_0", slots: int = 3, blocks: int = 0, kind: str = "f16"
+) -> Engine:
+    cache = Cache(context=96, slots=slots, block=16, blocks=blocks, keys=kind, values=kind)
+    weights = tiny.weights(arch, format, mixed=True)
+    return tiny.engine(arch, weights, cache, find_backend("cpu").open(threads=2), batch=64)
+
+
+def requests(count: int, seed: int = 0) -> list[Request]:
+    rng = np.random.default_rng(seed)
+    kinds = (GREEDY, Sampling(temperature=0.9, seed=1), PENALTIES, replace(PENALTIES, temperature=0.0))
+    found = []
+    for i in range(count):
+        ids = [int(t) for t in rng.integers(0, tiny.VOCAB, rng.integers(1, 50))]
+        found.append(Request(ids, int(rng.integers(1, 60)), kinds[i % 4], frozenset({3, 4, 5, 6})))
+    return found
+
+
+def answers(
+    engine: Engine, wanted: Sequence[Request], speculator: Speculator | None, together: bool = True
+) -> tuple[list[list[int]], list[Job]]:
+    """Tokens of each request, and its job; closes nothing."""
+    service = Service(engine, Limits(), speculator=speculator)
+    try:
+        if together:
+            tickets = [service.submit(r) for r in wanted]
+            found = [list(t) for t in tickets]
+        else:
+            tickets, found = [], []
+            for r in wanted:
+                tickets.append(service.submit(r))
+                found.append(list(tickets[-1]))
+        engine.pages.check()
+    finally:
+        service.close()
+    return found, [t.job for t in tickets]
+
+
+@pytest.mark.parametrize(
+    ("arch", "format", "slots", "blocks", "kind"),
+    [
+        ("llama", "q8_0", 1, 0, "f16"),
+        ("llama", "q4_k", 3, 7, "f16"),
+        ("qwen3", "bf16", 3, 0, "q8_0"),
+        ("qwen3moe", "q8_0", 2, 0, "f16"),
+        ("qwen2", "f32", 3, 0, "f32"),
+    ],
+)
+def test_drafts_change_no_token(arch: str, format: str, slots: int, blocks: int, kind: str) -> None:
+    """Few blocks make jobs give way to each other with drafts under way."""
+    wanted, engine = requests(12), open_engine(arch, format, slots, blocks, kind)
+    alone, plain = answers(engine, wanted, None, together=False)
+    known = {tuple(r.ids): a for r, a in zip(wanted, alone, strict=True)}
+    for wrong in (0.0, 0.3, 1.0):
+        found, jobs = answers(engine, wanted, Forced(known, wrong))
+        assert found == alone
+        assert [j.finish for j in jobs] == [j.finish for j in plain]
+        drafted, accepted = sum(j.used.drafted for j in jobs), sum(j.used.accepted for j in jobs)
+        assert drafted > 20, "nothing was drafted: the test shows nothing"
+        assert accepted > 0.5 * drafted if wrong == 0 else accepted < 0.8 * drafted
+    engine.pages.tree.clear()
+    assert engine.pages.pool.free == engine.pages.pool.size
+    engine.close()
+
+
+def test_what_is_kept_of_an_answer_with_rejected_drafts_is_right() -> None:
+    """The next turn finds the first one's blocks, and says what it says when nothing was kept."""
+    engine, fresh = open_engine(), open_engine()
+    first = Request(list(range(20)), 45, Sampling(seed=2))
+    plain, _ = answers(fresh, [first], None)
+    found, _ = answers(engine, [first], Forced({tuple(first.ids): plain[0]}, 0.5))
+    assert found == plain
+    second = Request([*first.ids, *plain[0], 9, 8], 20, PENALTIES)
+    fresh.pages.tree.clear()
+    wanted, _ = answers(fresh, [second], None)
+    again, jobs = answers(engine, [second], None)
+    assert again == wanted and jobs[0].cached == 64
+    engine.close()
+    fresh.close()
+
+
+@pytest.mark.parametrize("ends", [{3}, set()])
+def test_an_answer_ends_where_it_would_in_the_middle_of_right_drafts(ends: set[int]) -> None:
+    engine = open_engine(slots=1)
+    plain, _ = answers(engine, [Request([1, 2, 3], 30, GREEDY)], None)
+    end = frozenset({plain[0][9]} if ends else ())
+    known = {(1, 2, 3): plain[0]}
+    for most in (1, 2, 7, 30):
+        (found,), (job,) = answers(engine, [Request([1, 2, 3], most, GREEDY, end)], Forced(known, 0.0))
+        stop = next((i + 1 for i, t in enumerate(plain[0]) if t in end), 99)
+        assert found == plain[0][: min(most, stop)]
+        assert job.finish == ("stop" if stop <= most else "length")
+    ids = list(range(90))
+    full, _ = answers(engine, [Request(ids, 50)], None)
+    (found,), (job,) = answers(engine, [Request(ids, 50)], Forced({tuple(ids): full[0]}, 0.0))
+    assert found == full[0] and len(found) == 7 and job.finish == "length", "the context holds 96 tokens"
+    engine.close()
+
+
+def test_a_feed_gives_a_token_for_each_of_its_last_rows() -> None:
+    engine = open_engine()
+    ids = [5, 9, 200, 31, 7]
+    alone = []
+    for n in range(1, 6):
+        alone += engine.step([Feed(0, ids[:n], PENALTIES)])
+        engine.rewind(0, 0)
+    for samples in range(1, 6):
+        both = engine.step(
+            [Feed(1, [1, 2], GREEDY), Feed(0, ids, PENALTIES, samples), Feed(2, [1, 2])],
+        )
+        assert both[1:] == alone[-samples:]
+        for slot in range(3):
+            engine.rewind(slot, 0)
+    engine.close()
+
+
+def test_sampling_with_drafts_follows_the_same_distribution() -> None:
+    """Chi-square over pairs of tokens from seeds of their own, and of the first against the probabilities;
+    the limit is the 99.9 % point (Wilson and Hilferty's approximation). The seeds are fixed.
+    """
+    engine, count = open_engine(slots=4), 1500
+    chosen = Sampling(temperature=1.0, top_k=5, top_p=1.0, min_p=0.0, seed=0)
+
+    def pairs(start: int, speculator: Speculator | None) -> list[tuple[int, ...]]:
+        wanted = [Request([11, 12], 3, chosen.with_seed(start + i)) for i in range(count)]
+        service = Service(engine, Limits(queue=count), speculator=speculator)
+        found = [tuple(t) for t in [service.submit(r) for r in wanted]]
+        service.close()
+        return [(a, b) for _, a, b in found]
+
+    plain = pairs(0, None)
+    # The likeliest answer is drafted always: often right, often wrong.
+    draft = Forced({(11, 12): [0, *max(set(plain), key=plain.count), 1]}, 0.0)
+    drafted = pairs(10_000, draft)
+    kinds = [k for k in set(plain) | set(drafted) if plain.count(k) + drafted.count(k) >= 10]
+    table = np.array([[side.count(k) for k in kinds] for side in (plain, drafted)], float)
+    table = np.c_[table, count - table.sum(1)]
+    table = table[:, table.sum(0) > 0]
+    wanted = table.sum(1, keepdims=True) * table.sum(0) / table.sum()
+    chi2, free = float(((table - wanted) ** 2 / wanted).sum()), table.shape[1] - 1
+    limit = free * (1 - 2 / (9 * free) + 3.09 * (2 / (9 * free)) ** 0.5) ** 3
+    print(f"chi-square {chi2:.1f} over {free} degrees of freedom, limit {limit:.1f}")
+    assert free > 10 and chi2 < limit
+    engine.close()
+
+
+def test_lookup_finds_repetition_and_many_callers_get_what_each_gets_alone() -> None:
+    """Prompts that repeat themselves, so that guesses are made; mostly wrong ones: the model is random."""
+    rng, engine = np.random.default_rng(1), open_engine(slots=4)
+    wanted = []
+    for i in range(16):
+        part = [int(t) for t in rng.integers(0, 6, 12)]
+        wanted.append(Request(part * 3, 50, (GREEDY, Sampling(temperature=0.7, seed=i), PENALTIES)[i % 3]))
+    alone, _ = answers(engine, wanted, None, together=False)
+    service = Service(engine, speculator=Speculator(Speculation(lookup=True, past=500)))
+    found: list[list[int]] = [[] for _ in wanted]
+    jobs: list[Job] = []
+
+    def work(first: int) -> None:
+        for i in range(first, len(wanted), 4):
+            ticket = service.submit(wanted[i])
+            found[i] = list(ticket)
+            jobs.append(ticket.job)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    service.close()
+    assert found == alone
+    assert sum(j.used.drafted for j in jobs) > 0
+    engine.pages.check()
+    engine.close()
+
+
+def test_H22_a_request_that_wants_no_drafts_has_none_beside_others_that_do() -> None:
+    engine = open_engine(slots=2)
+    ids = [1, 2, 3, 4] * 5
+    both = [Request(ids, 60, GREEDY), Request([*ids, 1], 60, PENALTIES, draft=0)]
+    alone, _ = answers(engine, both, None, together=False)
+    known = {tuple(r.ids): a for r, a in zip(both, alone, strict=True)}
+    found, jobs = answers(engine, both, Forced(known, 0.2))
+    assert found == alone and jobs[0].used.drafted > 0 == jobs[1].used.drafted
+    engine.close()
+
+
+def test_drafts_are_the_first_to_go() -> None:
+    """None while somebody waits for room; no more than batch, context, pool and answer have room for."""
+    engine = open_engine(slots=2, blocks=4)
+    scheduler = Scheduler(engine, 2)
+    job = Job(Request([1] * 60, 30, draft=9), 0.0)
+    scheduler.add(job)
+    scheduler.done(scheduler.plan(0.0), [1], 0.0, 0.01)
+    (work,) = scheduler.plan(0.0)
+    assert rows_left([work], scheduler) == 63
+    assert most_for(job, engine.pages, 16) == 3, "the pool has 64 positions"
+    assert take_blocks(job, engine.pages, 3) == 3
+    with_drafts = load([replace(work, drafts=(1, 2))])
+    assert (with_drafts.decoded, with_drafts.prompt, with_drafts.drafted) == (1, 0, 2)
+    scheduler.add(Job(Request([1], 1), 0.0))
+    assert rows_left([work], scheduler) == 0
+    slot = scheduler.lend()
+    assert rows_left([work], scheduler) == 63, "a slot is what it waits for"
+    assert slot is not None
+    scheduler.give_back(slot)
+    assert most_for(Job(Request([1], 5, draft=9), 0.0, ids=[]), engine.pages, 16) == 4
+    assert most_for(Job(Request([1], 50, draft=9), 0.0, ids=[]), engine.pages, 16) == 9
+    engine.close()
+
+
+def test_the_bundled_model_says_the_same_and_faster_in_fewer_steps(bundled_model: Path) -> None:
+    with (
+        Model.load(bundled_model, context=512) as plain,
+        Model.load(bundled_model, context=512, speculation=Speculation(lookup=True)) as model,
+    ):
+        text = "The quick brown fox jumps over the lazy dog and runs into the forest where a bear sleeps."
+        ids = plain.prompt_ids([{"role": "user", "content": f"Repeat this text: {text}"}])
+        for chosen in (GREEDY, Sampling(seed=3), replace(PENALTIES, repeat_penalty=1.05)):
+            wanted = plain.generate(ids, max_tokens=80, sampling=chosen, ignore_eos=True)
+            reply = model.generate(ids, max_tokens=80, sampling=chosen, ignore_eos=True)
+            wanted.read()
+            reply.read()
+            assert reply.ids == wanted.ids
+            assert wanted.stats.drafted == 0 and reply.stats.accepted <= reply.stats.drafted
+        assert model.engine.timing.steps < plain.engine.timing.steps

@@ -1,0 +1,391 @@
+"""Forms, embeddings and the like in a worker process: what is lost with it comes again, what kills it is
+named, what nobody wants any more ends, and streams of tokens go on beside all of that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from chat_model import write_chat_model
+from tiny_file import write_model
+
+from satchel import AsyncModel, Model
+from satchel.quant import DeviceError, ModelError, RequestError
+from satchel.runtime.errand import Errand
+from satchel.runtime.grammar import Choice, JsonSchema, Regex, Tool, ToolCall
+from satchel.runtime.kv import Miss
+from satchel.runtime.sampling import GREEDY, Sampling
+from satchel.runtime.speculative import Speculation
+from satchel.runtime.worker import process
+from satchel.runtime.worker.model import WorkerModel
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are not sent there")
+POISON = 12  # no answer below has it twice in a row
+WARM = Sampling(temperature=1.5, top_k=0, seed=11)
+LETTERS = Regex("[a-z]{40}")
+TEXTS = [[int(t) for t in np.random.default_rng(i).integers(100, 250, 90)] for i in range(12)]
+Begin = Callable[..., WorkerModel]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_chat_model(tmp_path_factory.mktemp("verbs") / "tiny.gguf")
+
+
+@pytest.fixture(scope="module")
+def here(path: Path) -> Iterator[Model]:
+    with Model.load(path, slots=4, threads=1, context=256) as model:
+        yield model
+
+
+@pytest.fixture
+def begin(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Begin]:
+    """Loads a model whose worker dies of POISON, with waits of `slow` seconds before each step."""
+    made: list[WorkerModel] = []
+
+    def load(slow: float = 0.0, file: Path = path, **options: Any) -> WorkerModel:
+        monkeypatch.setattr(process, "MODULE", "crashing_child")
+        monkeypatch.setenv("SATCHEL_TEST_POISON", str(POISON))
+        monkeypatch.setenv("SATCHEL_TEST_SLOW", str(slow))
+        monkeypatch.setenv("SATCHEL_TEST_STILLBORN", str(tmp_path / "stillborn"))
+        model = Model.load(file, slots=4, threads=1, context=256, worker="process", **options)
+        assert isinstance(model, WorkerModel)
+        made.append(model)
+        return model
+
+    yield load
+    for model in made:
+        model.close()
+
+
+@pytest.fixture(scope="module")
+def there(path: Path) -> Iterator[WorkerModel]:
+    """One for all that leave it as it was; each step waits a little, so that answers take their time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "MODULE", "crashing_child")
+        patch.setenv("SATCHEL_TEST_POISON", str(POISON))
+        patch.setenv("SATCHEL_TEST_SLOW", "0.004")
+        model = Model.load(path, slots=4, threads=1, context=256, worker="process")
+        assert isinstance(model, WorkerModel)
+        with model:
+            yield model
+
+
+def kill(model: WorkerModel) -> None:
+    """Waits until another is begun."""
+    before = model.worker.restarts
+    os.kill(model.worker.pid, signal.SIGKILL)
+    until(lambda: model.worker.restarts > before)
+
+
+def until(holds: Callable[[], object]) -> None:
+    for _ in range(1000):
+        if holds():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not come")
+
+
+def test_what_was_lost_with_a_worker_is_asked_again(here: Model, there: WorkerModel) -> None:
+    """kill -9 in the middle of many kinds of work: each gives what it gives without."""
+    prompt = TEXTS[0]
+
+    def work(m: Model) -> list[Callable[[], Any]]:
+        return [
+            lambda: m.embed(TEXTS),
+            lambda: m.score(prompt, TEXTS[1:4]),
+            lambda: m.prompt_logprobs(prompt, 3),
+            lambda: m.beam_search(prompt, 2, 20),
+            lambda: m.generate(prompt, grammar=LETTERS, sampling=WARM).read(),
+            lambda: m.logits(prompt),
+        ]
+
+    wanted, before = [ask() for ask in work(here)], there.worker.restarts
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(ask) for ask in work(there)]
+        until(lambda: any(a.turns > 1 for a in list(there.worker._asked.values())))
+        kill(there)
+        found = [a.result(60) for a in asked]
+    for w, f in zip(wanted, found, strict=True):
+        assert np.array_equal(w, f) if isinstance(w, np.ndarray) else w == f
+    assert there.worker.restarts == before + 1
+
+
+@pytest.mark.parametrize("verb", ["embed", "score", "prompt_logprobs", "beam_search", "logits"])
+def test_a_call_that_kills_is_named_and_refused_and_streams_go_on(
+    here: Model, there: WorkerModel, verb: str
+) -> None:
+    bad: Any = [1, POISON, POISON, 2]
+    args = {"embed": ([bad],), "score": (bad, [[1, 2]]), "beam_search": (bad, 2, 3)}.get(verb, (bad,))
+    how: dict[str, Any] = {"max_tokens": 40, "sampling": WARM, "ignore_eos": True}
+    wanted = [here.generate(ids, **how).read() for ids in TEXTS[:2]]
+    replies = [there.generate(ids, **how) for ids in TEXTS[:2]]
+    for reply in replies:
+        reply.start()
+    with pytest.raises(DeviceError, match=rf"request \d+ \({verb}\): the worker process was ended .* twice"):
+        getattr(there, verb)(*args)
+    assert [reply.read() for reply in replies] == wanted
+    assert np.array_equal(there.embed(TEXTS[:2]), here.embed(TEXTS[:2]))
+
+
+def test_a_call_that_nobody_wants_any_more_ends(there: WorkerModel) -> None:
+    """The slots that it had are free for others."""
+    errand, ended, before = Errand(), list[BaseException](), there.worker.restarts
+
+    def work() -> None:
+        try:
+            errand.run(lambda: there.embed(TEXTS * 100))
+        except RequestError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    until(lambda: any(a.turns > 2 for a in list(there.worker._asked.values())))
+    errand.stop()
+    thread.join(30)
+    assert not thread.is_alive() and "cancelled" in str(ended[0])
+    assert len(there.beam_search(TEXTS[0], 4, 2)) == 4, "all four slots are to be had"
+    assert there.worker.restarts == before
+
+
+@pytest.mark.parametrize("worker", ["thread", "process"])
+def test_cancelling_a_task_ends_what_it_asked_for(path: Path, worker: str) -> None:
+    async def run() -> None:
+        async with await AsyncModel.load(path, slots=2, threads=1, context=256, worker=worker) as model:
+            task = asyncio.create_task(model.embed(TEXTS * 400))
+            await asyncio.sleep(0.1)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            beams = await asyncio.to_thread(model.model.beam_search, TEXTS[0], 2, 2)
+            assert len(beams) == 2, "both slots are to be had"
+
+    asyncio.run(run())
+
+
+def test_a_borrower_that_gave_up_leaves_no_slot_behind(here: Model) -> None:
+    """It waits for four slots while one is taken by a stream, and is stopped."""
+    with here.generate(TEXTS[0], sampling=WARM, ignore_eos=True) as reply:
+        next(reply)
+        errand = Errand()
+        threading.Timer(0.05, errand.stop).start()
+        with pytest.raises(RequestError, match="cancelled"):
+            errand.run(lambda: here.beam_search(TEXTS[1], 4, 2))
+    assert len(here.beam_search(TEXTS[1], 4, 2)) == 4
+
+
+def test_a_stream_goes_on_beside_long_calls(there: WorkerModel) -> None:
+    with ThreadPoolExecutor(6) as pool:
+        calls = [pool.submit(there.embed, TEXTS * 8) for _ in range(6)]
+        until(lambda: len(there.worker._asked) == 6)
+        reply = there.generate(TEXTS[0], max_tokens=20, sampling=WARM, ignore_eos=True)
+        reply.read()
+        assert len(reply.ids) == 20 and not all(c.done() for c in calls)
+        assert there.stats().steps > 0 and not all(c.done() for c in calls)
+        found = [c.result(60) for c in calls]
+    assert all(np.array_equal(f, found[0]) for f in found)
+
+
+FORMS = [
+    Choice(["yes", "no"]),
+    LETTERS,
+    JsonSchema({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}),
+    JsonSchema('{"enum": ["x", "y"]}'),
+    ToolCall([Tool("f", {"type": "object", "properties": {"on": {"type": "boolean"}}})]),
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda f: type(f).__name__)
+@pytest.mark.parametrize("reasoning", [None, True, False, 6])
+def test_forms_hold_behind_thinking(here: Model, there: WorkerModel, form: Any, reasoning: Any) -> None:
+    how: dict[str, Any] = {"grammar": form, "sampling": WARM, "max_tokens": 60, "reasoning": reasoning}
+    ask = [{"role": "user", "content": "a"}]
+    wanted, reply = here.chat(ask, **how), there.chat(ask, **how)
+    wanted.read()
+    reply.read()
+    assert (reply.text, reply.ids, reply.stats.finish) == (wanted.text, wanted.ids, wanted.stats.finish)
+    assert reply.message() == wanted.message() and reply.stats.reason == wanted.stats.reason
+
+
+@pytest.mark.parametrize("reasoning", [None, 6])
+def test_a_form_goes_on_where_a_worker_was_lost(here: Model, there: WorkerModel, reasoning: Any) -> None:
+    how: dict[str, Any] = {"grammar": LETTERS, "sampling": WARM, "max_tokens": 60, "reasoning": reasoning}
+    ask = [{"role": "user", "content": "a"}]
+    wanted, reply = here.chat(ask, **how), there.chat(ask, **how)
+    wanted.read()
+    next(reply)
+    kill(there)
+    reply.read()
+    assert (reply.text, reply.ids, reply.stats.finish) == (wanted.text, wanted.ids, wanted.stats.finish)
+    assert reply.report.replayed > 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (JsonSchema({"properties": {"a": {"type": "strin"}}}), "#/properties/a/type"),
+        (JsonSchema({"not": {}}), "#/not"),
+        (Regex("(a"), "at column 1"),
+    ],
+)
+def test_a_wrong_form_is_refused_with_its_place_before_anything_runs(
+    there: WorkerModel, spec: Any, words: str
+) -> None:
+    with pytest.raises(RequestError, match=words):
+        there.generate("x", grammar=spec)
+
+
+def test_code_is_not_sent(there: WorkerModel) -> None:
+    class Anything:
+        finished = False
+
+        def fill(self, words: Any) -> None:
+            words[:] = 0xFFFFFFFF
+
+        def accept(self, token: int) -> None: ...
+        def rollback(self, n: int) -> None: ...
+
+    for how in ({"constraint": Anything()}, {"processors": [lambda past, logits: None]}):
+        with pytest.raises(RequestError, match=r"cannot be sent to a worker process: .*worker='thread'"):
+            there.generate("x", **how).read()
+
+
+@pytest.mark.parametrize("kind", [1, 2])
+def test_mirostat_goes_on_as_it_was(here: Model, there: WorkerModel, kind: int) -> None:
+    how: dict[str, Any] = {
+        "sampling": replace(WARM, mirostat=kind, mirostat_tau=3.0),
+        "max_tokens": 60,
+        "ignore_eos": True,
+        "logprobs": 1,
+    }
+    wanted = here.generate(TEXTS[0], **how)
+    wanted.read()
+    reply = there.generate(TEXTS[0], **how)
+    for _ in range(8):
+        next(reply)
+    kill(there)
+    reply.read()
+    assert reply.ids == wanted.ids and reply.logprobs == wanted.logprobs
+    assert reply.report.replayed == 1
+
+
+@pytest.mark.parametrize("worker", ["thread", "process"])
+def test_h22_options_of_one_request_leave_those_that_guess_ahead_as_they_are(
+    path: Path, here: Model, worker: str
+) -> None:
+    plain: dict[str, Any] = {"max_tokens": 40, "sampling": GREEDY, "ignore_eos": True}
+    odd: list[dict[str, Any]] = [
+        {"logprobs": 3},
+        {"sampling": replace(WARM, repeat_penalty=1.3, dry_multiplier=0.8)},
+        {"sampling": replace(WARM, mirostat=2)},
+        {"sampling": replace(WARM, logit_bias={5: 3.0}, min_tokens=3)},
+        {"grammar": LETTERS},
+    ]
+    asked = [(TEXTS[i][:20] * 3, plain) for i in range(3)]
+    for i, change in enumerate(odd):
+        asked.insert(2 * i + 1, (TEXTS[i], {"max_tokens": 40, "sampling": WARM, **change}))
+    wanted = []
+    for ids, how in asked:
+        reply = here.generate(ids, **how)
+        reply.read()
+        wanted.append((reply.ids, reply.logprobs))
+    options: dict[str, Any] = {"slots": 8, "threads": 1, "context": 256, "worker": worker}
+    with Model.load(path, speculation=Speculation(lookup=True), **options) as model:
+        replies = [model.generate(ids, **how) for ids, how in asked]
+        for reply in replies:
+            reply.start()
+        for reply in replies:
+            reply.read()
+    assert [(r.ids, r.logprobs) for r in replies] == wanted
+
+
+def test_an_empty_cache_after_a_loss_is_said(there: WorkerModel) -> None:
+    how: dict[str, Any] = {"max_tokens": 2, "sampling": WARM}
+    there.generate(TEXTS[0], **how).read()
+    again = there.generate(TEXTS[0], **how)
+    again.read()
+    assert again.report.cached_tokens == 64
+    kill(there)
+    lost = there.generate(TEXTS[0], **how)
+    lost.read()
+    assert (lost.report.cached_tokens, lost.report.missed) == (0, Miss.LOST.value)
+    assert "lost" in lost.report.missed and there.stats().worker_restarts == there.worker.restarts > 0
+
+
+def test_a_file_that_is_gone_or_another_one_ends_it_with_one_error(begin: Begin, tmp_path: Path) -> None:
+    file = write_chat_model(tmp_path / "m.gguf")
+    there = begin(file=file)
+    file.unlink()
+    reply = there.generate(TEXTS[0], max_tokens=100, ignore_eos=True)
+    next(reply)
+    kill(there)
+    with pytest.raises(
+        ModelError, match=r"worker process was lost, and the model cannot be loaded again: .*m\.gguf"
+    ):
+        reply.read()
+    with pytest.raises(ModelError, match="cannot be loaded again"):
+        there.embed(TEXTS)
+    file = write_model(tmp_path / "n.gguf", seed=1)
+    there = begin(file=file)
+    file.unlink()
+    write_model(file, seed=2)
+    kill(there)
+    with pytest.raises(ModelError, match="another model than the one that was loaded"):
+        there.generate(TEXTS[0], max_tokens=3).read()
+    with pytest.raises(ModelError, match="another model"):
+        there.stats()
+
+
+def test_processes_that_die_as_soon_as_they_are_loaded_end_it(begin: Begin, tmp_path: Path) -> None:
+    there = begin()
+    reply = there.generate(TEXTS[0], ignore_eos=True)
+    next(reply)
+    (tmp_path / "stillborn").touch()
+    kill(there)
+    for ask in (reply.read, there.generate(TEXTS[0]).read, there.stats, partial(there.embed, TEXTS)):
+        with pytest.raises(DeviceError, match="SIGABRT as soon as it had loaded the model, 3 times in a row"):
+            ask()
+
+
+@pytest.mark.parametrize("worker", ["thread", "process"])
+def test_loading_is_told_and_stopped_alike(path: Path, worker: str) -> None:
+    told: list[tuple[int, int]] = []
+    with Model.load(path, worker=worker, progress=lambda done, total: told.append((done, total))):
+        pass
+    assert told == sorted(told) and told[-1][0] == told[-1][1] > 0
+    with pytest.raises(RequestError, match=r"loading was stopped at .* as the caller asked"):
+        Model.load(path, worker=worker, progress=lambda done, total: False)
+
+    def fails(done: int, total: int) -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        Model.load(path, worker=worker, progress=fails)
+
+
+def test_relative_paths_are_those_of_the_caller(
+    begin: Begin, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "m.gguf").write_bytes(path.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    there = begin(file=Path("m.gguf"))
+    (tmp_path / "in").mkdir()
+    monkeypatch.chdir("in")
+    there.generate(TEXTS[0], max_tokens=2).read()
+    assert there.save_state("state.kv", TEXTS[0]) == 64
+    assert (tmp_path / "in" / "state.kv").exists()
+    kill(there)
+    assert there.restore_state("state.kv").tokens == 64

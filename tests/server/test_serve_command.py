@@ -1,0 +1,176 @@
+"""`satchel serve` as it is started: says where it listens, reads its configuration again, drains, stops."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from waiting import SECONDS, joined, ready, until
+
+pytest.importorskip("fastapi")
+
+ASK = {"messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 200, "ignore_eos": True}
+CHAT = "/v1/chat/completions"
+EMPTY = Path(__file__).parent / "no such folder"
+
+
+def command(*args: str) -> list[str]:
+    return [sys.executable, "-m", "satchel", *args]
+
+
+@contextmanager
+def started(*args: str, config: Path | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The program and its address."""
+    more = ["--config", str(config)] if config else []
+    process = subprocess.Popen(
+        command("serve", "--port", "0", *args, *more),
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | dict.fromkeys(("HOME", "SATCHEL_MODELS"), str(EMPTY)),  # no store of this machine
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert process.stderr is not None
+    try:
+        spoke = select.select([process.stderr], [], [], SECONDS)[0]
+        assert spoke, f"the server said nothing within {SECONDS:g} s"
+        line = process.stderr.readline()
+        found = re.search(r"http://\S+", line)
+        assert found, line + process.stderr.read()
+        yield process, found[0]
+    finally:
+        process.kill()
+        process.wait(SECONDS)
+        process.stderr.close()
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_request_under_way_is_finished_before_it_stops(number: int) -> None:
+    with started() as (process, address):
+        ready(address)
+        got: list[str] = []
+
+        def ask() -> None:
+            with httpx.stream(
+                "POST", address + CHAT, json=ASK | {"stream": True, "max_tokens": 60}, timeout=60
+            ) as r:
+                got.extend(r.iter_lines())
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        until(lambda: got, "the first piece of the answer")
+        process.send_signal(number)
+        joined(asking, "the request under way")
+        assert got[-2:] == ["data: [DONE]", ""]
+        assert process.wait(20) in (0, 130, -number)
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(address)
+
+
+@pytest.mark.model
+def test_what_takes_too_long_is_cut() -> None:
+    with started("--drain", "1") as (process, address):
+        ready(address)
+        errors: list[BaseException] = []
+
+        def ask() -> None:
+            try:
+                httpx.post(address + CHAT, json=ASK | {"max_tokens": 1900, "n": 8}, timeout=60)
+            except httpx.HTTPError as error:
+                errors.append(error)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        time.sleep(1)
+        began = time.monotonic()
+        process.terminate()
+        process.wait(20)
+        asking.join(20)
+        assert time.monotonic() - began < 15
+        assert not asking.is_alive()
+
+
+@pytest.mark.model
+def test_sighup_reads_the_configuration_again(bundled_model: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(f'[serve]\nparallel = 2\n[models.one]\npath = "{bundled_model}"\n')
+    with started(config=config) as (process, address):
+        ready(address)
+
+        def names() -> list[str]:
+            return [m["id"] for m in httpx.get(f"{address}/v1/models").json()["data"]]
+
+        assert names() == ["one"]
+        config.write_text(config.read_text() + f'[models.two]\npath = "{bundled_model}"\n')
+        process.send_signal(signal.SIGHUP)
+        until(lambda: names() == ["one", "two"], "both models are known")
+        config.write_text("[models.two\n")
+        assert httpx.post(f"{address}/config/reload").status_code == 400
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.5)
+        assert names() == ["one", "two"]
+        answer = httpx.post(address + CHAT, json=ASK | {"model": "two", "max_tokens": 2}, timeout=60)
+        assert answer.json()["model"] == "two"
+
+
+@pytest.mark.model
+def test_logs_are_json_for_programs() -> None:
+    with started("--log-json", "--log-level", "info") as (process, address):
+        ready(address)
+        httpx.post(address + CHAT, json=ASK | {"max_tokens": 2}, timeout=60)
+        process.terminate()
+        assert process.stderr is not None
+        lines = [json.loads(line) for line in process.stderr]
+        told = next(line for line in lines if line.get("route") == "/v1/chat/completions")
+        assert (told["status"], told["completion_tokens"], told["finish"]) == (200, 2, "length")
+
+
+@pytest.mark.parametrize(
+    ("args", "said", "code"),
+    [
+        (("--host", "0.0.0.0"), "give a key with --api-key", 1),
+        (("none.gguf",), "none.gguf", 1),
+        (("--port", "70000"), "--port", 2),
+        (("--log-level", "loud"), "loud is none", 2),
+        (("--ssl-cert-file", "x.pem"), "give both", 2),
+        (("--api-key-file", os.devnull), "no key stands in it", 1),
+    ],
+)
+def test_wrong_use_is_one_line(args: tuple[str, ...], said: str, code: int) -> None:
+    done = subprocess.run(command("serve", *args), capture_output=True, text=True, timeout=60)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_taken_port_is_one_line(tmp_path: Path) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = subprocess.run(command("serve", "--port", port), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "take another --port" in done.stderr
+
+
+def test_small_answers_are_not_held_back() -> None:
+    """Nagle's algorithm costs 40 ms an answer; asyncio turns it off for sockets that say TCP."""
+    import socket
+
+    from satchel.cli.server.run import listen
+    from satchel.cli.server.settings import ServerSettings
+
+    with listen("127.0.0.1", 0, ServerSettings()) as bound:
+        assert bound.proto == socket.IPPROTO_TCP

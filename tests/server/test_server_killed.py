@@ -1,0 +1,81 @@
+"""kill -9 of the engine's process under load: streams are whole or end with a proper error, and the server
+answers again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waiting import joined
+
+pytest.importorskip("httpx")
+uvicorn = pytest.importorskip("uvicorn")
+
+from serving_load import Mix, alone, crowd, key, questions  # noqa: E402
+from serving_process import children  # noqa: E402
+
+from satchel.cli.load.drive import Bounds, Driven, Server, drive  # noqa: E402
+from satchel.cli.load.requests import Request  # noqa: E402
+from satchel.cli.server.settings import ServerSettings  # noqa: E402
+from satchel.runtime.options import Options  # noqa: E402
+
+pytestmark = [
+    pytest.mark.model,
+    pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the process in /proc"),
+]
+
+
+@pytest.fixture
+def killed(bundled_model: Path, serving_of: Callable[..., Any]) -> Iterator[tuple[Server, int]]:
+    """A server, and its engine's process."""
+    before = set(children(os.getpid()))
+    options = Options(context=256, slots=8, worker="process")
+    with serving_of([bundled_model], options, ServerSettings(port=0)) as url:
+        server = Server(url, bundled_model.stem)
+        alone(server, questions(0)[:1])  # loads the model
+        engines = [pid for pid in set(children(os.getpid())) - before if b"worker" in command(pid)]
+        assert len(engines) == 1
+        yield server, engines[0]
+
+
+def command(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def under_fire(server: Server, requests: list[Request], engine: int) -> Driven:
+    """Asks all at once, and kills the engine when the first piece of an answer has come."""
+
+    def shoot() -> None:
+        time.sleep(0.5)
+        os.kill(engine, signal.SIGKILL)
+
+    thread = threading.Thread(target=shoot)
+    thread.start()
+    driven = asyncio.run(drive(server, iter(requests), Bounds()))
+    joined(thread, "the shot")
+    return driven
+
+
+def test_a_killed_engine_loses_no_stream_and_is_replaced(killed: tuple[Server, int]) -> None:
+    server, engine = killed
+    asked = questions(1)[:8]
+    answers = alone(server, asked)
+    crowded = crowd(asked, Mix(leave=0, wrong=0))
+    driven = under_fire(server, [next(crowded) for _ in range(32)], engine)
+    assert not Path(f"/proc/{engine}/task").exists()
+    for outcome in driven.outcomes:
+        came, answer = "".join(outcome.text), answers[key(outcome.request)]
+        if outcome.error:  # an error of the stream, or a 5xx with a body: never a connection that breaks
+            assert outcome.error.startswith(("in the stream: ", "HTTP 5")), outcome.error
+            assert answer.startswith(came)
+        else:
+            assert came == answer
+    assert alone(server, asked) == answers

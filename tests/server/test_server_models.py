@@ -1,0 +1,188 @@
+"""Several models behind one server: loaded on demand, unloaded for room or want of use; versions."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pydantic")
+
+from satchel.cli.server.alias import Alias
+from satchel.cli.server.answer import Answer
+from satchel.cli.server.catalog import AliasTable, Catalog, catalog_of
+from satchel.cli.server.models import FAILED, READY, UNLOADED, Models
+from satchel.cli.server.problem import Problem
+from satchel.cli.server.wanted import Caller, Text, Wanted
+from satchel.quant import RequestError
+from satchel.runtime.ask import Asking
+from satchel.runtime.options import Options
+from satchel.runtime.sampling import GREEDY
+
+SMALL = Options(context=128, slots=2)
+
+
+@pytest.fixture
+def files(bundled_model: Path, tmp_path: Path) -> dict[str, Path]:
+    for name in "ab":
+        (tmp_path / f"{name}.gguf").symlink_to(bundled_model)
+    return {name: tmp_path / f"{name}.gguf" for name in "ab"}
+
+
+def run(work: Callable[[Models], Awaitable[None]], catalog: Catalog, budget: int = 0) -> None:
+    async def whole() -> None:
+        models = Models(catalog, budget)
+        try:
+            await work(models)
+        finally:
+            await models.close()
+
+    asyncio.run(whole())
+
+
+async def answer(models: Models, name: str, user: str = "") -> str:
+    wanted = Wanted(name, Text("Once"), Asking(sampling=GREEDY, max_tokens=3))
+    made = await Answer.begin(models, wanted, Caller(user))
+    try:
+        await made.read()
+        return made.name
+    finally:
+        await made.close()
+
+
+def states(models: Models) -> dict[str, str]:
+    return {name: entry.state for name, entry in models.entries.items()}
+
+
+@pytest.mark.model
+def test_a_model_is_loaded_when_asked_for_and_unloaded_for_room(files: dict[str, Path]) -> None:
+    async def work(models: Models) -> None:
+        assert states(models) == {"a": UNLOADED, "b": UNLOADED}
+        assert await answer(models, "b") == "b"
+        assert states(models) == {"a": UNLOADED, "b": READY}
+        assert await answer(models, "") == "a"
+        assert states(models) == {"a": READY, "b": UNLOADED}
+        async with models.use("a"):
+            with pytest.raises(Problem, match="in use"):
+                await answer(models, "b")
+        assert states(models) == {"a": READY, "b": UNLOADED}
+
+    run(work, catalog_of(files, {}, SMALL, 0, None), budget=files["a"].stat().st_size * 3 // 2)
+
+
+@pytest.mark.model
+def test_a_model_that_nobody_uses_is_unloaded(files: dict[str, Path]) -> None:
+    async def work(models: Models) -> None:
+        tending = asyncio.create_task(models.tend())
+        async with models.use("a"):
+            await asyncio.sleep(1.2)
+            assert states(models)["a"] == READY
+        for _ in range(60):
+            await asyncio.sleep(0.1)
+            if states(models)["a"] == UNLOADED:
+                break
+        assert states(models)["a"] == UNLOADED
+        tending.cancel()
+
+    run(work, catalog_of(files, {}, SMALL, 0.2, None))
+
+
+@pytest.mark.model
+def test_a_reload_keeps_what_did_not_change(files: dict[str, Path], tmp_path: Path) -> None:
+    async def work(models: Models) -> None:
+        await answer(models, "a")
+        kept = models.entries["a"].model
+        other = tmp_path / "c.gguf"
+        shutil.copy(files["b"], other)
+        told = models.change(catalog_of({"a": files["a"], "b": other}, {}, SMALL, 0, None))
+        assert told == ["b: changed"]
+        assert models.entries["a"].model is kept
+        async with models.use("a") as lease:
+            assert models.change(catalog_of({"b": other}, {}, SMALL, 0, None)) == ["a: removed"]
+            assert lease.model.model.tokenize("still here")
+        with pytest.raises(Problem, match="does not exist"):
+            await answer(models, "a")
+
+    run(work, catalog_of(files, {}, SMALL, 0, None))
+
+
+def test_versions_are_chosen_by_weight_and_a_user_keeps_his() -> None:
+    alias = Alias("chat", AliasTable(versions={"a": 3, "b": 1, "c": 0}))
+    by_user = Counter(alias.choose(f"user {i}") for i in range(2000))
+    assert set(by_user) == {"a", "b"}
+    assert 0.7 < by_user["a"] / 2000 < 0.8
+    assert all(alias.choose("one") == alias.choose("one") for _ in range(10))
+    assert {alias.choose() for _ in range(200)} == {"a", "b"}
+
+
+def test_a_version_that_fails_is_taken_back_but_never_the_last() -> None:
+    alias = Alias("chat", AliasTable(versions={"a": 1, "b": 1}, rollback_errors=0.3, window=10))
+    for i in range(10):
+        alias.record("b", i % 2 == 0, 0.1)
+        alias.record("a", False, 0.1)
+    assert set(alias.weights) == {"a"}
+    for _ in range(10):
+        alias.record("a", True, 0.1)
+    assert set(alias.weights) == {"a"}
+    told = {v["model"]: v for v in alias.told()["versions"]}
+    assert told["b"]["rolled_back"]
+    assert not told["a"]["rolled_back"]
+    assert told["b"]["failed"] == 5
+
+
+@pytest.mark.model
+def test_a_version_that_cannot_be_loaded_is_rolled_back(files: dict[str, Path], tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(files["a"].read_bytes()[:100_000])
+    table = {"aliases": {"chat": {"versions": {"a": 1, "broken": 1}}}}
+
+    async def work(models: Models) -> None:
+        failed = 0
+        for i in range(40):
+            try:
+                await answer(models, "chat", f"user {i}")
+            except Exception:
+                failed += 1
+        assert failed == 5
+        assert states(models)["broken"] == FAILED
+
+    run(work, catalog_of({"a": files["a"], "broken": broken}, table, SMALL, 0, None))
+
+
+@pytest.mark.model
+def test_a_shadow_is_compared_and_never_answers(files: dict[str, Path]) -> None:
+    table = {"aliases": {"chat": {"versions": {"a": 1}, "shadow": "b"}}}
+
+    async def work(models: Models) -> None:
+        assert [await answer(models, "chat") for _ in range(3)] == ["a"] * 3
+        for _ in range(100):
+            await asyncio.sleep(0.05)
+            if models.aliases["chat"].records["b"].compared == 3:
+                break
+        told = models.aliases["chat"].told()["versions"][1]
+        assert (told["compared"], told["agreement"], told["requests"]) == (3, 1.0, 0)
+
+    run(work, catalog_of(files, table, SMALL, 0, None))
+
+
+@pytest.mark.parametrize(
+    ("tables", "said"),
+    [
+        ({"models": {"x": {}}}, r"\[models.x\] path"),
+        ({"models": {"x": {"path": "p", "contxt": 3}}}, r"\[models.x\] contxt"),
+        ({"models": {"x": {"path": "p", "context": "3"}}}, r"\[models.x\] context"),
+        ({"models": {"m": {"path": "p"}}}, "given on the command line"),
+        ({"aliases": {"m": {"versions": {"m": 1}}}}, "a model of this name exists"),
+        ({"aliases": {"x": {"versions": {"y": 1}}}}, "y is no model"),
+        ({"aliases": {"x": {"versions": {"m": -1}}}}, "weights"),
+        ({"aliases": {"x": {"versions": {}}}}, "versions"),
+    ],
+)
+def test_a_wrong_catalog_is_said_with_its_place(tables: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        catalog_of({"m": Path("m.gguf")}, tables, SMALL, 0, Path("c.toml"))

@@ -1,0 +1,194 @@
+"""Streams: no character and no stop text comes in halves, errors have their place, thinking has its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from chat_model import write_chat_model
+
+from satchel.cli.options import default_model
+from satchel.cli.server.app import create_app
+from satchel.cli.server.catalog import catalog_of
+from satchel.cli.server.models import Models
+from satchel.cli.server.openai.response_output import Output
+from satchel.cli.server.openai.thinking import Placed
+from satchel.cli.server.run import listen
+from satchel.cli.server.settings import ServerSettings
+from satchel.formats.chat import CallArguments, CallBegin, CallEnd, Content, Reasoning
+from satchel.quant import DeviceError
+from satchel.runtime.options import Options
+
+HI = [{"role": "user", "content": "hi"}]
+
+
+def stream(server: str, path: str, **body: Any) -> list[dict[str, Any]]:
+    text = httpx.post(f"{server}{path}", json={**body, "stream": True}, timeout=60).content
+    lines = [part.rpartition(b"data: ")[2] for part in text.split(b"\n\n") if part]
+    return [json.loads(line.decode()) for line in lines if line != b"[DONE]"]
+
+
+def said(chunks: list[dict[str, Any]]) -> str:
+    return "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks if c.get("choices"))
+
+
+@pytest.mark.model
+def test_no_character_comes_in_halves(server: str) -> None:
+    words = "né→日本語😀\u2028\u0085end"
+    form = {"structured_outputs": {"choice": [words]}}
+    chunks = stream(server, "/v1/chat/completions", messages=HI, max_tokens=200, **form)
+    assert said(chunks) == words and len(chunks) > 5
+    raw = httpx.post(
+        f"{server}/v1/chat/completions", json={"messages": HI, "stream": True, **form}, timeout=60
+    ).text
+    assert "\ufffd" not in raw and all(line.startswith("data: ") for line in raw.splitlines() if line)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("stop", ["tche", "Satchel", "m Sat", "l, a"])
+def test_no_part_of_a_stop_text_leaks(server: str, stop: str) -> None:
+    ask = {"messages": [{"role": "user", "content": "Who are you?"}], "max_tokens": 12, "temperature": 0}
+    whole = said(stream(server, "/v1/chat/completions", **ask))
+    assert stop in whole
+    chunks = stream(server, "/v1/chat/completions", **ask, stop=[stop])
+    assert said(chunks) == whole.partition(stop)[0]
+    assert [c["choices"][0]["finish_reason"] for c in chunks][-1] == "stop"
+
+
+@pytest.mark.model
+def test_how_far_a_prompt_is_comes_before_its_answer(server: str) -> None:
+    ask = {"messages": [{"role": "user", "content": "word " * 600}], "max_tokens": 2}
+    chunks = stream(server, "/v1/chat/completions", **ask, return_progress=True, timings_per_token=True)
+    told = [c["prompt_progress"] for c in chunks if "prompt_progress" in c]
+    assert told and told[-1]["processed"] <= told[-1]["total"] and "prompt_progress" in chunks[0]
+    assert any("timings" in c for c in chunks if c["choices"] and c["choices"][0]["delta"].get("content"))
+
+
+@pytest.mark.model
+def test_usage_may_come_with_every_chunk(server: str) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = stream(server, "/v1/chat/completions", messages=HI, max_tokens=3, stream_options=options)
+    counts = [c["usage"]["completion_tokens"] for c in chunks if "usage" in c]
+    assert counts == sorted(counts) and len(counts) > 1 and chunks[-1]["choices"] == []
+
+
+@pytest.fixture
+def breaking() -> Iterator[tuple[str, Models]]:
+    """A server of which the test has the models."""
+    path = default_model()
+    models = Models(catalog_of({path.stem: path}, {}, Options(slots=2, context=256), 0, None), 0)
+    settings = ServerSettings(port=0)
+    bound = listen(settings.host, settings.port, settings)
+    running = uvicorn.Server(uvicorn.Config(create_app(models, settings), log_level="critical"))
+    thread = threading.Thread(target=lambda: asyncio.run(running.serve([bound])), daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{bound.getsockname()[1]}", models
+    running.should_exit = True
+    thread.join(20)
+
+
+@pytest.mark.model
+def test_an_error_has_its_place(breaking: tuple[str, Models]) -> None:
+    """Before the first token it is an ordinary one, after it an event, then the end."""
+    server, models = breaking
+    ask = {"messages": HI, "max_tokens": 50, "ignore_eos": True}
+    stream(server, "/v1/chat/completions", **{**ask, "max_tokens": 1})
+    loaded = models.entry("").model
+    assert loaded is not None
+    steps, after = [0], [0]
+
+    def watch(work: object) -> None:
+        steps[0] += 1
+        if steps[0] > after[0]:
+            raise DeviceError("the engine broke")
+
+    loaded.model.service.watch = watch  # type: ignore[attr-defined]
+    early = httpx.post(f"{server}/v1/chat/completions", json={**ask, "stream": True}, timeout=30)
+    assert early.status_code == 500 and early.json()["error"]["type"] == "server_error"
+    for path, body in (
+        ("/v1/chat/completions", ask),
+        ("/v1/completions", {"prompt": "x", "max_tokens": 50, "ignore_eos": True}),
+        ("/v1/responses", {"input": "hi", "ignore_eos": True}),
+        ("/completion", {"prompt": "x", "n_predict": 50, "ignore_eos": True}),
+    ):
+        steps[0], after[0] = 0, 5
+        chunks = stream(server, path, **body)
+        assert "engine broke" in chunks[-1]["error"]["message"] and len(chunks) > 2
+        assert not any("error" in c and c["error"] for c in chunks[:-1])
+    loaded.model.service.watch = None  # type: ignore[attr-defined]
+    assert said(stream(server, "/v1/chat/completions", **ask))
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory: pytest.TempPathFactory, serving_of: Any) -> Iterator[str]:
+    """A server of a tiny model whose template thinks; its words mean nothing."""
+    path = write_chat_model(tmp_path_factory.mktemp("model") / "thinker.gguf")
+    with serving_of([path], Options(slots=2), ServerSettings(port=0)) as address:
+        yield address
+
+
+def test_thinking_has_its_budget_and_its_place(thinker: str) -> None:
+    ask = {"messages": HI, "max_tokens": 24, "ignore_eos": True, "chat_template_kwargs": {"opened": True}}
+    more = {**ask, "thinking_token_budget": 6, "seed": 1}
+    made = httpx.post(f"{thinker}/v1/chat/completions", json=more, timeout=60).json()
+    message, details = made["choices"][0]["message"], made["usage"]["completion_tokens_details"]
+    assert message["reasoning_content"] and 0 < details["reasoning_tokens"] < 16
+    chunks = stream(thinker, "/v1/chat/completions", **more)
+    deltas = [c["choices"][0]["delta"] for c in chunks]
+    assert "".join(d.get("reasoning_content", "") for d in deltas) == message["reasoning_content"]
+    assert said(chunks) == message["content"]
+    plain = said(stream(thinker, "/v1/chat/completions", **more, reasoning_format="none"))
+    assert plain.startswith("<think>\n" + message["reasoning_content"]) and "</think>" in plain
+    hidden = httpx.post(
+        f"{thinker}/v1/chat/completions", json={**more, "include_reasoning": False}, timeout=60
+    ).json()
+    assert "reasoning_content" not in hidden["choices"][0]["message"]
+
+
+def test_a_response_tells_of_thinking(thinker: str) -> None:
+    ask = {"input": "hi", "max_output_tokens": 12, "ignore_eos": True, "seed": 1}
+    made = httpx.post(f"{thinker}/v1/responses", json={**ask, "reasoning": {"effort": "none"}}, timeout=60)
+    assert made.json()["usage"]["output_tokens_details"]["reasoning_tokens"] == 0
+    refused = httpx.post(f"{thinker}/v1/responses", json={**ask, "reasoning": {"effort": "low"}}, timeout=60)
+    assert refused.status_code == 400 and "effort" in refused.text
+
+
+def test_thinking_and_calls_as_items_of_a_response() -> None:
+    output, told = Output(), []
+    for event in (
+        Reasoning("hm"), Reasoning("."), Content("So"), CallBegin(0, "c1", "f"), CallArguments(0, "{}"),
+        CallEnd(0), Content("done"),
+    ):  # fmt: skip
+        told += output.add(event)
+    told += output.close()
+    assert [item["type"] for item in output.items] == ["reasoning", "message", "function_call", "message"]
+    assert [data["sequence_number"] for _, data in told] == list(range(len(told)))
+    assert {item["status"] for item in output.items} == {"completed"}
+    begun = [data for kind, data in told if kind == "response.content_part.added"]
+    assert [data["part"]["text"] for data in begun] == ["", "", ""]
+    ended = [data for kind, data in told if kind == "response.output_item.done"]
+    assert [data["item"] for data in ended] == output.items
+
+
+@pytest.mark.parametrize(
+    ("where", "content", "reasoning"),
+    [
+        ("auto", "ab", "hm."),
+        ("none", "<think>\nhm.\n</think>\n\nab", ""),
+        ("deepseek-legacy", "<think>\nhm.\n</think>\n\nab", "hm."),
+    ],
+)
+def test_thinking_is_put_where_it_is_wanted(where: Any, content: str, reasoning: str) -> None:
+    given = [Reasoning("hm"), Reasoning("."), Content("a"), Content("b")]
+    placed = Placed(where, True)
+    events = [e for one in given for e in placed.events([one])]
+    assert "".join(e.text for e in events if isinstance(e, Content)) == content
+    assert "".join(e.text for e in events if isinstance(e, Reasoning)) == reasoning
+    assert placed.whole("ab", "hm.") == (content, reasoning)
+    assert not any(isinstance(e, Reasoning) for e in Placed(where, False).events(given))

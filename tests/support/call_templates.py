@@ -1,0 +1,42 @@
+"""Templates that write calls as other families do than those whose templates are at hand."""
+
+# How other families' templates write a turn with calls; the variable is `call` for each.
+OWN = {
+    "qwen_xml": "<tool_call>\n<function={{ call.name }}>\n{% for k, v in call.arguments.items() %}<parameter="
+    "{{ k }}>\n{{ v if v is string else v | tojson }}\n</parameter>\n{% endfor %}</function>\n</tool_call>",
+    "glm": "<tool_call>{{ call.name }}\n{% for k, v in call.arguments.items() %}<arg_key>{{ k }}</arg_key>\n"
+    "<arg_value>{{ v if v is string else v | tojson }}</arg_value>\n{% endfor %}</tool_call>",
+    "kimi": "<|tool_calls_section_begin|><|tool_call_begin|>functions.{{ call.name }}:0"
+    "<|tool_call_argument_begin|>{{ call.arguments | tojson }}<|tool_call_end|><|tool_calls_section_end|>",
+    "listed": '<|tool_call|>[{"name": "{{ call.name }}", "arguments": {{ call.arguments | tojson }}}]',
+    "command_r": '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "{{ call.name }}", "parameters": '
+    "{{ call.arguments | tojson }}}]<|END_ACTION|>",
+    "function_tag": "<function={{ call.name }}>{{ call.arguments | tojson }}</function>",
+    "functionary": ">>>{{ call.name }}\n{{ call.arguments | tojson }}",
+    "dsml": '<minimax:tool_call>\n<invoke name="{{ call.name }}">\n{% for k, v in call.arguments.items() %}'
+    '<parameter name="{{ k }}">{{ v if v is string else v | tojson }}</parameter>\n{% endfor %}</invoke>\n'
+    "</minimax:tool_call>",
+    "pythonic": "<|tool_call_start|>[{{ call.name }}({% for k, v in call.arguments.items() %}{{ k }}="
+    "{{ v | tojson }}{{ ', ' if not loop.last }}{% endfor %})]<|tool_call_end|>",
+    "mistral": "[TOOL_CALLS]{{ call.name }}[ARGS]{{ call.arguments | tojson }}",
+}
+# Markers by which one family's templates begin calls.
+BEGINS = {
+    "listed": ("<|tool_call|>", "<TOOLCALL>", "<tool_calls>", "<start_function_call>", "functools"),
+    "dsml": ("<minimax:tool_call>", "<function_calls>"),
+    "pythonic": ("<|tool_call_start|>", ""),
+}
+
+
+def template_of(family: str, begin: str = "") -> str:
+    """A template's text. begin: in the place of the marker that it has."""
+    call = OWN[family]
+    if begin:
+        call = call.replace(BEGINS[family][0], begin)
+    turn = f"{{% for c in m.tool_calls %}}{{% set call = c.function %}}{call}{{% endfor %}}"
+    return (
+        "{{ tools | tojson if tools }}{% for m in messages %}<|{{ m.role }}|>\n{% if m.tool_calls %}"
+        f"{{{{ m.content or '' }}}}{turn}"
+        "{% else %}{{ m.content }}{% endif %}<|end_of_turn|>{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )

@@ -1,0 +1,57 @@
+"""A worker process that dies of certain tokens, for tests: SATCHEL_TEST_POISON names one that kills where it
+stands twice in a row, and SATCHEL_TEST_ONCE a file; a process that finds it removes it and dies in its tenth
+step. SATCHEL_TEST_SLOW is seconds that each step waits before it begins. SATCHEL_TEST_STILLBORN names a file;
+while it exists, a process dies when its model is loaded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import BinaryIO
+
+from satchel.runtime.detail import Sampled
+from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.model import Model
+from satchel.runtime.program import Program
+from satchel.runtime.worker import child
+
+POISON = int(os.environ.get("SATCHEL_TEST_POISON", "-1"))
+ONCE = Path(os.environ.get("SATCHEL_TEST_ONCE", "/nowhere"))
+STILLBORN = Path(os.environ.get("SATCHEL_TEST_STILLBORN", "/nowhere"))
+SLOW = float(os.environ.get("SATCHEL_TEST_SLOW", "0"))
+SAMPLE, FILL, SERVE = Engine.sample, Engine.fill, child.Worker.serve
+steps = 0
+
+
+def sample(self: Engine, feeds: Sequence[Feed]) -> Sequence[int | Sampled]:
+    global steps
+    steps += 1
+    if steps == 10 and ONCE.exists():
+        ONCE.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return SAMPLE(self, feeds)
+
+
+def fill(self: Engine, feeds: Sequence[Feed], rows: int, output: str, *, every: bool) -> Program:
+    if any(pair == (POISON, POISON) for f in feeds for pair in pairwise(f.ids)):
+        ctypes.string_at(0)  # in this very thread: a signal from kill() may come after the step
+    time.sleep(SLOW)
+    return FILL(self, feeds, rows, output, every=every)
+
+
+def serve(self: child.Worker, model: Model, source: BinaryIO) -> None:
+    if STILLBORN.exists():
+        os.abort()
+    SERVE(self, model, source)
+
+
+def main() -> None:
+    Engine.sample, Engine.fill = sample, fill  # type: ignore[method-assign]
+    child.Worker.serve = serve  # type: ignore[method-assign]
+    child.main()

@@ -1,0 +1,181 @@
+"""A server on loopback that speaks Hugging Face's API and that of Ollama's registry, and can misbehave."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from satchel.cli.store.wanted import Pace
+
+# Small pieces, so that a file of some kilobytes is fetched in many; nothing waits long.
+QUICK = Pace(workers=3, piece=1 << 12, block=1 << 10, least=1 << 10, patience=0.5, pause=0.01, tries=3)
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+MODEL, LICENCE = "application/vnd.ollama.image.model", "application/vnd.ollama.image.license"
+
+
+@dataclass
+class Served:
+    """A file of the server. etag: None for its digest in quotes, "" for none at all.
+
+    ranges: answers with parts. length: a Content-Length that is not true. cut: ends each answer after so many
+    bytes. pause: seconds before each `step` bytes. redirect: sends every request there. said: what the
+    Content-Range says, as a format of first, last, size. status: the answer, whatever is asked.
+    """
+
+    data: bytes = b""
+    etag: str | None = None
+    ranges: bool = True
+    length: int | None = None
+    cut: int | None = None
+    pause: float = 0.0
+    step: int = 1 << 16
+    redirect: str = ""
+    said: str = "bytes {first}-{last}/{size}"
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def tag(self) -> str:
+        return f'"{sha(self.data)}"' if self.etag is None else self.etag
+
+
+@dataclass
+class Hub:
+    """A running server: what it has by path, the requests that it got as (path, headers), and
+    the bodies of those that had one."""
+
+    url: str
+    files: dict[str, Served] = field(default_factory=dict)
+    asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    posted: list[Any] = field(default_factory=list)
+    before: Callable[[str], None] = lambda path: None
+
+    def paths(self) -> list[str]:
+        return [path for path, _ in self.asked]
+
+    def put_json(self, path: str, value: Any) -> None:
+        self.files[path] = Served(json.dumps(value).encode(), ranges=False)
+
+    def put_repo(self, repo: str, files: dict[str, bytes], licence: str = "mit", **changes: Any) -> None:
+        """A repository of the hub, its files large ones that have digests."""
+        self.put_json(f"/api/models/{repo}", repository(files, licence) | changes)
+        for path, data in files.items():
+            self.files[f"/{repo}/resolve/{COMMIT}/{path}"] = Served(data)
+
+    def put_ollama(self, name: str, tag: str, data: bytes, licence: str = "") -> None:
+        """A model of the registry."""
+        layers = [(MODEL, data), *([(LICENCE, licence.encode())] if licence else [])]
+        self.put_json(f"/v2/{name}/manifests/{tag}", {"schemaVersion": 2, "layers": [*map(layer, layers)]})
+        for _, content in layers:
+            self.files[f"/v2/{name}/blobs/sha256:{sha(content)}"] = Served(content)
+
+
+def repository(files: dict[str, bytes], licence: str = "mit") -> dict[str, Any]:
+    large = [
+        {"rfilename": path, "size": len(data), "lfs": {"sha256": sha(data), "size": len(data)}}
+        for path, data in files.items()
+    ]
+    other = {"rfilename": "README.md", "size": 3}
+    return {"sha": COMMIT, "siblings": [other, *large], "cardData": {"license": licence}}
+
+
+def layer(content: tuple[str, bytes]) -> dict[str, Any]:
+    kind, data = content
+    return {"mediaType": kind, "digest": f"sha256:{sha(data)}", "size": len(data)}
+
+
+def sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@contextmanager
+def hub_server() -> Iterator[Hub]:
+    """A server on a free port while the block runs."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *args: object) -> None:
+            """Nothing is printed."""
+
+        def do_POST(self) -> None:
+            hub.posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.do_GET()
+
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            hub.asked.append((path, {k.lower(): v for k, v in self.headers.items()}))
+            hub.before(path)
+            try:
+                answer(self, hub.files.get(path, Served(status=404)))
+            except (ConnectionError, TimeoutError):
+                self.close_connection = True
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, *args: object) -> None:
+            """A client that leaves is no news."""
+
+    server = Server(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    hub = Hub(f"http://127.0.0.1:{server.server_address[1]}")
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(60)
+
+
+def answer(handler: BaseHTTPRequestHandler, served: Served) -> None:
+    if served.redirect or served.status:
+        handler.send_response(served.status or 302)
+        if served.redirect:
+            handler.send_header("Location", served.redirect)
+        for name, value in served.headers.items():
+            handler.send_header(name, value)
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+        return
+    wanted, size = handler.headers.get("Range", ""), len(served.data)
+    body = served.data
+    if wanted and served.ranges:
+        first, last = wanted.removeprefix("bytes=").split("-")
+        begin, end = int(first), min(int(last) + 1, size)
+        if begin >= size:
+            handler.send_response(416)
+            handler.send_header("Content-Length", "0")
+            handler.end_headers()
+            return
+        body = served.data[begin:end]
+        handler.send_response(206)
+        handler.send_header("Content-Range", served.said.format(first=begin, last=end - 1, size=size))
+    else:
+        handler.send_response(200)
+    if served.tag:
+        handler.send_header("ETag", served.tag)
+    for name, value in served.headers.items():
+        handler.send_header(name, value)
+    handler.send_header("Content-Length", str(len(body) if served.length is None else served.length))
+    handler.end_headers()
+    send(handler, served, body)
+
+
+def send(handler: BaseHTTPRequestHandler, served: Served, body: bytes) -> None:
+    for at in range(0, len(body), served.step):
+        if served.pause:
+            time.sleep(served.pause)
+        piece = body[at : at + served.step]
+        if served.cut is not None and at + len(piece) > served.cut:
+            handler.wfile.write(piece[: max(0, served.cut - at)])
+            handler.close_connection = True
+            return
+        handler.wfile.write(piece)

@@ -1,0 +1,142 @@
+"""The table of docs/models.md: every architecture, and how far its logits are from those of transformers and
+llama.cpp on small random checkpoints that `satchel convert` made files of.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import families
+import mixed_families as mixed
+import numpy as np
+import numpy.typing as npt
+
+from satchel.formats.convert.write import write_source
+from satchel.formats.gguf import open_gguf
+from satchel.runtime.arch import architectures
+from satchel.runtime.model import Model
+from satchel.runtime.sources import open_checkpoint
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "models.md"
+BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
+HEAD = (
+    "| architecture | families | checkpoints compared | transformers | llama.cpp |\n|---|---|---|---|---|\n"
+)
+CONTEXT = {"phi3_long": 64}
+Logits = npt.NDArray[np.float32]
+
+
+@dataclass
+class Row:
+    """Of one architecture: names of its checkpoints, and the largest NMSE of their logits."""
+
+    cases: list[str] = field(default_factory=list)
+    transformers: float = 0.0
+    peer: list[float] = field(default_factory=list)
+
+
+def plain_cases() -> Iterator[tuple[str, Path, Logits]]:
+    """Those of test_checkpoint.py: Llama, Mistral, Qwen."""
+    sys.path[:0] = [str(ROOT / "tests/formats/convert")]
+    import test_checkpoint
+
+    with np.load(families.DATA / "logits.npz") as stored, TemporaryDirectory() as folder:
+        for case in test_checkpoint.CASES:
+            found = test_checkpoint.checkpoint(Path(folder) / case.replace(" ", "_"), case)
+            yield case, found, stored[case.replace(" ", "_")]
+
+
+def family_cases(module: object, names: Iterable[str], shapes: Path) -> Iterator[tuple[str, Path, Logits]]:
+    known = json.loads(shapes.read_text())
+    with np.load(shapes.with_suffix(".npz")) as stored, TemporaryDirectory() as folder:
+        for case in names:
+            settings = module.config(case)  # type: ignore[attr-defined]
+            values = families.tensors(case, known[case])
+            yield case, families.write(Path(folder) / "toy" / case[:3], settings, values), stored[case]
+
+
+def cases() -> Iterator[tuple[str, Path, Logits]]:
+    """Name, folder and transformers' logits at two positions of every checkpoint that is compared."""
+    yield from plain_cases()
+    yield from family_cases(families, families.CASES, families.DATA / "families.json")
+    yield from family_cases(mixed, (*mixed.CASES, *mixed.ENCODERS), mixed.STEM.with_suffix(".json"))
+
+
+def nmse(got: Logits, want: Logits) -> float:
+    return float(np.square(got - want.astype(np.float64)).sum() / np.square(want.astype(np.float64)).sum())
+
+
+def logits_of(path: Path, case: str = "") -> Logits:
+    """Of an encoder the hidden states."""
+    with Model.load(path, cache_type="f32", threads=1, context=CONTEXT.get(case, 128)) as model:
+        if case in mixed.ENCODERS:
+            return np.asarray(model.embed_tokens([families.IDS], normalize=False)[0])
+        return np.asarray(model.logits(families.IDS))
+
+
+def convert(folder: Path, name: str) -> Path:
+    with open_checkpoint(folder) as source:
+        return write_source(source, folder.with_name(name))[0]
+
+
+def peer_nmse(folder: Path, path: Path, case: str) -> list[float]:
+    """Against llama.cpp, where it is installed, takes the file, and means the same by it; families.PEER has
+    the changes that make it so.
+    """
+    import pytest
+    from peer import peer_logits, peer_rows
+
+    if case in mixed.UNKNOWN_TO_PEER:
+        return []
+    if case in families.PEER:
+        settings = json.loads((folder / "config.json").read_text()) | families.PEER[case]
+        (folder / "config.json").write_text(json.dumps(settings))
+        path = convert(folder, f"{case} peer.gguf")
+    try:
+        read = peer_rows if case in mixed.ENCODERS else peer_logits
+        return [nmse(logits_of(path, case), read(path, families.IDS))]
+    except (pytest.skip.Exception, AssertionError):
+        return []
+
+
+def measure() -> dict[str, Row]:
+    rows = {arch: Row() for arch in architectures()}
+    for case, folder, want in cases():
+        path = convert(folder, f"{case}.gguf")
+        with open_gguf(path) as file:
+            row = rows[file.metadata.get_str("general.architecture").replace("-", "_")]
+        row.cases.append(case)
+        row.transformers = max(row.transformers, nmse(logits_of(path, case)[list(families.KEPT)], want))
+        row.peer += peer_nmse(folder, path, case)
+    return rows
+
+
+def family(arch: str) -> str:
+    """What the architecture's file says it is of, before the colon."""
+    said = importlib.import_module(f"satchel.runtime.models.{arch}").__doc__ or ""
+    return " ".join(said.partition(":")[0].split())
+
+
+def table(rows: dict[str, Row]) -> str:
+    lines = []
+    for arch, row in rows.items():
+        peer = f"{max(row.peer):.0e}" if row.peer else "–"
+        names = ", ".join(row.cases) or "–"
+        lines.append(f"| `{arch}` | {family(arch)} | {names} | {row.transformers:.0e} | {peer} |\n")
+    return HEAD + "".join(lines)
+
+
+def write() -> None:
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(before + BEGIN + table(measure()) + END + rest.partition(END)[2])
+
+
+if __name__ == "__main__":
+    write()

@@ -1,0 +1,152 @@
+"""Rows of logits and sampling parameters that reach every stage and every way in which its kernel cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from one_step import Case, f32, i32
+
+from satchel.runtime.device import SAMPLING
+from satchel.runtime.graph import Array
+from satchel.runtime.sampling.chain import CODE
+
+DEFAULT = ("penalties", "top_k", "top_p", "min_p", "temperature")
+CHAINS: list[tuple[tuple[str, ...], dict[str, float]]] = [
+    ((), {}),
+    (("temperature",), {"temperature": 0.0}),
+    (("penalties", "temperature"), {"temperature": 0.0, "repeat_penalty": 1.7, "presence_penalty": 0.5}),
+    (DEFAULT, {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "frequency_penalty": 0.3}),
+    (("temperature",), {"temperature": 0.3}),
+    (("temperature", "top_p"), {"temperature": 1.5, "top_p": 0.5}),
+    (("top_k", "temperature"), {"temperature": 0.7, "top_k": 3000}),
+    (("top_k", "penalties"), {"top_k": 50, "repeat_penalty": 1.3, "repeat_last_n": 6}),
+    (("min_p", "temperature"), {"temperature": 2.0, "min_p": 0.3}),
+    (("min_p",), {"min_p": 1.0}),
+    (("top_k",), {"top_k": 1}),
+    (("top_p",), {"top_p": 0.0}),
+    (("top_p",), {"top_p": 0.999}),
+    (("typical",), {"typical_p": 0.4}),
+    (("typical", "temperature"), {"typical_p": 0.95, "temperature": 0.5}),
+    (("top_n_sigma",), {"top_n_sigma": 1.0}),
+    (("top_n_sigma", "top_p"), {"top_n_sigma": 0.0, "top_p": 0.5}),
+    (("xtc",), {"xtc_probability": 1.0, "xtc_threshold": 0.02}),
+    (("top_k", "xtc", "temperature"), {"xtc_probability": 0.5, "xtc_threshold": 0.1, "top_k": 9}),
+    (("temperature",), {"temperature": 1.0, "dynatemp_range": 0.7, "dynatemp_exponent": 1.5}),
+    (("top_k", "temperature", "min_p"), {"dynatemp_range": 2.0, "top_k": 30, "min_p": 0.01}),
+    (("mirostat_1",), {"mirostat_mu": 3.0}),
+    (("temperature", "mirostat_1"), {"mirostat_mu": 9.5, "temperature": 0.6}),
+    (("mirostat_2",), {"mirostat_mu": 2.5}),
+    (("mirostat_2",), {"mirostat_mu": -1.0}),
+    (("dry", "penalties", "top_n_sigma", "typical", "xtc", "top_p", "min_p", "top_k", "temperature"),
+     {"typical_p": 0.9, "xtc_probability": 0.8, "xtc_threshold": 0.01, "top_p": 0.9, "min_p": 0.001,
+      "top_k": 99, "top_n_sigma": 3.0, "repeat_penalty": 1.1}),
+]  # fmt: skip
+FAR_CHAINS: list[tuple[tuple[str, ...], dict[str, float]]] = [
+    ((), {}),
+    (("top_p",), {"top_p": 0.95}),
+    (("top_p",), {"top_p": 0.9999}),
+    (("top_p", "temperature"), {"top_p": 0.6, "temperature": 3.0}),
+    (("top_k",), {"top_k": 5000}),
+    (("typical",), {"typical_p": 0.97}),
+    (("typical", "temperature"), {"typical_p": 0.3, "temperature": 2.0}),
+]
+USUAL = {
+    "temperature": 1.0, "top_p": 1.0, "typical_p": 1.0, "repeat_penalty": 1.0, "repeat_last_n": 64,
+    "dynatemp_exponent": 1.0,
+}  # fmt: skip
+ROWS = 8
+
+
+def params(rng: np.random.Generator, chain: tuple[str, ...], **options: float) -> Array:
+    """One hal_sampling a row, (ROWS, bytes) int8."""
+    rows = np.zeros((ROWS, 1), SAMPLING)
+    for name, value in {**USUAL, **options}.items():
+        rows[name] = value
+    for i, name in enumerate(chain):
+        rows["chain"][..., i] = CODE[name]
+    rows["seed"] = rng.integers(0, 2**63, (ROWS, 1), dtype=np.uint64)
+    return rows.view(np.int8)
+
+
+def logits(rng: np.random.Generator, vocabulary: int) -> Array:
+    """Rows of usual logits, of ties, equal ones, forbidden ones, no numbers, and of a wide and a narrow
+    spread.
+    """
+    x = f32(rng, ROWS, vocabulary, scale=3)[0]
+    x[1] = np.round(x[1])
+    x[2] = 0
+    x[3, ::2] = -np.inf
+    x[4, ::3], x[4, 1::9] = np.nan, np.inf
+    x[5] *= 30
+    x[6] *= 0.01
+    x[7] = -np.inf
+    return x
+
+
+def far(rng: np.random.Generator, vocabulary: int) -> Array:
+    """Rows where one leads, from near to so far that nobody else weighs anything; half of them with ties."""
+    x = f32(rng, ROWS, vocabulary, scale=1)[0]
+    x[::2] = np.round(x[::2] * 2) / 2
+    x[:, 17] = x.max(-1) + np.array([0, 2, 5, 8, 9, 12, 20, 40], np.float32)
+    return x
+
+
+def places(rng: np.random.Generator, vocabulary: int) -> tuple[tuple[Array, str], ...]:
+    """ring, slot and pos."""
+    ring = rng.integers(0, vocabulary, (3, 64)).astype(np.int32)
+    ring[:, ::3] = 5
+    return (ring, "i32"), i32(0, 1, 2, 0, 1, 2, 0, 1), i32(0, 3, 10, 11, 39, 63, 90, 200)
+
+
+def sample_cases(rng: np.random.Generator) -> Iterator[Case]:
+    for i, (chain, options) in enumerate(CHAINS):
+        vocabulary = (300, 4099, 9001)[i % 3]
+        inputs = (
+            (logits(rng, vocabulary), "f32"),
+            *places(rng, vocabulary),
+            (params(rng, chain, **options), "i8"),
+        )
+        yield Case(f"{i}-{'-'.join(chain)}", inputs, (ROWS,), "i32", bound=0)
+    for i, (chain, options) in enumerate(FAR_CHAINS):
+        vocabulary = (7003, 6400)[i % 2]
+        inputs = (
+            (far(rng, vocabulary), "f32"),
+            *places(rng, vocabulary),
+            (params(rng, chain, **options), "i8"),
+        )
+        yield Case(f"far-{i}-{'-'.join(chain)}", inputs, (ROWS,), "i32", bound=0)
+
+
+def detail_cases(rng: np.random.Generator) -> Iterator[Case]:
+    for i, (chain, options) in enumerate(CHAINS):
+        vocabulary = (300, 4099)[i % 2]
+        words = rng.integers(0, 2**32, (ROWS, -(-vocabulary // 32)), dtype=np.uint32).view(np.int32)
+        edits = np.stack(
+            (
+                rng.integers(0, vocabulary, (ROWS, 6)).astype(np.int32),
+                (rng.standard_normal((ROWS, 6)) * 4).astype(np.float32).view(np.int32),
+            ),
+            axis=-1,
+        )
+        given = {**options, "masked": i % 2, "biases": i % 4, "drops": i % 3}
+        inputs = (
+            (logits(rng, vocabulary), "f32"),
+            *places(rng, vocabulary),
+            (params(rng, chain, **given), "i8"),
+            (words, "i32"),
+            (edits, "i32"),
+        )
+        yield Case(f"{i}-{'-'.join(chain)}", inputs, (ROWS, 2), "i32", bound=0)
+
+
+def report_cases(rng: np.random.Generator) -> Iterator[Case]:
+    for vocabulary, k in ((300, 20), (4099, 1), (64, 64)):
+        ids = rng.integers(0, vocabulary, ROWS).astype(np.int32)
+        given = params(rng, (), report=1)
+        given[2::3] = params(rng, (), report=0)[2::3]
+        inputs = ((logits(rng, vocabulary), "f32"), (ids, "i32"))
+        yield Case(f"all-{vocabulary}-{k}", inputs, (ROWS, 2 + 2 * k), args={"k": k}, bound=0)
+        yield Case(
+            f"asked-{vocabulary}-{k}", (*inputs, (given, "i8")), (ROWS, 2 + 2 * k), args={"k": k}, bound=0
+        )

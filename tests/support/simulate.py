@@ -1,0 +1,99 @@
+"""A recorded load on the real scheduler and the real engine on the null backend, under a clock that only the
+modelled cost of steps moves.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import tiny
+
+from satchel.runtime.arch import Cache
+from satchel.runtime.device import find_backend
+from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.scheduler import Job, Limits, Request, Scheduler, Work
+from satchel.runtime.scheduler.scheduler import load
+
+LOAD = Path(__file__).parents[1] / "data" / "load.json"
+# Seconds of a step: start, a decoded row, a prompt token, a token of context read; as of a 1B model
+# on a desktop.
+COST = np.array([0.030, 0.0015, 0.0014, 4e-8])
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A request of the load: when it comes, and tokens of its prompt and its answer."""
+
+    at: float
+    prompt: int
+    answer: int
+    user: str = ""
+
+
+@dataclass
+class Trace:
+    """When each token of a request came, by arrival's number, and when the last one of all did."""
+
+    tokens: dict[int, list[float]] = field(default_factory=dict)
+    end: float = 0.0
+    steps: list[tuple[int, float]] = field(default_factory=list)  # sequences that decode, seconds
+
+    def gaps(self, which: Sequence[int] | None = None) -> list[float]:
+        """Seconds between two tokens of a request."""
+        chosen = self.tokens if which is None else {i: self.tokens[i] for i in which}
+        return [b - a for times in chosen.values() for a, b in pairwise(times)]
+
+
+def recorded() -> list[Arrival]:
+    """The load in tests/data: arrivals of an afternoon with bursts, lengths as of chats and of documents."""
+    return [Arrival(**row) for row in json.loads(LOAD.read_text())]
+
+
+def open_engine(context: int, slots: int, blocks: int = 0, batch: int = 512) -> Engine:
+    cache = Cache(context=context, slots=slots, block=32, blocks=blocks)
+    return tiny.engine("llama", tiny.weights("llama"), cache, find_backend("null").open(), batch=batch)
+
+
+def run(engine: Engine, arrivals: Sequence[Arrival], limits: Limits | None = None, static: int = 0) -> Trace:
+    """static: answers in groups of so many, each group whole before the next, as servers without continuous
+    batching do; 0: as the scheduler has it.
+    """
+    scheduler, trace, now = (
+        Scheduler(engine, engine.cache.slots, limits or Limits(queue=10_000)),
+        Trace(),
+        0.0,
+    )
+    waiting, number = sorted(arrivals, key=lambda a: a.at), {}
+    rng = np.random.default_rng(0)
+    while waiting or scheduler.waiting or scheduler.running:
+        idle = not (scheduler.waiting or scheduler.running)
+        now = max(now, waiting[0].at) if idle and waiting else now
+        group = 0
+        while waiting and waiting[0].at <= now and (not static or (idle and group < static)):
+            a, group = waiting.pop(0), group + 1
+            ids = [int(i) for i in rng.integers(0, tiny.VOCAB, a.prompt)]
+            job = Job(Request(ids, a.answer, user=a.user), now)
+            number[job] = len(number)
+            scheduler.add(job)
+        work = scheduler.plan(now)
+        tokens = engine.step([feed(w) for w in work]) if work else []
+        seconds = float(COST @ load(work).row())
+        now += seconds
+        trace.steps.append((sum(w.job.decoding for w in work), seconds))
+        for w in work:
+            if w.samples:
+                trace.tokens.setdefault(number[w.job], []).append(now)
+        scheduler.done(work, tokens, now, seconds)
+        engine.pages.check()
+    trace.end = now
+    return trace
+
+
+def feed(w: Work) -> Feed:
+    ids = w.job.ids[w.job.fed : w.job.fed + w.count]
+    return Feed(w.job.slot, ids, w.job.request.sampling if w.samples else None)

@@ -1,0 +1,99 @@
+"""Each program of examples/ runs on the bundled model and does what it says."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def run(name: str, *args: str, said: str = "") -> list[str]:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *args], input=said, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.model
+def test_the_chat_bot_remembers() -> None:
+    lines = run("chat.py", said="Who are you?\n\nAnd what can you do?\n")
+    told = [line for line in lines if line.startswith("[")]
+    assert len(told) == 2
+    known, prompt = int(told[1].split()[2]), int(told[1].split()[4])
+    assert 0 < known < prompt
+
+
+@pytest.mark.model
+def test_notes_are_found_and_their_vectors_kept(tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLES / "notes", tmp_path, dirs_exist_ok=True)
+    first = run("notes_search.py", str(tmp_path), "When do boats go to the island?", "-n", "1")
+    assert "ferry to the island" in first[0]
+    kept = next(tmp_path.glob(".satchel-notes.npz"))
+    assert run("notes_search.py", str(tmp_path), "When do boats go to the island?", "-n", "1") == first
+    (tmp_path / "travel.md").write_text("Nothing here any more.\n")
+    assert "ferry" not in run("notes_search.py", str(tmp_path), "When do boats go?", "-n", "1")[0]
+    assert kept.exists()
+
+
+@pytest.mark.model
+def test_what_is_like_the_liked_is_recommended() -> None:
+    lines = run("recommend.py", str(EXAMPLES / "things.txt"), "The Old Lighthouse", "-n", "2")
+    assert len(lines) == 2
+    assert not any("Old Lighthouse" in line for line in lines)
+    lines = run("recommend.py", str(EXAMPLES / "things.txt"), "Bread at Home", "-n", "1")
+    assert "Soup" in lines[0] or "Pasta" in lines[0]
+
+
+@pytest.fixture
+def screen(tmp_path: Path) -> Iterator[None]:
+    """A virtual screen for a desktop program."""
+    pytest.importorskip("tkinter")
+    server = shutil.which("Xvfb")
+    if server is None:
+        pytest.skip("no Xvfb for a window: apt-get install xvfb")
+    reading, writing = os.pipe()
+    command = [server, "-displayfd", str(writing), "-screen", "0", "800x600x24", "-nolisten", "tcp"]
+    process = subprocess.Popen(command, pass_fds=[writing], stderr=subprocess.DEVNULL)
+    os.close(writing)
+    number = os.read(reading, 16).decode().strip()
+    before = os.environ.get("DISPLAY")
+    os.environ["DISPLAY"] = f":{number}"
+    yield
+    os.environ.pop("DISPLAY") if before is None else os.environ.update(DISPLAY=before)
+    os.close(reading)
+    process.terminate()
+    process.wait()
+
+
+@pytest.mark.model
+def test_the_window_answers_and_closes(screen: None, bundled_model: Path) -> None:
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("window", EXAMPLES / "window.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    window = module.Window(str(bundled_model))
+
+    def until(what: str) -> str:
+        end = time.monotonic() + 60
+        while what not in (text := window.said.get("1.0", "end")) and time.monotonic() < end:
+            window.update()
+            time.sleep(0.01)
+        assert what in text
+        return str(text)
+
+    until("is ready")
+    window.entry.insert(0, "Who are you?")
+    window.send()
+    assert "Satchel" in until("tokens a second")
+    window.leave()

@@ -1,0 +1,30 @@
+"""The soak itself, for seconds with a tiny model; at night for half an hour with the bundled one."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_file import write_model
+
+from satchel.runtime.device import libraries
+
+sys.path.insert(0, str(Path(__file__).parent))
+from soak import soak
+
+pytestmark = pytest.mark.skipif(
+    not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
+)
+
+
+def test_a_few_seconds_of_random_users_lose_nothing(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "tiny.gguf", qwen3__context_length=512)
+    found = soak(path, 4.0, seed=1)
+    assert not found.wrong
+    assert found.counts["answers"] > 20 and found.counts["checked steps"] > 100
+    assert found.counts["refused"] and found.counts["left"] and found.counts["saved"]
+
+
+@pytest.mark.nightly
+def test_half_an_hour_of_random_users_loses_nothing(bundled_model: Path) -> None:
+    found = soak(bundled_model, 1800.0)
+    assert not found.wrong
