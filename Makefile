@@ -3,8 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 NATIVE := pyproject.toml CMakeLists.txt runtime/package.py $(shell find cext -name '*.[ch]' -o -name '*.inc' -o -name '*.txt' -o -name build_ffi.py)
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Two processes, each with threads of its own; a file's tests stay together, for they share models.
-RUN_TESTS = $(BIN)/python -m pytest -n 2 --dist loadfile
+# Two processes, each with threads of its own; a file's tests stay together, for they share models. One that crashes is not
+# begun anew: xdist, sharing out by file, would wait for it for ever.
+RUN_TESTS = $(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart=0
 
 .PHONY: chat serve test lint types sanitize sanitize-memory sanitize-threads arm windows macos sycl nightly fuzz nightly-fuzz soak bench doctor clean
 .DELETE_ON_ERROR:

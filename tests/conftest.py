@@ -1,7 +1,9 @@
 """What tests of every folder share: where larger data lies, and how long property tests search."""
 
+import faulthandler
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,10 @@ os.environ["SATCHEL_TUNING"] = ""  # nor what was tuned
 # Jobs of a script ignore Ctrl-C, and so would all that they start: tests of Ctrl-C begin as in a terminal.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Where a process stands that does nothing more, even one whose interpreter is locked: kill -USR1 PID.
+if hasattr(signal, "SIGUSR1"):
+    faulthandler.register(signal.SIGUSR1, file=sys.__stderr__, all_threads=True)
 
 # Times on a busy machine say nothing, and the same examples on every run are a result that can be repeated.
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)
