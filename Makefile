@@ -7,7 +7,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
 # begun anew: xdist, sharing out by file, would wait for it for ever.
 RUN_TESTS = $(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart=0
 
-.PHONY: chat serve test lint types sanitize sanitize-memory sanitize-threads arm windows macos sycl nightly fuzz nightly-fuzz soak bench doctor clean
+.PHONY: chat serve test lint types sanitize sanitize-memory sanitize-threads arm windows macos sycl backends nightly fuzz nightly-fuzz soak bench doctor clean
 .DELETE_ON_ERROR:
 
 chat: .venv/ready
@@ -54,6 +54,11 @@ macos: .venv/ready-to-test
 # The SYCL backend on Intel's OpenCL for processors: make sycl WIDTHS=16 for one width of a sub-group. Takes a gigabyte of PyPI's.
 sycl: .venv/ready-to-test
 	.ci/sycl $(WIDTHS)
+
+# Every backend that can be checked without a GPU, some ten minutes: Windows and macOS, SYCL at all widths, and the op and model
+# suites on the stand-ins.
+backends: windows macos sycl
+	$(RUN_TESTS) tests/cext/test_gpu_kernels.py tests/gpu tests/hip
 
 # What takes too long for every change: the marked tests, and property tests with many more examples.
 nightly: .venv/ready-to-test
