@@ -26,11 +26,11 @@ FILES = [
 NAMES = [*(kind for kind in toy_vocab.KINDS if kind not in ("bert", "t5")), *(path.stem for path in FILES)]
 UNICODE = st.text(st.characters(exclude_categories=("Cs",)), max_size=60)
 PARTS = st.sampled_from([
-    " ", "  ", "\t", "\n", "\r\n", "\n\n\n", "\u00a0", "\u2028", "\u3000", "\x00", "\x1b", "\x7f", "\u0085", "\ufeff",
-    "a", "Z", "é", "e\u0301", "\u0301\u0308", "\u0915\u094d\u0937", "漢字", "한글", "\u1112\u1161\u11ab", "ไทย", "مرحبا",
-    "👩\u200d👩\u200d👧", "🏳\ufe0f\u200d🌈", "\U0010ffff", "\ue000", "\U000f1234", "0", "12345678901", "٣٤", "Ⅷ", "½",
-    "'s", "'LL", "'ſ", "<", "|", ">", "<|im_start|>", "<s>", "</s>", "<|endoftext|>", "<0x41>", "▁", "Ġ", "[INST]",
-    "<｜User｜>", "<think>", "a" * 70, " " * 70, "\n" * 40, "-" * 50, "9" * 50,
+    " ", "  ", "\t", "\n", "\r\n", "\n\n\n", "\u00a0", "\u2028", "\u3000", "\x00", "\x1b", "\x7f", "\u0085",
+    "\ufeff", "a", "Z", "é", "e\u0301", "\u0301\u0308", "\u0915\u094d\u0937", "漢字", "한글", "ไทย", "مرحبا",
+    "\u1112\u1161\u11ab", "👩\u200d👧", "🏳\ufe0f\u200d🌈", "\U0010ffff", "\ue000", "\U000f1234", "0", "12345678901",
+    "٣٤", "Ⅷ", "½", "'s", "'LL", "'ſ", "<", "|", ">", "<|im_start|>", "<s>", "</s>", "<|endoftext|>", "<0x41>",
+    "▁", "Ġ", "[INST]", "<｜User｜>", "<think>", "a" * 70, " " * 70, "\n" * 40, "-" * 50, "9" * 50,
 ])  # fmt: skip
 MIXED = st.lists(PARTS, max_size=25).map("".join)
 
@@ -71,7 +71,9 @@ def test_wordpiece_reads_any_text(path: Path, text: str) -> None:
     ids = tokenizer.encode(text, bos=False)
     own = {*tokenizer.vocab.ids_of(Kind.CONTROL)} - {tokenizer.unk}
     assert own.isdisjoint(ids)
-    seen = any(not c.isspace() and unicodedata.category(c) not in ("Cc", "Cf", "Cn", "Co", "Mn") for c in text)
+    seen = any(
+        not c.isspace() and unicodedata.category(c) not in ("Cc", "Cf", "Cn", "Co", "Mn") for c in text
+    )
     assert bool(ids) or not seen
     assert tokenizer.encode(tokenizer.decode(ids), bos=False) is not None
 
@@ -79,7 +81,7 @@ def test_wordpiece_reads_any_text(path: Path, text: str) -> None:
 @pytest.mark.parametrize("name", [path.stem for path in FILES])
 @pytest.mark.parametrize("unit", [" ", "\n", "a", "1", "漢", "\u0301", "!?", "\U0001f642"])
 def test_long_runs_take_time_in_proportion(name: str, unit: str) -> None:
-    """Eight times the text may take eight times as long, and some; what is quadratic takes 64 times as long."""
+    """Eight times the text may take eight times as long, and some; what is quadratic takes 64 times."""
     tokenizer = tokenizer_of(name)
     tokenizer.encode(unit * 10)
 

@@ -45,7 +45,10 @@ KIMI = "|".join((
     rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}{HAN}]+[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}{HAN}]*{ENGLISH}?",
     rf"\p{{N}}{{1,3}}|{REST}",
 ))  # fmt: skip
-MARKS = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"""
+MARKS = (
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"""
+    r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+)
 BYTES = (("bytes", True),)
 
 # Family, the row's name, what its tokenizer.json says.
@@ -126,7 +129,16 @@ def cutter(steps: tuple[Step, ...]) -> Any:
 def texts(seed: str) -> tuple[str, ...]:
     """The probes, and mixtures of any characters that Unicode has, those that often matter more often."""
     draw = random.Random(seed)
-    common = [*string.printable, *"éÉßſKΩжЖあ漢한ก्́½²٣৩… 　\u2028\u200d🙂", "'s", "'LL", "'ſ", "   ", "\r\n", "123"]
+    common = [
+        *string.printable,
+        *"éÉßſKΩжЖあ漢한ก्́½²٣৩… 　\u2028\u200d🙂",
+        "'s",
+        "'LL",
+        "'ſ",
+        "   ",
+        "\r\n",
+        "123",
+    ]
     return (*probes(), *("".join(mixed(draw, common)) for _ in range(400)))
 
 
