@@ -45,9 +45,12 @@ _MARKER = re.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z_]{1,40}\]")
 def detect(template: ChatTemplate, tokens: Collection[str] = ()) -> Style:
     """The style of a template. tokens: special tokens of the vocabulary, where the template is silent."""
     family, begin = _family(template)
+    trained = _trained(frozenset(tokens)) if family == "spoken" and template.supports_tools else None
+    family, begin = trained or (family, begin)
     style = Style(
         family=family,
         begin=begin,
+        spoken=trained is not None,
         switches=tuple(name for name in SWITCHES if template.reads(name)),
         efforts=template.reads("reasoning_effort"),
     )
@@ -81,7 +84,9 @@ def _family(template: ChatTemplate) -> tuple[str, str]:
         called: dict[str, Any] = {"role": "assistant", "content": content, "tool_calls": [_CALL]}
         for messages in ([_USER, called], [_USER, called, _RESULT]):
             body = _after(asked, _rendered(template, messages, tools=True))
-            found = next((name for name in families() if _NAME in body and _reads(name, body)), "")
+            # A marker tells more than what may begin any answer.
+            ways = ((name, bare) for bare in (False, True) for name in families())
+            found = next((name for name, bare in ways if _NAME in body and _reads(name, body, bare)), "")
             if found:
                 return found, _begin(found, body)
     known = (name for name, f in families().items() if any(b in template.source for b in f.begins))
@@ -89,17 +94,30 @@ def _family(template: ChatTemplate) -> tuple[str, str]:
     return found, _begin(found, template.source) if found else ""
 
 
+def _trained(tokens: frozenset[str]) -> tuple[str, str] | None:
+    """The family whose markers the vocabulary has as tokens, where a template shows tools and no call: its
+    model was trained on what the template leaves out. Of several, the one that has most of its markers.
+    """
+    held = {name: [b for b in family.begins if b in tokens] for name, family in families().items()}
+    counts = {
+        name: len(tokens.intersection(families()[name].markers)) for name, begins in held.items() if begins
+    }
+    best = max(counts, key=counts.__getitem__, default="")
+    return (best, held[best][0]) if best else None
+
+
 def _begin(family: str, text: str) -> str:
     """The family's marker that comes first in a text."""
     return min((b for b in families()[family].begins if b in text), key=text.index, default="")
 
 
-def _reads(name: str, body: str) -> bool:
-    """Whether this family reads the rendered call as what it was."""
+def _reads(name: str, body: str, bare: bool) -> bool:
+    """Whether this family reads the rendered call as what it was. bare: without a marker, else behind one."""
     family = families()[name]
     starts = [at for begin in family.begins if (at := body.find(begin)) >= 0]
-    if not starts and family.bare:
-        starts = [at for char in family.opens if (at := body.find(char)) >= 0]
+    if bare:
+        lead = family.opens or (_NAME,)
+        starts = [at for text in lead if (at := body.find(text)) >= 0] if family.bare and not starts else []
     if not starts:
         return False
     parser = ChatParser(Style(family=name), tools=[_TOOL])
@@ -150,9 +168,10 @@ def _spaced(template: ChatTemplate, style: Style) -> Style:
         prompt = _after(before, _rendered(template, [_USER], tools=False, prompt=True, **more))
         _, opened, rest = prompt.rpartition(style.open)
         inner, closed, tail = rest.partition(style.close)
-        if opened and closed:
+        # Words behind a marker: the prompt speaks of thinking, and doesn't begin or end it there.
+        if opened and closed and not inner.strip() and not tail.strip():
             middle = len(inner) // 2
             return replace(style, lead=inner[:middle], between=inner[middle:], tail=tail)
-        if opened:
+        if opened and not rest.strip():
             return replace(style, lead=rest)
     return style

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from satchel.formats.chat.events import CallBegin, CallBroken, CallEnd, Content, Event, Note, Reasoning
+from satchel.formats.chat.family import families
 from satchel.formats.chat.reader import SPACES, Malformed, Reader, Steps
 from satchel.formats.chat.style import Style
 
@@ -96,8 +97,9 @@ def _answer(reader: Reader, style: Style, opening: str) -> Steps[None]:
         return
     if opening == "reasoning" or (not opening and (yield from _opens(reader, style))):
         yield from _thought(reader, style)
-    if family and family.bare and opening != "content":
-        yield from _bare(reader, family.calls, family.opens)
+    unmarked = families()["spoken"] if family and style.spoken else family
+    if unmarked and unmarked.bare and opening != "content":
+        yield from _bare(reader, unmarked.calls, unmarked.opens)
     begins = family.begins if family else ()
     # A marker of its own can't be spoken of by accident, so it opens thinking anywhere.
     later = (style.open,) if reader.is_token(style.open) else ()
@@ -125,7 +127,7 @@ def _thought(reader: Reader, style: Style) -> Steps[None]:
 
 def _bare(reader: Reader, grammar: Callable[[Reader, str], Steps[None]], opens: str) -> Steps[None]:
     reader.start()
-    if (yield from reader.skip()) and reader.peek() in opens:
+    if (yield from reader.skip()) and (not opens or reader.peek() in opens):
         yield from _guarded(reader, grammar, "")
     else:
         yield from reader.broken(Malformed())

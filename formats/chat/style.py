@@ -31,7 +31,8 @@ class Style:
 
     thinks: the template is made for a model that thinks. lead, between, tail: what the template writes
     behind `open`, before `close` and behind it. switches: template variables that turn thinking on and off.
-    efforts: the template reads reasoning_effort.
+    efforts: the template reads reasoning_effort. spoken: earlier calls stand in the prompt as `spoken` writes
+    them, so an answer may have that form as well.
     """
 
     family: str = ""
@@ -44,6 +45,7 @@ class Style:
     switches: tuple[str, ...] = ()
     efforts: bool = False
     begin: str = ""
+    spoken: bool = False
 
     @property
     def calls(self) -> Family | None:

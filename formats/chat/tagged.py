@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "null": (type(None),),
 }  # fmt: skip
 NESTING = 32
+# Strings of Python's; each character is looked at once.
+_STRING = re.compile(r"(['\"])(?:(?!\1)[^\\]|\\.)*(?:\1|\\?\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +76,20 @@ class Members:
 
     def add(self, key: str, text: str, ending: str = "") -> str:
         """ending: what stood behind the key; string="true" there tells the type."""
+        text = text.removeprefix("\n").removesuffix("\n")
+        return self.put(key, as_json(text, ("string",) if 'string="true"' in ending else self.kinds(key)))
+
+    def put(self, key: str, value: str) -> str:
+        """value: JSON text."""
         if key in self._keys:
             raise Malformed(f"the argument {key[:40]!r} came twice")
         lead = ", " if self._keys else "{"
         self._keys.add(key)
-        text = text.removeprefix("\n").removesuffix("\n")
-        kinds = ("string",) if 'string="true"' in ending else kinds_of(self._of(key), self._root)
-        return f"{lead}{_dumped(key)}: {as_json(text, kinds)}"
+        return f"{lead}{_dumped(key)}: {value}"
+
+    def kinds(self, key: str) -> tuple[str, ...]:
+        """The types that the tool's schema allows here."""
+        return kinds_of(self._of(key), self._root)
 
     def _of(self, key: str) -> Any:
         return self._schema.get(key, self._root.get("additionalProperties"))
@@ -156,11 +166,14 @@ def _dumped(value: str) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def pythonic(reader: Reader, most: int = 1 << 20) -> Steps[str]:
-    """The text of one Python expression in brackets, or up to the end of a call; nothing of it is run."""
+def pythonic(reader: Reader, begun: str = "", most: int = 1 << 20) -> Steps[str]:
+    """The text of one Python expression in brackets, or up to the end of a call; nothing of it is run.
+
+    begun: an opening bracket that was taken already.
+    """
     if not (yield from reader.skip()):
         raise Malformed("it is not complete")
-    taken, depth, quote, escaped = list[str](), 0, "", False
+    taken, depth, quote, escaped = [begun], len(begun), "", False
     while (yield from reader.more()):
         char = reader.take(1)
         taken.append(char)
@@ -180,11 +193,32 @@ def pythonic(reader: Reader, most: int = 1 << 20) -> Steps[str]:
 def python_calls(text: str) -> list[tuple[str, str]]:
     """Names and arguments (JSON) of f(a=1), m.f(a=1) or a list of them. Malformed for anything else."""
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = ast.parse(_STRING.sub(_escaped, text.strip()), mode="eval").body
         found = tree.elts if isinstance(tree, ast.List) else [tree]
         return [_python_call(node) for node in found]
     except (SyntaxError, ValueError, RecursionError, MemoryError, TypeError, KeyError) as error:
         raise Malformed(f"it is no list of calls: {str(error)[:80]}") from None
+
+
+def python_listed(reader: Reader, begun: str = "", known: bool = False) -> Steps[None]:
+    """Calls of Python's, a list or one. known: each must name a given tool, else it is no call, which is no
+    error. begun: as `pythonic` has it.
+    """
+    try:
+        found = python_calls((yield from pythonic(reader, begun)))
+    except Malformed as error:
+        raise Malformed("" if known else error.note) from None
+    if not found or (known and any(name not in reader.tools for name, _ in found)):
+        raise Malformed("" if known else "the list of calls is empty")
+    for name, arguments in found:
+        yield reader.begin(name)
+        yield reader.arguments(arguments)
+        yield reader.end()
+
+
+def _escaped(found: re.Match[str]) -> str:
+    """A string as Python reads it, where templates write line ends as they are."""
+    return found[0].replace("\r", "\\r").replace("\n", "\\n")
 
 
 class _Json(ast.NodeTransformer):
@@ -195,6 +229,8 @@ class _Json(ast.NodeTransformer):
 
 
 def _python_call(node: ast.expr) -> tuple[str, str]:
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "print" and len(node.args) == 1:
+        node = node.args[0]  # Gemma prints what a call gives
     if not isinstance(node, ast.Call) or node.args or any(k.arg is None for k in node.keywords):
         raise ValueError("calls with named arguments were expected")
     values = {keyword.arg: ast.literal_eval(_Json().visit(keyword.value)) for keyword in node.keywords}

@@ -10,7 +10,7 @@ from itertools import starmap
 from operator import add
 from typing import TYPE_CHECKING
 
-from satchel.formats.tokenizer.pretokenizers import DEFAULT, PRETOKENIZERS, PreTokenizer
+from satchel.formats.tokenizer.pretokenizers import DEFAULT, PRETOKENIZERS, REFUSED, PreTokenizer
 from satchel.formats.tokenizer.vocab import Kind, Meta, Vocab, byte_values
 
 if TYPE_CHECKING:
@@ -29,18 +29,25 @@ def _byte_alphabet() -> dict[int, str]:
 
 
 ALPHABET = _byte_alphabet()
+# Bytes that text can hold: the other 13 stand in no UTF-8, and many vocabularies have no token for them.
+IN_UTF8 = (*range(0xC0), *range(0xC2, 0xF5))
 BYTE_OF = {char: bytes([byte]) for byte, char in ALPHABET.items()}
 # For str.translate: what is in Latin-1 without being in the alphabet is put outside, where encoding fails.
 TO_LATIN = {i: 0x10000 + i for i in range(256)} | {ord(char): byte for byte, char in ALPHABET.items()}
 
 
 def pick(meta: Meta, model: str) -> PreTokenizer:
-    """The row of `tokenizer.ggml.pre`; the default with a warning where it is missing or unknown."""
+    """The row of `tokenizer.ggml.pre`; the default with a warning where it is missing or unknown.
+
+    ModelError for one that is known and can't be kept to here.
+    """
     name = meta.text("pre")
     if model == "gemma4":
         return PRETOKENIZERS["gemma4"]
     if name is not None and name in PRETOKENIZERS:
         return PRETOKENIZERS[name]
+    if name in REFUSED:
+        raise meta.fail("pre", "a pre-tokenizer that keeps all of a text", repr(name))
     what = "no pre-tokenizer is named" if name is None else f"unknown pre-tokenizer {name!r:.80}"
     meta.warn(
         "pre", f"{what}; using 'default' instead, so long texts may be cut into other tokens than in training"
@@ -55,10 +62,11 @@ class Bpe:
         self._vocab, self._raw = vocab, pre.raw
         self._bytes = byte_values(meta, vocab) if pre.raw else {}
         self._tokenizer = _build(meta, vocab, pre)
-        if not pre.raw and (lost := [byte for byte, char in ALPHABET.items() if char not in vocab.index]):
+        if not pre.raw and (lost := [b for b in IN_UTF8 if ALPHABET[b] not in vocab.index]):
             meta.warn(
                 "tokens",
-                f"{len(lost)} of 256 bytes have no token (first 0x{lost[0]:02X}); they can't be encoded",
+                f"{len(lost)} of {len(IN_UTF8)} bytes of UTF-8 have no token (first 0x{lost[0]:02X});"
+                " text that holds them loses them",
             )
 
     def encode(self, text: str, start: bool) -> list[int]:

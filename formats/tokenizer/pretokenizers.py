@@ -33,7 +33,7 @@ def _char_class(ranges: str) -> str:
     )
 
 
-CONTRACTION = r"'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])"
+CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 BLANKS = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 SYMBOLS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
 LETTERS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -107,7 +107,8 @@ _ROWS: tuple[tuple[str, PreTokenizer], ...] = (
         "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 midm lfm2 jina-v5-nano",
         PreTokenizer((LLAMA3,), ignore_merges=True, add_bos=True),
     ),
-    ("dbrx smaug-bpe glm4 chatglm-bpe", PreTokenizer((LLAMA3,))),
+    ("dbrx smaug-bpe chatglm-bpe", PreTokenizer((LLAMA3,))),
+    ("glm4 glm5", PreTokenizer((LLAMA3,), ignore_merges=True)),
     ("jais-2", PreTokenizer((_any(CONTRACTION, LETTERS, TRIPLES, SYMBOLS, r"\s*[\r\n]+", HALVES),))),
     (
         "qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 hunyuan solar-open grok-2",
@@ -225,3 +226,5 @@ def _table(rows: Iterable[tuple[str, PreTokenizer]]) -> dict[str, PreTokenizer]:
 
 
 PRETOKENIZERS: Mapping[str, PreTokenizer] = _table(_ROWS)
+# Names whose vocabularies drop white space between words, so that no text would come back.
+REFUSED = frozenset(("whitespace",))

@@ -64,7 +64,7 @@ class Arguments:
         required = frozenset(schema.get("required", ()))
         rules = [(self._named(i, key, value, schema), key in required) for i, (key, value) in
                  enumerate(properties.items())]  # fmt: skip
-        return self._chain(rules, how.separator if isinstance(how, Keywords) else "")
+        return self._chain(rules, how.separator)
 
     def _add(self, name: str, rule: str) -> str:
         self.lines.append(f"{name}: {rule}")
@@ -88,8 +88,9 @@ class Arguments:
         if rest is False:
             return '""'
         rule = self._named(0, None, rest, schema)
-        if isinstance(self.form.arguments, Keywords):
-            return f"({rule} ({self.writer.text(self.form.arguments.separator)} {rule})*)?"
+        how = self.form.arguments
+        if not isinstance(how, Json) and how.separator:
+            return f"({rule} ({self.writer.text(how.separator)} {rule})*)?"
         return f"{rule}*"
 
     def _named(self, i: int, key: str | None, schema: Any, root: Mapping[str, Any]) -> str:
@@ -122,7 +123,7 @@ class Arguments:
 
     def _ended(self, i: int, value: Value, tags: Tags) -> str:
         """A terminal for the text, its end included: so nothing else can be where it ends."""
-        pieces = self.writer.pieces(tags.end)
+        pieces = self.writer.pieces(tags.text_end or tags.end)
         count = next((at for at, piece in enumerate(pieces) if isinstance(piece, int)), len(pieces))
         terminal = f"{self.prefix.upper()}_V{i}"
         self._add(terminal, f"({value.text}) {shown(pieces[:count])}")
@@ -141,6 +142,8 @@ def is_name(text: str) -> bool:
 def can_be_tagged(key: str, tags: Tags) -> bool:
     """Whether a name is read back from its tag."""
     plain = bool(key) and key == key.strip().strip('"') and len(key) < NAME_MOST and "\n" not in key
+    if tags.separator:  # a name stands without a tag
+        return is_name(key)
     return plain and not any(char in key for char in "<>")
 
 

@@ -26,8 +26,9 @@ class Keywords:
 @dataclass(frozen=True, slots=True)
 class Tags:
     """An argument is: key, its name, value, the value, end, behind. Text stands as it is, other values as
-    JSON. text: instead of `value` before text, where the family tells the two apart. exact: white space
-    beside a value is part of these texts, and all that is between them is the value.
+    JSON. text, text_end: instead of `value` and `end` around text, where the family tells the two apart.
+    exact: white space beside a value is part of these texts, and all that is between them is the value.
+    separator: between two arguments.
     """
 
     key: str
@@ -36,11 +37,13 @@ class Tags:
     behind: str = "\n"
     text: str = ""
     exact: bool = False
+    text_end: str = ""
+    separator: str = ""
 
     @property
     def close(self) -> str:
-        """What no value may hold."""
-        return self.end.strip()
+        """What no text may hold."""
+        return (self.text_end or self.end).strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,20 @@ def _keywords(begin: str, end: str) -> Form:
     return Form("", "(", ")", f"{begin}[", ", ", f"]{end}", Keywords())
 
 
+def _lines(begin: str, end: str) -> Form:
+    return Form("", "(", ")", f"{begin}\n", "\n", f"\n{end}", Keywords())
+
+
+def _quoted(begin: str, end: str, quote: str) -> Form:
+    tags = Tags("", ":", "", "", text=f":{quote}", text_end=quote, separator=",")
+    return Form(f"{begin}call:", "{", "}" + end, close="", separator="\n", arguments=tags)
+
+
+def _functions(begin: str, end: str) -> Form:
+    tags = Tags("<parameter=", ">\n", "\n</parameter>", exact=True)
+    return Form(f"{begin}\n<function=", ">\n", f"</function>\n{end}", separator="\n", arguments=tags)
+
+
 # By the names that formats/chat gives the families, then by the marker that the template begins calls with;
 # the first stands in for any other marker.
 STYLES: Mapping[str, Mapping[str, Form]] = {
@@ -132,9 +149,15 @@ STYLES: Mapping[str, Mapping[str, Form]] = {
         "<|tool_call|>": _listed("<|tool_call|>"),
         "<TOOLCALL>": _listed("<TOOLCALL>", "</TOOLCALL>"),
         "<tool_calls>": _listed("<tool_calls>", "</tool_calls>"),
-        "<start_function_call>": _listed("<start_function_call>", "<end_function_call>"),
         "functools": _listed("functools"),
+        "<|function_call|>": Form('{"name": "', '", "arguments": ', "}", "<|function_call|>"),
+        "<|tools_prefix|>": Form('{"', '": ', "}", "<|tools_prefix|>[", ", ", "]<|tools_suffix|>"),
     },
+    "gemma": {
+        "<|tool_call>": _quoted("<|tool_call>", "<tool_call|>", '<|"|>'),
+        "<start_function_call>": _quoted("<start_function_call>", "<end_function_call>", "<escape>"),
+    },
+    "named": {"": Form("", "\n", "")},
     "glm": {
         "": Form(
             "<tool_call>",
@@ -145,17 +168,15 @@ STYLES: Mapping[str, Mapping[str, Form]] = {
         )
     },
     "qwen_xml": {
-        "": Form(
-            "<tool_call>\n<function=",
-            ">\n",
-            "</function>\n</tool_call>",
-            separator="\n",
-            arguments=Tags("<parameter=", ">\n", "\n</parameter>", exact=True),
-        )
+        "": _functions("<tool_call>", "</tool_call>"),
+        "<seed:tool_call>": _functions("<seed:tool_call>", "</seed:tool_call>"),
     },
     "dsml": {
         "<｜DSML｜function_calls>": _invoked(
             "<｜DSML｜function_calls>", "</｜DSML｜function_calls>", "｜DSML｜", told=True
+        ),
+        "<｜DSML｜tool_calls>": _invoked(
+            "<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>", "｜DSML｜", told=True
         ),
         "<minimax:tool_call>": _invoked("<minimax:tool_call>", "</minimax:tool_call>", "", told=False),
         "<function_calls>": _invoked("<function_calls>", "</function_calls>", "", told=False),
@@ -163,6 +184,9 @@ STYLES: Mapping[str, Mapping[str, Form]] = {
     "pythonic": {
         "": _keywords("", ""),
         "<|tool_call_start|>": _keywords("<|tool_call_start|>", "<|tool_call_end|>"),
+        "<|python_start|>": _keywords("<|python_start|>", "<|python_end|>"),
+        "<function_calls>": _lines("<function_calls>", "</function_calls>"),
+        "```tool_code": _lines("```tool_code", "```"),
     },
 }
 

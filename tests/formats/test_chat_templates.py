@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from call_templates import OWN, template_of
+from call_templates import BEGINS, OWN, template_of
 from chat_cases import TOOLS
 from template_data import DATA
 
@@ -87,6 +87,49 @@ def test_other_families_are_found_by_rendering(family: str) -> None:
     assert style.begin == next((b for b in sorted(style.calls.begins, key=len)[::-1] if b in OWN[family]), "")
 
 
+@pytest.mark.parametrize(("family", "begin"), [(f, b) for f, begins in BEGINS.items() for b in begins if b])
+def test_other_markers_are_found_by_rendering(family: str, begin: str) -> None:
+    style = detect(ChatTemplate(template_of(family, begin)))
+    # Llama 4 has its marker around lists of both kinds.
+    assert style.family == ("llama3" if begin == "<|python_start|>" else family)
+    assert style.begin == begin
+
+
+SILENT = "{{ tools | tojson if tools }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "family", "begin"),
+    [
+        (("<|tool_call_start|>", "<|tool_call_end|>"), "pythonic", "<|tool_call_start|>"),
+        (("<|tool_call|>", "<|end_of_text|>"), "listed", "<|tool_call|>"),
+        (("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>"), "glm", "<tool_call>"),
+        (("<tool_call>", "</tool_call>"), "hermes", "<tool_call>"),
+        (("<|eot_id|>",), "spoken", ""),
+    ],
+)
+def test_a_template_that_shows_tools_and_no_calls_leaves_it_to_the_vocabulary(
+    tokens: tuple[str, ...], family: str, begin: str
+) -> None:
+    style = detect(ChatTemplate(SILENT), tokens)
+    assert (style.family, style.begin, style.spoken) == (family, begin, family != "spoken")
+    if style.spoken:  # as earlier calls stand in the prompt
+        parser = ChatParser(style, tools=TOOLS)
+        said = '{"tool_calls": [{"name": "time", "arguments": {}}]}'
+        assert len(Collected().add_all(parser.feed(said) + parser.finish()).tool_calls) == 1
+    without = ChatTemplate(SILENT.replace("{{ tools | tojson if tools }}", ""))
+    assert detect(without, tokens).family == "spoken"
+
+
+def test_a_prompt_that_speaks_of_thinking_does_not_begin_it() -> None:
+    source = (
+        "{% if thinking %}Write your thoughts between <think></think> and answer then.{% endif %}"
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}<|assistant|>"
+    )
+    style = detect(ChatTemplate(source))
+    assert style.thinks and (style.lead, style.between, style.tail) == ("\n", "\n", "\n\n")
+
+
 def tools_for(name: str) -> list[dict[str, Any]]:
     """The tools; only what a template can write of them: one calls itself for ever over an array."""
     if not name.startswith("NousResearch"):
@@ -109,7 +152,9 @@ def answered(template: ChatTemplate, message: dict[str, Any], tools: list[dict[s
 def reread(style: Style, body: str) -> Collected:
     family = style.calls
     assert family is not None
-    starts = [at for b in family.begins if (at := body.find(b)) >= 0] or [body.find("{")]
+    starts = [at for b in family.begins if (at := body.find(b)) >= 0] or [
+        body.find("{" if family.opens else "weather")
+    ]
     parser = ChatParser(style, tools=TOOLS)
     return Collected().add_all(parser.feed(body[min(starts) :]) + parser.finish())
 

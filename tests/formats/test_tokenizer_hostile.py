@@ -185,7 +185,13 @@ def test_m11_merges_of_tokens_that_do_not_exist(merge: str, caplog: pytest.LogCa
 
 def test_m11_bytes_without_a_token_are_said(caplog: pytest.LogCaptureFixture) -> None:
     build("gpt2", {10: "something"})
-    assert "1 of 256 bytes" in caplog.text
+    assert "1 of 243 bytes" in caplog.text
+
+
+def test_m11_bytes_that_no_text_holds_need_no_token(caplog: pytest.LogCaptureFixture) -> None:
+    first = toy_vocab.byte_level()["tokenizer.ggml.tokens"].index("\u00f5")
+    build("gpt2", {first: "something"})
+    assert not caplog.text
 
 
 def test_m12_table_that_is_right() -> None:

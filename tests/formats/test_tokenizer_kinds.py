@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -173,7 +174,15 @@ def test_pretokenizer_unknown_is_a_warning(name: str | None, caplog: pytest.LogC
     assert "x.gguf: tokenizer.ggml.pre" in caplog.text and "'default'" in caplog.text
 
 
-@pytest.mark.parametrize("model", ["none", "no_vocab", "rwkv", "plamo2", "", None, 3])
+@pytest.mark.parametrize(
+    "model", ["none", "no_vocab", "rwkv", "plamo2", "hybriddna", "whitespace", "test", "", None, 3]
+)
 def test_kinds_that_are_refused(model: object) -> None:
-    with pytest.raises(ModelError, match="tokenizer"):
+    named = re.escape(repr(model)) if isinstance(model, str) else "tokenizer"
+    with pytest.raises(ModelError, match=named):
         build_tokenizer({"tokenizer.ggml.model": model} if model is not None else {})
+
+
+def test_a_pretokenizer_that_loses_text_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"tokenizer\.ggml\.pre: .*'whitespace'"):
+        build_tokenizer(toy_vocab.byte_level({"pre": "whitespace"}))

@@ -14,6 +14,8 @@ import pytest
 import toy_vocab
 
 from satchel.formats.chat import ChatParser, Collected, Style
+from satchel.formats.chat.families.gemma import FORMS as GEMMA
+from satchel.formats.chat.families.pythonic import LINES, LISTS
 from satchel.formats.chat.family import families
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
 from satchel.quant.errors import RequestError
@@ -62,7 +64,12 @@ GIVEN: dict[str, Any] = {
     "code": "07",
 }
 FORMS = [(style, begin) for style, forms in STYLES.items() for begin in forms]
-TAGGED = [("qwen_xml", ""), ("glm", ""), *(("dsml", begin) for begin in STYLES["dsml"])]
+TAGGED = [
+    ("qwen_xml", ""),
+    ("glm", ""),
+    ("gemma", "<|tool_call>"),
+    *(("dsml", begin) for begin in STYLES["dsml"]),
+]
 
 
 @cache
@@ -126,7 +133,10 @@ def written(style: str, begin: str, name: str, given: dict[str, Any]) -> str:
     call = f'{{"name": "{name}", "arguments": {raw}}}'
     if style == "listed":
         ends = {"<TOOLCALL>": "</TOOLCALL>", "<tool_calls>": "</tool_calls>"}
-        ends["<start_function_call>"] = "<end_function_call>"
+        if begin == "<|tools_prefix|>":
+            return f'{begin}[{{"{name}": {raw}}}]<|tools_suffix|>'
+        if begin == "<|function_call|>":
+            return f"{begin}{call}"
         return f"{begin}[{call}]{ends.get(begin, '')}"
     if style == "dsml":
         prefix = "｜DSML｜" if "DSML" in begin else ""
@@ -135,7 +145,19 @@ def written(style: str, begin: str, name: str, given: dict[str, Any]) -> str:
         return f'{begin}\n<{prefix}invoke name="{name}">\n{inner}</{prefix}invoke>\n{close}'
     if style == "pythonic":
         keys = ", ".join(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in given.items())
-        return f"{begin}[{name}({keys})]{'<|tool_call_end|>' if begin else ''}"
+        if end := LINES.get(begin, ""):
+            return f"{begin}\n{name}({keys})\n{end}"
+        return f"{begin}[{name}({keys})]{LISTS.get(begin, '')}"
+    if style == "gemma":
+        end, quote = GEMMA[begin]
+        members = ",".join(
+            f"{k}:{quote}{v}{quote}" if isinstance(v, str) else f"{k}:{shown(v)}" for k, v in given.items()
+        )
+        return f"{begin}call:{name}{{{members}}}{end}"
+    if style == "qwen_xml":
+        inner = tags(given, "<parameter=", ">\n", "\n</parameter>\n")
+        tag = begin or "<tool_call>"
+        return f"{tag}\n<function={name}>\n{inner}</function>\n{tag.replace('<', '</')}"
     return {
         "functionary": f"{name}\n{raw}",
         "kimi": f"<|tool_calls_section_begin|><|tool_call_begin|>functions.{name}:3"
@@ -143,14 +165,14 @@ def written(style: str, begin: str, name: str, given: dict[str, Any]) -> str:
         "glm": f"<tool_call>{name}\n"
         + tags(given, "<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n")
         + "</tool_call>",
-        "qwen_xml": f"<tool_call>\n<function={name}>\n"
-        + tags(given, "<parameter=", ">\n", "\n</parameter>\n")
-        + "</function>\n</tool_call>",
+        "named": f"{name}\n{raw}",
     }[style]
 
 
 NEW = [
-    (s, b) for s, b in FORMS if s in ("functionary", "kimi", "glm", "qwen_xml", "listed", "dsml", "pythonic")
+    (s, b)
+    for s, b in FORMS
+    if s in ("functionary", "kimi", "glm", "qwen_xml", "listed", "dsml", "pythonic", "gemma", "named")
 ]
 
 
@@ -246,7 +268,7 @@ def test_random_answers_are_calls_of_the_tools(style: str, begin: str, kind: int
     assert ended
 
 
-@pytest.mark.parametrize(("style", "begin"), [form for form in NEW if form[0] not in ("json",)])
+@pytest.mark.parametrize(("style", "begin"), [form for form in NEW if STYLES[form[0]][form[1]].several])
 def test_several_calls(style: str, begin: str) -> None:
     tokenizer = vocabulary()
     tool = Tool("f", {"type": "object", "properties": {"a": TEXT}, "required": ["a"]})
@@ -300,6 +322,7 @@ def test_a_value_cannot_hold_its_closing_tag() -> None:
     for style, begin in TAGGED:
         close = "</arg_value>" if style == "glm" else "</parameter>"
         close = "</｜DSML｜parameter>" if "DSML" in begin else close
+        close = '<|"|>' if style == "gemma" else close
         tool = Tool("f", {"type": "object", "properties": {"a": TEXT}, "required": ["a"]})
         grammar = compile_grammar(vocabulary(), ToolCall([tool], style, begin=begin))
         assert not accepted(vocabulary(), grammar, written(style, begin, "f", {"a": f"x{close}y"}))

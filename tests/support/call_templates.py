@@ -18,13 +18,19 @@ OWN = {
     "</minimax:tool_call>",
     "pythonic": "<|tool_call_start|>[{{ call.name }}({% for k, v in call.arguments.items() %}{{ k }}="
     "{{ v | tojson }}{{ ', ' if not loop.last }}{% endfor %})]<|tool_call_end|>",
+    "gemma": "<|tool_call>call:{{ call.name }}{{ '{' }}{% for k, v in call.arguments | dictsort %}{{ k }}:"
+    "{{ '<|\"|>' ~ v ~ '<|\"|>' if v is string else v | tojson }}{{ ',' if not loop.last }}{% endfor %}"
+    "{{ '}' }}<tool_call|>",
+    "named": "<|assistant|>{{ call.name }}\n{{ call.arguments | tojson }}",
     "mistral": "[TOOL_CALLS]{{ call.name }}[ARGS]{{ call.arguments | tojson }}",
 }
 # Markers by which one family's templates begin calls.
 BEGINS = {
-    "listed": ("<|tool_call|>", "<TOOLCALL>", "<tool_calls>", "<start_function_call>", "functools"),
+    "listed": ("<|tool_call|>", "<TOOLCALL>", "<tool_calls>", "functools", "<|function_call|>"),
+    "gemma": ("<|tool_call>", "<start_function_call>"),
+    "qwen_xml": ("<tool_call>", "<seed:tool_call>"),
     "dsml": ("<minimax:tool_call>", "<function_calls>"),
-    "pythonic": ("<|tool_call_start|>", ""),
+    "pythonic": ("<|tool_call_start|>", "<|python_start|>", "<function_calls>", ""),
 }
 
 

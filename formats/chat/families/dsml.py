@@ -1,4 +1,4 @@
-"""<invoke name="..."> with <parameter name="..."> tags: DeepSeek V3.2, MiniMax M2, Seed-OSS' kin."""
+"""<invoke name="..."> with <parameter name="..."> tags: DeepSeek V3.2 and V4, MiniMax M2."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from satchel.formats.chat.tagged import Tags, tagged
 # Section's opening, its end, and what stands before each tag's name.
 FORMS = {
     "<｜DSML｜function_calls>": ("</｜DSML｜function_calls>", "｜DSML｜"),
+    "<｜DSML｜tool_calls>": ("</｜DSML｜tool_calls>", "｜DSML｜"),
     "<minimax:tool_call>": ("</minimax:tool_call>", ""),
     "<function_calls>": ("</function_calls>", ""),
 }

@@ -1,8 +1,10 @@
-"""A marker before one list of objects: Granite 3, Phi-4-mini, Nemotron, xLAM, Hunyuan, Firefunction."""
+"""A marker before a list of objects, or objects one after another: Granite 3, Phi 4 mini, Nemotron, Hunyuan,
+MiniMax M1, GigaChat, Firefunction. Apertus' objects have the tool's name as their only key.
+"""
 
 from __future__ import annotations
 
-from satchel.formats.chat.calls import Keys, calls
+from satchel.formats.chat.calls import Keys, arguments, calls, string
 from satchel.formats.chat.family import Family
 from satchel.formats.chat.reader import Reader, Steps
 
@@ -10,16 +12,41 @@ ENDS = {
     "<|tool_call|>": "<|/tool_call|>",
     "<TOOLCALL>": "</TOOLCALL>",
     "<tool_calls>": "</tool_calls>",
-    "<start_function_call>": "<end_function_call>",
     "functools": "",
+    "<|function_call|>": "",
+    "<|tools_prefix|>": "<|tools_suffix|>",
 }
 KEYS = Keys()
+KEYED = "<|tools_prefix|>"
 
 
 def grammar(reader: Reader, begin: str) -> Steps[None]:
-    yield from calls(reader, KEYS)
+    if begin == KEYED:
+        yield from _keyed(reader)
+    else:
+        yield from calls(reader, KEYS)
+        while (yield from reader.more()) and (yield from reader.skip()) and reader.peek() == "{":
+            yield from calls(reader, KEYS)
     if ENDS[begin]:
         yield from reader.at(ENDS[begin])
+
+
+def _keyed(reader: Reader) -> Steps[None]:
+    """[{"NAME": {...}}, ...]"""
+    yield from reader.expect("[")
+    while True:
+        yield from reader.expect("{")
+        name = yield from string(reader)
+        yield from reader.expect(":")
+        yield reader.begin(name)
+        yield from arguments(reader)
+        yield from reader.expect("}")
+        yield reader.end()
+        if not (yield from reader.skip()) or reader.peek() != ",":
+            break
+        reader.take(1)
+    yield from reader.expect("]")
+    reader.start()
 
 
 FAMILY = Family(tuple(ENDS), grammar, marks=tuple(end for end in ENDS.values() if end), order=1)

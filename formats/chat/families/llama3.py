@@ -1,26 +1,45 @@
-"""{"name": ..., "parameters": ...} as the whole answer, or <|python_tag|> before it: Llama 3.x."""
+"""{"name": ..., "parameters": ...} as the whole answer, or <|python_tag|> before it: Llama 3.x and 4. Some of
+their answers are lists of such objects (xLAM too), or of Python's calls.
+"""
 
 from __future__ import annotations
 
-from satchel.formats.chat.calls import Keys, bare, call, dumped
+from satchel.formats.chat.calls import Keys, bare, call, dumped, listed
 from satchel.formats.chat.family import Family
 from satchel.formats.chat.reader import Malformed, Reader, Steps
-from satchel.formats.chat.tagged import python_calls
+from satchel.formats.chat.tagged import python_calls, python_listed
 
 KEYS = Keys(arguments=("parameters", "arguments"), known=True)
-TAG, FUNCTION = "<|python_tag|>", "<function="
+TAG, START, END = "<|python_tag|>", "<|python_start|>", "<|python_end|>"
 INTERPRETERS = ("code_interpreter", "python", "ipython")
 MARKED = Keys(arguments=("parameters", "arguments"))
 
 
 def grammar(reader: Reader, begin: str) -> Steps[None]:
-    if begin == "":
+    if begin == TAG:
+        yield from _tagged(reader)
+    elif (yield from reader.skip()) and reader.peek() == "[":
+        yield from _listed(reader)
+    else:
         yield from bare(reader, KEYS)
-        return
+    if begin == START:
+        yield from reader.at(END)
+
+
+def _tagged(reader: Reader) -> Steps[None]:
     if (yield from reader.skip()) and reader.peek() == "{":
         yield from call(reader, MARKED)
-        return
-    yield from _python(reader)
+    else:
+        yield from _python(reader)
+
+
+def _listed(reader: Reader) -> Steps[None]:
+    """Objects, or Python's calls: what stands behind the bracket tells."""
+    bracket = reader.take(1)
+    if (yield from reader.skip()) and reader.peek() == "{":
+        yield from listed(reader, KEYS)
+    else:
+        yield from python_listed(reader, bracket, known=True)
 
 
 def _python(reader: Reader) -> Steps[None]:
@@ -40,4 +59,6 @@ def _python(reader: Reader) -> Steps[None]:
         yield reader.end()
 
 
-FAMILY = Family((TAG,), grammar, marks=("<|eom_id|>", "<|eot_id|>"), bare=True, order=5)
+FAMILY = Family(
+    (TAG, START), grammar, marks=(END, "<|eom_id|>", "<|eot_id|>"), bare=True, opens="{[", order=5
+)
