@@ -203,6 +203,7 @@ class Arch:
     whole_ramp = True  # YaRN's ramp begins and ends at whole pairs
     undoes_yarn = False  # YaRN's factor on cos and sin is divided by that of rope.scaling.yarn_log_multiplier
     centered = False
+    epsilon = ""  # GGUF's key of what norms add, where it is not that of their kind
     causal = True
     ranks = "tanh"  # what a classifier's first matrix is followed by, see runtime/rerank.py
 
@@ -222,7 +223,7 @@ class Arch:
         self._read_heads(hp)
         self._check_cache(cache)
         kind = "layer_norm_epsilon" if self.centered else "layer_norm_rms_epsilon"
-        self.eps = hp.real(f"attention.{kind}", low=1e-13, high=1.0)
+        self.eps = hp.real(f"attention.{self.epsilon or kind}", low=1e-13, high=1.0)
         rows = weights.type("token_embd.weight")
         stored = rows.shape[0] if rows is not None else None
         if isinstance(stored, int) and hp.uint("vocab_size", stored) != stored:

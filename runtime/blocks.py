@@ -182,8 +182,12 @@ def swiglu(a: Arch, x: Node, i: int) -> Node:
 
 def geglu(a: Arch, x: Node, i: int, *, style: int = TANH) -> Node:
     """down(gelu(gate(x)) * up(x)) of layer i."""
-    gate, up = gate_and_up(a, x, i)
-    return linear(a, OPS["mul"](OPS["gelu"](gate, style=style), up), f"blk.{i}.ffn_down", a.width)
+    return linear(a, geglu_of(*gate_and_up(a, x, i), style=style), f"blk.{i}.ffn_down", a.width)
+
+
+def geglu_of(gate: Node, up: Node, *, style: int = TANH) -> Node:
+    """gelu(gate) * up."""
+    return OPS["mul"](OPS["gelu"](gate, style=style), up)
 
 
 def geglu_erf(a: Arch, x: Node, i: int) -> Node:
@@ -286,13 +290,20 @@ def yarn(a: Arch, freq: Array, base: float, factor: float, n_rot: int) -> tuple[
 
 
 def pre_norm_layer(
-    a: Arch, x: Node, i: int, *, feed: Part = swiglu, attend: Part = attention, residual: float = 1.0
+    a: Arch,
+    x: Node,
+    i: int,
+    *,
+    feed: Part = swiglu,
+    attend: Part = attention,
+    residual: float = 1.0,
+    second: str = "ffn_norm",
 ) -> Node:
     """The layer that most families share: attention and feed-forward, each behind a norm, each added to the
-    residual stream, times `residual`.
+    residual stream, times `residual`. second: the name of the feed-forward's norm.
     """
     x = OPS["add"](x, scaled(a, attend(a, a.norm(x, f"blk.{i}.attn_norm"), i), residual))
-    return OPS["add"](x, scaled(a, feed(a, a.norm(x, f"blk.{i}.ffn_norm"), i), residual))
+    return OPS["add"](x, scaled(a, feed(a, a.norm(x, f"blk.{i}.{second}"), i), residual))
 
 
 def post_norm_layer(

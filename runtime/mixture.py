@@ -26,7 +26,7 @@ class Router:
     weight meets what goes into the one expert of a token, not what comes out.
     """
 
-    norm: bool = True
+    norm: int = True
     sigmoid: bool = False
     scale: float = 1.0
     groups: int = 1
@@ -68,14 +68,21 @@ def sizes(a: Arch) -> tuple[int, int]:
 
 
 def experts(
-    a: Arch, x: Node, i: int, *, router: Router | None = None, gate: Gate = OPS["swiglu"], size: int = 0
+    a: Arch,
+    x: Node,
+    i: int,
+    *,
+    router: Router | None = None,
+    gate: Gate = OPS["swiglu"],
+    size: int = 0,
+    asked: Node | None = None,
 ) -> Node:
-    """Mixture of experts of layer i: (T, D) to (T, D), with what the file has of biases and shared
-    experts. size: of an expert, 0: as the file says.
+    """Mixture of experts of layer i: (T, D) to (T, D), with what the file has of biases, factors and shared
+    experts. size: of an expert, 0: as the file says. asked: what the router sees, unless it is x.
     """
     router, (count, used) = router or Router(), sizes(a)
     size = size or a.hp.uint("expert_feed_forward_length")
-    logits = linear(a, x, f"blk.{i}.ffn_gate_inp", count)
+    logits = linear(a, x if asked is None else asked, f"blk.{i}.ffn_gate_inp", count)
     bias = a.optional(f"blk.{i}.exp_probs_b.bias", count)
     ids = OPS["top_experts"](
         logits,
@@ -95,11 +102,33 @@ def experts(
         return made if more is None else OPS["expert_add"](made, more, ids)
 
     seen = OPS["expert_sum"](OPS["reshape"](x, shape=(1, x.width)), share) if router.early else x
-    y = product(
-        gate(*(product(seen, f"ffn_{n}_exps", size) for n in ("gate", "up"))), "ffn_down_exps", a.width
-    )
+    if a.weights.type(f"blk.{i}.ffn_gate_up_exps.weight") is None:
+        parts = [product(seen, f"ffn_{n}_exps", size) for n in ("gate", "up")]
+    else:
+        both = product(seen, "ffn_gate_up_exps", 2 * size)
+        parts = [OPS["take"](both, start=start, size=size) for start in (0, size)]
+    y = product(gate(*parts), "ffn_down_exps", a.width)
+    share = rescaled(a, share, ids, i, count)
     y = OPS["reshape"](y, shape=(a.width,)) if router.early else OPS["expert_sum"](y, share)
     return with_shared(a, x, y, i)
+
+
+def wide_experts(a: Arch, x: Node, i: int, *, router: Router | None = None) -> Node:
+    """Experts of the dense feed-forward's size, where the file states no other."""
+    size = a.hp.each_layer("feed_forward_length", a.layers)[i]
+    return experts(a, x, i, router=router, size=a.hp.uint("expert_feed_forward_length", size))
+
+
+def rescaled(a: Arch, share: Node, ids: Node, i: int, count: int) -> Node:
+    """Weights (T, k) of experts ids, times the factor of each that the file may have."""
+    name = f"blk.{i}.ffn_down_exps.scale"
+    if a.optional(name, count) is None:
+        return share
+    used = share.width
+    factors = a.graph.const(np.asarray(a.weights.array(name), np.float32).reshape(-1, 1), "f32", name)
+    none = OPS["mul"](share, a.graph.const(np.zeros(used, np.float32), "f32", "none"))
+    found = OPS["expert_add"](OPS["reshape"](none, shape=(used, 1)), factors, ids)
+    return OPS["mul"](share, OPS["reshape"](found, shape=(used,)))
 
 
 def with_shared(a: Arch, x: Node, y: Node, i: int) -> Node:

@@ -243,12 +243,18 @@ def top_experts(
     return np.argsort(-key, axis=-1, kind="stable")[:, :k].astype(np.int32)
 
 
+RIVAL = 0.02  # SparseMixer's jitter, twice
+
+
 @op(lambda logits, ids, **_: Type(ids.shape))
 def expert_weights(logits: Array, ids: Array, *, norm: int, sigmoid: int = 0, scale: float = 1.0) -> Array:
     """Softmax of logits (T, E), or with sigmoid 1 their logistic function, at ids (T, k): (T, k); with norm 1
-    divided by their sum; times scale. A NaN anywhere in a row of a softmax makes the row's weights NaN.
+    divided by their sum; with norm 2 each expert's softmax among its rivals; times scale. A NaN anywhere in
+    a row of a softmax makes the row's weights NaN.
     """
-    with np.errstate(invalid="ignore", over="ignore"):
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        if norm == 2:
+            return (_among_rivals(logits, ids) * np.float32(scale)).astype(np.float32)
         if sigmoid:
             p = np.take_along_axis(1 / (1 + np.exp(-logits, dtype=np.float32)), ids, -1)
         else:
@@ -256,6 +262,19 @@ def expert_weights(logits: Array, ids: Array, *, norm: int, sigmoid: int = 0, sc
             p = np.take_along_axis(p / p.sum(-1, keepdims=True), ids, -1)
         p = p / (p.sum(-1, keepdims=True) + np.float32(1e-20)) if norm else p
         return (p * np.float32(scale)).astype(np.float32)
+
+
+def _among_rivals(logits: Array, ids: Array) -> Array:
+    """Softmax of each id's logit among those that are no more than RIVAL of their size below it, less the ids
+    before it: (T, k). Source: SparseMixer, arXiv 2409.12136, as Phi-3.5-MoE has it.
+    """
+    left, found = logits.astype(np.float32), np.empty(ids.shape, np.float32)
+    for j in range(ids.shape[1]):
+        best = np.take_along_axis(logits, ids[:, j : j + 1], -1)
+        far = (best - logits) / np.maximum(np.abs(logits), best) > np.float32(RIVAL)
+        found[:, j] = 1 / np.exp(np.where(far, -np.inf, left) - best, dtype=np.float32).sum(-1)
+        np.put_along_axis(left, ids[:, j : j + 1], -np.inf, -1)
+    return found
 
 
 def _expert_rows(x: Type, *weights_and_ids: Type) -> Type:

@@ -142,16 +142,37 @@ static void row_sigmoid(const float *x, const int32_t *ids, float *y, int k) {
     }
 }
 
+/* Each id's softmax among those that are no more than a fiftieth of their size below it, less the ids before it. */
+static void row_rivals(const float *x, int n, const int32_t *ids, float *y, int k) {
+    for (int j = 0; j < k; j++) {
+        float best = x[ids[j]], left[LANES];
+        vf sum = vf_set(0);
+        for (int i = 0; i < n; i += LANES) {
+            for (int l = 0; l < LANES; l++) {
+                float s = i + l < n ? x[i + l] : -INFINITY, size = fabsf(s) > best ? fabsf(s) : best;
+                left[l] = i + l >= n || (best - s) / size > 0.02f ? -INFINITY : s;
+            }
+            for (int before = 0; before < j; before++)
+                if (ids[before] >= i && ids[before] < i + LANES)
+                    left[ids[before] - i] = -INFINITY;
+            sum += vf_exp(vf_load(left) - vf_set(best));
+        }
+        y[j] = 1 / vf_sum(sum);
+    }
+}
+
 static void row_weights(const arg_expert_weights *a, const float *x, int n, const int32_t *ids, float *y, int k) {
     float chosen = 0;
-    if (a->sigmoid)
+    if (a->norm == 2)
+        row_rivals(x, n, ids, y, k);
+    else if (a->sigmoid)
         row_sigmoid(x, ids, y, k);
     else
         row_softmax(x, n, ids, y, k);
     for (int j = 0; j < k; j++)
         chosen += y[j];
     for (int j = 0; j < k; j++)
-        y[j] = (a->norm ? y[j] / (chosen + 1e-20f) : y[j]) * a->scale;
+        y[j] = (a->norm == 1 ? y[j] / (chosen + 1e-20f) : y[j]) * a->scale;
 }
 
 static void run_weights(const cpu_call *c, int64_t from, int64_t to, int thread) {

@@ -212,7 +212,7 @@ typedef struct { float scale; int32_t window; float cap; int32_t value, chunk, c
 typedef struct { int32_t shift; } arg_tokens_put;               /* 1: the token after each position */
 typedef struct { int32_t k, groups, kept, sigmoid; } arg_top_experts;
 typedef struct { int32_t k; } arg_logprobs;                     /* how many of the likeliest tokens are listed */
-typedef struct { int32_t norm, sigmoid; float scale; } arg_expert_weights; /* norm 1: a token's weights sum to scale */
+typedef struct { int32_t norm, sigmoid; float scale; } arg_expert_weights; /* norm 1: they sum to scale, 2: see ops.py */
 typedef struct { float eps; } arg_layer_norm;
 typedef struct { int32_t style; } arg_gelu;                     /* 0: by tanh, 1: by the error function */
 typedef struct { float cap; } arg_soft_cap;

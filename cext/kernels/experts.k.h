@@ -93,6 +93,20 @@ FN float expert_share(float x, float most, float total, int sigmoid) {
     return sigmoid ? 1.0f / (1.0f + expf(-x)) : expf(x - most) / total;
 }
 
+/* The sum of e^(x - x[ids[j]]) over the experts that are no more than a fiftieth of their size below it, less the ids
+ * before it. */
+FN float rivals_of(self m, DEVICE const float *x, int n, DEVICE const int32_t *ids, int j) {
+    float best = x[ids[j]], total = 0;
+    for (int i = m.lane; i < n; i += WAVE) {
+        float size = fabsf(x[i]) > best ? fabsf(x[i]) : best;
+        int out = (best - x[i]) / size > 0.02f;
+        for (int before = 0; before < j; before++)
+            out |= ids[before] == i;
+        total += out ? 0.0f : expf(x[i] - best);
+    }
+    return wave_sum(m, total);
+}
+
 /* A NaN among the logits makes the sum of a softmax NaN, and so all weights. */
 KERNEL(expert_weights, GROUP) {
     const arg_expert_weights *a = (const arg_expert_weights *)c->arg;
@@ -116,6 +130,14 @@ KERNEL(expert_weights, GROUP) {
             return;
         }
         chosen += expert_share(x[ids[j]], most, total, a->sigmoid);
+    }
+    if (a->norm == 2) {
+        for (int j = 0; j < k; j++) {
+            float rivals = rivals_of(m, x, n, ids, j);
+            if (m.lane == 0)
+                ROW(float, c->v, t)[j] = a->scale / rivals;
+        }
+        return;
     }
     for (int j = m.lane; j < k; j += WAVE)
         ROW(float, c->v, t)[j] =

@@ -195,6 +195,15 @@ def _unscaled(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> Fact
 
 
 def _dynamic(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> Factors:
+    """NTK scaling: with `alpha` (Hunyuan) a larger base for all lengths; else for texts that are longer than
+    the trained context, which are not run.
+    """
+    alpha = stated.get("alpha")
+    if alpha is not None:
+        base = reader.values[f"{reader.arch}.rope.freq_base"]
+        stretch = reader.number(alpha, "alpha", float, 1e-6) ** (head_dim / (head_dim - 2))
+        reader.put("rope.freq_base", base * stretch)
+        return {}
     reader.notes.append(
         f"{reader.path}: rope_type dynamic changes nothing within the trained context and is left out"
     )
@@ -280,7 +289,11 @@ def _longrope(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> Fact
     )
     ratio = reader.values[f"{reader.arch}.context_length"] / trained
     usual = math.sqrt(1 + math.log(ratio) / math.log(trained)) if ratio > 1 and trained > 1 else 1.0
-    factor = stated.get("attention_factor")
+    factor, mscale = stated.get("attention_factor"), stated.get("long_mscale")
+    if mscale != stated.get("short_mscale"):
+        got = stated.get("short_mscale")
+        raise reader.fault("short_mscale", f"long_mscale's {mscale}", got, "two factors are not supported")
+    factor = mscale if factor is None else factor
     reader.put("rope.scaling.original_context_length", trained)
     reader.put(
         "rope.scaling.attn_factor",

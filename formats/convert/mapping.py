@@ -210,6 +210,15 @@ EXPERTS = (
         for name in ("gate", "up", "down")
     ),
 )
+# Experts as Mixtral has them, each of the size of a dense feed-forward.
+_SPARSE = "model.layers.{i}.block_sparse_moe."
+MIXTRAL_EXPERTS = (
+    Rule(f"{_SPARSE}gate", "blk.{i}.ffn_gate_inp", suffixes=("weight",)),
+    *(
+        Rule(f"{_SPARSE}experts.{{e}}.{a}", f"blk.{{i}}.ffn_{b}_exps", suffixes=("weight",))
+        for a, b in (("w1", "gate"), ("w3", "up"), ("w2", "down"))
+    ),
+)
 SHARED_EXPERTS = tuple(
     Rule(f"{_MLP}shared_experts.{name}_proj", f"blk.{{i}}.ffn_{name}_shexp")
     for name in ("gate", "up", "down")
@@ -260,10 +269,41 @@ EXPERT_KEYS = (
     Key("expert_used_count", ("num_experts_per_tok",)),
     Key("expert_feed_forward_length", ("moe_intermediate_size",)),
 )
+LOCAL_EXPERT_KEYS = (
+    Key("expert_count", ("num_local_experts",)),
+    Key("expert_used_count", ("num_experts_per_tok",)),
+)
+# Granite's factors: on embeddings, on what a layer's parts add, on scores, under the logits.
+FACTOR_KEYS = (
+    Key("embedding_scale", ("embedding_multiplier",), float, optional=True),
+    Key("residual_scale", ("residual_multiplier",), float, optional=True),
+    Key("attention.scale", ("attention_multiplier",), float, optional=True),
+    Key("logit_scale", ("logits_scaling",), float, optional=True),
+)
 DENSE_GUARDS = (
     Guard("hidden_act", ("silu", "swish"), "silu"),
     Guard("use_sliding_window", (False, None)),
 )
+
+
+# Command R: one norm before both parts of a layer.
+COHERE_RULES = (*OUTSIDE, NORMS[0], *ATTENTION, *SWIGLU)
+COHERE_KEYS = (*CENTERED_KEYS, Key("logit_scale", ("logit_scale",), float))
+
+
+def listed_windows(reader: Reader, period: object) -> None:
+    """Puts which layers have the window: as `layer_types` lists them, else all but the last of each
+    `period`.
+    """
+    layers = reader.number(reader.config.get("num_hidden_layers"), "num_hidden_layers", int, 1)
+    names = ("full_attention", "sliding_attention")
+    listed = reader.config.get("layer_types")
+    if listed is None:
+        every = reader.number(period, "sliding_window_pattern", int, 1)
+        listed = [names[(i + 1) % every != 0] for i in range(layers)]
+    if not isinstance(listed, list) or len(listed) != layers or any(kind not in names for kind in listed):
+        raise reader.fault("layer_types", f"{' or '.join(names)} for each of {layers} layers", listed)
+    reader.put("attention.sliding_window_pattern", [kind == names[1] for kind in listed])
 
 
 def with_bias(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:

@@ -51,7 +51,7 @@ def odd_rows(tensor: Logical, model: Model) -> Logical:
 
 
 def first_rows(tensor: Logical, model: Model) -> Logical:
-    """Of outputs first [E, N of both, K], gate before up, the gate's: [E, N, K]."""
+    """Of outputs first [E, N of both, K], or [N of both, K], gate before up, the gate's: [E, N, K]."""
     return _half_of_rows(tensor, 0)
 
 
@@ -60,13 +60,12 @@ def second_rows(tensor: Logical, model: Model) -> Logical:
 
 
 def _half_of_rows(tensor: Logical, which: int) -> Logical:
-    if len(tensor.shape) != 3 or tensor.shape[1] % 2:
+    if len(tensor.shape) not in (2, 3) or tensor.shape[-2] % 2:
         raise ModelError(
             f"{tensor.where}: {tensor.name}: expected experts [E, N, K], got the shape {list(tensor.shape)};"
             " the checkpoint contradicts itself"
         )
-    count, both, inputs = tensor.shape
-    height = both // 2
+    height = tensor.shape[-2] // 2
 
     def open_rows() -> Rows:
         rows = tensor.open()
@@ -80,7 +79,7 @@ def _half_of_rows(tensor: Logical, which: int) -> Logical:
 
         return read
 
-    return replace(tensor, shape=(count, height, inputs), open=open_rows)
+    return replace(tensor, shape=(*tensor.shape[:-2], height, tensor.shape[-1]), open=open_rows)
 
 
 def _every_second(tensor: Logical, start: int) -> Logical:

@@ -1,5 +1,6 @@
-"""Gemma 4 (dense, text): Gemma 3's layer with heads of two sizes, last layers that read the keys and values
-of earlier ones, and embeddings of their own that each layer adds.
+"""Gemma 4 (text, dense and mixture of experts): Gemma 3's layer with heads of two sizes, last layers that
+read the keys and values of earlier ones, and embeddings of their own that each layer adds; in some, experts
+beside the dense feed-forward.
 
 Layers with a window have smaller heads; where the others have no V, it is K before its norm and turn.
 """
@@ -20,12 +21,14 @@ from satchel.formats.convert.mapping import (
     Key,
     Reader,
     Rule,
+    unneeded,
 )
 from satchel.runtime.arch import Arch, Cache, HParams, Weights
 from satchel.runtime.blocks import (
     attend,
     capped,
     geglu,
+    geglu_of,
     head_norm,
     linear,
     post_norm_layer,
@@ -34,11 +37,34 @@ from satchel.runtime.blocks import (
     write_cache,
 )
 from satchel.runtime.graph import Node
+from satchel.runtime.mixture import experts
 from satchel.runtime.ops import OPS
 
 STILL = 1e30  # divides the frequencies of pairs that do not turn
 PERIOD = 6
 _LAYER = "model.layers.{i}."
+_EXPERT_KEYS = (
+    ("expert_count", "num_experts"),
+    ("expert_used_count", "top_k_experts"),
+    ("expert_feed_forward_length", "moe_intermediate_size"),
+)
+# Experts beside the dense feed-forward, with norms of their own.
+_EXPERTS = unneeded(
+    *(
+        Rule(f"{_LAYER}{source}_layernorm_{n}", f"blk.{{i}}.{target}_{n}", suffixes=("weight",))
+        for source, target, n in (
+            ("pre_feedforward", "pre_ffw_norm", 2),
+            ("post_feedforward", "post_ffw_norm", 1),
+            ("post_feedforward", "post_ffw_norm", 2),
+        )
+    ),
+    Rule(f"{_LAYER}router.proj", "blk.{i}.ffn_gate_inp", suffixes=("weight",)),
+    Rule(f"{_LAYER}router.scale", "blk.{i}.ffn_gate_inp.scale", suffixes=("",)),
+    Rule(f"{_LAYER}router.per_expert_scale", "blk.{i}.ffn_down_exps.scale", suffixes=("",)),
+    Rule(f"{_LAYER}experts.gate_up_proj", "blk.{i}.ffn_gate_exps.weight", suffixes=("",), made="first_rows"),
+    Rule(f"{_LAYER}experts.gate_up_proj", "blk.{i}.ffn_up_exps.weight", suffixes=("",), made="second_rows"),
+    Rule(f"{_LAYER}experts.down_proj", "blk.{i}.ffn_down_exps.weight", suffixes=("",)),
+)
 
 
 def _kinds(reader: Reader) -> list[bool]:
@@ -96,6 +122,9 @@ def _extra(reader: Reader) -> None:
     own = reader.number(own, "hidden_size_per_layer_input", int, 1) if own else 0
     reader.put("embedding_length_per_layer_input", own)
     _turns(reader, small, large)
+    if config.get("enable_moe_block"):
+        for key, source in _EXPERT_KEYS:
+            reader.put(key, reader.number(config.get(source), source, int, 1))
 
 
 def _turns(reader: Reader, small: int, large: int) -> None:
@@ -137,6 +166,7 @@ MAPPING = ArchMapping(
         HEAD_NORMS[0],
         Rule(f"{_LAYER}self_attn.k_norm", "blk.{i}.attn_k_norm", needed=False, suffixes=("weight",)),
         *SWIGLU,
+        *_EXPERTS,
         Rule(f"{_LAYER}per_layer_input_gate", "blk.{i}.inp_gate", needed=False, suffixes=("weight",)),
         Rule(f"{_LAYER}per_layer_projection", "blk.{i}.proj", needed=False, suffixes=("weight",)),
         Rule(f"{_LAYER}post_per_layer_input_norm", "blk.{i}.post_norm", needed=False, suffixes=("weight",)),
@@ -149,7 +179,7 @@ MAPPING = ArchMapping(
     ),
     guards=(
         Guard("hidden_activation", ("gelu_pytorch_tanh", None), None),
-        Guard("enable_moe_block", (False, None)),
+        Guard("enable_moe_block", (False, True, None)),
         Guard("attention_bias", (False, None)),
         Guard("use_bidirectional_attention", (None, "vision")),  # of pictures' tokens alone
     ),
@@ -205,7 +235,10 @@ class Gemma4(Arch):
         return x
 
     def layer(self, x: Node, i: int) -> Node:
-        x = post_norm_layer(self, x, i, feed=geglu, attend=self._attend)
+        if self.weights.type(f"blk.{i}.ffn_gate_inp.weight") is None:
+            x = post_norm_layer(self, x, i, feed=geglu, attend=self._attend)
+        else:
+            x = self._with_experts(x, i)
         if self.inputs is not None:
             gate = OPS["gelu"](linear(self, x, f"blk.{i}.inp_gate", self.own), style=0)
             # A copy, not a window: layers may be on different devices.
@@ -218,6 +251,21 @@ class Gemma4(Arch):
         if self.optional(name, 1) is None:
             return x
         return scaled(self, x, float(self.weights.array(name).reshape(())))
+
+    def _with_experts(self, x: Node, i: int) -> Node:
+        """Norms around attention, around the dense feed-forward, around the experts, and behind the sum of
+        these two; the router sees the residual stream under a norm with factors of its own.
+        """
+        p = f"blk.{i}."
+        y = self._attend(self, self.norm(x, f"{p}attn_norm"), i)
+        x = OPS["add"](x, self.norm(y, f"{p}post_attention_norm"))
+        dense = self.norm(geglu(self, self.norm(x, f"{p}ffn_norm"), i), f"{p}post_ffw_norm_1")
+        self.weight(f"{p}ffn_gate_inp.scale", self.width)
+        factors = self.weights.array(f"{p}ffn_gate_inp.scale") * self.width**-0.5
+        asked = OPS["rms_norm"](x, self.graph.const(factors.astype(np.float32), "f32", "asked"), eps=self.eps)
+        few = experts(self, self.norm(x, f"{p}pre_ffw_norm_2"), i, gate=geglu_of, asked=asked)
+        y = OPS["add"](dense, self.norm(few, f"{p}post_ffw_norm_2"))
+        return OPS["add"](x, self.norm(y, f"{p}post_ffw_norm"))
 
     def _turn(self, x: Node, i: int) -> Node:
         base = self.hp.real("rope.freq_base_swa", 10000.0, low=1e-6) if self.near[i] else 0.0

@@ -2,9 +2,9 @@
 and under the logits.
 """
 
-from satchel.formats.convert.mapping import DENSE_GUARDS, DENSE_KEYS, LLAMA_BODY, ArchMapping, Key
+from satchel.formats.convert.mapping import DENSE_GUARDS, DENSE_KEYS, FACTOR_KEYS, LLAMA_BODY, ArchMapping
 from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import pre_norm_layer, scaled
+from satchel.runtime.blocks import pre_norm_layer, scaled, swiglu
 from satchel.runtime.graph import Node
 
 MAPPING = ArchMapping(
@@ -12,13 +12,7 @@ MAPPING = ArchMapping(
     model_type="granite",
     arch="granite",
     rules=LLAMA_BODY,
-    keys=(
-        *DENSE_KEYS,
-        Key("embedding_scale", ("embedding_multiplier",), float, optional=True),
-        Key("residual_scale", ("residual_multiplier",), float, optional=True),
-        Key("attention.scale", ("attention_multiplier",), float, optional=True),
-        Key("logit_scale", ("logits_scaling",), float, optional=True),
-    ),
+    keys=(*DENSE_KEYS, *FACTOR_KEYS),
     guards=DENSE_GUARDS,
 )
 
@@ -30,7 +24,14 @@ class Granite(Arch):
         return scaled(self, super().embed(ids), self.hp.real("embedding_scale", 1.0))
 
     def layer(self, x: Node, i: int) -> Node:
-        return pre_norm_layer(self, x, i, residual=self.hp.real("residual_scale", 1.0))
+        return pre_norm_layer(self, x, i, feed=self.feed, residual=self.hp.real("residual_scale", 1.0))
+
+    def feed(self, a: Arch, x: Node, i: int) -> Node:
+        return swiglu(a, x, i)
+
+    def rotates(self, i: int) -> bool:
+        """Files of this family switch their rotary embedding off by this key."""
+        return self.hp.flag("rope.scaling.finetuned", True)
 
     def head(self, x: Node) -> Node:
         return scaled(self, super().head(x), 1 / self.hp.real("logit_scale", 1.0, low=1e-30))

@@ -7,17 +7,17 @@ from satchel.formats.convert.mapping import (
     DENSE_GUARDS,
     DENSE_KEYS,
     LLAMA_BODY,
+    LOCAL_EXPERT_KEYS,
+    MIXTRAL_EXPERTS,
     NORMS,
     OUTSIDE,
     ArchMapping,
     Guard,
-    Key,
-    Rule,
 )
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import pre_norm_layer
 from satchel.runtime.graph import Node
-from satchel.runtime.mixture import experts
+from satchel.runtime.mixture import wide_experts
 
 MAPPING = ArchMapping(
     classes=("LlamaForCausalLM", "LLaMAForCausalLM"),
@@ -27,8 +27,6 @@ MAPPING = ArchMapping(
     keys=DENSE_KEYS,
     guards=DENSE_GUARDS,
 )
-_MOE = "model.layers.{i}.block_sparse_moe."
-_NAMES = (("w1", "gate"), ("w3", "up"), ("w2", "down"))
 MIXTRAL = ArchMapping(
     classes=("MixtralForCausalLM",),
     model_type="mixtral",
@@ -37,26 +35,12 @@ MIXTRAL = ArchMapping(
         *OUTSIDE,
         *NORMS,
         *ATTENTION_NEIGHBOURS,
-        Rule(f"{_MOE}gate", "blk.{i}.ffn_gate_inp", suffixes=("weight",)),
-        *(
-            Rule(f"{_MOE}experts.{{e}}.{a}", f"blk.{{i}}.ffn_{b}_exps", suffixes=("weight",))
-            for a, b in _NAMES
-        ),
+        *MIXTRAL_EXPERTS,
     ),
-    keys=(
-        *DENSE_KEYS,
-        Key("expert_count", ("num_local_experts",)),
-        Key("expert_used_count", ("num_experts_per_tok",)),
-    ),
+    keys=(*DENSE_KEYS, *LOCAL_EXPERT_KEYS),
     guards=(*DENSE_GUARDS, Guard("sliding_window", (None,), None)),
 )
 MAPPINGS = (MAPPING, MIXTRAL)
-
-
-def mixture(a: Arch, x: Node, i: int) -> Node:
-    """Mixtral's experts are of the dense feed-forward's size."""
-    size = a.hp.each_layer("feed_forward_length", a.layers)[i]
-    return experts(a, x, i, size=a.hp.uint("expert_feed_forward_length", size))
 
 
 class Llama(Arch):
@@ -64,5 +48,5 @@ class Llama(Arch):
 
     def layer(self, x: Node, i: int) -> Node:
         if self.hp.uint("expert_count", 0, low=0):
-            return pre_norm_layer(self, x, i, feed=mixture)
+            return pre_norm_layer(self, x, i, feed=wide_experts)
         return pre_norm_layer(self, x, i)

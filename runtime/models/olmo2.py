@@ -15,6 +15,7 @@ from satchel.formats.convert.mapping import (
     ArchMapping,
     Key,
     Reader,
+    listed_windows,
 )
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import alternating, post_norm_layer
@@ -32,13 +33,7 @@ PERIOD = 4
 
 
 def _kinds(reader: Reader) -> None:
-    """Which layers have the window: all but each fourth, unless the config lists them."""
-    layers = reader.number(reader.config.get("num_hidden_layers"), "num_hidden_layers", int, 1)
-    names = ("full_attention", "sliding_attention")
-    listed = reader.config.get("layer_types") or [names[(i + 1) % PERIOD != 0] for i in range(layers)]
-    if not isinstance(listed, list) or len(listed) != layers or any(kind not in names for kind in listed):
-        raise reader.fault("layer_types", f"{' or '.join(names)} for each of {layers} layers", listed)
-    reader.put("attention.sliding_window_pattern", [kind == names[1] for kind in listed])
+    listed_windows(reader, PERIOD)
 
 
 OLMO3 = replace(

@@ -40,7 +40,7 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
 
 @case("expert_weights")
 def _(rng: np.random.Generator) -> Iterator[Case]:
-    for norm in (0, 1):
+    for norm in (0, 1, 2):
         for tokens, experts, k in ((1, 8, 2), (30, 128, 8), (4, 21, 17), (2, 1, 1)):
             inputs = (f32(rng, tokens, experts, scale=4), choose(rng, tokens, experts, k))
             yield Case(f"{norm}-{tokens}x{experts}", inputs, (tokens, k), args={"norm": norm})

@@ -151,6 +151,13 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "gemma4": ("gemma4_text", "Gemma4ForCausalLM", _BASE | _GEMMA4),
     "gemma4_shared": ("gemma4_text", "Gemma4ForCausalLM", _BASE | _GEMMA4 | _SHARED),
+    "gemma4_moe": (
+        "gemma4_text",
+        "Gemma4ForCausalLM",
+        _BASE
+        | _GEMMA4
+        | {"enable_moe_block": True, "num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 32},
+    ),
     "phi3": ("phi3", "Phi3ForCausalLM", _BASE | {"sliding_window": 9}),
     "phi3_long": ("phi3", "Phi3ForCausalLM", _BASE | _LONG),
     "phi3_beyond": ("phi3", "Phi3ForCausalLM", _BASE | _LONG | {"original_max_position_embeddings": 16}),

@@ -223,6 +223,107 @@ CASES |= {
         },
     ),
 }
+_FACTORS = {
+    "embedding_multiplier": 12.0,
+    "residual_multiplier": 0.22,
+    "attention_multiplier": 0.0156,
+    "logits_scaling": 8.0,
+}
+_LOCAL = {"num_key_value_heads": 2, "num_local_experts": 6, "num_experts_per_tok": 2}
+# Beyond this length the published model's own code has the long factors, transformers the short ones.
+_LONGROPE = {
+    "type": "longrope",
+    "short_factor": [1.0 + i / 8 for i in range(8)],
+    "long_factor": [1.0 + i for i in range(8)],
+    "short_mscale": 1.25,
+    "long_mscale": 1.25,
+    "original_max_position_embeddings": 128,
+}
+CASES |= {
+    "phimoe": (
+        "phimoe",
+        "PhimoeForCausalLM",
+        _BASE | _LOCAL | {"attention_bias": True, "lm_head_bias": True, "router_jitter_noise": 0.01},
+    ),
+    "phimoe_long": (
+        "phimoe",
+        "PhimoeForCausalLM",
+        _BASE
+        | _LOCAL
+        | {"attention_bias": True, "lm_head_bias": True, "router_jitter_noise": 0.01}
+        | {"rope_scaling": _LONGROPE, "original_max_position_embeddings": 128},
+    ),
+    "granitemoe": ("granitemoe", "GraniteMoeForCausalLM", _BASE | _LOCAL | _FACTORS),
+    "granitemoe_shared": (
+        "granitemoeshared",
+        "GraniteMoeSharedForCausalLM",
+        _BASE | _LOCAL | _FACTORS | {"shared_intermediate_size": 48, "tie_word_embeddings": True},
+    ),
+    # small families, as published
+    "gemma": (
+        "gemma",
+        "GemmaForCausalLM",
+        _BASE
+        | {"num_key_value_heads": 1, "head_dim": 32, "hidden_act": "gelu_pytorch_tanh"}
+        | {"tie_word_embeddings": True},
+    ),
+    "olmoe": (
+        "olmoe",
+        "OlmoeForCausalLM",
+        _BASE | {"num_experts": 6, "num_experts_per_tok": 2, "norm_topk_prob": False, "clip_qkv": None},
+    ),
+    "hunyuan_dense": (
+        "hunyuan_v1_dense",
+        "HunYuanDenseV1ForCausalLM",
+        _BASE
+        | {"num_key_value_heads": 2, "head_dim": 32, "tie_word_embeddings": True}
+        | {"rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}},
+    ),
+    "ernie45": (
+        "ernie4_5",
+        "Ernie4_5ForCausalLM",
+        _BASE | {"num_key_value_heads": 2, "head_dim": 32, "tie_word_embeddings": True, "use_bias": False},
+    ),
+    "seed_oss": (
+        "seed_oss",
+        "SeedOssForCausalLM",
+        _BASE | {"num_key_value_heads": 2, "head_dim": 32, "attention_bias": True, "mlp_bias": False},
+    ),
+    "exaone4": (
+        "exaone4",
+        "Exaone4ForCausalLM",
+        _BASE
+        | {"num_hidden_layers": 5, "sliding_window": 9, "sliding_window_pattern": "LLLG"}
+        | {"layer_types": [*3 * ["sliding_attention"], "full_attention", "sliding_attention"]},
+    ),
+    "exaone4_whole": (
+        "exaone4",
+        "Exaone4ForCausalLM",
+        _BASE
+        | {"sliding_window": None, "sliding_window_pattern": None, "tie_word_embeddings": True}
+        | {"layer_types": 3 * ["full_attention"]},
+    ),
+    "cohere": (
+        "cohere",
+        "CohereForCausalLM",
+        _BASE | {"layer_norm_eps": 1e-5, "logit_scale": 0.0625, "tie_word_embeddings": True},
+    ),
+    "cohere_heads": (
+        "cohere",
+        "CohereForCausalLM",
+        _BASE
+        | {"layer_norm_eps": 1e-5, "logit_scale": 0.8, "use_qk_norm": True, "num_key_value_heads": 2}
+        | {"tie_word_embeddings": True},
+    ),
+    "cohere2": (
+        "cohere2",
+        "Cohere2ForCausalLM",
+        _BASE
+        | {"num_hidden_layers": 5, "head_dim": 16, "num_key_value_heads": 2, "sliding_window": 9}
+        | {"layer_norm_eps": 1e-5, "logit_scale": 0.25, "tie_word_embeddings": True}
+        | {"sliding_window_pattern": 4, "rotary_pct": 1.0, "rope_theta": 50000.0},
+    ),
+}
 _BERT: dict[str, Any] = {
     "vocab_size": toy.VOCAB,
     "hidden_size": 64,
@@ -290,6 +391,9 @@ def with_tokenizer(folder: Path, case: str) -> Path:
     return folder
 
 
-# Llama.cpp knows V2 lite by its 27 layers, V2's groups as V3 has them, YaRN with whole borders alone, and
-# Llama 4's chunks as 8192 tokens.
-UNKNOWN_TO_PEER = ("deepseek_v2_lite", "deepseek_v2", "gpt_oss", "llama4")
+# Llama.cpp knows V2 lite by its 27 layers, V2's groups as V3 has them, YaRN with whole borders alone, Llama 4's
+# chunks as 8192 tokens, EXAONE 4's windows by its 64 layers, and weighs Phi 3.5's experts by their softmax.
+UNKNOWN_TO_PEER = (
+    *("deepseek_v2_lite", "deepseek_v2", "gpt_oss", "llama4"),
+    *("exaone4", "phimoe", "phimoe_long"),
+)

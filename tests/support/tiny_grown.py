@@ -95,6 +95,21 @@ DELTA: dict[str, object] = {
     "rope.dimension_count": 16,
 }
 HEAD_NORMS_OF_ONE: dict[str, tuple[int, ...]] = {f"blk.1.attn_{n}_norm.weight": (DIM,) for n in "qk"}
+HEADS_OWN_NORMS: dict[str, tuple[int, ...]] = {
+    "blk.{i}.attn_q_norm.weight": (4, DIM),
+    "blk.{i}.attn_k_norm.weight": (2, DIM),
+}
+FUSED_EXPERTS_OF_ONE: dict[str, tuple[int, ...]] = {
+    "blk.1.ffn_gate_inp.weight": (8, W),
+    "blk.1.ffn_gate_up_exps.weight": (8, 512, W),
+    "blk.1.ffn_down_exps.scale": (8,),
+}
+FACTORS: dict[str, object] = {
+    "embedding_scale": 12.0,
+    "residual_scale": 0.22,
+    "attention.scale": 0.1,
+    "logit_scale": 8.0,
+}
 SHARED = {"blk.{i}.ffn_gate_shexp.weight": (256, W), "blk.{i}.ffn_gate_inp_shexp.weight": (W,)}
 SPECS: dict[str, Spec] = {
     "deepseek2": Spec(
@@ -146,7 +161,24 @@ SPECS: dict[str, Spec] = {
     "falcon": Spec(CENTERED, FUSED | {"blk.{i}.attn_norm_2.weight": (W,)}, ("norm", "norm_2")),
     "gemma2": Spec({"attn_logit_softcapping": 5.0, "final_logit_softcapping": 10.0}),
     "gemma3": Spec({"attention.sliding_window": 4096, "attention.sliding_window_pattern": 3}, HEAD_NORMS),
-    "gemma4": Spec(TWO_SIZES, OWN_SIZES),
+    "gemma4": Spec(TWO_SIZES | EXPERTS, OWN_SIZES | FUSED_EXPERTS_OF_ONE),
+    "gemma": Spec(),
+    "olmoe": Spec(EXPERTS | {"expert_feed_forward_length": 256}, WIDE_NORMS),
+    "phimoe": Spec(
+        {"expert_count": 8, "expert_used_count": 2},
+        {},
+        ("attn_q", "attn_k", "attn_v", "attn_output", "norm", "output"),
+    ),
+    "granitemoe": Spec(FACTORS | EXPERTS, {"blk.{i}.ffn_gate_shexp.weight": (256, W)}),
+    "hunyuan_dense": Spec(),
+    "ernie4_5": Spec(),
+    "seed_oss": Spec({}, {}, ("attn_q", "attn_k", "attn_v")),
+    "exaone4": Spec({"attention.sliding_window": 4096, "attention.sliding_window_pattern": 2}, HEAD_NORMS),
+    "command_r": Spec(CENTERED | {"logit_scale": 0.25}, HEADS_OWN_NORMS),
+    "cohere2": Spec(
+        CENTERED
+        | {"logit_scale": 0.25, "attention.sliding_window": 4096, "attention.sliding_window_pattern": 2}
+    ),
     "glm4": Spec({"rope.dimension_count": 32}, DOUBLE, ("attn_q", "attn_k", "attn_v")),
     "glm4moe": Spec(
         EXPERTS | {"expert_weights_norm": True, "leading_dense_block_count": 1, "rope.dimension_count": 32},
@@ -154,9 +186,7 @@ SPECS: dict[str, Spec] = {
         ("attn_q", "attn_k", "attn_v", "exp_probs_b"),
     ),
     "gpt2": Spec(CENTERED, FUSED, ALL),
-    "granite": Spec(
-        {"embedding_scale": 12.0, "residual_scale": 0.22, "attention.scale": 0.1, "logit_scale": 8.0}
-    ),
+    "granite": Spec(FACTORS),
     "mamba2": Spec(
         {"attention.head_count": 0, "ssm.inner_size": 512, "ssm.time_step_rank": 8, "ssm.state_size": 24}
         | {"ssm.group_count": 2, "ssm.conv_kernel": 4},
