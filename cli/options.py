@@ -179,6 +179,10 @@ class ModelOptions:
             help="on, off or auto: send the CPU's weights to a GPU for long steps, where that is quicker.",
         ),
     ] = "auto"
+    dense_attention: Annotated[
+        bool,
+        option("--dense-attention", help="Attend to all, in models that attend to chosen positions."),
+    ] = False
     deterministic: Annotated[
         bool,
         option(
@@ -386,6 +390,7 @@ def loading(
         kv_offload=options.kv_offload,
         stream_weights=options.stream_weights,
         lend_weights=options.lend_weights,
+        dense_attention=options.dense_attention,
     )
 
 

@@ -103,7 +103,8 @@ class Additions(Protocol):
 @dataclass(frozen=True, slots=True)
 class Cache:
     """Sizes of what the slots keep: context tokens a slot may hold, and the shared pools of KV blocks, of
-    `block` tokens each. keys, values: their formats. batch: most tokens of a step.
+    `block` tokens each. keys, values: their formats. batch: most tokens of a step. dense: layers that attend
+    to chosen positions attend to all.
     """
 
     context: int
@@ -113,6 +114,7 @@ class Cache:
     keys: str = "f16"
     values: str = "f16"
     batch: int = 512
+    dense: bool = False
 
     @property
     def table_width(self) -> int:

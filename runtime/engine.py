@@ -17,6 +17,7 @@ import numpy as np
 from satchel.quant import RequestError
 from satchel.runtime.arch import KINDS, MIXED, Cache, Forward, Scales, windows_of
 from satchel.runtime.compiler import Context, Optimized, compile, optimize
+from satchel.runtime.compiler.expand import expandable
 from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.detail import Detail, Sampled
@@ -35,6 +36,7 @@ from satchel.runtime.states import States
 from satchel.runtime.weights import DeviceWeights
 
 MAX_TOKENS = 512
+LONG = 384  # tokens of one sequence in a step from which on keys and values are made of latents
 LAST = -1  # a token id that stands for "what this slot sampled last"
 
 
@@ -160,7 +162,10 @@ class Engine:
             demanded=activations > 0,
             streamed=tuple(pagers),
         )
-        self._optimized: dict[tuple[str, bool], Optimized] = {}
+        self._optimized: dict[tuple[str, bool, bool], Optimized] = {}
+        # Which form a token takes hangs on what stands beside it, which `deterministic` rules out.
+        steady = any(d.steady for d in devices)
+        self._long = LONG if not steady and expandable(forward.roots("tokens")) else 0
         self._detailed = DetailedSteps(self)
         tokens = self.optimized("tokens")
         self._context = replace(self._context, homes=tokens.placement.homes)
@@ -203,13 +208,15 @@ class Engine:
         memory = self._memory | {loan.device: lender.memory(self._memory[loan.device])}
         return Lent(lender, context, memory, loan.least)
 
-    def optimized(self, output: str, lent: bool = False) -> Optimized:
+    def optimized(self, output: str, lent: bool = False, long: bool = False) -> Optimized:
         """The graph of an output of Forward.roots() after the passes, MIXED before it for one with extras.
-        lent: for steps that the CPU's weights are lent for.
+        lent: for steps that the CPU's weights are lent for; long: for those that may hold a long stretch of a
+        prompt.
         """
-        key = output, lent
+        key = output, lent, long
         if key not in self._optimized:
             context = self._lent.context if lent and self._lent else self._context
+            context = replace(context, long=self._long) if long else context
             self._optimized[key] = optimize(self.forward.roots(output), context)
         return self._optimized[key]
 
@@ -218,9 +225,9 @@ class Engine:
         return self._lent is not None and tokens >= self._lent.least
 
     def plan(self, bucket: Bucket, output: str = "tokens") -> Plan:
-        lent = self.lends(bucket.tokens)
+        lent, long = self.lends(bucket.tokens), 0 < self._long <= bucket.tokens
         weights = {name: memory.weights for name, memory in self._held(lent).items()}
-        return compile(self.optimized(output, lent), bucket, weights, self._states)
+        return compile(self.optimized(output, lent, long), bucket, weights, self._states)
 
     def _held(self, lent: bool) -> Mapping[str, DeviceMemory]:
         return self._lent.memory if lent and self._lent else self._memory

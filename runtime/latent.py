@@ -1,14 +1,15 @@
 """Multi-head latent attention: the cache keeps one row a token, a latent that all heads share and a key of a
 few numbers that is turned by position.
 
-Keys and values are never unpacked: their matrices are absorbed into queries and results (DeepSeek-V2, arXiv
-2405.04434, 2.1). Files that hold attn_kv_b instead of its two halves get the unpacked form, with keys and
-values of each head in the cache.
+Keys and values are not unpacked: their matrices are absorbed into queries and results (DeepSeek-V2, arXiv
+2405.04434, 2.1). compiler/expand.py makes them on the way for long stretches of a prompt. Files that hold
+attn_kv_b instead of its two halves get the unpacked form, with keys and values of each head in the cache.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from satchel.quant import ModelError, RequestError
@@ -49,7 +50,11 @@ def sizes_of(a: Arch) -> Sizes:
     return found
 
 
-def latent_attention(a: Arch, x: Node, i: int) -> Node:
+# Which positions each token of layer i attends to, of what goes into its attention: (T, k), None: all.
+Choose = Callable[[Arch, Node, int], Node | None]
+
+
+def latent_attention(a: Arch, x: Node, i: int, *, choose: Choose = lambda a, x, i: None) -> Node:
     """Attention of layer i: (T, D) to (T, D)."""
     s, p, heads = sizes_of(a), f"blk.{i}.", a.heads[i]
     q = OPS["reshape"](queries(a, x, i, heads * (s.plain + s.turned)), shape=(heads, s.plain + s.turned))
@@ -58,25 +63,37 @@ def latent_attention(a: Arch, x: Node, i: int) -> Node:
     both = linear(a, x, f"{p}attn_kv_a_mqa", s.rank + s.turned)
     latent = a.norm(OPS["cols"](both, start=0, size=s.rank), f"{p}attn_kv_a_norm")
     shared = OPS["reshape"](OPS["cols"](both, start=s.rank, size=s.turned), shape=(1, s.turned))
-    attend = absorbed if s.absorbed else unpacked
-    y = attend(a, i, s, (plain, turned), latent, rotate(a, shared, s))
+    shared, chosen = rotate(a, shared, s), choose(a, x, i)
+    if s.absorbed:
+        y = absorbed(a, i, s, (plain, turned), latent, shared, chosen)
+    else:
+        y = unpacked(a, i, s, (plain, turned), latent, shared)
     return linear(a, y, f"{p}attn_output", a.width)
 
 
 def queries(a: Arch, x: Node, i: int, size: int) -> Node:
     """(T, size): of x, or of what attn_q_a leaves of it."""
+    low = low_queries(a, x, i)
+    return linear(a, x, f"blk.{i}.attn_q", size) if low is None else linear(a, low, f"blk.{i}.attn_q_b", size)
+
+
+def low_queries(a: Arch, x: Node, i: int) -> Node | None:
+    """What attn_q_a leaves of x, under its norm: (T, rank); None where the file has no such weight."""
     found = a.weights.type(f"blk.{i}.attn_q_a.weight")
     if found is None or not isinstance(found.shape[0], int):
-        return linear(a, x, f"blk.{i}.attn_q", size)
-    low = linear(a, x, f"blk.{i}.attn_q_a", found.shape[0])
-    return linear(a, a.norm(low, f"blk.{i}.attn_q_a_norm"), f"blk.{i}.attn_q_b", size)
+        return None
+    return a.norm(linear(a, x, f"blk.{i}.attn_q_a", found.shape[0]), f"blk.{i}.attn_q_a_norm")
+
+
+def turns_of(a: Arch, s: Sizes) -> Node:
+    """The rope table of what turns, without YaRN's factor, which is that of the scores: see scale_of."""
+    freq, _ = rope_frequencies(a, s.turned)
+    return OPS["rope_table"](a.pos, a.graph.const(freq, "f32", "rope_freq"), scale=1.0)
 
 
 def rotate(a: Arch, x: Node, s: Sizes) -> Node:
-    """x (T, H, turned) by its position. YaRN's factor is that of the scores, see scale_of."""
-    freq, _ = rope_frequencies(a, s.turned)
-    turns = OPS["rope_table"](a.pos, a.graph.const(freq, "f32", "rope_freq"), scale=1.0)
-    return OPS["rope"](x, turns, style=a.rope_style)
+    """x (T, H, turned) by its position."""
+    return OPS["rope"](x, turns_of(a, s), style=a.rope_style)
 
 
 def scale_of(a: Arch, s: Sizes) -> float:
@@ -86,7 +103,9 @@ def scale_of(a: Arch, s: Sizes) -> float:
     return (1 + more) ** 2 / math.sqrt(s.plain + s.turned)
 
 
-def absorbed(a: Arch, i: int, s: Sizes, q: tuple[Node, Node], latent: Node, shared: Node) -> Node:
+def absorbed(
+    a: Arch, i: int, s: Sizes, q: tuple[Node, Node], latent: Node, shared: Node, chosen: Node | None
+) -> Node:
     """(T, H * value): queries go into the latent's space, and results come back from it."""
     heads, p, format = a.heads[i], f"blk.{i}.", a.cache.keys
     if format != a.cache.values:
@@ -106,7 +125,8 @@ def absorbed(a: Arch, i: int, s: Sizes, q: tuple[Node, Node], latent: Node, shar
     state = a.state(f"k.{i}", Type((a.cache.pool, 1, a.cache.block, width), format))
     cache = OPS["kv_write"](state, row, a.slot, a.pos, a.table(0))
     a.written.append(cache)
-    y = OPS["attention"](asked, cache, cache, a.slot, a.pos, a.table(0), scale=scale_of(a, s), value=s.rank)
+    seen, more = (asked, cache, cache, a.slot, a.pos, a.table(0)), {"scale": scale_of(a, s), "value": s.rank}
+    y = OPS["attention"](*seen, **more) if chosen is None else OPS["chosen_attention"](*seen, chosen, **more)
     if format in TURNED:
         y = OPS["hadamard"](OPS["reshape"](y, shape=(heads * s.rank // stretch, stretch)))
     y = OPS["reshape"](y, shape=(heads, s.rank))

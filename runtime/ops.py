@@ -14,14 +14,14 @@ import numpy as np
 
 from satchel.quant import FORMATS
 from satchel.quant.cache import encode_cache
-from satchel.runtime import ops_recurrent, ops_tokens
+from satchel.runtime import ops_latent, ops_recurrent, ops_tokens
 from satchel.runtime.graph import LEAVES, Arg, Array, Dim, Node, Roots, Type, toposort
 from satchel.runtime.op import OPS, op
 from satchel.runtime.op import format_of as _format_of
 from satchel.runtime.op import rows_of as _rows
 from satchel.runtime.op import same as _same
 
-__all__ = ["OPS", "evaluate", "ops_recurrent", "ops_tokens"]
+__all__ = ["OPS", "evaluate", "ops_latent", "ops_recurrent", "ops_tokens"]
 
 
 def _columns(x: Type, *weights: Type) -> Type:

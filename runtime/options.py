@@ -41,6 +41,7 @@ class Options:
     last layers go to devices other than the CPU: a number, "all", or "auto" for what is done first.
     tensor_place: PATTERN=DEVICE for tensors that go elsewhere than their layer. gpu_memory: bytes to take of
     each such device at most, 0: what is free. kv_offload False: the KV cache stays with the CPU.
+    dense_attention: models that attend to chosen positions (DeepSeek V3.2) attend to all.
     stream_weights: "on" reads the CPU's weights from the file as it goes, "auto" where they do not fit.
     """
 
@@ -70,6 +71,7 @@ class Options:
     kv_offload: bool = True
     stream_weights: str = "auto"
     lend_weights: str = "auto"
+    dense_attention: bool = False
 
     @property
     def asked(self) -> Asked:
@@ -137,6 +139,7 @@ class Settings(TypedDict, total=False):
     kv_offload: bool
     stream_weights: str
     lend_weights: str
+    dense_attention: bool
 
 
 def settled(options: Options | None, changes: Settings) -> Options:

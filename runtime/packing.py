@@ -18,7 +18,7 @@ from satchel.runtime.plan import WeightPlace, align_up
 # Ops that meet packed weights; a weight that any other op reads stays as it is.
 READERS = frozenset(
     {"get_rows", "linear", "linear_add", "linear_swiglu", "linear_swiglu_quantize"}
-    | {"expert_linear", "expert_swiglu", "head_linear"}
+    | {"expert_linear", "expert_swiglu", "head_linear", "expanded_attention"}
 )
 PACKED_BUFFER = "weights.packed"
 ALIGNMENT = 32  # of a tensor in its file: a device may read it in place

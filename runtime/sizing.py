@@ -19,7 +19,7 @@ LEAST, STEP = 512, 256
 def cache_of(o: Options) -> Cache:
     """What the options ask of the KV cache; context 0 is still to be chosen."""
     keys, values = o.cache_type_k or o.cache_type, o.cache_type_v or o.cache_type
-    return Cache(o.context, o.slots, keys=keys, values=values, batch=o.batch)
+    return Cache(o.context, o.slots, keys=keys, values=values, batch=o.batch, dense=o.dense_attention)
 
 
 def cache_bytes(arch: Arch, cache: Cache) -> int:

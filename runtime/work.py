@@ -16,6 +16,9 @@ from satchel.runtime.plan import PACKED, Bucket, Plan, Segment, Step
 
 ROWS = 1  # hal.h's number of the count of output rows
 NAMES = {f.id: f.name for f in FORMATS.values()}
+# Whatever form a layer's attention takes, its work is counted once; chosen_attention's as if it saw all. Beside
+# expanded_attention, which a plan has for long prompts, short_attention has next to nothing to do.
+ATTENTION = ("attention", "chosen_attention", "expanded_attention")
 EXPERTS = ("expert_linear", "expert_swiglu")
 
 
@@ -75,7 +78,8 @@ class Attention:
         size = sum(int(h) * stride_of(Type((1, d), f)) for h, d, f in shapes if isinstance(h, int))
         heads = int(node.src[0].type.shape[1])  # type: ignore[arg-type]
         met = value + sum(d for _, d, _ in shapes if isinstance(d, int))
-        return cls(size, heads * met, int(node.arg("window") or node.arg("chunk")))
+        window = int(node.arg("window") or node.arg("chunk")) if node.op == "attention" else 0
+        return cls(size, heads * met, window)
 
     def work(self, fed: Fed) -> Work:
         """Each position in sight is read once, and met by the queries that see it."""
@@ -91,7 +95,7 @@ class Ledger:
 
     def __init__(self, engine: Engine) -> None:
         nodes = toposort(engine.optimized("tokens").roots)
-        self.attention = {n.name: Attention.of(n) for n in nodes if n.op == "attention"}
+        self.attention = {n.name: Attention.of(n) for n in nodes if n.op in ATTENTION[:2]}
 
     def steps(self, segment: Segment, bucket: Bucket, fed: Fed) -> list[Work]:
         """What each step of a segment does in a run of a plan of this bucket."""
@@ -99,7 +103,9 @@ class Ledger:
 
     def _step(self, segment: Segment, i: int, bucket: Bucket, fed: Fed) -> Work:
         step = segment.steps[i]
-        if step.op == "attention":
+        if step.op == "short_attention":
+            return Work()
+        if step.op in ATTENTION:
             return self.attention[step.label].work(fed)
         first, n_in = int(segment.step_table["view"][i]), int(segment.step_table["n_in"][i])
         views = segment.view_table[first : first + 1 + n_in]

@@ -18,7 +18,8 @@ enum { WORDS = 16 /* pairs of numbers in a row of a tile */, WIDE = 4 /* tiles o
 
 static inline int has_tiles(const setup *s) {
     int halves = s->k->format == KV_F16 || s->k->format == KV_BF16;
-    return s->joint && halves && s->group % TILE == 0 && s->d % 32 == 0 && s->dv % (WIDE * TILE) == 0;
+    int fits = s->rank ? s->rank % 32 == 0 && s->plain % 32 == 0 && s->made_pitch % (WIDE * TILE) == 0 : s->group % TILE == 0;
+    return (s->joint || s->rank) && halves && fits && s->d % 32 == 0 && s->dv % (WIDE * TILE) == 0;
 }
 
 static inline void tiles_begin(const setup *s) {
@@ -101,10 +102,11 @@ static int load_tiles(const tile *w, int start, int from, int to, int *finite) {
         const uint16_t *row[2] = {NULL, NULL};
         for (int i = 0; i < 2; i++)
             if (pos + i >= from && pos + i < to) {
-                int32_t number = w->blocks[(pos + i) / s->block];
-                if (number < 0 || number >= s->k->shape[0])
+                int place = place_of(w, pos + i);
+                int32_t number = block_at(w, s->k, place);
+                if (number < 0)
                     return 0;
-                row[i] = (const uint16_t *)cache_at(w, s->k, number, pos + i);
+                row[i] = (const uint16_t *)cache_at(w, s->k, number, place);
             }
         uint16_t *keys = (uint16_t *)w->keys + (int64_t)(pos - start) * s->d;
         uint32_t *values = (uint32_t *)w->values + (int64_t)(pos - start) / 2 * s->dv;
@@ -214,17 +216,29 @@ TILE_INLINE void value_rows(const tile *w, const part *state, int row, int is_f1
     }
 }
 
+#include "attention_expand_amx.h"
+
+/* Whether one of the tile's 16 rows sees something of the span. */
+static inline int some_see(const tile *w, int row, int start) {
+    int most = 0;
+    for (int r = row; r < row + TILE; r++)
+        most = w->to[r] > most ? w->to[r] : most;
+    return most > start;
+}
+
 /* The span from `start` on, of which from..to-1 are seen: 1 done, 0 for a bad table, -1: not for tiles. */
 static int attend_tiles(const tile *w, const part *state, int start, int from, int to) {
-    int is_f16 = w->s->k->format == KV_F16, finite;
+    int is_f16 = w->s->k->format == KV_F16 || w->s->rank, finite;
     if (!has_tiles(w->s))
         return -1;
-    if (!load_tiles(w, start, from, to, &finite))
+    if (!(w->s->rank ? expand_tiles(w, start, from, to, &finite) : load_tiles(w, start, from, to, &finite)))
         return 0;
     if (!finite)
         return -1;
     for (int row = 0; row < w->rows; row += TILE)
-        if (is_f16)
+        if (w->s->rank && !some_see(w, row, start))
+            continue;
+        else if (is_f16)
             score_rows(w, row, 1);
         else
             score_rows(w, row, 0);
@@ -234,7 +248,9 @@ static int attend_tiles(const tile *w, const part *state, int start, int from, i
         part_weights(w, row, start);
     }
     for (int row = 0; row < w->rows; row += TILE)
-        if (is_f16)
+        if (w->s->rank && !some_see(w, row, start))
+            continue;
+        else if (is_f16)
             value_rows(w, state, row, 1);
         else
             value_rows(w, state, row, 0);
@@ -245,6 +261,7 @@ static inline int has_tiles(const setup *s) { (void)s; return 0; }
 static inline void tiles_begin(const setup *s) { (void)s; }
 static inline void tiles_end(const setup *s) { (void)s; }
 static inline void tile_queries(const tile *w) { (void)w; }
+static inline void pair_weights(const tile *w) { (void)w; }
 static inline int attend_tiles(const tile *w, const part *state, int start, int from, int to) {
     (void)w, (void)state, (void)start, (void)from, (void)to;
     return -1;

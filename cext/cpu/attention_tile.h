@@ -31,6 +31,11 @@ typedef struct {
     int v_pitch;            /* of the values of a span: dv_pitch, or where they are keys d_pitch */
     const float *sinks;     /* a logit of each head, or NULL */
     const float *slopes;    /* what each head's scores lose with each position between query and key, or NULL */
+    int least;              /* runs of so many tokens and more are another step's, or this one's alone; 0: there is no border */
+    const cpu_view *chosen; /* positions that each token sees (T, k), or NULL: all up to its own */
+    const cpu_view *k_b, *v_b; /* of latents that become keys and values here: weights of heads (attention_expand.h), or NULL */
+    int rank, plain;        /* numbers of a latent, and of a key that are made of it */
+    int latent_pitch, made_pitch;
 } setup;
 
 /* State of a tile's rows after some chunks: largest scores, sums of weights, then sums of values (rows, dv_pitch). */
@@ -53,6 +58,9 @@ typedef struct {
     const int32_t *blocks;  /* the slot's row of the table */
     float *queries, *keys, *values, *scores, *lanes;
     float *paired;          /* the queries as attention_amx.h has them; nothing elsewhere */
+    float *latents, *made, *weights, *pairs; /* attention_expand.h's */
+    float *results;         /* the rest of the scratch */
+    const int32_t *list;    /* the positions that the tile's one token sees are list[0], list[1] and so on; NULL: 0, 1 ... */
     float *most, *base, *keep; /* of each row, for one span */
     int *from, *to;            /* the positions that each row sees */
     int text, end;             /* after the slot's last position in the step; after the last one that a row sees */
@@ -95,29 +103,47 @@ static inline uint64_t part_floats(const setup *s, int rows) {
 
 static inline const uint8_t *cache_at(const tile *w, const cpu_view *cache, int32_t number, int pos) {
     int size = cache->shape[2], d = cache->shape[3];
-    int64_t place = (int64_t)w->kv_head * size + pos % size;
+    int64_t place = (int64_t)(w->s->rank ? 0 : w->kv_head) * size + pos % size; /* latents are of one head */
     return cpu_row(cache, number) + (uint64_t)place * kv_bytes(cache->format, d);
+}
+
+/* Where what the tile sees as its position number `pos` lies; -1: nowhere. */
+static inline int place_of(const tile *w, int pos) {
+    int place = w->list ? w->list[pos] : pos;
+    return place >= 0 && place / w->s->block < w->s->table->shape[1] ? place : -1;
+}
+
+/* The block of a place in the text; -1: there is none. */
+static inline int32_t block_at(const tile *w, const cpu_view *cache, int place) {
+    int32_t number = place < 0 ? -1 : w->blocks[place / w->s->block];
+    return number < cache->shape[0] ? number : -1;
+}
+
+/* How many of the positions from `pos` on lie side by side. */
+static inline int together(const tile *w, int place) {
+    return w->list ? 1 : w->s->block - place % w->s->block;
 }
 
 /* Goes on to the next stretch of the span ahead that is in one piece; 0 where there is none. */
 static int next_piece(const tile *w) {
     ahead *x = w->ahead;
     int32_t number;
-    int end;
+    int end, place;
     if (x->pos >= x->to && x->cache == w->s->k && !w->s->joint) {
         x->cache = w->s->v;
         x->pos = x->from;
     }
     if (x->pos >= x->to)
         return 0;
-    number = w->blocks[x->pos / w->s->block];
-    end = (x->pos / w->s->block + 1) * w->s->block;
-    end = end < x->to ? end : x->to;
-    if (number < 0 || number >= x->cache->shape[0]) {
+    place = place_of(w, x->pos);
+    number = block_at(w, x->cache, place);
+    if (number < 0) {
         x->to = 0;
         return 0;
     }
-    x->next = cache_at(w, x->cache, number, x->pos);
+    end = x->pos + together(w, place);
+    end = end < x->to ? end : x->to;
+    x->next = cache_at(w, x->cache, number, place);
     x->end = x->next + kv_bytes(x->cache->format, x->cache->shape[3]) * (uint64_t)(end - x->pos);
     x->pos = end;
     return 1;
@@ -139,15 +165,15 @@ static int load_rows(const tile *w, const cpu_view *cache, int start, int from, 
     int d = cache->shape[3], n;
     uint64_t row = kv_bytes(cache->format, d);
     for (int pos = from; pos < to; pos += n) {
-        int32_t number = w->blocks[pos / w->s->block];
-        int left = w->s->block - pos % w->s->block;
+        int place = place_of(w, pos), left = together(w, place);
+        int32_t number = block_at(w, cache, place);
         const uint8_t *p;
         float *x = out + (int64_t)(pos - start) * pitch;
         n = left < to - pos ? left : to - pos;
         n = n < STRETCH ? n : STRETCH;
-        if (number < 0 || number >= cache->shape[0])
+        if (number < 0)
             return 0;
-        p = cache_at(w, cache, number, pos);
+        p = cache_at(w, cache, number, place);
         if (d == pitch)
             kv_load(cache->format, p, x, n * d);
         else
@@ -158,13 +184,15 @@ static int load_rows(const tile *w, const cpu_view *cache, int start, int from, 
     return 1;
 }
 
+#include "attention_expand.h"
+
 /* Scores, not yet scaled, of all rows at positions from..to-1, in the columns of the span's whole vectors. The values'
  * place holds the keys by rows meanwhile. */
 static int score_span(const tile *w, int start, int from, int to) {
     const setup *s = w->s;
     int a = (from - start) / LANES * LANES, b = whole_vectors(to - start);
     tile_product p = {w->queries, w->keys + a, w->scores + a, s->d, SPAN, SPAN, s->d, NULL};
-    if (!load_rows(w, s->k, start, from, to, w->values, s->d_pitch))
+    if (!(s->rank ? expand_keys(w, start, from, to) : load_rows(w, s->k, start, from, to, w->values, s->d_pitch)))
         return 0;
     for (int i = a; i < b; i += LANES) {
         tile_transpose(w->values + (int64_t)i * s->d_pitch, s->d_pitch, w->keys + i, SPAN, s->d_pitch);
@@ -319,7 +347,9 @@ static int attend_span(const tile *w, const part *state, int start, int from, in
     if (!score_span(w, start, from, to))
         return 0;
     fetch(w, 16);
-    if (!w->s->joint && !load_rows(w, w->s->v, start, from, to, w->values, w->s->dv_pitch))
+    if (w->s->rank)
+        expand_values(w, start, from, to);
+    else if (!w->s->joint && !load_rows(w, w->s->v, start, from, to, w->values, w->s->dv_pitch))
         return 0;
     fetch(w, 16);
     weigh_span(w, state, start);

@@ -5,9 +5,7 @@
 
 #include "cpu.h"
 #include "formats.h"
-#include "panel.h"
-
-typedef void (*unpack_fn)(const uint8_t *, float *, int64_t n);
+#include "unpack.h"
 
 #define CPU_WEIGHT(stem, id, block, act)                                                                            \
     static void unpack_##stem(const uint8_t *from, float *to, int64_t n) {                                          \
@@ -17,7 +15,7 @@ typedef void (*unpack_fn)(const uint8_t *, float *, int64_t n);
 #include "types.inc"
 #undef CPU_WEIGHT
 
-static unpack_fn find_unpack(uint32_t format) {
+unpack_fn CPU_NAME(unpack_find)(uint32_t format) {
     switch (format) {
 #define CPU_WEIGHT(stem, id, block, act)                                                                            \
     case id:                                                                                                        \
@@ -32,7 +30,7 @@ static const char *check_get(const cpu_call *c) {
     const cpu_view *y = c->v, *w = c->v + 1, *ids = c->v + 2;
     if (c->n_in != 2)
         return "it takes a weight and ids";
-    if (w->ndim != 2 || !find_unpack(w->format) || (w->packed && !panel_format_find(w->format)))
+    if (w->ndim != 2 || !CPU_NAME(unpack_find)(w->format) || (w->packed && !panel_format_find(w->format)))
         return "the weight must be (V, D) in a format that can be unpacked";
     if (!cpu_is(ids, I32, 1) || !cpu_is(y, F32, 2) || y->shape[0] != ids->shape[0] || y->shape[1] != w->shape[1])
         return "ids must be i32 (T) and the output f32 (T, D)";
@@ -41,12 +39,7 @@ static const char *check_get(const cpu_call *c) {
 
 /* Row `id` as the file has it: in place, or taken out of its panel. */
 static const uint8_t *row_of(const cpu_view *w, int32_t id, uint8_t *to) {
-    const panel_format *f = panel_format_find(w->format);
-    if (!w->packed)
-        return cpu_row(w, id);
-    panel_unpack_row(f, w->shape[1], id % PANEL_ROWS,
-                     w->data + panel_bytes(f, w->shape[1]) * (uint64_t)(id / PANEL_ROWS), to);
-    return to;
+    return w->packed ? packed_row(w, w->data, w->shape[1], id, to) : cpu_row(w, id);
 }
 
 static uint64_t scratch_get(const cpu_call *c) {
@@ -55,7 +48,7 @@ static uint64_t scratch_get(const cpu_call *c) {
 
 static void run_get(const cpu_call *c, int64_t from, int64_t to, int thread) {
     const cpu_view *y = c->v, *w = c->v + 1;
-    unpack_fn unpack = find_unpack(w->format);
+    unpack_fn unpack = CPU_NAME(unpack_find)(w->format);
     for (; from < to; from++) {
         int32_t id = cpu_i32(c->v + 2, from);
         if (id >= 0 && id < w->shape[0]) {

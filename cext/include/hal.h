@@ -195,6 +195,7 @@ enum {
     HAL_OP_TAKE, HAL_OP_CONCAT, HAL_OP_HEAD_LINEAR, HAL_OP_EXPERT_ADD, HAL_OP_SWIGLU_LIMITED,
     HAL_OP_POSITION_SCALE,
     HAL_OP_SIGMOID, HAL_OP_SOFTPLUS, HAL_OP_SHORT_CONV, HAL_OP_CONV_WRITE, HAL_OP_GATED_SCAN, HAL_OP_SCAN_WRITE,
+    HAL_OP_SHORT_ATTENTION, HAL_OP_EXPANDED_ATTENTION, HAL_OP_INDEX_POSITIONS, HAL_OP_CHOSEN_ATTENTION,
     HAL_N_OPS
 };
 
@@ -225,3 +226,7 @@ typedef struct { int32_t block; } arg_short_conv;
 typedef struct { int32_t block; } arg_conv_write;
 typedef struct { int32_t block, delta, tiled; } arg_gated_scan;
 typedef struct { int32_t block, tiled; } arg_scan_write;
+typedef struct { float scale; int32_t value, least; } arg_short_attention;    /* least: tokens of a run that is left out */
+typedef struct { float scale; int32_t least; } arg_expanded_attention;        /* least: tokens of a run that is not left out */
+typedef struct { int32_t k; } arg_index_positions;
+typedef struct { float scale; int32_t value; } arg_chosen_attention;

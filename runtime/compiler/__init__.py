@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from satchel.runtime.compiler.expand import expand
 from satchel.runtime.compiler.fold import fold
 from satchel.runtime.compiler.fuse import fuse
 from satchel.runtime.compiler.layout import layout
@@ -37,6 +38,7 @@ class Context:
     bits of the activations that quantized weights meet: 8, as their format says, or 16; where a device has no
     product for 16 it is an error if they were demanded, else the format's are taken. homes: devices of
     states that an earlier graph has placed, by name. streamed: devices whose layers run one by one.
+    long: tokens of a sequence from which on its prompt is worth keys and values of its own, 0: none is.
     """
 
     targets: tuple[Target, ...]
@@ -45,13 +47,14 @@ class Context:
     demanded: bool = True
     homes: Mapping[str, str] = field(default_factory=dict)
     streamed: Collection[str] = ()
+    long: int = 0
 
     def target(self, name: str) -> Target:
         return next(t for t in self.targets if t.name == name)
 
 
 Pass = Callable[[Roots, Context], Roots]
-PIPELINE: tuple[Pass, ...] = (fold, sink, merge, layout, fuse)
+PIPELINE: tuple[Pass, ...] = (fold, sink, expand, merge, layout, fuse)
 Trace = Callable[[str, Roots], None]
 
 

@@ -25,7 +25,7 @@ from satchel.runtime.latent import latent_attention, sizes_of
 from satchel.runtime.mixture import experts, router_of
 
 
-def _extra(reader: Reader) -> None:
+def read_sizes(reader: Reader) -> None:
     """Sizes of latent heads, the router, and YaRN, whose factor DeepSeek has on the scores alone."""
     config = reader.config
     rank, plain, turned, value = (
@@ -42,7 +42,7 @@ def _extra(reader: Reader) -> None:
     ):
         reader.put(f"attention.{name}", number)
     reader.put("rope.dimension_count", turned)
-    third = config.get("model_type") == "deepseek_v3" or config.get("scoring_func") == "sigmoid"
+    third = config.get("model_type") in ("deepseek_v3", "deepseek_v32") or config.get("scoring_func") == "sigmoid"
     reader.put("expert_gating_func", 2 if third else 1)
     reader.put("expert_weights_norm", bool(config.get("norm_topk_prob", True)) and third)
     grouped = third or config.get("topk_method") == "group_limited_greedy"
@@ -115,7 +115,7 @@ MAPPING = ArchMapping(
         Guard("rope_interleave", (True, None), True),
         Guard("topk_method", ("greedy", "group_limited_greedy", "noaux_tc"), "noaux_tc"),
     ),
-    extra=_extra,
+    extra=read_sizes,
     rope=False,
     head_dim=False,
 )

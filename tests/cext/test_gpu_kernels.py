@@ -25,6 +25,8 @@ QUANTIZED = {"quantize", "norm_quantize", "swiglu_quantize", "linear_swiglu_quan
 PRODUCTS = {"linear", "linear_add", "linear_swiglu", "expert_linear", "expert_swiglu", "head_linear"}
 # Ops of layers with a state of their own, which a plan gives to another device.
 ABSENT = {"sigmoid", "softplus", "short_conv", "conv_write", "gated_scan", "scan_write"}
+# Forms of latent attention that the CPU has beside the absorbed one.
+ABSENT |= {"short_attention", "expanded_attention", "index_positions", "chosen_attention"}
 ROUNDED = {"linear", "linear_add", "linear_swiglu", "attention"}  # tensor cores meet them in 16 or 8 bits,
 TENSOR_CORES = 1e-3  # within this of the definition
 LARGE = 600_000  # multiply-adds of a product beyond which the emulation takes too long

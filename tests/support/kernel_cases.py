@@ -10,6 +10,7 @@ import attention_cases
 import elementwise_cases
 import expert_cases
 import fused_cases
+import latent_cases
 import numpy as np
 import recurrent_cases
 from one_step import (
@@ -37,6 +38,7 @@ CASES.update(attention_cases.CASES)
 CASES.update(elementwise_cases.CASES)
 CASES.update(expert_cases.CASES)
 CASES.update(fused_cases.CASES)
+CASES.update(latent_cases.CASES)
 CASES.update(recurrent_cases.CASES)
 
 OP_NAMES = [name for name, op in OPS.items() if not op.view and name != "copy"]
@@ -204,6 +206,10 @@ WRONG: list[tuple[str, int, list[int]]] = [
     ("attention", 3, [9] * 40),
     ("attention", 4, [2**31 - 1] * 40),
     ("attention", 4, [-5] * 40),
+    ("expanded_attention", 3, [9] * 83),
+    ("expanded_attention", 4, [2**30] * 83),
+    ("index_positions", 3, [9] * 8),
+    ("index_positions", 4, [-1] * 8),
     ("tokens_put", 2, [0, 1, 2, 3]),
     ("tokens_get", 1, [0, -1, 2]),
     ("short_conv", 3, [3]),

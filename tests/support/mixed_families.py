@@ -104,6 +104,12 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         },
     ),
 }
+# Of 24 tokens all but the first few choose among those before them.
+CASES["deepseek_v32"] = (
+    "deepseek_v32",
+    "DeepseekV32ForCausalLM",
+    CASES["deepseek_v3"][2] | {"index_n_heads": 3, "index_head_dim": 32, "index_topk": 6},
+)
 CASES |= {
     "mixtral": (
         "mixtral",
@@ -392,8 +398,9 @@ def with_tokenizer(folder: Path, case: str) -> Path:
 
 
 # Llama.cpp knows V2 lite by its 27 layers, V2's groups as V3 has them, YaRN with whole borders alone, Llama 4's
-# chunks as 8192 tokens, EXAONE 4's windows by its 64 layers, and weighs Phi 3.5's experts by their softmax.
+# chunks as 8192 tokens, EXAONE 4's windows by its 64 layers, weighs Phi 3.5's experts by their softmax, and has no
+# deepseek32 in the version that is compared.
 UNKNOWN_TO_PEER = (
-    *("deepseek_v2_lite", "deepseek_v2", "gpt_oss", "llama4"),
+    *("deepseek_v2_lite", "deepseek_v2", "deepseek_v32", "gpt_oss", "llama4"),
     *("exaone4", "phimoe", "phimoe_long"),
 )

@@ -69,6 +69,12 @@ GROUPS: dict[str, object] = {
     "expert_weights_norm": True,
     "expert_weights_scale": 0.9,
 }
+# Less than a text of the tests has, so that not all is chosen.
+INDEXER: dict[str, object] = {
+    "attention.indexer.head_count": 3,
+    "attention.indexer.key_length": 64,
+    "attention.indexer.top_k": 7,
+}
 # Two layers with a window and small heads, between them one without V; the last reads the first one's cache.
 TWO_SIZES: dict[str, object] = {
     "attention.key_length": 128,
@@ -120,6 +126,15 @@ SPECS: dict[str, Spec] = {
             "blk.2.ffn_gate_shexp.weight": (256, W),
         },
         ("exp_probs_b",),
+    ),
+    "deepseek32": Spec(
+        LATENT | YARN | EXPERTS | GROUPS | INDEXER | {"leading_dense_block_count": 1},
+        {
+            "blk.{i}.attn_q_a.weight": (128, W),
+            "blk.1.ffn_gate_shexp.weight": (256, W),
+            "blk.2.ffn_gate_shexp.weight": (256, W),
+        },
+        ("exp_probs_b", "indexer.k_norm"),
     ),
     "gpt_oss": Spec(
         YARN | EXPERTS | {"attention.sliding_window": 4096},

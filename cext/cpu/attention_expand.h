@@ -1,0 +1,81 @@
+/* attention_expand.h: keys and values of one head made of a span's latents, which the cache holds: multi-head latent attention in
+ * its expanded form (DeepSeek-V2, arXiv 2405.04434, 2.1), for many queries that share what is made.
+ *
+ * A cache row is a latent of `rank` numbers and what all heads' keys end with. The head's two weights, k_b (H, rank, plain)
+ * and v_b (H, value, rank), lie side by side in the thread's scratch, a row (made_pitch) for each number of a latent, whose
+ * end is zeros; latents (SPAN, latent_pitch) and what is made of them (SPAN, made_pitch) are float32. Each number made is
+ * summed over a latent in order, whatever is made beside it.
+ */
+#ifndef SATCHEL_CPU_ATTENTION_EXPAND_H
+#define SATCHEL_CPU_ATTENTION_EXPAND_H
+
+#include "unpack.h"
+
+static inline int64_t expand_floats(const setup *s) {
+    int64_t weights = (int64_t)s->rank * s->made_pitch;
+    return s->rank ? (int64_t)SPAN * (s->latent_pitch + s->made_pitch) + 2 * weights : 0;
+}
+
+/* Lays out the scratch from `at` on; gives where it ends. */
+static inline float *expand_at(tile *w, float *at) {
+    const setup *s = w->s;
+    if (!s->rank)
+        return at;
+    w->latents = at;
+    w->made = w->latents + (int64_t)SPAN * s->latent_pitch;
+    w->weights = w->made + (int64_t)SPAN * s->made_pitch;
+    w->pairs = w->weights + (int64_t)s->rank * s->made_pitch;
+    return w->pairs + (int64_t)s->rank * s->made_pitch;
+}
+
+/* A row of a head's weight (H, N, K); `raw` has room for it as doubles. */
+static void weight_row(const cpu_view *w, int head, int row, uint8_t *raw, float *to) {
+    const panel_format *f = panel_format_find(w->format);
+    int64_t k = w->shape[2];
+    uint64_t bytes = (uint64_t)k / (uint64_t)f->block * (uint64_t)f->bytes;
+    const uint8_t *from = cpu_row(w, head);
+    CPU_NAME(unpack_find)(w->format)(w->packed ? packed_row(w, from, k, row, raw) : from + bytes * (uint64_t)row, to, k);
+}
+
+/* The weights of the tile's head; latents and pairs are free until then. */
+static void load_weights(const tile *w) {
+    const setup *s = w->s;
+    uint8_t *raw = (uint8_t *)w->pairs;
+    float *row = w->latents;
+    memset(w->weights, 0, sizeof(float) * (size_t)s->rank * (size_t)s->made_pitch);
+    for (int r = 0; r < s->rank; r++)
+        weight_row(s->k_b, w->kv_head, r, raw, w->weights + (int64_t)r * s->made_pitch);
+    for (int n = 0; n < s->dv; n++) {
+        weight_row(s->v_b, w->kv_head, n, raw, row);
+        for (int r = 0; r < s->rank; r++)
+            w->weights[(int64_t)r * s->made_pitch + s->plain + n] = row[r];
+    }
+}
+
+/* Makes the positions from..to-1 of the span; keys take the place of values, by rows. 0 for a bad table. */
+static int expand_keys(const tile *w, int start, int from, int to) {
+    const setup *s = w->s;
+    int turned = s->d - s->plain;
+    float *latents = w->latents + (int64_t)(from - start) * s->latent_pitch;
+    tile_product p = {latents, w->weights, w->made + (int64_t)(from - start) * s->made_pitch, s->latent_pitch,
+                      s->made_pitch, s->made_pitch, s->rank, NULL};
+    if (!load_rows(w, s->k, start, from, to, w->latents, s->latent_pitch))
+        return 0;
+    tile_multiply(&p, to - from, s->made_pitch / LANES);
+    for (int i = from - start; i < to - start; i++) {
+        float *key = w->values + (int64_t)i * s->d_pitch;
+        memcpy(key, w->made + (int64_t)i * s->made_pitch, sizeof(float) * (size_t)s->plain);
+        memcpy(key + s->plain, w->latents + (int64_t)i * s->latent_pitch + s->rank, sizeof(float) * (size_t)turned);
+    }
+    return 1;
+}
+
+/* The values that expand_keys made. */
+static void expand_values(const tile *w, int start, int from, int to) {
+    const setup *s = w->s;
+    for (int i = from - start; i < to - start; i++)
+        memcpy(w->values + (int64_t)i * s->dv_pitch, w->made + (int64_t)i * s->made_pitch + s->plain,
+               sizeof(float) * (size_t)s->dv);
+}
+
+#endif

@@ -1,0 +1,20 @@
+/* unpack.h: rows of a weight in any format as float32, taken out of their panels where the weight is packed. */
+#ifndef SATCHEL_CPU_UNPACK_H
+#define SATCHEL_CPU_UNPACK_H
+
+#include "cpu.h"
+#include "panel.h"
+
+typedef void (*unpack_fn)(const uint8_t *, float *, int64_t n);
+
+unpack_fn CPU_NAME(unpack_find)(uint32_t format); /* of rows.c; NULL: no such format */
+
+/* Row `id` of k numbers as the file has it, of the matrix whose data begin at `from`: in place, or in `to`, which holds the
+ * row as doubles would. */
+static inline const uint8_t *packed_row(const cpu_view *w, const uint8_t *from, int64_t k, int32_t id, uint8_t *to) {
+    const panel_format *f = panel_format_find(w->format);
+    panel_unpack_row(f, k, id % PANEL_ROWS, from + panel_bytes(f, k) * (uint64_t)(id / PANEL_ROWS), to);
+    return to;
+}
+
+#endif

@@ -1,0 +1,91 @@
+"""Sparse attention of DeepSeek V3.2: a small attention of its own, the lightning indexer, says which positions
+each token attends to (DeepSeek-V3.2-Exp, 2025). Its keys are cached beside the latents.
+
+A context that holds no more positions than are chosen is dense, and so is every layer where the caller wants
+that (Cache.dense): the indexer is not run then, and has no cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from satchel.quant import FORMATS, ModelError, RequestError
+from satchel.quant.cache import TURNED
+from satchel.runtime.arch import Arch, Cache
+from satchel.runtime.blocks import linear
+from satchel.runtime.graph import Node, Type
+from satchel.runtime.latent import low_queries, sizes_of, turns_of
+from satchel.runtime.ops import OPS
+
+EPS = 1e-6  # of the keys' norm, which no key of the file states
+HALVES = 1  # the indexer turns halves of its heads, where the attention beside it turns neighbours
+
+
+@dataclass(frozen=True, slots=True)
+class Indexer:
+    """Heads, numbers of a head, and how many positions are chosen."""
+
+    heads: int
+    size: int
+    chosen: int
+
+
+def indexer_of(a: Arch) -> Indexer:
+    key = "attention.indexer."
+    found = Indexer(
+        a.hp.uint(f"{key}head_count", high=4096),
+        a.hp.uint(f"{key}key_length", high=4096),
+        a.hp.uint(f"{key}top_k"),
+    )
+    if found.size < sizes_of(a).turned:
+        raise ModelError(
+            f"{a.hp.arch}.{key}key_length: {found.size} numbers cannot hold the {sizes_of(a).turned} of"
+            " rope.dimension_count"
+        )
+    return found
+
+
+def is_sparse(found: Indexer, cache: Cache) -> bool:
+    """Whether some token sees more positions than are chosen."""
+    return not cache.dense and found.chosen < cache.context
+
+
+def kept_keys(a: Arch, cache: Cache) -> tuple[tuple[int, int, str], ...]:
+    """What the paged cache keeps for the indexer of a layer, as Arch.kept() has it."""
+    found = indexer_of(a)
+    return ((1, found.size, cache.keys),) if is_sparse(found, cache) else ()
+
+
+def chosen_positions(a: Arch, x: Node, i: int) -> Node | None:
+    """Positions that each token of x (T, D) attends to in layer i: (T, chosen); None: all that it sees."""
+    found, p = indexer_of(a), f"blk.{i}.indexer."
+    low = low_queries(a, x, i)
+    if low is None:
+        raise ModelError(f"blk.{i}.attn_q_a.weight is missing: the indexer's queries are made of its product")
+    q = OPS["reshape"](
+        linear(a, low, f"{p}attn_q_b", found.heads * found.size), shape=(found.heads, found.size)
+    )
+    key = OPS["layer_norm"](
+        linear(a, x, f"{p}attn_k", found.size),
+        a.weight(f"{p}k_norm.weight", found.size),
+        a.weight(f"{p}k_norm.bias", found.size),
+        eps=EPS,
+    )
+    # The definition's factors on the scores, heads ** -0.5 and size ** -0.5, change no order.
+    weights = linear(a, x, f"{p}proj", found.heads)
+    if not is_sparse(found, a.cache):
+        return None
+    turns = turns_of(a, sizes_of(a))
+    q = OPS["rope"](q, turns, style=HALVES)
+    key = OPS["rope"](OPS["reshape"](key, shape=(1, found.size)), turns, style=HALVES)
+    if found.size % FORMATS[a.cache.keys].block:
+        raise RequestError(
+            f"a {a.cache.keys} cache holds heads of a multiple of {FORMATS[a.cache.keys].block}, the"
+            f" indexer's have {found.size}: take f16"
+        )
+    if a.cache.keys in TURNED:
+        q, key = OPS["hadamard"](q), OPS["hadamard"](key)
+    state = a.state(f"index.{i}", Type((a.cache.pool, 1, a.cache.block, found.size), a.cache.keys))
+    cache = OPS["kv_write"](state, key, a.slot, a.pos, a.table(0))
+    a.written.append(cache)
+    return OPS["index_positions"](q, weights, cache, a.slot, a.pos, a.table(0), k=found.chosen)

@@ -1,0 +1,47 @@
+"""DeepSeek V3.2: V3 whose tokens attend to the positions that an indexer chooses, see runtime/indexer.py.
+
+gguf 0.19 names the indexer's tensors and keys (for GLM 5, whose layers are the same); the architecture's name
+is the one that llama.cpp's later files have.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+from satchel.formats.convert.mapping import Key, Rule
+from satchel.runtime.arch import Cache
+from satchel.runtime.blocks import pre_norm_layer
+from satchel.runtime.graph import Node
+from satchel.runtime.indexer import chosen_positions, kept_keys
+from satchel.runtime.latent import latent_attention
+from satchel.runtime.models.deepseek2 import MAPPING as DENSE
+from satchel.runtime.models.deepseek2 import DeepSeek2, feed
+
+_INDEXER = "model.layers.{i}.self_attn.indexer."
+MAPPING = replace(
+    DENSE,
+    classes=("DeepseekV32ForCausalLM",),
+    model_type="deepseek_v32",
+    arch="deepseek32",
+    rules=(
+        *DENSE.rules,
+        Rule(f"{_INDEXER}wq_b", "blk.{i}.indexer.attn_q_b"),
+        Rule(f"{_INDEXER}wk", "blk.{i}.indexer.attn_k"),
+        Rule(f"{_INDEXER}k_norm", "blk.{i}.indexer.k_norm"),
+        Rule(f"{_INDEXER}weights_proj", "blk.{i}.indexer.proj"),
+    ),
+    keys=(
+        *DENSE.keys,
+        Key("attention.indexer.head_count", ("index_n_heads",)),
+        Key("attention.indexer.key_length", ("index_head_dim",)),
+        Key("attention.indexer.top_k", ("index_topk",)),
+    ),
+)
+
+
+class DeepSeek32(DeepSeek2):
+    def layer(self, x: Node, i: int) -> Node:
+        attend = partial(latent_attention, choose=chosen_positions)
+        return pre_norm_layer(self, x, i, attend=attend, feed=feed)
+
+    def kept(self, i: int, cache: Cache) -> tuple[tuple[int, int, str], ...]:
+        return (*super().kept(i, cache), *kept_keys(self, cache))

@@ -1,0 +1,110 @@
+"""Calls of the ops of latent attention for the kernels' tests: runs on either side of the border, mixed with
+single tokens; every weight format's kind; chosen positions that are all, some, and at borders of spans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from attention_cases import BLOCK, Tokens, paged
+from one_step import CASES, Case, case, f32, i32, random_blocks
+
+from satchel.quant.cache import CACHE_TYPES
+from satchel.runtime.graph import Array
+
+__all__ = ["CASES"]
+MIXED: Tokens = [(1, 30), *((0, p) for p in range(3, 43)), (2, 0), (2, 1), *((1, p) for p in range(60, 100))]
+LEAST = 20
+Operand = tuple[Array, str]
+
+
+def past_of(rng: np.random.Generator, format: str, tokens: Tokens, size: int) -> tuple[Operand, tuple[Operand, ...]]:
+    """A cache of one head with `size` numbers; slots, positions and the block table."""
+    lengths = [1 + max(p for s, p in tokens if s == slot) for slot in range(1 + max(s for s, _ in tokens))]
+    table, blocks = paged(rng, lengths)
+    cache = random_blocks(rng, format, blocks * BLOCK, size).reshape(blocks, 1, BLOCK, -1), format
+    return cache, (i32(*(s for s, _ in tokens)), i32(*(p for _, p in tokens)), (table, "i32"))
+
+
+@case("short_attention")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for format in CACHE_TYPES:
+        cache, place = past_of(rng, format, MIXED, 96)
+        for heads, least in ((16, LEAST), (3, LEAST), (4, 1000), (4, 1)):
+            args = {"scale": 0.1, "value": 64, "least": least}
+            inputs = (f32(rng, len(MIXED), heads, 96), cache, cache, *place)
+            yield Case(f"{format}-{heads}-{least}", inputs, (len(MIXED), heads * 64), args=args, bound=5e-11)
+
+
+def expanded_case(
+    rng: np.random.Generator,
+    formats: tuple[str, str],
+    sizes: tuple[int, int, int, int],
+    tokens: Tokens,
+    heads: int = 3,
+    least: int = LEAST,
+) -> Case:
+    """formats: of the cache and of the weights. sizes: rank, plain, turned and value."""
+    rank, plain, turned, value = sizes
+    cache, place = past_of(rng, formats[0], tokens, rank + turned)
+    k_b = random_blocks(rng, formats[1], heads * rank, plain).reshape(heads, rank, -1)
+    v_b = random_blocks(rng, formats[1], heads * value, rank).reshape(heads, value, -1)
+    q, left = f32(rng, len(tokens), heads, plain + turned, scale=0.1), f32(rng, len(tokens), heads, value)
+    weights = ((k_b, formats[1]), (v_b, formats[1]))
+    name = f"{formats}-{sizes}-{len(tokens)}-{least}"
+    args = {"scale": 0.05, "least": least}
+    # Queries, keys, weights and values of 16 significant bits each, where tiles take them.
+    return Case(name, (q, cache, cache, *place, *weights, left), left[0].shape, args=args, bound=5e-9)
+
+
+@case("expanded_attention")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for format in CACHE_TYPES:
+        yield expanded_case(rng, (format, "f32"), (64, 64, 32, 64), MIXED)
+    for weights in ("f16", "bf16", "q8_0", "q4_0"):
+        yield expanded_case(rng, ("f16", weights), (64, 64, 32, 64), MIXED)
+    yield expanded_case(rng, ("f16", "q4_k"), (256, 256, 64, 128), MIXED)
+    yield expanded_case(rng, ("f16", "f32"), (40, 24, 8, 12), MIXED)
+    yield expanded_case(rng, ("bf16", "q8_0"), (128, 64, 64, 64), [(0, p) for p in range(490, 620)])
+    yield expanded_case(rng, ("f16", "q8_0"), (64, 64, 32, 64), [(0, p) for p in range(600)], heads=1)
+    yield expanded_case(rng, ("f16", "q8_0"), (64, 64, 32, 64), MIXED, least=1000)
+    yield expanded_case(rng, ("f16", "q8_0"), (64, 64, 32, 64), MIXED, least=1)
+
+
+SEEN: Tokens = [(0, 0), (0, 5), (0, 6), (1, 63), (1, 64), (1, 300), (2, 39), (2, 40)]
+
+
+@case("index_positions")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for format in CACHE_TYPES:
+        for k in (1, 40, 64, 500):
+            cache, place = past_of(rng, format, SEEN, 64)
+            # Numbers with few bits: sums are exact in any order, and some are equal.
+            q = rng.integers(-3, 4, (len(SEEN), 5, 64)).astype(np.float32)
+            cache = random_like(rng, format, cache[0].shape, 64)
+            weights = rng.integers(-2, 5, (len(SEEN), 5)).astype(np.float32)
+            inputs = ((q, "f32"), (weights, "f32"), cache, *place)
+            yield Case(f"{format}-{k}", inputs, (len(SEEN), k), "i32", {"k": k}, bound=0)
+
+
+def random_like(rng: np.random.Generator, format: str, shape: tuple[int, ...], size: int) -> Operand:
+    """A cache of small whole numbers, blocks of it coded from such."""
+    from one_step import encode
+
+    small = rng.integers(-1, 2, (shape[0] * shape[2], size)).astype(np.float32)
+    return encode(format, small).reshape(shape[0], 1, shape[2], -1), format
+
+
+@case("chosen_attention")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for format in CACHE_TYPES:
+        for heads, k in ((16, 70), (3, 70), (16, 1), (4, 400)):
+            cache, place = past_of(rng, format, SEEN, 96)
+            chosen = np.full((len(SEEN), k), -1, np.int32)
+            for row, (_, pos) in zip(chosen, SEEN, strict=True):
+                n = min(k, pos + 1)
+                row[:n] = np.sort(rng.permutation(pos + 1)[:n])
+            inputs = (f32(rng, len(SEEN), heads, 96), cache, cache, *place, (chosen, "i32"))
+            args = {"scale": 0.1, "value": 64}
+            yield Case(f"{format}-{heads}-{k}", inputs, (len(SEEN), heads * 64), args=args, bound=5e-11)
