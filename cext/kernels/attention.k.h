@@ -17,6 +17,8 @@ typedef struct {
     int kv_head, from, to;        /* positions that are seen: from .. to - 1 */
     int dv;                       /* numbers of a value: a row of v has so many, or more where it is the key too */
     float scale, cap;             /* 0: scores are not capped */
+    float slope;                  /* by which a score falls per position away from `at`, the query's */
+    int at;
 } attended;
 
 /* The sum of weights and of weighted values so far, both relative to e^most. */
@@ -37,7 +39,8 @@ FN float softmax_weight(float x, float most) {
 
 FN float score_at(const attended *a, LOCAL const float *q, int pos) {
     float score = kv_dot(a->k->format, cached_row(a, a->k, pos), q, a->k->shape[3]) * a->scale;
-    return a->cap > 0 ? a->cap * tanh_of(score / a->cap) : score;
+    score = a->cap > 0 ? a->cap * tanh_of(score / a->cap) : score;
+    return score - a->slope * (float)(pos < a->at ? a->at - pos : pos - a->at);
 }
 
 FN void attend_chunk(self m, const attended *a, LOCAL const float *q, int chunk, softmax *s) {
@@ -141,7 +144,7 @@ KERNEL(attention, GROUP) {
     const gpu_view *query = c->v + 1, *table = c->v + 6;
     int head = m.group[0], t = m.group[1], d = query->shape[2], dv = arg->value ? arg->value : c->v[3].shape[3];
     int slot, pos, last, good;
-    float sink = c->n_in == 7 ? ROW(const float, c->v + 7, 0)[head] : -INFINITY;
+    float sink = c->n_in - arg->alibi == 7 ? ROW(const float, c->v + 7, 0)[head] : -INFINITY;
     LOCAL float *q = (LOCAL float *)m.local + 4, *room = q + (d + 3) / 4 * 4; /* compilers load four of q at once */
     DEVICE float *y;
     attended a = {c->v + 2, c->v + 3};
@@ -159,6 +162,8 @@ KERNEL(attention, GROUP) {
         a.dv = dv;
         a.scale = arg->scale;
         a.cap = arg->cap;
+        a.slope = arg->alibi ? ROW(const float, c->v + c->n_in, 0)[head] : 0;
+        a.at = pos;
         set_sight(arg, pos, last, &a);
         good = good_blocks(m, &a, (LOCAL int32_t *)m.local);
     }

@@ -101,24 +101,25 @@ static inline uint64_t attention_local(const gpu_call *c) {
 
 /* What is seen, and what besides counts. */
 static inline const char *check_sight(const gpu_call *c) {
-    const gpu_view *q = c->v + 1, *k = c->v + 2, *v = c->v + 3, *sinks = c->v + 7;
+    const gpu_view *q = c->v + 1, *k = c->v + 2, *v = c->v + 3;
     arg_attention arg;
     memcpy(&arg, c->arg, sizeof arg);
     if (arg.window < 0 || arg.chunk < 0 || arg.value < 0 || !(arg.cap >= 0))
         return "window, cap, chunk and value must not be negative";
     if (arg.value && (k->format != v->format || !same_shape(k, v) || arg.value > k->shape[3]))
         return "with values in the keys, k and v must be the same, and as wide";
-    if (c->n_in == 7 && (!is_list(sinks, F32, q->shape[1]) || sinks->stride != 4))
-        return "sinks must be f32 (H)";
-    if (arg.alibi)
-        return "slopes of scores are not there";
+    if (arg.alibi < 0 || arg.alibi > 1 || ((int)c->n_in - arg.alibi != 6 && (int)c->n_in - arg.alibi != 7))
+        return "it takes q, k, v, slot, pos and table, may take sinks, and with alibi 1 slopes";
+    for (const gpu_view *x = c->v + 7; x <= c->v + c->n_in; x++)
+        if (!is_list(x, F32, q->shape[1]) || x->stride != 4)
+            return "sinks and slopes must be f32 (H)";
     return !arg.causal && arg.chunk ? "chunks must be causal" : NULL;
 }
 
 static inline const char *check_attention(const gpu_call *c, const gpu_traits *t) {
     const gpu_view *y = c->v, *q = c->v + 1, *k = c->v + 2, *v = c->v + 3, *table = c->v + 6;
     const char *fault = check_sight(c);
-    if ((c->n_in != 6 && c->n_in != 7) || q->format != F32 || !is_list(c->v + 4, I32, q->shape[0]) || !is_list(c->v + 5, I32, q->shape[0]))
+    if (c->n_in < 6 || q->format != F32 || !is_list(c->v + 4, I32, q->shape[0]) || !is_list(c->v + 5, I32, q->shape[0]))
         return "it takes q f32 (T, H, D), k, v, slot and pos i32 (T), and table";
     if (table->format != I32 || width(table) != table->shape[1] || (int64_t)table->shape[1] * k->shape[2] > INT32_MAX / 2)
         return "table must be i32 (S, B), with no more positions than can be counted";

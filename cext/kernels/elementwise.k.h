@@ -1,4 +1,4 @@
-/* elementwise.k.h: swiglu and its limited kind, gelu, soft_cap, add and mul: a thread makes a number; a group has one row's. */
+/* elementwise.k.h: swiglu and its limited kind, gelu, soft_cap, sigmoid, softplus, add and mul: a thread makes a number; a group has one row's. */
 #ifndef SATCHEL_ELEMENTWISE_K_H
 #define SATCHEL_ELEMENTWISE_K_H
 
@@ -67,18 +67,35 @@ FN float gelu_of(float x, int style) {
                  : x / (1.0f + expf(-1.5957691f * (x + 0.044715f * x * x * x)));
 }
 
+/* ln(1 + e) of 0 < e <= 1. What 1 + e lost of e is in their ratio (Kahan; Hewlett-Packard's 15C handbook, 1982). */
+FN float log1p_of(float e) {
+    float u = 1.0f + e;
+    return u == 1.0f ? e : logf(u) * (e / (u - 1.0f));
+}
+
+/* ln(1 + e^x) = max(x, 0) + ln(1 + e^-|x|): nothing overflows, and small results keep their digits. */
+FN float softplus_of(float x) {
+    return (x > 0 ? x : 0) + log1p_of(expf(x > 0 ? -x : x));
+}
+
+FN float alone_of(const gpu_call *c, float x) {
+    switch (c->mode) {
+    case ALONE_GELU:
+        return gelu_of(x, ((const arg_gelu *)c->arg)->style);
+    case ALONE_CAP:
+        return ((const arg_soft_cap *)c->arg)->cap * tanh_of(x / ((const arg_soft_cap *)c->arg)->cap);
+    case ALONE_SIGMOID:
+        return 1.0f / (1.0f + expf(-x));
+    default:
+        return softplus_of(x);
+    }
+}
+
 KERNEL(alone, GROUP) {
     int64_t i = own_number(c, m);
     int row = m.group[1];
-    float x;
-    if (i < 0)
-        return;
-    x = ROW(const float, c->v + 1, row)[i];
-    if (c->mode == ALONE_GELU)
-        x = gelu_of(x, ((const arg_gelu *)c->arg)->style);
-    else
-        x = ((const arg_soft_cap *)c->arg)->cap * tanh_of(x / ((const arg_soft_cap *)c->arg)->cap);
-    ROW(float, c->v, row)[i] = x;
+    if (i >= 0)
+        ROW(float, c->v, row)[i] = alone_of(c, ROW(const float, c->v + 1, row)[i]);
 }
 
 FN int same_shape(const gpu_view *a, const gpu_view *b) {

@@ -10,4 +10,6 @@
 #include "rope.k.h"
 #include "rows.k.h"
 #include "sample.k.h"
+#include "scan.k.h"
+#include "short_conv.k.h"
 #include "tokens.k.h"

@@ -4,6 +4,7 @@
 #include "table.h"
 
 #include "check.h"
+#include "check_recurrent.h"
 #include "check_sample.h"
 #include "check_tokens.h"
 #include "modes.h"
@@ -293,6 +294,8 @@ const gpu_kernel gpu_portable_kernels[] = {
     ENTRY("swiglu_limited", "swiglu_limited", check_swiglu, grid_numbers, 0),
     ENTRY("gelu", "alone", check_gelu, grid_numbers, ALONE_GELU),
     ENTRY("soft_cap", "alone", check_cap, grid_numbers, ALONE_CAP),
+    ENTRY("sigmoid", "alone", check_alone, grid_numbers, ALONE_SIGMOID),
+    ENTRY("softplus", "alone", check_alone, grid_numbers, ALONE_SOFTPLUS),
     ENTRY("add", "pair", check_pair, grid_numbers, PAIR_ADD),
     ENTRY("mul", "pair", check_pair, grid_numbers, PAIR_MUL),
     ENTRY("rms_norm", "rms_norm", check_norm, grid_norm, 0),
@@ -316,6 +319,10 @@ const gpu_kernel gpu_portable_kernels[] = {
     ENTRY("kv_write", "kv_write", check_kv_write, grid_kv_write, KV_PLAIN),
     ENTRY("rope_kv_write", "kv_write", check_rope_kv_write, grid_kv_write, KV_TURNED),
     ENTRY("attention", "attention", check_attention, grid_attention, 0),
+    ENTRY("short_conv", "short_conv", check_conv, grid_conv, 0),
+    ENTRY("conv_write", "conv_write", check_conv_write, grid_conv, 0),
+    ENTRY("gated_scan", "gated_scan", check_scan, grid_scan, 0),
+    ENTRY("scan_write", "scan_write", check_scan_write, grid_scan_write, 0),
     ENTRY("tokens_put", "tokens_put", check_tokens_put, grid_one, 0),
     ENTRY("tokens_get", "tokens_get", check_tokens_get, grid_one, 0),
     {"sample", check_sample, scratch_sample, SAMPLE_TOKEN, 0, {{"sample_best", grid_best, 0}, {"sample", grid_sample, 0}}},

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import families
-import mixed_families as mixed
 import numpy as np
 import pytest
+from gpu_models import converted, gpu
 
-from satchel.formats.convert.write import write_source
 from satchel.formats.gguf import open_gguf
 from satchel.runtime.device import find_backend, libraries
 from satchel.runtime.dryrun import dry_run
 from satchel.runtime.model import Model
 from satchel.runtime.options import Options
-from satchel.runtime.sources import open_checkpoint
 
-DENSE, MIXED = families.shapes(), json.loads(mixed.STEM.with_suffix(".json").read_text())
-# One for each kind of layer: soft caps, biases and means, sinks, chunks and far positions, latent caches.
-RUN = ("gemma2", "gpt2", "gpt_oss", "llama4", "deepseek_v3")
+__all__ = ["gpu"]
+# One for each kind of layer: soft caps, biases and means, sinks, chunks and far positions, latent caches,
+# scores that fall with distance, states.
+RUN = (
+    *("gemma2", "gpt2", "gpt_oss", "llama4", "deepseek_v3"),
+    *("falcon_alibi", "mamba2", "qwen3next", "qwen35", "qwen35moe"),
+)
 PLACED = (
     "gemma3",
     "gemma4_shared",
@@ -31,25 +32,14 @@ PLACED = (
     "stablelm",
     "deepseek_v2",
     "bert",
+    "jina_bert_v2",
+    "falcon_alibi",
+    "mamba2",
+    "qwen3next",
+    "qwen35",
 )
 BOUND = 1e-8  # NMSE of logits with float32 weights and cache
 IDS = families.IDS[:14]
-
-
-@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
-def gpu(request: pytest.FixtureRequest) -> str:
-    if not any(f.name == request.param and not f.reason for f in libraries()):
-        pytest.skip(f"{request.param}: it cannot be used here")
-    return str(request.param)
-
-
-def converted(folder: Path, case: str) -> Path:
-    if case in MIXED:
-        source = families.write(folder / case, mixed.config(case), families.values_of(MIXED[case]))
-    else:
-        source = families.write(folder / case, families.config(case), families.tensors(case, DENSE[case]))
-    with open_checkpoint(source) as opened:
-        return write_source(opened, folder / f"{case}.gguf")[0]
 
 
 def logits(path: Path, device: str) -> np.ndarray:
