@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from satchel.quant.errors import RequestError
 
@@ -29,7 +29,7 @@ class Asked:
     the CPU, None: as many as fit, -1: all. lend: whether its weights are sent to another device for long
     steps: "on", "off", or "auto": by the measured speeds. budget: bytes of each device other than the CPU,
     0: what is free. kv: whether the cache stands with its layer. stream: "on", "off", or "auto": where it
-    does not fit.
+    does not fit. lost: devices that do nothing more.
     """
 
     devices: tuple[str, ...] = ()
@@ -39,10 +39,20 @@ class Asked:
     kv: bool = True
     stream: str = AUTO
     lend: str = AUTO
+    lost: tuple[str, ...] = ()
 
     @property
     def everything(self) -> bool:
         return self.layers == -1
+
+    def without(self, device: str) -> Asked:
+        """What is asked for when this device is lost: the others, with as much as is done first there; the
+        CPU where no other was named.
+        """
+        left = tuple(name for name in self.devices if name != device)
+        rules = tuple(rule for rule in self.rules if rule.device != device)
+        named = left or (("cpu",) if self.devices else ())
+        return replace(self, devices=named, layers=None, rules=rules, lost=(*self.lost, device))
 
 
 def read_asked(
