@@ -42,6 +42,7 @@ class Options:
     tensor_place: PATTERN=DEVICE for tensors that go elsewhere than their layer. gpu_memory: bytes to take of
     each such device at most, 0: what is free. kv_offload False: the KV cache stays with the CPU.
     stream_weights: "on" reads the CPU's weights from the file as it goes, "auto" where they do not fit.
+    tensor_split: shares of the devices in the layers, such as "3,1", one for each of `device`.
     """
 
     context: int = 0
@@ -70,6 +71,7 @@ class Options:
     kv_offload: bool = True
     stream_weights: str = "auto"
     lend_weights: str = "auto"
+    tensor_split: str = ""
 
     @property
     def asked(self) -> Asked:
@@ -82,6 +84,7 @@ class Options:
             self.kv_offload,
             self.stream_weights,
             self.lend_weights,
+            self.tensor_split,
         )
 
     @property
@@ -137,6 +140,7 @@ class Settings(TypedDict, total=False):
     kv_offload: bool
     stream_weights: str
     lend_weights: str
+    tensor_split: str
 
 
 def settled(options: Options | None, changes: Settings) -> Options:

@@ -144,9 +144,7 @@ def test_what_does_not_fit_on_what_is_left_is_said_and_stays_so(
     monkeypatch.setattr(model, "_open", full)
     lost_at_some_step(model)
     for _ in range(2):
-        with pytest.raises(
-            DeviceError, match=r"was lost, and the model cannot be placed.*no room"
-        ):
+        with pytest.raises(DeviceError, match=r"was lost, and the model cannot be placed.*no room"):
             tokens(model)
 
 
