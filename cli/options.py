@@ -22,6 +22,7 @@ from satchel.runtime.placement.asked import (
     LENDS,
     STREAMS,
     experts_rule,
+    read_asked,
     read_devices,
     read_layers,
     read_rules,
@@ -136,6 +137,16 @@ class ModelOptions:
             help="Tensors that go elsewhere than their layer; may be repeated.",
         ),
     ] = None
+    tensor_split: Annotated[
+        str,
+        option(
+            "-ts",
+            "--tensor-split",
+            env="TENSOR_SPLIT",
+            metavar="N,N,...",
+            help="Shares of the devices in the layers, such as 3,1, one for each of -dev.",
+        ),
+    ] = ""
     cpu_moe: Annotated[
         bool, option("-cmoe", "--cpu-moe", env="CPU_MOE", help="Leave all experts of a mixture with the CPU.")
     ] = False
@@ -222,6 +233,7 @@ class ModelOptions:
         checks: tuple[tuple[str, Callable[[], object]], ...] = (
             ("-ngl", lambda: read_layers(self.gpu_layers)),
             ("-dev", lambda: read_devices(self.device)),
+            ("-ts", lambda: read_asked(self.device, tensor_split=self.tensor_split)),
             ("-ot", lambda: [read_rules(text) for text in rules]),
             ("--gpu-memory", lambda: self.gpu_bytes),
         )
@@ -391,6 +403,7 @@ def loading(
         stream_weights=options.stream_weights,
         lend_weights=options.lend_weights,
         dense_attention=options.dense_attention,
+        tensor_split=options.tensor_split,
     )
 
 

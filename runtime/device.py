@@ -21,6 +21,7 @@ import numpy as np
 from satchel import cext
 from satchel.quant import DeviceError, RequestError
 from satchel.runtime.graph import Array
+from satchel.runtime.lost import DeviceLost
 from satchel.runtime.plan import Segment
 
 SAMPLING = cext.dtype_of("hal_sampling")
@@ -34,7 +35,15 @@ DETERMINISTIC = frozenset({"cpu", "remote", "cuda", "hip", "sycl", "emulated"})
 MEASURE = {"read": 0, "int8": 1, "bf16": 2, "f32": 3}  # HAL_MEASURE_ of hal.h
 NAME = 128  # HAL_NAME of hal.h
 C = TypeVar("C", "Buffer", "Exec")
-KINDS = {-1: "unsupported", -2: "out of memory", -3: "invalid", -4: "device failed", -5: "timed out"}
+LOST = -6  # HAL_E_LOST of hal.h
+KINDS = {
+    -1: "unsupported",
+    -2: "out of memory",
+    -3: "invalid",
+    -4: "device failed",
+    -5: "timed out",
+    LOST: "lost",
+}
 
 
 class Info(NamedTuple):
@@ -68,7 +77,9 @@ Choose = Callable[[Segment], Sequence[Choice]]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A backend library as it was found: `reason` says why it cannot be used, or is empty."""
+    """A backend library as it was found: `reason` says why it cannot be used, or is empty. score: below 0
+    where it, or the driver that it needs, is there and broken.
+    """
 
     name: str
     path: str
@@ -84,14 +95,14 @@ def _open_library(path: Path) -> Found:
         library = cext.ffi.dlopen(str(path), os.RTLD_NOW | getattr(os, "RTLD_NODELETE", 0))
         table = library.hal_backend_entry()
     except (OSError, AttributeError) as error:
-        return Found(name, str(path), f"{path.name} cannot be opened: {error}", 0)
+        return Found(name, str(path), f"{path.name} cannot be opened: {error}", -1)
     if table.hash != cext.ABI_HASH:
         return Found(
-            name, str(path), f"{path.name} was built for another version of Satchel: build it again", 0
+            name, str(path), f"{path.name} was built for another version of Satchel: build it again", -1
         )
     name = cext.ffi.string(table.name).decode()
     score = int(table.score())
-    reason = "" if score else f"{name} cannot run on this machine: {_text(table)}"
+    reason = "" if score > 0 else f"{name} cannot run on this machine: {_text(table)}"
     # cffi unloads a library when its handle dies, so the handle is kept with the table.
     return Found(name, str(path), reason, score, (library, table))
 
@@ -188,6 +199,11 @@ class Backend:
         return device
 
 
+def device_name(backend: str, index: int) -> str:
+    """How a backend's device is asked for and told of."""
+    return f"{backend}:{index}" if index else backend
+
+
 class Device:
     """An open device. It makes buffers and execs, which must be closed before it; close() does so for those
     left.
@@ -195,7 +211,7 @@ class Device:
 
     def __init__(self, backend: Backend, index: int, options: Mapping[str, int]) -> None:
         self.backend, self._open = backend, True
-        self.name = f"{backend.name}:{index}" if index else backend.name
+        self.name = device_name(backend.name, index)
         self.profiled = bool(options["flags"] & PROFILE)
         self.steady = bool(options["flags"] & STEADY)
         self.choose: Choose = lambda segment: ()  # which kernels a plan asks for
@@ -204,6 +220,12 @@ class Device:
         backend.check(backend.table.open(index, asked, out), f"device {index} cannot be opened")
         self.handle = out[0]
         self._children: weakref.WeakSet[Buffer | Exec] = weakref.WeakSet()
+
+    def check(self, code: int, what: str) -> None:
+        """DeviceError for a code that is not 0, DeviceLost where the device will do nothing more."""
+        if code == LOST:
+            raise DeviceLost(self.name, f"{what}: {_text(self.backend.table)}")
+        self.backend.check(code, what)
 
     def info(self) -> Info:
         raw = cext.ffi.new("hal_info *")
@@ -220,18 +242,14 @@ class Device:
         """A zeroed buffer of `size` bytes."""
         out = cext.ffi.new("hal_buffer **")
         describe = cext.ffi.new("hal_bufdesc *", {"size": size, "usage": usage, "align": 0})
-        self.backend.check(
-            self.backend.table.alloc(self.handle, describe, out), f"cannot allocate {size:,} bytes"
-        )
+        self.check(self.backend.table.alloc(self.handle, describe, out), f"cannot allocate {size:,} bytes")
         return self._adopt(Buffer(self, out[0], size, None))
 
     def wrap(self, memory: Any) -> Buffer:
         """A read-only buffer over host memory, kept alive as long as the buffer is."""
         view = cext.ffi.from_buffer("uint8_t[]", memory)
         out = cext.ffi.new("hal_buffer **")
-        self.backend.check(
-            self.backend.table.wrap(self.handle, view, len(view), out), "cannot use host memory"
-        )
+        self.check(self.backend.table.wrap(self.handle, view, len(view), out), "cannot use host memory")
         return self._adopt(Buffer(self, out[0], len(view), view))
 
     def packed(self, format: int, stack: int, rows: int, columns: int) -> int:
@@ -250,7 +268,7 @@ class Device:
         out = cext.ffi.new("double *")
         code = self.backend.table.measure(self.handle, MEASURE[what], size, out) if self.measures else -1
         if code != -1:
-            self.backend.check(code, f"{what} cannot be measured")
+            self.check(code, f"{what} cannot be measured")
         return None if code else float(out[0])
 
     @property
@@ -272,7 +290,7 @@ class Device:
         plan, _keep = plan_struct(segment, 0)
         names = cext.ffi.new("char[]", NAME * MOST_KERNELS)
         n = int(self.backend.table.kernels(self.handle, plan, step, names, MOST_KERNELS))
-        self.backend.check(min(n, 0), "the kernels of a step")
+        self.check(min(n, 0), "the kernels of a step")
         return tuple(cext.ffi.string(names + NAME * i).decode() for i in range(min(n, MOST_KERNELS)))
 
     def add_kernel(self, image: bytes, entry: str) -> int:
@@ -281,7 +299,7 @@ class Device:
             raise DeviceError(f"kernel {entry}: {self.backend.name} takes no kernels but its own")
         out = cext.ffi.new("uint32_t *")
         code = self.backend.table.add_kernel(self.handle, cext.ffi.from_buffer(image), entry.encode(), out)
-        self.backend.check(code, "a kernel was refused")
+        self.check(code, "a kernel was refused")
         return int(out[0])
 
     def compile(
@@ -292,9 +310,7 @@ class Device:
         plan, _keep = plan_struct(segment, step, self.choose(segment) if choices is None else choices)
         handles = cext.ffi.new("hal_buffer *[]", [b.handle for b in buffers])
         out = cext.ffi.new("hal_exec **")
-        self.backend.check(
-            self.backend.table.compile(self.handle, plan, handles, out), "the plan was refused"
-        )
+        self.check(self.backend.table.compile(self.handle, plan, handles, out), "the plan was refused")
         return self._adopt(Exec(self, out[0], tuple(buffers), len(segment.step_table)))
 
     def _adopt(self, child: C) -> C:
@@ -328,7 +344,7 @@ class Buffer:
     def write(self, offset: int, data: Any) -> None:
         """Copies bytes (anything with a buffer) to the offset."""
         view = cext.ffi.from_buffer(data)
-        self.device.backend.check(self._table.write(self.handle, offset, view, len(view)), "write")
+        self.device.check(self._table.write(self.handle, offset, view, len(view)), "write")
 
     def pack(self, offset: int, format: int, matrices: tuple[int, int, int], data: Any) -> None:
         """Writes a weight in the device's own order, from its bytes in the file's; matrices: stack, rows,
@@ -336,13 +352,13 @@ class Buffer:
         """
         source = cext.ffi.from_buffer(data)
         code = self._table.pack(self.handle, offset, format, *matrices, source)
-        self.device.backend.check(code, "a weight cannot be packed")
+        self.device.check(code, "a weight cannot be packed")
 
     def copy(self, to: int, offset: int, size: int) -> None:
         """Copies bytes within the buffer, from `offset` to `to`; the two do not overlap."""
         if self._table.copy:
             code = self._table.copy(self.handle, to, self.handle, offset, size)
-            self.device.backend.check(code, "copy")
+            self.device.check(code, "copy")
             return
         bounce = np.empty(size, np.uint8)
         self.read_into(offset, bounce)
@@ -351,7 +367,7 @@ class Buffer:
     def read_into(self, offset: int, out: Array) -> None:
         """Fills a contiguous array from the offset, after waiting for what is still running."""
         target = cext.ffi.from_buffer(out, require_writable=True)
-        self.device.backend.check(self._table.read(self.handle, offset, target, out.nbytes), "read")
+        self.device.check(self._table.read(self.handle, offset, target, out.nbytes), "read")
 
     def close(self) -> None:
         if self.handle is not None:
@@ -372,12 +388,10 @@ class Exec:
         """block: the step block as a cffi pointer."""
         code = self._run(self.handle, block, size)
         if code:
-            self.device.backend.check(code, "a step failed")
+            self.device.check(code, "a step failed")
 
     def wait(self, timeout_ms: int = 0xFFFFFFFF) -> None:
-        self.device.backend.check(
-            self.device.backend.table.wait(self.handle, timeout_ms), "waiting for a step"
-        )
+        self.device.check(self.device.backend.table.wait(self.handle, timeout_ms), "waiting for a step")
 
     def times(self) -> list[int]:
         """Nanoseconds spent in each step since compile(), on a device that was opened with `profile`."""
@@ -386,7 +400,7 @@ class Exec:
             reason = "open it with profile" if table.times else "it cannot"
             raise DeviceError(f"{self.device.name} does not count the time of steps: {reason}")
         out = cext.ffi.new("uint64_t[]", self.n_steps)
-        self.device.backend.check(table.times(self.handle, out, self.n_steps), "times of the steps")
+        self.device.check(table.times(self.handle, out, self.n_steps), "times of the steps")
         return list(out)
 
     def close(self) -> None:

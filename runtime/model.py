@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -46,6 +45,7 @@ from satchel.runtime.placement.pager import FilePages
 from satchel.runtime.placement.speeds import measured
 from satchel.runtime.placement.step import settle_step
 from satchel.runtime.readings import Readings
+from satchel.runtime.recovering import Recovering
 from satchel.runtime.refusals import PromptTooLong
 from satchel.runtime.reply import Reply
 from satchel.runtime.resume import Restored, numbers_of, restore, save, shape_of
@@ -67,7 +67,7 @@ Message = Mapping[str, Any]
 TAIL = 8  # tokens at a prompt's end among which a marker that opens thinking is looked for
 
 
-class Model(Readings):
+class Model(Recovering, Readings):
     """A loaded model: one file, its tokenizer and template, and an engine. Any number of threads may call it
     at once: their requests run together, `slots` of them in a step.
     """
@@ -79,10 +79,10 @@ class Model(Readings):
         self._tokenizer: Tokenizer | None = None
         self._template: ChatTemplate | None = None
         self._style: Style | None = None
-        self._service: Requests | None = None
         self._speculator: Speculator | None = None
         self._draft_file: GGUF | None = None
         self.extras: Extras | None = None
+        self.asked = options.asked
         self._starting = threading.Lock()
         self._progress, self._closed = stopping(progress, gguf.path), False
         self._open()
@@ -103,7 +103,7 @@ class Model(Readings):
 
     def _open(self) -> None:
         """Makes what computes; where that fails, nothing of it stays."""
-        opened = open_for(self.options)
+        opened = open_for(self.options, self.asked)
         self.devices, self.device = opened.devices, opened.devices[0]
         self.notes += opened.notes
         try:
@@ -140,7 +140,7 @@ class Model(Readings):
 
     def _make_engine(self) -> None:
         o = self.options
-        settled, batch = settle_step(self.gguf, self.devices, o, o.asked, measured(self.gguf, o))
+        settled, batch = settle_step(self.gguf, self.devices, o, self.asked, measured(self.gguf, o))
         self.arch, where, self.notes = settled.arch, settled.where, [*self.notes, *settled.notes]
         self.cache, pages = self.arch.cache, FilePages(self.gguf)
         self.extras = read_extras(self.gguf, o.adapters, o.control_vectors)
@@ -189,19 +189,8 @@ class Model(Readings):
     def context(self) -> int:
         return self.cache.context
 
-    @property
-    def service(self) -> Requests:
-        """The thread that runs requests: begun with the first one, it alone uses the engine from then on."""
-        with self._starting:
-            if self._closed:
-                raise RequestError(f"{self.path}: the model was closed: load it again")
-            if self._service is None:
-                self._service = self._start()
-                weakref.finalize(self, self._service.close)
-            return self._service
-
-    def _start(self) -> Requests:
-        return Service(self.engine, self.options.served, speculator=self._speculator)
+    def _start(self, old: Service | None) -> Requests:
+        return self.serve_engine(old)
 
     def submit(self, request: Request) -> Ticket:
         """Queues a request. RequestError where the queue is full, the request can never run, or its form
@@ -413,11 +402,12 @@ class Model(Readings):
         scales = self.scales(adapters, control_vectors)
         ids = list(ids)
         self.check_ids(ids)
-        service, n = self._own_service(), self.engine.batch
+        service = self._own_service()
+        engine, n = service.engine, service.engine.batch
         (slot,) = service.borrow(1)
         try:
             feeds = [Feed(slot, ids[i : i + n], scales=scales) for i in range(0, len(ids), n)]
-            return np.concatenate([service.ask(partial(self.engine.logits, [feed])) for feed in feeds])
+            return np.concatenate([service.ask(partial(engine.logits, [feed])) for feed in feeds])
         finally:
             service.give_back([slot])
 

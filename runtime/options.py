@@ -43,6 +43,7 @@ class Options:
     each such device at most, 0: what is free. kv_offload False: the KV cache stays with the CPU.
     dense_attention: models that attend to chosen positions (DeepSeek V3.2) attend to all.
     stream_weights: "on" reads the CPU's weights from the file as it goes, "auto" where they do not fit.
+    tensor_split: shares of the devices in the layers, such as "3,1", one for each of `device`.
     """
 
     context: int = 0
@@ -72,6 +73,7 @@ class Options:
     stream_weights: str = "auto"
     lend_weights: str = "auto"
     dense_attention: bool = False
+    tensor_split: str = ""
 
     @property
     def asked(self) -> Asked:
@@ -84,6 +86,7 @@ class Options:
             self.kv_offload,
             self.stream_weights,
             self.lend_weights,
+            self.tensor_split,
         )
 
     @property
@@ -140,6 +143,7 @@ class Settings(TypedDict, total=False):
     stream_weights: str
     lend_weights: str
     dense_attention: bool
+    tensor_split: str
 
 
 def settled(options: Options | None, changes: Settings) -> Options:

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Protocol
 
@@ -14,7 +16,17 @@ import numpy as np
 
 from satchel.quant import FORMATS
 from satchel.runtime.compiler.memory import stride_of
-from satchel.runtime.device import CONST, OUT, SAMPLING, STATE, Buffer, Device, Exec, pointer
+from satchel.runtime.device import (
+    CONST,
+    HOST_MEMORY,
+    OUT,
+    SAMPLING,
+    STATE,
+    Buffer,
+    Device,
+    Exec,
+    pointer,
+)
 from satchel.runtime.graph import Array, Dim
 from satchel.runtime.ops import OPS
 from satchel.runtime.plan import COUNTS_BYTES, Plan, Transfer
@@ -34,8 +46,18 @@ class DeviceMemory:
     def __init__(self, device: Device, weights: DeviceWeights, state_bytes: int) -> None:
         self.device, self.weights = device, weights
         self.state = device.alloc(max(state_bytes, 64), STATE)
+        self._hand: ThreadPoolExecutor | None = None
+
+    @property
+    def hand(self) -> ThreadPoolExecutor:
+        """The thread that does a segment of a device that is the host itself, while the host goes on."""
+        if self._hand is None:
+            self._hand = ThreadPoolExecutor(1, f"satchel-{self.device.name}")
+        return self._hand
 
     def close(self) -> None:
+        if self._hand is not None:
+            self._hand.shutdown()
         self.device.close()
 
 
@@ -61,6 +83,8 @@ class Program:
         self.plan, self.busy = plan, False
         self.sampled: list[Sampling] = []
         self._layers = [(pagers.get(s.device), s.steps[0].label) for s in plan.segments]
+        self._hands = {i: memory[plan.segments[i].device].hand for i in _beside(plan, memory)}
+        self._begun: dict[str, Future[None]] = {}  # by device, what such a thread does
         self.block = bytearray(plan.block_bytes)
         self._pointer = pointer(self.block)
         self.counts = np.frombuffer(self.block, np.int32, COUNTS_BYTES // 4)
@@ -119,18 +143,42 @@ class Program:
             return
         # A device works on while the next ones begin; whoever reads what it makes waits for it.
         self.seconds = dict.fromkeys(self.seconds, 0.0)
-        for i, (exec, transfers, device) in enumerate(self._execs):
-            if between is not None and i == self._gate:
-                between()
-            for t in (t for t in self._early if t.before == i):
-                self._fetch(t)
-            for t in transfers:
-                self._transfer(t)
-            pager, label = self._layers[i]
-            with self._timed(device):
-                if pager is not None:
-                    pager.enter(label)
-                exec.run(self._pointer, len(self.block))
+        try:
+            for i, (_, transfers, _) in enumerate(self._execs):
+                if between is not None and i == self._gate:
+                    between()
+                for t in (t for t in self._early if t.before == i):
+                    self._fetch(t)
+                for t in transfers:
+                    self._transfer(t)
+                self._begin(i)
+        except BaseException:
+            wait([*self._begun.values()])  # nobody may use the buffers when this is told
+            self._begun.clear()
+            raise
+
+    def _begin(self, i: int) -> None:
+        """A segment begins when its device has done the one before."""
+        device = self._execs[i][2]
+        self._done(device)
+        if i in self._hands:
+            self._begun[device] = self._hands[i].submit(self._do, i)
+        else:
+            self._do(i)
+
+    def _do(self, i: int) -> None:
+        exec, _, device = self._execs[i]
+        pager, label = self._layers[i]
+        with self._timed(device):
+            if pager is not None:
+                pager.enter(label)
+            exec.run(self._pointer, len(self.block))
+
+    def _done(self, device: str) -> None:
+        """What a thread does for this device is over; what it raised is raised here."""
+        begun = self._begun.pop(device, None)
+        if begun is not None:
+            begun.result()
 
     @contextmanager
     def _timed(self, device: str) -> Iterator[None]:
@@ -147,6 +195,7 @@ class Program:
     def _fetch(self, t: Transfer) -> None:
         bounce = self._crossing(t)
         if bounce.size:
+            self._done(t.source)
             with self._timed(t.source):
                 self._own[t.source, t.source_at[0]].read_into(t.source_at[1], bounce)
 
@@ -155,6 +204,7 @@ class Program:
         if t.before < 0:
             self._fetch(t)
         if bounce.size:
+            self._done(t.target)
             with self._timed(t.target):
                 self._own[t.target, t.target_at[0]].write(t.target_at[1], bounce)
 
@@ -163,6 +213,8 @@ class Program:
 
         offset: of another root in the output's buffer.
         """
+        for device in tuple(self._begun):
+            self._done(device)
         for exec, _, device in self._execs:
             with self._timed(device) if self._single is None else nullcontext():
                 exec.wait()
@@ -174,6 +226,7 @@ class Program:
         found = self.plan.outputs[index]
         at = found.offset + row * stride_of(found.type)
         buffer = self._own[found.device, found.buffer]
+        self._done(found.device)
         if write:
             buffer.write(at, out)
         else:
@@ -191,7 +244,19 @@ class Program:
         )
 
     def close(self) -> None:
+        wait([*self._begun.values()])
         for exec, _, _ in self._execs:
             exec.close()
         for buffer in self._own.values():
             buffer.close()
+
+
+def _beside(plan: Plan, memory: Mapping[str, DeviceMemory]) -> Iterator[int]:
+    """Segments that the host would do itself, before one that does not wait for them: another device can
+    begin that one meanwhile.
+    """
+    host = {name for name, m in memory.items() if m.device.info().flags & HOST_MEMORY}
+    for i, (segment, after) in enumerate(pairwise(plan.segments)):
+        waits = {after.device, *(t.source for t in after.transfers)}
+        if segment.device in host and segment.device not in waits:
+            yield i

@@ -20,6 +20,7 @@ from satchel.runtime.detail import Sampled
 from satchel.runtime.engine import LAST, Engine, Feed
 from satchel.runtime.errand import current
 from satchel.runtime.log import LOG
+from satchel.runtime.lost import DeviceLost
 from satchel.runtime.scheduler import Job, Limits, Request, Scheduler, Work
 from satchel.runtime.speculative import Speculator
 from satchel.runtime.stats import EngineStats, Meter, Part, StepFacts, Traffic
@@ -50,7 +51,9 @@ class Wanted:
 
 class Service:
     """engine: used by this object's thread alone from here on, as is the speculator's. clock: seconds,
-    monotonic.
+    monotonic. on_lost: called in the thread when a device of the engine is lost, gives the error for all that
+    is under way; then the thread ends, for another Service must go on. after: the one that this one goes on
+    for, whose counts and watchers it takes.
     """
 
     def __init__(
@@ -59,16 +62,20 @@ class Service:
         limits: Limits | None = None,
         clock: Callable[[], float] = time.monotonic,
         speculator: Speculator | None = None,
+        on_lost: Callable[[DeviceLost], SatchelError] | None = None,
+        after: Service | None = None,
     ) -> None:
         self.engine, self.clock, self.speculator = engine, clock, speculator
         self.scheduler = Scheduler(engine, engine.cache.slots, limits)
         if engine.tier is not None:
             engine.tier.recompute = self.scheduler.time.computing
         attention = Ledger(engine).attention.values()
-        self.meter = Meter(Traffic((a.window, a.bytes) for a in attention))
+        self.meter = after.meter if after else Meter(Traffic((a.window, a.bytes) for a in attention))
         # Called before each step, and before each piece of an errand that has a number.
-        self.watch: Callable[[Sequence[Work]], None] | None = None
-        self.watch_errand: Callable[[int], None] | None = None
+        self.watch: Callable[[Sequence[Work]], None] | None = after.watch if after else None
+        self.watch_errand: Callable[[int], None] | None = after.watch_errand if after else None
+        self.gone: SatchelError | None = None  # why it does nothing more: a device is lost
+        self._on_lost, self._lost = on_lost, list[DeviceLost]()
         self._tickets: dict[Job, Ticket] = {}
         self._inbox: deque[Callable[[], None]] = deque()
         self._wanted: deque[Wanted] = deque()
@@ -101,11 +108,15 @@ class Service:
         interrupted meanwhile, it does not run, or is over, when that is known.
         """
         errand, done, dropped = current(), threading.Event(), threading.Event()
+        skipped = threading.Event()
         errand.check()
+        self._check_alive()
 
         def run() -> None:
             try:
-                if not dropped.is_set():
+                if self.gone:
+                    skipped.set()
+                elif not dropped.is_set():
                     if errand.number and self.watch_errand is not None:
                         self.watch_errand(errand.number)
                     function()
@@ -119,12 +130,16 @@ class Service:
             dropped.set()
             self._wait(done)
             raise
+        if skipped.is_set():
+            self._check_alive()
 
     def _wait(self, done: threading.Event) -> None:
         while not done.wait(PATIENCE):
             self._check_alive()
 
     def _check_alive(self) -> None:
+        if self.gone:
+            raise self.gone
         if not self._thread.is_alive():
             raise DeviceError("the engine thread has ended; load the model again")
 
@@ -148,8 +163,13 @@ class Service:
                 found.append(function())
             except BaseException as error:
                 failed.append(error)
+                if isinstance(error, DeviceLost):
+                    self._lost.append(error)
 
         self.call(run)
+        if failed and isinstance(failed[0], DeviceLost):
+            self.join()
+            self._check_alive()  # tells it as everybody is told
         if failed:
             raise failed[0]
         return found[0]
@@ -199,6 +219,10 @@ class Service:
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
+    def join(self) -> None:
+        """Waits until the thread has ended."""
+        self._thread.join()
+
     def _post(self, task: Callable[[], None]) -> None:
         with self._bell:
             self._inbox.append(task)
@@ -213,7 +237,7 @@ class Service:
     def _run(self) -> None:
         while True:
             with self._bell:
-                while not (self._inbox or self._closed or self._busy):
+                while not (self._inbox or self._closed or self._busy or self._lost):
                     self._bell.wait()
                 tasks = list(self._inbox)
                 self._inbox.clear()
@@ -222,24 +246,42 @@ class Service:
                 self._guarded(self._settle)  # they find nothing under way
             for task in tasks:
                 task()
+            if self._lost:
+                self._leave()
+                return
             self._serve_wanted()  # a task may have freed slots, or asked for them
             if closed:
                 self._end_all(End("cancelled"))
                 return
             if self._busy:
                 self._guarded(self._step)
-                self._serve_wanted()
+                if not self._lost:
+                    self._serve_wanted()
 
     def _guarded(self, function: Callable[[], None]) -> None:
         """Calls it; where it fails, so does every request."""
         try:
             function()
+        except DeviceLost as error:
+            self._lost.append(error)
         except SatchelError as error:
             LOG.error("a step failed: %s", error)
             self._fail(error)
         except Exception as error:  # a bug of ours: no caller must wait for ever
             LOG.exception("a step failed")
             self._fail(DeviceError(f"the engine failed: {error!r}"))
+
+    def _leave(self) -> None:
+        """A device is lost: all that is under way fails, and nothing more is taken."""
+        error = self._lost[0]
+        told = self._on_lost(error) if self._on_lost else error
+        with self._bell:
+            self.gone = told
+            tasks = list(self._inbox)
+            self._inbox.clear()
+        for task in tasks:  # requests that came meanwhile end below; calls do nothing
+            task()
+        self._fail(told)
 
     def _fail(self, error: SatchelError) -> None:
         while self._under:

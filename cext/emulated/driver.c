@@ -3,6 +3,9 @@
  * borders, which are looked at after each launch. Kernels run in fibers.c, in orders that follow from SATCHEL_EMULATED_SEED
  * (a number, read when a device is opened) and the count of launches.
  *
+ * SATCHEL_EMULATED_DEVICES: how many cards it has, one if nothing is said. SATCHEL_EMULATED_LOSE=[CARD:]N: that card, 0 if it
+ * is not named, is lost at its N-th launch after it was opened, and gives FAILED from then on, as a broken card does.
+ *
  * One lock guards everything. Streams, events, graphs and memory are the caller's until it ends them.
  */
 #include "driver.h"
@@ -18,9 +21,14 @@
 
 enum { INVALID = 1, NO_MEMORY = 2, NOT_FOUND = 500, NOT_READY = 600, FAILED = 719 };
 enum { MAJOR = 1, MINOR, UNITS, SHARED, WAVE_WIDTH };
-enum { BORDER = 256, POISON = 0xFF, LOCAL_BYTES = 48 << 10, STRANGE_UNITS = 3 };
+enum { CARDS = 8, BORDER = 256, POISON = 0xFF, LOCAL_BYTES = 48 << 10, STRANGE_UNITS = 3 };
 
 typedef enum { LAUNCH, COPY, FILL, RECORD, AWAIT } kind;
+
+typedef struct {
+    int users, lost;
+    uint64_t launches, last; /* the launch at which it is lost; 0: none is */
+} card;
 
 typedef struct stream stream;
 typedef struct task task;
@@ -50,6 +58,7 @@ typedef struct {
 } queue;
 
 struct stream {
+    card *of;
     queue waiting;
     queue *captured; /* tasks go there instead */
     int code;        /* of the first task that failed; told once */
@@ -65,6 +74,8 @@ struct memory {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static memory *memories;
 static uint64_t launches, seed;
+static card cards[CARDS];
+static _Thread_local card *current;
 
 static void add(queue *q, task *t) {
     if (!q->first)
@@ -114,7 +125,8 @@ static void do_first(stream *s) {
     s->waiting.first = t->next;
     switch (t->is) {
     case LAUNCH:
-        code = s->code ? s->code : do_launch(t);
+        s->of->lost |= ++s->of->launches == s->of->last;
+        code = s->code || s->of->lost ? FAILED : do_launch(t);
         break;
     case COPY:
         memmove(t->to, t->from, t->size);
@@ -142,7 +154,7 @@ static void run_until(const event *e, uint64_t turn) {
 }
 
 static int told(stream *s) {
-    int code = s ? s->code : 0;
+    int code = s && s->of->lost ? FAILED : s ? s->code : 0;
     if (s)
         s->code = 0;
     return code;
@@ -152,9 +164,9 @@ static int told(stream *s) {
 
 static int put(gpu_stream to, task what) {
     stream *s = to;
-    task *t = malloc(sizeof *t);
+    task *t = s->of->lost ? NULL : malloc(sizeof *t);
     if (!t)
-        return NO_MEMORY;
+        return s->of->lost ? FAILED : NO_MEMORY;
     *t = what;
     t->next = NULL;
     pthread_mutex_lock(&lock);
@@ -243,8 +255,10 @@ static int elapsed(float *ms, gpu_event from, gpu_event to) {
 }
 
 static int alloc(gpu_address *out, size_t n) {
-    memory *m = malloc(sizeof *m);
+    memory *m = current->lost ? NULL : malloc(sizeof *m);
     size_t all = n + 2 * BORDER;
+    if (current->lost)
+        return FAILED;
     if (!m || n > SIZE_MAX / 2 || !(m->all = aligned_alloc(256, (all + 192 + 255) / 256 * 256))) {
         free(m);
         return NO_MEMORY;
@@ -289,8 +303,11 @@ static int free_host(void *at) {
 
 static int new_stream(gpu_stream *out, unsigned flags) {
     (void)flags;
-    *out = calloc(1, sizeof(stream));
-    return *out ? 0 : NO_MEMORY;
+    stream *s = calloc(1, sizeof *s);
+    if (s)
+        s->of = current;
+    *out = s;
+    return s ? 0 : NO_MEMORY;
 }
 
 static int end_stream(gpu_stream of) {
@@ -361,14 +378,16 @@ static int init(unsigned flags) {
     return 0;
 }
 
-static int one_device(int *n) {
-    *n = 1;
+static int count_devices(int *n) {
+    const char *text = getenv("SATCHEL_EMULATED_DEVICES");
+    int wanted = text ? atoi(text) : 1;
+    *n = wanted < 0 ? 0 : wanted < CARDS ? wanted : CARDS;
     return 0;
 }
 
 static int find_device(int *out, int index) {
     *out = index;
-    return index ? INVALID : 0;
+    return index < 0 || index >= CARDS ? INVALID : 0;
 }
 
 static int device_name(char *out, int size, int device) {
@@ -385,21 +404,36 @@ static int attribute(int *out, int which, int device) {
     return 0;
 }
 
+/* The launch at which a card is to be lost. */
+static uint64_t last_of(int device) {
+    const char *text = getenv("SATCHEL_EMULATED_LOSE"), *colon = text ? strchr(text, ':') : NULL;
+    if (!text || (colon ? atoi(text) : 0) != device)
+        return 0;
+    return strtoull(colon ? colon + 1 : text, NULL, 10);
+}
+
 static int retain(gpu_context *out, int device) {
     const char *text = getenv("SATCHEL_EMULATED_SEED");
-    (void)device;
+    card *c = cards + device;
+    pthread_mutex_lock(&lock);
     seed = text ? strtoull(text, NULL, 10) : 1;
-    *out = &lock;
+    if (!c->users++)
+        *c = (card){.users = 1, .last = last_of(device)};
+    pthread_mutex_unlock(&lock);
+    *out = c;
     return 0;
 }
 
 static int leave(int device) {
-    (void)device;
+    pthread_mutex_lock(&lock);
+    cards[device].users--;
+    pthread_mutex_unlock(&lock);
     return 0;
 }
 
 static int enter(gpu_context context) {
-    return context == &lock ? 0 : INVALID;
+    current = context;
+    return current ? 0 : INVALID;
 }
 
 static int memory_left(size_t *unused, size_t *all) {
@@ -433,7 +467,7 @@ static int find_function(gpu_function *out, gpu_module module, const char *name)
 }
 
 const char *emulated_driver(gpu_api *out) {
-    *out = (gpu_api){.init = init, .count = one_device, .device = find_device, .name = device_name, .attribute = attribute,
+    *out = (gpu_api){.init = init, .count = count_devices, .device = find_device, .name = device_name, .attribute = attribute,
                      .retain = retain, .leave = leave, .enter = enter, .memory = memory_left, .alloc = alloc,
                      .free = free_memory, .alloc_host = alloc_host, .free_host = free_host, .write = do_write,
                      .read = do_read, .copy = do_copy, .fill = do_fill, .stream = new_stream, .end_stream = end_stream,

@@ -25,10 +25,25 @@ const char *gpu_last_error(void) {
 /* Numbers of errors that CUDA and HIP share. Starting gives the latter two where no card is in the machine. */
 enum { OUT_OF_MEMORY = 2, NO_DEVICE = 100, NO_SUCH_DEVICE = 101 };
 
+/* Errors that a driver gives from then on, whatever it is asked: CUDA's numbers, which HIP shares. */
+static int is_final(int code) {
+    static const int numbers[] = {
+        214, 220,                          /* memory, or a link, whose errors cannot be corrected */
+        700, 716, 717,                     /* an address that is not the kernel's, not aligned, or of another space */
+        702, 709, 710, 714, 715, 718, 719, /* too long, context gone, an assertion, stack, instruction, counter, any other */
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (numbers[i] == code)
+            return 1;
+    return 0;
+}
+
 int gpu_check(const hal_device *d, int code, const char *what) {
     (void)d;
     if (!code)
         return 0;
+    if (is_final(code))
+        return gpu_fail(HAL_E_LOST, "%s: the driver gave error %d, and will do nothing more", what, code);
     if (code == OUT_OF_MEMORY)
         return gpu_fail(HAL_E_MEMORY, "%s: the device has no more", what);
     return gpu_fail(HAL_E_DEVICE, "%s: the driver gave error %d", what, code);
@@ -64,31 +79,35 @@ int gpu_function_find(hal_device *d, const char *name, gpu_function *out) {
     return gpu_fail(HAL_E_UNSUPPORTED, "kernel %s: it was not built for this device", name);
 }
 
-/* One driver for all devices of the process. */
-static const char *driver(gpu_api *out) {
+/* One driver for all devices of the process. broken: it is there, and cannot be used. */
+static const char *driver(gpu_api *out, int *broken) {
     static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
     static gpu_api api;
     static const char *why;
-    static int asked;
+    static int asked, bad;
     pthread_mutex_lock(&once);
     if (!asked) {
         static char failed[96];
         int code;
         asked = 1;
-        if (!(why = gpu_vendor_entry()->driver(&api)) && (code = api.init(0))) {
+        if ((why = gpu_vendor_entry()->driver(&api))) {
+            bad = api.init != NULL; /* some of its functions were found, not all */
+        } else if ((code = api.init(0))) {
+            bad = code != NO_DEVICE && code != NO_SUCH_DEVICE;
             snprintf(failed, sizeof failed, "the driver could not be started: error %d", code);
-            why = code == NO_DEVICE || code == NO_SUCH_DEVICE ? "the driver sees no device" : failed;
+            why = bad ? failed : "the driver sees no device";
         }
     }
     *out = api;
+    *broken = bad;
     pthread_mutex_unlock(&once);
     return why;
 }
 
 static int count(void) {
     gpu_api api;
-    const char *why = driver(&api);
-    int n = 0;
+    int n = 0, broken;
+    const char *why = driver(&api, &broken);
     if (why)
         return gpu_fail(0, "%s", why);
     if (api.count(&n) || !n)
@@ -97,7 +116,10 @@ static int count(void) {
 }
 
 static int score(void) {
-    return count() > 0 ? 100 : 0;
+    gpu_api api;
+    int broken;
+    driver(&api, &broken);
+    return count() > 0 ? 100 : broken ? -1 : 0;
 }
 
 static int read_traits(hal_device *d) {
@@ -178,11 +200,12 @@ static int start_device(hal_device *d, int index) {
 
 static int open_device(int index, const hal_options *options, hal_device **out) {
     gpu_api api = {0};
-    const char *why = driver(&api);
-    int n = why ? 0 : count(), code;
+    int broken, n, code;
+    const char *why = driver(&api, &broken);
     hal_device *d;
     if (why)
         return gpu_fail(HAL_E_UNSUPPORTED, "%s", why);
+    n = count();
     if (index < 0 || index >= n)
         return gpu_fail(HAL_E_INVALID, "there is no device %d, the driver sees %d", index, n);
     if (!(d = calloc(1, sizeof *d)))

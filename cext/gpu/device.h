@@ -105,7 +105,7 @@ struct hal_exec {
 
 int gpu_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 const char *gpu_last_error(void);
-/* 0, or HAL_E_DEVICE (HAL_E_MEMORY where memory ran out) with what was tried. */
+/* 0, or HAL_E_DEVICE (HAL_E_MEMORY where memory ran out, HAL_E_LOST where the device is gone) with what was tried. */
 int gpu_check(const hal_device *, int code, const char *what);
 int gpu_lock(hal_device *); /* makes the context the caller's; gpu_unlock() in any case that it gave 0 */
 void gpu_unlock(hal_device *);

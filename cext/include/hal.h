@@ -17,7 +17,8 @@ typedef struct hal_device hal_device;
 typedef struct hal_buffer hal_buffer;
 typedef struct hal_exec hal_exec;
 
-enum { HAL_E_UNSUPPORTED = -1, HAL_E_MEMORY = -2, HAL_E_INVALID = -3, HAL_E_DEVICE = -4, HAL_E_TIMEOUT = -5 };
+enum { HAL_E_UNSUPPORTED = -1, HAL_E_MEMORY = -2, HAL_E_INVALID = -3, HAL_E_DEVICE = -4, HAL_E_TIMEOUT = -5,
+       HAL_E_LOST = -6 /* the device will do nothing more for this process; all that can be done is to close it */ };
 
 /* What a buffer is for. STEP is the copy of the step block; ARENA holds what lives within one run; OUT is read by the
  * host; LINK holds what one exec leaves for a later one of the same step, and what comes from another device. */
@@ -110,7 +111,8 @@ typedef struct {
 typedef struct {
     uint64_t hash;          /* HAL_ABI_HASH of the hal.h that the library was built with */
     const char *name;
-    int (*score)(void);     /* 0: cannot run here; else higher is preferred among libraries of the same name */
+    int (*score)(void);     /* 0: cannot run here; below 0: nor can it, for a driver that is there is broken, as error() says;
+                             * else higher is preferred among libraries of the same name */
     int (*count)(void);     /* devices */
     int (*open)(int index, const hal_options *, hal_device **);
     void (*close)(hal_device *);

@@ -5,19 +5,24 @@
  * work. write, read, copy and the next run wait until the queue is empty. What alloc gives is poisoned too, but for
  * weights and states. A run's failure is told by the next wait on its exec. The device owns its thread and a CPU device
  * underneath; handles here own the CPU's handles.
+ *
+ * SATCHEL_REMOTE_DEVICES: how many there are, one if nothing is said. SATCHEL_REMOTE_LATE_US: how long a run waits before it
+ * begins, 100. SATCHEL_REMOTE_LOG: a file to which each run adds a line when it begins and one when it ends.
  */
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "backend.h"
 
 const hal_backend *remote_backend(void);
 const hal_backend *cpu_backend(void);
 
-enum { LATE_NS = 100000, POISON = 0xFF, PIECE = 1 << 16 };
+enum { LATE_US = 100, MOST = 8, POISON = 0xFF, PIECE = 1 << 16 };
 
 struct hal_device {
     hal_device *cpu;
@@ -25,7 +30,8 @@ struct hal_device {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     hal_exec *queued; /* NULL: idle */
-    int stop;
+    int stop, index, late_us;
+    int log; /* -1: none */
     uint8_t poison[PIECE];
 };
 
@@ -66,19 +72,47 @@ static int one(void) {
     return 1;
 }
 
+/* A number of the environment. */
+static int number_of(const char *name, int usual) {
+    const char *text = getenv(name);
+    return text ? atoi(text) : usual;
+}
+
+static int count(void) {
+    int n = number_of("SATCHEL_REMOTE_DEVICES", 1);
+    return n < 0 ? 0 : n < MOST ? n : MOST;
+}
+
+/* One write a line, so that lines of several devices stand in the order in which they were written. */
+static void note(const hal_device *d, const char *what) {
+    char line[80];
+    struct timespec now;
+    int n;
+    if (d->log < 0)
+        return;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    n = snprintf(line, sizeof line, "%s remote:%d %lld\n", what, d->index,
+                 (long long)now.tv_sec * 1000000000 + now.tv_nsec);
+    if (write(d->log, line, (size_t)n) != n)
+        fprintf(stderr, "remote: a line of the log was lost\n");
+}
+
 static void poison(hal_buffer *b) {
     for (uint64_t at = 0; at < b->size; at += PIECE)
         cpu_backend()->write(b->cpu, at, b->device->poison, b->size - at < PIECE ? b->size - at : PIECE);
 }
 
 static void execute(hal_exec *e) {
-    struct timespec late = {0, LATE_NS};
+    int us = e->device->late_us;
+    struct timespec late = {us / 1000000, (long)(us % 1000000) * 1000};
+    note(e->device, "begin");
     nanosleep(&late, NULL);
     for (uint32_t i = 0; i < e->n_poisoned; i++)
         poison(e->poisoned[i]);
     e->code = cpu_backend()->run(e->cpu, e->block, e->size);
     if (e->code)
         snprintf(e->why, sizeof e->why, "%s", cpu_backend()->error());
+    note(e->device, "end");
 }
 
 static void *work(void *argument) {
@@ -133,21 +167,33 @@ static void close_device(hal_device *d) {
     cpu_backend()->close(d->cpu);
     pthread_cond_destroy(&d->changed);
     pthread_mutex_destroy(&d->lock);
+    if (d->log >= 0)
+        close(d->log);
     free(d);
 }
 
 static int open_device(int index, const hal_options *options, hal_device **out) {
-    hal_device *d = calloc(1, sizeof *d);
-    int code = d ? passed(cpu_backend()->open(index, options, &d->cpu)) : fail(HAL_E_MEMORY, "no memory for a device");
+    const char *log = getenv("SATCHEL_REMOTE_LOG");
+    hal_device *d;
+    int code;
+    if (index < 0 || index >= count())
+        return fail(HAL_E_INVALID, "there is no such device: SATCHEL_REMOTE_DEVICES says how many there are");
+    d = calloc(1, sizeof *d);
+    code = d ? passed(cpu_backend()->open(0, options, &d->cpu)) : fail(HAL_E_MEMORY, "no memory for a device");
     if (code) {
         free(d);
         return code;
     }
+    d->index = index;
+    d->late_us = number_of("SATCHEL_REMOTE_LATE_US", LATE_US);
+    d->log = log ? open(log, O_WRONLY | O_CREAT | O_APPEND, 0600) : -1;
     memset(d->poison, POISON, PIECE);
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->changed, NULL);
     if (pthread_create(&d->thread, NULL, work, d) != 0) {
         cpu_backend()->close(d->cpu);
+        if (d->log >= 0)
+            close(d->log);
         free(d);
         return fail(HAL_E_MEMORY, "cannot start the device's thread");
     }
@@ -285,7 +331,7 @@ static int wait_done(hal_exec *e, uint32_t timeout_ms) {
 }
 
 static const hal_backend backend = {
-    .hash = HAL_ABI_HASH, .name = "remote", .score = one, .count = one, .open = open_device, .close = close_device,
+    .hash = HAL_ABI_HASH, .name = "remote", .score = one, .count = count, .open = open_device, .close = close_device,
     .info = info, .alloc = alloc_buffer, .free = free_buffer, .write = write_buffer, .read = read_buffer,
     .copy = copy_buffer, .supports = supports, .compile = compile, .run = run, .wait = wait_done, .release = release,
     .error = last_error, .packed = packed, .pack = pack,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from satchel.quant.errors import RequestError
 
@@ -29,7 +29,8 @@ class Asked:
     the CPU, None: as many as fit, -1: all. lend: whether its weights are sent to another device for long
     steps: "on", "off", or "auto": by the measured speeds. budget: bytes of each device other than the CPU,
     0: what is free. kv: whether the cache stands with its layer. stream: "on", "off", or "auto": where it
-    does not fit.
+    does not fit. lost: devices that do nothing more. split: shares of the devices in the layers, in their
+    order; (): as many as each holds.
     """
 
     devices: tuple[str, ...] = ()
@@ -39,10 +40,26 @@ class Asked:
     kv: bool = True
     stream: str = AUTO
     lend: str = AUTO
+    lost: tuple[str, ...] = ()
+    split: tuple[float, ...] = ()
+
+    @property
+    def named(self) -> bool:
+        """Whether devices were named and the CPU was not: they get what they hold."""
+        return bool(self.devices) and "cpu" not in self.devices
 
     @property
     def everything(self) -> bool:
         return self.layers == -1
+
+    def without(self, device: str) -> Asked:
+        """What is asked for when this device is lost: the others, with as much as is done first there; the
+        CPU where no other was named.
+        """
+        left = tuple(name for name in self.devices if name != device)
+        rules = tuple(rule for rule in self.rules if rule.device != device)
+        named = left or (("cpu",) if self.devices else ())
+        return replace(self, devices=named, layers=None, rules=rules, lost=(*self.lost, device), split=())
 
 
 def read_asked(
@@ -53,6 +70,7 @@ def read_asked(
     kv_offload: bool = True,
     stream_weights: str = AUTO,
     lend_weights: str = AUTO,
+    tensor_split: str = "",
 ) -> Asked:
     """The options as they are given; RequestError for what cannot be meant."""
     if gpu_memory < 0:
@@ -63,7 +81,25 @@ def read_asked(
         raise RequestError(f"lend_weights is {lend_weights!r}: expected one of {', '.join(LENDS)}")
     rules = tuple(rule for text in tensor_place for rule in read_rules(text))
     devices, layers = read_devices(device), read_layers(gpu_layers)
-    return Asked(devices, layers, rules, gpu_memory, kv_offload, stream_weights, lend_weights)
+    split = read_split(tensor_split)
+    if split and devices and len(split) != len(devices):
+        raise RequestError(
+            f"tensor_split has {len(split)} numbers for {len(devices)} devices: give one for each"
+        )
+    return Asked(devices, layers, rules, gpu_memory, kv_offload, stream_weights, lend_weights, split=split)
+
+
+def read_split(text: str) -> tuple[float, ...]:
+    """Shares of a comma list, of any sum; () for none."""
+    if not text:
+        return ()
+    try:
+        parts = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        parts = ()
+    if not parts or not all(0 <= part < float("inf") for part in parts) or not sum(parts):
+        raise RequestError(f"tensor_split is {text!r}: expected shares such as 3,1, one for each device")
+    return parts
 
 
 def read_devices(text: str) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise, permutations
+from types import MappingProxyType
 
 from satchel.quant import DeviceError, RequestError
 from satchel.runtime.placement.asked import Asked, Rule
@@ -16,6 +18,8 @@ from satchel.runtime.placement.sizes import Sizes
 from satchel.runtime.placement.where import Where
 
 MIB = 1 << 20
+PERMUTED = 4  # devices apart of which every order is tried
+NO_SHARES: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +57,8 @@ def choose(sizes: Sizes, rooms: Sequence[Room], asked: Asked, predict: Predict |
     check_rules(asked.rules, sizes, rooms)
     best: Way | None = None
     least = float("inf")
-    for way in ways(sizes, rooms, asked):
-        if best is not None and predict is None:
+    for way in ways(sizes, rooms, asked, orders=predict is not None):
+        if best is not None and (predict is None or (asked.named and _amount(way) != _amount(best))):
             break
         if fits(sizes.on(way.where), rooms):
             seconds = predict(way.where).seconds if predict else 0.0
@@ -71,11 +75,23 @@ def fits(held: Mapping[str, int], rooms: Sequence[Room], host: bool = False) -> 
     return all(held[room.name] <= room.free for room in asked)
 
 
-def ways(sizes: Sizes, rooms: Sequence[Room], asked: Asked) -> Iterator[Way]:
-    """Those that were asked for, most on devices apart first."""
-    whole = sizes.layers
-    if not any(room.apart for room in rooms):
+def _amount(way: Way) -> tuple[int, bool, bool, int]:
+    """How much is on devices apart, whichever they are."""
+    return way.on, way.head, way.embed, way.experts
+
+
+def ways(sizes: Sizes, rooms: Sequence[Room], asked: Asked, *, orders: bool = False) -> Iterator[Way]:
+    """Those that were asked for, most on devices apart first. orders: each with several devices apart filled
+    in every order, where their shares are not given.
+    """
+    whole, far = sizes.layers, [room for room in rooms if room.apart]
+    shares = shares_of(asked, rooms)
+    filled = permutations(far) if orders and not shares and 1 < len(far) <= PERMUTED else [far]
+    turns = [[*order, *(room for room in rooms if not room.apart)] for order in filled]
+    if not far:
         counts: Sequence[int] = (0,)
+    elif shares and asked.layers is None and not shares.keys() <= {room.name for room in far}:
+        counts = (sum(_quotas(shares, whole, far)),)
     elif asked.layers is None:
         counts = range(whole, -1, -1)
     else:
@@ -83,9 +99,8 @@ def ways(sizes: Sizes, rooms: Sequence[Room], asked: Asked) -> Iterator[Way]:
     for on in counts:
         for head, embed in _ends(on, whole, asked):
             for experts in range(on + 1 if _may_stay(sizes, rooms, asked, on) else 1):
-                made = spread(sizes, rooms, asked, Way(Where(""), on, head, embed, experts))
-                if made is not None:
-                    yield made
+                for turn in turns:
+                    yield spread(sizes, turn, asked, Way(Where(""), on, head, embed, experts), shares)
 
 
 def _ends(on: int, whole: int, asked: Asked) -> Sequence[tuple[bool, bool]]:
@@ -101,19 +116,47 @@ def _may_stay(sizes: Sizes, rooms: Sequence[Room], asked: Asked, on: int) -> boo
     return sizes.mixture and has_host and asked.layers is None and on == sizes.layers
 
 
-def spread(sizes: Sizes, rooms: Sequence[Room], asked: Asked, way: Way) -> Way | None:
-    """The way with its layers given out: the last ones to the first device apart, until it is full."""
+def shares_of(asked: Asked, rooms: Sequence[Room]) -> dict[str, float]:
+    """The share of each device in the layers, where shares are given; RequestError where they are for other
+    devices than there are.
+    """
+    names = asked.devices or tuple(room.name for room in rooms if room.apart)
+    if asked.split and len(names) != len(asked.split):
+        given = f"tensor_split has {len(asked.split)} numbers, the devices are {', '.join(names)}"
+        raise RequestError(f"{given}: give one for each")
+    return {name: part / sum(asked.split) for name, part in zip(names, asked.split, strict=False)}
+
+
+def _quotas(shares: Mapping[str, float], layers: int, far: Sequence[Room]) -> list[int]:
+    """So many of the model's layers for each device apart, rounded so that they add up."""
+    bounds = list(accumulate((shares[room.name] for room in far), initial=0.0))
+    return [round(layers * b) - round(layers * a) for a, b in pairwise(bounds)]
+
+
+def spread(
+    sizes: Sizes, rooms: Sequence[Room], asked: Asked, way: Way, shares: Mapping[str, float] = NO_SHARES
+) -> Way:
+    """The way with its layers given out: the last ones to the first device apart, until it is full, or has
+    its share.
+    """
     far = [room for room in rooms if room.apart]
+    mine = sum(shares.get(room.name, 0.0) for room in far) or 1.0
+    quota = _quotas({name: part / mine for name, part in shares.items()}, way.on, far) if shares else []
     host = next((room.name for room in rooms if not room.apart), far[-1].name)
     end = far[0].name if way.head else host
     labels = {"output": end, "embed": far[-1].name if way.embed else host}
     each = _by_label(sizes, far, host if way.experts else "")
-    used, turn = {room.name: 0 for room in far}, 0
+    used, given, turn = {room.name: 0 for room in far}, [0] * len(far), 0
     first_expert = sizes.layers - way.on + way.experts
     for i in range(sizes.layers - 1, sizes.layers - way.on - 1, -1):
         label, stay = f"blk.{i}", i < first_expert
-        while turn < len(far) - 1 and used[far[turn].name] + each(label, far[turn], stay) > far[turn].free:
+        while turn < len(far) - 1 and (
+            given[turn] >= quota[turn]
+            if quota
+            else used[far[turn].name] + each(label, far[turn], stay) > far[turn].free
+        ):
             turn += 1
+        given[turn] += 1
         used[far[turn].name] += each(label, far[turn], stay)
         labels[label] = far[turn].name
     staying = {f"blk.{i}" for i in range(sizes.layers - way.on, first_expert)} if way.experts else set[str]()

@@ -18,6 +18,7 @@ from satchel.runtime.device import (
     TEST_ONLY,
     Backend,
     Device,
+    device_name,
     find_backend,
     libraries,
     open_device,
@@ -48,9 +49,9 @@ class Opened:
         self.close()
 
 
-def open_for(options: Options) -> Opened:
-    """The devices of a load."""
-    opened = open_devices(options.asked, partial(open_one, options))
+def open_for(options: Options, asked: Asked | None = None) -> Opened:
+    """The devices of a load. asked: what is asked for, where that is not what the options say."""
+    opened = open_devices(asked or options.asked, partial(open_one, options))
     if opened.devices[0].name == "numba" and options.device == "auto":
         slow = "no compiled CPU backend is installed: numba runs the model, slowly; see `satchel doctor`"
         return Opened(opened.devices, (*opened.notes, slow))
@@ -84,9 +85,9 @@ def open_devices(asked: Asked, open: Open) -> Opened:
     try:
         if asked.devices:
             for name in asked.devices:
-                made.append(_open(name, open))
+                _open_named(name, asked, open, made, notes)
         elif asked.layers != 0:
-            _open_found(open, made, notes)
+            _open_found(open, made, notes, asked.lost)
             _check_found(made, asked)
         if made and all(apart(device) for device in made):
             made.append(_open("cpu", open))
@@ -99,19 +100,42 @@ def open_devices(asked: Asked, open: Open) -> Opened:
         raise
 
 
-def _open_found(open: Open, made: list[Device], notes: list[str]) -> None:
-    """Opens what this machine has beside the CPU, but for tests' devices; what cannot be opened is noted."""
-    for name in sorted({f.name for f in libraries() if not f.reason} - {"cpu", "numba"}):
+def _open_named(name: str, asked: Asked, open: Open, made: list[Device], notes: list[str]) -> None:
+    """Opens a device that was asked for; where another was lost it may be left out too."""
+    try:
+        made.append(_open(name, open))
+    except DeviceError as error:
+        if not asked.lost:
+            raise
+        notes.append(f"device {name} is left out: {error}")
+
+
+def _open_found(open: Open, made: list[Device], notes: list[str], lost: Collection[str]) -> None:
+    """Opens what this machine has beside the CPU, but for tests' devices: vendors by name, so that a card's
+    own driver comes before SYCL's. What is broken or cannot be opened is noted, and the next one has its
+    turn. A card that several drivers serve is taken once.
+    """
+    found = [f for f in libraries() if f.name not in ("cpu", "numba")]
+    usable = {f.name for f in found if not f.reason}
+    notes += [
+        f"device {f.name} is left out: {f.reason}" for f in found if f.score < 0 and f.name not in usable
+    ]
+    cards: dict[str, str] = {}
+    for name in sorted(usable):
         backend = find_backend(name)
         for index in range(backend.count()):
+            if device_name(name, index) in lost:
+                continue
             try:
                 device = open(backend, index)
             except (DeviceError, RequestError) as error:
-                notes.append(f"device {name} is left out: {error}")
-                break
-            if device.info().flags & (HOST_MEMORY | TEST_ONLY):
+                notes.append(f"device {device_name(name, index)} is left out: {error}")
+                continue
+            info = device.info()
+            other = cards.setdefault(info.name, name)
+            if info.flags & (HOST_MEMORY | TEST_ONLY) or other != name:
                 device.close()
-                break
+                continue
             made.append(device)
 
 

@@ -73,7 +73,7 @@ def settle(
     sizes = sizes_of(forward, arch.layers, devices, options.repack)
     needed = scratch_of(gguf, forward, devices, options, arch.cache.context, Where(first.name))
     held = sizes.on(Where(first.name))[first.name] + needed.get(first.name, 0)
-    whole_fits = not asked.devices and held <= free[first.name]
+    whole_fits = (asked.named or (not asked.devices and _one_kind(devices))) and held <= free[first.name]
     speeds = None if whole_fits else _speeds(devices, asked, measure)
     judge = None if speeds is None else partial(predict, sizes=sizes, speeds=speeds)
     kept = {d.name: reserved(sizes, asked, d.name) for d in devices if apart(d)}
@@ -107,11 +107,18 @@ def _settled(arch: Arch, way: Way, asked: Asked, short: bool, notes: list[str]) 
 
 
 def _speeds(devices: Sequence[Device], asked: Asked, measure: Measure) -> Mapping[str, Speed] | None:
-    """What a choice goes by; None where as much as fits on the devices that were named is wanted."""
-    named = bool(asked.devices) and "cpu" not in asked.devices
-    if named or asked.layers is not None:
+    """What a choice goes by; None where as much as fits on the device that was named is wanted, or so many
+    layers, or such shares.
+    """
+    alone = asked.named and sum(map(apart, devices)) < 2
+    if alone or asked.layers is not None or asked.split:
         return None
     return {d.name: measure(d) for d in devices}
+
+
+def _one_kind(devices: Sequence[Device]) -> bool:
+    """Whether the devices apart are as quick as each other: the first may have all."""
+    return len({(d.backend.name, d.info().name, d.info().variant) for d in devices if apart(d)}) < 2
 
 
 def _left(way: Way, sizes: Sizes, asked: Asked, why: str) -> list[str]:

@@ -5,6 +5,7 @@ the pipe does, which is when the program that began it has ended, however that c
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ from typing import Any, BinaryIO
 from satchel.quant import DeviceError, SatchelError
 from satchel.runtime.errand import Errand
 from satchel.runtime.kv.identity import identity
+from satchel.runtime.log import LOG
 from satchel.runtime.model import Model
 from satchel.runtime.scheduler import Job, Request, Work
 from satchel.runtime.service import Service
@@ -31,6 +33,17 @@ from satchel.runtime.worker.wire import Arrays, Message, decode, encode, encode_
 PR_SET_PDEATHSIG = 1
 FORMS = 2  # threads that compile forms
 TOLD = ("fed", "cached", "miss", "started", "first", "preempted", "used")  # of a job, at its end
+
+
+class Telling(logging.Handler):
+    """Warnings and errors go to the other side, whose program has set up where they are read."""
+
+    def __init__(self, send: Callable[[Message], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._send = send
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._send({"log": [record.levelno, self.format(record)]})
 
 
 def facts(job: Job) -> dict[str, Any]:
@@ -190,6 +203,7 @@ def main() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     worker = Worker(out)
+    LOG.addHandler(Telling(worker.send))
     first = read_message(source)
     if first is None:
         return

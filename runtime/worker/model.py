@@ -15,6 +15,7 @@ from satchel.runtime.extras import read_extras
 from satchel.runtime.model import Model
 from satchel.runtime.resume import Restored
 from satchel.runtime.scheduler import Request
+from satchel.runtime.service import Service
 from satchel.runtime.sizing import size
 from satchel.runtime.ticket import Requests, Ticket
 from satchel.runtime.worker.service import WorkerService
@@ -59,7 +60,7 @@ class WorkerModel(Model):
             raise RequestError(f"{name}: it is in the worker process: load the model with worker='thread'")
         raise AttributeError(f"a model has no attribute {name!r}")
 
-    def _start(self) -> Requests:
+    def _start(self, old: Service | None) -> Requests:
         return self.worker
 
     def submit(self, request: Request) -> Ticket:

@@ -221,6 +221,9 @@ class WorkerService:
                 self._opened(message)
             elif "answer" in message or "part" in message:
                 self._answered(message, data)
+            elif "log" in message:
+                level, text = message["log"]
+                LOG.log(level, "%s", text)
             elif "failed" in message:
                 self._broken = self._unloadable(message)
 
