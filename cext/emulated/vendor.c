@@ -5,6 +5,7 @@
 
 #include "check.h"
 #include "driver.h"
+#include "matrix_table.h"
 #include "table.h"
 
 static const gpu_image images[] = {{"the kernels are in this library", 0}, {NULL, 0}};
@@ -23,12 +24,15 @@ static void grid_lone(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     *g = grid_of(width(c->v) / c->v[2].shape[0], c->v[0].shape[0], 1, 32, 0);
 }
 
-/* Behind the portable kernels, so taken where it is asked for. */
-static const gpu_kernel lone[] = {
+/* Behind the portable kernels, so taken where they are asked for. */
+static const gpu_kernel asked_for[] = {
+    MATRIX_ENTRIES("matrix_linear_mfma"),
+    MATRIX_ENTRIES("matrix_linear_wmma11"),
+    MATRIX_ENTRIES("matrix_linear_wmma12"),
     {.op = "rms_norm", .check = check_lone, .launch = {{"rms_norm_lone", grid_lone, 0}}, .choices = {3}},
     {0},
 };
-static const gpu_kernel *const kernels[] = {gpu_portable_kernels, lone, NULL};
+static const gpu_kernel *const kernels[] = {gpu_portable_kernels, asked_for, NULL};
 
 const gpu_vendor *gpu_vendor_entry(void) {
     static const gpu_vendor vendor = {.name = "emulated", .driver = emulated_driver, .images = images,

@@ -1,4 +1,5 @@
-/* vendor.c: what makes the common host of cext/gpu/ the HIP backend: AMD's driver, and the portable kernels for its GPUs.
+/* vendor.c: what makes the common host of cext/gpu/ the HIP backend: AMD's driver, the products by matrix units for GPUs that have
+ * them, and the portable kernels for all.
  * SATCHEL_HIP_DRIVER may name the driver's library where it is somewhere else; tests put one of their own there.
  */
 #include <stdlib.h>
@@ -8,7 +9,7 @@
 #include "compile.h"
 #include "images.h"
 #include "hip_images.inc"
-#include "table.h"
+#include "matrix_table.h"
 
 static const char *driver(gpu_api *api) {
     const char *named = getenv("SATCHEL_HIP_DRIVER");
@@ -24,10 +25,13 @@ static void *compile(const gpu_traits *t, const char **why) {
 }
 
 static const gpu_image images[] = {{satchel_image_bundle, 0}, {NULL, 0}};
-static const gpu_kernel *const kernels[] = {gpu_portable_kernels, NULL};
+/* A code object for a GPU without units has no such kernel, so the next one is taken. Their sums round otherwise than the portable
+ * kernel's of few columns, which serves all where answers must not hang on their company. */
+static const gpu_kernel products[] = {MATRIX_ENTRIES("matrix_linear"), {0}};
+static const gpu_kernel *const kernels[] = {products, gpu_portable_kernels, NULL}, *const *const plain = kernels + 1;
 
 const gpu_vendor *gpu_vendor_entry(void) {
-    static const gpu_vendor vendor = {.name = "hip", .driver = driver, .images = images, .compile = compile,
-                                      .kernels = kernels};
+    static gpu_vendor vendor = {.name = "hip", .driver = driver, .images = images, .compile = compile, .steady = plain};
+    vendor.kernels = matrix_wanted() ? kernels : plain;
     return &vendor;
 }

@@ -2,13 +2,9 @@
 #ifndef SATCHEL_ELEMENTWISE_K_H
 #define SATCHEL_ELEMENTWISE_K_H
 
+#include "gated.k.h"
 #include "modes.h"
 #include "port.h"
-
-/* gate * sigmoid(gate) * up */
-FN float gated(float gate, float up) {
-    return gate / (1.0f + expf(-gate)) * up;
-}
 
 /* The number of its row that a thread makes; -1: none. */
 FN int64_t own_number(const gpu_call *c, self m) {

@@ -23,6 +23,14 @@ enum { COLUMNS = LINEAR_COLUMNS };
 #define UNPACK_128(stem, row, i, out) stem##_part((row) + (i) / 4, (i) % 4, out)
 #define UNPACK_256(stem, row, i, out) stem##_part((row) + (i) / 8, (i) % 8, out)
 
+/* The weight that row `row` of all is in; *row becomes the row of that weight. */
+FN const gpu_view *weight_at(const gpu_call *c, int n_weights, int64_t *row) {
+    const gpu_view *w = c->v + 2;
+    for (int i = 1; i < n_weights && *row >= w->shape[0]; i++, w++)
+        *row -= w->shape[0];
+    return w;
+}
+
 FN float sum_of_products(const float *w, DEVICE const float *x, int n, float sum) {
     for (int e = 0; e < n; e++)
         sum = fmaf(w[e], x[e], sum);

@@ -5,16 +5,8 @@
 #ifndef SATCHEL_LINEAR_K_H
 #define SATCHEL_LINEAR_K_H
 
-#include "elementwise.k.h"
+#include "gated.k.h"
 #include "formats.k.h"
-
-/* The weight that row `row` of all is in; *row becomes the row of that weight. */
-FN const gpu_view *weight_at(const gpu_call *c, int n_weights, int64_t *row) {
-    const gpu_view *w = c->v + 2;
-    for (int i = 1; i < n_weights && *row >= w->shape[0]; i++, w++)
-        *row -= w->shape[0];
-    return w;
-}
 
 KERNEL(linear, GROUP) {
     const gpu_view *y = c->v, *x = c->v + 1, *w;

@@ -4,6 +4,14 @@
 
 enum { LINEAR_PLAIN, LINEAR_ADD, LINEAR_GATED };
 enum { LINEAR_COLUMNS = 8 }; /* that a wave multiplies with a row, at most */
+enum { /* products by matrix units: a group's tile, numbers of weights and tokens that it brings at a time, and their room */
+    MATRIX_THREADS = 256,
+    MATRIX_ROWS = 128,
+    MATRIX_TOKENS = 64,
+    MATRIX_DEPTH = 64,
+    MATRIX_PITCH = MATRIX_DEPTH + 8, /* 16-bit numbers from row to row: neighbours lie in other banks of local memory */
+    MATRIX_LOCAL = 2 * MATRIX_PITCH * (MATRIX_ROWS + MATRIX_TOKENS)
+};
 enum { PAIR_ADD, PAIR_MUL };
 enum { ALONE_GELU, ALONE_CAP, ALONE_SIGMOID, ALONE_SOFTPLUS };
 enum { EXPERTS_ONE, EXPERTS_GATED, EXPERTS_BY_HEAD };

@@ -21,8 +21,8 @@ from satchel.runtime.device import libraries
 
 ROOT = Path(__file__).parents[2]
 CEXT = ROOT / "cext"
-LEAST = 45  # tests of ops and models that must have run
-PLACES = ("emulated", "gpu", "kernels", "include", "quant")
+LEAST = 50  # tests of ops and models that must have run
+PLACES = ("emulated", "gpu", "hip", "kernels", "include", "quant")
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +36,15 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     generated, out = folder / "include", folder / "libamdhip64.so"
     make = [sys.executable, CEXT / "build_ffi.py", CEXT / "include" / "hal.h", CEXT / "quant"]
     subprocess.run([*make, folder / "_hal.py", generated], check=True)
-    sources = [CEXT / "emulated" / f"{name}.c" for name in ("driver", "fibers", "kernels")]
-    flags = ["-std=gnu11", "-D_GNU_SOURCE", "-DPORT_EMULATED", "-DWAVE=64", "-ffp-contract=off"]
+    sources = [CEXT / "emulated" / f"{name}.c" for name in ("driver", "fibers", "kernels", "matrix_mfma")]
+    flags = [
+        "-std=gnu11",
+        "-D_GNU_SOURCE",
+        "-DPORT_EMULATED",
+        "-DWAVE=64",
+        "-DMATRIX_KERNEL=matrix_linear",
+        "-ffp-contract=off",
+    ]
     flags += [
         "-fno-strict-aliasing",
         "-Wno-unused-function",
@@ -60,9 +67,21 @@ def run(driver: Path | str, *words: str, **more: str) -> subprocess.CompletedPro
 
 
 def test_ops_and_models_through_the_names_of_hip(driver: Path) -> None:
-    tests = ("tests/cext/test_gpu_kernels.py", "tests/gpu/test_gpu_models.py")
-    chosen = "hip and (test_op_equals or test_an_index or norms_of_heads)"
-    done = run(driver, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", chosen, *tests)
+    tests = ("cext/test_gpu_kernels.py", "cext/test_matrix_units.py", "gpu/test_gpu_models.py")
+    chosen = "hip and (test_op_equals or test_an_index or norms_of_heads or matrix_units)"
+    done = run(
+        driver,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "-k",
+        chosen,
+        *(f"tests/{t}" for t in tests),
+    )
     assert done.returncode == 0, done.stdout[-4000:]
     found = re.search(r"(\d+) passed", done.stdout)
     assert found and int(found[1]) >= LEAST

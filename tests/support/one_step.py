@@ -13,7 +13,7 @@ import pytest
 
 from satchel import cext
 from satchel.quant import FORMATS, DeviceError
-from satchel.runtime.device import SAMPLING, Device, find_backend
+from satchel.runtime.device import SAMPLING, Choice, Device, find_backend
 from satchel.runtime.graph import Array
 from satchel.runtime.ops import OPS
 from satchel.runtime.plan import PACKED, Buffer, Segment
@@ -111,7 +111,10 @@ def pack_inputs(device: Device, case: Case, segment: Segment, inputs: Sequence[i
     return replace(segment, view_table=views, buffers=tuple(buffers))
 
 
-def run(device: Device, op: str, case: Case, pad: int = 64, packed: Sequence[int] = ()) -> Array:
+def run(
+    device: Device, op: str, case: Case, pad: int = 64, packed: Sequence[int] = (), kernel: str = ""
+) -> Array:
+    """What the device gives; by the kernel of this name, where one is named."""
     segment, data = plan_of(op, case, pad)
     segment = pack_inputs(device, case, segment, packed)
     buffers = [device.alloc(b.size, b.usage) for b in segment.buffers]
@@ -122,7 +125,7 @@ def run(device: Device, op: str, case: Case, pad: int = 64, packed: Sequence[int
             buffer.pack(0, FORMATS[format].id, matrix, np.ascontiguousarray(array).view(np.uint8))
         else:
             buffer.write(0, raw)
-    program = device.compile(segment, buffers)
+    program = device.compile(segment, buffers, [Choice(0, kernel)] if kernel else None)
     block = cext.ffi.new("uint8_t[]", 32)
     program.run(block, 32)
     program.wait()

@@ -1,0 +1,12 @@
+/* gated.k.h: what a gate makes of an up, for the kernels that have both. */
+#ifndef SATCHEL_GATED_K_H
+#define SATCHEL_GATED_K_H
+
+#include "port.h"
+
+/* gate * sigmoid(gate) * up */
+FN float gated(float gate, float up) {
+    return gate / (1.0f + expf(-gate)) * up;
+}
+
+#endif

@@ -1,0 +1,58 @@
+/* matrix_table.h: the entries of a vendor's table for products by matrix units. They take what the portable kernel takes, which is
+ * what is left where the device has no such kernel, its groups have too little memory, or there are too few columns.
+ *
+ * MATRIX_LEAST columns: with fewer, more than half of a tile is empty. No card has measured where it pays.
+ */
+#ifndef SATCHEL_MATRIX_TABLE_H
+#define SATCHEL_MATRIX_TABLE_H
+
+#include <stdlib.h>
+
+#include "check.h"
+#include "modes.h"
+#include "table.h"
+
+enum { MATRIX_LEAST = 32 };
+
+/* SATCHEL_MATRIX_UNITS=0 leaves all products to the portable kernel. */
+static inline int matrix_wanted(void) {
+    const char *said = getenv("SATCHEL_MATRIX_UNITS");
+    return !said || strcmp(said, "0") != 0;
+}
+
+static const char *matrix_fault(const char *op, const gpu_call *c, const gpu_traits *t) {
+    const gpu_kernel *plain = gpu_portable_kernels;
+    if (MATRIX_LOCAL > t->shared)
+        return "too little memory of a group for matrix units";
+    while (strcmp(plain->op, op) != 0)
+        plain++;
+    return plain->check(c, t);
+}
+
+static const char *matrix_few(const char *fault, const gpu_call *c) {
+    return !fault && c->v[0].shape[0] < MATRIX_LEAST ? "matrix units are for more columns" : fault;
+}
+
+static void grid_matrix(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    int rows = c->mode == LINEAR_GATED ? MATRIX_ROWS / 2 : MATRIX_ROWS;
+    (void)t;
+    *g = grid_of(parts(c->v[0].shape[1], rows), parts(c->v[0].shape[0], MATRIX_TOKENS), 1, MATRIX_THREADS, MATRIX_LOCAL);
+}
+
+/* A check knows no op, so each has its own. */
+#define MATRIX_CHECKS(op)                                                                                              \
+    static const char *able_matrix_##op(const gpu_call *c, const gpu_traits *t) { return matrix_fault(#op, c, t); }     \
+    static const char *check_matrix_##op(const gpu_call *c, const gpu_traits *t) {                                     \
+        return matrix_few(matrix_fault(#op, c, t), c);                                                                 \
+    }
+MATRIX_CHECKS(linear)
+MATRIX_CHECKS(linear_add)
+MATRIX_CHECKS(linear_swiglu)
+
+#define MATRIX_ENTRY(kernel, op_, mode_)                                                                               \
+    {.op = #op_, .check = check_matrix_##op_, .mode = mode_, .able = able_matrix_##op_, .launch = {{kernel, grid_matrix, 0}}}
+#define MATRIX_ENTRIES(kernel)                                                                                         \
+    MATRIX_ENTRY(kernel, linear, LINEAR_PLAIN), MATRIX_ENTRY(kernel, linear_add, LINEAR_ADD),                          \
+        MATRIX_ENTRY(kernel, linear_swiglu, LINEAR_GATED)
+
+#endif

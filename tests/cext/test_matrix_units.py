@@ -1,0 +1,174 @@
+"""Products by matrix units: the kernel of `cext/kernels/matrix.k.h` on models of AMD's instructions, whose
+layouts `cext/hip/fragments.h` states. Each product is held against the definition with both operands rounded
+to bfloat16, which leaves the order of the sums alone to differ, and against the definition itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from kernel_cases import nmse
+from one_step import (
+    MORE_WEIGHTS,
+    WEIGHTS,
+    Case,
+    define,
+    encode,
+    extremes,
+    f32,
+    generator,
+    plan_of,
+    random_blocks,
+    run,
+)
+
+from satchel.quant import FORMATS, DeviceError
+from satchel.runtime.device import Device, find_backend, libraries
+from satchel.runtime.graph import Array
+
+EMULATED = tuple(f"matrix_linear_{unit}" for unit in ("mfma", "wmma11", "wmma12"))
+UNITS = [*(("emulated", name) for name in EMULATED), ("hip", "matrix_linear"), ("sycl", "matrix_linear")]
+OPS = ("linear", "linear_add", "linear_swiglu")
+SUMS = 1e-11  # NMSE of sums in float32
+ROUNDED = dict(
+    zip(OPS, (3e-5, 3e-5, 1e-3), strict=True)
+)  # of operands with 8 significant bits; a gate doubles them and more
+TOKENS, ROWS, DEPTH = 64, 128, 64  # of a group's tile
+LEAST = 32  # columns for which they are taken unasked
+
+
+@pytest.fixture(scope="module", params=UNITS, ids=lambda unit: "-".join(unit))
+def unit(request: pytest.FixtureRequest) -> Iterator[tuple[Device, str]]:
+    """A device, and the kernel of its matrix units."""
+    name, kernel = request.param
+    with opened(name) as device:
+        if kernel not in device.kernels(plan_of("linear", product("linear", "f32", 1, 32, (1,)), 0)[0], 0):
+            pytest.skip(f"{name}: the device has no matrix units")
+        yield device, kernel
+
+
+@contextlib.contextmanager
+def opened(name: str) -> Iterator[Device]:
+    found = next((f for f in libraries() if f.name == name), None)
+    if found is None or found.reason:
+        pytest.skip(f"{name}: {found.reason if found else 'its library was not built'}")
+    with find_backend(name).open() as device:
+        yield device
+
+
+def weights(
+    rng: np.random.Generator, formats: tuple[str, ...], rows: tuple[int, ...], k: int
+) -> Iterator[tuple[Array, str]]:
+    for format, n in zip(formats, rows, strict=True):
+        yield random_blocks(rng, format, n, k), format
+
+
+def product(op: str, format: str, t: int, k: int, rows: tuple[int, ...], *more: str) -> Case:
+    """A call of the op; more: the formats of the second weight and those behind it."""
+    rng = generator(f"{op}{format}{t}{k}{rows}")
+    rows = (rows[0], rows[0]) if op == "linear_swiglu" else rows[:1] if op == "linear_add" else rows
+    formats = (format, *more, *(format,) * len(rows))[: len(rows)]
+    width = rows[0] if op == "linear_swiglu" else sum(rows)
+    residual = (f32(rng, t, width),) if op == "linear_add" else ()
+    inputs = (f32(rng, t, k), *weights(rng, formats, rows, k), *residual)
+    return Case(f"{op} {formats} {t}x{k}x{rows}", inputs, (t, width))
+
+
+def depth(format: str) -> int:
+    """A row that ends within a group's step, where the format has blocks that are small enough."""
+    block = FORMATS[format].block
+    return block if 96 % block else 96
+
+
+def halved(x: Array) -> Array:
+    return FORMATS["bf16"].decode(encode("bf16", x))
+
+
+def rounded(op: str, one: Case) -> Case:
+    """The call with activations and weights as bfloat16 has them; a residual stays as it is."""
+    n = 2 if op == "linear_add" else len(one.inputs)
+    decoded = [(halved(FORMATS[format].decode(array)), "f32") for array, format in one.inputs[:n]]
+    return replace(one, inputs=(*decoded, *one.inputs[n:]))
+
+
+@functools.cache
+def calls() -> list[tuple[str, Case, Array, Array]]:
+    """(op, call, its definition with operands rounded, its definition): all formats, and shapes at a tile's borders."""
+    made = [("linear", product("linear", f, 5, depth(f), (19,))) for f in (*WEIGHTS, *MORE_WEIGHTS)]
+    made += [(op, product(op, f, 3, 256, (40,))) for op in OPS[1:] for f in ("f16", "q8_0", "q6_k")]
+    for t, k, rows in (
+        (TOKENS, DEPTH, (ROWS,)),
+        (TOKENS + 1, 2 * DEPTH, (ROWS + 1,)),
+        (TOKENS // 2 + 1, 3 * 32, (ROWS // 2 + 1, 1, 30)),
+        (1, 32, (1,)),
+        (2 * TOKENS, 32, (7,)),
+    ):
+        made += [(op, product(op, "q4_0", t, k, rows)) for op in OPS]
+    made += [("linear", product("linear", f, 2, 78, (5,))) for f in ("f32", "f16", "bf16")]
+    made += [("linear", product("linear", "q4_k", 5, 512, (32, 48, 3), "q6_k", "q5_k"))]
+    return [(op, one, define(op, rounded(op, one)), define(op, one)) for op, one in made]
+
+
+def test_products_are_their_definition(unit: tuple[Device, str]) -> None:
+    device, kernel = unit
+    for op, one, halves, exact in calls():
+        got = run(device, op, one, kernel=kernel)
+        assert nmse(got, halves) <= SUMS, one.name
+        assert nmse(got, exact) <= ROUNDED[op], one.name
+
+
+def test_huge_tiny_and_missing_numbers(unit: tuple[Device, str]) -> None:
+    device, kernel = unit
+    rng = generator("extremes")
+    x = extremes(rng, 9, 256)
+    x[3] = rng.standard_normal(256)  # in place of 1e30, for w has such too
+    w = rng.standard_normal((20, 256)).astype(np.float32)
+    w[3] *= 1e30
+    w[5] *= 1e-35
+    one = Case("extremes", ((x, "f32"), (w, "f32")), (9, 20))
+    got, want = run(device, "linear", one, kernel=kernel), define("linear", rounded("linear", one))
+    for i, j in np.ndindex(got.shape):
+        scale = float(np.abs(halved(x)[i].astype(np.float64) * halved(w)[j]).sum())
+        assert abs(float(got[i, j]) - float(want[i, j])) <= 1e-5 * scale + 1e-37, (i, j)
+    x[2, 7], x[3, 9], w[8, 1] = np.nan, np.inf, np.nan
+    got = run(device, "linear", Case("nan", ((x, "f32"), (w, "f32")), (9, 20)), kernel=kernel)
+    assert np.isnan(got[2]).all() and not np.isfinite(got[3]).any() and np.isnan(got[:, 8]).all()
+    rest = np.delete(np.delete(got, [2, 3], 0), 8, 1)
+    assert np.isfinite(rest).all()
+
+
+@pytest.mark.parametrize("kernel", EMULATED)
+def test_the_order_of_threads_changes_nothing(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    one = product("linear_swiglu", "q4_k", TOKENS + 3, 512, (70,))
+    for seed in ("3", "78"):
+        monkeypatch.setenv("SATCHEL_EMULATED_SEED", seed)
+        with opened("emulated") as device:
+            found.append(run(device, "linear_swiglu", one, kernel=kernel).tobytes())
+    assert found[0] == found[1]
+
+
+def usual(device: Device, op: str, tokens: int) -> str:
+    """The kernel that the device takes unasked."""
+    return device.kernels(plan_of(op, product(op, "q4_k", tokens, 256, (32,)), 0)[0], 0)[0]
+
+
+def test_many_columns_go_to_them_unasked(unit: tuple[Device, str]) -> None:
+    device, kernel = unit
+    many = "linear" if device.name == "emulated" else kernel  # which has several, each for who asks by name
+    for op in OPS:
+        assert (usual(device, op, LEAST), usual(device, op, LEAST - 1)) == (many, "linear")
+    with find_backend(device.name).open(deterministic=True) as steady:
+        assert usual(steady, "linear", LEAST) == "linear"
+
+
+def test_a_kind_that_a_device_lacks_is_refused() -> None:
+    with opened("emulated") as device:
+        assert usual(device, "linear", LEAST) == "linear"
+        with pytest.raises(DeviceError, match="no such kernel as is asked for"):
+            run(device, "linear", product("linear", "q4_k", 5, 256, (32,)), kernel="matrix_linear")
