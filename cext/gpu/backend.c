@@ -26,9 +26,11 @@ const char *gpu_last_error(void) {
 enum { OUT_OF_MEMORY = 2, NO_DEVICE = 100, NO_SUCH_DEVICE = 101 };
 
 int gpu_check(const hal_device *d, int code, const char *what) {
-    (void)d;
+    const char *said = NULL;
     if (!code)
         return 0;
+    if (d->api.said && !d->api.said(&said) && *said)
+        return gpu_fail(code == OUT_OF_MEMORY ? HAL_E_MEMORY : HAL_E_DEVICE, "%s: %s", what, said);
     if (code == OUT_OF_MEMORY)
         return gpu_fail(HAL_E_MEMORY, "%s: the device has no more", what);
     return gpu_fail(HAL_E_DEVICE, "%s: the driver gave error %d", what, code);
@@ -227,5 +229,6 @@ const hal_backend *GPU_BACKEND(void) {
         .kernels = gpu_kernels, .add_kernel = gpu_add_kernel,
     };
     backend.name = gpu_vendor_entry()->name;
+    backend.wrap = gpu_vendor_entry()->wraps ? gpu_wrap : NULL;
     return &backend;
 }

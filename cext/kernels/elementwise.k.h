@@ -11,7 +11,7 @@ FN float gated(float gate, float up) {
 }
 
 /* The number of its row that a thread makes; -1: none. */
-FN int64_t own_number(const gpu_call *c, self m) {
+FN int64_t own_number(CONSTANT gpu_call *c, self m) {
     int64_t i = (int64_t)m.group[0] * m.threads + m.thread;
     return i < width_of(c->v) && m.group[1] < rows_of(c, c->v) ? i : -1;
 }
@@ -25,7 +25,7 @@ KERNEL(swiglu, GROUP) {
 
 /* A NaN stays one, as in the definition: fminf would drop it. */
 KERNEL(swiglu_limited, GROUP) {
-    const arg_swiglu_limited *a = (const arg_swiglu_limited *)c->arg;
+    CONSTANT arg_swiglu_limited *a = (CONSTANT arg_swiglu_limited *)c->arg;
     int64_t i = own_number(c, m);
     int row = m.group[1];
     float gate, up;
@@ -75,13 +75,13 @@ KERNEL(alone, GROUP) {
         return;
     x = ROW(const float, c->v + 1, row)[i];
     if (c->mode == ALONE_GELU)
-        x = gelu_of(x, ((const arg_gelu *)c->arg)->style);
+        x = gelu_of(x, ((CONSTANT arg_gelu *)c->arg)->style);
     else
-        x = ((const arg_soft_cap *)c->arg)->cap * tanh_of(x / ((const arg_soft_cap *)c->arg)->cap);
+        x = ((CONSTANT arg_soft_cap *)c->arg)->cap * tanh_of(x / ((CONSTANT arg_soft_cap *)c->arg)->cap);
     ROW(float, c->v, row)[i] = x;
 }
 
-FN int same_shape(const gpu_view *a, const gpu_view *b) {
+FN int same_shape(CONSTANT gpu_view *a, CONSTANT gpu_view *b) {
     return a->shape[0] == b->shape[0] && a->shape[1] == b->shape[1] && a->shape[2] == b->shape[2] &&
            a->shape[3] == b->shape[3];
 }

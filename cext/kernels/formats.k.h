@@ -23,7 +23,7 @@ enum { COLUMNS = LINEAR_COLUMNS };
 #define UNPACK_128(stem, row, i, out) stem##_part((row) + (i) / 4, (i) % 4, out)
 #define UNPACK_256(stem, row, i, out) stem##_part((row) + (i) / 8, (i) % 8, out)
 
-FN float sum_of_products(const float *w, DEVICE const float *x, int n, float sum) {
+FN float sum_of_products(THREAD const float *w, DEVICE const float *x, int n, float sum) {
     for (int e = 0; e < n; e++)
         sum = fmaf(w[e], x[e], sum);
     return sum;
@@ -41,7 +41,7 @@ FN float sum_of_products(const float *w, DEVICE const float *x, int n, float sum
         }                                                                                                              \
     }                                                                                                                  \
     FN_CALL void multiply_##stem(int lane, DEVICE const block_##stem *row, DEVICE const float *x, int64_t pitch, int n, \
-                                 int k, float *sums) {                                                                 \
+                                 int k, THREAD float *sums) {                                                                 \
         float w[PART_##block];                                                                                         \
         for (int j = 0; j < n; j++)                                                                                    \
             sums[j] = 0;                                                                                               \
@@ -70,7 +70,7 @@ FN void unpack_row(self m, uint32_t format, DEVICE const char *row, DEVICE float
 
 /* sums[j] = the product of the row with column j of n, at most COLUMNS; by a wave, all of whose lanes get them. */
 FN_CALL void multiply_row(self m, uint32_t format, DEVICE const char *row, DEVICE const float *x, int64_t pitch, int n, int k,
-                          float *sums) {
+                          THREAD float *sums) {
     switch (format) {
 #define CPU_WEIGHT(stem, id, block, act)                                                                               \
     case id:                                                                                                           \

@@ -9,15 +9,15 @@
 #include "formats.k.h"
 
 /* The weight that row `row` of all is in; *row becomes the row of that weight. */
-FN const gpu_view *weight_at(const gpu_call *c, int n_weights, int64_t *row) {
-    const gpu_view *w = c->v + 2;
+FN CONSTANT gpu_view *weight_at(CONSTANT gpu_call *c, int n_weights, THREAD int64_t *row) {
+    CONSTANT gpu_view *w = c->v + 2;
     for (int i = 1; i < n_weights && *row >= w->shape[0]; i++, w++)
         *row -= w->shape[0];
     return w;
 }
 
 KERNEL(linear, GROUP) {
-    const gpu_view *y = c->v, *x = c->v + 1, *w;
+    CONSTANT gpu_view *y = c->v, *x = c->v + 1, *w;
     int64_t row = (int64_t)m.group[0] * m.waves + m.wave, place = row, pitch = (int64_t)(x->stride / sizeof(float));
     int first = m.group[1] * COLUMNS, n = rows_of(c, y) - first, k = x->shape[1], gated_by = c->mode == LINEAR_GATED;
     float sums[2][COLUMNS];
