@@ -47,6 +47,9 @@ enum { GPU_LAUNCH_CLUSTER = 4, GPU_LAUNCH_EARLY = 6 };
     X(free, (gpu_address), "cuMemFree_v2", "hipFree", 1)                                                                    \
     X(alloc_host, (void **, size_t, unsigned), "cuMemHostAlloc", "hipHostMalloc", 1)                                        \
     X(free_host, (void *), "cuMemFreeHost", "hipHostFree", 1)                                                               \
+    X(seen, (gpu_address *, void *), "", "", 0)  /* where the device sees memory of alloc_host(); without it: at the same */ \
+    X(wrap, (gpu_address *, const void *, size_t), "", "", 0) /* memory of the process's in place; free() ends it */         \
+    X(said, (const char **), "", "", 0)          /* what the last error was, in words */                                    \
     X(write, (gpu_address, const void *, size_t, gpu_stream), "cuMemcpyHtoDAsync_v2", "hipMemcpyHtoDAsync", 1)              \
     X(read, (void *, gpu_address, size_t, gpu_stream), "cuMemcpyDtoHAsync_v2", "hipMemcpyDtoHAsync", 1)                     \
     X(copy, (gpu_address, gpu_address, size_t, gpu_stream), "cuMemcpyDtoDAsync_v2", "hipMemcpyDtoDAsync", 1)                \

@@ -39,14 +39,17 @@ static int is_final(int code) {
 }
 
 int gpu_check(const hal_device *d, int code, const char *what) {
-    (void)d;
+    const char *said = NULL;
+    int kind = is_final(code) ? HAL_E_LOST : code == OUT_OF_MEMORY ? HAL_E_MEMORY : HAL_E_DEVICE;
     if (!code)
         return 0;
-    if (is_final(code))
-        return gpu_fail(HAL_E_LOST, "%s: the driver gave error %d, and will do nothing more", what, code);
-    if (code == OUT_OF_MEMORY)
-        return gpu_fail(HAL_E_MEMORY, "%s: the device has no more", what);
-    return gpu_fail(HAL_E_DEVICE, "%s: the driver gave error %d", what, code);
+    if (d->api.said && !d->api.said(&said) && *said)
+        return gpu_fail(kind, "%s: %s", what, said);
+    if (kind == HAL_E_LOST)
+        return gpu_fail(kind, "%s: the driver gave error %d, and will do nothing more", what, code);
+    if (kind == HAL_E_MEMORY)
+        return gpu_fail(kind, "%s: the device has no more", what);
+    return gpu_fail(kind, "%s: the driver gave error %d", what, code);
 }
 
 int gpu_lock(hal_device *d) {
@@ -250,5 +253,6 @@ const hal_backend *GPU_BACKEND(void) {
         .kernels = gpu_kernels, .add_kernel = gpu_add_kernel,
     };
     backend.name = gpu_vendor_entry()->name;
+    backend.wrap = gpu_vendor_entry()->wraps ? gpu_wrap : NULL;
     return &backend;
 }

@@ -71,6 +71,7 @@ struct hal_buffer {
     uint32_t usage;
     hal_exec *writer;            /* an exec whose last run brings the buffer to `mirror` */
     uint8_t *mirror;             /* pinned; NULL: the buffer is read from the device */
+    int wrapped;                 /* 1: memory of the process's, which is only read */
 };
 
 typedef struct {
@@ -121,6 +122,7 @@ uint64_t gpu_spare(const hal_device *); /* bytes of the device that nobody uses 
 void gpu_drop(hal_device *);            /* all of it, back to the driver */
 
 int gpu_alloc(hal_device *, const hal_bufdesc *, hal_buffer **);
+int gpu_wrap(hal_device *, const void *host, uint64_t size, hal_buffer **);
 void gpu_free(hal_buffer *);
 int gpu_write(hal_buffer *, uint64_t offset, const void *from, uint64_t size);
 int gpu_read(hal_buffer *, uint64_t offset, void *to, uint64_t size);

@@ -2,8 +2,14 @@
 #ifndef SATCHEL_GPU_IMAGES_H
 #define SATCHEL_GPU_IMAGES_H
 
+#ifdef __APPLE__ /* another assembler: sections have segments, names of C an underscore */
+#define SATCHEL_IMAGE(name, file)                                                                                      \
+    __asm__(".const_data\n.balign 64\n_satchel_image_" #name ":\n.incbin \"" file "\"\n.balign 64\n.text\n");           \
+    extern const unsigned char satchel_image_##name[];
+#else
 #define SATCHEL_IMAGE(name, file)                                                                                      \
     __asm__(".section .rodata\n.balign 64\nsatchel_image_" #name ":\n.incbin \"" file "\"\n.balign 64\n.previous\n");    \
     extern const unsigned char satchel_image_##name[];
+#endif
 
 #endif

@@ -34,13 +34,33 @@ int gpu_alloc(hal_device *d, const hal_bufdesc *desc, hal_buffer **out) {
     return 0;
 }
 
+int gpu_wrap(hal_device *d, const void *host, uint64_t size, hal_buffer **out) {
+    hal_buffer *b = calloc(1, sizeof *b);
+    int code = b ? gpu_lock(d) : gpu_fail(HAL_E_MEMORY, "no memory for a buffer's handle");
+    if (!code) {
+        *b = (hal_buffer){.device = d, .size = size, .usage = HAL_WEIGHT, .wrapped = 1};
+        code = gpu_check(d, d->api.wrap(&b->at, host, size), "taking memory in place");
+        gpu_unlock(d);
+    }
+    if (code) {
+        free(b);
+        return code;
+    }
+    atomic_fetch_add(&d->allocations, 1);
+    *out = b;
+    return 0;
+}
+
 void gpu_free(hal_buffer *b) {
     if (!b)
         return;
     if (b->at && !gpu_lock(b->device)) {
         b->device->api.finish(b->device->side);
         b->device->api.finish(b->device->main);
-        gpu_give(b->device, b->at);
+        if (b->wrapped)
+            b->device->api.free(b->at);
+        else
+            gpu_give(b->device, b->at);
         gpu_give(b->device, (uint64_t)(uintptr_t)b->mirror);
         gpu_unlock(b->device);
     }
@@ -86,6 +106,8 @@ static int send(hal_device *d, gpu_address to, const uint8_t *from, uint64_t siz
 int gpu_write(hal_buffer *b, uint64_t offset, const void *from, uint64_t size) {
     hal_device *d = b->device;
     int code = in_bounds(b, offset, size, "write");
+    if (!code && b->wrapped)
+        code = gpu_fail(HAL_E_INVALID, "write: the buffer is host memory, which is only read");
     if (code || !size || (code = gpu_lock(d)))
         return code;
     if (b->usage != HAL_WEIGHT)

@@ -381,6 +381,7 @@ static int resolve_all(hal_device *d, const hal_plan *plan, hal_buffer *const *b
 
 static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, hal_exec *e) {
     uint64_t scratch = 0;
+    gpu_address fault_at = 0;
     uint32_t counters = 0;
     int code = gpu_check_choices(d, plan);
     if (!code)
@@ -417,8 +418,10 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
         code = reserve_host(e);
     if (!code && scratch)
         code = gpu_scratch_take(d, scratch, &e->scratch);
+    if (!code)
+        code = d->api.seen ? gpu_check(d, d->api.seen(&fault_at, e->fault), "host memory that the device sees") : 0;
     for (int i = 0; !code && i < e->n_calls; i++) {
-        e->calls[i].fault = (uint64_t)(uintptr_t)e->fault;
+        e->calls[i].fault = fault_at ? fault_at : (uint64_t)(uintptr_t)e->fault;
         e->calls[i].scratch = e->scratch ? e->scratch->at : 0;
     }
     if (!code && counters)

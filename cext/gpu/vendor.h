@@ -23,6 +23,7 @@ typedef struct {
     const gpu_packing *packings;            /* ended by bytes == NULL */
     const gpu_together *together;           /* ended by kernel == NULL; NULL: none */
     uint32_t flags;                         /* of hal_info */
+    int wraps;                              /* 1: the driver has wrap() */
 } gpu_vendor;
 
 const gpu_vendor *gpu_vendor_entry(void);

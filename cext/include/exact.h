@@ -7,19 +7,37 @@
 #include <math.h>
 #include <stdint.h>
 
+/* Where a double is something of the target's own (cext/metal/f64.metal), it comes with these. */
+#ifndef F64_IN_INTEGERS
+#include <string.h>
+
 #define LN2 0.6931471805599453
+#define SQRT_HALF 0.7071067811865476
+
+static inline uint64_t f64_bits(double x) {
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline double f64_from_bits(uint64_t bits) {
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+#endif
 
 static inline double exact_log(double x) {
     int e;
     double m = frexp(x, &e), s, q, sum = 0;
-    if (m < 0.7071067811865476) {
+    if (m < SQRT_HALF) {
         m *= 2;
         e--;
     }
     s = (m - 1) / (m + 1);
     q = s * s;
     for (int k = 23; k > 0; k -= 2)
-        sum = sum * q + 1.0 / k;
+        sum = sum * q + (double)1 / k;
     return e * LN2 + 2 * s * sum;
 }
 

@@ -12,7 +12,7 @@
 enum { VALUES = 16 /* numbers of a value that a lane may have: D <= VALUES * WAVE */, ATTENTION_WAVES = 4 };
 
 typedef struct {
-    const gpu_view *k, *v;
+    CONSTANT gpu_view *k, *v;
     DEVICE const int32_t *blocks; /* the slot's row of the table */
     int kv_head, from, to;        /* positions that are seen: from .. to - 1 */
     int dv;                       /* numbers of a value: a row of v has so many, or more where it is the key too */
@@ -26,7 +26,7 @@ typedef struct {
     float most, total, sums[VALUES]; /* number i of the values is lane i % WAVE's sums[i / WAVE] */
 } softmax;
 
-FN DEVICE const char *cached_row(const attended *a, const gpu_view *cache, int pos) {
+FN DEVICE const char *cached_row(THREAD const attended *a, CONSTANT gpu_view *cache, int pos) {
     int size = cache->shape[2];
     return ROW(const char, cache, a->blocks[pos / size]) +
            kv_bytes(cache->format, cache->shape[3]) * ((int64_t)a->kv_head * size + pos % size);
@@ -37,13 +37,13 @@ FN float softmax_weight(float x, float most) {
     return x == most ? 1.0f : expf(x - most);
 }
 
-FN float score_at(const attended *a, LOCAL const float *q, int pos) {
+FN float score_at(THREAD const attended *a, LOCAL const float *q, int pos) {
     float score = kv_dot(a->k->format, cached_row(a, a->k, pos), q, a->k->shape[3]) * a->scale;
     score = a->cap > 0 ? a->cap * tanh_of(score / a->cap) : score;
     return score - a->slope * (float)(pos < a->at ? a->at - pos : pos - a->at);
 }
 
-FN void attend_chunk(self m, const attended *a, LOCAL const float *q, int chunk, softmax *s) {
+FN void attend_chunk(self m, THREAD const attended *a, LOCAL const float *q, int chunk, THREAD softmax *s) {
     int pos = chunk * WAVE + m.lane, dv = a->dv, seen = pos >= a->from && pos < a->to;
     float score = seen ? score_at(a, q, pos) : -INFINITY;
     float most = fmaxf(s->most, wave_most(m, score)), keep = softmax_weight(s->most, most);
@@ -68,7 +68,7 @@ FN void attend_chunk(self m, const attended *a, LOCAL const float *q, int chunk,
 /* Waves leave their results in local memory, most, total and dv sums each; all threads make the output of them. A sink has
  * its share of the total and adds nothing; -inf: there is none.
  */
-FN void merge_waves(self m, const softmax *s, int dv, float sink, LOCAL float *room, DEVICE float *y) {
+FN void merge_waves(self m, THREAD const softmax *s, int dv, float sink, LOCAL float *room, DEVICE float *y) {
     LOCAL float *mine = room + m.wave * (dv + 2);
     float most = sink;
     if (m.lane == 0) {
@@ -94,7 +94,7 @@ FN void merge_waves(self m, const softmax *s, int dv, float sink, LOCAL float *r
 }
 
 /* Whether all blocks of the positions exist; all threads look at some. */
-FN int good_blocks(self m, const attended *a, LOCAL int32_t *room) {
+FN int good_blocks(self m, THREAD const attended *a, LOCAL int32_t *room) {
     int size = a->k->shape[2];
     if (m.thread == 0)
         *room = 1;
@@ -107,7 +107,7 @@ FN int good_blocks(self m, const attended *a, LOCAL int32_t *room) {
 }
 
 /* The last position that the step feeds to this slot; all threads look at some tokens and get it. */
-FN int last_fed(const gpu_call *c, self m, int slot, LOCAL int32_t *room) {
+FN int last_fed(CONSTANT gpu_call *c, self m, int slot, LOCAL int32_t *room) {
     int n = rows_of(c, c->v + 1), last = -1;
     for (int t = m.thread; t < n; t += m.threads)
         if (i32_at(c->v + 4, t) == slot && i32_at(c->v + 5, t) > last)
@@ -126,7 +126,7 @@ FN int last_fed(const gpu_call *c, self m, int slot, LOCAL int32_t *room) {
 }
 
 /* Which positions a token at `pos` sees; `last`: of those that the step feeds to its slot. */
-FN void set_sight(const arg_attention *arg, int pos, int last, attended *a) {
+FN void set_sight(CONSTANT arg_attention *arg, int pos, int last, THREAD attended *a) {
     int half = arg->window / 2, chunk = arg->chunk > 0 ? pos / arg->chunk * arg->chunk : 0;
     a->from = 0;
     a->to = arg->causal ? pos + 1 : last + 1;
@@ -140,8 +140,8 @@ FN void set_sight(const arg_attention *arg, int pos, int last, attended *a) {
 }
 
 KERNEL(attention, GROUP) {
-    const arg_attention *arg = (const arg_attention *)c->arg;
-    const gpu_view *query = c->v + 1, *table = c->v + 6;
+    CONSTANT arg_attention *arg = (CONSTANT arg_attention *)c->arg;
+    CONSTANT gpu_view *query = c->v + 1, *table = c->v + 6;
     int head = m.group[0], t = m.group[1], d = query->shape[2], dv = arg->value ? arg->value : c->v[3].shape[3];
     int slot, pos, last, good;
     float sink = c->n_in - arg->alibi == 7 ? ROW(const float, c->v + 7, 0)[head] : -INFINITY;

@@ -7,7 +7,7 @@
 #include "port.h"
 
 /* The number of its row that a thread makes; -1: none. */
-FN int64_t own_number(const gpu_call *c, self m) {
+FN int64_t own_number(CONSTANT gpu_call *c, self m) {
     int64_t i = (int64_t)m.group[0] * m.threads + m.thread;
     return i < width_of(c->v) && m.group[1] < rows_of(c, c->v) ? i : -1;
 }
@@ -21,7 +21,7 @@ KERNEL(swiglu, GROUP) {
 
 /* A NaN stays one, as in the definition: fminf would drop it. */
 KERNEL(swiglu_limited, GROUP) {
-    const arg_swiglu_limited *a = (const arg_swiglu_limited *)c->arg;
+    CONSTANT arg_swiglu_limited *a = (CONSTANT arg_swiglu_limited *)c->arg;
     int64_t i = own_number(c, m);
     int row = m.group[1];
     float gate, up;
@@ -74,12 +74,12 @@ FN float softplus_of(float x) {
     return (x > 0 ? x : 0) + log1p_of(expf(x > 0 ? -x : x));
 }
 
-FN float alone_of(const gpu_call *c, float x) {
+FN float alone_of(CONSTANT gpu_call *c, float x) {
     switch (c->mode) {
     case ALONE_GELU:
-        return gelu_of(x, ((const arg_gelu *)c->arg)->style);
+        return gelu_of(x, ((CONSTANT arg_gelu *)c->arg)->style);
     case ALONE_CAP:
-        return ((const arg_soft_cap *)c->arg)->cap * tanh_of(x / ((const arg_soft_cap *)c->arg)->cap);
+        return ((CONSTANT arg_soft_cap *)c->arg)->cap * tanh_of(x / ((CONSTANT arg_soft_cap *)c->arg)->cap);
     case ALONE_SIGMOID:
         return 1.0f / (1.0f + expf(-x));
     default:
@@ -94,7 +94,7 @@ KERNEL(alone, GROUP) {
         ROW(float, c->v, row)[i] = alone_of(c, ROW(const float, c->v + 1, row)[i]);
 }
 
-FN int same_shape(const gpu_view *a, const gpu_view *b) {
+FN int same_shape(CONSTANT gpu_view *a, CONSTANT gpu_view *b) {
     return a->shape[0] == b->shape[0] && a->shape[1] == b->shape[1] && a->shape[2] == b->shape[2] &&
            a->shape[3] == b->shape[3];
 }

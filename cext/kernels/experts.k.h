@@ -19,13 +19,13 @@ FN int before(float x, int i, float y, int j) {
 }
 
 /* What expert i of a row is chosen by: its logit, or the logistic function of it, and a bias where there is one. */
-FN float score_of(const gpu_call *c, DEVICE const float *x, int i) {
-    float y = ((const arg_top_experts *)c->arg)->sigmoid ? 1.0f / (1.0f + expf(-x[i])) : x[i];
+FN float score_of(CONSTANT gpu_call *c, DEVICE const float *x, int i) {
+    float y = ((CONSTANT arg_top_experts *)c->arg)->sigmoid ? 1.0f / (1.0f + expf(-x[i])) : x[i];
     return rank_of(c->n_in == 2 ? y + ROW(const float, c->v + 2, 0)[i] : y);
 }
 
 /* The best of the lanes' candidates (x, i); all lanes get it. */
-FN void best_lane(self m, float *x, int *i) {
+FN void best_lane(self m, THREAD float *x, THREAD int *i) {
     for (int o = WAVE / 2; o > 0; o /= 2) {
         float other = take_f32(m, *x, m.lane ^ o);
         int place = (int)TAKE(m, (uint32_t)*i, m.lane ^ o);
@@ -38,8 +38,8 @@ FN void best_lane(self m, float *x, int *i) {
 /* Bits of the groups of experts that are looked at: a lane has a group, which counts as its best expert, or with logistic
  * scores as the sum of its two best.
  */
-FN uint32_t open_groups(const gpu_call *c, self m, DEVICE const float *x) {
-    const arg_top_experts *a = (const arg_top_experts *)c->arg;
+FN uint32_t open_groups(CONSTANT gpu_call *c, self m, DEVICE const float *x) {
+    CONSTANT arg_top_experts *a = (CONSTANT arg_top_experts *)c->arg;
     int each = c->v[1].shape[1] / a->groups, mine = m.lane < a->groups;
     float best = -INFINITY, second = -INFINITY;
     uint32_t open = 0;
@@ -60,7 +60,7 @@ FN uint32_t open_groups(const gpu_call *c, self m, DEVICE const float *x) {
 }
 
 KERNEL(top_experts, GROUP) {
-    const arg_top_experts *a = (const arg_top_experts *)c->arg;
+    CONSTANT arg_top_experts *a = (CONSTANT arg_top_experts *)c->arg;
     int t = m.group[0] * m.waves + m.wave, n = c->v[1].shape[1], k = c->v[0].shape[1], last = -1, each = n / a->groups;
     DEVICE const float *x;
     float edge = INFINITY;
@@ -109,7 +109,7 @@ FN float rivals_of(self m, DEVICE const float *x, int n, DEVICE const int32_t *i
 
 /* A NaN among the logits makes the sum of a softmax NaN, and so all weights. */
 KERNEL(expert_weights, GROUP) {
-    const arg_expert_weights *a = (const arg_expert_weights *)c->arg;
+    CONSTANT arg_expert_weights *a = (CONSTANT arg_expert_weights *)c->arg;
     int t = m.group[0] * m.waves + m.wave, n = c->v[1].shape[1], k = c->v[0].shape[1];
     DEVICE const float *x;
     DEVICE const int32_t *ids;
@@ -145,12 +145,12 @@ KERNEL(expert_weights, GROUP) {
 }
 
 /* x: (T, K), one row for all of a token's experts, or (T, k, K), one for each. */
-FN DEVICE const float *expert_input(const gpu_view *x, int t, int j, int k) {
+FN DEVICE const float *expert_input(CONSTANT gpu_view *x, int t, int j, int k) {
     return ROW(const float, x, t) + (width_of(x) == k ? 0 : (int64_t)j * k);
 }
 
 KERNEL(expert_linear, GROUP) {
-    const gpu_view *y = c->v, *w = c->v + 2, *ids = c->v + c->n_in;
+    CONSTANT gpu_view *y = c->v, *w = c->v + 2, *ids = c->v + c->n_in;
     int t = m.group[1], j = m.group[2], k = w->shape[2], row = m.group[0] * m.waves + m.wave, id = j;
     DEVICE const float *x;
     float a, b;

@@ -24,14 +24,14 @@ enum { COLUMNS = LINEAR_COLUMNS };
 #define UNPACK_256(stem, row, i, out) stem##_part((row) + (i) / 8, (i) % 8, out)
 
 /* The weight that row `row` of all is in; *row becomes the row of that weight. */
-FN const gpu_view *weight_at(const gpu_call *c, int n_weights, int64_t *row) {
-    const gpu_view *w = c->v + 2;
+FN CONSTANT gpu_view *weight_at(CONSTANT gpu_call *c, int n_weights, THREAD int64_t *row) {
+    CONSTANT gpu_view *w = c->v + 2;
     for (int i = 1; i < n_weights && *row >= w->shape[0]; i++, w++)
         *row -= w->shape[0];
     return w;
 }
 
-FN float sum_of_products(const float *w, DEVICE const float *x, int n, float sum) {
+FN float sum_of_products(THREAD const float *w, DEVICE const float *x, int n, float sum) {
     for (int e = 0; e < n; e++)
         sum = fmaf(w[e], x[e], sum);
     return sum;
@@ -49,7 +49,7 @@ FN float sum_of_products(const float *w, DEVICE const float *x, int n, float sum
         }                                                                                                              \
     }                                                                                                                  \
     FN_CALL void multiply_##stem(int lane, DEVICE const block_##stem *row, DEVICE const float *x, int64_t pitch, int n, \
-                                 int k, float *sums) {                                                                 \
+                                 int k, THREAD float *sums) {                                                                 \
         float w[PART_##block];                                                                                         \
         for (int j = 0; j < n; j++)                                                                                    \
             sums[j] = 0;                                                                                               \
@@ -78,7 +78,7 @@ FN void unpack_row(self m, uint32_t format, DEVICE const char *row, DEVICE float
 
 /* sums[j] = the product of the row with column j of n, at most COLUMNS; by a wave, all of whose lanes get them. */
 FN_CALL void multiply_row(self m, uint32_t format, DEVICE const char *row, DEVICE const float *x, int64_t pitch, int n, int k,
-                          float *sums) {
+                          THREAD float *sums) {
     switch (format) {
 #define CPU_WEIGHT(stem, id, block, act)                                                                               \
     case id:                                                                                                           \

@@ -5,7 +5,7 @@
 #include "elementwise.k.h"
 
 KERNEL(take, GROUP) {
-    const arg_take *a = (const arg_take *)c->arg;
+    CONSTANT arg_take *a = (CONSTANT arg_take *)c->arg;
     int64_t i = own_number(c, m);
     int d = c->v[1].shape[2];
     if (i >= 0)

@@ -10,8 +10,8 @@
 #include "rope.k.h"
 
 /* Where head `head` of token t goes, in block table[slot[t]][pos[t] / block]; NULL where that is nowhere. */
-FN DEVICE char *kv_place(const gpu_view *cache, const gpu_view *slots, int t, int head) {
-    const gpu_view *table = slots + 2;
+FN DEVICE char *kv_place(CONSTANT gpu_view *cache, CONSTANT gpu_view *slots, int t, int head) {
+    CONSTANT gpu_view *table = slots + 2;
     int slot = i32_at(slots, t), pos = i32_at(slots + 1, t), size = cache->shape[2], block = -1;
     if (inside(slot, table->shape[0]) && pos >= 0 && pos / size < table->shape[1])
         block = ROW(const int32_t, table, slot)[pos / size];
@@ -21,9 +21,9 @@ FN DEVICE char *kv_place(const gpu_view *cache, const gpu_view *slots, int t, in
 }
 
 KERNEL(kv_write, GROUP) {
-    const gpu_view *cache = c->v, *x = c->v + 2, *turns = c->v + 3;
+    CONSTANT gpu_view *cache = c->v, *x = c->v + 2, *turns = c->v + 3;
     int head = m.group[0], t = m.group[1], d = cache->shape[3], unit = kv_unit(cache->format);
-    int style = c->mode == KV_TURNED ? ((const arg_rope_kv_write *)c->arg)->style : 0;
+    int style = c->mode == KV_TURNED ? ((CONSTANT arg_rope_kv_write *)c->arg)->style : 0;
     DEVICE const float *from;
     DEVICE char *to;
     if (t >= rows_of(c, x))

@@ -70,7 +70,7 @@ FN float kv_dot(uint32_t format, DEVICE const char *row, LOCAL const float *q, i
 }
 
 /* The bits of a block's largest magnitude: as integers, a NaN is above infinity and that above all numbers. */
-FN uint32_t kv_most(const float *x) {
+FN uint32_t kv_most(THREAD const float *x) {
     uint32_t most = 0;
     for (int i = 0; i < KV_BLOCK; i++) {
         uint32_t a = f32_bits(x[i]) & 0x7FFFFFFFu;
@@ -84,7 +84,7 @@ FN int kv_code(float x, float inverse, uint32_t most) {
     return most < 0x7F800000u && f32_is_finite(inverse) ? f32_round_even(x * inverse) : 0;
 }
 
-FN void kv_store_q8_0(const float *x, DEVICE block_q8_0 *y) {
+FN void kv_store_q8_0(THREAD const float *x, DEVICE block_q8_0 *y) {
     uint32_t most = kv_most(x);
     float size = f32_from_bits(most), inverse = most ? 127.0f / size : 0.0f;
     y->d = f32_to_f16(most < 0x7F800000u ? size / 127.0f : f32_nan());
@@ -93,7 +93,7 @@ FN void kv_store_q8_0(const float *x, DEVICE block_q8_0 *y) {
 }
 
 /* The scale has the sign that gives the first largest number the code -8; 8, on the other side, becomes 7. */
-FN void kv_store_q4_0(const float *x, DEVICE block_q4_0 *y) {
+FN void kv_store_q4_0(THREAD const float *x, DEVICE block_q4_0 *y) {
     uint32_t most = kv_most(x);
     float extreme = 0.0f, inverse;
     for (int i = KV_BLOCK - 1; i >= 0; i--)
@@ -107,7 +107,7 @@ FN void kv_store_q4_0(const float *x, DEVICE block_q4_0 *y) {
 }
 
 /* Unit `unit` of a row, from its numbers. */
-FN void kv_store(uint32_t format, const float *x, DEVICE char *row, int unit) {
+FN void kv_store(uint32_t format, THREAD const float *x, DEVICE char *row, int unit) {
     switch (format) {
     case KV_F32:
         ((DEVICE float *)row)[unit] = *x;

@@ -9,7 +9,7 @@
 #include "formats.k.h"
 
 KERNEL(linear, GROUP) {
-    const gpu_view *y = c->v, *x = c->v + 1, *w;
+    CONSTANT gpu_view *y = c->v, *x = c->v + 1, *w;
     int64_t row = (int64_t)m.group[0] * m.waves + m.wave, place = row, pitch = (int64_t)(x->stride / sizeof(float));
     int first = m.group[1] * COLUMNS, n = rows_of(c, y) - first, k = x->shape[1], gated_by = c->mode == LINEAR_GATED;
     float sums[2][COLUMNS];

@@ -9,7 +9,7 @@ KERNEL(rms_norm, GROUP) {
     DEVICE const float *x, *w = ROW(const float, c->v + 2, 0);
     DEVICE float *y;
     int d = c->v[2].shape[0];
-    float eps = ((const arg_rms_norm *)c->arg)->eps, sum = 0;
+    float eps = ((CONSTANT arg_rms_norm *)c->arg)->eps, sum = 0;
     if (m.group[1] >= rows_of(c, c->v))
         return;
     x = ROW(const float, c->v + 1, m.group[1]) + (int64_t)m.group[0] * d;
@@ -27,7 +27,7 @@ KERNEL(layer_norm, GROUP) {
     DEVICE const float *x, *w = ROW(const float, c->v + 2, 0), *bias = c->n_in == 3 ? ROW(const float, c->v + 3, 0) : NULL;
     DEVICE float *y;
     int d = c->v[2].shape[0];
-    float eps = ((const arg_layer_norm *)c->arg)->eps, sum = 0, mean;
+    float eps = ((CONSTANT arg_layer_norm *)c->arg)->eps, sum = 0, mean;
     if (m.group[1] >= rows_of(c, c->v))
         return;
     x = ROW(const float, c->v + 1, m.group[1]) + (int64_t)m.group[0] * d;

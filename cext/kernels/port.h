@@ -3,16 +3,17 @@
  *
  *   FN          a function of kernels, always inlined; FN_CALL: one that is called, for what would be too much code
  *   NOT_UNROLLED   stands before a loop that would be too much code
- *   DEVICE      what a pointer to device memory points to; LOCAL: to the memory of a group, which nobody else sees
+ *   DEVICE      what a pointer to device memory points to; LOCAL: to the memory of a group, which nobody else sees; THREAD: to
+ *               a variable of the thread's own; CONSTANT: to a part of the call, or to a table, which nobody changes
  *   WAVE        how many lanes a wave has, a constant
  *   KERNEL(name, threads) { ... }   a kernel of at most so many threads a group, whose body sees
- *                   const gpu_call *c     what to do, see call.h
+ *                   CONSTANT gpu_call *c  what to do, see call.h
  *                   self m                where this thread stands
  *   BARRIER(m)              all threads of the group come here, and see what the others wrote before
  *   TAKE(m, bits, lane)     the uint32_t that this lane of the wave brings; all lanes of the wave come here
  *   ADD_LOCAL(where, x)     adds an unsigned integer to local memory that others add to at the same time
- *   QUANT_TABLE             how a constant array at file scope is declared
- *   F16_TO_F32(bits)        optional: the target's own conversion
+ *   QUANT_TABLE             how a constant array at file scope is declared; QUANT_LOCAL: within a function
+ *   F16_TO_F32(bits)        optional: the target's own conversion; F32_BITS(x), F32_FROM_BITS(bits) too
  *
  * A kernel that barrier or TAKE is in reaches it with all threads or with none. Sums of floats are made in an order that the
  * shape alone decides; nothing is added to a float by several threads at once. Compiled without contraction of a * b + c:
@@ -35,10 +36,15 @@
 #include "port_hip.h"
 #elif defined(PORT_SYCL)
 #include "port_sycl.h"
+#elif defined(PORT_METAL)
+#include "port_metal.h"
 #elif defined(PORT_EMULATED)
 #include "port_emulated.h"
 #else
 #error "no target of the portable kernels"
+#endif
+#ifndef CONSTANT
+#define CONSTANT const
 #endif
 
 enum { GROUP = 256 }; /* threads of a group, at most, where a kernel says nothing else */
@@ -48,23 +54,23 @@ enum { GROUP = 256 }; /* threads of a group, at most, where a kernel says nothin
 /* Row i of a view, and its first byte. */
 #define ROW(type, v, i) ((DEVICE type *)(uintptr_t)((v)->data + (v)->stride * (uint64_t)(i)))
 
-FN int32_t i32_at(const gpu_view *v, int64_t i) {
+FN int32_t i32_at(CONSTANT gpu_view *v, int64_t i) {
     return *ROW(const int32_t, v, i);
 }
 
 /* How many rows a view has in this step. */
-FN int32_t rows_of(const gpu_call *c, const gpu_view *v) {
+FN int32_t rows_of(CONSTANT gpu_call *c, CONSTANT gpu_view *v) {
     int32_t n = v->count < 0 ? v->shape[0] : ((DEVICE const int32_t *)(uintptr_t)c->counts)[v->count];
     return n < v->shape[0] ? n : v->shape[0];
 }
 
 /* Numbers under one index of the first dimension. */
-FN int64_t width_of(const gpu_view *v) {
+FN int64_t width_of(CONSTANT gpu_view *v) {
     return (int64_t)v->shape[1] * v->shape[2] * v->shape[3];
 }
 
 /* The step met a bad index: the run fails. */
-FN void fault(const gpu_call *c) {
+FN void fault(CONSTANT gpu_call *c) {
     *(DEVICE uint32_t *)(uintptr_t)c->fault = c->step + 1;
 }
 

@@ -6,7 +6,7 @@
 
 KERNEL(rope_table, GROUP) {
     int n = c->v[2].shape[0], t = m.group[1], i = m.group[0] * m.threads + m.thread;
-    float angle, scale = ((const arg_rope_table *)c->arg)->scale;
+    float angle, scale = ((CONSTANT arg_rope_table *)c->arg)->scale;
     if (t >= rows_of(c, c->v) || i >= n)
         return;
     angle = (float)i32_at(c->v + 1, t) * ROW(const float, c->v + 2, 0)[i];
@@ -30,7 +30,7 @@ FN float turned(DEVICE const float *x, DEVICE const float *turns, int n_rot, int
 KERNEL(rope, GROUP) {
     int t = m.group[1], d = c->v[1].shape[2], n_rot = c->v[2].shape[1], half = n_rot / 2;
     int i = m.group[0] * m.threads + m.thread, head = i / (d - half), pair = i % (d - half), first, second;
-    int style = ((const arg_rope *)c->arg)->style, halves = style == HAL_ROPE_HALVES;
+    int style = ((CONSTANT arg_rope *)c->arg)->style, halves = style == HAL_ROPE_HALVES;
     DEVICE const float *x, *turns;
     DEVICE float *y;
     if (t >= rows_of(c, c->v) || head >= c->v[1].shape[1])
@@ -51,7 +51,7 @@ KERNEL(rope, GROUP) {
 }
 
 KERNEL(position_scale, GROUP) {
-    const arg_position_scale *a = (const arg_position_scale *)c->arg;
+    CONSTANT arg_position_scale *a = (CONSTANT arg_position_scale *)c->arg;
     int t = m.group[0] * m.threads + m.thread;
     if (t < rows_of(c, c->v))
         *ROW(float, c->v, t) = 1.0f + a->slope * logf(1.0f + floorf(((float)i32_at(c->v + 1, t) + 1.0f) / (float)a->step));

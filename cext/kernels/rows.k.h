@@ -7,7 +7,7 @@
 #include "formats.k.h"
 
 KERNEL(get_rows, GROUP) {
-    const gpu_view *y = c->v, *w = c->v + 1;
+    CONSTANT gpu_view *y = c->v, *w = c->v + 1;
     int row = m.group[0], k = w->shape[1], id;
     if (row >= rows_of(c, y))
         return;
@@ -21,7 +21,7 @@ KERNEL(get_rows, GROUP) {
     fault(c);
 }
 
-FN int aligned4(const gpu_view *v) {
+FN int aligned4(CONSTANT gpu_view *v) {
     return (v->data | v->stride) % 4 == 0;
 }
 
@@ -30,7 +30,7 @@ FN int aligned4(const gpu_view *v) {
         ROW(type, y, row)[i] = good ? ROW(const type, x, from)[i] : (type)0;
 
 KERNEL(pick, GROUP) {
-    const gpu_view *y = c->v, *x = c->v + 1;
+    CONSTANT gpu_view *y = c->v, *x = c->v + 1;
     int row = m.group[0], from, good;
     int64_t bytes = bytes_of(x->format, width_of(x));
     if (row >= rows_of(c, y))

@@ -17,12 +17,15 @@ FN int better(best_of a, best_of b) {
     return a.x != b.x ? a.x > b.x : a.at < b.at;
 }
 
+/* A struct in shared memory is copied part by part: between address spaces not every language assigns one. */
+#define PUT_BEST(to, b) ((to)->x = (b).x, (to)->at = (b).at)
+
 /* A NaN counts as -inf, and +inf as the largest number. */
 FN float cleaned(float x) {
     return x != x ? -INFINITY : x < MOST ? x : MOST;
 }
 
-FN DEVICE best_of *best_at(const gpu_call *c, int row, int n) {
+FN DEVICE best_of *best_at(CONSTANT gpu_call *c, int row, int n) {
     DEVICE char *behind = (DEVICE char *)(uintptr_t)c->scratch;
     int groups = c->v[0].shape[0] < SAMPLE_GROUPS ? c->v[0].shape[0] : SAMPLE_GROUPS;
     int64_t stretches = (n + BEST_CHUNK - 1) / BEST_CHUNK;
@@ -52,29 +55,33 @@ KERNEL(sample_best, GROUP) {
     }
     b = wave_best(m, b);
     if (m.lane == 0)
-        room[m.wave] = b;
+        PUT_BEST(room + m.wave, b);
     BARRIER(m);
     if (m.thread)
         return;
-    for (int i = 1; i < m.waves; i++)
-        b = better(room[i], b) ? room[i] : b;
-    best_at(c, row, n)[m.group[0]] = b;
+    for (int i = 1; i < m.waves; i++) {
+        best_of one = {room[i].x, room[i].at};
+        b = better(one, b) ? one : b;
+    }
+    PUT_BEST(best_at(c, row, n) + m.group[0], b);
 }
 
-FN int is_greedy(const hal_sampling *p) {
+FN int is_greedy(THREAD const hal_sampling *p) {
     return p->chain[0] == HAL_STAGE_TEMPERATURE && p->temperature <= 0 && !(p->dynatemp_range > 0);
 }
 
-FN int greedy_token(const gpu_call *c, int row, int n) {
+FN int greedy_token(CONSTANT gpu_call *c, int row, int n) {
     DEVICE const best_of *all = best_at(c, row, n);
-    best_of b = all[0];
-    for (int i = 1; i < (n + BEST_CHUNK - 1) / BEST_CHUNK; i++)
-        b = better(all[i], b) ? all[i] : b;
+    best_of b = {all[0].x, all[0].at};
+    for (int i = 1; i < (n + BEST_CHUNK - 1) / BEST_CHUNK; i++) {
+        best_of one = {all[i].x, all[i].at};
+        b = better(one, b) ? one : b;
+    }
     return b.at;
 }
 
-FN row_facts facts_of(const gpu_call *c, int row) {
-    const gpu_view *ring = c->v + 2;
+FN row_facts facts_of(CONSTANT gpu_call *c, int row) {
+    CONSTANT gpu_view *ring = c->v + 2;
     int slot = i32_at(c->v + 3, row);
     row_facts r;
     memcpy(&r.p, ROW(const char, c->v + 5, row), sizeof r.p);
@@ -87,7 +94,7 @@ FN row_facts facts_of(const gpu_call *c, int row) {
 }
 
 /* The logits as a set: cleaned, in scratch. */
-FN void fill_set(self m, set *s, DEVICE const float *logits) {
+FN void fill_set(self m, THREAD set *s, DEVICE const float *logits) {
     for (int i = m.thread; i < s->n; i += m.threads)
         s->own_x[0][i] = cleaned(logits[i]);
     s->x = s->own_x[0];
@@ -96,7 +103,7 @@ FN void fill_set(self m, set *s, DEVICE const float *logits) {
 }
 
 /* Only tokens whose bits are set may come. */
-FN void mask(self m, set *s, DEVICE const uint32_t *words) {
+FN void mask(self m, THREAD set *s, DEVICE const uint32_t *words) {
     DEVICE float *x = writable(m, s);
     for (int i = m.thread; i < s->n; i += m.threads)
         x[i] = words[i / 32] >> i % 32 & 1 ? x[i] : -INFINITY;
@@ -104,7 +111,7 @@ FN void mask(self m, set *s, DEVICE const uint32_t *words) {
 }
 
 /* What comes before the chain; 0 where an edit is bad. */
-FN int start_row(self m, set *s, const gpu_call *c, int row, const row_facts *r) {
+FN int start_row(self m, THREAD set *s, CONSTANT gpu_call *c, int row, THREAD const row_facts *r) {
     int n_edits = c->mode == SAMPLE_DETAIL ? c->v[7].shape[1] : 0;
     fill_set(m, s, ROW(const float, c->v + 1, row));
     if (!r->edits)
@@ -118,7 +125,7 @@ FN int start_row(self m, set *s, const gpu_call *c, int row, const row_facts *r)
     return 1;
 }
 
-FN int draw(self m, set *s, const row_facts *r, float *surprise) {
+FN int draw(self m, THREAD set *s, THREAD const row_facts *r, THREAD float *surprise) {
     shares t = shares_of(m, s);
     int at = s->n > 1 ? cross(m, s, NULL, uniform(r->p.seed, r->pos) * t.total, 1, 0).at : 0;
     *surprise = (float)((t.log_total + (double)distance(s, at)) / LN2);
@@ -126,7 +133,7 @@ FN int draw(self m, set *s, const row_facts *r, float *surprise) {
 }
 
 /* The row's token; -1 where an index is bad. */
-FN int sample_row(self m, set *s, const gpu_call *c, int row, const row_facts *r, float *surprise) {
+FN int sample_row(self m, THREAD set *s, CONSTANT gpu_call *c, int row, THREAD const row_facts *r, THREAD float *surprise) {
     *surprise = 0;
     if (!start_row(m, s, c, row, r))
         return -1;
@@ -157,7 +164,7 @@ KERNEL(sample, SAMPLE_THREADS) {
 
 /* --- how likely tokens were */
 
-FN int is_reported(const gpu_call *c, int row) {
+FN int is_reported(CONSTANT gpu_call *c, int row) {
     hal_sampling p;
     if (c->n_in == 2)
         return 1;
@@ -165,7 +172,7 @@ FN int is_reported(const gpu_call *c, int row) {
     return p.report != 0;
 }
 
-FN void report_row(self m, set *s, const gpu_call *c, int row, int id, int k) {
+FN void report_row(self m, THREAD set *s, CONSTANT gpu_call *c, int row, int id, int k) {
     DEVICE float *out = ROW(float, c->v, row);
     double log_total;
     float mine;
@@ -191,7 +198,7 @@ FN void report_row(self m, set *s, const gpu_call *c, int row, int id, int k) {
 }
 
 KERNEL(logprobs, SAMPLE_THREADS) {
-    int n = c->v[1].shape[1], rows = rows_of(c, c->v), k = ((const arg_logprobs *)c->arg)->k;
+    int n = c->v[1].shape[1], rows = rows_of(c, c->v), k = ((CONSTANT arg_logprobs *)c->arg)->k;
     for (int row = m.group[0]; row < rows; row += SAMPLE_GROUPS) {
         int id = i32_at(c->v + 2, row), wanted = is_reported(c, row);
         set s = set_of(c, m, m.group[0], n);

@@ -18,7 +18,7 @@ typedef struct {
     int64_t sums[SAMPLE_THREADS / 8], before;
     uint64_t weights[DIGITS];
     uint32_t counts[DIGITS];
-    double lanes[8];
+    uint64_t lanes[8]; /* of doubles: their bits */
     float floats[SAMPLE_THREADS / 8];
     int32_t at;
 } sample_room;
@@ -38,7 +38,7 @@ typedef struct {
     int at;       /* place in the set */
 } ranked;
 
-FN set set_of(const gpu_call *c, self m, int group, int n) {
+FN set set_of(CONSTANT gpu_call *c, self m, int group, int n) {
     DEVICE char *own = (DEVICE char *)(uintptr_t)c->scratch + (int64_t)group * n * SAMPLE_BYTES;
     set s = {NULL, NULL, n, 0, 0, 0};
     s.own_x[0] = (DEVICE float *)own;
@@ -50,21 +50,20 @@ FN set set_of(const gpu_call *c, self m, int group, int n) {
     return s;
 }
 
-FN int id_of(const set *s, int at) {
+FN int id_of(THREAD const set *s, int at) {
     return s->ids ? s->ids[at] : at;
 }
 
 /* How far a candidate lies below the best, >= 0. */
-FN float distance(const set *s, int at) {
+FN float distance(THREAD const set *s, int at) {
     return s->all_lost ? 0 : s->best - s->x[at];
 }
 
 /* e^-distance in units of 2^-40, as exact.py's weights(). */
-FN int64_t weight(const set *s, int at) {
+FN int64_t weight(THREAD const set *s, int at) {
     const float turn = 12582912.0f; /* adding it rounds to a whole number */
     float d, n, r, q;
     double y;
-    int64_t bits;
     if (s->all_lost)
         return (int64_t)1 << WEIGHT_BITS;
     d = s->x[at] - s->best;
@@ -80,11 +79,10 @@ FN int64_t weight(const set *s, int at) {
     q = q * r + 1.0f;
     q = (q * r + 1.0f) * f32_from_bits((uint32_t)((int32_t)n + 127) << 23);
     y = (double)q * 1099511627776.0 + 4503599627370496.0; /* 2^40, 2^52: the whole number stands in the lowest bits */
-    memcpy(&bits, &y, sizeof bits);
-    return bits & 0xFFFFFFFFFFFFF;
+    return (int64_t)(f64_bits(y) & 0xFFFFFFFFFFFFF);
 }
 
-FN double total_weight(self m, const set *s) {
+FN double total_weight(self m, THREAD const set *s) {
     int64_t sum = 0;
     for (int i = m.thread; i < s->n; i += m.threads)
         sum += weight(s, i);
@@ -92,7 +90,7 @@ FN double total_weight(self m, const set *s) {
 }
 
 /* What the threads before this one bring together; *total: what all do. */
-FN int64_t sum_before(self m, const set *s, int64_t x, int64_t *total) {
+FN int64_t sum_before(self m, THREAD const set *s, int64_t x, THREAD int64_t *total) {
     int64_t sum = x, before = 0, all = 0;
     for (int o = 1; o < WAVE; o *= 2) {
         int64_t other = take_i64(m, sum, m.lane >= o ? m.lane - o : m.lane);
@@ -111,11 +109,11 @@ FN int64_t sum_before(self m, const set *s, int64_t x, int64_t *total) {
 }
 
 /* The stretch of candidates that is this thread's where places must stay in order. */
-FN int own_first(self m, const set *s) {
+FN int own_first(self m, THREAD const set *s) {
     return (int)((int64_t)s->n * m.thread / m.threads);
 }
 
-FN int own_end(self m, const set *s) {
+FN int own_end(self m, THREAD const set *s) {
     return (int)((int64_t)s->n * (m.thread + 1) / m.threads);
 }
 
@@ -137,7 +135,7 @@ FN int own_end(self m, const set *s) {
     } while (0)
 
 /* The first n numbers and ids that were written to the stretch at hand are the candidates from now on. */
-FN void took_own(self m, set *s, int n) {
+FN void took_own(self m, THREAD set *s, int n) {
     BARRIER(m);
     s->x = s->own_x[s->turn];
     s->ids = s->own_ids[s->turn];
@@ -146,7 +144,7 @@ FN void took_own(self m, set *s, int n) {
 }
 
 /* The candidates' numbers where they may be changed, by any thread; call changed() then. */
-FN DEVICE float *writable(self m, set *s) {
+FN DEVICE float *writable(self m, THREAD set *s) {
     DEVICE float *to = s->own_x[s->turn];
     for (int i = m.thread; i < s->n; i += m.threads) {
         to[i] = s->x[i];
@@ -156,7 +154,7 @@ FN DEVICE float *writable(self m, set *s) {
     return to;
 }
 
-FN void changed(self m, set *s) {
+FN void changed(self m, THREAD set *s) {
     float best = -INFINITY;
     BARRIER(m);
     for (int i = m.thread; i < s->n; i += m.threads)
@@ -166,7 +164,7 @@ FN void changed(self m, set *s) {
 }
 
 /* Place of a token, -1 where it is none of the candidates. */
-FN int place_of(const set *s, int id) {
+FN int place_of(THREAD const set *s, int id) {
     int low = 0, high = s->n - 1;
     if (!s->ids)
         return id;
@@ -186,7 +184,7 @@ FN int reached(int64_t sum, double goal, int beyond) {
     return beyond ? (double)sum > goal : (double)sum >= goal;
 }
 
-FN uint32_t key_at(const set *s, DEVICE const float *keys, int i) {
+FN uint32_t key_at(THREAD const set *s, DEVICE const float *keys, int i) {
     return f32_bits(keys ? keys[i] : distance(s, i));
 }
 
@@ -208,7 +206,7 @@ FN void choose_digit(LOCAL sample_room *room, double goal, int beyond) {
 }
 
 /* One digit of the key at which the goal is reached, among those whose higher digits are `key`'s. */
-FN uint32_t cross_digit(self m, const set *s, DEVICE const float *keys, uint32_t key, int shift, double goal, int beyond,
+FN uint32_t cross_digit(self m, THREAD const set *s, DEVICE const float *keys, uint32_t key, int shift, double goal, int beyond,
                         int unit) {
     LOCAL sample_room *room = s->room;
     for (int i = m.thread; i < DIGITS; i += m.threads) {
@@ -233,7 +231,7 @@ FN uint32_t cross_digit(self m, const set *s, DEVICE const float *keys, uint32_t
 }
 
 /* What those with this key weigh, of this thread's stretch. */
-FN int64_t weight_of_equals(self m, const set *s, DEVICE const float *keys, uint32_t key, int unit) {
+FN int64_t weight_of_equals(self m, THREAD const set *s, DEVICE const float *keys, uint32_t key, int unit) {
     int64_t sum = 0;
     for (int i = own_first(m, s); i < own_end(m, s); i++)
         sum += key_at(s, keys, i) != key ? 0 : unit ? 1 : weight(s, i);
@@ -241,7 +239,7 @@ FN int64_t weight_of_equals(self m, const set *s, DEVICE const float *keys, uint
 }
 
 /* Who of those with this key, in order of place, reaches the goal after `before`; somebody does. */
-FN int equal_at(self m, const set *s, DEVICE const float *keys, uint32_t key, int64_t before, double goal, int beyond,
+FN int equal_at(self m, THREAD const set *s, DEVICE const float *keys, uint32_t key, int64_t before, double goal, int beyond,
                 int unit) {
     int64_t mine = weight_of_equals(m, s, keys, key, unit), all;
     before += sum_before(m, s, mine, &all);
@@ -259,7 +257,7 @@ FN int equal_at(self m, const set *s, DEVICE const float *keys, uint32_t key, in
 
 /* The candidate at which those in order of rank reach the goal together (beyond: exceed it); the last-ranked of all where they
  * do not. keys: ranks, NULL for distances; unit: each counts 1 instead of its weight. */
-FN ranked cross(self m, const set *s, DEVICE const float *keys, double goal, int beyond, int unit) {
+FN ranked cross(self m, THREAD const set *s, DEVICE const float *keys, double goal, int beyond, int unit) {
     ranked edge = {0, 0};
     int64_t before, all;
     BARRIER(m);
@@ -280,11 +278,11 @@ FN ranked cross(self m, const set *s, DEVICE const float *keys, double goal, int
 }
 
 /* Keeps those that rank no later than `edge`. */
-FN void keep_first(self m, set *s, DEVICE const float *keys, ranked edge) {
+FN void keep_first(self m, THREAD set *s, DEVICE const float *keys, ranked edge) {
     KEEP(m, s, key_at(s, keys, i) < edge.key || (key_at(s, keys, i) == edge.key && i <= edge.at));
 }
 
-FN void keep_count(self m, set *s, int k) {
+FN void keep_count(self m, THREAD set *s, int k) {
     if (k < s->n)
         keep_first(m, s, NULL, cross(m, s, NULL, (double)k, 0, 1));
 }

@@ -19,7 +19,7 @@ typedef struct {
     double total, log_total; /* the logarithm in terms of the best's weight */
 } shares;
 
-FN shares shares_of(self m, const set *s) {
+FN shares shares_of(self m, THREAD const set *s) {
     shares t;
     t.total = total_weight(m, s);
     t.log_total = exact_log(t.total) - WEIGHT_BITS * LN2;
@@ -35,21 +35,21 @@ FN shares shares_of(self m, const set *s) {
             double lane = 0;                                                                                           \
             for (int i = m.thread; i < (s)->n; i += 8)                                                                 \
                 lane += (number);                                                                                      \
-            (s)->room->lanes[m.thread] = lane;                                                                         \
+            (s)->room->lanes[m.thread] = f64_bits(lane);                                                               \
         }                                                                                                              \
         BARRIER(m);                                                                                                    \
         (sum) = 0;                                                                                                     \
         for (int j = 0; j < 8; j++)                                                                                    \
-            (sum) += (s)->room->lanes[j];                                                                              \
+            (sum) += f64_from_bits((s)->room->lanes[j]);                                                               \
         BARRIER(m);                                                                                                    \
     } while (0)
 
-FN double product_of(const set *s, int i) {
+FN double product_of(THREAD const set *s, int i) {
     int64_t w = weight(s, i);
     return (double)w * (w ? -(double)distance(s, i) : 0.0);
 }
 
-FN double entropy(self m, const set *s, shares t) {
+FN double entropy(self m, THREAD const set *s, shares t) {
     double sum;
     LANES_SUM(m, s, product_of(s, i), sum);
     return t.log_total - sum / t.total;
@@ -62,13 +62,13 @@ FN float lifted(float x, float amount) {
 }
 
 /* Whether all threads say so. */
-FN int all_say(self m, const set *s, int good) {
+FN int all_say(self m, THREAD const set *s, int good) {
     int64_t bad = group_sum_i64(m, !good, s->room->sums);
     return bad == 0;
 }
 
 /* Adds n edits, those of one token in order; 0 where a token is out of range. */
-FN int add_edits(self m, set *s, DEVICE const int32_t *edits, int n, int vocabulary) {
+FN int add_edits(self m, THREAD set *s, DEVICE const int32_t *edits, int n, int vocabulary) {
     DEVICE float *x;
     int good = 1;
     if (n == 0)
@@ -91,19 +91,19 @@ FN int add_edits(self m, set *s, DEVICE const int32_t *edits, int n, int vocabul
     return all_say(m, s, good);
 }
 
-FN int stage_dry(self m, set *s, const row_facts *r) {
+FN int stage_dry(self m, THREAD set *s, THREAD const row_facts *r) {
     int good = add_edits(m, s, r->edits + 2 * r->p.biases, r->edits ? r->p.drops : 0, r->vocabulary);
     changed(m, s);
     return good;
 }
 
-FN float penalized(float x, int count, const hal_sampling *p) {
+FN float penalized(float x, int count, THREAD const hal_sampling *p) {
     x = x > 0 ? x / p->repeat_penalty : x * p->repeat_penalty;
     x = x - (float)count * p->frequency_penalty - p->presence_penalty;
     return x < MOST ? x : MOST;
 }
 
-FN int stage_penalties(self m, set *s, const row_facts *r) {
+FN int stage_penalties(self m, THREAD set *s, THREAD const row_facts *r) {
     int64_t reach = (int64_t)r->pos + 1 < r->p.repeat_last_n ? (int64_t)r->pos + 1 : r->p.repeat_last_n;
     int n = reach < 0 ? 0 : reach > r->width ? r->width : (int)reach; /* what is further back has been overwritten */
     int good = 1;
@@ -131,7 +131,7 @@ FN double square(double x) {
     return x * x;
 }
 
-FN void stage_top_n_sigma(self m, set *s, const row_facts *r) {
+FN void stage_top_n_sigma(self m, THREAD set *s, THREAD const row_facts *r) {
     double sum, count, mean, least;
     int64_t real = 0;
     if (s->all_lost || r->p.top_n_sigma < 0)
@@ -146,7 +146,7 @@ FN void stage_top_n_sigma(self m, set *s, const row_facts *r) {
     KEEP(m, s, (double)s->x[i] >= least);
 }
 
-FN void stage_typical(self m, set *s, const row_facts *r) {
+FN void stage_typical(self m, THREAD set *s, THREAD const row_facts *r) {
     shares t = shares_of(m, s);
     double h = entropy(m, s, t);
     for (int i = m.thread; i < s->n; i += m.threads)
@@ -156,11 +156,11 @@ FN void stage_typical(self m, set *s, const row_facts *r) {
     changed(m, s); /* the best may be gone */
 }
 
-FN void stage_top_p(self m, set *s, const row_facts *r) {
+FN void stage_top_p(self m, THREAD set *s, THREAD const row_facts *r) {
     keep_first(m, s, NULL, cross(m, s, NULL, (double)r->p.top_p * total_weight(m, s), 0, 0));
 }
 
-FN void stage_min_p(self m, set *s, const row_facts *r) {
+FN void stage_min_p(self m, THREAD set *s, THREAD const row_facts *r) {
     ranked edge = {0, INT32_MAX};
     float most = r->p.min_p > 0 ? -(float)exact_log((double)r->p.min_p) : INFINITY;
     edge.key = f32_bits(most > 0 ? most : 0);
@@ -168,7 +168,7 @@ FN void stage_min_p(self m, set *s, const row_facts *r) {
         keep_first(m, s, NULL, edge);
 }
 
-FN void stage_xtc(self m, set *s, const row_facts *r) {
+FN void stage_xtc(self m, THREAD set *s, THREAD const row_facts *r) {
     double least = (double)r->p.xtc_threshold * total_weight(m, s);
     double drawn = uniform(r->p.seed ^ 0x9FB21C651E98DF25u, r->pos);
     int64_t count = 0;
@@ -192,7 +192,7 @@ FN void stage_xtc(self m, set *s, const row_facts *r) {
     changed(m, s);
 }
 
-FN void stage_temperature(self m, set *s, const row_facts *r) {
+FN void stage_temperature(self m, THREAD set *s, THREAD const row_facts *r) {
     double by = (double)r->p.temperature, spread = (double)r->p.dynatemp_range;
     DEVICE float *x;
     if (spread > 0 && s->n > 1) {
@@ -216,7 +216,7 @@ FN void stage_temperature(self m, set *s, const row_facts *r) {
 }
 
 /* The k that should give the surprise mu, from the distances of the n first-ranked in order. */
-FN double mirostat_count(LOCAL const float *d, int n, const set *s, const row_facts *r) {
+FN double mirostat_count(LOCAL const float *d, int n, THREAD const set *s, THREAD const row_facts *r) {
     double above = 0, up = 0, slope, eps, k, bottom;
     for (int i = 0; i + 1 < n; i++) {
         double t = exact_log(((double)i + 2) / ((double)i + 1));
@@ -234,7 +234,7 @@ FN double mirostat_count(LOCAL const float *d, int n, const set *s, const row_fa
 }
 
 /* How many of the candidates rank before this one. */
-FN int rank_in(const set *s, int at) {
+FN int rank_in(THREAD const set *s, int at) {
     float d = distance(s, at);
     int n = 0;
     for (int i = 0; i < s->n; i++)
@@ -242,7 +242,7 @@ FN int rank_in(const set *s, int at) {
     return n;
 }
 
-FN void stage_mirostat_1(self m, set *s, const row_facts *r) {
+FN void stage_mirostat_1(self m, THREAD set *s, THREAD const row_facts *r) {
     LOCAL float *first = (LOCAL float *)(s->room + 1);
     set top = *s;
     double k;
@@ -255,7 +255,7 @@ FN void stage_mirostat_1(self m, set *s, const row_facts *r) {
     keep_count(m, s, (int)k);
 }
 
-FN void stage_mirostat_2(self m, set *s, const row_facts *r) {
+FN void stage_mirostat_2(self m, THREAD set *s, THREAD const row_facts *r) {
     shares t = shares_of(m, s);
     double most = (double)r->p.mirostat_mu * LN2;
     int64_t some = 0;
@@ -268,7 +268,7 @@ FN void stage_mirostat_2(self m, set *s, const row_facts *r) {
 }
 
 /* One stage; 0 where the history or an edit names a token that there is not. */
-FN int run_stage(self m, uint8_t stage, set *s, const row_facts *r) {
+FN int run_stage(self m, uint8_t stage, THREAD set *s, THREAD const row_facts *r) {
     switch (stage) {
     case HAL_STAGE_PENALTIES:
         return stage_penalties(m, s, r);

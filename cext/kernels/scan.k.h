@@ -11,7 +11,7 @@
 #include "pieces.k.h"
 
 typedef struct {
-    const gpu_view *state, *slots;
+    CONSTANT gpu_view *state, *slots;
     LOCAL float *s;                 /* the lane's rows, SCAN_LANES apart */
     int block, t;                   /* the token that is done */
     int head, group, column, row;   /* group: whose keys it has */
@@ -24,7 +24,7 @@ FN int scan_pitch(int keys) {
 }
 
 /* Where a thread stands in a call whose keys are k; 0: its group's token begins no piece. */
-FN int scan_begin(const gpu_call *c, self m, const gpu_view *k, int block, int tiled, scanned *a) {
+FN int scan_begin(CONSTANT gpu_call *c, self m, CONSTANT gpu_view *k, int block, int tiled, THREAD scanned *a) {
     int per = (a->state->shape[3] + SCAN_COLUMNS - 1) / SCAN_COLUMNS, groups = k->shape[1], column = m.thread / SCAN_LANES;
     a->block = block;
     a->t = m.group[1];
@@ -41,12 +41,12 @@ FN int scan_begin(const gpu_call *c, self m, const gpu_view *k, int block, int t
 }
 
 /* The lane's number i in a page. */
-FN DEVICE float *scan_at(const scanned *a, int page, int i) {
+FN DEVICE float *scan_at(THREAD const scanned *a, int page, int i) {
     return ROW(float, a->state, page) + ((int64_t)a->head * a->keys + i * SCAN_LANES + a->row) * a->width + a->column;
 }
 
 /* The lane's rows from the page that the piece begins from; 0 where that is nowhere. */
-FN int scan_load(scanned *a) {
+FN int scan_load(THREAD scanned *a) {
     int page = page_before(a->slots, a->state, a->t, a->block);
     for (int i = 0; i < a->rows; i++)
         a->s[i * SCAN_LANES] = page >= 0 && a->mine ? *scan_at(a, page, i) : 0.0f;
@@ -54,12 +54,12 @@ FN int scan_load(scanned *a) {
 }
 
 /* Whether the piece has another token behind this one, and then that is the one. */
-FN int scan_next(const gpu_call *c, const gpu_view *k, scanned *a) {
+FN int scan_next(CONSTANT gpu_call *c, CONSTANT gpu_view *k, THREAD scanned *a) {
     return a->t + 1 < rows_of(c, k) && goes_on(a->slots, a->t + 1) ? ++a->t : 0;
 }
 
 /* The numbers of a lane's rows in a token's keys or queries. */
-FN DEVICE const float *scan_keys(const scanned *a, const gpu_view *k) {
+FN DEVICE const float *scan_keys(THREAD const scanned *a, CONSTANT gpu_view *k) {
     return ROW(const float, k, a->t) + (int64_t)a->group * a->keys + a->row;
 }
 
@@ -70,7 +70,7 @@ FN float scan_sum(self m, float x) {
     return x;
 }
 
-FN float scan_find(self m, const scanned *a, DEVICE const float *k) {
+FN float scan_find(self m, THREAD const scanned *a, DEVICE const float *k) {
     float sum = 0;
     for (int i = 0; i < a->rows; i++)
         sum = fmaf(k[i * SCAN_LANES], a->s[i * SCAN_LANES], sum);
@@ -78,13 +78,13 @@ FN float scan_find(self m, const scanned *a, DEVICE const float *k) {
 }
 
 /* The lane's rows fade, and the key times u is added. */
-FN void scan_add(const scanned *a, DEVICE const float *k, float fade, float u) {
+FN void scan_add(THREAD const scanned *a, DEVICE const float *k, float fade, float u) {
     for (int i = 0; i < a->rows; i++)
         a->s[i * SCAN_LANES] = fmaf(k[i * SCAN_LANES], u, a->s[i * SCAN_LANES] * fade);
 }
 
 KERNEL(gated_scan, SCAN_LANES * SCAN_COLUMNS) {
-    const arg_gated_scan *arg = (const arg_gated_scan *)c->arg;
+    CONSTANT arg_gated_scan *arg = (CONSTANT arg_gated_scan *)c->arg;
     scanned a = {c->v + 6, c->v + 7};
     int page = PAGE_OUTSIDE;
     if (!scan_begin(c, m, c->v + 2, arg->block, arg->tiled, &a))
@@ -112,8 +112,8 @@ KERNEL(gated_scan, SCAN_LANES * SCAN_COLUMNS) {
 }
 
 KERNEL(scan_write, SCAN_LANES * SCAN_COLUMNS) {
-    const arg_scan_write *arg = (const arg_scan_write *)c->arg;
-    const gpu_view *k = c->v + 2;
+    CONSTANT arg_scan_write *arg = (CONSTANT arg_scan_write *)c->arg;
+    CONSTANT gpu_view *k = c->v + 2;
     scanned a = {c->v, c->v + 5};
     int n = rows_of(c, k), page = PAGE_OUTSIDE;
     if (!scan_begin(c, m, k, arg->block, arg->tiled, &a))

@@ -9,7 +9,7 @@
 
 /* A channel of a piece as token t sees it. */
 typedef struct {
-    const gpu_view *x;
+    CONSTANT gpu_view *x;
     int64_t channel;
     int t, near;                  /* so many tokens before t stand in the step */
     int kept;                     /* rows of the page, which come before those; */
@@ -17,7 +17,7 @@ typedef struct {
 } heard;
 
 /* How many tokens before t, `most` at most, are of its piece. */
-FN int tokens_near(const gpu_view *slots, int t, int most) {
+FN int tokens_near(CONSTANT gpu_view *slots, int t, int most) {
     int n = 0;
     while (n < most && goes_on(slots, t - n))
         n++;
@@ -25,7 +25,7 @@ FN int tokens_near(const gpu_view *slots, int t, int most) {
 }
 
 /* Finds what token t hears of its channel; 0 where it points outside. */
-FN int hear(const gpu_view *slots, const gpu_view *state, int block, heard *h) {
+FN int hear(CONSTANT gpu_view *slots, CONSTANT gpu_view *state, int block, THREAD heard *h) {
     int page = PAGE_GONE;
     h->kept = state->shape[1];
     h->near = tokens_near(slots, h->t, h->kept);
@@ -38,20 +38,20 @@ FN int hear(const gpu_view *slots, const gpu_view *state, int block, heard *h) {
 }
 
 /* The input `back` tokens before t, kept at most. */
-FN float heard_at(const heard *h, int back) {
+FN float heard_at(THREAD const heard *h, int back) {
     if (back <= h->near)
         return ROW(const float, h->x, h->t - back)[h->channel];
     return h->before ? h->before[(int64_t)(h->kept + h->near - back) * h->x->shape[1]] : 0.0f;
 }
 
 KERNEL(short_conv, GROUP) {
-    const gpu_view *w = c->v + 3;
+    CONSTANT gpu_view *w = c->v + 3;
     heard h = {c->v + 1, own_number(c, m), m.group[1]};
     DEVICE const float *taps;
     float y = 0;
     if (h.channel < 0)
         return;
-    if (!hear(c->v + 4, c->v + 2, ((const arg_short_conv *)c->arg)->block, &h)) {
+    if (!hear(c->v + 4, c->v + 2, ((CONSTANT arg_short_conv *)c->arg)->block, &h)) {
         fault(c);
         return;
     }
@@ -66,8 +66,8 @@ KERNEL(short_conv, GROUP) {
 /* The states of a piece go out from its last token back: only the first of them may lie in the page that the piece begins from,
  * and of that each number is read before it is written. */
 KERNEL(conv_write, GROUP) {
-    const gpu_view *state = c->v, *slots = c->v + 3;
-    int block = ((const arg_conv_write *)c->arg)->block, page, last = 1;
+    CONSTANT gpu_view *state = c->v, *slots = c->v + 3;
+    int block = ((CONSTANT arg_conv_write *)c->arg)->block, page, last = 1;
     heard h = {c->v + 2, (int64_t)m.group[0] * m.threads + m.thread, m.group[1]};
     int n = rows_of(c, h.x);
     if (h.channel >= h.x->shape[1] || h.t >= n || (h.t + 1 < n && goes_on(slots, h.t + 1)))

@@ -5,7 +5,7 @@
 #include "port.h"
 
 /* The word of the table for this slot and position; NULL, and a fault, where they are out of range. */
-FN DEVICE int32_t *token_word(const gpu_call *c, const gpu_view *table, int slot, int64_t pos) {
+FN DEVICE int32_t *token_word(CONSTANT gpu_call *c, CONSTANT gpu_view *table, int slot, int64_t pos) {
     if (inside(slot, table->shape[0]) && pos >= 0)
         return ROW(int32_t, table, slot) + pos % table->shape[1];
     fault(c);
@@ -13,7 +13,7 @@ FN DEVICE int32_t *token_word(const gpu_call *c, const gpu_view *table, int slot
 }
 
 KERNEL(tokens_put, GROUP) {
-    int shift = ((const arg_tokens_put *)c->arg)->shift, n = rows_of(c, c->v + 2);
+    int shift = ((CONSTANT arg_tokens_put *)c->arg)->shift, n = rows_of(c, c->v + 2);
     for (int t = m.thread; t < n; t += m.threads) {
         int id = i32_at(c->v + 2, t);
         DEVICE int32_t *to = id < 0 ? NULL : token_word(c, c->v, i32_at(c->v + 3, t), (int64_t)i32_at(c->v + 4, t) + shift);

@@ -26,7 +26,7 @@ _Static_assert(sizeof(block_a8_256) == 320, "block_a8_256 is 256 bytes, 24 sums,
 #define SATCHEL_ACTIVATION_a8_256 1256, 256 /* our number, elements of a block */
 
 /* The first element of largest magnitude, with its sign; NaN counts above infinity. */
-static inline float a8_256_extreme(const float *x) {
+static inline float a8_256_extreme(THREAD const float *x) {
     uint32_t most = 0;
     float extreme = 0.0f;
     int i;
@@ -66,7 +66,7 @@ static inline void a8_256_quantize(const float *x, block_a8_256 *out, int n_bloc
         a8_256_quantize_block(x + 256 * i, out + i);
 }
 
-static inline void a8_256_unpack(const block_a8_256 *b, float *out) {
+static inline void a8_256_unpack(DEVICE const block_a8_256 *b, THREAD float *out) {
     int i;
     for (i = 0; i < 256; i++)
         out[i] = b->d * (float)b->qs[i];
@@ -74,7 +74,7 @@ static inline void a8_256_unpack(const block_a8_256 *b, float *out) {
 
 /* What weights in groups of 16 are, x = (d * scale) * code: 32 of them; and the share of a block of 256 in a dot product:
  * exact in integers within the block, then one fused multiply-add. */
-static inline void a8_256_weights(const int8_t *code, const int8_t *scale, float d, float *out) {
+static inline void a8_256_weights(THREAD const int8_t *code, THREAD const int8_t *scale, float d, THREAD float *out) {
     int i;
     for (i = 0; i < 32; i++)
         out[i] = (d * (float)scale[i / 16]) * (float)code[i];

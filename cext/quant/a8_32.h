@@ -23,7 +23,7 @@ _Static_assert(sizeof(block_a8_32) == 40, "block_a8_32 is a float, a sum and 32 
 #define SATCHEL_ACTIVATION_a8_32 1032, 32 /* our number, elements of a block */
 
 /* Largest |x| of 32 floats as its bits: NaN and infinity are the largest, so one compare finds either. */
-static inline uint32_t a8_32_most(const float *x) {
+static inline uint32_t a8_32_most(THREAD const float *x) {
     uint32_t most = 0;
     int i;
     for (i = 0; i < 32; i++) {
@@ -53,7 +53,7 @@ static inline void a8_32_quantize(const float *x, block_a8_32 *out, int n_blocks
         a8_32_quantize_block(x + 32 * i, out + i);
 }
 
-static inline void a8_32_unpack(const block_a8_32 *b, float *out) {
+static inline void a8_32_unpack(DEVICE const block_a8_32 *b, THREAD float *out) {
     float d = b->d;
     int i;
     for (i = 0; i < 32; i++)

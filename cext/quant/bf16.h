@@ -15,7 +15,7 @@ typedef struct {
 _Static_assert(sizeof(block_bf16) == 2, "block_bf16 is one half");
 #define SATCHEL_WEIGHT_bf16 30, 1, bf16x2 /* GGUF number, elements of a block, activations */
 
-static inline void bf16_unpack(const block_bf16 *b, float *out) {
+static inline void bf16_unpack(DEVICE const block_bf16 *b, THREAD float *out) {
     out[0] = bf16_to_f32(b->x);
 }
 

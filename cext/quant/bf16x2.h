@@ -49,7 +49,7 @@ static inline float bf16x2_at(const block_bf16x2 *b, int i) {
     return bf16_to_f32(b[i / 32].high[i % 32]) + bf16_to_f32(b[i / 32].low[i % 32]);
 }
 
-static inline void bf16x2_unpack(const block_bf16x2 *b, float *out) {
+static inline void bf16x2_unpack(DEVICE const block_bf16x2 *b, THREAD float *out) {
     int i;
     for (i = 0; i < 32; i++)
         out[i] = bf16x2_at(b, i);

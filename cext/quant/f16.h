@@ -17,7 +17,7 @@ _Static_assert(sizeof(block_f16) == 2, "block_f16 is one half");
 #define APART_f16 1 /* in a panel: the numbers of a word stand apart */
 #define SATCHEL_WEIGHT_f16 1, 1, bf16x2 /* GGUF number, elements of a block, activations */
 
-static inline void f16_unpack(const block_f16 *b, float *out) {
+static inline void f16_unpack(DEVICE const block_f16 *b, THREAD float *out) {
     out[0] = f16_to_f32(b->x);
 }
 

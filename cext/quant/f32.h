@@ -16,7 +16,7 @@ typedef struct {
 _Static_assert(sizeof(block_f32) == 4, "block_f32 is one float");
 #define SATCHEL_WEIGHT_f32 0, 1, f32 /* GGUF number, elements of a block, activations */
 
-static inline void f32_unpack(const block_f32 *b, float *out) {
+static inline void f32_unpack(DEVICE const block_f32 *b, THREAD float *out) {
     out[0] = b->x;
 }
 

@@ -14,8 +14,10 @@ typedef struct {
 _Static_assert(sizeof(block_f64) == 8, "block_f64 is one double");
 #define SATCHEL_WEIGHT_f64 28, 1, f32 /* GGUF number, elements of a block, activations */
 
-static inline void f64_unpack(const block_f64 *b, float *out) {
-    out[0] = (float)b->x;
+static inline void f64_unpack(DEVICE const block_f64 *b, THREAD float *out) {
+    double x;
+    memcpy(&x, b, sizeof x);
+    out[0] = (float)x;
 }
 
 static inline float f64_dot(const block_f64 *w, const block_f32 *a, int n_blocks) {

@@ -23,13 +23,13 @@ static inline float f8_e5m2_value(uint8_t q) {
 }
 
 /* Numbers 32 g .. 32 g + 31. */
-static inline void f8_e5m2_part(const block_f8_e5m2 *b, int g, float *out) {
+static inline void f8_e5m2_part(DEVICE const block_f8_e5m2 *b, int g, THREAD float *out) {
     int i;
     for (i = 0; i < 32; i++)
         out[i] = b->d * f8_e5m2_value(b->qs[32 * g + i]);
 }
 
-static inline void f8_e5m2_unpack(const block_f8_e5m2 *b, float *out) {
+static inline void f8_e5m2_unpack(DEVICE const block_f8_e5m2 *b, THREAD float *out) {
     int g;
     for (g = 0; g < 4; g++)
         f8_e5m2_part(b, g, out + 32 * g);

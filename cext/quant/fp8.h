@@ -15,7 +15,7 @@ typedef struct {
 _Static_assert(sizeof(block_fp8) == 1, "block_fp8 is one byte");
 #define SATCHEL_ACTIVATION_fp8 1008, 1 /* our number, elements of a block */
 
-static inline void fp8_unpack(const block_fp8 *b, float *out) {
+static inline void fp8_unpack(DEVICE const block_fp8 *b, THREAD float *out) {
     out[0] = f8_e4m3_value(b->x);
 }
 

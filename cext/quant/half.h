@@ -17,6 +17,27 @@
 #define _Static_assert static_assert
 #endif
 
+/* Where what a pointer points to lies, which a GPU's compiler may want to know (cext/kernels/port.h): in the device's memory,
+ * as blocks do, or with the thread. And how a constant array of a function is declared. */
+#ifndef DEVICE
+#define DEVICE
+#endif
+#ifndef THREAD
+#define THREAD
+#endif
+#ifndef QUANT_LOCAL
+#define QUANT_LOCAL static const
+#endif
+
+#ifdef F32_BITS /* a GPU's own */
+static inline uint32_t f32_bits(float x) {
+    return F32_BITS(x);
+}
+
+static inline float f32_from_bits(uint32_t bits) {
+    return F32_FROM_BITS(bits);
+}
+#else
 static inline uint32_t f32_bits(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -28,6 +49,7 @@ static inline float f32_from_bits(uint32_t bits) {
     memcpy(&x, &bits, sizeof x);
     return x;
 }
+#endif
 
 static inline float f32_abs(float x) {
     return f32_from_bits(f32_bits(x) & 0x7FFFFFFFu);

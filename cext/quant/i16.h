@@ -13,7 +13,7 @@ typedef struct {
 
 _Static_assert(sizeof(block_i16) == 2, "block_i16 is one int16_t");
 
-static inline void i16_unpack(const block_i16 *b, float *out) {
+static inline void i16_unpack(DEVICE const block_i16 *b, THREAD float *out) {
     out[0] = (float)b->x;
 }
 

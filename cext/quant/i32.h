@@ -13,7 +13,7 @@ typedef struct {
 
 _Static_assert(sizeof(block_i32) == 4, "block_i32 is one int32_t");
 
-static inline void i32_unpack(const block_i32 *b, float *out) {
+static inline void i32_unpack(DEVICE const block_i32 *b, THREAD float *out) {
     out[0] = (float)b->x;
 }
 

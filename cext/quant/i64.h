@@ -13,7 +13,7 @@ typedef struct {
 
 _Static_assert(sizeof(block_i64) == 8, "block_i64 is one int64_t");
 
-static inline void i64_unpack(const block_i64 *b, float *out) {
+static inline void i64_unpack(DEVICE const block_i64 *b, THREAD float *out) {
     out[0] = (float)b->x;
 }
 

@@ -13,7 +13,7 @@ typedef struct {
 
 _Static_assert(sizeof(block_i8) == 1, "block_i8 is one int8_t");
 
-static inline void i8_unpack(const block_i8 *b, float *out) {
+static inline void i8_unpack(DEVICE const block_i8 *b, THREAD float *out) {
     out[0] = (float)b->x;
 }
 

@@ -16,13 +16,13 @@ _Static_assert(sizeof(block_i8_g128) == 132, "block_i8_g128 is a float and 128 b
 #define SATCHEL_WEIGHT_i8_g128 2003, 128, a8_32 /* our number, elements of a block, activations */
 
 /* Numbers 32 g .. 32 g + 31. */
-static inline void i8_g128_part(const block_i8_g128 *b, int g, float *out) {
+static inline void i8_g128_part(DEVICE const block_i8_g128 *b, int g, THREAD float *out) {
     int i;
     for (i = 0; i < 32; i++)
         out[i] = b->d * (float)b->qs[32 * g + i];
 }
 
-static inline void i8_g128_unpack(const block_i8_g128 *b, float *out) {
+static inline void i8_g128_unpack(DEVICE const block_i8_g128 *b, THREAD float *out) {
     int g;
     for (g = 0; g < 4; g++)
         i8_g128_part(b, g, out + 32 * g);

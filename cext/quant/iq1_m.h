@@ -20,13 +20,13 @@ typedef struct {
 _Static_assert(sizeof(block_iq1_m) == 56, "block_iq1_m is 48 bytes of points and 4 halves of scales");
 #define SATCHEL_WEIGHT_iq1_m 29, 256, a8_256 /* GGUF number, elements of a block, activations */
 
-static inline float iq1_m_scale(const block_iq1_m *b) {
-    const uint16_t *s = b->scales;
+static inline float iq1_m_scale(DEVICE const block_iq1_m *b) {
+    DEVICE const uint16_t *s = b->scales;
     return f16_to_f32((uint16_t)(s[0] >> 12 | (s[1] >> 12) << 4 | (s[2] >> 12) << 8 | (s[3] >> 12) << 12));
 }
 
 /* Codes 32 g .. 32 g + 31 and the scales of each 16. */
-static inline void iq1_m_part_codes(const block_iq1_m *b, int g, int8_t *code, int8_t *scale) {
+static inline void iq1_m_part_codes(DEVICE const block_iq1_m *b, int g, THREAD int8_t *code, THREAD int8_t *scale) {
     int i;
     for (i = 0; i < 2; i++)
         scale[i] = (int8_t)(2 * ((b->scales[g / 2] >> (3 * ((2 * g + i) % 4))) & 7) + 1);
@@ -36,19 +36,19 @@ static inline void iq1_m_part_codes(const block_iq1_m *b, int g, int8_t *code, i
     }
 }
 
-static inline void iq1_m_codes(const block_iq1_m *b, int8_t *code, int8_t *scale) {
+static inline void iq1_m_codes(DEVICE const block_iq1_m *b, THREAD int8_t *code, THREAD int8_t *scale) {
     int g;
     for (g = 0; g < 8; g++)
         iq1_m_part_codes(b, g, code + 32 * g, scale + 2 * g);
 }
 
-static inline void iq1_m_part(const block_iq1_m *b, int g, float *out) {
+static inline void iq1_m_part(DEVICE const block_iq1_m *b, int g, THREAD float *out) {
     int8_t code[32], scale[2];
     iq1_m_part_codes(b, g, code, scale);
     a8_256_weights(code, scale, iq1_m_scale(b) * 0.125f, out);
 }
 
-static inline void iq1_m_unpack(const block_iq1_m *b, float *out) {
+static inline void iq1_m_unpack(DEVICE const block_iq1_m *b, THREAD float *out) {
     int g;
     for (g = 0; g < 8; g++)
         iq1_m_part(b, g, out + 32 * g);

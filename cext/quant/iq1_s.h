@@ -23,33 +23,33 @@ _Static_assert(sizeof(block_iq1_s) == 50, "block_iq1_s is a half, 32 bytes of po
 
 /* A point whose coordinates are moved by shift eighths. A word of points.h holds the coordinates plus 1, four bits
  * each: byte i those of i and 4 + i. */
-static inline void iq1_point(uint32_t point, int shift, int8_t *code) {
+static inline void iq1_point(uint32_t point, int shift, THREAD int8_t *code) {
     int i;
     for (i = 0; i < 8; i++)
         code[i] = (int8_t)(8 * ((int)(point >> (8 * (i % 4) + 4 * (i / 4)) & 3) - 1) + shift);
 }
 
 /* Codes 32 g .. 32 g + 31 and the scales of each 16. */
-static inline void iq1_s_part_codes(const block_iq1_s *b, int g, int8_t *code, int8_t *scale) {
+static inline void iq1_s_part_codes(DEVICE const block_iq1_s *b, int g, THREAD int8_t *code, THREAD int8_t *scale) {
     int h = b->qh[g], i;
     scale[0] = scale[1] = (int8_t)(2 * ((h >> 12) & 7) + 1);
     for (i = 0; i < 4; i++)
         iq1_point(points_iq1_s[b->qs[4 * g + i] | ((h >> (3 * i)) & 7) << 8], h >> 15 ? -1 : 1, code + 8 * i);
 }
 
-static inline void iq1_s_codes(const block_iq1_s *b, int8_t *code, int8_t *scale) {
+static inline void iq1_s_codes(DEVICE const block_iq1_s *b, THREAD int8_t *code, THREAD int8_t *scale) {
     int g;
     for (g = 0; g < 8; g++)
         iq1_s_part_codes(b, g, code + 32 * g, scale + 2 * g);
 }
 
-static inline void iq1_s_part(const block_iq1_s *b, int g, float *out) {
+static inline void iq1_s_part(DEVICE const block_iq1_s *b, int g, THREAD float *out) {
     int8_t code[32], scale[2];
     iq1_s_part_codes(b, g, code, scale);
     a8_256_weights(code, scale, f16_to_f32(b->d) * 0.125f, out);
 }
 
-static inline void iq1_s_unpack(const block_iq1_s *b, float *out) {
+static inline void iq1_s_unpack(DEVICE const block_iq1_s *b, THREAD float *out) {
     int g;
     for (g = 0; g < 8; g++)
         iq1_s_part(b, g, out + 32 * g);

@@ -35,7 +35,7 @@ static inline uint32_t iq2_s_unpack_word(int word, uint32_t x) {
 #define UNPACK_WORD_iq2_s iq2_s_unpack_word
 
 /* Codes 32 g .. 32 g + 31 and the scales of each 16. */
-static inline void iq2_s_part_codes(const block_iq2_s *b, int g, int8_t *code, int8_t *scale) {
+static inline void iq2_s_part_codes(DEVICE const block_iq2_s *b, int g, THREAD int8_t *code, THREAD int8_t *scale) {
     int i;
     for (i = 0; i < 2; i++)
         scale[i] = (int8_t)(2 * ((b->scales[g] >> (4 * i)) & 15) + 1);
@@ -45,19 +45,19 @@ static inline void iq2_s_part_codes(const block_iq2_s *b, int g, int8_t *code, i
     }
 }
 
-static inline void iq2_s_codes(const block_iq2_s *b, int8_t *code, int8_t *scale) {
+static inline void iq2_s_codes(DEVICE const block_iq2_s *b, THREAD int8_t *code, THREAD int8_t *scale) {
     int g;
     for (g = 0; g < 8; g++)
         iq2_s_part_codes(b, g, code + 32 * g, scale + 2 * g);
 }
 
-static inline void iq2_s_part(const block_iq2_s *b, int g, float *out) {
+static inline void iq2_s_part(DEVICE const block_iq2_s *b, int g, THREAD float *out) {
     int8_t code[32], scale[2];
     iq2_s_part_codes(b, g, code, scale);
     a8_256_weights(code, scale, f16_to_f32(b->d) * 0.125f, out);
 }
 
-static inline void iq2_s_unpack(const block_iq2_s *b, float *out) {
+static inline void iq2_s_unpack(DEVICE const block_iq2_s *b, THREAD float *out) {
     int g;
     for (g = 0; g < 8; g++)
         iq2_s_part(b, g, out + 32 * g);

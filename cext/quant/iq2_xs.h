@@ -47,7 +47,7 @@ static inline uint32_t iq2_xs_unpack_word(int word, uint32_t x) {
 #define UNPACK_WORD_iq2_xs iq2_xs_unpack_word
 
 /* Codes 32 g .. 32 g + 31 and the scales of each 16. */
-static inline void iq2_xs_part_codes(const block_iq2_xs *b, int g, int8_t *code, int8_t *scale) {
+static inline void iq2_xs_part_codes(DEVICE const block_iq2_xs *b, int g, THREAD int8_t *code, THREAD int8_t *scale) {
     int i;
     for (i = 0; i < 2; i++)
         scale[i] = (int8_t)(2 * ((b->scales[g] >> (4 * i)) & 15) + 1);
@@ -55,19 +55,19 @@ static inline void iq2_xs_part_codes(const block_iq2_xs *b, int g, int8_t *code,
         iq2_point(points_iq2_xs[b->qs[i] & 511], iq_even_signs((uint32_t)b->qs[i] >> 9), code + 8 * (i % 4));
 }
 
-static inline void iq2_xs_codes(const block_iq2_xs *b, int8_t *code, int8_t *scale) {
+static inline void iq2_xs_codes(DEVICE const block_iq2_xs *b, THREAD int8_t *code, THREAD int8_t *scale) {
     int g;
     for (g = 0; g < 8; g++)
         iq2_xs_part_codes(b, g, code + 32 * g, scale + 2 * g);
 }
 
-static inline void iq2_xs_part(const block_iq2_xs *b, int g, float *out) {
+static inline void iq2_xs_part(DEVICE const block_iq2_xs *b, int g, THREAD float *out) {
     int8_t code[32], scale[2];
     iq2_xs_part_codes(b, g, code, scale);
     a8_256_weights(code, scale, f16_to_f32(b->d) * 0.125f, out);
 }
 
-static inline void iq2_xs_unpack(const block_iq2_xs *b, float *out) {
+static inline void iq2_xs_unpack(DEVICE const block_iq2_xs *b, THREAD float *out) {
     int g;
     for (g = 0; g < 8; g++)
         iq2_xs_part(b, g, out + 32 * g);

@@ -64,8 +64,8 @@ static inline uint32_t iq2_xxs_unpack_word(int word, uint32_t x) {
 
 /* A point of eight coordinates with its signs. A word of points.h holds the coordinates' numbers, four bits each:
  * byte i those of i and 4 + i. */
-static inline void iq2_point(uint32_t point, int signs, int8_t *code) {
-    static const int8_t value[4] = {8, 25, 43, 0};
+static inline void iq2_point(uint32_t point, int signs, THREAD int8_t *code) {
+    QUANT_LOCAL int8_t value[4] = {8, 25, 43, 0};
     int i;
     for (i = 0; i < 8; i++) {
         int8_t v = value[point >> (8 * (i % 4) + 4 * (i / 4)) & 3];
@@ -74,8 +74,8 @@ static inline void iq2_point(uint32_t point, int signs, int8_t *code) {
 }
 
 /* Codes 32 g .. 32 g + 31 and the scales of each 16. */
-static inline void iq2_xxs_part_codes(const block_iq2_xxs *b, int g, int8_t *code, int8_t *scale) {
-    const uint8_t *point = b->groups + 8 * g;
+static inline void iq2_xxs_part_codes(DEVICE const block_iq2_xxs *b, int g, THREAD int8_t *code, THREAD int8_t *scale) {
+    DEVICE const uint8_t *point = b->groups + 8 * g;
     uint32_t signs;
     int i;
     memcpy(&signs, point + 4, 4);
@@ -84,19 +84,19 @@ static inline void iq2_xxs_part_codes(const block_iq2_xxs *b, int g, int8_t *cod
         iq2_point(points_iq2_xxs[point[i]], iq_even_signs(signs >> (7 * i) & 127), code + 8 * i);
 }
 
-static inline void iq2_xxs_codes(const block_iq2_xxs *b, int8_t *code, int8_t *scale) {
+static inline void iq2_xxs_codes(DEVICE const block_iq2_xxs *b, THREAD int8_t *code, THREAD int8_t *scale) {
     int g;
     for (g = 0; g < 8; g++)
         iq2_xxs_part_codes(b, g, code + 32 * g, scale + 2 * g);
 }
 
-static inline void iq2_xxs_part(const block_iq2_xxs *b, int g, float *out) {
+static inline void iq2_xxs_part(DEVICE const block_iq2_xxs *b, int g, THREAD float *out) {
     int8_t code[32], scale[2];
     iq2_xxs_part_codes(b, g, code, scale);
     a8_256_weights(code, scale, f16_to_f32(b->d) * 0.125f, out);
 }
 
-static inline void iq2_xxs_unpack(const block_iq2_xxs *b, float *out) {
+static inline void iq2_xxs_unpack(DEVICE const block_iq2_xxs *b, THREAD float *out) {
     int g;
     for (g = 0; g < 8; g++)
         iq2_xxs_part(b, g, out + 32 * g);

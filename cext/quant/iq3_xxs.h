@@ -33,7 +33,7 @@ static inline uint32_t iq3_xxs_unpack_word(int word, uint32_t x) {
 
 /* A point of four coordinates with its signs. A word of points.h holds which of the eight values they are, a byte
  * each. */
-static inline void iq3_point(const int8_t *value, uint32_t point, int signs, int8_t *code) {
+static inline void iq3_point(THREAD const int8_t *value, uint32_t point, int signs, THREAD int8_t *code) {
     int i;
     for (i = 0; i < 4; i++) {
         int8_t v = value[point >> (8 * i) & 7];
@@ -42,8 +42,8 @@ static inline void iq3_point(const int8_t *value, uint32_t point, int signs, int
 }
 
 /* Codes 32 g .. 32 g + 31 and the scales of each 16. */
-static inline void iq3_xxs_part_codes(const block_iq3_xxs *b, int g, int8_t *code, int8_t *scale) {
-    static const int8_t value[8] = {4, 12, 20, 28, 36, 44, 52, 62};
+static inline void iq3_xxs_part_codes(DEVICE const block_iq3_xxs *b, int g, THREAD int8_t *code, THREAD int8_t *scale) {
+    QUANT_LOCAL int8_t value[8] = {4, 12, 20, 28, 36, 44, 52, 62};
     uint32_t signs;
     int i;
     memcpy(&signs, b->signs + 4 * g, 4);
@@ -53,19 +53,19 @@ static inline void iq3_xxs_part_codes(const block_iq3_xxs *b, int g, int8_t *cod
                   code + 4 * i);
 }
 
-static inline void iq3_xxs_codes(const block_iq3_xxs *b, int8_t *code, int8_t *scale) {
+static inline void iq3_xxs_codes(DEVICE const block_iq3_xxs *b, THREAD int8_t *code, THREAD int8_t *scale) {
     int g;
     for (g = 0; g < 8; g++)
         iq3_xxs_part_codes(b, g, code + 32 * g, scale + 2 * g);
 }
 
-static inline void iq3_xxs_part(const block_iq3_xxs *b, int g, float *out) {
+static inline void iq3_xxs_part(DEVICE const block_iq3_xxs *b, int g, THREAD float *out) {
     int8_t code[32], scale[2];
     iq3_xxs_part_codes(b, g, code, scale);
     a8_256_weights(code, scale, f16_to_f32(b->d) * 0.25f, out);
 }
 
-static inline void iq3_xxs_unpack(const block_iq3_xxs *b, float *out) {
+static inline void iq3_xxs_unpack(DEVICE const block_iq3_xxs *b, THREAD float *out) {
     int g;
     for (g = 0; g < 8; g++)
         iq3_xxs_part(b, g, out + 32 * g);

@@ -21,11 +21,11 @@ _Static_assert(sizeof(block_iq4_nl) == 18, "block_iq4_nl is a half and 16 bytes"
 #define IQ4_NL_PLAIN(x) x
 
 static inline int8_t iq4_nl_table(int q) {
-    static const int8_t table[16] = IQ4_NL_TABLE(IQ4_NL_PLAIN);
+    QUANT_LOCAL int8_t table[16] = IQ4_NL_TABLE(IQ4_NL_PLAIN);
     return table[q];
 }
 
-static inline void iq4_nl_unpack(const block_iq4_nl *b, float *out) {
+static inline void iq4_nl_unpack(DEVICE const block_iq4_nl *b, THREAD float *out) {
     float d = f16_to_f32(b->d);
     int j;
     for (j = 0; j < 16; j++) {

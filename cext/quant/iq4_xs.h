@@ -22,26 +22,26 @@ _Static_assert(sizeof(block_iq4_xs) == 136, "block_iq4_xs is two halves, 4 bytes
 #define SATCHEL_WEIGHT_iq4_xs 23, 256, a8_256 /* GGUF number, elements of a block, activations */
 
 /* Codes 32 g .. 32 g + 31 and the scales of each 16. */
-static inline void iq4_xs_part_codes(const block_iq4_xs *b, int g, int8_t *code, int8_t *scale) {
+static inline void iq4_xs_part_codes(DEVICE const block_iq4_xs *b, int g, THREAD int8_t *code, THREAD int8_t *scale) {
     int low = (b->scales_l[g / 2] >> (4 * (g % 2))) & 15, high = (b->scales_h >> (2 * g)) & 3, i;
     scale[0] = scale[1] = (int8_t)((low | high << 4) - 32);
     for (i = 0; i < 32; i++)
         code[i] = iq4_nl_table((b->qs[16 * g + i % 16] >> (4 * (i / 16))) & 15);
 }
 
-static inline void iq4_xs_codes(const block_iq4_xs *b, int8_t *code, int8_t *scale) {
+static inline void iq4_xs_codes(DEVICE const block_iq4_xs *b, THREAD int8_t *code, THREAD int8_t *scale) {
     int g;
     for (g = 0; g < 8; g++)
         iq4_xs_part_codes(b, g, code + 32 * g, scale + 2 * g);
 }
 
-static inline void iq4_xs_part(const block_iq4_xs *b, int g, float *out) {
+static inline void iq4_xs_part(DEVICE const block_iq4_xs *b, int g, THREAD float *out) {
     int8_t code[32], scale[2];
     iq4_xs_part_codes(b, g, code, scale);
     a8_256_weights(code, scale, f16_to_f32(b->d), out);
 }
 
-static inline void iq4_xs_unpack(const block_iq4_xs *b, float *out) {
+static inline void iq4_xs_unpack(DEVICE const block_iq4_xs *b, THREAD float *out) {
     int g;
     for (g = 0; g < 8; g++)
         iq4_xs_part(b, g, out + 32 * g);

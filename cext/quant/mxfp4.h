@@ -22,7 +22,7 @@ _Static_assert(sizeof(block_mxfp4) == 17, "block_mxfp4 is a byte of scale and 16
 
 /* Twice the value of a four-bit float. */
 static inline int8_t e2m1_table(int q) {
-    static const int8_t table[16] = E2M1_TABLE(E2M1_PLAIN);
+    QUANT_LOCAL int8_t table[16] = E2M1_TABLE(E2M1_PLAIN);
     return table[q];
 }
 
@@ -30,7 +30,7 @@ static inline float mxfp4_scale(uint8_t e) {
     return f32_from_bits(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
 }
 
-static inline void mxfp4_unpack(const block_mxfp4 *b, float *out) {
+static inline void mxfp4_unpack(DEVICE const block_mxfp4 *b, THREAD float *out) {
     float d = mxfp4_scale(b->e);
     int j;
     for (j = 0; j < 16; j++) {

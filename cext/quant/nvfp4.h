@@ -30,18 +30,18 @@ static inline float nvfp4_scale(uint8_t code) {
 }
 
 /* Code i (0..15) of group g (0..3). */
-static inline int nvfp4_code(const block_nvfp4 *b, int g, int i) {
+static inline int nvfp4_code(DEVICE const block_nvfp4 *b, int g, int i) {
     return e2m1_table((b->qs[8 * g + i % 8] >> (4 * (i / 8))) & 15);
 }
 
 /* Numbers 32 g .. 32 g + 31. */
-static inline void nvfp4_part(const block_nvfp4 *b, int g, float *out) {
+static inline void nvfp4_part(DEVICE const block_nvfp4 *b, int g, THREAD float *out) {
     int i;
     for (i = 0; i < 32; i++)
         out[i] = nvfp4_scale(b->scales[2 * g + i / 16]) * (float)nvfp4_code(b, 2 * g + i / 16, i % 16);
 }
 
-static inline void nvfp4_unpack(const block_nvfp4 *b, float *out) {
+static inline void nvfp4_unpack(DEVICE const block_nvfp4 *b, THREAD float *out) {
     int g;
     for (g = 0; g < 2; g++)
         nvfp4_part(b, g, out + 32 * g);

@@ -28,19 +28,19 @@ static inline uint32_t q1_0_unpack_word(int word, uint32_t x) {
 #define UNPACK_WORD_q1_0 q1_0_unpack_word
 
 /* 1 or -1. */
-static inline int q1_0_code(const block_q1_0 *b, int i) {
+static inline int q1_0_code(DEVICE const block_q1_0 *b, int i) {
     return 2 * ((b->qs[i / 8] >> (i % 8)) & 1) - 1;
 }
 
 /* Numbers 32 g .. 32 g + 31. */
-static inline void q1_0_part(const block_q1_0 *b, int g, float *out) {
+static inline void q1_0_part(DEVICE const block_q1_0 *b, int g, THREAD float *out) {
     float d = f16_to_f32(b->d);
     int i;
     for (i = 0; i < 32; i++)
         out[i] = d * (float)q1_0_code(b, 32 * g + i);
 }
 
-static inline void q1_0_unpack(const block_q1_0 *b, float *out) {
+static inline void q1_0_unpack(DEVICE const block_q1_0 *b, THREAD float *out) {
     int g;
     for (g = 0; g < 4; g++)
         q1_0_part(b, g, out + 32 * g);

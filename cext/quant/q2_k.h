@@ -21,16 +21,16 @@ _Static_assert(sizeof(block_q2_k) == 84, "block_q2_k is 16 bytes of scales, 64 o
 #define SATCHEL_WEIGHT_q2_k 10, 256, a8_256 /* GGUF number, elements of a block, activations */
 
 /* Code i (0..31) of part g (0..7), of two bits as q2_k, q3_k and tq2_0 keep them; and code i (0..255). */
-static inline int q2_k_part_code(const uint8_t *qs, int g, int i) {
+static inline int q2_k_part_code(DEVICE const uint8_t *qs, int g, int i) {
     return (qs[32 * (g / 4) + i] >> (2 * (g % 4))) & 3;
 }
 
-static inline int q2_k_code(const uint8_t *qs, int i) {
+static inline int q2_k_code(DEVICE const uint8_t *qs, int i) {
     return q2_k_part_code(qs, i / 32, i % 32);
 }
 
 /* Numbers 32 g .. 32 g + 31. */
-static inline void q2_k_part(const block_q2_k *b, int g, float *out) {
+static inline void q2_k_part(DEVICE const block_q2_k *b, int g, THREAD float *out) {
     float d = f16_to_f32(b->d), dmin = f16_to_f32(b->dmin);
     int i;
     for (i = 0; i < 32; i++) {
@@ -39,7 +39,7 @@ static inline void q2_k_part(const block_q2_k *b, int g, float *out) {
     }
 }
 
-static inline void q2_k_unpack(const block_q2_k *b, float *out) {
+static inline void q2_k_unpack(DEVICE const block_q2_k *b, THREAD float *out) {
     int g;
     for (g = 0; g < 8; g++)
         q2_k_part(b, g, out + 32 * g);

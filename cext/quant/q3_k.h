@@ -24,7 +24,7 @@ _Static_assert(sizeof(block_q3_k) == 110, "block_q3_k is 32 bytes of top bits, 6
 
 /* Codes without their offset of 4, and the sixteen scales without theirs of 32. */
 /* Codes 32 g .. 32 g + 31 and the scales of each 16. */
-static inline void q3_k_part_codes(const block_q3_k *b, int g, int8_t *code, int8_t *scale) {
+static inline void q3_k_part_codes(DEVICE const block_q3_k *b, int g, THREAD int8_t *code, THREAD int8_t *scale) {
     int i;
     for (i = 0; i < 2; i++) {
         int s = 2 * g + i, low = (b->scales[s % 8] >> (4 * (s / 8))) & 15, high = (b->scales[8 + s % 4] >> (2 * (s / 4))) & 3;
@@ -34,19 +34,19 @@ static inline void q3_k_part_codes(const block_q3_k *b, int g, int8_t *code, int
         code[i] = (int8_t)((q2_k_part_code(b->qs, g, i) | ((b->hmask[i] >> g) & 1) << 2) - 4);
 }
 
-static inline void q3_k_codes(const block_q3_k *b, int8_t *code, int8_t *scale) {
+static inline void q3_k_codes(DEVICE const block_q3_k *b, THREAD int8_t *code, THREAD int8_t *scale) {
     int g;
     for (g = 0; g < 8; g++)
         q3_k_part_codes(b, g, code + 32 * g, scale + 2 * g);
 }
 
-static inline void q3_k_part(const block_q3_k *b, int g, float *out) {
+static inline void q3_k_part(DEVICE const block_q3_k *b, int g, THREAD float *out) {
     int8_t code[32], scale[2];
     q3_k_part_codes(b, g, code, scale);
     a8_256_weights(code, scale, f16_to_f32(b->d), out);
 }
 
-static inline void q3_k_unpack(const block_q3_k *b, float *out) {
+static inline void q3_k_unpack(DEVICE const block_q3_k *b, THREAD float *out) {
     int g;
     for (g = 0; g < 8; g++)
         q3_k_part(b, g, out + 32 * g);

@@ -15,7 +15,7 @@ typedef struct {
 _Static_assert(sizeof(block_q4_0) == 18, "block_q4_0 is a half and 16 bytes");
 #define SATCHEL_WEIGHT_q4_0 2, 32, a8_32 /* GGUF number, elements of a block, activations */
 
-static inline void q4_0_unpack(const block_q4_0 *b, float *out) {
+static inline void q4_0_unpack(DEVICE const block_q4_0 *b, THREAD float *out) {
     float d = f16_to_f32(b->d);
     int j;
     for (j = 0; j < 16; j++) {

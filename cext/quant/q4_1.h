@@ -17,7 +17,7 @@ typedef struct {
 _Static_assert(sizeof(block_q4_1) == 20, "block_q4_1 is two halves and 16 bytes");
 #define SATCHEL_WEIGHT_q4_1 3, 32, a8_32 /* GGUF number, elements of a block, activations */
 
-static inline void q4_1_unpack(const block_q4_1 *b, float *out) {
+static inline void q4_1_unpack(DEVICE const block_q4_1 *b, THREAD float *out) {
     float d = f16_to_f32(b->d), m = f16_to_f32(b->m);
     int j;
     for (j = 0; j < 16; j++) {

@@ -24,26 +24,26 @@ _Static_assert(sizeof(block_q4_k) == 144, "block_q4_k is two halves, 12 bytes of
 #define SATCHEL_WEIGHT_q4_k 12, 256, a8_256 /* GGUF number, elements of a block, activations */
 
 /* The 6-bit scale and minimum of group g of a q4_k or q5_k block. */
-static inline void q4_k_scale(const uint8_t *packed, int g, uint8_t *scale, uint8_t *min) {
+static inline void q4_k_scale(DEVICE const uint8_t *packed, int g, THREAD uint8_t *scale, THREAD uint8_t *min) {
     int low = g % 4;
     *scale = g < 4 ? packed[g] & 63 : (uint8_t)((packed[low + 8] & 15) | ((packed[low] >> 6) << 4));
     *min = g < 4 ? packed[g + 4] & 63 : (uint8_t)((packed[low + 8] >> 4) | ((packed[low + 4] >> 6) << 4));
 }
 
 /* Those of all eight groups. */
-static inline void q4_k_scales(const uint8_t *packed, uint8_t *scale, uint8_t *min) {
+static inline void q4_k_scales(DEVICE const uint8_t *packed, THREAD uint8_t *scale, THREAD uint8_t *min) {
     int g;
     for (g = 0; g < 8; g++)
         q4_k_scale(packed, g, scale + g, min + g);
 }
 
 /* Code i (0..31) of group g (0..7). */
-static inline int q4_k_code(const block_q4_k *b, int g, int i) {
+static inline int q4_k_code(DEVICE const block_q4_k *b, int g, int i) {
     return (b->qs[32 * (g / 2) + i] >> (4 * (g % 2))) & 15;
 }
 
 /* Numbers 32 g .. 32 g + 31. */
-static inline void q4_k_part(const block_q4_k *b, int g, float *out) {
+static inline void q4_k_part(DEVICE const block_q4_k *b, int g, THREAD float *out) {
     uint8_t scale, min;
     float step, low;
     int i;
@@ -54,7 +54,7 @@ static inline void q4_k_part(const block_q4_k *b, int g, float *out) {
         out[i] = step * (float)q4_k_code(b, g, i) - low;
 }
 
-static inline void q4_k_unpack(const block_q4_k *b, float *out) {
+static inline void q4_k_unpack(DEVICE const block_q4_k *b, THREAD float *out) {
     int g;
     for (g = 0; g < 8; g++)
         q4_k_part(b, g, out + 32 * g);

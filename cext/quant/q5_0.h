@@ -45,12 +45,12 @@ static inline uint32_t q5_0_unpack_word(int word, uint32_t x) {
 #define UNPACK_WORD_q5_0 q5_0_unpack_word
 
 /* Code i (0..31) from the nibbles and top bits of a q5_0 or q5_1 block. */
-static inline int q5_code(const uint8_t *qs, const uint8_t *qh, int i) {
+static inline int q5_code(DEVICE const uint8_t *qs, DEVICE const uint8_t *qh, int i) {
     int low = (qs[i % 16] >> (4 * (i / 16))) & 15;
     return low | (((qh[i / 8] >> (i % 8)) & 1) << 4);
 }
 
-static inline void q5_0_unpack(const block_q5_0 *b, float *out) {
+static inline void q5_0_unpack(DEVICE const block_q5_0 *b, THREAD float *out) {
     float d = f16_to_f32(b->d);
     int i;
     for (i = 0; i < 32; i++)

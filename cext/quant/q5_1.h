@@ -27,7 +27,7 @@ static inline uint32_t q5_1_unpack_word(int word, uint32_t x) {
 #define PACK_WORD_q5_1 q5_1_pack_word
 #define UNPACK_WORD_q5_1 q5_1_unpack_word
 
-static inline void q5_1_unpack(const block_q5_1 *b, float *out) {
+static inline void q5_1_unpack(DEVICE const block_q5_1 *b, THREAD float *out) {
     float d = f16_to_f32(b->d), m = f16_to_f32(b->m);
     int i;
     for (i = 0; i < 32; i++)

@@ -22,13 +22,13 @@ _Static_assert(sizeof(block_q5_k) == 176, "block_q5_k is two halves, 12 bytes of
 #define SATCHEL_WEIGHT_q5_k 13, 256, a8_256 /* GGUF number, elements of a block, activations */
 
 /* Code i (0..31) of group g (0..7). */
-static inline int q5_k_code(const block_q5_k *b, int g, int i) {
+static inline int q5_k_code(DEVICE const block_q5_k *b, int g, int i) {
     int low = (b->qs[32 * (g / 2) + i] >> (4 * (g % 2))) & 15;
     return low | (((b->qh[i] >> g) & 1) << 4);
 }
 
 /* Numbers 32 g .. 32 g + 31. */
-static inline void q5_k_part(const block_q5_k *b, int g, float *out) {
+static inline void q5_k_part(DEVICE const block_q5_k *b, int g, THREAD float *out) {
     uint8_t scale, min;
     float step, low;
     int i;
@@ -39,7 +39,7 @@ static inline void q5_k_part(const block_q5_k *b, int g, float *out) {
         out[i] = step * (float)q5_k_code(b, g, i) - low;
 }
 
-static inline void q5_k_unpack(const block_q5_k *b, float *out) {
+static inline void q5_k_unpack(DEVICE const block_q5_k *b, THREAD float *out) {
     int g;
     for (g = 0; g < 8; g++)
         q5_k_part(b, g, out + 32 * g);

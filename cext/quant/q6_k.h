@@ -23,26 +23,26 @@ _Static_assert(sizeof(block_q6_k) == 210, "block_q6_k is 192 bytes of codes, 16 
 #define SATCHEL_WEIGHT_q6_k 14, 256, a8_256 /* GGUF number, elements of a block, activations */
 
 /* Code l (0..31) of part g (0..7), with its offset of 32: 0..63; and code i (0..255). */
-static inline int q6_k_part_code(const block_q6_k *b, int g, int l) {
+static inline int q6_k_part_code(DEVICE const block_q6_k *b, int g, int l) {
     int half = g / 4, k = g % 4;
     int low = (b->ql[64 * half + 32 * (k % 2) + l] >> (4 * (k / 2))) & 15;
     int high = (b->qh[32 * half + l] >> (2 * k)) & 3;
     return low | (high << 4);
 }
 
-static inline int q6_k_code(const block_q6_k *b, int i) {
+static inline int q6_k_code(DEVICE const block_q6_k *b, int i) {
     return q6_k_part_code(b, i / 32, i % 32);
 }
 
 /* Numbers 32 g .. 32 g + 31. */
-static inline void q6_k_part(const block_q6_k *b, int g, float *out) {
+static inline void q6_k_part(DEVICE const block_q6_k *b, int g, THREAD float *out) {
     float d = f16_to_f32(b->d);
     int i;
     for (i = 0; i < 32; i++)
         out[i] = (d * (float)b->scales[2 * g + i / 16]) * (float)(q6_k_part_code(b, g, i) - 32);
 }
 
-static inline void q6_k_unpack(const block_q6_k *b, float *out) {
+static inline void q6_k_unpack(DEVICE const block_q6_k *b, THREAD float *out) {
     int g;
     for (g = 0; g < 8; g++)
         q6_k_part(b, g, out + 32 * g);

@@ -14,7 +14,7 @@ typedef struct {
 _Static_assert(sizeof(block_q8_0) == 34, "block_q8_0 is a half and 32 bytes");
 #define SATCHEL_WEIGHT_q8_0 8, 32, a8_32 /* GGUF number, elements of a block, activations */
 
-static inline void q8_0_unpack(const block_q8_0 *b, float *out) {
+static inline void q8_0_unpack(DEVICE const block_q8_0 *b, THREAD float *out) {
     float d = f16_to_f32(b->d);
     int i;
     for (i = 0; i < 32; i++)

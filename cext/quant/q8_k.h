@@ -17,13 +17,13 @@ _Static_assert(sizeof(block_q8_k) == 292, "block_q8_k is a float, 256 bytes and 
 #define SATCHEL_WEIGHT_q8_k 15, 256, f32 /* GGUF number, elements of a block, activations */
 
 /* Numbers 32 g .. 32 g + 31. */
-static inline void q8_k_part(const block_q8_k *b, int g, float *out) {
+static inline void q8_k_part(DEVICE const block_q8_k *b, int g, THREAD float *out) {
     int i;
     for (i = 0; i < 32; i++)
         out[i] = b->d * (float)b->qs[32 * g + i];
 }
 
-static inline void q8_k_unpack(const block_q8_k *b, float *out) {
+static inline void q8_k_unpack(DEVICE const block_q8_k *b, THREAD float *out) {
     int g;
     for (g = 0; g < 8; g++)
         q8_k_part(b, g, out + 32 * g);

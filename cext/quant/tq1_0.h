@@ -21,12 +21,12 @@ _Static_assert(sizeof(block_tq1_0) == 54, "block_tq1_0 is 52 bytes of digits and
 #define SATCHEL_WEIGHT_tq1_0 34, 256, a8_256 /* GGUF number, elements of a block, activations */
 
 static inline int8_t tq1_0_digit(uint8_t byte, int k) {
-    static const uint8_t power[5] = {1, 3, 9, 27, 81};
+    QUANT_LOCAL uint8_t power[5] = {1, 3, 9, 27, 81};
     return (int8_t)(((uint8_t)(byte * power[k]) * 3 >> 8) - 1);
 }
 
 /* Codes 32 g .. 32 g + 31 and the scales of each 16. */
-static inline void tq1_0_part_codes(const block_tq1_0 *b, int g, int8_t *code, int8_t *scale) {
+static inline void tq1_0_part_codes(DEVICE const block_tq1_0 *b, int g, THREAD int8_t *code, THREAD int8_t *scale) {
     int i;
     scale[0] = scale[1] = 1;
     for (i = 0; i < 32; i++)
@@ -35,19 +35,19 @@ static inline void tq1_0_part_codes(const block_tq1_0 *b, int g, int8_t *code, i
                                     : tq1_0_digit(b->qh[i % 4], i / 4 - 4);
 }
 
-static inline void tq1_0_codes(const block_tq1_0 *b, int8_t *code, int8_t *scale) {
+static inline void tq1_0_codes(DEVICE const block_tq1_0 *b, THREAD int8_t *code, THREAD int8_t *scale) {
     int g;
     for (g = 0; g < 8; g++)
         tq1_0_part_codes(b, g, code + 32 * g, scale + 2 * g);
 }
 
-static inline void tq1_0_part(const block_tq1_0 *b, int g, float *out) {
+static inline void tq1_0_part(DEVICE const block_tq1_0 *b, int g, THREAD float *out) {
     int8_t code[32], scale[2];
     tq1_0_part_codes(b, g, code, scale);
     a8_256_weights(code, scale, f16_to_f32(b->d), out);
 }
 
-static inline void tq1_0_unpack(const block_tq1_0 *b, float *out) {
+static inline void tq1_0_unpack(DEVICE const block_tq1_0 *b, THREAD float *out) {
     int g;
     for (g = 0; g < 8; g++)
         tq1_0_part(b, g, out + 32 * g);

@@ -17,26 +17,26 @@ _Static_assert(sizeof(block_tq2_0) == 66, "block_tq2_0 is 64 bytes of codes and 
 #define SATCHEL_WEIGHT_tq2_0 35, 256, a8_256 /* GGUF number, elements of a block, activations */
 
 /* Codes 32 g .. 32 g + 31 and the scales of each 16. */
-static inline void tq2_0_part_codes(const block_tq2_0 *b, int g, int8_t *code, int8_t *scale) {
+static inline void tq2_0_part_codes(DEVICE const block_tq2_0 *b, int g, THREAD int8_t *code, THREAD int8_t *scale) {
     int i;
     scale[0] = scale[1] = 1;
     for (i = 0; i < 32; i++)
         code[i] = (int8_t)(q2_k_part_code(b->qs, g, i) - 1);
 }
 
-static inline void tq2_0_codes(const block_tq2_0 *b, int8_t *code, int8_t *scale) {
+static inline void tq2_0_codes(DEVICE const block_tq2_0 *b, THREAD int8_t *code, THREAD int8_t *scale) {
     int g;
     for (g = 0; g < 8; g++)
         tq2_0_part_codes(b, g, code + 32 * g, scale + 2 * g);
 }
 
-static inline void tq2_0_part(const block_tq2_0 *b, int g, float *out) {
+static inline void tq2_0_part(DEVICE const block_tq2_0 *b, int g, THREAD float *out) {
     int8_t code[32], scale[2];
     tq2_0_part_codes(b, g, code, scale);
     a8_256_weights(code, scale, f16_to_f32(b->d), out);
 }
 
-static inline void tq2_0_unpack(const block_tq2_0 *b, float *out) {
+static inline void tq2_0_unpack(DEVICE const block_tq2_0 *b, THREAD float *out) {
     int g;
     for (g = 0; g < 8; g++)
         tq2_0_part(b, g, out + 32 * g);

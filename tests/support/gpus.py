@@ -4,4 +4,4 @@ processor can stand in for where it is set up, and a real one.
 
 import pytest
 
-GPUS = ["emulated", "hip", "sycl", pytest.param("cuda", marks=pytest.mark.gpu)]
+GPUS = ["emulated", "hip", "sycl", "metal", pytest.param("cuda", marks=pytest.mark.gpu)]

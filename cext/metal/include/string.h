@@ -1,0 +1,1 @@
+/* string.h: for a text that is compiled by Metal, which has its own. */

@@ -1,0 +1,42 @@
+/* objc.c: opens Objective-C's run time and Metal, and looks up what is sent to their objects. */
+#include "objc.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+objc_api objc;
+
+static void *open_named(const char *variable, const char *usual, const char **path) {
+    const char *named = getenv(variable);
+    *path = named ? named : usual;
+    return dlopen(*path, RTLD_NOW | RTLD_LOCAL);
+}
+
+/* A function's address as dlsym gives it: POSIX says that it fits. */
+static int look_up(void *library, const char *name, void *out) {
+    return (*(void **)out = dlsym(library, name)) != NULL;
+}
+
+const char *objc_open(void) {
+    static char why[512];
+    objc_sel (*selector)(const char *) = NULL;
+    const char *runtime, *framework;
+    void *base = open_named("SATCHEL_METAL_OBJC", "/usr/lib/libobjc.A.dylib", &runtime);
+    void *metal = open_named("SATCHEL_METAL_FRAMEWORK", "/System/Library/Frameworks/Metal.framework/Metal", &framework);
+    if (!base || !metal) {
+        snprintf(why, sizeof why, "%.400s cannot be opened: Metal's driver is not installed, it is a part of macOS", base ? framework : runtime);
+        return why;
+    }
+    if (!look_up(base, "objc_msgSend", &objc.send) || !look_up(base, "objc_getClass", &objc.class_of) ||
+        !look_up(base, "sel_registerName", &selector) || !look_up(base, "objc_autoreleasePoolPush", &objc.push) ||
+        !look_up(base, "objc_autoreleasePoolPop", &objc.pop) ||
+        !look_up(metal, "MTLCopyAllDevices", &objc.all_devices)) {
+        snprintf(why, sizeof why, "%.200s and %.200s lack a function", runtime, framework);
+        return why;
+    }
+#define X(name, text) objc.name = selector(text);
+    OBJC_SELECTORS(X)
+#undef X
+    return NULL;
+}

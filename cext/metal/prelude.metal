@@ -1,0 +1,30 @@
+// What stands in front of the kernels: the words of Metal's language for those of the portable dialect.
+#include <metal_stdlib>
+using namespace metal;
+#pragma METAL fp contract(off)
+
+#define DEVICE device
+#define LOCAL threadgroup
+#define THREAD thread
+#define CONSTANT constant
+
+inline float port_f16_to_f32(ushort bits) {
+    return (float)as_type<half>(bits);
+}
+
+inline void memcpy(thread void *to, device const void *from, ulong n) {
+    for (ulong i = 0; i < n; i++)
+        ((thread uchar *)to)[i] = ((device const uchar *)from)[i];
+}
+
+inline void port_add_local(threadgroup uint *where, uint x) {
+    atomic_fetch_add_explicit((threadgroup atomic_uint *)where, x, memory_order_relaxed);
+}
+
+// There is no atomic of 64 bits: each half has its own, and who makes the lower one overflow carries. The sum is whole when
+// all have come, and nobody looks earlier.
+inline void port_add_local(threadgroup ulong *where, ulong x) {
+    threadgroup atomic_uint *part = (threadgroup atomic_uint *)where;
+    uint low = (uint)x, old = atomic_fetch_add_explicit(part, low, memory_order_relaxed);
+    atomic_fetch_add_explicit(part + 1, (uint)(x >> 32) + (uint)(old + low < old), memory_order_relaxed);
+}
