@@ -20,7 +20,7 @@ SEES_CEXT = {"runtime/device.py", "runtime/compiler/lower.py"}
 # What a model's file may see: the vocabulary in which layers are written, and no device, plan or engine.
 MODEL_SEES = {
     f"satchel.runtime.{name}"
-    for name in ("arch", "blocks", "latent", "mixture", "recurrent", "delta", "ops", "graph")
+    for name in ("arch", "blocks", "latent", "indexer", "mixture", "recurrent", "delta", "ops", "graph")
 }
 MODEL_SEES |= {f"satchel.formats.convert.{name}" for name in ("mapping", "hybrid")}
 MODEL_SEES |= {f"satchel.runtime.models.{p.stem}" for p in (ROOT / "runtime/models").glob("*.py")}
@@ -117,6 +117,7 @@ def long_functions(path: str, source: str) -> list[str]:
 def c_functions(source: str) -> Iterator[tuple[str, int, int]]:
     """(head, first line, last line) of each brace block at file level whose head holds a parenthesis."""
     source = re.sub(r"/\*.*?\*/", lambda m: "\n" * m[0].count("\n"), source, flags=re.S)
+    source = re.sub(r"^[ \t]*#(?:\\\n|[^\n])*", lambda m: "\n" * m[0].count("\n"), source, flags=re.M)
     source = re.sub(r'"(\\.|[^"\\\n])*"|\'(\\.|[^\'\\\n])+\'|//[^\n]*', "", source)
     depth, first, head, since = 0, 0, "", 1
     for number, line in enumerate(source.splitlines(), 1):
@@ -133,8 +134,6 @@ def c_functions(source: str) -> Iterator[tuple[str, int, int]]:
                     head, since = "", number + 1
             elif depth == 0:
                 head, since = ("", number + 1) if c == ";" else (head + c, since if head.strip() else number)
-        if depth == 0 and line.lstrip().startswith("#"):
-            head, since = "", number + 1
 
 
 def test_functions_are_short() -> None:

@@ -178,7 +178,9 @@ def check(one: Case, got: Array, want: Array) -> None:
         assert same or np.array_equal(got, want, equal_nan=got.dtype.kind == "f"), one.name
         return
     decode = FORMATS[one.format].decode
-    assert nmse(decode(got), decode(want)) <= one.bound, one.name
+    found, meant = decode(got), decode(want)
+    assert np.array_equal(np.isnan(found), np.isnan(meant)), one.name
+    assert nmse(np.nan_to_num(found), np.nan_to_num(meant)) <= one.bound, one.name
 
 
 def row(one: Case, t: int, split: tuple[int, ...]) -> Case:
