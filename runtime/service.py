@@ -70,7 +70,7 @@ class Service:
         if engine.tier is not None:
             engine.tier.recompute = self.scheduler.time.computing
         attention = Ledger(engine).attention.values()
-        self.meter = after.meter if after else Meter(Traffic((a.window, a.bytes) for a in attention))
+        self.meter: Meter = after.meter if after else Meter(Traffic((a.window, a.bytes) for a in attention))
         # Called before each step, and before each piece of an errand that has a number.
         self.watch: Callable[[Sequence[Work]], None] | None = after.watch if after else None
         self.watch_errand: Callable[[int], None] | None = after.watch_errand if after else None
