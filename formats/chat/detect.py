@@ -110,8 +110,9 @@ def _trained(tokens: frozenset[str], source: str) -> tuple[str, str] | None:
 
 
 def _begin(family: str, text: str) -> str:
-    """The family's marker that comes first in a text."""
-    return min((b for b in families()[family].begins if b in text), key=text.index, default="")
+    """The family's marker that comes first in a text, or what tells the form of its calls."""
+    told = next((tell for tell in families()[family].tells if tell in text), "")
+    return told or min((b for b in families()[family].begins if b in text), key=text.index, default="")
 
 
 def _reads(name: str, body: str, bare: bool) -> bool:
