@@ -24,7 +24,7 @@ class Family:
     the form of a call's id, "" or "letters9". order: who can be mistaken for others comes after those.
     whole(reader, opening): the grammar of whole answers, where thinking and text have their own form; then
     `prefill` gives what stands before an answer's text, or its reasoning, that is to be continued. thought:
-    what stands around its thinking. tells: texts inside of a call, each of which stands for a form of its own.
+    what stands around its thinking. tells: texts inside of a call, each of which tells a form of its own.
     """
 
     begins: tuple[str, ...]
