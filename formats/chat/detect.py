@@ -45,7 +45,8 @@ _MARKER = re.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z_]{1,40}\]")
 def detect(template: ChatTemplate, tokens: Collection[str] = ()) -> Style:
     """The style of a template. tokens: special tokens of the vocabulary, where the template is silent."""
     family, begin = _family(template)
-    trained = _trained(frozenset(tokens)) if family == "spoken" and template.supports_tools else None
+    silent = family == "spoken" and template.supports_tools
+    trained = _trained(frozenset(tokens), template.source) if silent else None
     family, begin = trained or (family, begin)
     style = Style(
         family=family,
@@ -94,10 +95,12 @@ def _family(template: ChatTemplate) -> tuple[str, str]:
     return found, _begin(found, template.source) if found else ""
 
 
-def _trained(tokens: frozenset[str]) -> tuple[str, str] | None:
-    """The family whose markers the vocabulary has as tokens, where a template shows tools and no call: its
-    model was trained on what the template leaves out. Of several, the one that has most of its markers.
+def _trained(tokens: frozenset[str], source: str) -> tuple[str, str] | None:
+    """The family whose markers the vocabulary has as tokens, or the template speaks of, where it shows tools
+    and no call: its model was trained on what the template leaves out. Of several, the one with most markers.
     """
+    known = {marker for family in families().values() for marker in family.markers if len(marker) > 3}
+    tokens |= {marker for marker in known if marker in source}
     held = {name: [b for b in family.begins if b in tokens] for name, family in families().items()}
     counts = {
         name: len(tokens.intersection(families()[name].markers)) for name, begins in held.items() if begins
@@ -107,8 +110,9 @@ def _trained(tokens: frozenset[str]) -> tuple[str, str] | None:
 
 
 def _begin(family: str, text: str) -> str:
-    """The family's marker that comes first in a text."""
-    return min((b for b in families()[family].begins if b in text), key=text.index, default="")
+    """The family's marker that comes first in a text, or what tells the form of its calls."""
+    told = next((tell for tell in families()[family].tells if tell in text), "")
+    return told or min((b for b in families()[family].begins if b in text), key=text.index, default="")
 
 
 def _reads(name: str, body: str, bare: bool) -> bool:

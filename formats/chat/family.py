@@ -20,11 +20,11 @@ Grammar = Callable[[Reader, str], Steps[None]]
 class Family:
     """begins: markers that open calls. marks: others that may be tokens. calls(reader, begin): what follows.
 
-    bare: calls may open an answer without a marker; one of `opens` must come first then (any for ""). ids: the
-    form of a call's id, "" or "letters9". order: families that can be mistaken for others are tried after those.
+    bare: calls may open an answer without a marker; one of `opens` must come first then (any for ""). ids:
+    the form of a call's id, "" or "letters9". order: who can be mistaken for others comes after those.
     whole(reader, opening): the grammar of whole answers, where thinking and text have their own form; then
     `prefill` gives what stands before an answer's text, or its reasoning, that is to be continued. thought:
-    what stands around its thinking.
+    what stands around its thinking. tells: texts inside of a call, each of which tells a form of its own.
     """
 
     begins: tuple[str, ...]
@@ -37,6 +37,7 @@ class Family:
     whole: Grammar | None = None
     prefill: Callable[[str | None, str], str] | None = None
     thought: tuple[str, str] | None = None
+    tells: tuple[str, ...] = ()
 
     @property
     def markers(self) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ PAIRS = (
 @dataclass(frozen=True, slots=True)
 class Style:
     """family: the name of the calls' grammar, "" where calls stay text; begin: which of its markers the
-    template writes before calls, "" for none. open, close: around thinking.
+    template writes before calls, or which of its `tells` in them, "" for none. open, close: around thinking.
 
     thinks: the template is made for a model that thinks. lead, between, tail: what the template writes
     behind `open`, before `close` and behind it. switches: template variables that turn thinking on and off.

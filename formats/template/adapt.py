@@ -11,15 +11,15 @@ from typing import Any
 
 from satchel.formats.template import spoken
 from satchel.formats.template.messages import Message
-from satchel.formats.template.probes import KINDS, Probes
+from satchel.formats.template.probes import KINDS, SYSTEM, Probes
 from satchel.quant.errors import RequestError
 
 
 def fit(
     messages: list[Message], tools: list[Message] | None, probes: Probes
-) -> tuple[list[Message], list[Message] | None]:
-    """The conversation and its tools as this template wants them. RequestError for arguments that are no JSON
-    object.
+) -> tuple[list[Message], list[Message] | None, dict[str, Any]]:
+    """The conversation, its tools, and other variables, as this template wants them. RequestError for
+    arguments that are no JSON object.
 
     - developer becomes system unless the template names that role;
     - a system message that the template has no place for goes in front of the next user message, an empty
@@ -28,16 +28,26 @@ def fit(
       of one part where it reads nothing else;
     - a call's arguments become an object or JSON text, its empty content None or "", as the template prints
       them; text beside calls becomes a message of its own where it would hide them;
+    - tools go where the template has its own place for them: another variable, the system message's `tools`;
     - tools, calls and results that the template has no place for are written as JSON into the system message,
       the assistant's text and a user message.
     """
     fitted = [_fit_content(_fit_role(message, probes), probes) for message in messages]
+    more: dict[str, Any] = {}
     if tools and not probes.shows_tools():
-        text = spoken.definitions(tools, probes.call_form()[1] != "")
-        fitted, tools = _with_system(fitted, text, probes), None
+        place = probes.tools_place()
+        if place == SYSTEM:
+            fitted = _with_tools(fitted, tools, probes)
+        elif place:
+            more = {place: tools}
+        else:
+            text = spoken.definitions(tools, probes.call_form()[1] != "")
+            fitted = _with_system(fitted, text, probes)
+        tools = None
     fitted = _merge_results(fitted, probes)
     fitted = _merge_system(fitted, probes)
-    return [part for i, m in enumerate(fitted) for part in _fit_calls(m, f"messages[{i}]", probes)], tools
+    fitted = [part for i, m in enumerate(fitted) for part in _fit_calls(m, f"messages[{i}]", probes)]
+    return fitted, tools, more
 
 
 def _content(text: str, probes: Probes) -> Any:
@@ -67,6 +77,15 @@ def _with_system(messages: list[Message], text: str, probes: Probes) -> list[Mes
         return [{"role": "system", "content": _content(text, probes)}, *messages]
     whole = spoken.joined(spoken.text_of(first["content"]), text)
     return [{**first, "content": _content(whole, probes)}, *rest]
+
+
+def _with_tools(messages: list[Message], tools: list[Message], probes: Probes) -> list[Message]:
+    """The tools as JSON text beside the system message's content."""
+    if messages[0]["role"] not in ("system", "developer"):
+        messages = [{"role": "system", "content": _content("", probes)}, *messages]
+    first, *rest = messages
+    listed = json.dumps([tool.get("function", tool) for tool in tools], ensure_ascii=False)
+    return [{**first, "tools": listed}, *rest]
 
 
 def _merge_results(messages: list[Message], probes: Probes) -> list[Message]:

@@ -90,7 +90,7 @@ class ChatTemplate:
     def supports_tools(self) -> bool:
         """Whether the template has a place for tools; else `render` writes them into the system message."""
         try:
-            return self._compiled(self._variant([{}], None)).shows_tools()
+            return self._compiled(self._variant([{}], None)).tools_place() != ""
         except LimitReached as error:
             message = str(error)
         raise RequestError(message)
@@ -123,7 +123,8 @@ class ChatTemplate:
         from satchel.formats.template.adapt import fit
 
         try:
-            chat, functions = fit(chat, functions, probes)
+            chat, functions, placed = fit(chat, functions, probes)
+            more |= placed
             if escape is not None:
                 chat, functions, more = (escaped(value, escape) for value in (chat, functions, more))
             return probes.run(chat, functions, more, plain.nodes, plain.characters, escape)

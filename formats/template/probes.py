@@ -32,6 +32,9 @@ _TOOL: Message = {
 _OBJECT = {"called_key": "probe"}
 # How a call's arguments, and the content beside it, can be given.
 _FORMS: dict[str, Any] = {"object": _OBJECT, "text": json.dumps(_OBJECT)}
+# Names that templates have for `tools` (SmolLM3's xml_tools), and the place of Phi 4 mini's.
+TOOL_NAMES = frozenset(("xml_tools", "custom_tools", "available_tools"))
+SYSTEM = "system message"
 KINDS: dict[str, Any] = {"none": None, "empty": ""}
 
 
@@ -64,10 +67,15 @@ class Probes:
         variables = {**self._tokens, "documents": None, **more, "messages": messages, "tools": tools}
         return self.program.run(variables, nodes, characters, self._now, escape)
 
-    def _attempt(self, messages: Sequence[Message], tools: Sequence[Message] | None = None) -> str:
+    def _attempt(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Message] | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> str:
         try:
-            own = copy.deepcopy((messages, tools))
-            return self.run(*own, {"add_generation_prompt": True}, 0, 2000, None)
+            own = copy.deepcopy((messages, tools, {"add_generation_prompt": True, **(more or {})}))
+            return self.run(*own, 0, 2000, None)
         except RequestError:
             return ""
 
@@ -91,6 +99,24 @@ class Probes:
             return False
         user = {**_USER, "content": self._content(_NEEDLE)}
         return bool(self._once("tools", lambda: "probe_tool" in self._attempt([user], [_TOOL])))
+
+    def tools_place(self) -> str:
+        """Where a template has its place for tools: a variable's name, SYSTEM for a member of the system
+        message (JSON text), or "" for none.
+        """
+        return "tools" if self.shows_tools() else str(self._once("place of tools", self._find_tools_place))
+
+    def _find_tools_place(self) -> str:
+        user = {**_USER, "content": self._content(_NEEDLE)}
+        for name in sorted(TOOL_NAMES & self.program.names):
+            if "probe_tool" in self._attempt([user], more={name: [_TOOL]}):
+                return name
+        system = {
+            "role": "system",
+            "content": self._content("probe"),
+            "tools": json.dumps([_TOOL["function"]]),
+        }
+        return SYSTEM if "probe_tool" in self._attempt([system, user]) else ""
 
     def wants_parts(self) -> bool:
         """Whether content must be a list of parts: a plain string would be left out."""

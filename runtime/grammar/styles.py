@@ -50,6 +50,7 @@ class Tags:
 class Form:
     """A call: what stands before its name, between name and arguments, and behind; what is around all calls
     and between two. Markers stand in the texts. numbered: a colon and a number follow the name.
+    repeated: calls follow one another with nothing between.
     """
 
     before: str
@@ -60,11 +61,12 @@ class Form:
     close: str = ""
     arguments: Json | Keywords | Tags = Json()
     numbered: bool = False
+    repeated: bool = False
 
     @property
     def several(self) -> bool:
         """Whether an answer can hold more than one call."""
-        return bool(self.separator or self.close)
+        return bool(self.separator or self.close or self.repeated)
 
 
 def _listed(begin: str, end: str = "") -> Form:
@@ -117,7 +119,10 @@ STYLES: Mapping[str, Mapping[str, Form]] = {
         "": Form('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>", separator="\n"),
     },
     "llama3": {"": Form('{"name": "', '", "parameters": ', "}", separator="; ")},
-    "mistral": {"": Form('{"name": "', '", "arguments": ', "}", "[TOOL_CALLS][", ", ", "]")},
+    "mistral": {
+        "": Form('{"name": "', '", "arguments": ', "}", "[TOOL_CALLS][", ", ", "]"),
+        "[ARGS]": Form("[TOOL_CALLS]", "[ARGS]", "", repeated=True),
+    },
     "deepseek": {
         "": Form(
             "<｜tool▁call▁begin｜>",
@@ -126,7 +131,15 @@ STYLES: Mapping[str, Mapping[str, Form]] = {
             "<｜tool▁calls▁begin｜>",
             "",
             "<｜tool▁calls▁end｜>",
-        )
+        ),
+        "```json": Form(
+            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+            "\n```json\n",
+            "\n```<｜tool▁call▁end｜>",
+            "<｜tool▁calls▁begin｜>",
+            "\n",
+            "<｜tool▁calls▁end｜>",
+        ),
     },
     "harmony": {"": Form("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", "")},
     "function_tag": {"": Form("<function=", ">", "</function>")},

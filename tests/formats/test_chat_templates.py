@@ -5,15 +5,18 @@ import re
 from pathlib import Path
 from typing import Any
 
+import calls_page
 import pytest
 from call_templates import BEGINS, OWN, template_of
 from chat_cases import TOOLS
 from template_data import DATA
 
 from satchel.formats.chat import ChatParser, Collected, Style, detect, fit
+from satchel.formats.chat.family import families
 from satchel.formats.gguf import open_gguf
 from satchel.formats.template import ChatTemplate
 from satchel.formats.tokenizer import Kind, Tokenizer, build_tokenizer
+from satchel.runtime.grammar import styles
 
 SHARED = Path(__file__).parents[3] / "shared"
 THINK = ("<think>", "</think>")
@@ -84,7 +87,8 @@ def test_a_style_is_found_by_rendering(name: str) -> None:
 def test_other_families_are_found_by_rendering(family: str) -> None:
     style = detect(own(family))
     assert style.family == family
-    assert style.begin == next((b for b in sorted(style.calls.begins, key=len)[::-1] if b in OWN[family]), "")
+    marks = [*style.calls.tells, *sorted(style.calls.begins, key=len)[::-1]]
+    assert style.begin == next((b for b in marks if b in OWN[family]), "")
 
 
 @pytest.mark.parametrize(("family", "begin"), [(f, b) for f, begins in BEGINS.items() for b in begins if b])
@@ -190,6 +194,19 @@ def test_thinking_that_is_rendered_is_read_back() -> None:
     assert found.message() == said
 
 
+def test_the_page_shows_every_family_and_what_is_read_of_it() -> None:
+    text = calls_page.PAGE.read_text("utf-8")
+    assert calls_page.page(text) == text
+    assert calls_page.MODELS.keys() == families().keys()
+    schema = {"type": "object", "properties": {"a": {"type": "string"}, "n": {"type": "integer"}}}
+    for name in families():
+        for form in styles.STYLES[name].values():
+            parser = ChatParser(Style(family=name), tools=[{"name": "f", "parameters": schema}])
+            events = [*parser.feed(calls_page.example(form)), *parser.finish()]
+            found = Collected().add_all(events).tool_calls
+            assert [(c.name, json.loads(c.arguments)) for c in found] == [("f", calls_page.GIVEN)], name
+
+
 # T08
 
 VOCABS = sorted((SHARED / "vocabs").glob("*.gguf"))
@@ -251,3 +268,28 @@ def test_t08_user_text_adds_no_control_token(path: Path) -> None:
             assert re.sub(r"\s", "", attack) in re.sub(r"\s", "", tokenizer.decode(hostile, special=True)), (
                 name
             )
+
+
+PLACES = {
+    "xml_tools": "{% if xml_tools %}{{ xml_tools | tojson }} answer in <tool_call></tool_call>{% endif %}"
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}",
+    "system message": "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
+    "{% if m.role == 'system' and m.tools %}<|tool|>{{ m.tools }}<|/tool|>{% endif %}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "tokens", "family"),
+    [("xml_tools", (), "hermes"), ("system message", ("<|tool_call|>", "<|/tool_call|>"), "listed")],
+)
+def test_tools_go_where_a_template_has_its_own_place_for_them(
+    place: str, tokens: tuple[str, ...], family: str
+) -> None:
+    template = ChatTemplate(PLACES[place])
+    assert template.supports_tools
+    for system in ([], [{"role": "system", "content": "Be kind."}]):
+        said = template.render([*system, USER], tools=TOOLS)
+        assert '"weather"' in said and "You can call these tools" not in said
+        assert ("Be kind." in said) == bool(system)
+        assert "weather" not in template.render([*system, USER])
+    assert detect(template, tokens).family == family

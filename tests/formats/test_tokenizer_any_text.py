@@ -25,13 +25,16 @@ FILES = [
 ]
 NAMES = [*(kind for kind in toy_vocab.KINDS if kind not in ("bert", "t5")), *(path.stem for path in FILES)]
 UNICODE = st.text(st.characters(exclude_categories=("Cs",)), max_size=60)
+# fmt: off
 PARTS = st.sampled_from([
     " ", "  ", "\t", "\n", "\r\n", "\n\n\n", "\u00a0", "\u2028", "\u3000", "\x00", "\x1b", "\x7f", "\u0085",
-    "\ufeff", "a", "Z", "é", "e\u0301", "\u0301\u0308", "\u0915\u094d\u0937", "漢字", "한글", "ไทย", "مرحبا",
-    "\u1112\u1161\u11ab", "👩\u200d👧", "🏳\ufe0f\u200d🌈", "\U0010ffff", "\ue000", "\U000f1234", "0", "12345678901",
-    "٣٤", "Ⅷ", "½", "'s", "'LL", "'ſ", "<", "|", ">", "<|im_start|>", "<s>", "</s>", "<|endoftext|>", "<0x41>",
-    "▁", "Ġ", "[INST]", "<｜User｜>", "<think>", "a" * 70, " " * 70, "\n" * 40, "-" * 50, "9" * 50,
-])  # fmt: skip
+    "\ufeff", "a", "Z", "é", "e\u0301", "\u0301\u0308", "\u0915\u094d\u0937", "漢字", "한글", "ไทย",
+    "\u1112\u1161\u11ab", "مرحبا", "👩\u200d👧", "🏳\ufe0f\u200d🌈", "\U0010ffff", "\ue000", "\U000f1234",
+    "0", "12345678901", "٣٤", "Ⅷ", "½", "'s", "'LL", "'ſ", "<", "|", ">", "<|im_start|>", "<s>", "</s>",
+    "<|endoftext|>", "<0x41>", "▁", "Ġ", "[INST]", "<｜User｜>", "<think>", "a" * 70, " " * 70, "\n" * 40,
+    "-" * 50, "9" * 50,
+])
+# fmt: on
 MIXED = st.lists(PARTS, max_size=25).map("".join)
 
 

@@ -158,6 +158,13 @@ def written(style: str, begin: str, name: str, given: dict[str, Any]) -> str:
         inner = tags(given, "<parameter=", ">\n", "\n</parameter>\n")
         tag = begin or "<tool_call>"
         return f"{tag}\n<function={name}>\n{inner}</function>\n{tag.replace('<', '</')}"
+    if style == "deepseek":
+        fenced = (
+            f"function<｜tool▁sep｜>{name}\n```json\n{raw}\n```" if begin else f"{name}<｜tool▁sep｜>{raw}"
+        )
+        return f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{fenced}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+    if style == "mistral":
+        return f"[TOOL_CALLS]{name}[ARGS]{raw}" if begin else f"[TOOL_CALLS][{call}]"
     return {
         "functionary": f"{name}\n{raw}",
         "kimi": f"<|tool_calls_section_begin|><|tool_call_begin|>functions.{name}:3"
@@ -172,14 +179,27 @@ def written(style: str, begin: str, name: str, given: dict[str, Any]) -> str:
 NEW = [
     (s, b)
     for s, b in FORMS
-    if s in ("functionary", "kimi", "glm", "qwen_xml", "listed", "dsml", "pythonic", "gemma", "named")
+    if s
+    in (
+        "functionary",
+        "kimi",
+        "glm",
+        "qwen_xml",
+        "listed",
+        "dsml",
+        "pythonic",
+        "gemma",
+        "named",
+        "mistral",
+        "deepseek",
+    )
 ]
 
 
 def test_every_family_can_be_forced() -> None:
     assert set(families()) <= set(STYLES)
     for name, forms in STYLES.items():
-        begins = families()[name].begins if name in families() else ()
+        begins = (*families()[name].begins, *families()[name].tells) if name in families() else ()
         assert all(begin in ("", *begins) for begin in forms)
 
 

@@ -38,4 +38,4 @@ def _call(reader: Reader) -> Steps[None]:
     yield from reader.at(END)
 
 
-FAMILY = Family((ALL, ONE, *OTHERS), grammar, marks=(ALL_END, SEP, END))
+FAMILY = Family((ALL, ONE, *OTHERS), grammar, marks=(ALL_END, SEP, END), tells=("```json",))

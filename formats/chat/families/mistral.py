@@ -25,4 +25,4 @@ def grammar(reader: Reader, begin: str) -> Steps[None]:
     yield from named(reader, name.strip(), made.strip())
 
 
-FAMILY = Family((BEGIN,), grammar, marks=(ARGS, ID), ids="letters9")
+FAMILY = Family((BEGIN,), grammar, marks=(ARGS, ID), ids="letters9", tells=(ARGS,))

@@ -1,0 +1,74 @@
+"""The table of docs/models.md about tool calls and thinking, from what the parser and the grammars hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from satchel.formats.chat.family import families
+from satchel.formats.chat.style import PAIRS
+from satchel.runtime.grammar.styles import STYLES, Form, Json, Keywords, Tags
+
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+BEGIN, END = "<!-- calls -->\n", "<!-- end of calls -->\n"
+MODELS = {
+    "command_r": "Command R7B, Command A",
+    "deepseek": "DeepSeek V3, V3.1, R1 (its own older form too) and distills",
+    "dsml": "DeepSeek V3.2 and V4, MiniMax M2",
+    "function_tag": "Functionary 3.1, Llama 3.x with tools in the system message",
+    "functionary": "Functionary 3.2",
+    "gemma": "Gemma 4, FunctionGemma",
+    "glm": "GLM 4.5 and later, Ling, Laguna",
+    "harmony": "gpt-oss",
+    "hermes": "Hermes, Qwen 2.5 and 3, Granite 4, SmolLM3, Falcon H1, MiMo",
+    "kimi": "Kimi K2",
+    "listed": "Granite 3, Phi 4 mini, Nemotron, Hunyuan, MiniMax M1, GigaChat 3.1, Apertus, Firefunction",
+    "llama3": "Llama 3.x and 4, xLAM; also lists of objects or of Python's calls",
+    "mistral": "Mistral, Mixtral, Ministral, Devstral: old list and `NAME[ARGS]`",
+    "named": "GLM 4 (0414, chatglm)",
+    "pythonic": "LFM2, Llama 3.2 and 4, ToolACE; OLMo 3; Gemma 3",
+    "qwen_xml": "Qwen3-Coder, Qwen 3.5, Nemotron 3, Seed-OSS",
+    "spoken": "every template without a place for tools",
+}
+GIVEN = {"a": "x", "n": 3}
+
+
+def example(form: Form) -> str:
+    """A call of f with a="x" and n=3, as this form has it."""
+    name = f"f{':0' if form.numbered else ''}"
+    return f"{form.open}{form.before}{name}{form.middle}{_arguments(form.arguments)}{form.after}{form.close}"
+
+
+def _arguments(how: Json | Keywords | Tags) -> str:
+    if isinstance(how, Json):
+        return json.dumps(GIVEN)
+    if isinstance(how, Keywords):
+        return how.separator.join(f"{key}={json.dumps(value)}" for key, value in GIVEN.items())
+    return how.separator.join(_tagged(how, key, value) for key, value in GIVEN.items())
+
+
+def _tagged(tags: Tags, key: str, value: object) -> str:
+    text = isinstance(value, str)
+    start, end = (tags.text or tags.value, tags.text_end or tags.end) if text else (tags.value, tags.end)
+    return f"{tags.key}{key}{start}{value}{end}{tags.behind}"
+
+
+def lines() -> Iterator[str]:
+    yield "| family | models | a call of `f` |\n|---|---|---|\n"
+    for name in sorted(families()):
+        for form in STYLES[name].values():
+            shown = example(form).replace("\n", "⏎").replace("|", "\\|")
+            yield f"| `{name}` | {MODELS[name]} | `` {shown} `` |\n"
+    pairs = ", ".join(f"`{opening} … {closing}`" for opening, closing in PAIRS)
+    yield f"\nThinking that templates don't write themselves is known by these marks: {pairs}.\n"
+
+
+def page(text: str) -> str:
+    """The page with the table made again."""
+    before, _, rest = text.partition(BEGIN)
+    return f"{before}{BEGIN}{''.join(lines())}{END}{rest.partition(END)[2]}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text("utf-8")), "utf-8")
