@@ -18,6 +18,7 @@ from satchel.quant import FORMATS, ModelError, RequestError
 from satchel.quant.cache import CACHE_TYPES
 from satchel.runtime import ops
 from satchel.runtime.graph import ROWS, TOKENS, Array, Graph, Node, Roots, Type, leaves
+from satchel.runtime.stated import check_stated
 
 EDITS = 1024  # single logits of a row that a step may change
 REWIND = 64  # tokens by which a slot may always go back, beyond what was fed last
@@ -35,9 +36,14 @@ class HParams:
 
     def __init__(self, metadata: Metadata, arch: str) -> None:
         self.metadata, self.arch = metadata, arch
+        self.read: set[str] = set()  # keys that were asked for
+
+    def _name(self, key: str) -> str:
+        self.read.add(key)
+        return f"{self.arch}.{key}"
 
     def uint(self, key: str, default: int | None = None, *, low: int = 1, high: int = 1 << 24) -> int:
-        name = f"{self.arch}.{key}"
+        name = self._name(key)
         return (
             self.metadata.get_uint(name, low=low, high=high)
             if default is None or name in self.metadata
@@ -45,7 +51,7 @@ class HParams:
         )
 
     def real(self, key: str, default: float | None = None, *, low: float = 0.0, high: float = 1e30) -> float:
-        name = f"{self.arch}.{key}"
+        name = self._name(key)
         return (
             self.metadata.get_float(name, low=low, high=high)
             if default is None or name in self.metadata
@@ -53,23 +59,23 @@ class HParams:
         )
 
     def text(self, key: str, default: str) -> str:
-        return self.metadata.get_str(f"{self.arch}.{key}", default)
+        return self.metadata.get_str(self._name(key), default)
 
     def flag(self, key: str, default: bool) -> bool:
-        return self.metadata.get_bool(f"{self.arch}.{key}", default)
+        return self.metadata.get_bool(self._name(key), default)
 
     def is_array(self, key: str) -> bool:
-        name = f"{self.arch}.{key}"
+        name = self._name(key)
         return name in self.metadata and self.metadata.typed(name).type is ValueType.ARRAY
 
     def flags(self, key: str, layers: int) -> tuple[bool, ...]:
         """One yes or no a layer."""
-        found = self.metadata.get_array(f"{self.arch}.{key}", kind="bool", length=layers)
+        found = self.metadata.get_array(self._name(key), kind="bool", length=layers)
         return tuple(bool(f) for f in found.tolist())
 
     def each_layer(self, key: str, layers: int, default: int | None = None) -> tuple[int, ...]:
         """One number a layer: the file holds an array of that length, or one number for all."""
-        name = f"{self.arch}.{key}"
+        name = self._name(key)
         if default is not None and name not in self.metadata:
             return (default,) * layers
         return self.metadata.get_uints(name, layers, low=1, high=1 << 24)
@@ -222,6 +228,8 @@ class Arch:
             self.notes = (f"{self.predicting} of the file's layers guess further tokens: they are not run",)
         self.width = hp.uint("embedding_length")
         self.context = hp.uint("context_length", high=1 << 30)
+        if hp.flag("attention.causal", self.causal) != self.causal:
+            raise ModelError(f"{hp.arch}.attention.causal: expected {self.causal}, got {not self.causal}")
         self._read_heads(hp)
         self._check_cache(cache)
         kind = "layer_norm_epsilon" if self.centered else "layer_norm_rms_epsilon"
@@ -431,6 +439,9 @@ class Arch:
         return self.weight(name, *shape) if self.weights.type(name) is not None else None
 
     def _reject_unused(self) -> None:
+        """ModelError for tensors, and keys that change the numbers, that nothing has asked for."""
+        stated = check_stated(self.hp.metadata, self.hp.arch, self.hp.read, self.context)
+        self.notes += tuple(note for note in stated if note not in self.notes)
         behind = tuple(f"blk.{self.layers + i}." for i in range(self.predicting))
         unused = (n for n in self.weights.names if n not in self.used and not n.endswith(IGNORED))
         extra = [n for n in unused if not n.startswith(behind or "/")]

@@ -204,6 +204,9 @@ class Gemma4(Arch):
             if hp.uint(f"attention.{key}", size) != size:
                 found = hp.uint(f"attention.{key}", size)
                 raise hp.metadata.fault(f"{hp.arch}.attention.{key}", f"that of keys, {size}", found)
+        for key, size in (("", self.head_dim), ("_swa", self.small)):
+            if (found := hp.uint(f"rope.dimension_count{key}", size)) != size:
+                raise hp.metadata.fault(f"{hp.arch}.rope.dimension_count{key}", f"the heads' {size}", found)
         known = [(n, [j for j in range(first) if self.near[j] == n]) for n in (False, True)]
         latest = {n: found[-1] for n, found in known if found}
         self.source = tuple(i if i < first else latest[self.near[i]] for i in range(self.layers))
