@@ -4,7 +4,8 @@
  *
  * Devices are GPUs. SATCHEL_SYCL_DEVICES=cpu: processors instead, for tests. SATCHEL_SYCL_WAVE: lanes of a wave, of those
  * that the device offers; the most up to 32 if nothing is said. No exception leaves a function: it becomes a number, and
- * sycl_driver_said() tells the last one's text.
+ * sycl_driver_said() tells the last one's text. What is thrown while work is waited for, or says that the device is lost, is
+ * LOST, CUDA's number of such errors: what the work left is not to be trusted.
  */
 #include <sycl/sycl.hpp>
 
@@ -27,21 +28,26 @@ extern "C" {
 namespace {
 
 namespace extension = sycl::ext::oneapi::experimental;
-enum { FAILED = 999, NO_MEMORY = 2, NOT_FOUND = 500, NOT_READY = 600, INVALID = 1 };
+enum { FAILED = 999, LOST = 719, NO_MEMORY = 2, NOT_FOUND = 500, NOT_READY = 600, INVALID = 1 };
 enum { MAJOR = 1, MINOR, UNITS, SHARED, WAVE };
 
 std::string said;
 std::mutex saying;
 
-/* Gives f's number, or FAILED and keeps what was thrown. */
-template <typename F> int guarded(F f) noexcept {
+/* Gives f's number, or what was thrown as one, and keeps its text. */
+template <typename F> int guarded(F f, int thrown = FAILED) noexcept {
     try {
         return f();
     } catch (const std::exception &e) {
         std::lock_guard lock(saying);
         said = e.what();
-        return FAILED;
+        return said.find("DEVICE_LOST") == std::string::npos ? thrown : (int)LOST;
     }
+}
+
+/* The same for work that is waited for. */
+template <typename F> int waited(F f) noexcept {
+    return guarded(f, LOST);
 }
 
 struct call_argument { /* as the kernels' port_call */
@@ -229,7 +235,7 @@ int end_stream(gpu_stream s) {
 }
 
 int finish(gpu_stream s) {
-    return guarded([&] {
+    return waited([&] {
         queue_of(s).wait_and_throw();
         return 0;
     });
@@ -267,7 +273,7 @@ int reached(gpu_event e) {
 }
 
 int wait(gpu_event e) {
-    return guarded([&] {
+    return waited([&] {
         ((event_of *)e)->last.wait_and_throw();
         return 0;
     });

@@ -58,10 +58,10 @@ def tune(
         found = {device.name: measured(loaded, device, sizes, repeats, behind) for device in loaded.devices}
     if as_json:
         print(json.dumps({name: [asdict(m) for m in rows] for name, rows in found.items()}))
-    if not any(m.steps for rows in found.values() for m in rows):
-        note("satchel: no device of this model has more than one kernel for a step: there is nothing to tune")
-    elif not as_json:
-        for rows in found.values():
+    for name, rows in found.items():
+        if not any(m.steps for m in rows):
+            note(f"satchel: {name}: it has one kernel for each step of this model: there is nothing to tune")
+        elif not as_json:
             out().print(table({k: t for m in rows for k, t in m.steps.items()}))
             for m in rows:
                 print(f"{m.tokens:>5} tokens a step: {m.own_us:,.0f} us of kernels, tuned {m.us:,.0f} us")

@@ -20,7 +20,11 @@ from satchel.runtime.device import Device
 
 MOST = 1 << 22  # bytes of a file that is read
 NAME = re.compile(r"[\w+]+(@[0-9]{1,3})?")
-NVIDIA = Path("/proc/driver/nvidia/version")
+NVIDIA, MAPS = Path("/proc/driver/nvidia/version"), Path("/proc/self/maps")
+LIBRARIES = {  # of a driver, that an open device has in this process
+    "hip": ("libamdhip64", "libhsa-runtime64"),
+    "sycl": ("libsycl", "libur_adapter", "libze_intel_gpu", "libigdrcl", "libintelocl"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +73,20 @@ def device_key(device: Device) -> str:
     info = device.info()
     path = Path(device.backend.path)
     library = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-    driver = NVIDIA.read_text(encoding="utf-8") if device.backend.name == "cuda" and NVIDIA.is_file() else ""
-    about = [device.backend.name, info.name, info.variant, driver, library]
+    about = [device.backend.name, info.name, info.variant, driver_of(device.backend.name), library]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:24]
+
+
+def driver_of(backend: str) -> str:
+    """Tells one driver from another: NVIDIA's by its own words, others' by their libraries' files."""
+    if backend == "cuda":
+        return NVIDIA.read_text(encoding="utf-8") if NVIDIA.is_file() else ""
+    names = LIBRARIES.get(backend, ())
+    if not names or not MAPS.is_file():
+        return ""
+    mapped = {line.split(maxsplit=5)[5] for line in MAPS.read_text().splitlines() if "/" in line}
+    files = sorted(path for path in mapped if Path(path).name.startswith(names) and Path(path).is_file())
+    return " ".join(f"{path}:{(s := Path(path).stat()).st_size}:{s.st_mtime_ns}" for path in files)
 
 
 def read() -> dict[str, DeviceTuning]:

@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import tiny_file
 
 from satchel.runtime.device import libraries
 
@@ -98,6 +99,78 @@ def test_an_unknown_gpu_gets_its_kernels_at_run_time(driver: Path) -> None:
     assert run(driver, "-c", OPEN, HIP_TEST_ARCH="gfx950").returncode == 0
     said = run(driver, "-c", OPEN, HIP_TEST_ARCH="gfx000").stderr
     assert "no kernels were built for this device" in said and "hipRTC gave error 1: what" in said
+
+
+SEVERAL = """
+import sys
+sys.path.insert(0, "tests/support")
+from pathlib import Path
+import numpy as np, tiny_file
+from satchel.runtime.lost import DeviceLost
+from satchel.runtime.model import Model
+from satchel.runtime.tuning.kept import driver_of
+path, ids = tiny_file.write_model(Path(sys.argv[1]) / "m.gguf", "llama", "q8_0"), [3, 1]
+with Model.load(path, device="cpu", threads=1) as model:
+    wanted = model.logits(ids)
+for device, split in (("hip,cpu", "2,1"), ("emulated,hip,cpu", "1,1,1")):
+    with Model.load(path, device=device, tensor_split=split, threads=1) as model:
+        off = np.square(model.logits(ids) - wanted).sum() / np.square(wanted).sum()
+        used = {s.device for s in model.engine.program(2, 2, "logits").plan.segments}
+        assert used == set(device.split(",")) and off < 1e-3, (used, off)
+assert "libamdhip64" in driver_of("hip")
+import os
+os.environ["SATCHEL_EMULATED_LOSE"] = "20"
+with Model.load(path, device="hip", threads=1) as model:
+    try:
+        model.logits(ids)
+    except DeviceLost as error:
+        assert str(error).startswith("device hip was lost"), error
+    else:
+        raise SystemExit("it was not lost")
+    assert model.logits(ids).tobytes() == wanted.tobytes() and [d.name for d in model.devices] == ["cpu"]
+"""
+
+
+def test_beside_other_devices_and_without_it_when_it_is_lost(driver: Path, tmp_path: Path) -> None:
+    if not any(f.name == "emulated" and not f.reason for f in libraries()):
+        pytest.skip("emulated: its library was not built")
+    done = run(driver, "-c", SEVERAL, str(tmp_path))
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_its_kernels_are_tuned(driver: Path, tmp_path: Path) -> None:
+    """The portable kernels are one for each step but where they say so: satchel tune tells which."""
+    model = tiny_file.write_model(tmp_path / "m.gguf", "llama", "q8_0")
+    asked = ["tune", "-m", str(model), "--device", "hip", "--tokens", "1", "--depth", "0", "--repeats", "1"]
+    done = run(
+        driver,
+        "-c",
+        "from satchel.cli.main import main; main()",
+        *asked,
+        SATCHEL_TUNING=str(tmp_path / "tuning.json"),
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    kept = (tmp_path / "tuning.json").is_file()
+    assert ("kinds of steps" in done.stderr) == kept and ("nothing to tune" in done.stderr) != kept
+
+
+def test_a_broken_driver_is_left_out_and_said(tmp_path: Path) -> None:
+    if not any(f.name == "hip" for f in libraries()) or not shutil.which("gcc"):
+        pytest.skip("hip: its library was not built, or there is no gcc")
+    broken = tmp_path / "libamdhip64.so"
+    (tmp_path / "old.c").write_text("int hipInit(unsigned f) { return f ? 1 : 0; }")
+    subprocess.run(["gcc", "-shared", "-fPIC", tmp_path / "old.c", "-o", broken], check=True)
+    code = (
+        "from satchel.runtime.options import Options\n"
+        "from satchel.runtime.placement.devices import open_for\n"
+        "with open_for(Options()) as opened: print([d.name for d in opened.devices], *opened.notes)"
+    )
+    said = run(broken, "-c", code).stdout
+    assert (
+        said.startswith("['cpu'] device hip is left out: hip cannot run on this machine: ")
+        and "too old" in said
+    )
+    assert "left out" not in run("/nowhere/libamdhip64.so", "-c", code).stdout
 
 
 def test_a_driver_that_is_missing_is_named() -> None:
