@@ -4,7 +4,8 @@ error, any other a note. So a newer variant of a known architecture never runs a
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
+from typing import cast
 
 from satchel.formats.gguf import Metadata, ValueType
 from satchel.quant import ModelError
@@ -74,6 +75,6 @@ def _value(metadata: Metadata, key: str) -> object:
         return None
     found = metadata.typed(key)
     if found.type is ValueType.ARRAY:
-        numbers = metadata[key]
-        return 0 if not any(numbers) else tuple(numbers)
+        numbers = tuple(cast(Iterable[object], metadata[key]))
+        return numbers if any(numbers) else 0
     return metadata[key]
