@@ -69,13 +69,15 @@ def find_pretokenizer(path: Path, tokenizer: Any, data: Any, ignore_merges: bool
 
 
 def candidates(ignore_merges: bool) -> Iterator[tuple[str, PreTokenizer]]:
-    """Each different row once, under its preferred name."""
-    rows: dict[PreTokenizer, str] = {}
+    """Each way of cutting once, under its preferred name. Whether a begin token is added is no part of it: a
+    file says that by itself.
+    """
+    names: dict[tuple[str, ...], str] = {}
     for name in (*PREFERRED, *PRETOKENIZERS):
         row = PRETOKENIZERS[name]
         if not row.raw and row.ignore_merges == ignore_merges:
-            rows.setdefault(row, name)
-    return iter([(name, row) for row, name in rows.items()])
+            names.setdefault(row.patterns, name)
+    return iter([(name, PRETOKENIZERS[name]) for name in names.values()])
 
 
 def build(row: PreTokenizer) -> Any:
