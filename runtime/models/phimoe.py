@@ -14,7 +14,6 @@ from satchel.formats.convert.mapping import (
     Guard,
     with_bias,
 )
-from satchel.quant import ModelError
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import pre_norm_layer
 from satchel.runtime.graph import Node
@@ -41,7 +40,7 @@ class Phimoe(Arch):
 
     def layer(self, x: Node, i: int) -> Node:
         if sizes(self)[1] != 2:
-            raise ModelError(f"phimoe.expert_used_count: expected 2, got {sizes(self)[1]}; not supported")
+            raise self.hp.metadata.fault("phimoe.expert_used_count", "2", sizes(self)[1], "not supported")
         return pre_norm_layer(self, x, i, feed=_feed)
 
 
