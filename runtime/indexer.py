@@ -1,5 +1,5 @@
-"""Sparse attention of DeepSeek V3.2: a small attention of its own, the lightning indexer, says which positions
-each token attends to (DeepSeek-V3.2-Exp, 2025). Its keys are cached beside the latents.
+"""Sparse attention of DeepSeek V3.2: a small attention of its own, the lightning indexer, says which
+positions each token attends to (DeepSeek-V3.2-Exp, 2025). Its keys are cached beside the latents.
 
 A context that holds no more positions than are chosen is dense, and so is every layer where the caller wants
 that (Cache.dense): the indexer is not run then, and has no cache.

@@ -21,7 +21,16 @@ def _runs(slot: Array, pos: Array) -> Array:
 
 @op(lambda q, k, v, *_, value, **__: Type((q.shape[0], q.shape[1] * value)))
 def short_attention(
-    q: Array, k: Array, v: Array, slot: Array, pos: Array, table: Array, *, scale: float, value: int, least: int
+    q: Array,
+    k: Array,
+    v: Array,
+    slot: Array,
+    pos: Array,
+    table: Array,
+    *,
+    scale: float,
+    value: int,
+    least: int,
 ) -> Array:
     """attention(q, k, v, ...) of tokens in runs of fewer than `least`: (T, H * value); 0 for the others."""
     out = np.zeros((len(q), q.shape[1] * value), np.float32)
@@ -47,7 +56,7 @@ def expanded_attention(
     scale: float,
     least: int,
 ) -> Array:
-    """Attention of q (T, H, plain + turned) to keys and values of each head, made of the latents in the cache k
+    """Attention of q (T, H, plain + turned) to keys and values of each head, made of the latents in k
     (v is the same one): (T, H, value) for tokens in runs of `least` and more; for others the rows of `left`.
 
     A cache row is a latent of `rank` numbers and the `turned` ones that end every head's key; k_b (H, rank,
@@ -73,7 +82,7 @@ def index_positions(
 ) -> Array:
     """The k positions that each token attends to, in ascending order, -1 behind the last: (T, k).
 
-    Of q (T, H, D), weights (T, H) and a paged cache of keys (blocks, 1, block, D) position s of token t counts
+    Of q (T, H, D), weights (T, H) and a cache of keys (blocks, 1, block, D) position s of token t counts
     the sum over the heads of weight * max(0, q . key); the best count, of equals the lower position, NaN
     as the least. Source: DeepSeek-V3.2-Exp, the lightning indexer.
     """
@@ -104,8 +113,8 @@ def chosen_attention(
     scale: float,
     value: int,
 ) -> Array:
-    """attention(q, k, v, ...) to the positions in `chosen` (T, k) alone, up to the first -1: (T, H * value). k and
-    v are one cache (blocks, 1, block, D), of whose rows the first `value` numbers are values.
+    """attention(q, k, v, ...) to the positions in `chosen` (T, k) alone, up to the first -1: (T, H * value).
+    k and v are one cache (blocks, 1, block, D), of whose rows the first `value` numbers are values.
     """
     out, rows, block = np.zeros((*q.shape[:2], value), np.float32), _rows(k), k.shape[2]
     for t in range(len(q)):

@@ -16,8 +16,8 @@ from satchel.runtime.plan import PACKED, Bucket, Plan, Segment, Step
 
 ROWS = 1  # hal.h's number of the count of output rows
 NAMES = {f.id: f.name for f in FORMATS.values()}
-# Whatever form a layer's attention takes, its work is counted once; chosen_attention's as if it saw all. Beside
-# expanded_attention, which a plan has for long prompts, short_attention has next to nothing to do.
+# Whatever form a layer's attention takes, its work is counted once; chosen_attention's as if it saw all.
+# Beside expanded_attention, which a plan has for long prompts, short_attention has next to nothing to do.
 ATTENTION = ("attention", "chosen_attention", "expanded_attention")
 EXPERTS = ("expert_linear", "expert_swiglu")
 

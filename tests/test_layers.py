@@ -20,7 +20,7 @@ SEES_CEXT = {"runtime/device.py", "runtime/compiler/lower.py"}
 # What a model's file may see: the vocabulary in which layers are written, and no device, plan or engine.
 MODEL_SEES = {
     f"satchel.runtime.{name}"
-    for name in ("arch", "blocks", "latent", "mixture", "recurrent", "delta", "ops", "graph")
+    for name in ("arch", "blocks", "latent", "indexer", "mixture", "recurrent", "delta", "ops", "graph")
 }
 MODEL_SEES |= {f"satchel.formats.convert.{name}" for name in ("mapping", "hybrid")}
 MODEL_SEES |= {f"satchel.runtime.models.{p.stem}" for p in (ROOT / "runtime/models").glob("*.py")}

@@ -1,6 +1,6 @@
-"""Pass: latent attention of long stretches of a prompt makes keys and values of each head on the way instead of
-taking queries into the latents' space: the same numbers from fewer multiply-adds, once many queries share what
-was made. Only in plans of steps that can hold such a stretch (Context.long).
+"""Pass: latent attention of long stretches of a prompt makes keys and values of each head on the way instead
+of taking queries into the latents' space: the same numbers from fewer multiply-adds, once many queries share
+what was made. Only in plans of steps that can hold such a stretch (Context.long).
 
 Tokens in shorter runs, decoded ones among them, keep the absorbed form and its bits: each op computes its own
 tokens, and expanded_attention takes over what the others have.
@@ -31,7 +31,7 @@ def expand(roots: Roots, context: Context) -> Roots:
         some = OPS["short_attention"](
             *attention.src, scale=scale, value=attention.arg("value"), least=context.long
         )
-        left = OPS["head_linear"](OPS["reshape"](some, shape=src[0].shape[1:]), src[1])
+        left = OPS["head_linear"](OPS["reshape"](some, shape=src[0].arg("shape")), src[1])
         made = OPS["expanded_attention"](
             q, cache, cache, *place, k_b, src[1], left, scale=scale, least=context.long
         )

@@ -42,7 +42,9 @@ def read_sizes(reader: Reader) -> None:
     ):
         reader.put(f"attention.{name}", number)
     reader.put("rope.dimension_count", turned)
-    third = config.get("model_type") in ("deepseek_v3", "deepseek_v32") or config.get("scoring_func") == "sigmoid"
+    third = (
+        config.get("model_type") in ("deepseek_v3", "deepseek_v32") or config.get("scoring_func") == "sigmoid"
+    )
     reader.put("expert_gating_func", 2 if third else 1)
     reader.put("expert_weights_norm", bool(config.get("norm_topk_prob", True)) and third)
     grouped = third or config.get("topk_method") == "group_limited_greedy"

@@ -23,7 +23,12 @@ from satchel.runtime.overflow import Fitted
 
 SHARED = Path(__file__).parents[3] / "shared"
 TEMPLATE = SHARED / "templates" / "deepseek-ai-DeepSeek-R1-Distill-Llama-8B.jinja"
-BEGIN, END, USER, ASSISTANT = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"
+BEGIN, END, USER, ASSISTANT = (
+    "<｜begin▁of▁sentence｜>",
+    "<｜end▁of▁sentence｜>",
+    "<｜User｜>",
+    "<｜Assistant｜>",
+)
 CONTROL, USER_DEFINED = 3, 4
 # By base: its vocabulary, the name of its words in the distill, and where the distill has its markers.
 BASES: dict[str, tuple[str, str, dict[str, int]]] = {

@@ -19,7 +19,9 @@ LEAST = 20
 Operand = tuple[Array, str]
 
 
-def past_of(rng: np.random.Generator, format: str, tokens: Tokens, size: int) -> tuple[Operand, tuple[Operand, ...]]:
+def past_of(
+    rng: np.random.Generator, format: str, tokens: Tokens, size: int
+) -> tuple[Operand, tuple[Operand, ...]]:
     """A cache of one head with `size` numbers; slots, positions and the block table."""
     lengths = [1 + max(p for s, p in tokens if s == slot) for slot in range(1 + max(s for s, _ in tokens))]
     table, blocks = paged(rng, lengths)

@@ -296,6 +296,6 @@ def with_tokenizer(folder: Path, case: str) -> Path:
     return folder
 
 
-# Llama.cpp knows V2 lite by its 27 layers, V2's groups as V3 has them, YaRN with whole borders alone, Llama 4's
-# chunks as 8192 tokens, and no deepseek32 in the version that is compared.
+# Llama.cpp knows V2 lite by its 27 layers, V2's groups as V3 has them, YaRN with whole borders alone,
+# Llama 4's chunks as 8192 tokens, and no deepseek32 in the version that is compared.
 UNKNOWN_TO_PEER = ("deepseek_v2_lite", "deepseek_v2", "deepseek_v32", "gpt_oss", "llama4")
