@@ -56,8 +56,8 @@ def expanded_attention(
     scale: float,
     least: int,
 ) -> Array:
-    """Attention of q (T, H, plain + turned) to keys and values of each head, made of the latents in the cache
-    k (v is the same one): (T, H, value) for tokens in runs of `least` and more; for others rows of `left`.
+    """Attention of q (T, H, plain + turned) to keys and values of each head, made of the latents in k
+    (v is the same one): (T, H, value) for tokens in runs of `least` and more; for others the rows of `left`.
 
     A cache row is a latent of `rank` numbers and the `turned` ones that end every head's key; k_b (H, rank,
     plain) makes the key's beginning of the latent, v_b (H, value, rank) the value. Source: DeepSeek-V2, arXiv
@@ -82,9 +82,9 @@ def index_positions(
 ) -> Array:
     """The k positions that each token attends to, in ascending order, -1 behind the last: (T, k).
 
-    Of q (T, H, D), weights (T, H) and a paged cache of keys (blocks, 1, block, D) position s of token t
-    counts the sum over the heads of weight * max(0, q . key); the best count, of equals the lower position,
-    NaN as the least. Source: DeepSeek-V3.2-Exp, the lightning indexer.
+    Of q (T, H, D), weights (T, H) and a cache of keys (blocks, 1, block, D) position s of token t counts
+    the sum over the heads of weight * max(0, q . key); the best count, of equals the lower position, NaN
+    as the least. Source: DeepSeek-V3.2-Exp, the lightning indexer.
     """
     out, rows, block = np.full((len(q), k), -1, np.int32), _rows(keys), keys.shape[2]
     for t in range(len(q)):

@@ -31,9 +31,7 @@ def expand(roots: Roots, context: Context) -> Roots:
         some = OPS["short_attention"](
             *attention.src, scale=scale, value=attention.arg("value"), least=context.long
         )
-        left = OPS["head_linear"](
-            OPS["reshape"](some, shape=tuple(n for n in src[0].shape[1:] if isinstance(n, int))), src[1]
-        )
+        left = OPS["head_linear"](OPS["reshape"](some, shape=src[0].arg("shape")), src[1])
         made = OPS["expanded_attention"](
             q, cache, cache, *place, k_b, src[1], left, scale=scale, least=context.long
         )
