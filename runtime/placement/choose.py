@@ -86,7 +86,9 @@ def ways(sizes: Sizes, rooms: Sequence[Room], asked: Asked, *, orders: bool = Fa
     """
     whole, far = sizes.layers, [room for room in rooms if room.apart]
     shares = shares_of(asked, rooms)
-    filled = permutations(far) if orders and not shares and 1 < len(far) <= PERMUTED else [far]
+    filled: list[Sequence[Room]] = [far]
+    if orders and not shares and 1 < len(far) <= PERMUTED:
+        filled = list(permutations(far))
     turns = [[*order, *(room for room in rooms if not room.apart)] for order in filled]
     if not far:
         counts: Sequence[int] = (0,)
