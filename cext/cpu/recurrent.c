@@ -261,26 +261,6 @@ static int slices(const cpu_view *state) {
     return (state->shape[3] + LANES - 1) / LANES;
 }
 
-static cpu_split split_state(const cpu_view *state, int tokens) {
-    return cpu_grains((int64_t)state->shape[1] * slices(state), (int64_t)tokens * state->shape[2] * LANES);
-}
-
-static cpu_split split_scan(const cpu_call *c) {
-    return split_state(c->v + 6, c->v[3].shape[0]);
-}
-
-static cpu_split split_scan_write(const cpu_call *c) {
-    return split_state(c->v, c->v[2].shape[0]);
-}
-
-static uint64_t scratch_scan(const cpu_call *c) {
-    return sizeof(float) * LANES * (uint64_t)c->v[6].shape[2];
-}
-
-static uint64_t scratch_scan_write(const cpu_call *c) {
-    return sizeof(float) * LANES * (uint64_t)c->v[0].shape[2];
-}
-
 /* An item: columns first .. first + n - 1 of head `head`, whose keys are those of group `group`. */
 typedef struct {
     int head, group, first, n, keys, width;
@@ -350,12 +330,54 @@ static void scan_piece(const cpu_call *c, const scan_item *i, float *s, int64_t 
     }
 }
 
+static void write_token(const cpu_call *c, const scan_item *i, float *s, int64_t t) {
+    const float *k = cpu_f32(c->v + 2, t) + i->group * i->keys;
+    vf u = vf_load_most(cpu_f32(c->v + 3, t) + (2 * i->head + 1) * i->width + i->first, i->n);
+    vf fade = vf_exp(vf_set(cpu_f32(c->v + 4, t)[i->head]));
+    for (int n = 0; n < i->keys; n++)
+        fade_add(s + n * LANES, k[n], fade, u);
+}
+
+#include "scan_chunks.h"
+
+static cpu_split split_state(const cpu_call *c, const cpu_view *state, int tokens) {
+    if (by_chunks(c, tokens))
+        return split_heads(state, tokens);
+    return cpu_grains((int64_t)state->shape[1] * slices(state), (int64_t)tokens * state->shape[2] * LANES);
+}
+
+static cpu_split split_scan(const cpu_call *c) {
+    return split_state(c, c->v + 6, c->v[3].shape[0]);
+}
+
+static cpu_split split_scan_write(const cpu_call *c) {
+    return split_state(c, c->v, c->v[2].shape[0]);
+}
+
+static uint64_t scratch_state(const cpu_call *c, const cpu_view *state, int tokens) {
+    return by_chunks(c, tokens) ? head_scratch(state) : sizeof(float) * LANES * (uint64_t)state->shape[2];
+}
+
+static uint64_t scratch_scan(const cpu_call *c) {
+    return scratch_state(c, c->v + 6, c->v[3].shape[0]);
+}
+
+static uint64_t scratch_scan_write(const cpu_call *c) {
+    return scratch_state(c, c->v, c->v[2].shape[0]);
+}
+
 static void run_scan(const cpu_call *c, int64_t from, int64_t to, int thread) {
     const arg_gated_scan *arg = c->arg;
     const cpu_view *state = c->v + 6, *slots = c->v + 7;
     float *s = (float *)cpu_scratch(c, thread);
     const float *before;
     int64_t tokens = c->v[3].shape[0];
+    if (by_chunks(c, tokens)) {
+        head_scan h = head_of(c, state, c->v + 2, c->v + 4, slots, thread);
+        h.tiled = arg->tiled, h.block = arg->block;
+        run_heads(&h, scan_head, from, to);
+        return;
+    }
     for (; from < to; from++) {
         scan_item item = item_of(state, c->v + 2, arg->tiled, from);
         for (int64_t a = 0, b; a < tokens; a = b) {
@@ -371,11 +393,7 @@ static void run_scan(const cpu_call *c, int64_t from, int64_t to, int thread) {
 static void write_piece(const cpu_call *c, const scan_item *i, float *s, int64_t a, int64_t b, int block) {
     float *page;
     for (; a < b; a++) {
-        const float *k = cpu_f32(c->v + 2, a) + i->group * i->keys;
-        vf u = vf_load_most(cpu_f32(c->v + 3, a) + (2 * i->head + 1) * i->width + i->first, i->n);
-        vf fade = vf_exp(vf_set(cpu_f32(c->v + 4, a)[i->head]));
-        for (int n = 0; n < i->keys; n++)
-            fade_add(s + n * LANES, k[n], fade, u);
+        write_token(c, i, s, a);
         if ((page = page_after(c->v + 5, c->v, a, b, block)))
             store_columns(i, s, page);
     }
@@ -386,6 +404,12 @@ static void run_scan_write(const cpu_call *c, int64_t from, int64_t to, int thre
     float *s = (float *)cpu_scratch(c, thread);
     const float *before;
     int64_t tokens = c->v[2].shape[0];
+    if (by_chunks(c, tokens)) {
+        head_scan h = head_of(c, c->v, c->v + 2, c->v + 4, c->v + 5, thread);
+        h.tiled = arg->tiled, h.block = arg->block;
+        run_heads(&h, write_head, from, to);
+        return;
+    }
     for (; from < to; from++) {
         scan_item item = item_of(c->v, c->v + 2, arg->tiled, from);
         for (int64_t a = 0, b; a < tokens; a = b) {
