@@ -135,6 +135,8 @@ static object *buffer_around(object *device, selector s, void *host, unsigned lo
     second = mremap(host, 0, length, MREMAP_MAYMOVE);
     if (second != MAP_FAILED)
         b->mapped = b->gpu = second;
+    if (getenv("MOCK_METAL_TELL"))
+        fprintf(stderr, "wrapped %lu bytes, seen %s\n", length, b->mapped ? "twice" : "once");
     listed(b);
     protect(b, 0);
     return &b->base;

@@ -1,6 +1,7 @@
 /* string.h: what our sources use of macOS's header, declared as POSIX and C say, to compile them where there is no macOS. */
 #pragma once
 #include <stddef.h>
+void *memchr(const void *, int, size_t);
 void *memcpy(void *, const void *, size_t);
 void *memmove(void *, const void *, size_t);
 void *memset(void *, int, size_t);
