@@ -3,7 +3,7 @@
  * the model knows what each register means, and nothing of how the kernel filled it. Products are added with k upwards; in what
  * order the hardware does, it does not say.
  *
- * RDNA 3 wants both halves of a wave to bring the same operands: where they differ, the results are NaN.
+ * RDNA 3 wants both halves of a wave to bring the same operands: where they differ, a result of each lane is NaN.
  */
 #ifndef SATCHEL_EMULATED_INSTRUCTIONS_H
 #define SATCHEL_EMULATED_INSTRUCTIONS_H

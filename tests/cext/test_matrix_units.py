@@ -98,7 +98,7 @@ def rounded(op: str, one: Case) -> Case:
 
 @functools.cache
 def calls() -> list[tuple[str, Case, Array, Array]]:
-    """(op, call, its definition with operands rounded, its definition): all formats, and shapes at a tile's borders."""
+    """(op, call, definition with operands rounded, definition): all formats, shapes at a tile's edges."""
     made = [("linear", product("linear", f, 5, depth(f), (19,))) for f in (*WEIGHTS, *MORE_WEIGHTS)]
     made += [(op, product(op, f, 3, 256, (40,))) for op in OPS[1:] for f in ("f16", "q8_0", "q6_k")]
     for t, k, rows in (

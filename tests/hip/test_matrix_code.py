@@ -1,0 +1,93 @@
+"""What clang makes of the products by matrix units for AMD's GPUs, looked at without any: the unit's own
+instruction stands in the loop, nothing is spilled, and registers and memory are within what a group may have.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CEXT = Path(__file__).parents[2] / "cext"
+CLANG = next((name for name in ("clang++-19", "clang++-20", "clang++-18") if shutil.which(name)), None)
+# processor: its instruction, and how many of it a wave needs for 64 numbers of its tile
+UNITS = {
+    "gfx90a": ("v_mfma_f32_32x32x8bf16_1k", 16),
+    "gfx942": ("v_mfma_f32_32x32x8_bf16", 16),
+    "gfx1100": ("v_wmma_f32_16x16x16_bf16", 16),
+    "gfx1201": ("v_wmma_f32_16x16x16_bf16", 16),
+}
+NONE = ("gfx906", "gfx1030")
+LOCAL_MOST = 64 << 10  # bytes of local memory of a group
+REGISTERS = 256  # of a lane, for two waves or more at a time
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The headers that the build makes of the formats."""
+    if CLANG is None:
+        pytest.skip("hip: it needs clang++-18 or newer")
+    folder = tmp_path_factory.mktemp("generated")
+    make = [sys.executable, CEXT / "build_ffi.py", CEXT / "include" / "hal.h", CEXT / "quant"]
+    subprocess.run([*make, folder / "_hal.py", folder / "include"], check=True)
+    return folder / "include"
+
+
+def assembly(arch: str, generated: Path) -> str:
+    """matrix.hip as the build compiles it, but to text."""
+    flags = ["-x", "hip", "-std=c++17", "-O3", "-ffp-contract=off", "-Wno-unused-function"]
+    flags += ["--offload-device-only", "-nogpuinc", "-nogpulib", "-ffreestanding", "-nostdlibinc"]
+    places = ("hip/include", "hip", "kernels", "include", "quant")
+    flags += [*(f"-I{CEXT / p}" for p in places), f"-I{generated}", f"--offload-arch={arch}"]
+    source = CEXT / "hip" / "matrix.hip"
+    done = subprocess.run(
+        [str(CLANG), *flags, "-S", "-o", "-", source],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    if "error: unsupported HIP gpu architecture" in done.stderr:
+        pytest.skip(f"hip: {CLANG} does not know {arch}")
+    assert done.returncode == 0, done.stderr[:2000]
+    return done.stdout
+
+
+def number(text: str, key: str) -> int:
+    """A number of the kernel's notes, which the driver reads."""
+    found = re.findall(rf"^ +\.{key}: +(\d+)$", text, re.MULTILINE)
+    assert len(found) == 1, key
+    return int(found[0])
+
+
+@pytest.mark.parametrize("arch", UNITS)
+def test_the_unit_is_used_and_nothing_is_spilled(arch: str, generated: Path) -> None:
+    text = assembly(arch, generated)
+    name, count = UNITS[arch]
+    assert len(re.findall(rf"^\s+{name} ", text, re.MULTILINE)) == count
+    assert ".name:           matrix_linear" in text
+    for key in ("vgpr_spill_count", "sgpr_spill_count", "private_segment_fixed_size"):
+        assert number(text, key) == 0, key
+    assert not re.search(r"^\s+(scratch_(load|store)|s_swappc)", text, re.MULTILINE)
+    assert number(text, "vgpr_count") <= REGISTERS
+    assert number(text, "group_segment_fixed_size") + local_bytes() <= LOCAL_MOST
+    # operands and sums pass through local memory by its own instructions, and neighbours' numbers go together
+    assert len(re.findall(r"^\s+ds_(read|load)_b(64|128) ", text, re.MULTILINE)) >= 4
+    assert re.search(r"^\s+ds_(write|store)_b128 ", text, re.MULTILINE)
+
+
+def local_bytes() -> int:
+    """MATRIX_LOCAL, as modes.h says it."""
+    said = (CEXT / "kernels" / "modes.h").read_text(encoding="utf-8")
+    sizes = {k: int(v) for k, v in re.findall(r"^\s+MATRIX_(\w+) = (\d+),", said, re.MULTILINE)}
+    assert {"ROWS", "TOKENS", "DEPTH"} <= set(sizes)
+    return 2 * (sizes["DEPTH"] + 8) * (sizes["ROWS"] + sizes["TOKENS"])
+
+
+@pytest.mark.parametrize("arch", NONE)
+def test_a_gpu_without_units_gets_no_kernel(arch: str, generated: Path) -> None:
+    assert "matrix_linear" not in assembly(arch, generated)
