@@ -1,6 +1,6 @@
-"""Makes the text that Metal compiles: what stands in front, then those of the preprocessed declarations that a
-kernel needs, then a zero. Functions of the formats that no kernel calls are left out: their pointers name no
-address space, and compiling takes time.
+"""Makes the text that Metal compiles: what stands in front, then those of the preprocessed declarations that
+a kernel needs, then a zero. Functions of the formats that no kernel calls are left out: their pointers name
+no address space, and compiling takes time.
 
     text.py OUT PREPROCESSED FRONT...
 """
@@ -34,10 +34,10 @@ def name_of(declaration: str) -> str:
     """What it declares; "" of what has no name."""
     head = re.sub(r"\[\[.*?\]\]|__attribute__\s*\(\(.*?\)\)", "", declaration, flags=re.S)
     if head.startswith("typedef"):
-        return WORD.findall(head)[-1]
+        return str(WORD.findall(head)[-1])
     if DATA.match(head):
         return ""
-    return WORD.findall(re.split(r"[(\[=]", head)[0])[-1]
+    return str(WORD.findall(re.split(r"[(\[=]", head)[0])[-1])
 
 
 def needed(text: str) -> list[str]:

@@ -1,5 +1,6 @@
 """Compiles the text of a Metal library as C++, for the mock beside this: compile.py TEXT LIBRARY. Kernels get
-functions that bind their arguments by the attributes; what the text says wrongly is printed, and is no library.
+functions that bind their arguments by the attributes; what the text says wrongly is printed, and is no
+library.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-KERNEL = re.compile(r"\[\[kernel, max_total_threads_per_threadgroup\((\w+)\)\]\] void (\w+)\((.*?)\) \{", re.S)
+KERNEL = re.compile(
+    r"\[\[kernel, max_total_threads_per_threadgroup\((\w+)\)\]\] void (\w+)\((.*?)\) \{", re.S
+)
 ATTRIBUTE = re.compile(r"^(.*?)(\w+) \[\[(\w+)(?:\((\d+)\))?\]\]$", re.S)
 BOUND = {
     "threadgroup_position_in_grid": "uint3{(uint)m->group[0], (uint)m->group[1], (uint)m->group[2]}",
@@ -49,7 +52,10 @@ def bound(kernel: str, parameter: str) -> str:
 def unqualified(text: str) -> list[str]:
     """Pointers and references that name no address space, which MSL refuses."""
     code = re.sub(r"//[^\n]*|/\*.*?\*/|\"[^\"]*\"", "", text, flags=re.S)
-    words = r"(?:f64\w*|u?int\d*_t|u?char|float|uint|ulong|ushort|half|block_\w+|gpu_\w+|arg_\w+|set|softmax|attended|row_facts)"
+    words = (
+        r"(?:f64\w*|u?int\d*_t|u?char|float|uint|ulong|ushort|half|block_\w+|gpu_\w+|arg_\w+|set|softmax|attended"
+        r"|row_facts)"
+    )
     found = re.finditer(rf"(\w+)?[\s(,]+(const\s+)?({words})\s*([*&])\s*[\w)]", code)
     return [m.group(0) for m in found if is_bare(m)]
 
@@ -80,8 +86,19 @@ def main(source: Path, out: Path) -> None:
     made = out.with_suffix(".cpp")
     made.write_text(translate(text))
     compiler = next(c for c in ("clang++-19", "clang++", "g++") if shutil.which(c))
-    single = ["-fsingle-precision-constant"] if compiler == "g++" else ["-Xclang", "-cl-single-precision-constant"]
-    words = [compiler, "-std=c++14", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", *single]
+    single = (
+        ["-fsingle-precision-constant"] if compiler == "g++" else ["-Xclang", "-cl-single-precision-constant"]
+    )
+    words = [
+        compiler,
+        "-std=c++14",
+        "-O1",
+        "-shared",
+        "-fPIC",
+        "-fvisibility=hidden",
+        "-ffp-contract=off",
+        *single,
+    ]
     words += ["-fno-strict-aliasing", "-Wall", "-Wno-unused-function", "-Wno-unknown-pragmas", "-Werror"]
     done = subprocess.run(
         [*words, f"-I{Path(__file__).parent}", made, "-o", out], capture_output=True, text=True, check=False

@@ -25,7 +25,8 @@ using namespace metal;
 %s
 typedef void each(const ulong *a, const ulong *b, ulong *out, int n);
 #define EACH(name, result) \\
-    extern "C" __attribute__((visibility("default"))) void name(const ulong *a, const ulong *b, ulong *out, int n) { \\
+    extern "C" __attribute__((visibility("default"))) void name(                                   \\
+        const ulong *a, const ulong *b, ulong *out, int n) {                                       \\
         for (int i = 0; i < n; i++) { \\
             f64 x = f64_from_bits(a[i]), y = f64_from_bits(b[i]); \\
             int e = 0; \\
@@ -44,7 +45,8 @@ EACH(from_float, f64(as_type<float>((uint)a[i])).bits)
 EACH(from_long, f64((long)a[i]).bits)
 EACH(from_ulong, f64(a[i]).bits)
 EACH(to_int, (uint)(int)x)
-EACH(order, (ulong)(x < y) | (ulong)(x <= y) << 1 | (ulong)(x > y) << 2 | (ulong)(x >= y) << 3 | (ulong)(x == y) << 4 | (ulong)(x != y) << 5)
+EACH(order, (ulong)(x < y) | (ulong)(x <= y) << 1 | (ulong)(x > y) << 2 | (ulong)(x >= y) << 3 |
+                (ulong)(x == y) << 4 | (ulong)(x != y) << 5)
 EACH(fraction, frexp(x, &e).bits)
 EACH(exponent, (frexp(x, &e), (ulong)(long)e))
 EACH(scaled, ldexp(x, (int)((long)b[i] %% 2200)).bits)
@@ -64,7 +66,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 
 def numbers(rng: np.random.Generator) -> tuple[Bits, Bits]:
-    """Pairs: any bits; near each other; few bits of fraction, so that halves are met; the ends of all ranges."""
+    """Pairs: any bits; near each other; few bits of fraction, so that halves are met; ends of all ranges."""
     a = rng.integers(0, 1 << 64, TIMES, np.uint64, endpoint=False)
     b = rng.integers(0, 1 << 64, TIMES, np.uint64, endpoint=False)
     near = a[: TIMES // 4] ^ rng.integers(0, 1 << 56, TIMES // 4, np.uint64)
@@ -74,8 +76,29 @@ def numbers(rng: np.random.Generator) -> tuple[Bits, Bits]:
         size = rng.integers(1023 - 70, 1023 + 70, x[middle].size).astype(np.uint64) << np.uint64(52)
         x[middle] = x[middle] & np.uint64(0x800FFFFFFFFFFFFF) | size
         x[TIMES // 2 : TIMES * 3 // 4] &= ~np.uint64((1 << 40) - 1)
-    ends = [0.0, -0.0, np.inf, -np.inf, np.nan, 5e-324, -5e-324, 2.2250738585072014e-308, 2.225073858507201e-308]
-    ends += [1.7976931348623157e308, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 4503599627370496.5, 3.4028235677973366e38, 1.1754943e-38]
+    ends = [
+        0.0,
+        -0.0,
+        np.inf,
+        -np.inf,
+        np.nan,
+        5e-324,
+        -5e-324,
+        2.2250738585072014e-308,
+        2.225073858507201e-308,
+    ]
+    ends += [
+        1.7976931348623157e308,
+        1.0,
+        -1.0,
+        0.5,
+        1.5,
+        2.5,
+        -2.5,
+        4503599627370496.5,
+        3.4028235677973366e38,
+        1.1754943e-38,
+    ]
     ends += [7e-46, 7.1e-46, 2147483647.0, 1 - 2.0**-53, 1 + 2.0**-52]
     x, y = np.meshgrid(np.array(ends).view(np.uint64), np.array(ends).view(np.uint64))
     return np.concatenate([a, x.ravel()]), np.concatenate([b, y.ravel()])
@@ -83,7 +106,9 @@ def numbers(rng: np.random.Generator) -> tuple[Bits, Bits]:
 
 def same(found: Bits, wanted: Bits, nan: NDArray[np.bool_]) -> None:
     good = (found == wanted) | nan
-    assert good.all(), [(hex(int(f)), hex(int(w))) for f, w in zip(found[~good], wanted[~good], strict=True)][:5]
+    assert good.all(), [(hex(int(f)), hex(int(w))) for f, w in zip(found[~good], wanted[~good], strict=True)][
+        :5
+    ]
 
 
 def call(library: ctypes.CDLL, name: str, a: Bits, b: Bits) -> Bits:
@@ -95,7 +120,8 @@ def call(library: ctypes.CDLL, name: str, a: Bits, b: Bits) -> Bits:
 
 BINARY: dict[str, Callable[..., NDArray[np.float64]]] = {
     "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide,
-    "root": lambda x, y: np.sqrt(x), "rounded": lambda x, y: np.rint(x), "fraction": lambda x, y: np.frexp(x)[0],
+    "root": lambda x, y: np.sqrt(x), "rounded": lambda x, y: np.rint(x),
+    "fraction": lambda x, y: np.frexp(x)[0],
 }  # fmt: skip
 
 
@@ -117,7 +143,11 @@ def test_conversions(library: ctypes.CDLL) -> None:
         few = np.ascontiguousarray(a.view(np.uint32)[::2]).view(np.float32)
         wide = few.astype(np.float64)
     found = call(library, "to_float", a, b)
-    same(found, single.view(np.uint32).astype(np.uint64), np.isnan(single) & np.isnan(found.astype(np.uint32).view(np.float32)))
+    same(
+        found,
+        single.view(np.uint32).astype(np.uint64),
+        np.isnan(single) & np.isnan(found.astype(np.uint32).view(np.float32)),
+    )
     found = call(library, "from_float", a, b)
     same(found, wide.view(np.uint64), np.isnan(wide) & np.isnan(found.view(np.float64)))
     for shift in (0, 9, 10, 11, 40, 63):
@@ -125,15 +155,26 @@ def test_conversions(library: ctypes.CDLL) -> None:
         never = np.zeros(a.size, np.bool_)
         same(call(library, "from_ulong", whole, b), whole.astype(np.float64).view(np.uint64), never)
         signed = a.view(np.int64) >> shift
-        same(call(library, "from_long", signed.view(np.uint64), b), signed.astype(np.float64).view(np.uint64), never)
+        same(
+            call(library, "from_long", signed.view(np.uint64), b),
+            signed.astype(np.float64).view(np.uint64),
+            never,
+        )
     small = np.abs(x) < 2**31
-    same(call(library, "to_int", a[small], b[small]), x[small].astype(np.int32).view(np.uint32).astype(np.uint64), never[small])
+    same(
+        call(library, "to_int", a[small], b[small]),
+        x[small].astype(np.int32).view(np.uint32).astype(np.uint64),
+        never[small],
+    )
 
 
 def test_order(library: ctypes.CDLL) -> None:
     a, b = numbers(np.random.default_rng(13))
     x, y = a.view(np.float64), b.view(np.float64)
-    wanted = sum((c.astype(np.uint64) << np.uint64(i)) for i, c in enumerate((x < y, x <= y, x > y, x >= y, x == y, x != y)))
+    wanted = sum(
+        (c.astype(np.uint64) << np.uint64(i))
+        for i, c in enumerate((x < y, x <= y, x > y, x >= y, x == y, x != y))
+    )
     same(call(library, "order", a, b), np.asarray(wanted, np.uint64), np.zeros(a.size, np.bool_))
 
 
