@@ -198,7 +198,7 @@ class ModelOptions:
         bool,
         option(
             "--deterministic",
-            help="The same bits for the same request, always so on the CPU, slower on a GPU; else a refusal.",
+            help="The same bits for the same request: slower on a GPU, usual on the CPU; else a refusal.",
         ),
     ] = False
     check_tensors: Annotated[

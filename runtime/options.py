@@ -35,7 +35,8 @@ class Options:
     process of its own, which may crash without taking this one along. speculation: how tokens are guessed
     ahead; None: not at all. limits: how many requests may wait, and how steps are shared. adapters,
     control_vectors: files that requests may use. deterministic: answers depend on their request alone, as
-    they always do on the CPU; a device that never promises it is refused.
+    they do on the CPU anyway but for long prompts of latent attention (DeepSeek) and precision "fast"; a
+    device that never promises it is refused.
     host_cache: bytes of host memory for blocks of the KV cache that were given up for room, 0: none.
     device: names with commas between them, each NAME or NAME:INDEX, or "auto". gpu_layers: how many of the
     last layers go to devices other than the CPU: a number, "all", or "auto" for what is done first.
