@@ -64,6 +64,9 @@ class HParams:
     def flag(self, key: str, default: bool) -> bool:
         return self.metadata.get_bool(self._name(key), default)
 
+    def states(self, key: str) -> bool:
+        return self._name(key) in self.metadata
+
     def is_array(self, key: str) -> bool:
         name = self._name(key)
         return name in self.metadata and self.metadata.typed(name).type is ValueType.ARRAY

@@ -20,7 +20,7 @@ UNIT_EPS = 1e-6
 def is_delta(a: Arch, i: int) -> bool:
     """Whether layer i is a delta net: the file says so layer by layer, or by a period whose last attends."""
     key = "attention.recurrent_layers"
-    if a.hp.is_array(key):
+    if a.hp.states(key):
         return a.hp.flags(key, a.layers + a.predicting)[i]
     return (i + 1) % a.hp.uint("full_attention_interval", INTERVAL) != 0
 

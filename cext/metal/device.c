@@ -241,6 +241,8 @@ static int wrap(gpu_address *out, const void *host, size_t size) {
 
 const char *metal_driver(gpu_api *out) {
     const char *why = objc_open();
+    if (why && !objc.send) /* not a Mac: with a function in the table the driver would count as broken */
+        return why;
     *out = (gpu_api){
         .init = init, .count = count, .device = device, .name = name, .attribute = attribute, .retain = retain,
         .leave = leave, .enter = enter, .memory = memory, .alloc = alloc, .free = free_device, .alloc_host = alloc_host,

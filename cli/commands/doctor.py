@@ -136,7 +136,7 @@ def tried(library: Found) -> Check:
     from satchel.runtime.device import Backend
 
     path = Path(library.path)
-    if library.name in ("cuda", "hip", "sycl") and any(what in library.reason for what in ABSENT):
+    if library.name in ("cuda", "hip", "metal", "sycl") and any(what in library.reason for what in ABSENT):
         # Most machines have no such card; where there is one, what mends it stands under gpu.
         return Check("backend", library.name, NONE, library.reason)
     if library.reason:

@@ -135,7 +135,7 @@ def test_without_metal_the_reason_is_given() -> None:
         pytest.skip("metal: its library was not built")
     env = {**os.environ, "SATCHEL_METAL_OBJC": "/nowhere/libobjc.A.dylib"}
     done = subprocess.run([sys.executable, "-c", OPEN], env=env, capture_output=True, text=True, check=False)
-    assert "/nowhere/libobjc.A.dylib cannot be opened: Metal's driver is not installed" in done.stderr
+    assert "/nowhere/libobjc.A.dylib cannot be opened: the driver is not installed: Metal is a part of macOS" in done.stderr
 
 
 # --- memory

@@ -19,6 +19,7 @@ from satchel.runtime.ops import OPS
 CACHE = Cache(context=tiny.CONTEXT, slots=2, block=16)
 IDS = [int(i) for i in np.random.default_rng(2).integers(0, tiny.VOCAB, 21)]
 HAVE = {f.name for f in libraries() if not f.reason}
+WRITES = {"mamba2": {"gated_scan", "scan_write"}, "deepseek32": {"chosen_attention", "kv_write"}}
 pytestmark = pytest.mark.skipif("cpu" not in HAVE, reason="no CPU backend is installed")
 
 
@@ -45,7 +46,7 @@ def test_a_right_device_passes(device: Device, arch: str, format: str) -> None:
     reports = check(device, arch, format)
     prefill, decode = ([r for r in reports if r.tokens == n] for n in (len(IDS) - 1, 1))
     assert [r.op for r in prefill] == [r.op for r in decode]
-    writes = {"gated_scan", "scan_write"} if arch == "mamba2" else {"attention", "kv_write"}
+    writes = WRITES.get(arch, {"attention", "kv_write"})
     assert {*writes, "sample"} <= {r.op for r in reports}
     assert all(r.nmse <= r.bound for r in reports)
     assert [r.number for r in prefill] == list(range(len(prefill)))

@@ -4,7 +4,7 @@ several devices answers as on one, in the memory that was foretold.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -328,7 +328,7 @@ def test_under_auto_speeds_are_asked_for_only_where_there_is_a_choice(
         asked.append(device.name)
         return FAST if device.name == "remote" else SLOW
 
-    def found(open: Open, made: list[Device], notes: list[str]) -> None:
+    def found(open: Open, made: list[Device], notes: list[str], lost: Collection[str]) -> None:
         made.append(open(find_backend("remote"), 0))
 
     monkeypatch.setattr("satchel.runtime.placement.devices._open_found", found)

@@ -242,7 +242,7 @@ def grow(metadata: Metadata, arch: str, w: Sink, format: str, seed: int, tied: b
     def make(name: str, shape: tuple[int, ...]) -> None:
         vector = len(shape) == 1 or name.startswith(("position", "token_types"))
         part = name.split(".")[-2]
-        vector = vector or part in ("ffn_gate_inp", "ssm_conv1d") or name.endswith(".bias")
+        vector = vector or part in ("ffn_gate_inp", "ssm_conv1d") or name.endswith((".bias", "_norm.weight"))
         kind = "f32" if vector else fit_format(other if part in ("attn_v", "ffn_down") else format, shape[-1])
         shift = 1.0 if len(shape) == 1 and name.endswith("norm.weight") else 0.0
         scale = 0.1 if vector else 0.05
