@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 KERNEL = re.compile(
-    r"\[\[kernel, max_total_threads_per_threadgroup\((\w+)\)\]\] void (\w+)\((.*?)\) \{", re.S
+    r"\[\[kernel, max_total_threads_per_threadgroup\(([\w *]+)\)\]\] void (\w+)\((.*?)\) \{", re.S
 )
 ATTRIBUTE = re.compile(r"^(.*?)(\w+) \[\[(\w+)(?:\((\d+)\))?\]\]$", re.S)
 BOUND = {

@@ -135,7 +135,7 @@ def test_without_metal_the_reason_is_given() -> None:
         pytest.skip("metal: its library was not built")
     env = {**os.environ, "SATCHEL_METAL_OBJC": "/nowhere/libobjc.A.dylib"}
     done = subprocess.run([sys.executable, "-c", OPEN], env=env, capture_output=True, text=True, check=False)
-    assert "/nowhere/libobjc.A.dylib cannot be opened: the driver is not installed: Metal is a part of macOS" in done.stderr
+    assert "/nowhere/libobjc.A.dylib cannot be opened: the driver is not installed" in done.stderr
 
 
 # --- memory
@@ -348,4 +348,4 @@ def test_an_address_of_one_space_is_none_of_another(folder: Path) -> None:
         pytest.skip("metal: only clang checks address spaces")
     text = MSL.replace("((device uint *)where)[at] = at", "device char *x = local; x[0] = 1")
     done = mock(folder, "pipeline()", text, MOCK_METAL_LEAKS="1")
-    assert done.returncode == 1 and "address space" in done.stderr, done.stderr
+    assert done.returncode == 1 and "threadgroup char" in done.stderr, done.stderr
