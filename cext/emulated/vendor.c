@@ -25,17 +25,23 @@ static void grid_lone(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 }
 
 /* Behind the portable kernels, so taken where they are asked for. */
-static const gpu_kernel asked_for[] = {
-    MATRIX_ENTRIES("matrix_linear_mfma"),
-    MATRIX_ENTRIES("matrix_linear_wmma11"),
-    MATRIX_ENTRIES("matrix_linear_wmma12"),
+static const gpu_kernel lone[] = {
     {.op = "rms_norm", .check = check_lone, .launch = {{"rms_norm_lone", grid_lone, 0}}, .choices = {3}},
     {0},
 };
-static const gpu_kernel *const kernels[] = {gpu_portable_kernels, asked_for, NULL};
+static const gpu_kernel units[] = {
+    MATRIX_ENTRIES("matrix_linear_mfma"),
+    MATRIX_ENTRIES("matrix_linear_wmma11"),
+    MATRIX_ENTRIES("matrix_linear_wmma12"),
+    {0},
+};
+static const gpu_kernel *const kernels[] = {gpu_portable_kernels, lone, units, NULL};
+static const gpu_kernel *const plain[] = {gpu_portable_kernels, lone, NULL};
 
 const gpu_vendor *gpu_vendor_entry(void) {
-    static const gpu_vendor vendor = {.name = "emulated", .driver = emulated_driver, .images = images,
-                                      .kernels = kernels, .flags = HAL_TEST_ONLY};
-    return &vendor;
+    static const gpu_vendor all = {.name = "emulated", .driver = emulated_driver, .images = images,
+                                   .kernels = kernels, .flags = HAL_TEST_ONLY};
+    static const gpu_vendor few = {.name = "emulated", .driver = emulated_driver, .images = images,
+                                   .kernels = plain, .flags = HAL_TEST_ONLY};
+    return matrix_wanted() ? &all : &few;
 }

@@ -30,6 +30,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         pytest.skip("emulated: its library was not built")
     path = tmp_path / "some" / "tuning.json"
     monkeypatch.setenv("SATCHEL_TUNING", str(path))
+    monkeypatch.setenv("SATCHEL_MATRIX_UNITS", "0")  # so norms alone have a choice of kernels
     return path
 
 
