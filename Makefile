@@ -58,7 +58,7 @@ sycl: .venv/ready-to-test
 # Every backend that can be checked without a GPU, some ten minutes: Windows and macOS, SYCL at all widths, and the op and model
 # suites on the stand-ins.
 backends: windows macos sycl
-	$(RUN_TESTS) tests/cext/test_gpu_kernels.py tests/gpu tests/hip
+	$(RUN_TESTS) tests/cext/test_gpu_kernels.py tests/cext/test_matrix_units.py tests/gpu tests/hip tests/metal
 
 # What takes too long for every change: the marked tests, and property tests with many more examples.
 nightly: .venv/ready-to-test

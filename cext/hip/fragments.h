@@ -1,7 +1,7 @@
 /* fragments.h: the words of matrix.k.h for AMD's matrix units: MFMA of CDNA (MATRIX_MFMA: gfx90a, gfx942), WMMA of RDNA 3
- * (MATRIX_WMMA_11) and of RDNA 4 (MATRIX_WMMA_12). What each instruction wants where is in AMD's instruction set documents
- * ("AMD Instinct MI200", "MI300", "RDNA3", "RDNA4" Instruction Set Architecture, the chapters on MFMA and WMMA), and in AMD's
- * matrix instruction calculator (ROCm/amd_matrix_instruction_calculator). With l for the lane:
+ * (MATRIX_WMMA_11) and of RDNA 4 (MATRIX_WMMA_12). What each instruction wants where is for AMD's instruction set documents
+ * to say (MI200, MI300, RDNA3 and RDNA4, the chapters on MFMA and WMMA), against which this was not checked: it is what public
+ * sources agree on. With l for the lane:
  *
  *   v_mfma_f32_32x32x8_bf16_1k  operands: 4 numbers of row l % 32, from k = 4 (l / 32) on; sum v: row 8 (v / 4) + 4 (l / 32) + v % 4
  *   v_wmma_f32_16x16x16_bf16    RDNA 3: all 16 of row l % 16, in both halves of the wave; sum v: row 2 v + l / 16
