@@ -110,6 +110,7 @@ NEUTRAL: list[tuple[str, str, object]] = [
     ("llama", "attention.causal", True),
     ("llama", "tensor_data_layout", "Meta AI original pth"),
     ("llama", "vocab_size", tiny.VOCAB),
+    ("llama", "rope.freq_base_swa", 10000.0),  # as all layers have it
     ("qwen3moe", "expert_gating_func", 1),
     ("qwen3moe", "expert_weights_norm", True),
     ("gemma4", "rope.dimension_count_swa", 64),
