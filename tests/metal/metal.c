@@ -195,7 +195,7 @@ static void *compiled(const char *text, const char *folder, char *said, size_t r
     FILE *f;
     size_t n;
     snprintf(path, sizeof path, "%s/%016llx", folder, (unsigned long long)hash_of(text));
-    snprintf(command, sizeof command, "%s %s.metal %s.so 2>&1", getenv("MOCK_METAL_COMPILE"), path, path);
+    snprintf(command, sizeof command, "%s '%s.metal' '%s.so' 2>&1", getenv("MOCK_METAL_COMPILE"), path, path);
     said[0] = 0;
     snprintf(said, room, "%s.so", path);
     if (access(said, R_OK) == 0)

@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -73,7 +74,7 @@ def run(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[s
     env["SATCHEL_METAL_FRAMEWORK"] = str(folder / "libMetal.so")
     env |= {
         "MOCK_METAL_FOLDER": str(folder),
-        "MOCK_METAL_COMPILE": f"{sys.executable} {HERE / 'compile.py'}",
+        "MOCK_METAL_COMPILE": shlex.join((sys.executable, str(HERE / "compile.py"))),
         **more,
     }
     return subprocess.run(
