@@ -22,6 +22,17 @@ from satchel.runtime.models.granite import Granite
 
 _LAYER = "model.layers.{i}."
 _HALVES = (("first_rows", "gate"), ("second_rows", "up"))
+
+
+def _halves_of(part: str, ending: str) -> tuple[Rule, ...]:
+    """Gate and up, which a checkpoint has in one tensor."""
+    source = f"{_LAYER}{part}.input_linear"
+    return tuple(
+        Rule(source, f"blk.{{i}}.ffn_{name}_{ending}", suffixes=("weight",), made=made)
+        for made, name in _HALVES
+    )
+
+
 MAPPING = ArchMapping(
     classes=("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"),
     model_type="granitemoe",
@@ -31,26 +42,10 @@ MAPPING = ArchMapping(
         *NORMS,
         *ATTENTION_NEIGHBOURS,
         Rule(f"{_LAYER}block_sparse_moe.router.layer", "blk.{i}.ffn_gate_inp", suffixes=("weight",)),
-        *(
-            Rule(
-                f"{_LAYER}block_sparse_moe.input_linear",
-                f"blk.{{i}}.ffn_{name}_exps",
-                suffixes=("weight",),
-                made=made,
-            )
-            for made, name in _HALVES
-        ),
+        *_halves_of("block_sparse_moe", "exps"),
         Rule(f"{_LAYER}block_sparse_moe.output_linear", "blk.{i}.ffn_down_exps", suffixes=("weight",)),
         *unneeded(
-            *(
-                Rule(
-                    f"{_LAYER}shared_mlp.input_linear",
-                    f"blk.{{i}}.ffn_{name}_shexp",
-                    suffixes=("weight",),
-                    made=made,
-                )
-                for made, name in _HALVES
-            ),
+            *_halves_of("shared_mlp", "shexp"),
             Rule(f"{_LAYER}shared_mlp.output_linear", "blk.{i}.ffn_down_shexp", suffixes=("weight",)),
         ),
     ),
