@@ -1,7 +1,7 @@
 """Satchel and llama.cpp side by side on this machine: one table of speeds, ratios and shares of the read
 bandwidth.
 
-    python bench/compare.py [--quick] [--only llama-3.2-1b] [--rows pp512,tg64] [--repeats 5]
+    python bench/compare.py [--quick] [--only llama-3.2-1b] [--rows pp512,tg64] [--repeats 5] [--apart]
                             [--markdown FILE] [--json FILE] [--models FILE_OR_FOLDER ...]
 
 Needs `pip install 'satchel[bench]'` (llama-cpp-python) and, for all of it, 9 GB of disk and 8 GB of memory.
@@ -180,12 +180,13 @@ def measure(
     repeats: int,
     found: Found,
     said: Callable[[str], None],
+    apart: bool = False,
 ) -> None:
-    """All rows of a model."""
+    """All rows of a model. apart: as measure_row has it."""
     try:
         for row in subject.rows:
             times = min(repeats, LONG_REPEATS) if is_long(row) else repeats
-            found.outcomes.append(measure_row(name, row, seats, times, said))
+            found.outcomes.append(measure_row(name, row, seats, times, said, apart))
     finally:
         for seat in seats:
             seat.close()
@@ -206,6 +207,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="no prompt and no depth of thousands of tokens")
     parser.add_argument("--repeats", type=int, default=5, help=f"runs of a test (long ones: {LONG_REPEATS})")
     parser.add_argument("--threads", type=int, default=cores(), help="of each engine; default: all")
+    parser.add_argument("--apart", action="store_true", help="one engine loaded at a time: for large files")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "compare", help="where files are made")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there too")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample there")
@@ -259,7 +261,7 @@ def run(o: argparse.Namespace, words: Sequence[str]) -> Found:
             name = subject.name.strip()
             say(f"{name}: making the file")
             path = path or provide(subject, o.work, found.notes.append)
-            measure(subject, name, seats_of(path, o.threads), o.repeats, found, say)
+            measure(subject, name, seats_of(path, o.threads), o.repeats, found, say, o.apart)
     except KeyboardInterrupt:
         found.notes.append(INTERRUPTED)
     say("")

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import IO, Any, Protocol
 
 BATCH = 512  # tokens of a step that feeds a prompt
@@ -165,8 +166,11 @@ class LlamaCpp:
         llama_cpp.llama_backend_init()
         repacked = matrices(path) if mode == "repack" else []
         modes = ["plain"] if mode == "repack" and not repacked else dict.fromkeys((mode, "plain"))
+        if not fits_twice(path):
+            modes = list(modes)[:1]
         self.models = {mode: self.load_model(path, mode, repacked) for mode in modes}
-        self.vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.models["plain"]))
+        (model, *_) = self.models.values()
+        self.vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
         self.make_batch()
         system = llama_cpp.llama_print_system_info().decode().strip(" |")
         return {"version": f"llama-cpp-python {llama_cpp.__version__}", "system": system}
@@ -291,6 +295,15 @@ MODES: Mapping[str, str] = {
     "repack": "weights repacked without its AMX path, or plain ones where these are faster",
     "plain": "plain weights",
 }
+
+
+def fits_twice(path: str) -> bool:
+    """Whether memory holds the file and a copy in another order: else one of the two is measured, or both are
+    read from the disk again and again.
+    """
+    if not hasattr(os, "sysconf"):
+        return True
+    return 2 * Path(path).stat().st_size < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def matrices(path: str) -> list[str]:

@@ -27,6 +27,7 @@ from satchel.quant import RequestError
 
 PATIENCE = 1800.0  # seconds for one command
 IDLE_SHARE = 0.05  # of one core, above which a waiting process disturbs the other
+ROUNDS = 2  # in which seats that may not be loaded together are
 LEAST_WAIT = 0.5  # seconds of waiting that tell anything
 SCRIPT = Path(__file__).with_name("compare_engines.py")
 
@@ -233,10 +234,18 @@ class Outcome:
 
 
 def measure_row(
-    model: str, row: Row, seats: Sequence[Seat], repeats: int, said: Callable[[str], None]
+    model: str,
+    row: Row,
+    seats: Sequence[Seat],
+    repeats: int,
+    said: Callable[[str], None],
+    apart: bool = False,
 ) -> Outcome:
-    """Runs the seats in turn until each has its repeats or has failed."""
+    """Runs the seats in turn until each has its repeats or has failed. apart: no two of them are loaded at
+    once; each is loaded ROUNDS times and does its share of the runs.
+    """
     failures: dict[str, str] = {}
+    found: list[float | None] = []
 
     def attempt(seat: Seat, work: Callable[[Row], None]) -> None:
         try:
@@ -244,20 +253,37 @@ def measure_row(
         except EngineError as error:
             failures[seat.name] = str(error)
 
+    def take_turns(group: Sequence[Seat], wanted: int) -> None:
+        for seat in group:
+            said(f"{model} {row.name}: {seat.name} prepares")
+            attempt(seat, seat.prepare)
+        while waiting := [s for s in group if s.name not in failures and len(s.samples) < wanted]:
+            for seat in waiting:
+                said(f"{model} {row.name}: {seat.name}, run {len(seat.samples) + 1} of {wanted}")
+                attempt(seat, seat.measure)
+        found.extend(seat.bandwidth() for seat in group if seat.name not in failures)
+        for seat in group:
+            seat.settle()
+
+    def alone(seat: Seat, wanted: int) -> None:
+        before = list(seat.samples)
+        take_turns([seat], wanted)
+        seat.samples[:0] = before
+        seat.close()
+
     try:
         with busy_core(row.busy):
-            for seat in seats:
-                said(f"{model} {row.name}: {seat.name} prepares")
-                attempt(seat, seat.prepare)
-            while waiting := [s for s in seats if s.name not in failures and len(s.samples) < repeats]:
-                for seat in waiting:
-                    said(f"{model} {row.name}: {seat.name}, run {len(seat.samples) + 1} of {repeats}")
-                    attempt(seat, seat.measure)
+            if apart:
+                for seat in seats:
+                    seat.close()
+                    seat.samples = []
+                for turn in range(ROUNDS):
+                    for seat in (s for s in seats if s.name not in failures):
+                        alone(seat, (repeats + turn) // ROUNDS)
+            else:
+                take_turns(seats, repeats)
     except RequestError as error:
         failures = {seat.name: str(error) for seat in seats}
-    found = [seat.bandwidth() for seat in seats if seat.name not in failures]
-    for seat in seats:
-        seat.settle()
     samples = {s.name: tuple(s.samples) for s in seats if s.name not in failures}
     facts = {s.name: dict(s.facts) for s in seats}
     return Outcome(model, row, samples, failures, facts, max(filter(None, found), default=None))

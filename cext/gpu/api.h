@@ -42,6 +42,8 @@ enum { GPU_LAUNCH_CLUSTER = 4, GPU_LAUNCH_EARLY = 6 };
     X(retain, (gpu_context *, int), "cuDevicePrimaryCtxRetain", "hipDevicePrimaryCtxRetain", 1)                             \
     X(leave, (int), "cuDevicePrimaryCtxRelease_v2", "hipDevicePrimaryCtxRelease", 1)                                        \
     X(enter, (gpu_context), "cuCtxSetCurrent", "hipCtxSetCurrent", 1)                                                       \
+    X(state, (int, unsigned *, int *), "cuDevicePrimaryCtxGetState", "hipDevicePrimaryCtxGetState", 0)                      \
+    X(limit, (int, size_t), "cuCtxSetLimit", "hipDeviceSetLimit", 0)                                                        \
     X(memory, (size_t *, size_t *), "cuMemGetInfo_v2", "hipMemGetInfo", 1)                                                  \
     X(alloc, (gpu_address *, size_t), "cuMemAlloc_v2", "hipMalloc", 1)                                                      \
     X(free, (gpu_address), "cuMemFree_v2", "hipFree", 1)                                                                    \

@@ -144,8 +144,11 @@ static int load_images(hal_device *d) {
         if (n < GPU_MODULES && d->traits.arch >= image->least && d->api.load(d->modules + n, image->data) == 0)
             n++;
     }
-    if (n)
+    if (n) {
+        gpu_function unused;
+        d->waits = !gpu_function_find(d, "waits_by_itself", &unused);
         return 0;
+    }
     made = d->vendor->compile ? d->vendor->compile(&d->traits, &why) : NULL;
     if (!made)
         return gpu_fail(HAL_E_UNSUPPORTED, "no kernels were built for this device (compute capability %d.%d)%s%s",
@@ -188,12 +191,27 @@ static void close_device(hal_device *d) {
     free(d);
 }
 
+/* A driver keeps a stack for every thread that the device can hold, 1 KiB at first: 277 MB on a card of 132 units. It makes it larger
+ * by itself for a kernel that needs more, so ours ask for what they need. A context that others of the process use keeps its own. */
+static void limit_stacks(hal_device *d, int shared) {
+    enum { STACK = 0 /* of CUlimit and hipLimit_t */, BYTES = 256 };
+    if (!shared && d->api.limit)
+        d->api.limit(STACK, BYTES); /* refused: it stays as it is */
+}
+
 static int start_device(hal_device *d, int index) {
+    unsigned flags;
+    int shared = 0;
     int code = gpu_check(d, d->api.device(&d->ordinal, index), "finding the device");
     if (code || (code = read_traits(d)))
         return code;
+    if (d->api.state && d->api.state(d->ordinal, &flags, &shared))
+        shared = 0;
     if ((code = gpu_check(d, d->api.retain(&d->context, d->ordinal), "opening the device")) ||
-        (code = gpu_check(d, d->api.enter(d->context), "taking the device's context")) || (code = load_images(d)))
+        (code = gpu_check(d, d->api.enter(d->context), "taking the device's context")))
+        return code;
+    limit_stacks(d, shared);
+    if ((code = load_images(d)))
         return code;
     code = gpu_check(d, d->api.stream(&d->main, 1), "a stream");
     if (!code)

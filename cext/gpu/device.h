@@ -54,6 +54,7 @@ struct hal_device {
     gpu_event loaded;            /* what `side` has done so far; valid while `loading` */
     int loading;
     gpu_module modules[GPU_MODULES];
+    int waits;                   /* 1: the portable kernels may be launched early */
     gpu_piece pieces[GPU_PIECES];
     int next;                    /* piece */
     gpu_scratch *scratch;        /* the largest so far */

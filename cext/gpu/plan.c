@@ -9,6 +9,7 @@
 
 #include "block_format.h"
 #include "choice.h"
+#include "table.h"
 #include "views.h"
 
 enum { MAX_STEPS = 1 << 20, OP_NAME = sizeof ((hal_op *)0)->name };
@@ -220,12 +221,20 @@ static int allow_shared(hal_device *d, const gpu_launch *l) {
     return gpu_check(d, d->api.allow(l->function, GPU_ALLOW_SHARED, (int)l->grid.shared), "shared memory of a kernel");
 }
 
+static int is_portable(const gpu_kernel *k) {
+    for (const gpu_kernel *one = gpu_portable_kernels; one->op; one++)
+        if (one == k)
+            return 1;
+    return 0;
+}
+
 static int add_launches(hal_exec *e, const gpu_kernel *k, const gpu_function *found, int call) {
     hal_device *d = e->device;
     int code;
     for (int i = 0; i < GPU_LAUNCHES && k->launch[i].kernel; i++) {
         gpu_launch *l = e->launches + e->n_launches++;
-        *l = (gpu_launch){.function = found[i], .call = (uint32_t)call, .early = k->launch[i].early, .grid.groups = {1, 1, 1}};
+        *l = (gpu_launch){.function = found[i], .call = (uint32_t)call, .grid.groups = {1, 1, 1}};
+        l->early = k->launch[i].early || (d->waits && is_portable(k));
         k->launch[i].grid(e->calls + call, &d->traits, &l->grid);
         if ((code = allow_shared(d, l)))
             return code;

@@ -24,7 +24,7 @@ enum {
     SAMPLE_GROUPS = 64,    /* that go over the rows, each with scratch of its own: */
     SAMPLE_BYTES = 20,     /* for each token of the vocabulary */
     SAMPLE_LOCAL = 8192,   /* a group's local memory */
-    BEST_CHUNK = 8192      /* logits of a row of which sample_best finds the largest */
+    BEST_CHUNK = 1024      /* logits of a row of which sample_best finds the largest */
 };
 enum { SAMPLE_TOKEN, SAMPLE_DETAIL };
 

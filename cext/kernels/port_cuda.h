@@ -22,9 +22,18 @@ FN self port_self(void) {
     return m;
 }
 
+/* From compute capability 9.0 on a kernel may be launched before the one ahead has ended (gpu_kernel's `early`): it waits for that by
+ * itself, with all that it wrote, and lets the next one come. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define AWAIT_BEFORE() asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory")
+#else
+#define AWAIT_BEFORE()
+#endif
+
 #define KERNEL(name, threads)                                                                                          \
     FN void name##_body(const gpu_call *c, self m);                                                                    \
     extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ gpu_call call) {                \
+        AWAIT_BEFORE();                                                                                                \
         name##_body(&call, port_self());                                                                               \
     }                                                                                                                  \
     FN void name##_body(const gpu_call *c, self m)

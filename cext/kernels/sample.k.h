@@ -70,14 +70,17 @@ FN int is_greedy(THREAD const hal_sampling *p) {
     return p->chain[0] == HAL_STAGE_TEMPERATURE && p->temperature <= 0 && !(p->dynatemp_range > 0);
 }
 
-FN int greedy_token(CONSTANT gpu_call *c, int row, int n) {
+/* The first wave knows it; 0 for the others. */
+FN int greedy_token(self m, CONSTANT gpu_call *c, int row, int n) {
     DEVICE const best_of *all = best_at(c, row, n);
     best_of b = {all[0].x, all[0].at};
-    for (int i = 1; i < (n + BEST_CHUNK - 1) / BEST_CHUNK; i++) {
+    if (m.wave)
+        return 0;
+    for (int i = m.lane; i < (n + BEST_CHUNK - 1) / BEST_CHUNK; i += WAVE) {
         best_of one = {all[i].x, all[i].at};
         b = better(one, b) ? one : b;
     }
-    return b.at;
+    return wave_best(m, b).at;
 }
 
 FN row_facts facts_of(CONSTANT gpu_call *c, int row) {
@@ -149,7 +152,7 @@ KERNEL(sample, SAMPLE_THREADS) {
         row_facts r = facts_of(c, row);
         set s = set_of(c, m, m.group[0], n);
         float surprise = 0;
-        int token = c->mode == SAMPLE_TOKEN && is_greedy(&r.p) ? greedy_token(c, row, n)
+        int token = c->mode == SAMPLE_TOKEN && is_greedy(&r.p) ? greedy_token(m, c, row, n)
                                                                : sample_row(m, &s, c, row, &r, &surprise);
         BARRIER(m);
         if (m.thread)

@@ -52,6 +52,16 @@ static int attribute(int *out, int which, int device) {
     return INVALID;
 }
 
+/* Only the size of a thread's stack has a limit that a host of ours may set. */
+static int limit(int which, size_t bytes) {
+    return which || !bytes ? INVALID : real.limit ? real.limit(which, bytes) : 0;
+}
+
+static int state(int device, unsigned *flags, int *active) {
+    *flags = 0, *active = 0;
+    return real.state ? real.state(device, flags, active) : 0;
+}
+
 static uint64_t word(const uint8_t *at) {
     uint64_t x;
     memcpy(&x, at, sizeof x);
@@ -178,6 +188,8 @@ __attribute__((constructor)) static void serve(void) {
     served = real;
     served.attribute = attribute;
     served.load = load;
+    served.limit = limit;
+    served.state = state;
     served.function = function;
 #define X(field, arguments, cuda, hip, needed) serve_##field = *(void **)&served.field;
     GPU_API(X)
