@@ -271,6 +271,23 @@ def test_commands_are_answered_line_by_line_and_errors_in_one_line() -> None:
     assert all(a["waited"] >= 0 and a["used"] >= 0 for a in answers)
 
 
+def test_apart_no_two_are_loaded_at_once(seats: list[Seat]) -> None:
+    said: list[str] = []
+    pair = [seat(seats, table.PEER), seat(seats, table.OURS)]
+
+    def hear(text: str) -> None:
+        said.append(text)
+        working = next(one for one in pair if f" {one.name}" in text)
+        assert all(one is working or one.child is None for one in pair)
+
+    found = measure_row("m", ROW, pair, 3, hear, apart=True)
+    runs = [text.split(": ")[1].split(",")[0] for text in said if "run " in text]
+    assert runs == [table.PEER, table.OURS, *[table.PEER] * 2, *[table.OURS] * 2]
+    assert found.samples == {table.PEER: (8.0,) * 3, table.OURS: (8.0,) * 3}
+    assert (found.failures, found.bandwidth) == ({}, 1000.0)
+    assert all(one.child is None for one in pair)
+
+
 def test_runs_alternate_and_a_row_tells_of_both(seats: list[Seat]) -> None:
     said: list[str] = []
     pair = [seat(seats, table.PEER), seat(seats, table.OURS, "noise", "run")]
@@ -405,7 +422,7 @@ def test_the_missing_peer_is_named(
 def test_an_interruption_keeps_what_was_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    def measure(subject: Any, name: str, seats: Any, repeats: int, found: compare.Found, said: Any) -> None:
+    def measure(subject: Any, name: str, seats: Any, repeats: int, found: compare.Found, *more: Any) -> None:
         found.outcomes.append(outcome(name, ROW, (1.0,), (2.0,)))
         raise KeyboardInterrupt
 
