@@ -165,7 +165,7 @@ const gpu_packing *gpu_packing_of(const hal_device *d, uint32_t format) {
 uint64_t gpu_packed(hal_device *d, uint32_t format, int64_t stack, int64_t rows, int64_t columns) {
     const gpu_packing *p = gpu_packing_of(d, format);
     gpu_function f;
-    if (!p || stack != 1 || rows < 1 || columns < 1 || rows > INT32_MAX || columns > INT32_MAX || gpu_lock(d))
+    if (!p || stack < 1 || (stack != 1 && !d->vendor->stacks) || rows < 1 || columns < 1 || rows > INT32_MAX || columns > INT32_MAX || gpu_lock(d))
         return 0;
     int missing = gpu_function_find(d, p->kernel, &f); /* of an arch that the kernel was not built for */
     gpu_unlock(d);

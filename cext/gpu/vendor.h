@@ -21,6 +21,7 @@ typedef struct {
     const gpu_kernel *const *kernels;       /* tables, special ones first, each ended by op == NULL; ended by NULL */
     const gpu_kernel *const *steady;        /* in place of kernels under HAL_DETERMINISTIC; NULL: the same */
     const gpu_packing *packings;            /* ended by bytes == NULL */
+    int stacks;                             /* 1: kernels read packed stacks of matrices too */
     const gpu_together *together;           /* ended by kernel == NULL; NULL: none */
     uint32_t flags;                         /* of hal_info */
     int wraps;                              /* 1: the driver has wrap() */

@@ -103,6 +103,29 @@ def test_a_token_does_not_depend_on_its_batch(device: Device, op: str, split: tu
                 check(bounded(device, op, single), alone, whole[t : t + 1])
 
 
+@pytest.mark.parametrize("op", ["expert_linear", "expert_swiglu", "head_linear"])
+def test_packed_experts_equal_their_definition(device: Device, op: str) -> None:
+    """For every format that has an order of its own on the device; from 43 choices of three on by another
+    kernel, with the same bits.
+    """
+    weights = (1, 2) if op == "expert_swiglu" else (1,)
+    kept = {f for f in FORMATS if device.packed(FORMATS[f].id, 6, 16, 256)}
+    if not kept:
+        pytest.skip(f"{device.name} keeps no stacks in an order of its own")
+    seen = set()
+    for one, want in calls_of(op):
+        formats = {one.inputs[i][1] for i in weights}
+        if not formats <= kept:
+            continue
+        seen |= formats
+        whole = run(device, op, one, packed=weights)
+        check(replace(one, bound=TENSOR_CORES), whole, want)
+        last = one.shape[0] - 1
+        alone = row(one, last, (0,) if op == "head_linear" else (0, len(one.inputs) - 1))
+        assert run(device, op, alone, packed=weights)[0].tobytes() == whole[last].tobytes(), one.name
+    assert seen == kept or op == "head_linear"
+
+
 SHARING = (
     "rms_norm",
     "hadamard",

@@ -98,12 +98,18 @@ def plan_of(op: str, case: Case, pad: int) -> tuple[Segment, list[bytearray]]:
     return Segment("", (), (), steps, np.array(views), ops, cext.pack_arg(op, args), tuple(buffers)), data
 
 
+def matrices(array: Array, format: str) -> tuple[int, int, int]:
+    """A weight as a stack of matrices: (E, N, K)."""
+    stack, rows, columns = (1, *shape_of(array, format))[-3:]
+    return stack, rows, columns
+
+
 def pack_inputs(device: Device, case: Case, segment: Segment, inputs: Sequence[int]) -> Segment:
     """The same step with these weights in the device's own order; input i has buffer i + 1."""
     views, buffers = segment.view_table.copy(), list(segment.buffers)
     for i in inputs:
         array, format = case.inputs[i]
-        size = device.packed(FORMATS[format].id, 1, *shape_of(array, format))
+        size = device.packed(FORMATS[format].id, *matrices(array, format))
         assert size, (case.name, i)
         views[i + 1]["format"] |= PACKED
         views[i + 1]["stride"] = 0
@@ -121,8 +127,9 @@ def run(
     for i, (buffer, raw) in enumerate(zip(buffers, data, strict=True)):
         if i - 1 in packed:
             array, format = case.inputs[i - 1]
-            matrix = (1, *shape_of(array, format))
-            buffer.pack(0, FORMATS[format].id, matrix, np.ascontiguousarray(array).view(np.uint8))
+            buffer.pack(
+                0, FORMATS[format].id, matrices(array, format), np.ascontiguousarray(array).view(np.uint8)
+            )
         else:
             buffer.write(0, raw)
     program = device.compile(segment, buffers, [Choice(0, kernel)] if kernel else None)

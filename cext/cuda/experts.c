@@ -1,0 +1,119 @@
+/* experts.c: the table of experts.cu's kernels: a mixture's packed weights, and heads' own.
+ *
+ * Of few choices each has groups of its own; of many each expert has, so that its weights are read once for all who chose it.
+ */
+#include "check.h"
+#include "experts.h"
+#include "tables.h"
+
+enum { LEAST_ARCH = 90, MOST_FEW = 128, PART_BYTES = 64 << 10 };
+
+static int matrices_of(const gpu_call *c, uint32_t mode) {
+    (void)c;
+    return mode == EXPERTS_GATED ? 2 : 1;
+}
+
+static int packed_stack(const gpu_view *w, const gpu_view *like) {
+    return w->format & PACKED_FLAG && packed_bytes(w->format) && w->shape[0] == like->shape[0] && w->shape[1] == like->shape[1] &&
+           w->shape[2] == like->shape[2];
+}
+
+/* What both kernels ask. */
+static const char *fault_of(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
+    const gpu_view *y = c->v, *x = c->v + 1, *w = c->v + 2, *ids = c->v + c->n_in;
+    int matrices = matrices_of(c, mode), by_head = mode == EXPERTS_BY_HEAD;
+    int64_t k = w->shape[2];
+    if (t->arch < LEAST_ARCH)
+        return "needs compute capability 9.0";
+    if (c->n_in != (uint32_t)(1 + matrices + !by_head) || !packed_stack(w, w) || !packed_stack(w + matrices - 1, w))
+        return "weights must be packed (E, N, K), of one shape";
+    if (x->format != F32 || y->format != F32 || x->shape[0] != y->shape[0] || y->shape[2] != w->shape[1] ||
+        (width(x) != k && width(x) != k * y->shape[1]) || x->data % 16 || x->stride % 16 || k % 4)
+        return "x must be f32, (T, K) or (T, k, K), rows at multiples of 16 bytes, and the output f32 (T, k, N)";
+    if (by_head ? y->shape[1] != w->shape[0] || width(x) != k * y->shape[1]
+                : ids->format != I32 || ids->shape[0] != y->shape[0] || ids->shape[1] != y->shape[1])
+        return "ids must be i32 (T, k); of heads, each has a matrix";
+    return w->shape[0] <= 65535 && (int64_t)y->shape[0] * y->shape[1] <= INT32_MAX ? NULL : "too many experts or choices";
+}
+
+static int tiles_of(const gpu_call *c) {
+    return (c->v[2].shape[1] + TILE_ROWS - 1) / TILE_ROWS;
+}
+
+static int chunks_of(const gpu_call *c) {
+    return (c->v[2].shape[2] + CHUNK - 1) / CHUNK;
+}
+
+/* Tiles of a group of `few`: as many groups as units, and partial sums within their room. */
+static int few_tiles(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
+    int choices = c->v[0].shape[0] * c->v[0].shape[1], groups = (t->units + choices - 1) / choices;
+    int per = (tiles_of(c) + groups - 1) / groups, room = PART_BYTES / (matrices_of(c, mode) * chunks_of(c) * TILE_ROWS * 4);
+    return per < room ? per : room > 1 ? room : 1;
+}
+
+static uint32_t few_shared(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
+    return (uint32_t)(expert_acts(chunks_of(c), 1) + few_tiles(c, t, mode) * matrices_of(c, mode) * chunks_of(c) * TILE_ROWS * 4);
+}
+
+static uint32_t many_shared(const gpu_call *c) {
+    return (uint32_t)expert_acts(chunks_of(c), expert_columns(chunks_of(c)));
+}
+
+static const char *check_few(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
+    const char *fault = fault_of(c, t, mode);
+    if (!fault && (int64_t)c->v[0].shape[0] * c->v[0].shape[1] > MOST_FEW)
+        fault = "more choices than it takes";
+    return fault || few_shared(c, t, mode) <= (uint32_t)t->shared ? fault : "its rows are too long for shared memory";
+}
+
+static const char *check_many(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
+    const char *fault = fault_of(c, t, mode);
+    return fault || (int64_t)many_shared(c) + 4 * EXPERT_WINDOW + 1024 <= t->shared ? fault : "its rows are too long for shared memory";
+}
+
+static const char *same_format(const gpu_call *c, uint32_t mode) {
+    return c->v[2].format == c->v[1 + matrices_of(c, mode)].format ? NULL : "weights of two formats";
+}
+
+static void grid_few(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    int per = few_tiles(c, t, c->mode);
+    *g = grid_of((tiles_of(c) + per - 1) / per, (int64_t)c->v[0].shape[0] * c->v[0].shape[1], 1, EXPERT_WAVES * 32, few_shared(c, t, c->mode));
+}
+
+static void grid_many(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    (void)t;
+    *g = grid_of((tiles_of(c) + EXPERT_WAVES - 1) / EXPERT_WAVES, c->v[2].shape[0], 1, EXPERT_WAVES * 32, many_shared(c));
+}
+
+/* The checks of an op: kernels of one format, then of two. */
+#define CHECKS(name, mode)                                                                                              \
+    static const char *few_##name(const gpu_call *c, const gpu_traits *t) {                                            \
+        const char *fault = check_few(c, t, mode);                                                                     \
+        return fault ? fault : same_format(c, mode);                                                                   \
+    }                                                                                                                  \
+    static const char *many_##name(const gpu_call *c, const gpu_traits *t) {                                           \
+        const char *fault = check_many(c, t, mode);                                                                    \
+        return fault ? fault : same_format(c, mode);                                                                   \
+    }                                                                                                                  \
+    static const char *few_mixed_##name(const gpu_call *c, const gpu_traits *t) {                                      \
+        return check_few(c, t, mode);                                                                                  \
+    }                                                                                                                  \
+    static const char *many_mixed_##name(const gpu_call *c, const gpu_traits *t) {                                     \
+        return check_many(c, t, mode);                                                                                 \
+    }
+CHECKS(one, EXPERTS_ONE)
+CHECKS(gated, EXPERTS_GATED)
+CHECKS(head, EXPERTS_BY_HEAD)
+
+#define ENTRIES(op_, name, mode_)                                                                                        \
+    {.op = op_, .check = few_##name, .mode = mode_, .format_of = 2, .launch = {{"experts_few", grid_few, 1}}},           \
+    {.op = op_, .check = few_mixed_##name, .mode = mode_, .launch = {{"experts_few_mixed", grid_few, 1}}},               \
+    {.op = op_, .check = many_##name, .mode = mode_, .format_of = 2, .launch = {{"experts_many", grid_many, 1}}},        \
+    {.op = op_, .check = many_mixed_##name, .mode = mode_, .launch = {{"experts_many_mixed", grid_many, 1}}}
+
+const gpu_kernel cuda_expert_kernels[] = {
+    ENTRIES("expert_linear", one, EXPERTS_ONE),
+    ENTRIES("expert_swiglu", gated, EXPERTS_GATED),
+    ENTRIES("head_linear", head, EXPERTS_BY_HEAD),
+    {0},
+};

@@ -1,0 +1,185 @@
+/* experts.cu: products of a mixture's packed weights (E, N, K) with the tokens that chose them, or of a layer's heads with what is
+ * theirs. The weights' order and the arithmetic are gemv.cu's (tile.cuh, gemv.cuh): 16-bit activations, sums over chunks in order. Both
+ * kernels here add the same numbers in the same order, so a token's bits hang on its experts alone. sm_90 and newer.
+ *
+ * few: a group has some tiles of one token's one expert; its waves share out their chunks, and partial sums meet in shared memory.
+ * many: a group has some tiles of one expert, looks up which of the tokens' choices it is, a window of them at a time, and takes four at once.
+ */
+#include "experts.h"
+#include "gemv_group.cuh"
+#include "port.h"
+
+/* What a call is: matrices of a token's expert (2: gate and up), how its choices and inputs lie. */
+struct expert_call {
+    int matrices, each, width, chunks, rows, tiles, experts, formats[2];
+    bool by_head;
+    __device__ __forceinline__ expert_call(const gpu_call &c) {
+        matrices = c.mode == EXPERTS_GATED ? 2 : 1;
+        by_head = c.mode == EXPERTS_BY_HEAD;
+        each = c.v[0].shape[1], rows = c.v[0].shape[2];
+        experts = c.v[2].shape[0], width = c.v[2].shape[2];
+        chunks = (width + CHUNK - 1) / CHUNK, tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
+        formats[0] = (int)(c.v[2].format & 0xFFFFFFu);
+        formats[1] = (int)(c.v[1 + matrices].format & 0xFFFFFFu);
+    }
+    /* Which expert choice j of token t is; -1, and a fault, where there is no such. */
+    __device__ __forceinline__ int chosen(const gpu_call &c, int t, int j) const {
+        const gpu_view &ids = c.v[c.n_in];
+        int id = by_head ? j : ((const int32_t *)(ids.data + t * ids.stride))[j];
+        if (id >= 0 && id < experts)
+            return id;
+        fault(&c);
+        return -1;
+    }
+    __device__ __forceinline__ const float *input(const gpu_call &c, int t, int j) const {
+        int64_t all = (int64_t)c.v[1].shape[1] * c.v[1].shape[2];
+        return (const float *)(c.v[1].data + t * c.v[1].stride) + (all == width ? 0 : (int64_t)j * width);
+    }
+    __device__ __forceinline__ float *output(const gpu_call &c, int t, int j) const {
+        return (float *)(c.v[0].data + t * c.v[0].stride) + (int64_t)j * rows;
+    }
+    template <class SET> __device__ __forceinline__ const char *chunk(const gpu_call &c, int m, int id, int tile, int k) const {
+        return (const char *)c.v[2 + m].data + id * c.v[2 + m].stride + ((int64_t)tile * chunks + k) * SET::bytes(formats[m]);
+    }
+};
+
+__device__ __forceinline__ float expert_result(const float *y, int matrices) {
+    return matrices == 2 ? y[0] / (1.0f + __expf(-y[0])) * y[1] : y[0];
+}
+
+/* One wave: chunk k of a column as bytes. */
+__device__ __forceinline__ void expert_bytes(const float *x, int width, int k, char *acts, int t, int columns, int lane) {
+    eight v;
+    v.load(x + k * CHUNK, width - k * CHUNK, lane);
+    gemv_quantize(v.v, acts + k * gemv_chunk_bytes(columns), t, columns, lane);
+}
+
+/* The second-level cache fetches the group's tiles while activations become bytes. */
+template <class SET> __device__ __forceinline__ void expert_fetch(const gpu_call &c, const expert_call &e, int id, int first, int end) {
+    if ((int)threadIdx.x < e.matrices && first < end) {
+        int m = (int)threadIdx.x;
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(e.template chunk<SET>(c, m, id, first, 0)),
+                     "r"((end - first) * e.chunks * SET::bytes(e.formats[m])));
+    }
+}
+
+template <class SET> __device__ __forceinline__ void experts_few(const gpu_call &c) {
+#if __CUDA_ARCH__ >= 900
+    extern __shared__ __align__(128) char shared[];
+    expert_call e(c);
+    int wave = threadIdx.x / 32, lane = threadIdx.x % 32, t = blockIdx.y / e.each, j = blockIdx.y % e.each;
+    int per = (e.tiles + gridDim.x - 1) / gridDim.x, first = blockIdx.x * per, end = min(first + per, e.tiles);
+    float *part = (float *)(shared + expert_acts(e.chunks, 1));
+    launch_next();
+    wait_before();
+    if (t >= rows_now(c, c.v[0]))
+        return;
+    int id = e.chosen(c, t, j);
+    if (id < 0)
+        return;
+    expert_fetch<SET>(c, e, id, first, end);
+    for (int k = wave; k < e.chunks; k += EXPERT_WAVES)
+        expert_bytes(e.input(c, t, j), e.width, k, shared, 0, 1, lane);
+    __syncthreads();
+    for (int task = wave; task < (end - first) * e.matrices * e.chunks; task += EXPERT_WAVES) {
+        int k = task % e.chunks, m = task / e.chunks % e.matrices, tile = first + task / e.chunks / e.matrices;
+        float acc[2] = {0.0f, 0.0f};
+        SET::chunk(e.formats[m], e.template chunk<SET>(c, m, id, tile, k), shared + k * gemv_chunk_bytes(1), 1, lane, acc);
+        if (lane % 4 == 0) {
+            part[task * TILE_ROWS + lane / 4] = acc[0];
+            part[task * TILE_ROWS + lane / 4 + 8] = acc[1];
+        }
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < (end - first) * TILE_ROWS; i += EXPERT_WAVES * 32) {
+        float y[2] = {0.0f, 0.0f};
+        int row = first * TILE_ROWS + i;
+        for (int m = 0; m < e.matrices; m++)
+            for (int k = 0; k < e.chunks; k++)
+                y[m] += part[((i / TILE_ROWS * e.matrices + m) * e.chunks + k) * TILE_ROWS + i % TILE_ROWS];
+        if (row < e.rows)
+            e.output(c, t, j)[row] = expert_result(y, e.matrices);
+    }
+#endif
+}
+
+/* Those of the choices first .. end - 1 (t * each + j) that are this expert, in order, to `list`; how many. For all threads. */
+__device__ __forceinline__ int choices_of(const gpu_call &c, const expert_call &e, int expert, int first, int end, int *list, int *counts) {
+    int found = 0, wave = threadIdx.x / 32, lane = threadIdx.x % 32;
+    for (int base = first; base < end; base += EXPERT_WAVES * 32) {
+        int at = base + (int)threadIdx.x, before = 0, all = 0;
+        bool mine = at < end && e.chosen(c, at / e.each, at % e.each) == expert;
+        uint32_t who = __ballot_sync(~0u, mine);
+        if (lane == 0)
+            counts[wave] = __popc(who);
+        __syncthreads();
+        for (int w = 0; w < EXPERT_WAVES; w++) {
+            before += w < wave ? counts[w] : 0;
+            all += counts[w];
+        }
+        if (mine)
+            list[found + before + __popc(who & ((1u << lane) - 1))] = at;
+        found += all;
+        __syncthreads();
+    }
+    return found;
+}
+
+template <class SET> __device__ __forceinline__ void experts_many(const gpu_call &c) {
+#if __CUDA_ARCH__ >= 900
+    extern __shared__ __align__(128) char shared[];
+    __shared__ int list[EXPERT_WINDOW], counts[EXPERT_WAVES];
+    expert_call e(c);
+    int wave = threadIdx.x / 32, lane = threadIdx.x % 32, id = blockIdx.y, most = expert_columns(e.chunks);
+    int per = (e.tiles + gridDim.x - 1) / gridDim.x, first = blockIdx.x * per, end = min(first + per, e.tiles);
+    launch_next();
+    wait_before();
+    int choices = rows_now(c, c.v[0]) * e.each;
+    for (int window = 0; window < choices; window += EXPERT_WINDOW) {
+        int n = choices_of(c, e, id, window, min(window + EXPERT_WINDOW, choices), list, counts);
+        if (n)
+            expert_fetch<SET>(c, e, id, first, end);
+        for (int at = 0; at < n; at += most) {
+            int columns = min(most, n - at), t = lane % 4;
+            for (int task = wave; task < columns * e.chunks; task += EXPERT_WAVES) {
+                int choice = list[at + task / e.chunks];
+                expert_bytes(e.input(c, choice / e.each, choice % e.each), e.width, task % e.chunks, shared, task / e.chunks, most, lane);
+            }
+            __syncthreads();
+            for (int tile = first + wave; tile < end; tile += EXPERT_WAVES) {
+                float y[2][2] = {{0.0f, 0.0f}, {0.0f, 0.0f}}; /* row lane / 4 and 8 more, gate and up */
+                for (int m = 0; m < e.matrices; m++)
+                    for (int k = 0; k < e.chunks; k++) {
+                        float acc[2] = {0.0f, 0.0f};
+                        SET::chunk(e.formats[m], e.template chunk<SET>(c, m, id, tile, k), shared + k * gemv_chunk_bytes(most), most, lane, acc);
+                        y[0][m] += acc[0];
+                        y[1][m] += acc[1];
+                    }
+                for (int h = 0; h < 2 && t < columns; h++) {
+                    int row = tile * TILE_ROWS + lane / 4 + 8 * h, choice = list[at + t];
+                    if (row < e.rows)
+                        e.output(c, choice / e.each, choice % e.each)[row] = expert_result(y[h], e.matrices);
+                }
+            }
+            __syncthreads();
+        }
+    }
+#endif
+}
+
+#define EXPERTS_KERNELS(f)                                                                                                       \
+    extern "C" __global__ void __launch_bounds__(EXPERT_WAVES * 32, 2) experts_few_##f(const __grid_constant__ gpu_call c) {     \
+        experts_few<one<tile_##f>>(c);                                                                                           \
+    }                                                                                                                            \
+    extern "C" __global__ void __launch_bounds__(EXPERT_WAVES * 32, 2) experts_many_##f(const __grid_constant__ gpu_call c) {    \
+        experts_many<one<tile_##f>>(c);                                                                                          \
+    }
+TILE_FORMATS(EXPERTS_KERNELS)
+
+extern "C" __global__ void __launch_bounds__(EXPERT_WAVES * 32, 1) experts_few_mixed(const __grid_constant__ gpu_call c) {
+    experts_few<mixed>(c);
+}
+
+extern "C" __global__ void __launch_bounds__(EXPERT_WAVES * 32, 1) experts_many_mixed(const __grid_constant__ gpu_call c) {
+    experts_many<mixed>(c);
+}
