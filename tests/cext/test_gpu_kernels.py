@@ -119,7 +119,7 @@ def test_packed_experts_equal_their_definition(device: Device, op: str) -> None:
             continue
         seen |= formats
         whole = run(device, op, one, packed=weights)
-        check(replace(one, bound=TENSOR_CORES), whole, want)
+        check(replace(one, bound=1e-6), whole, want)
         last = one.shape[0] - 1
         alone = row(one, last, (0,) if op == "head_linear" else (0, len(one.inputs) - 1))
         assert run(device, op, alone, packed=weights)[0].tobytes() == whole[last].tobytes(), one.name
