@@ -6,7 +6,7 @@
 #include "experts.h"
 #include "tables.h"
 
-enum { LEAST_ARCH = 90, MOST_FEW = 128, PART_BYTES = 64 << 10 };
+enum { LEAST_ARCH = 90, MOST_FEW = 128, PART_BYTES = 64 << 10, MOST_BESIDE = 8 };
 
 static int matrices_of(const gpu_call *c, uint32_t mode) {
     (void)c;
@@ -81,8 +81,10 @@ static void grid_few(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 }
 
 static void grid_many(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    int64_t choices = (int64_t)c->v[0].shape[0] * c->v[0].shape[1], beside = choices / 512;
     (void)t;
-    *g = grid_of((tiles_of(c) + EXPERT_WAVES - 1) / EXPERT_WAVES, c->v[2].shape[0], 1, EXPERT_WAVES * 32, many_shared(c));
+    beside = beside < 1 ? 1 : beside < MOST_BESIDE ? beside : MOST_BESIDE;
+    *g = grid_of((tiles_of(c) + EXPERT_WAVES - 1) / EXPERT_WAVES, c->v[2].shape[0], beside, EXPERT_WAVES * 32, many_shared(c));
 }
 
 /* The checks of an op: kernels of one format, then of two. */

@@ -3,7 +3,8 @@
  * kernels here add the same numbers in the same order, so a token's bits hang on its experts alone. sm_90 and newer.
  *
  * few: a group has some tiles of one token's one expert; its waves share out their chunks, and partial sums meet in shared memory.
- * many: a group has some tiles of one expert, looks up which of the tokens' choices it is, a window of them at a time, and takes four at once.
+ * many: a group has some tiles of one expert, looks up which of the tokens' choices it is, a window of them at a time, and takes four at once; groups
+ * beside it take every second, third ... four, for a router may send most tokens to one expert.
  */
 #include "experts.h"
 #include "gemv_group.cuh"
@@ -137,9 +138,9 @@ template <class SET> __device__ __forceinline__ void experts_many(const gpu_call
     int choices = rows_now(c, c.v[0]) * e.each;
     for (int window = 0; window < choices; window += EXPERT_WINDOW) {
         int n = choices_of(c, e, id, window, min(window + EXPERT_WINDOW, choices), list, counts);
-        if (n)
+        if (n > (int)blockIdx.z * most)
             expert_fetch<SET>(c, e, id, first, end);
-        for (int at = 0; at < n; at += most) {
+        for (int at = (int)blockIdx.z * most; at < n; at += (int)gridDim.z * most) {
             int columns = min(most, n - at), t = lane % 4;
             for (int task = wave; task < columns * e.chunks; task += EXPERT_WAVES) {
                 int choice = list[at + task / e.chunks];

@@ -29,7 +29,25 @@ static void grid_norm_rows(const gpu_call *c, const gpu_traits *t, gpu_grid *g) 
     *g = grid_of(width(c->v) / d, c->v[0].shape[0], 1, threads_for(t, d / 4, NORM_THREADS), 0);
 }
 
+static const char *check_linear_rows(const gpu_call *c, const gpu_traits *t) {
+    const gpu_view *y = c->v, *x = c->v + 1, *w = c->v + 2;
+    if (t->arch < EARLY_ARCH)
+        return "it is launched early, which needs compute capability 9.0";
+    if (c->n_in != 2 || y->format != F32 || x->format != F32 || w->format != F32 || width(w) != w->shape[1])
+        return "x, one weight and the output must be f32";
+    return y->shape[0] == x->shape[0] && width(y) == w->shape[0] && width(x) == w->shape[1] && y->shape[0] <= MOST_TOKENS &&
+                   w->shape[1] % 4 == 0 && whole(x) && whole(w)
+               ? NULL
+               : "x must be (T, K), the weight (N, K) and the output (T, N), rows whole groups of four numbers";
+}
+
+static void grid_linear_rows(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    (void)t;
+    *g = grid_of(parts(c->v[2].shape[0], LINEAR_WAVES), c->v[0].shape[0], 1, 32 * LINEAR_WAVES, 0);
+}
+
 const gpu_kernel cuda_small_kernels[] = {
+    {.op = "linear", .check = check_linear_rows, .launch = {{"linear_f32_rows", grid_linear_rows, 1}}},
     {.op = "rms_norm", .check = check_norm_rows, .launch = {{"rms_norm_rows", grid_norm_rows, 1}}},
     {0},
 };

@@ -65,3 +65,40 @@ extern "C" __global__ void __launch_bounds__(HEADS_THREADS) heads_together(const
     else if ((int)blockIdx.x < c->v[0].shape[1])
         kv_write_body(c, m);
 }
+
+/* A product with F32 weights (a router's), a wave for a row and a token, its first numbers asked for before the kernel ahead has ended.
+ * A sum's order depends on K alone. */
+extern "C" __global__ void __launch_bounds__(32 * LINEAR_WAVES) linear_f32_rows(const __grid_constant__ gpu_call c) {
+    const int row = blockIdx.x * LINEAR_WAVES + threadIdx.x / 32, lane = threadIdx.x % 32, n = c.v[2].shape[1] / 4;
+    const bool mine = row < c.v[2].shape[0];
+    const float4 *w = (const float4 *)(c.v[2].data + (mine ? row : 0) * c.v[2].stride), *x;
+    float4 a[LINEAR_DEEP];
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < LINEAR_DEEP; i++)
+        if (32 * i + lane < n)
+            a[i] = w[32 * i + lane];
+    wait_before();
+    launch_next();
+    if (!mine || (int)blockIdx.y >= rows_of(&c, c.v))
+        return;
+    x = ROW(const float4, c.v + 1, blockIdx.y);
+    for (int first = lane; first < n; first += 32 * LINEAR_DEEP) {
+        float4 b[LINEAR_DEEP];
+#pragma unroll
+        for (int i = 0; i < LINEAR_DEEP; i++)
+            if (first + 32 * i < n) {
+                if (first != lane)
+                    a[i] = w[first + 32 * i];
+                b[i] = x[first + 32 * i];
+            }
+#pragma unroll
+        for (int i = 0; i < LINEAR_DEEP; i++)
+            if (first + 32 * i < n)
+                sum = fmaf(a[i].w, b[i].w, fmaf(a[i].z, b[i].z, fmaf(a[i].y, b[i].y, fmaf(a[i].x, b[i].x, sum))));
+    }
+    for (int o = 16; o > 0; o /= 2)
+        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, o);
+    if (lane == 0)
+        ROW(float, c.v, blockIdx.y)[row] = sum;
+}

@@ -59,22 +59,37 @@ FN uint32_t open_groups(CONSTANT gpu_call *c, self m, DEVICE const float *x) {
     return open;
 }
 
+enum { TOP_KEPT = 8 }; /* scores that a lane works out once; those behind it, each time */
+
+/* What expert i is chosen by; -inf where its group is closed. */
+FN float open_score(CONSTANT gpu_call *c, DEVICE const float *x, int i, int each, uint32_t open) {
+    return open >> (i / each) & 1 ? score_of(c, x, i) : -INFINITY;
+}
+
 KERNEL(top_experts, GROUP) {
     CONSTANT arg_top_experts *a = (CONSTANT arg_top_experts *)c->arg;
     int t = m.group[0] * m.waves + m.wave, n = c->v[1].shape[1], k = c->v[0].shape[1], last = -1, each = n / a->groups;
     DEVICE const float *x;
-    float edge = INFINITY;
+    float edge = INFINITY, own[TOP_KEPT];
     uint32_t open = 1;
     if (t >= rows_of(c, c->v))
         return;
     x = ROW(const float, c->v + 1, t);
     if (a->groups > 1)
         open = open_groups(c, m, x);
+    for (int q = 0; q < TOP_KEPT; q++)
+        own[q] = q * WAVE + m.lane < n ? open_score(c, x, q * WAVE + m.lane, each, open) : -INFINITY;
     for (int j = 0; j < k; j++) {
         float best = -INFINITY;
         int at = n;
-        for (int i = m.lane; i < n; i += WAVE) {
-            float y = open >> (i / each) & 1 ? score_of(c, x, i) : -INFINITY;
+        for (int q = 0; q < TOP_KEPT; q++) {
+            int i = q * WAVE + m.lane;
+            int better = before(edge, last, own[q], i) && before(own[q], i, best, at);
+            best = better ? own[q] : best;
+            at = better ? i : at;
+        }
+        for (int i = TOP_KEPT * WAVE + m.lane; i < n; i += WAVE) {
+            float y = open_score(c, x, i, each, open);
             if (before(edge, last, y, i) && before(y, i, best, at)) {
                 best = y;
                 at = i;

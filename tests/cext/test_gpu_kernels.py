@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from expert_cases import products
 from gpus import GPUS
 from kernel_cases import OP_NAMES, WRONG, check, row, wrong
 from one_step import CASES, Case, cases_of, define, generator, plan_of, run
@@ -113,7 +114,10 @@ def test_packed_experts_equal_their_definition(device: Device, op: str) -> None:
     if not kept:
         pytest.skip(f"{device.name} keeps no stacks in an order of its own")
     seen = set()
-    for one, want in calls_of(op):
+    rng = generator(op)
+    more = [plain(products(rng, f, len(weights), t, 512, 150, False)) for f in sorted(kept) for t in (2, 90)]
+    calls = calls_of(op) + [(one, define(op, one)) for one in more if op != "head_linear"]
+    for one, want in calls:
         formats = {one.inputs[i][1] for i in weights}
         if not formats <= kept:
             continue
