@@ -188,7 +188,7 @@ static void start(const entry &e, gpu_call &c) {
         if (e.kernel->launch[i].early)
             a[n].id = cudaLaunchAttributeProgrammaticStreamSerialization, a[n++].val.programmaticStreamSerializationAllowed = 1;
         if (g.cluster)
-            a[n].id = cudaLaunchAttributeClusterDimension, a[n].val.clusterDim.x = g.cluster, a[n].val.clusterDim.y = 1, a[n++].val.clusterDim.z = 1;
+            a[n].id = cudaLaunchAttributeClusterDimension, a[n++].val.clusterDim = {g.cluster, 1, 1};
         config.attrs = a, config.numAttrs = n;
         void *args[] = {&c};
         OK(cudaLaunchKernelExC(&config, (const void *)e.functions[i], args));
@@ -271,9 +271,10 @@ static void check(const product &p, uint32_t flags, uint32_t seed) {
     const double nmse = p.now ? got[0] / got[1] : 0, bound = flags & 1 ? 3e-3 : 5e-6;
     const bool same = first == second, bad = !(nmse <= bound) || got[2] != 0 || !same;
     failures += bad;
-    printf("%-13s N %-6d K %-5d T %4d/%-4d %d out %-5g %-30s groups %u threads %u cluster %u NMSE %.1e (bf16 %.1e) wrong writes %g%s %s\n", p.op, n, p.k,
-           p.now, p.tokens, (int)p.format, p.outliers, e.name.substr(e.name.find('+') + 1).c_str(), e.grids[1].groups[0], e.grids[1].threads, e.grids[1].cluster, nmse, got[3] / got[1], got[2],
-           same ? "" : " other bits", bad ? "WRONG" : "ok");
+    printf("%-13s N %-6d K %-5d T %4d/%-4d %d out %-5g %-16s", p.op, n, p.k, p.now, p.tokens, (int)p.format, p.outliers,
+           e.name.substr(e.name.find('+') + 1).c_str());
+    printf(" groups %u threads %u cluster %u NMSE %.1e (bf16 %.1e) wrong writes %g%s %s\n", e.grids[1].groups[0], e.grids[1].threads,
+           e.grids[1].cluster, nmse, got[3] / got[1], got[2], same ? "" : " other bits", bad ? "WRONG" : "ok");
     fflush(stdout);
     for (memory *m : w)
         delete m;
@@ -325,7 +326,8 @@ static void time_one(const char *op, std::vector<int> rows, int k, int tokens) {
         c.n_in--;
         for (uint32_t i = first; i < last; i++)
             c.v[i].data = (uint64_t)w.at;
-        if ((way == 3 && tokens > 16) || !choose(way < 2 ? cuda_fp8_kernels : way == 2 ? cuda_prompt_kernels : gpu_portable_kernels, op, c, e)) {
+        const gpu_kernel *table = way < 2 ? cuda_fp8_kernels : way == 2 ? cuda_prompt_kernels : gpu_portable_kernels;
+        if ((way == 3 && tokens > 16) || !choose(table, op, c, e)) {
             printf("        -");
             continue;
         }
@@ -340,7 +342,7 @@ static void time_one(const char *op, std::vector<int> rows, int k, int tokens) {
         const double flops = 2.0 * n * k * tokens / us * 1e-6;
         printf("  %8.1f", us);
         if (way < 2)
-            printf(" (%4.0f GB/s %4.0f T; %u x %u cl %u)", bytes / us * 1e-3, flops, e.grids[1].groups[0], e.grids[1].threads, e.grids[1].cluster);
+            printf(" (%4.0f GB/s %4.0f T)", bytes / us * 1e-3, flops);
     }
     printf("\n");
     fflush(stdout);

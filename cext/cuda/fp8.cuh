@@ -18,7 +18,7 @@ static __device__ __forceinline__ uint64_t fp8_row_at(const gpu_call &c, int slo
     return row < c.v[which].shape[0] ? c.v[which].data + (uint64_t)row * c.v[which].stride : 0;
 }
 
-/* The first `bytes` of 16, the rest zeros. */
+/* The first `bytes` of 16, the rest zeros. Both ends are at multiples of 16, so whoever read all would stay in the buffer's memory. */
 static __device__ __forceinline__ void copy_part(uint32_t to, uint64_t from, int bytes) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
@@ -32,7 +32,8 @@ static __device__ __forceinline__ float fp8_more(const gpu_call &c, int slot, in
 
 /* Sums of slots slot + g and slot + g + 8, g being a lane's fourth, of two tokens: d[0] and d[1], d[2] and d[3]; ADD: what is to be
  * added is not in them yet. */
-template <bool ADD> static __device__ __forceinline__ void fp8_finish(const gpu_call &c, int slot, int token, int now, const float (&d)[4]) {
+template <bool ADD>
+static __device__ __forceinline__ void fp8_finish(const gpu_call &c, int slot, int token, int now, const float (&d)[4]) {
     const int g = threadIdx.x % 32 / 4, n = c.v[0].shape[1];
 #pragma unroll
     for (int e = 0; e < 2; e++) {

@@ -13,6 +13,7 @@
 #define FP8_PLACES_1 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define FP8_PLACES_2 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define FP8_PLACES_3 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define FP8_PLACES_ALL FP8_PLACES_0 ", " FP8_PLACES_1 ", " FP8_PLACES_2 ", " FP8_PLACES_3
 #define FP8_FOUR(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define FP8_SUMS(i) FP8_FOUR(i), FP8_FOUR(i + 4), FP8_FOUR(i + 8), FP8_FOUR(i + 12)
 
@@ -41,9 +42,11 @@ static __device__ __forceinline__ void product_fp8(float (&d)[32], const uint32_
 template <bool E5M2>
 static __device__ __forceinline__ void product_fp8(float (&d)[64], const uint32_t (&a)[4], uint64_t b, int keep_old) {
     if constexpr (E5M2)
-        FP8_PRODUCT("e5m2", "128", FP8_PLACES_0 ", " FP8_PLACES_1 ", " FP8_PLACES_2 ", " FP8_PLACES_3, "{%64, %65, %66, %67}, %68", "%69", FP8_SUMS(0), FP8_SUMS(16), FP8_SUMS(32), FP8_SUMS(48));
+        FP8_PRODUCT("e5m2", "128", FP8_PLACES_ALL, "{%64, %65, %66, %67}, %68", "%69", FP8_SUMS(0), FP8_SUMS(16),
+                    FP8_SUMS(32), FP8_SUMS(48));
     else
-        FP8_PRODUCT("e4m3", "128", FP8_PLACES_0 ", " FP8_PLACES_1 ", " FP8_PLACES_2 ", " FP8_PLACES_3, "{%64, %65, %66, %67}, %68", "%69", FP8_SUMS(0), FP8_SUMS(16), FP8_SUMS(32), FP8_SUMS(48));
+        FP8_PRODUCT("e4m3", "128", FP8_PLACES_ALL, "{%64, %65, %66, %67}, %68", "%69", FP8_SUMS(0), FP8_SUMS(16),
+                    FP8_SUMS(32), FP8_SUMS(48));
 }
 
 #endif
