@@ -10,7 +10,7 @@
 enum { FORMAT_F16 = 1, FORMAT_BF16 = 30 /* as GGUF numbers them */ };
 enum { LEAST_ARCH = 90, THREADS = 256, MOST_TOKENS = 65472 /* of a grid's second size, filled up to 64 */ };
 
-static const char *check_activations(const gpu_call *c, uint32_t mode) {
+const char *cuda_activations_fault(const gpu_call *c, uint32_t mode) {
     const gpu_view *y = c->v, *x = c->v + 1, *r = c->v + c->n_in;
     if (y->format || x->format || x->shape[0] != y->shape[0] || x->shape[2] != 1 || y->shape[2] != 1 || x->shape[0] > MOST_TOKENS)
         return "activations must be f32 (T, K) and the output f32 (T, N)";
@@ -36,7 +36,7 @@ const char *cuda_product_fault(const gpu_call *c, uint32_t mode) {
     }
     if (mode & PRODUCT_GATED ? c->v[2].shape[0] != c->v[3].shape[0] || y->shape[1] != c->v[2].shape[0] : y->shape[1] != rows)
         return "the output's columns are not the weights' rows";
-    return check_activations(c, mode);
+    return cuda_activations_fault(c, mode);
 }
 
 static int largest(const gpu_call *c, uint32_t mode) {
@@ -106,7 +106,7 @@ const char *cuda_dense_fault(const gpu_call *c, uint32_t mode) {
     }
     if (mode & PRODUCT_GATED ? c->v[2].shape[0] != c->v[3].shape[0] || c->v[0].shape[1] != c->v[2].shape[0] : c->v[0].shape[1] != rows)
         return "the output's columns are not the weights' rows";
-    return check_activations(c, mode);
+    return cuda_activations_fault(c, mode);
 }
 
 static const char *check_dense(const gpu_call *c, const gpu_traits *t, uint32_t mode) {

@@ -5,6 +5,8 @@
 #include "kernel.h"
 #include "packed.h"
 
+/* NULL, or why activations, the output, and what is added or a norm's weights are not as all of these kernels want them. */
+const char *cuda_activations_fault(const gpu_call *, uint32_t mode);
 /* NULL, or why the call is no product of packed weights in this mode (PRODUCT_...). */
 const char *cuda_product_fault(const gpu_call *, uint32_t mode);
 /* The same of F16 or BF16 weights, in the file's order. */

@@ -12,7 +12,7 @@
 
 #include "vendor.h"
 
-enum { GPU_MODULES = 16, GPU_PIECES = 2, GPU_BLOCKS = 4, GPU_OUT_MIRROR = 1 << 16 };
+enum { GPU_MODULES = 24, GPU_PIECES = 2, GPU_BLOCKS = 4, GPU_OUT_MIRROR = 1 << 16 };
 enum { GPU_PIECE = 16 << 20 };
 
 typedef struct {
