@@ -212,7 +212,6 @@ class Arch:
 
     rope_style = 1
     whole_ramp = True  # YaRN's ramp begins and ends at whole pairs
-    undoes_yarn = False  # YaRN's factor on cos and sin is divided by that of rope.scaling.yarn_log_multiplier
     centered = False
     epsilon = ""  # GGUF's key of what norms add, where it is not that of their kind
     causal = True

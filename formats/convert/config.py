@@ -200,6 +200,8 @@ def _dynamic(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> Facto
     """
     alpha = stated.get("alpha")
     if alpha is not None:
+        if head_dim == 2:
+            raise reader.fault("alpha", "heads of which more than 2 numbers turn", head_dim)
         base = reader.values[f"{reader.arch}.rope.freq_base"]
         stretch = reader.number(alpha, "alpha", float, 1e-6) ** (head_dim / (head_dim - 2))
         reader.put("rope.freq_base", base * stretch)
