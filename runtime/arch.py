@@ -67,7 +67,8 @@ class HParams:
     def states(self, key: str) -> bool:
         return self._name(key) in self.metadata
 
-    def is_array(self, key: str) -> bool:
+    def states_each(self, key: str) -> bool:
+        """Whether the file has the key, with a value for each layer."""
         name = self._name(key)
         return name in self.metadata and self.metadata.typed(name).type is ValueType.ARRAY
 

@@ -300,6 +300,12 @@ def yarn(a: Arch, freq: Array, base: float, factor: float, n_rot: int) -> tuple[
     mixed = freq / factor * (1 - ramp) + freq * ramp
     stretch = 0.1 * max(0.0, math.log(factor))
     usual, undone = 1 + stretch, 1 + stretch * a.hp.real("rope.scaling.yarn_log_multiplier", 0.0)
+    whole = a.hp.real("rope.scaling.yarn_attn_factor", 1.0)  # the checkpoint's attention_factor
+    if not any(math.isclose(whole, known, rel_tol=1e-4) for known in (1.0, usual / undone)):
+        raise ModelError(
+            f"{a.hp.arch}.rope.scaling.yarn_attn_factor: expected {usual / undone:.6g}, which follows from"
+            f" the factor {factor:g}, got {whole:g}; others are not supported: convert the checkpoint again"
+        )
     stated = a.hp.real("rope.scaling.attn_factor", 1.0, low=1e-6)
     return mixed.astype(np.float32), stated * usual / undone
 
@@ -353,7 +359,7 @@ def alternating(a: Arch, i: int, period: int) -> bool:
     all; 1: every layer sees all.
     """
     key = "attention.sliding_window_pattern"
-    if a.hp.is_array(key):
+    if a.hp.states_each(key):
         return a.hp.flags(key, a.layers)[i]
     period = a.hp.uint(key, period)
     return (i + 1) % period != 0

@@ -367,6 +367,10 @@ ENCODERS: dict[str, tuple[str, str, dict[str, Any]]] = {
         | {"bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2},
     ),
 }
+ENCODERS["modern_bert_silu"] = (
+    *ENCODERS["modern_bert"][:2],
+    ENCODERS["modern_bert"][2] | {"hidden_activation": "silu"},
+)
 # Encoders with a classifier, and the tokenizer that each has.
 RERANKERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bert_reranker": ("bert", "BertForSequenceClassification", ENCODERS["bert"][2] | {"num_labels": 1}),
