@@ -77,12 +77,14 @@ class HParams:
         found = self.metadata.get_array(self._name(key), kind="bool", length=layers)
         return tuple(bool(f) for f in found.tolist())
 
-    def each_layer(self, key: str, layers: int, default: int | None = None) -> tuple[int, ...]:
+    def each_layer(
+        self, key: str, layers: int, default: int | None = None, *, low: int = 1
+    ) -> tuple[int, ...]:
         """One number a layer: the file holds an array of that length, or one number for all."""
         name = self._name(key)
         if default is not None and name not in self.metadata:
             return (default,) * layers
-        return self.metadata.get_uints(name, layers, low=1, high=1 << 24)
+        return self.metadata.get_uints(name, layers, low=low, high=1 << 24)
 
 
 class Weights(Protocol):
@@ -208,6 +210,7 @@ class Arch:
     rope_style: as the op rope has it. centered: norms take the mean away, and may have a bias. causal: a
     token
     sees nothing that comes after it; where it does, a text is read in one step, and nothing is generated.
+    mixed: layers without key heads keep a state instead.
     predicting: how many layers behind the last one predict further tokens, which is not asked of them.
     """
 
@@ -216,6 +219,7 @@ class Arch:
     centered = False
     epsilon = ""  # GGUF's key of what norms add, where it is not that of their kind
     causal = True
+    mixed = False
     ranks = "tanh"  # what a classifier's first matrix is followed by, see runtime/rerank.py
 
     def __init__(self, hp: HParams, weights: Weights, cache: Cache) -> None:
@@ -251,7 +255,9 @@ class Arch:
         """Numbers and sizes of the heads of attention."""
         stored = self.layers + self.predicting
         self.heads = hp.each_layer("attention.head_count", stored)[: self.layers]
-        self.kv_heads = hp.each_layer("attention.head_count_kv", stored, self.heads[0])[: self.layers]
+        least = 0 if self.mixed else 1
+        kv = hp.each_layer("attention.head_count_kv", stored, self.heads[0], low=least)
+        self.kv_heads = kv[: self.layers]
         self.head_dim = hp.uint("attention.key_length", self.width // self.heads[0], high=4096)
         self.value_dim = hp.uint("attention.value_length", self.head_dim, high=4096)
         if not self.head_dim:
@@ -260,7 +266,7 @@ class Arch:
                 f" {self.width}; convert the model again"
             )
         for i, (heads, kv) in enumerate(zip(self.heads, self.kv_heads, strict=True)):
-            if heads % kv:
+            if kv and heads % kv:
                 raise ModelError(
                     f"{hp.arch}.attention.head_count_kv: {kv} does not divide head_count {heads} (layer {i})"
                 )

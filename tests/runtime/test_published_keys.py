@@ -64,6 +64,10 @@ PUBLISHED: dict[str, list[Keys]] = {
     "gpt2": [{"vocab_size": tiny.VOCAB}],
     "gpt_oss": [YARN | {"rope.scaling.yarn_beta_fast": 32.0, "rope.scaling.yarn_beta_slow": 1.0}],
     "granite": [DENSE | {"rope.scaling.finetuned": True}],
+    "granitehybrid": [
+        {"vocab_size": tiny.VOCAB, "rope.scaling.finetuned": False, "context_length": 1 << 20}
+        | {"expert_shared_feed_forward_length": 256, "rope.dimension_count": 64, "rope.freq_base": 10000.0}
+    ],
     "granitemoe": [DENSE | {"rope.scaling.finetuned": True, "expert_shared_feed_forward_length": 256}],
     "hunyuan_dense": [DENSE | NONE | {"rope.scaling.original_context_length": 262144}],
     "jina_bert_v2": [ENCODED | {"attention.max_alibi_bias": 8.0}],

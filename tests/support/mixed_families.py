@@ -236,6 +236,20 @@ _FACTORS = {
     "logits_scaling": 8.0,
 }
 _LOCAL = {"num_key_value_heads": 2, "num_local_experts": 6, "num_experts_per_tok": 2}
+_NETS = {
+    "num_hidden_layers": 4,
+    "layer_types": ["mamba", "mamba", "attention", "mamba"],
+    "position_embedding_type": "nope",
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_d_state": 24,
+    "mamba_expand": 2,
+    "mamba_n_groups": 1,
+    "mamba_d_conv": 4,
+    "mamba_conv_bias": True,
+    "mamba_proj_bias": False,
+    "mamba_chunk_size": 8,
+}
 # Beyond this length the published model's own code has the long factors, transformers the short ones.
 _LONGROPE = {
     "type": "longrope",
@@ -264,6 +278,28 @@ CASES |= {
         "granitemoeshared",
         "GraniteMoeSharedForCausalLM",
         _BASE | _LOCAL | _FACTORS | {"shared_intermediate_size": 48, "tie_word_embeddings": True},
+    ),
+    "granitehybrid": (
+        "granitemoehybrid",
+        "GraniteMoeHybridForCausalLM",
+        _BASE | _LOCAL | _FACTORS | _NETS | {"shared_intermediate_size": 48},
+    ),
+    "granitehybrid_dense": (
+        "granitemoehybrid",
+        "GraniteMoeHybridForCausalLM",
+        _BASE
+        | _FACTORS
+        | _NETS
+        | {"num_local_experts": 0, "num_experts_per_tok": 0, "shared_intermediate_size": 112}
+        | {"mamba_n_groups": 2, "mamba_conv_bias": False, "tie_word_embeddings": True},
+    ),
+    "granite4": (
+        "granitemoehybrid",
+        "GraniteMoeHybridForCausalLM",
+        _BASE
+        | _FACTORS
+        | {"num_local_experts": 0, "num_experts_per_tok": 0, "shared_intermediate_size": 96}
+        | {"layer_types": 3 * ["attention"], "position_embedding_type": "rope", "mamba_n_heads": 8},
     ),
     # small families, as published
     "gemma": (
