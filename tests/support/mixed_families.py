@@ -439,8 +439,9 @@ def with_tokenizer(folder: Path, case: str) -> Path:
 
 # Llama.cpp knows V2 lite by its 27 layers, V2's groups as V3 has them, YaRN with whole borders alone, Llama
 # 4's chunks as 8192 tokens and EXAONE 4's windows by its 64 layers; it turns all of OLMo 3's layers by one
-# base, weighs Phi 3.5's experts by a softmax, and has no deepseek32 in the version that is compared.
+# base, weighs Phi 3.5's experts by a softmax, ends where Granite's convolutions have no bias, and has no
+# deepseek32 in the version that is compared.
 UNKNOWN_TO_PEER = (
     *("deepseek_v2_lite", "deepseek_v2", "deepseek_v32", "gpt_oss", "llama4"),
-    *("exaone4", "olmo3_listed", "phimoe", "phimoe_long"),
+    *("exaone4", "olmo3_listed", "phimoe", "phimoe_long", "granitehybrid_dense"),
 )
