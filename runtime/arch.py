@@ -68,7 +68,7 @@ class HParams:
         return self._name(key) in self.metadata
 
     def states_each(self, key: str) -> bool:
-        """Whether the file has the key, with a value for each layer."""
+        """Whether the key has a value for each layer."""
         name = self._name(key)
         return name in self.metadata and self.metadata.typed(name).type is ValueType.ARRAY
 
@@ -77,9 +77,7 @@ class HParams:
         found = self.metadata.get_array(self._name(key), kind="bool", length=layers)
         return tuple(bool(f) for f in found.tolist())
 
-    def each_layer(
-        self, key: str, layers: int, default: int | None = None, *, low: int = 1
-    ) -> tuple[int, ...]:
+    def each_layer(self, key: str, layers: int, default: int | None = None, low: int = 1) -> tuple[int, ...]:
         """One number a layer: the file holds an array of that length, or one number for all."""
         name = self._name(key)
         if default is not None and name not in self.metadata:
@@ -208,10 +206,9 @@ class Arch:
     """Base of the architectures: a subclass says what one layer does, in terms of blocks.py.
 
     rope_style: as the op rope has it. centered: norms take the mean away, and may have a bias. causal: a
-    token
-    sees nothing that comes after it; where it does, a text is read in one step, and nothing is generated.
-    mixed: layers without key heads keep a state instead.
-    predicting: how many layers behind the last one predict further tokens, which is not asked of them.
+    token sees nothing that comes after it; where it does, a text is read in one step, and nothing is
+    generated. hybrid: layers without key heads keep a state instead. predicting: how many layers behind the
+    last one predict further tokens, which is not asked of them.
     """
 
     rope_style = 1
@@ -219,7 +216,7 @@ class Arch:
     centered = False
     epsilon = ""  # GGUF's key of what norms add, where it is not that of their kind
     causal = True
-    mixed = False
+    hybrid = False
     ranks = "tanh"  # what a classifier's first matrix is followed by, see runtime/rerank.py
 
     def __init__(self, hp: HParams, weights: Weights, cache: Cache) -> None:
@@ -255,9 +252,8 @@ class Arch:
         """Numbers and sizes of the heads of attention."""
         stored = self.layers + self.predicting
         self.heads = hp.each_layer("attention.head_count", stored)[: self.layers]
-        least = 0 if self.mixed else 1
-        kv = hp.each_layer("attention.head_count_kv", stored, self.heads[0], low=least)
-        self.kv_heads = kv[: self.layers]
+        key, least = "attention.head_count_kv", 0 if self.hybrid else 1
+        self.kv_heads = hp.each_layer(key, stored, self.heads[0], low=least)[: self.layers]
         self.head_dim = hp.uint("attention.key_length", self.width // self.heads[0], high=4096)
         self.value_dim = hp.uint("attention.value_length", self.head_dim, high=4096)
         if not self.head_dim:

@@ -130,7 +130,7 @@ MAPPINGS = (MAPPING, DENSE)
 
 
 class GraniteHybrid(Granite):
-    mixed = True
+    hybrid = True
 
     def states(self, i: int) -> tuple[tuple[int, ...], ...]:
         return () if self.kv_heads[i] else sizes_of(self).states
