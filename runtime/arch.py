@@ -67,7 +67,8 @@ class HParams:
     def states(self, key: str) -> bool:
         return self._name(key) in self.metadata
 
-    def is_array(self, key: str) -> bool:
+    def states_each(self, key: str) -> bool:
+        """Whether the key has a value for each layer."""
         name = self._name(key)
         return name in self.metadata and self.metadata.typed(name).type is ValueType.ARRAY
 
@@ -76,12 +77,12 @@ class HParams:
         found = self.metadata.get_array(self._name(key), kind="bool", length=layers)
         return tuple(bool(f) for f in found.tolist())
 
-    def each_layer(self, key: str, layers: int, default: int | None = None) -> tuple[int, ...]:
+    def each_layer(self, key: str, layers: int, default: int | None = None, low: int = 1) -> tuple[int, ...]:
         """One number a layer: the file holds an array of that length, or one number for all."""
         name = self._name(key)
         if default is not None and name not in self.metadata:
             return (default,) * layers
-        return self.metadata.get_uints(name, layers, low=1, high=1 << 24)
+        return self.metadata.get_uints(name, layers, low=low, high=1 << 24)
 
 
 class Weights(Protocol):
@@ -205,17 +206,17 @@ class Arch:
     """Base of the architectures: a subclass says what one layer does, in terms of blocks.py.
 
     rope_style: as the op rope has it. centered: norms take the mean away, and may have a bias. causal: a
-    token
-    sees nothing that comes after it; where it does, a text is read in one step, and nothing is generated.
-    predicting: how many layers behind the last one predict further tokens, which is not asked of them.
+    token sees nothing that comes after it; where it does, a text is read in one step, and nothing is
+    generated. hybrid: layers without key heads keep a state instead. predicting: how many layers behind the
+    last one predict further tokens, which is not asked of them.
     """
 
     rope_style = 1
     whole_ramp = True  # YaRN's ramp begins and ends at whole pairs
-    undoes_yarn = False  # YaRN's factor on cos and sin is divided by that of rope.scaling.yarn_log_multiplier
     centered = False
     epsilon = ""  # GGUF's key of what norms add, where it is not that of their kind
     causal = True
+    hybrid = False
     ranks = "tanh"  # what a classifier's first matrix is followed by, see runtime/rerank.py
 
     def __init__(self, hp: HParams, weights: Weights, cache: Cache) -> None:
@@ -251,7 +252,8 @@ class Arch:
         """Numbers and sizes of the heads of attention."""
         stored = self.layers + self.predicting
         self.heads = hp.each_layer("attention.head_count", stored)[: self.layers]
-        self.kv_heads = hp.each_layer("attention.head_count_kv", stored, self.heads[0])[: self.layers]
+        key, least = "attention.head_count_kv", 0 if self.hybrid else 1
+        self.kv_heads = hp.each_layer(key, stored, self.heads[0], low=least)[: self.layers]
         self.head_dim = hp.uint("attention.key_length", self.width // self.heads[0], high=4096)
         self.value_dim = hp.uint("attention.value_length", self.head_dim, high=4096)
         if not self.head_dim:
@@ -260,7 +262,7 @@ class Arch:
                 f" {self.width}; convert the model again"
             )
         for i, (heads, kv) in enumerate(zip(self.heads, self.kv_heads, strict=True)):
-            if heads % kv:
+            if kv and heads % kv:
                 raise ModelError(
                     f"{hp.arch}.attention.head_count_kv: {kv} does not divide head_count {heads} (layer {i})"
                 )

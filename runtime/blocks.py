@@ -234,26 +234,31 @@ def rope_frequencies(a: Arch, n_rot: int, own: float = 0.0) -> tuple[Array, floa
     freq = base ** (-np.arange(0, n_rot, 2, dtype=np.float64) / n_rot)
     if own:
         return freq.astype(np.float32), 1.0
-    name = rope_factors(a)
-    if a.optional(name, n_rot // 2) is not None:
-        freq = freq / a.weights.array(name).astype(np.float64)
+    freq = freq / rope_factors(a, n_rot // 2)
     kind, factor = rope_scaling(a)
     if kind == "yarn":
         return yarn(a, freq, base, factor, n_rot)
     freq = freq / factor if kind == "linear" else freq
-    return freq.astype(np.float32), a.hp.real("rope.scaling.attn_factor", 1.0)
+    return freq.astype(np.float32), a.hp.real("rope.scaling.attn_factor", 1.0, low=1e-6)
 
 
-def rope_factors(a: Arch) -> str:
-    """The tensor that the frequencies are divided by: of longrope's two, the one for the slots' context; the
-    other is known too.
+def rope_factors(a: Arch, pairs: int) -> Array:
+    """What the frequencies of the pairs are divided by: the file's tensor, of longrope's two the one for the
+    slots' context, else ones.
     """
     long, short = "rope_factors_long.weight", "rope_factors_short.weight"
-    if a.weights.type(long) is None:
-        return "rope_freqs.weight"
-    a.used |= {long, short}
-    trained = a.hp.uint("rope.scaling.original_context_length", a.context, high=1 << 30)
-    return long if a.cache.context > trained else short
+    name = "rope_freqs.weight"
+    if a.weights.type(long) is not None or a.weights.type(short) is not None:
+        for part in (long, short):
+            a.weight(part, pairs)
+        trained = a.hp.uint("rope.scaling.original_context_length", a.context, high=1 << 30)
+        name = long if a.cache.context > trained else short
+    if a.optional(name, pairs) is None:
+        return np.ones(pairs)
+    found = a.weights.array(name).astype(np.float64)
+    if not (np.isfinite(found) & (found > 0)).all():
+        raise ModelError(f"{name}: expected factors above 0, got {found.min()}; the file is damaged")
+    return found
 
 
 def rope_scaling(a: Arch) -> tuple[str, float]:
@@ -264,6 +269,8 @@ def rope_scaling(a: Arch) -> tuple[str, float]:
         raise ModelError(
             f"{a.hp.arch}.rope.scaling.type: expected none, linear, yarn or longrope, got {kind!r}"
         )
+    if kind in ("linear", "yarn") and linear == 1.0:
+        return kind, a.hp.real("rope.scaling.factor", low=1e-6)
     return kind, a.hp.real("rope.scaling.factor", linear, low=1e-6)
 
 
@@ -272,7 +279,15 @@ def yarn(a: Arch, freq: Array, base: float, factor: float, n_rot: int) -> tuple[
     betas.
     """
     trained = a.hp.uint("rope.scaling.original_context_length", a.context, high=1 << 30)
-    fast, slow = a.hp.real("rope.scaling.yarn_beta_fast", 32.0), a.hp.real("rope.scaling.yarn_beta_slow", 1.0)
+    fast, slow = (
+        a.hp.real(f"rope.scaling.yarn_beta_{name}", usual, low=1e-6)
+        for name, usual in (("fast", 32.0), ("slow", 1.0))
+    )
+    if fast < slow or base <= 1:
+        raise ModelError(
+            f"{a.hp.arch}.rope.scaling.yarn_beta_fast: expected at least yarn_beta_slow {slow}, and a"
+            f" rope.freq_base above 1, got {fast} and {base}; the file is damaged"
+        )
 
     def pair(turns: float) -> float:
         return n_rot * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(base))
@@ -283,10 +298,16 @@ def yarn(a: Arch, freq: Array, base: float, factor: float, n_rot: int) -> tuple[
     low, high = max(0, low), min(n_rot - 1, high)
     ramp = 1 - np.clip((np.arange(n_rot // 2) - low) / max(0.001, high - low), 0, 1)
     mixed = freq / factor * (1 - ramp) + freq * ramp
-    usual, undone = 1 + 0.1 * math.log(factor), 1.0
-    if a.undoes_yarn:
-        undone = 1 + 0.1 * a.hp.real("rope.scaling.yarn_log_multiplier", 0.0) * math.log(factor)
-    return mixed.astype(np.float32), a.hp.real("rope.scaling.attn_factor", 1.0) * usual / undone
+    stretch = 0.1 * max(0.0, math.log(factor))
+    usual, undone = 1 + stretch, 1 + stretch * a.hp.real("rope.scaling.yarn_log_multiplier", 0.0)
+    whole = a.hp.real("rope.scaling.yarn_attn_factor", 1.0)  # the checkpoint's attention_factor
+    if not any(math.isclose(whole, known, rel_tol=1e-4) for known in (1.0, usual / undone)):
+        raise ModelError(
+            f"{a.hp.arch}.rope.scaling.yarn_attn_factor: expected {usual / undone:.6g}, which follows from"
+            f" the factor {factor:g}, got {whole:g}; others are not supported: convert the checkpoint again"
+        )
+    stated = a.hp.real("rope.scaling.attn_factor", 1.0, low=1e-6)
+    return mixed.astype(np.float32), stated * usual / undone
 
 
 def pre_norm_layer(
@@ -338,7 +359,7 @@ def alternating(a: Arch, i: int, period: int) -> bool:
     all; 1: every layer sees all.
     """
     key = "attention.sliding_window_pattern"
-    if a.hp.is_array(key):
+    if a.hp.states_each(key):
         return a.hp.flags(key, a.layers)[i]
     period = a.hp.uint(key, period)
     return (i + 1) % period != 0

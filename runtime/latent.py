@@ -99,7 +99,8 @@ def rotate(a: Arch, x: Node, s: Sizes) -> Node:
 def scale_of(a: Arch, s: Sizes) -> float:
     """Of the scores; YaRN sharpens them by yarn_log_multiplier (0.1 mscale_all_dim of the checkpoint)."""
     kind, factor = rope_scaling(a)
-    more = a.hp.real("rope.scaling.yarn_log_multiplier", 0.0) * math.log(factor) if kind == "yarn" else 0.0
+    stretch = max(0.0, math.log(factor)) if kind == "yarn" else 0.0
+    more = a.hp.real("rope.scaling.yarn_log_multiplier", 0.0) * stretch if stretch else 0.0
     return (1 + more) ** 2 / math.sqrt(s.plain + s.turned)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from satchel.quant import ModelError
 from satchel.runtime.arch import RECURRENT, Arch
+from satchel.runtime.blocks import linear, windows
 from satchel.runtime.graph import Array, Node, Type
 from satchel.runtime.ops import OPS
 
@@ -114,3 +115,25 @@ def steps_and_fading(a: Arch, x: Node, i: int) -> tuple[Node, Node]:
     """Of x (T, H): each head's step softplus(x + bias), and the logarithm of how its matrix fades by it."""
     step = OPS["softplus"](OPS["add"](x, a.weight(f"blk.{i}.ssm_dt.bias", x.width)))
     return step, OPS["mul"](step, a.graph.const(per_head(a, i, "a"), "f32", "fading"))
+
+
+def mamba_net(a: Arch, x: Node, i: int) -> Node:
+    """Mamba-2's part of layer i: (T, D) to (T, D). Source: Dao & Gu, arXiv 2405.21060."""
+    s, p = sizes_of(a), f"blk.{i}."
+    mixed = linear(a, x, f"{p}ssm_in", s.inner + s.channels + s.heads)
+    gate, mixed, step = windows(mixed, s.inner, s.channels, s.heads)
+    v, k, q = windows(short_conv(a, mixed, i), s.inner, s.shared, s.shared)
+    step, fading = steps_and_fading(a, step, i)
+    y = OPS["reshape"](scan(a, i, q, k, v, fading, step, delta=False), shape=(s.inner,))
+    skip = a.graph.const(np.repeat(per_head(a, i, "d"), s.size), "f32", "skip")
+    y = OPS["swiglu"](gate, OPS["add"](y, OPS["mul"](v, skip)))
+    return linear(a, _norm_groups(a, y, i), f"{p}ssm_out", a.width)
+
+
+def _norm_groups(a: Arch, y: Node, i: int) -> Node:
+    """y (T, D), each group of heads normed by itself."""
+    groups, name = sizes_of(a).groups, f"blk.{i}.ssm_norm.weight"
+    part = y.width // groups
+    ones = a.graph.const(np.ones(part, np.float32), "f32", "one")
+    y = OPS["rms_norm"](OPS["reshape"](y, shape=(groups, part)), ones, eps=a.eps)
+    return OPS["reshape"](OPS["mul"](y, plain_weight(a, name, groups, part)), shape=(y.width * groups,))

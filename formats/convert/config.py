@@ -38,16 +38,16 @@ class Model:
     notes: tuple[str, ...] = ()
 
     def uint(self, key: str, default: int = 0) -> int:
-        """A number of this model by GGUF's key without the architecture."""
+        """A number of this model by GGUF's key without the architecture; of one a layer the largest."""
         value = self.values.get(f"{self.arch}.{key}", default)
-        return int(value)
+        return int(max(value) if isinstance(value, list) else value)
 
 
 def find_mapping(path: Path, config: Config, mappings: Sequence[ArchMapping]) -> ArchMapping:
     """The mapping of the config's class, or of its text model. ModelError names those that are known."""
     classes = config.get("architectures")
     names = [name for name in classes if isinstance(name, str)] if isinstance(classes, list) else []
-    for mapping in mappings:
+    for mapping in (m for m in mappings if m.only(config)):
         if set(names) & set(mapping.classes) or (
             not names and config.get("model_type") == mapping.model_type
         ):
@@ -200,6 +200,8 @@ def _dynamic(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> Facto
     """
     alpha = stated.get("alpha")
     if alpha is not None:
+        if head_dim == 2:
+            raise reader.fault("alpha", "heads of which more than 2 numbers turn", head_dim)
         base = reader.values[f"{reader.arch}.rope.freq_base"]
         stretch = reader.number(alpha, "alpha", float, 1e-6) ** (head_dim / (head_dim - 2))
         reader.put("rope.freq_base", base * stretch)

@@ -1,5 +1,5 @@
-"""What Qwen 3-Next and 3.5 have in common in a checkpoint: delta nets between layers that attend with a
-gate.
+"""What hybrid models have in common in a checkpoint: delta nets between layers that attend with a gate (Qwen
+3-Next and 3.5), and Mamba-2's nets.
 """
 
 from __future__ import annotations
@@ -93,6 +93,22 @@ JOINED_NET = unneeded(
     Rule(f"{_NET}norm", "blk.{i}.ssm_norm", suffixes=("weight",)),
     Rule(f"{_NET}out_proj", "blk.{i}.ssm_out", suffixes=("weight",)),
 )
+
+
+def mamba_net_rules(prefix: str) -> tuple[Rule, ...]:
+    """Mamba-2's net, whose tensors have names that begin so."""
+    return (
+        Rule(f"{prefix}in_proj", "blk.{i}.ssm_in"),
+        Rule(f"{prefix}conv1d.weight", "blk.{i}.ssm_conv1d.weight", suffixes=("",), made="taps"),
+        Rule(f"{prefix}conv1d.bias", "blk.{i}.ssm_conv1d.bias", suffixes=("",), needed=False),
+        Rule(f"{prefix}dt_bias", "blk.{i}.ssm_dt.bias", suffixes=("",)),
+        Rule(f"{prefix}A_log", "blk.{i}.ssm_a", suffixes=("",), made="fading_column"),
+        Rule(f"{prefix}D", "blk.{i}.ssm_d", suffixes=("",), made="column"),
+        Rule(f"{prefix}norm", "blk.{i}.ssm_norm", suffixes=("weight",), made="by_group"),
+        Rule(f"{prefix}out_proj", "blk.{i}.ssm_out"),
+    )
+
+
 MORE_TOKENS = r"mtp\..*"  # layers that guess further tokens
 
 

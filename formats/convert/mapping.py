@@ -109,7 +109,8 @@ class ArchMapping:
     width. whole: whether the borders of YaRN's ramp are whole pairs.
     renames: (pattern, replacement) that bring names of the checkpoint to those of the rules.
     seeing: classes that read pictures too and whose text model this is (seeing.py); flat: some of these have
-    its configuration in their own. defaults: what their configurations leave out.
+    its configuration in their own. defaults: what their configurations leave out. only: of the classes'
+    configurations those that it says.
     """
 
     classes: tuple[str, ...]
@@ -130,6 +131,7 @@ class ArchMapping:
     seeing: tuple[str, ...] = ()
     flat: bool = False
     defaults: Config = field(default_factory=dict)
+    only: Callable[[Config], bool] = lambda config: True
 
     def arch_of(self, config: Config) -> str:
         return self.arch if isinstance(self.arch, str) else self.arch(config)

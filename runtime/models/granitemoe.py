@@ -24,15 +24,24 @@ _LAYER = "model.layers.{i}."
 _HALVES = (("first_rows", "gate"), ("second_rows", "up"))
 
 
-def _halves_of(part: str, ending: str) -> tuple[Rule, ...]:
-    """Gate and up, which a checkpoint has in one tensor."""
+def halves_of(part: str, ending: str = "") -> tuple[Rule, ...]:
+    """Gate and up, which a checkpoint has in one tensor, as ffn_gate and ffn_up with this ending."""
     source = f"{_LAYER}{part}.input_linear"
     return tuple(
-        Rule(source, f"blk.{{i}}.ffn_{name}_{ending}", suffixes=("weight",), made=made)
+        Rule(source, f"blk.{{i}}.ffn_{name}{ending}", suffixes=("weight",), made=made)
         for made, name in _HALVES
     )
 
 
+FEED = (
+    Rule(f"{_LAYER}block_sparse_moe.router.layer", "blk.{i}.ffn_gate_inp", suffixes=("weight",)),
+    *halves_of("block_sparse_moe", "_exps"),
+    Rule(f"{_LAYER}block_sparse_moe.output_linear", "blk.{i}.ffn_down_exps", suffixes=("weight",)),
+    *unneeded(
+        *halves_of("shared_mlp", "_shexp"),
+        Rule(f"{_LAYER}shared_mlp.output_linear", "blk.{i}.ffn_down_shexp", suffixes=("weight",)),
+    ),
+)
 MAPPING = ArchMapping(
     classes=("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"),
     model_type="granitemoe",
@@ -41,13 +50,7 @@ MAPPING = ArchMapping(
         *OUTSIDE,
         *NORMS,
         *ATTENTION_NEIGHBOURS,
-        Rule(f"{_LAYER}block_sparse_moe.router.layer", "blk.{i}.ffn_gate_inp", suffixes=("weight",)),
-        *_halves_of("block_sparse_moe", "exps"),
-        Rule(f"{_LAYER}block_sparse_moe.output_linear", "blk.{i}.ffn_down_exps", suffixes=("weight",)),
-        *unneeded(
-            *_halves_of("shared_mlp", "shexp"),
-            Rule(f"{_LAYER}shared_mlp.output_linear", "blk.{i}.ffn_down_shexp", suffixes=("weight",)),
-        ),
+        *FEED,
     ),
     keys=(
         *DENSE_KEYS,

@@ -38,7 +38,6 @@ MAPPING = ArchMapping(
 
 class Mistral3(Arch):
     rope_style = 0
-    undoes_yarn = True
 
     def layer(self, x: Node, i: int) -> Node:
         return pre_norm_layer(self, x, i)

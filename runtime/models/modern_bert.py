@@ -1,5 +1,5 @@
-"""ModernBERT (and rerankers of it): rotary positions, GeGLU, norms before what they are for; every third
-layer sees the whole text, the others what is near, with a rotary base of their own.
+"""ModernBERT (and rerankers of it): rotary positions, GeGLU or SwiGLU, norms before what they are for; every
+third layer sees the whole text, the others what is near, with a rotary base of their own.
 """
 
 from collections.abc import Mapping
@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from satchel.formats.convert.mapping import ArchMapping, Guard, Key, Reader, Rule
 from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import attention, geglu_erf
+from satchel.runtime.blocks import attention, geglu_erf, swiglu
 from satchel.runtime.graph import Node
 from satchel.runtime.ops import OPS
 
 _LAYER = "layers.{i}."
 PERIOD = 3
+ACTIVATIONS = ("gelu", "silu")
 
 
 def _extra(reader: Reader) -> None:
@@ -29,6 +30,8 @@ def _extra(reader: Reader) -> None:
         reader.put(target, reader.number(base, name, float, 1e-6))
     if reader.config.get("rope_scaling") is not None:
         raise reader.fault("rope_scaling", "none", reader.config["rope_scaling"], "it is not supported")
+    if reader.config.get("hidden_activation", "gelu") != "gelu":
+        reader.put("hidden_activation", reader.config["hidden_activation"])
     _layers(reader)
 
 
@@ -73,7 +76,7 @@ MAPPING = ArchMapping(
         Key("attention.layer_norm_epsilon", ("norm_eps",), float),
         Key("attention.sliding_window", ("local_attention",)),
     ),
-    guards=(Guard("hidden_activation", ("gelu",), "gelu"),),
+    guards=(Guard("hidden_activation", ACTIVATIONS, "gelu"),),
     extra=_extra,
     rope=False,
     renames=((r"^model\.", ""),),
@@ -120,7 +123,14 @@ class ModernBert(Arch):
         name = f"blk.{i}.attn_norm"
         y = x if self.weights.type(f"{name}.weight") is None else self.norm(x, name)
         x = OPS["add"](x, attention(self, y, i))
-        return OPS["add"](x, geglu_erf(self, self.norm(x, f"blk.{i}.ffn_norm"), i))
+        return OPS["add"](x, self._feed(self.norm(x, f"blk.{i}.ffn_norm"), i))
+
+    def _feed(self, x: Node, i: int) -> Node:
+        kind = self.hp.text("hidden_activation", "gelu")
+        if kind not in ACTIVATIONS:
+            wanted = " or ".join(ACTIVATIONS)
+            raise self.hp.metadata.fault(f"{self.hp.arch}.hidden_activation", wanted, kind, "not supported")
+        return swiglu(self, x, i) if kind == "silu" else geglu_erf(self, x, i)
 
     def window(self, i: int) -> int:
         """As far as half of it on either side."""
@@ -129,7 +139,7 @@ class ModernBert(Arch):
 
     def _sees_all(self, i: int) -> bool:
         key = "attention.sliding_window_pattern"
-        if self.hp.is_array(key):
+        if self.hp.states_each(key):
             return not self.hp.flags(key, self.layers)[i]
         return i % self.hp.uint(key, PERIOD) == 0
 

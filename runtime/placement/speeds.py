@@ -55,8 +55,8 @@ class _Sliced(HParams):
     def uint(self, key: str, default: int | None = None, *, low: int = 1, high: int = 1 << 24) -> int:
         return self.kept if key == "block_count" else super().uint(key, default, low=low, high=high)
 
-    def each_layer(self, key: str, layers: int, default: int | None = None) -> tuple[int, ...]:
-        return super().each_layer(key, self.whole, default)[:layers]
+    def each_layer(self, key: str, layers: int, default: int | None = None, low: int = 1) -> tuple[int, ...]:
+        return super().each_layer(key, self.whole, default, low)[:layers]
 
 
 class _Slice(FileWeights):

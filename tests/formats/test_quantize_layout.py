@@ -46,6 +46,22 @@ def test_a_plan_is_exact_to_the_byte(model: Path, tmp_path: Path, name: str, lea
     assert kept == leave
 
 
+@pytest.mark.parametrize("name", ["F16", "Q8_0", "Q2_K", "Q4_K_M"])
+@pytest.mark.parametrize("pure", [False, True])
+def test_norms_of_several_rows_stay_float32(tmp_path: Path, name: str, pure: bool) -> None:
+    """One row a head (StableLM, Command R+) or a group (Mamba-2), in rows that every block divides."""
+    rng, names = np.random.default_rng(9), ("attn_q_norm", "attn_k_norm", "ssm_norm")
+    arrays = {f"blk.0.{n}.weight": rng.standard_normal((4, 256)).astype(np.float32) for n in names}
+    arrays["blk.0.ffn_up.weight"] = rng.standard_normal((4, 256)).astype(np.float32)
+    found = [TensorSource(n, x.shape, "f32", x) for n, x in arrays.items()]
+    write_gguf(tmp_path / "in.gguf", METADATA, found)
+    write(tmp_path / "in.gguf", tmp_path / "out.gguf", Settings(find_recipe(name), pure=pure))
+    with open_gguf(tmp_path / "out.gguf") as out:
+        assert {n for n, info in out.tensors.items() if info.format != "f32"} == {"blk.0.ffn_up.weight"}
+        for n in names:
+            np.testing.assert_array_equal(out.array(f"blk.0.{n}.weight"), arrays[f"blk.0.{n}.weight"])
+
+
 def test_parts_are_planned_exactly_too(model: Path, tmp_path: Path) -> None:
     with open_gguf(model) as whole:
         parts = write_gguf(tmp_path / "split.gguf", METADATA, sources(whole), counts=[2, 1, 3])

@@ -20,6 +20,7 @@ KINDS: dict[str, dict[str, object]] = {
     "llama": {},
     "mamba2": {},
     "qwen3next": {},
+    "granitehybrid": {},
     "qwen35": {},
     "gemma3": {"gemma3__attention__sliding_window": 20},
     "gpt_oss": {"gpt_oss__attention__sliding_window": 20},

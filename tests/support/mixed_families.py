@@ -236,6 +236,20 @@ _FACTORS = {
     "logits_scaling": 8.0,
 }
 _LOCAL = {"num_key_value_heads": 2, "num_local_experts": 6, "num_experts_per_tok": 2}
+_NETS = {
+    "num_hidden_layers": 4,
+    "layer_types": ["mamba", "mamba", "attention", "mamba"],
+    "position_embedding_type": "nope",
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_d_state": 24,
+    "mamba_expand": 2,
+    "mamba_n_groups": 1,
+    "mamba_d_conv": 4,
+    "mamba_conv_bias": True,
+    "mamba_proj_bias": False,
+    "mamba_chunk_size": 8,
+}
 # Beyond this length the published model's own code has the long factors, transformers the short ones.
 _LONGROPE = {
     "type": "longrope",
@@ -264,6 +278,28 @@ CASES |= {
         "granitemoeshared",
         "GraniteMoeSharedForCausalLM",
         _BASE | _LOCAL | _FACTORS | {"shared_intermediate_size": 48, "tie_word_embeddings": True},
+    ),
+    "granitehybrid": (
+        "granitemoehybrid",
+        "GraniteMoeHybridForCausalLM",
+        _BASE | _LOCAL | _FACTORS | _NETS | {"shared_intermediate_size": 48},
+    ),
+    "granitehybrid_dense": (
+        "granitemoehybrid",
+        "GraniteMoeHybridForCausalLM",
+        _BASE
+        | _FACTORS
+        | _NETS
+        | {"num_local_experts": 0, "num_experts_per_tok": 0, "shared_intermediate_size": 112}
+        | {"mamba_n_groups": 2, "mamba_conv_bias": False, "tie_word_embeddings": True},
+    ),
+    "granite4": (
+        "granitemoehybrid",
+        "GraniteMoeHybridForCausalLM",
+        _BASE
+        | _FACTORS
+        | {"num_local_experts": 0, "num_experts_per_tok": 0, "shared_intermediate_size": 96}
+        | {"layer_types": 3 * ["attention"], "position_embedding_type": "rope", "mamba_n_heads": 8},
     ),
     # small families, as published
     "gemma": (
@@ -367,6 +403,10 @@ ENCODERS: dict[str, tuple[str, str, dict[str, Any]]] = {
         | {"bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2},
     ),
 }
+ENCODERS["modern_bert_silu"] = (
+    *ENCODERS["modern_bert"][:2],
+    ENCODERS["modern_bert"][2] | {"hidden_activation": "silu"},
+)
 # Encoders with a classifier, and the tokenizer that each has.
 RERANKERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bert_reranker": ("bert", "BertForSequenceClassification", ENCODERS["bert"][2] | {"num_labels": 1}),
@@ -399,8 +439,9 @@ def with_tokenizer(folder: Path, case: str) -> Path:
 
 # Llama.cpp knows V2 lite by its 27 layers, V2's groups as V3 has them, YaRN with whole borders alone, Llama
 # 4's chunks as 8192 tokens and EXAONE 4's windows by its 64 layers; it turns all of OLMo 3's layers by one
-# base, weighs Phi 3.5's experts by a softmax, and has no deepseek32 in the version that is compared.
+# base, weighs Phi 3.5's experts by a softmax, ends where Granite's convolutions have no bias, and has no
+# deepseek32 in the version that is compared.
 UNKNOWN_TO_PEER = (
     *("deepseek_v2_lite", "deepseek_v2", "deepseek_v32", "gpt_oss", "llama4"),
-    *("exaone4", "olmo3_listed", "phimoe", "phimoe_long"),
+    *("exaone4", "olmo3_listed", "phimoe", "phimoe_long", "granitehybrid_dense"),
 )

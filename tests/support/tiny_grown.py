@@ -185,6 +185,14 @@ SPECS: dict[str, Spec] = {
         ("attn_q", "attn_k", "attn_v", "attn_output", "norm", "output"),
     ),
     "granitemoe": Spec(FACTORS | EXPERTS, {"blk.{i}.ffn_gate_shexp.weight": (256, W)}),
+    "granitehybrid": Spec(
+        FACTORS
+        | EXPERTS
+        | {"attention.head_count_kv": [0, 2, 0], "ssm.inner_size": 512, "ssm.time_step_rank": 8}
+        | {"ssm.state_size": 24, "ssm.group_count": 2, "ssm.conv_kernel": 4},
+        {"blk.{i}.ffn_gate_shexp.weight": (256, W)},
+        ("ssm_conv1d",),
+    ),
     "hunyuan_dense": Spec(),
     "ernie4_5": Spec(),
     "seed_oss": Spec({}, {}, ("attn_q", "attn_k", "attn_v")),

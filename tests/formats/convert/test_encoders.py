@@ -166,7 +166,7 @@ UNKNOWN: list[tuple[str, dict[str, Any], str]] = [
     ("jina_bert_v2", {"feed_forward_type": "original"}, "feed_forward_type"),
     ("jina_bert_v2", {"position_embedding_type": "absolute"}, "position_embedding_type"),
     ("modern_bert", {"layer_types": ["sliding_attention"] * 4}, "layer_types"),
-    ("modern_bert", {"hidden_activation": "silu"}, "hidden_activation"),
+    ("modern_bert", {"hidden_activation": "relu"}, "hidden_activation"),
     ("modern_bert", {"rope_scaling": {"type": "linear", "factor": 2}}, "rope_scaling"),
     ("modern_bert", {"local_attention": None}, "local_attention"),
     ("modern_bert_reranker", {"classifier_pooling": "max"}, "classifier_pooling"),

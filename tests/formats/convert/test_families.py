@@ -18,7 +18,7 @@ from satchel.formats.convert.write import write_source
 from satchel.quant import ModelError
 from satchel.runtime.arch import architectures, find_arch
 from satchel.runtime.model import Model
-from satchel.runtime.sources import open_checkpoint
+from satchel.runtime.sources import mappings, open_checkpoint
 
 NMSE = 1e-6
 SHAPES = families.shapes()
@@ -130,6 +130,11 @@ def test_an_unknown_variant_is_refused_by_name(
 def test_files_of_pictures_say_that_they_are(name: str) -> None:
     with pytest.raises(ModelError, match=rf"architecture '{name}' is not supported: pictures are not"):
         find_arch(name)
+
+
+def test_the_page_of_converting_has_every_class() -> None:
+    page = (families.DATA.parents[2] / "docs" / "converting.md").read_text()
+    assert [name for m in mappings() for name in m.classes if f"`{name}`" not in page] == []
 
 
 def test_the_page_of_models_has_every_architecture_and_checkpoint() -> None:

@@ -23,8 +23,8 @@ NMSE = 1e-6
 SHAPES = json.loads(mixed.STEM.with_suffix(".json").read_text())
 
 
-def converted(folder: Path, case: str) -> Path:
-    source = families.write(folder / case, mixed.config(case), families.values_of(SHAPES[case]))
+def converted(folder: Path, case: str, **changes: object) -> Path:
+    source = families.write(folder / case, mixed.config(case) | changes, families.values_of(SHAPES[case]))
     with open_checkpoint(source) as opened:
         return write_source(opened, folder / f"{case}.gguf")[0]
 
@@ -41,6 +41,23 @@ def test_logits_are_those_that_transformers_gave(case: str, tmp_path: Path) -> N
     with Model.load(converted(tmp_path, case), cache_type="f32", threads=1) as model:
         got = np.asarray(model.logits(families.IDS))[list(families.KEPT)]
     assert nmse(got, want) < NMSE
+
+
+def test_phimoe_takes_longropes_long_factors_beyond_the_original_context(tmp_path: Path) -> None:
+    """transformers has its short list for every length; so its logits of that list are what ours must be
+    where the same numbers are the long one.
+    """
+    rope = mixed.config("phimoe_long")["rope_scaling"]
+    swapped = rope | {"long_factor": rope["short_factor"], "short_factor": rope["long_factor"]}
+    swapped |= {"original_max_position_embeddings": 16}
+    path = converted(tmp_path, "phimoe_long", rope_scaling=swapped, original_max_position_embeddings=16)
+    with np.load(mixed.STEM.with_suffix(".npz")) as stored:
+        want = stored["phimoe_long"].astype(np.float64)
+    for context, same in ((128, True), (16, False)):
+        with Model.load(path, cache_type="f32", threads=1, context=context) as model:
+            ids = families.IDS[:6]
+            got = np.asarray(model.logits(ids))[5]
+        assert (nmse(got, want[0]) < NMSE) == same
 
 
 def test_blocks_of_four_bit_floats_keep_their_codes(tmp_path: Path) -> None:
