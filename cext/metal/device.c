@@ -87,11 +87,11 @@ static int name(char *out, int size, int index) {
 
 /* Metal does not say how many cores a GPU has; nothing here is cut by it. */
 static int attribute(int *out, int which, int index) {
-    *out = which == MAJOR   ? apple_family(devices[index].is)
+    *out = which == MAJOR    ? apple_family(devices[index].is)
            : which == SHARED ? (int)objc_number(devices[index].is, objc.local_most)
-           : which == UNITS ? ANY_UNITS
-           : which == WAVE  ? LANES
-                            : 0;
+           : which == UNITS  ? ANY_UNITS
+           : which == WAVE   ? LANES
+                             : 0;
     return 0;
 }
 
