@@ -109,6 +109,10 @@ void emulated_barrier(void) {
     stop(AT_BARRIER);
 }
 
+int emulated_thread(void) {
+    return group.now;
+}
+
 uint32_t emulated_take(uint32_t bits, int lane) {
     fiber *f = group.fibers + group.now;
     unsigned turn = f->takes++ & 1;

@@ -41,5 +41,6 @@ const char *emulated_launch(const emulated_kernel *, const emulated_grid *, cons
 /* For the thread that is running. */
 void emulated_barrier(void);
 uint32_t emulated_take(uint32_t bits, int lane);
+int emulated_thread(void); /* its number in its group */
 
 #endif

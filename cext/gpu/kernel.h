@@ -12,7 +12,7 @@
 
 /* What kernels are chosen by. */
 typedef struct {
-    int arch;             /* CUDA: 10 * major + minor; others: 0 */
+    int arch;             /* CUDA: 10 * major + minor; Metal: 10 * Apple's family; others: 0 */
     int units;            /* multiprocessors */
     int shared;           /* bytes of shared memory that a group may have at most */
     int wave;             /* lanes of a wave: 32 or 64 */

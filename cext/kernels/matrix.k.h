@@ -1,10 +1,12 @@
-/* matrix.k.h: products of many columns by matrix units: activations (T, K) with weights (N, K), both rounded to bfloat16, summed
- * in float32. Modes and operands are linear.k.h's, whose kernel is the plain version of this.
+/* matrix.k.h: products of many columns by matrix units: activations (T, K) with weights (N, K), both rounded to bfloat16 (where
+ * MATRIX_BYTES is 4, float32 as they are), summed in float32. Modes and operands are linear.k.h's, whose kernel is the plain
+ * version of this.
  *
  * A group makes MATRIX_ROWS results (of a gated product half as many: the gate's rows, then the up's) of MATRIX_TOKENS tokens.
- * Each thread unpacks 32 numbers of a weight at a time into local memory, and brings 16 of the activations; then the waves
- * multiply. Wave i has the rows from i / 2 * WAVE, as many as it has lanes, and the tokens of half i % 2. Bfloat16 is what all
- * units have, with float32's range, and small numbers of float16 are zeros to some.
+ * Each thread unpacks 32 numbers of a weight at a time into local memory, and brings 16 of the activations; of float32, of which
+ * half as many have room, one half of the threads unpacks and the other brings. Then the waves multiply. Wave i has the rows from
+ * i / 2 * WAVE, as many as it has lanes, and the tokens of half i % 2. Bfloat16 is what most units have, with float32's range,
+ * and small numbers of float16 are zeros to some.
  *
  * What a unit takes is in a header of its own, fragments.h of the vendor's folder:
  *
@@ -12,11 +14,12 @@
  *   token_fragment, row_fragment         a wave's operands: UNIT_DEPTH numbers of so many tokens or rows
  *   sum_fragment                         results
  *   void clear_sums(self, sum_fragment *)
- *   void place_row(LOCAL uint16_t *rows, int slot, int k, const float *w)   numbers k to k + 31 of a row, as bfloat16
- *   void load_tokens(self, token_fragment *, LOCAL const uint16_t *tokens, int token, int k)   of tokens at MATRIX_PITCH
- *   void load_rows(self, row_fragment *, LOCAL const uint16_t *rows, int slot, int k)
+ *   void place_row(LOCAL operand *rows, int slot, int k, const float *w)   numbers k to k + 31 of a row, as operands
+ *   void load_tokens(self, token_fragment *, LOCAL const operand *tokens, int token, int k)   of tokens at MATRIX_PITCH
+ *   void load_rows(self, row_fragment *, LOCAL const operand *rows, int slot, int k)
  *   void multiply(self, const token_fragment *, const row_fragment *, sum_fragment *)
  *   void store_sums(self, sum_fragment *, LOCAL float *to)   token i's sum with row j to to[i * SUMS_PITCH + j]
+ *   UNROLLED   optional: stands before a loop over fragments, where they lie in registers only if it is unrolled
  *
  * All lanes of a wave come to load, multiply and store together.
  */
@@ -27,15 +30,27 @@
 #include "gated.k.h"
 #include "modes.h"
 
-enum { MATRIX_PART = 32, MATRIX_HALF = MATRIX_TOKENS / 2, SUMS_PITCH = MATRIX_ROWS + 4 };
+enum { MATRIX_HALF = MATRIX_TOKENS / 2, SUMS_PITCH = MATRIX_ROWS + 4 };
+
+#if MATRIX_BYTES == 4
+typedef float operand;
+#define OPERAND(x) (x)
+#else
+typedef uint16_t operand;
+#define OPERAND(x) f32_to_bf16(x)
+#endif
 
 #include "fragments.h"
+#ifndef UNROLLED
+#define UNROLLED
+#endif
 
 enum { TILES_OF_TOKENS = MATRIX_HALF / UNIT_TOKENS, TILES_OF_ROWS = WAVE / UNIT_ROWS };
 
 _Static_assert(MATRIX_HALF % UNIT_TOKENS == 0 && WAVE % UNIT_ROWS == 0 && MATRIX_DEPTH % UNIT_DEPTH == 0, "tiles are whole");
 _Static_assert(MATRIX_HALF * SUMS_PITCH * 4 <= MATRIX_LOCAL, "sums of half the tokens lie where the operands lay");
-_Static_assert(MATRIX_ROWS * MATRIX_DEPTH == MATRIX_THREADS * MATRIX_PART, "a thread unpacks one part");
+_Static_assert(MATRIX_UNPACKING <= MATRIX_THREADS && MATRIX_UNPACKING % MATRIX_ROWS == 0, "a thread unpacks one part at most");
+_Static_assert(MATRIX_BRINGING <= MATRIX_THREADS && MATRIX_BRINGING % MATRIX_TOKENS == 0, "a thread brings 16 numbers at most");
 
 /* --- what a thread brings: part `thread / MATRIX_ROWS` of row `thread % MATRIX_ROWS` of the tile */
 
@@ -49,7 +64,7 @@ _Static_assert(MATRIX_ROWS * MATRIX_DEPTH == MATRIX_THREADS * MATRIX_PART, "a th
 #define TAKE_PART_256(stem, row, i, n, w) UNPACK_256(stem, row, i, w)
 
 /* Numbers 32 i to 32 i + 31 of a row of k; those behind its end are zeros. row: NULL where there is none. */
-FN void unpack_part(uint32_t format, DEVICE const char *row, int i, int k, float *w) {
+FN void unpack_part(uint32_t format, DEVICE const char *row, int i, int k, THREAD float *w) {
     int n = k - MATRIX_PART * i;
     for (int e = 0; e < MATRIX_PART; e++)
         w[e] = 0;
@@ -66,10 +81,10 @@ FN void unpack_part(uint32_t format, DEVICE const char *row, int i, int k, float
 }
 
 /* A row of the tile: where it lies, and its format; NULL: it is beyond the weights. */
-FN DEVICE const char *row_of_slot(const gpu_call *c, const self *m, int slot, uint32_t *format) {
+FN DEVICE const char *row_of_slot(CONSTANT gpu_call *c, THREAD const self *m, int slot, THREAD uint32_t *format) {
     int gated_by = c->mode == LINEAR_GATED, rows = gated_by ? MATRIX_ROWS / 2 : MATRIX_ROWS;
     int64_t row = (int64_t)m->group[0] * rows + slot % rows;
-    const gpu_view *w = c->v + 2;
+    CONSTANT gpu_view *w = c->v + 2;
     if (row >= c->v->shape[1])
         return NULL;
     if (gated_by)
@@ -80,14 +95,14 @@ FN DEVICE const char *row_of_slot(const gpu_call *c, const self *m, int slot, ui
     return ROW(const char, w, row);
 }
 
-/* 16 numbers of a token from k on, four threads a token. */
-FN void bring_tokens(const gpu_call *c, const self *m, int first, int n, int k, LOCAL uint16_t *tokens) {
-    enum { EACH = MATRIX_TOKENS * MATRIX_DEPTH / MATRIX_THREADS, SIDE = MATRIX_DEPTH / EACH };
-    int token = m->thread / SIDE, at = m->thread % SIDE * EACH, left = token < n ? c->v[1].shape[1] - k - at : 0;
+/* MATRIX_EACH numbers of a token from k on, by thread i of those that bring. */
+FN void bring_tokens(CONSTANT gpu_call *c, int i, int first, int n, int k, LOCAL operand *tokens) {
+    enum { SIDE = MATRIX_DEPTH / MATRIX_EACH };
+    int token = i / SIDE, at = i % SIDE * MATRIX_EACH, left = token < n ? c->v[1].shape[1] - k - at : 0;
     DEVICE const float *x = ROW(const float, c->v + 1, first + (token < n ? token : 0)) + k + at;
-    LOCAL uint16_t *to = tokens + MATRIX_PITCH * token + at;
-    for (int e = 0; e < EACH; e++)
-        to[e] = e < left ? f32_to_bf16(x[e]) : 0;
+    LOCAL operand *to = tokens + MATRIX_PITCH * token + at;
+    for (int e = 0; e < MATRIX_EACH; e++)
+        to[e] = e < left ? OPERAND(x[e]) : 0;
 }
 
 /* --- what a wave multiplies */
@@ -96,15 +111,18 @@ typedef struct {
     sum_fragment of[TILES_OF_TOKENS][TILES_OF_ROWS];
 } wave_tile;
 
-FN void multiply_tile(self m, LOCAL const uint16_t *rows, LOCAL const uint16_t *tokens, wave_tile *t) {
+FN void multiply_tile(self m, LOCAL const operand *rows, LOCAL const operand *tokens, THREAD wave_tile *t) {
     int first_row = m.wave / 2 * WAVE, first_token = m.wave % 2 * MATRIX_HALF;
     for (int k = 0; k < MATRIX_DEPTH; k += UNIT_DEPTH) {
         row_fragment r[TILES_OF_ROWS];
+        UNROLLED
         for (int j = 0; j < TILES_OF_ROWS; j++)
             load_rows(m, r + j, rows, first_row + j * UNIT_ROWS, k);
+        UNROLLED
         for (int i = 0; i < TILES_OF_TOKENS; i++) {
             token_fragment x;
             load_tokens(m, &x, tokens, first_token + i * UNIT_TOKENS, k);
+            UNROLLED
             for (int j = 0; j < TILES_OF_ROWS; j++)
                 multiply(m, &x, r + j, &t->of[i][j]);
         }
@@ -113,7 +131,7 @@ FN void multiply_tile(self m, LOCAL const uint16_t *rows, LOCAL const uint16_t *
 
 /* --- results: the waves of one half at a time, for the sums of all are too many for the room */
 
-FN void write_half(const gpu_call *c, const self *m, int first, int n, LOCAL const float *sums) {
+FN void write_half(CONSTANT gpu_call *c, THREAD const self *m, int first, int n, LOCAL const float *sums) {
     int gated_by = c->mode == LINEAR_GATED, rows = gated_by ? MATRIX_ROWS / 2 : MATRIX_ROWS;
     for (int i = m->thread; i < MATRIX_HALF * rows; i += MATRIX_THREADS) {
         int token = i / rows, slot = i % rows;
@@ -127,14 +145,18 @@ FN void write_half(const gpu_call *c, const self *m, int first, int n, LOCAL con
     }
 }
 
-FN void write_tile(const gpu_call *c, self m, int first, int n, wave_tile *t) {
+FN void write_tile(CONSTANT gpu_call *c, self m, int first, int n, THREAD wave_tile *t) {
     LOCAL float *sums = (LOCAL float *)m.local;
     for (int half = 0; half < 2; half++) {
-        if (m.wave % 2 == half)
-            for (int i = 0; i < TILES_OF_TOKENS; i++)
+        if (m.wave % 2 == half) {
+            UNROLLED
+            for (int i = 0; i < TILES_OF_TOKENS; i++) {
+                UNROLLED
                 for (int j = 0; j < TILES_OF_ROWS; j++)
                     store_sums(m, &t->of[i][j],
                                sums + i * UNIT_TOKENS * SUMS_PITCH + m.wave / 2 * WAVE + j * UNIT_ROWS);
+            }
+        }
         BARRIER(m);
         write_half(c, &m, first + half * MATRIX_HALF, n - half * MATRIX_HALF, sums);
         BARRIER(m);
@@ -146,20 +168,26 @@ FN void write_tile(const gpu_call *c, self m, int first, int n, wave_tile *t) {
 MATRIX_PRODUCT(MATRIX_KERNEL) {
     int first = m.group[1] * MATRIX_TOKENS, n = rows_of(c, c->v) - first, k = c->v[1].shape[1];
     int slot = m.thread % MATRIX_ROWS, part = m.thread / MATRIX_ROWS;
-    LOCAL uint16_t *rows = (LOCAL uint16_t *)m.local, *tokens = rows + MATRIX_PITCH * MATRIX_ROWS;
+    LOCAL operand *rows = (LOCAL operand *)m.local, *tokens = rows + MATRIX_PITCH * MATRIX_ROWS;
     uint32_t format = 0;
     DEVICE const char *row = row_of_slot(c, &m, slot, &format);
     wave_tile t;
     if (n <= 0)
         return;
-    for (int i = 0; i < TILES_OF_TOKENS; i++)
+    UNROLLED
+    for (int i = 0; i < TILES_OF_TOKENS; i++) {
+        UNROLLED
         for (int j = 0; j < TILES_OF_ROWS; j++)
             clear_sums(m, &t.of[i][j]);
+    }
     for (int from = 0; from < k; from += MATRIX_DEPTH) {
-        float w[MATRIX_PART];
-        unpack_part(format, row, from / MATRIX_PART + part, k, w);
-        place_row(rows, slot, MATRIX_PART * part, w);
-        bring_tokens(c, &m, first, n, from, tokens);
+        if (MATRIX_UNPACKING == MATRIX_THREADS || m.thread < MATRIX_UNPACKING) {
+            float w[MATRIX_PART];
+            unpack_part(format, row, from / MATRIX_PART + part, k, w);
+            place_row(rows, slot, MATRIX_PART * part, w);
+        }
+        if (MATRIX_BRINGING == MATRIX_THREADS || m.thread >= MATRIX_THREADS - MATRIX_BRINGING)
+            bring_tokens(c, m.thread - (MATRIX_THREADS - MATRIX_BRINGING), first, n, from, tokens);
         BARRIER(m);
         multiply_tile(m, rows, tokens, &t);
         BARRIER(m);

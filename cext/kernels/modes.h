@@ -4,13 +4,20 @@
 
 enum { LINEAR_PLAIN, LINEAR_ADD, LINEAR_GATED };
 enum { LINEAR_COLUMNS = 8 }; /* that a wave multiplies with a row, at most */
+#ifndef MATRIX_BYTES
+#define MATRIX_BYTES 2 /* of a number as matrix units take it: bfloat16; 4: float32 */
+#endif
 enum { /* products by matrix units: a group's tile, numbers of weights and tokens that it brings at a time, and their room */
     MATRIX_THREADS = 256,
     MATRIX_ROWS = 128,
     MATRIX_TOKENS = 64,
-    MATRIX_DEPTH = 64,
-    MATRIX_PITCH = MATRIX_DEPTH + 8, /* 16-bit numbers from row to row: neighbours lie in other banks of local memory */
-    MATRIX_LOCAL = 2 * MATRIX_PITCH * (MATRIX_ROWS + MATRIX_TOKENS)
+    MATRIX_DEPTH = 128 / MATRIX_BYTES,
+    MATRIX_PITCH = MATRIX_DEPTH + 16 / MATRIX_BYTES, /* from row to row: neighbours lie in other banks of local memory */
+    MATRIX_LOCAL = MATRIX_BYTES * MATRIX_PITCH * (MATRIX_ROWS + MATRIX_TOKENS),
+    MATRIX_PART = 32, /* numbers of a weight that a thread unpacks at a time, and of a token that one brings */
+    MATRIX_EACH = 16,
+    MATRIX_UNPACKING = MATRIX_ROWS * MATRIX_DEPTH / MATRIX_PART, /* threads that unpack, the first; that bring, the last */
+    MATRIX_BRINGING = MATRIX_TOKENS * MATRIX_DEPTH / MATRIX_EACH
 };
 enum { PAIR_ADD, PAIR_MUL };
 enum { ALONE_GELU, ALONE_CAP, ALONE_SIGMOID, ALONE_SOFTPLUS };

@@ -9,6 +9,7 @@
 
 enum { MAJOR = 1, MINOR, UNITS, SHARED, WAVE };
 enum { DEVICES = 8, FAMILY_METAL_3 = 5001 /* addresses of buffers, one language of kernels */, LANES = 32, ANY_UNITS = 16 };
+enum { FAMILY_APPLE = 1000 /* + 1 and so on, each with all that the one before has */, APPLE_MOST = 99 };
 enum { SHARED_STORAGE = 0 };
 
 pthread_mutex_t metal_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -35,9 +36,21 @@ const char *metal_text(objc_id error) {
     return text ? text : "no reason was given";
 }
 
+static int is_of(objc_id device, long family) {
+    return SENT(signed char, long)(device, objc.family, family);
+}
+
 /* Whether it shares the processor's memory and knows addresses. */
 static int usable(objc_id device) {
-    return SENT(signed char, long)(device, objc.family, FAMILY_METAL_3) && SENT0(signed char)(device, objc.unified);
+    return is_of(device, FAMILY_METAL_3) && SENT0(signed char)(device, objc.unified);
+}
+
+/* The newest of Apple's families that it is of; 0: another's GPU. */
+static int apple_family(objc_id device) {
+    int n = 0;
+    while (n < APPLE_MOST && is_of(device, FAMILY_APPLE + n + 1))
+        n++;
+    return n;
 }
 
 static int init(unsigned flags) {
@@ -74,10 +87,11 @@ static int name(char *out, int size, int index) {
 
 /* Metal does not say how many cores a GPU has; nothing here is cut by it. */
 static int attribute(int *out, int which, int index) {
-    *out = which == SHARED  ? (int)objc_number(devices[index].is, objc.local_most)
-           : which == UNITS ? ANY_UNITS
-           : which == WAVE  ? LANES
-                            : 0;
+    *out = which == MAJOR    ? apple_family(devices[index].is)
+           : which == SHARED ? (int)objc_number(devices[index].is, objc.local_most)
+           : which == UNITS  ? ANY_UNITS
+           : which == WAVE   ? LANES
+                             : 0;
     return 0;
 }
 

@@ -53,12 +53,17 @@ def needed(text: str) -> list[str]:
         if name not in reached:
             reached.add(name)
             waiting.extend(by_name[name] & by_name.keys())
-    return [d for name, d, words in all_of if name in reached or (not name and wanted(d, words, reached))]
+    return [
+        d
+        for name, d, words in all_of
+        if name in reached or (not name and wanted(d, words & by_name.keys(), reached))
+    ]
 
 
-def wanted(declaration: str, words: set[str], reached: set[str]) -> bool:
-    """Whether what has no name is kept: constants are, and what is asserted of a type that is."""
-    return not declaration.startswith("static_assert") or bool(words & reached)
+def wanted(declaration: str, named: set[str], reached: set[str]) -> bool:
+    """Whether what has no name is kept: constants are, and what is asserted of them or of a type that is.
+    named: the names of others in it."""
+    return not declaration.startswith("static_assert") or named <= reached
 
 
 def main(out: Path, source: Path, *front: Path) -> None:

@@ -1,6 +1,6 @@
-/* vendor.c: what makes the common host of cext/gpu/ the Metal backend: the portable kernels as text, and a driver in plain C
- * (device.c, library.c, stream.c, graph.c) over Objective-C's run time. Where that is missing, the backend says so and has no
- * devices.
+/* vendor.c: what makes the common host of cext/gpu/ the Metal backend: the portable kernels as text, another for products by
+ * matrix units, and a driver in plain C (device.c, library.c, stream.c, graph.c) over Objective-C's run time. Where that is
+ * missing, the backend says so and has no devices.
  */
 #include <stdlib.h>
 
@@ -9,12 +9,21 @@
 #include "images.h"
 #include "metal.h"
 #include "metal_images.inc"
-#include "table.h"
+#include "matrix_table.h"
 
-static const gpu_image images[] = {{satchel_image_metal_text, 0}, {NULL, 0}};
-static const gpu_kernel *const kernels[] = {gpu_portable_kernels, NULL};
+enum { APPLE7 = 70 /* gpu_traits.arch of the first GPUs that have simdgroup_matrix */ };
+
+/* The first has what the driver itself runs. A GPU that has no units, or a Metal that does not take the second, is left with the
+ * portable kernels; so is whoever wants the same bits in any company. */
+static const gpu_image images[] = {{satchel_image_portable_text, 0}, {satchel_image_matrix_text, APPLE7}, {NULL, 0}};
+static const gpu_image plain_images[] = {{satchel_image_portable_text, 0}, {NULL, 0}};
+static const gpu_kernel products[] = {MATRIX_ENTRIES("matrix_linear"), {0}};
+static const gpu_kernel *const kernels[] = {products, gpu_portable_kernels, NULL}, *const *const plain = kernels + 1;
 
 const gpu_vendor *gpu_vendor_entry(void) {
-    static const gpu_vendor vendor = {.name = "metal", .driver = metal_driver, .images = images, .kernels = kernels, .wraps = 1};
+    static gpu_vendor vendor = {.name = "metal", .driver = metal_driver, .steady = plain, .wraps = 1};
+    int wanted = matrix_wanted();
+    vendor.images = wanted ? images : plain_images;
+    vendor.kernels = wanted ? kernels : plain;
     return &vendor;
 }

@@ -116,6 +116,9 @@ class LoadOptions:
         Words | None,
         option("-ot", "--tensor-place", "--override-tensor", metavar="PATTERN=DEVICE", help="Repeatable."),
     ] = None
+    tensor_split: Annotated[
+        str, option("-ts", "--tensor-split", metavar="N,N,...", help="Shares of the devices in the layers.")
+    ] = ""
     cpu_moe: Annotated[
         bool, option("-cmoe", "--cpu-moe", help="Leave all experts of a mixture with the CPU.")
     ] = False
@@ -156,6 +159,7 @@ class LoadOptions:
             device=self.device,
             deterministic=self.deterministic,
             tensor_place=self.tensor_place,
+            tensor_split=self.tensor_split,
             cpu_moe=self.cpu_moe,
             n_cpu_moe=self.n_cpu_moe,
             gpu_memory=self.gpu_memory,

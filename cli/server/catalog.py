@@ -52,6 +52,7 @@ class ModelTable(BaseModel):
     host_cache: int | None = Field(default=None, ge=0)
     gpu_layers: int | str | None = None
     tensor_place: list[str] | None = None
+    tensor_split: str | None = None
     gpu_memory: int | None = Field(default=None, ge=0)
     kv_offload: bool | None = None
     stream_weights: Literal["auto", "on", "off"] | None = None

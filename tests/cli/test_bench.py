@@ -228,3 +228,13 @@ def test_wrong_use(args: list[str], model: Path, capsys: pytest.CaptureFixture[s
     assert main(["bench", "-m", str(model), *args]) == 2
     found = capsys.readouterr()
     assert found.out == "" and found.err.count("\n") == 1 and found.err.startswith("satchel: error: ")
+
+
+@pytest.mark.skipif("remote" not in HAVE, reason="the test backend whose memory is apart is not built")
+@needs_cpu
+def test_devices_share_the_layers_as_asked(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["-m", model, "-p", "4", "-n", "0", "-r", "1", "-o", "json", "-dev", "remote,cpu"]
+    for split, first in (("1,0", "remote"), ("0,1", "cpu")):
+        assert json.loads(run(capsys, *asked, "-ts", split))[0]["backend"] == first
+    assert main(["bench", *map(str, asked), "-ts", "1,2,3"]) == 2
+    assert "tensor_split has 3 numbers for 2 devices" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import tiny_file
+from once import made_once
 
 from satchel.runtime.device import libraries
 
@@ -33,7 +34,10 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("hip: its library was not built: it needs clang++-18 or newer, and lld")
     if not shutil.which("gcc") or platform.machine() not in ("x86_64", "aarch64"):
         pytest.skip("hip: the test's own driver needs gcc, on x86_64 or aarch64")
-    folder = tmp_path_factory.mktemp("hip")
+    return made_once(tmp_path_factory, "hip", make_driver) / "libamdhip64.so"
+
+
+def make_driver(folder: Path) -> None:
     generated, out = folder / "include", folder / "libamdhip64.so"
     make = [sys.executable, CEXT / "build_ffi.py", CEXT / "include" / "hal.h", CEXT / "quant"]
     subprocess.run([*make, folder / "_hal.py", generated], check=True)
@@ -56,7 +60,6 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         ["gcc", "-shared", "-fPIC", "-O2", *flags, here, *sources, "-lm", "-lpthread", "-o", out], check=True
     )
-    return out
 
 
 def run(driver: Path | str, *words: str, **more: str) -> subprocess.CompletedProcess[str]:

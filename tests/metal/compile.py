@@ -54,7 +54,7 @@ def unqualified(text: str) -> list[str]:
     code = re.sub(r"//[^\n]*|/\*.*?\*/|\"[^\"]*\"", "", text, flags=re.S)
     words = (
         r"(?:f64\w*|u?int\d*_t|u?char|float|uint|ulong|ushort|half|block_\w+|gpu_\w+|arg_\w+|set|softmax|attended"
-        r"|row_facts)"
+        r"|row_facts|self|operand|wave_tile|simdgroup_\w+|\w+_fragment)"
     )
     found = re.finditer(rf"(\w+)?[\s(,]+(const\s+)?({words})\s*([*&])\s*[\w)]", code)
     return [m.group(0) for m in found if is_bare(m)]

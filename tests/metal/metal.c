@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #define SHOWN __attribute__((visibility("default")))
-enum { POISON = 0xFF, WAVE = 32, FAMILY_METAL_3 = 5001, OPTIONS_KNOWN = 0, LINE = 4096 };
+enum { POISON = 0xFF, WAVE = 32, FAMILY_METAL_3 = 5001, FAMILY_APPLE = 1000, OPTIONS_KNOWN = 0, LINE = 4096 };
 
 typedef struct {
     object base;
@@ -191,16 +191,17 @@ static uint64_t hash_of(const char *text) { /* FNV-1a */
 
 /* The library at `path`, made if it is not there; NULL, and what the compiler says. */
 static void *compiled(const char *text, const char *folder, char *said, size_t room) {
-    char path[LINE], command[3 * LINE];
+    char path[LINE], command[6 * LINE];
     FILE *f;
     size_t n;
     snprintf(path, sizeof path, "%s/%016llx", folder, (unsigned long long)hash_of(text));
-    snprintf(command, sizeof command, "%s '%s.metal' '%s.so' 2>&1", getenv("MOCK_METAL_COMPILE"), path, path);
-    said[0] = 0;
     snprintf(said, room, "%s.so", path);
     if (access(said, R_OK) == 0)
         return dlopen(said, RTLD_NOW | RTLD_LOCAL);
-    snprintf(said, room, "%s.metal", path);
+    /* Names of this process's own: another may be compiling the same. */
+    snprintf(command, sizeof command, "%s '%s.%d.metal' '%s.%d.so' 2>&1 && mv '%s.%d.so' '%s.so'", getenv("MOCK_METAL_COMPILE"),
+             path, (int)getpid(), path, (int)getpid(), path, (int)getpid(), path);
+    snprintf(said, room, "%s.%d.metal", path, (int)getpid());
     f = fopen(said, "w");
     if (!f || fputs(text, f) < 0 || fclose(f) || !(f = popen(command, "r")))
         wrong("%s cannot be written", said);
@@ -217,7 +218,7 @@ class library_class;
 static object *library_of(object *device, selector s, object *text, options *with, object **error) {
     static char said[LINE];
     const char *folder = getenv("MOCK_METAL_FOLDER");
-    emulated_words *words;
+    msl_words *words;
     library *made;
     void *code;
     (void)device, (void)s;
@@ -232,7 +233,7 @@ static object *library_of(object *device, selector s, object *text, options *wit
             *error = lent(new_error(said));
         return NULL;
     }
-    *words = (emulated_words){emulated_barrier, emulated_take};
+    *words = (msl_words){emulated_barrier, emulated_take, emulated_thread};
     made = make(&library_class);
     made->code = code;
     return &made->base;
@@ -318,7 +319,8 @@ static object *name(object *d) {
 
 static signed char family(object *d, selector s, long which) {
     (void)d, (void)s;
-    return which == FAMILY_METAL_3 && !getenv("MOCK_METAL_OLD");
+    long apple = (long)number_of("MOCK_METAL_FAMILY", 8); /* 0: a GPU of another maker's */
+    return which == FAMILY_METAL_3 ? !getenv("MOCK_METAL_OLD") : which > FAMILY_APPLE && which <= FAMILY_APPLE + apple;
 }
 
 static signed char yes(object *d) {

@@ -38,6 +38,13 @@ typedef struct {
     int threads, buffers; /* of a group at most; bindings */
 } msl_kernel;
 
+/* What a library's threads wait by, and their number in the group; as metal_stdlib has it. */
+typedef struct {
+    void (*barrier)(void);
+    uint32_t (*take)(uint32_t bits, int lane);
+    int (*who)(void);
+} msl_words;
+
 /* A launch with all that was bound. */
 typedef struct {
     pipeline *with;

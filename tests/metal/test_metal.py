@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from once import made_once
 
 from satchel.runtime.device import libraries
 
@@ -46,7 +47,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("metal: the test's own Metal needs gcc, on Linux, x86_64 or aarch64")
     if not any(shutil.which(c) for c in ("clang++-19", "clang++", "g++")):
         pytest.skip("metal: the kernels' text is compiled by clang++ or g++")
-    made = tmp_path_factory.mktemp("metal")
+    return made_once(tmp_path_factory, "metal", make_mock)
+
+
+def make_mock(made: Path) -> None:
+    """The mock, and the kernels as it compiles them: processes that open it find them made."""
     sources = [
         *(HERE / f"{name}.c" for name in ("objc", "metal", "work", "indirect")),
         CEXT / "emulated" / "fibers.c",
@@ -65,7 +70,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *places,
     ]
     subprocess.run(["gcc", *flags, *sources, "-lm", "-lpthread", "-o", made / "libMetal.so"], check=True)
-    return made
+    first = run(made, "-c", OPEN)
+    assert first.returncode == 0, first.stderr
 
 
 def run(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -94,6 +100,36 @@ def suite(folder: Path, chosen: str, *tests: str, **more: str) -> int:
 
 def test_every_op_and_nothing_is_left(folder: Path) -> None:
     assert suite(folder, "metal and test_op_equals", "tests/cext/test_gpu_kernels.py") >= LEAST
+
+
+def test_products_by_matrix_units(folder: Path) -> None:
+    """On a model of simdgroup_matrix: every format, shapes at a tile's edges; they are taken unasked."""
+    assert suite(folder, "metal", "tests/cext/test_matrix_units.py") == 3
+
+
+USUAL = """
+import sys
+sys.path[:0] = ["tests/support", "tests/cext"]
+from test_matrix_units import LEAST, opened, usual
+with opened("metal") as device:
+    print(device.info().variant, *(usual(device, "linear", n) for n in (LEAST - 1, LEAST)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("setting", "variant", "many"),
+    [
+        ({"MOCK_METAL_FAMILY": "7"}, "metal 7.0", "matrix_linear"),
+        ({"MOCK_METAL_FAMILY": "6"}, "metal 6.0", "linear"),
+        ({"MOCK_METAL_FAMILY": "0"}, "metal 0.0", "linear"),
+        ({"SATCHEL_MATRIX_UNITS": "0"}, "metal 8.0", "linear"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
+)
+def test_what_multiplies_many_columns(folder: Path, setting: dict[str, str], variant: str, many: str) -> None:
+    """GPUs from the family Apple7 on have units; others compile one text fewer."""
+    done = run(folder, "-c", USUAL, **setting)
+    assert done.stdout.split() == [*variant.split(), "linear", many], done.stderr
 
 
 def test_faults_are_told(folder: Path) -> None:
@@ -307,8 +343,9 @@ WRONGS = {
 
 
 def mock(folder: Path, code: str, msl: str = MSL, **more: str) -> subprocess.CompletedProcess[str]:
-    (folder / "touch.metal").write_text(msl)
-    return run(folder, "-c", PRELUDE + code, MSL=str(folder / "touch.metal"), **more)
+    text = folder / f"{os.getpid()}.metal"
+    text.write_text(msl)
+    return run(folder, "-c", PRELUDE + code, MSL=str(text), **more)
 
 
 @pytest.mark.parametrize("case", WRONGS)

@@ -170,6 +170,16 @@ def test_a_shadow_is_compared_and_never_answers(files: dict[str, Path]) -> None:
     run(work, catalog_of(files, table, SMALL, 0, None))
 
 
+def test_a_model_of_the_configuration_says_how_devices_share_it(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").touch()
+    asked = {"path": "m.gguf", "device": "remote,cpu", "tensor_split": "3,1"}
+    read = catalog_of({}, {"models": {"x": asked}}, SMALL, 0, tmp_path / "c.toml").models["x"].options
+    assert read.asked.split == (3.0, 1.0)
+    with pytest.raises(RequestError, match="tensor_split has 3 numbers for 2 devices"):
+        tables = {"models": {"x": {**asked, "tensor_split": "3,1,1"}}}
+        catalog_of({}, tables, SMALL, 0, tmp_path / "c.toml")
+
+
 @pytest.mark.parametrize(
     ("tables", "said"),
     [
