@@ -93,15 +93,16 @@ int of_most(size_t exact, size_t most, int wanted) {
     return exact ? (int)exact : std::min((int)most, wanted);
 }
 
-/* Units of GPUs have sizes of their own and want waves of as many lanes as they have rows; a processor's take any up to a most. */
+/* Units of GPUs have sizes of their own and want waves of as many lanes as they have rows. A processor's take any up to a most:
+ * waves of 16 it is, whatever the other kernels have, for these were tested. */
 unit_of matrix_unit(const device_of &d) {
     using type = extension::matrix::matrix_type;
     std::vector<size_t> waves = d.device.get_info<sycl::info::device::sub_group_sizes>();
     if (!d.device.has(sycl::aspect::ext_intel_matrix))
         return {};
     for (const auto &c : d.device.get_info<extension::info::device::matrix_combinations>()) {
-        unit_of u{of_most(c.msize, c.max_msize, 16), of_most(c.nsize, c.max_nsize, std::min(d.wave, 16)),
-                  of_most(c.ksize, c.max_ksize, 32), c.nsize ? (int)c.nsize : d.wave};
+        unit_of u{of_most(c.msize, c.max_msize, 16), of_most(c.nsize, c.max_nsize, 16), of_most(c.ksize, c.max_ksize, 32),
+                  c.nsize ? (int)c.nsize : 16};
         bool bf16 = c.atype == type::bf16 && c.btype == type::bf16 && c.ctype == type::fp32 && c.dtype == type::fp32;
         bool fits = u.tokens && u.rows && u.depth && MATRIX_TOKENS / 2 % u.tokens == 0 && u.wave % u.rows == 0 &&
                     MATRIX_ROWS % u.wave == 0 && MATRIX_DEPTH % u.depth == 0;
