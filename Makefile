@@ -7,7 +7,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
 # begun anew: xdist, sharing out by file, would wait for it for ever.
 RUN_TESTS = $(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart=0
 
-.PHONY: chat serve test lint types sanitize sanitize-memory sanitize-threads arm windows macos sycl backends nightly fuzz nightly-fuzz soak bench doctor clean
+.PHONY: chat serve test lint types sanitize sanitize-memory sanitize-threads arm windows macos sycl backends barriers nightly fuzz nightly-fuzz soak bench doctor clean
 .DELETE_ON_ERROR:
 
 chat: .venv/ready
@@ -59,6 +59,10 @@ sycl: .venv/ready-to-test
 # suites on the stand-ins.
 backends: windows macos sycl
 	$(RUN_TESTS) tests/cext/test_gpu_kernels.py tests/cext/test_matrix_units.py tests/gpu tests/hip tests/metal
+
+# Each barrier of the GPU kernels left out, one after the other: the emulated GPU must miss it.
+barriers: .venv/ready-to-test
+	$(RUN_TESTS) -m "nightly or not nightly" tests/cext/test_barriers.py
 
 # What takes too long for every change: the marked tests, and property tests with many more examples.
 nightly: .venv/ready-to-test

@@ -1,7 +1,8 @@
 /* driver.c: a GPU driver whose device is this CPU, as late as a driver may be: what is put into a stream is done when somebody
  * waits for it, in the stream's order, so host memory that is used again too early is seen. Device memory is new poison with
  * borders, which are looked at after each launch. Kernels run in fibers.c, in orders that follow from SATCHEL_EMULATED_SEED
- * (a number, read when a device is opened) and the count of launches.
+ * (a number, read when a device is opened) and the count of launches. SATCHEL_EMULATED_WITHOUT (read then too) leaves out a
+ * barrier, so that a test sees it missed: "norm.k.h:21:1" is the first of that line.
  *
  * SATCHEL_EMULATED_DEVICES: how many cards it has, one if nothing is said. SATCHEL_EMULATED_LOSE=[CARD:]N: that card, 0 if it
  * is not named, is lost at its N-th launch after it was opened, and gives FAILED from then on, as a broken card does.
@@ -417,6 +418,7 @@ static int retain(gpu_context *out, int device) {
     card *c = cards + device;
     pthread_mutex_lock(&lock);
     seed = text ? strtoull(text, NULL, 10) : 1;
+    emulated_leave_out(getenv("SATCHEL_EMULATED_WITHOUT"));
     if (!c->users++)
         *c = (card){.users = 1, .last = last_of(device)};
     pthread_mutex_unlock(&lock);

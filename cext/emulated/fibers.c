@@ -1,7 +1,8 @@
 /* fibers.c: runs a kernel's groups on one thread of the CPU, one after the other. A thread of a group is a fiber with a stack
- * of its own; it runs until it waits at a barrier or for its wave, and goes on when all have come. The orders of groups and
- * of threads follow from a seed, so a kernel that lacks a barrier is found by trying seeds. Local memory is new poison for
- * each group, with a border behind it that must stay as it was. Threads that wait for one that has ended are an error.
+ * of its own; it runs until it waits at a barrier or for its wave, and goes on when all have come. The orders of groups, of
+ * waves and of threads follow from a seed, and so does how far a wave runs ahead of the others: to its next exchange, or to the
+ * barrier. So a kernel that lacks a barrier is found by trying seeds. Local memory is new poison for each group, with a border
+ * behind it that must stay as it was. Threads that wait for one that has ended are an error.
  *
  * Stacks, local memory and the one group at hand are static here and are reused; launches do not overlap.
  */
@@ -29,7 +30,7 @@ static struct {
     const emulated_kernel *kernel;
     const gpu_call *call;
     fiber fibers[THREADS];
-    int order[THREADS], n, now;
+    int order[THREADS], waves[THREADS], n, now; /* order: of threads, each wave's at its own places */
     void *host; /* stack pointer of who runs the group */
     uint64_t random;
     uint8_t *stacks, *local;
@@ -37,6 +38,8 @@ static struct {
 } group;
 
 static emulated_kernel *kernels;
+static emulated_site *sites; /* that were reached */
+static char left_out[64];    /* a site's name; empty: none is left out */
 
 void emulated_tell(emulated_kernel *k) {
     k->next = kernels;
@@ -113,6 +116,30 @@ int emulated_thread(void) {
     return group.now;
 }
 
+void emulated_leave_out(const char *site) {
+    snprintf(left_out, sizeof left_out, "%s", site ? site : "");
+}
+
+/* Names a site that is reached for the first time. Several of a kernel on one line, as a macro brings them, are told apart by
+ * their order. */
+static void meet(emulated_site *s) {
+    const char *slash = strrchr(s->file, '/');
+    int nth = 1;
+    for (const emulated_site *other = sites; other; other = other->next)
+        nth += other->first == group.kernel && other->line == s->line && !strcmp(other->file, s->file);
+    s->first = group.kernel;
+    snprintf(s->name, sizeof s->name, "%s:%d:%d", slash ? slash + 1 : s->file, s->line, nth);
+    s->next = sites;
+    sites = s;
+}
+
+void emulated_barrier_at(emulated_site *s) {
+    if (!s->first)
+        meet(s);
+    if (!*left_out || strcmp(s->name, left_out) != 0)
+        emulated_barrier();
+}
+
 uint32_t emulated_take(uint32_t bits, int lane) {
     fiber *f = group.fibers + group.now;
     unsigned turn = f->takes++ & 1;
@@ -131,11 +158,11 @@ static uint32_t next_random(void) { /* xorshift64* (Marsaglia; Vigna) */
     return (uint32_t)(group.random * 0x2545F4914F6CDD1Du >> 32);
 }
 
-static void shuffle(void) {
-    for (int i = group.n - 1; i > 0; i--) {
-        int j = (int)(next_random() % (uint32_t)(i + 1)), swap = group.order[i];
-        group.order[i] = group.order[j];
-        group.order[j] = swap;
+static void shuffle(int *order, int n) {
+    for (int i = n - 1; i > 0; i--) {
+        int j = (int)(next_random() % (uint32_t)(i + 1)), swap = order[i];
+        order[i] = order[j];
+        order[j] = swap;
     }
 }
 
@@ -151,19 +178,10 @@ static void set_all(int first, int n) {
         group.fibers[i].is = READY;
 }
 
-/* Whom nobody holds up any longer goes on. */
-static void let_go(void) {
-    int wave = group.kernel->wave;
-    if (all_are(0, group.n, AT_BARRIER))
-        set_all(0, group.n);
-    for (int i = 0; i < group.n; i += wave)
-        if (all_are(i, wave, AT_TAKE))
-            set_all(i, wave);
-}
-
-static int run_ready(void) {
-    int ran = 0;
-    for (int i = 0; i < group.n; i++) {
+/* The threads of a wave that are ready run until they wait. Those that have all come to an exchange are ready again. */
+static int run_wave(int first) {
+    int wave = group.kernel->wave, ran = 0;
+    for (int i = first; i < first + wave; i++) {
         fiber *f = group.fibers + group.order[i];
         if (f->is != READY)
             continue;
@@ -171,6 +189,25 @@ static int run_ready(void) {
         emulated_switch(&group.host, f->at);
         ran = 1;
     }
+    if (all_are(first, wave, AT_TAKE))
+        set_all(first, wave);
+    return ran;
+}
+
+/* Each wave in its turn; some go as far as they can without the others. */
+static int run_waves(void) {
+    int ran = 0, wave = group.kernel->wave, waves = group.n / wave;
+    shuffle(group.waves, waves);
+    for (int i = 0; i < waves; i++) {
+        int far = next_random() % 2;
+        while (run_wave(group.waves[i] * wave)) {
+            ran = 1;
+            if (!far)
+                break;
+        }
+    }
+    if (all_are(0, group.n, AT_BARRIER))
+        set_all(0, group.n);
     return ran;
 }
 
@@ -199,9 +236,10 @@ static void prepare(const emulated_grid *g, const int *at) {
 
 static const char *run_group(const emulated_grid *g, const int *at) {
     prepare(g, at);
-    shuffle();
-    while (run_ready())
-        let_go();
+    for (int i = 0; i < group.n; i += group.kernel->wave)
+        shuffle(group.order + i, group.kernel->wave);
+    while (run_waves())
+        continue;
     if (!all_are(0, group.n, ENDED))
         return fail("some threads wait for others that have ended or wait elsewhere", at);
     if (!is_poison(group.local + g->local, BORDER))
@@ -261,6 +299,6 @@ const char *emulated_launch(const emulated_kernel *k, const emulated_grid *g, co
     if (g->local > LOCAL_MOST)
         return fail("a group cannot have so much memory", nowhere);
     for (int i = 0; i < group.n; i++)
-        group.order[i] = i;
+        group.order[i] = group.waves[i] = i;
     return run_groups(g);
 }

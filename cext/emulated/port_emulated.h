@@ -42,7 +42,12 @@ PORT_SHOWN emulated_words emulated_given;
     }                                                                                                                  \
     static void name##_body(const gpu_call *c, self m)
 
-#define BARRIER(m) ((void)(m), emulated_barrier())
+#define BARRIER(m)                                                                                                     \
+    do {                                                                                                               \
+        static emulated_site here = {.file = __FILE__, .line = __LINE__};                                              \
+        (void)(m);                                                                                                     \
+        emulated_barrier_at(&here);                                                                                    \
+    } while (0)
 #define TAKE(m, bits, from) ((void)(m), emulated_take(bits, from))
 #endif
 #define ADD_LOCAL(where, x) ((void)(*(where) += (x)))

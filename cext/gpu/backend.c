@@ -38,12 +38,18 @@ static int is_final(int code) {
     return 0;
 }
 
-int gpu_check(const hal_device *d, int code, const char *what) {
+/* What the driver says of its last error; "" where it says nothing. */
+static const char *words_of(const gpu_api *api) {
     const char *said = NULL;
+    return api->said && !api->said(&said) && said ? said : "";
+}
+
+int gpu_check(const hal_device *d, int code, const char *what) {
+    const char *said;
     int kind = is_final(code) ? HAL_E_LOST : code == OUT_OF_MEMORY ? HAL_E_MEMORY : HAL_E_DEVICE;
     if (!code)
         return 0;
-    if (d->api.said && !d->api.said(&said) && *said)
+    if (*(said = words_of(&d->api)))
         return gpu_fail(kind, "%s: %s", what, said);
     if (kind == HAL_E_LOST)
         return gpu_fail(kind, "%s: the driver gave error %d, and will do nothing more", what, code);
@@ -90,14 +96,14 @@ static const char *driver(gpu_api *out, int *broken) {
     static int asked, bad;
     pthread_mutex_lock(&once);
     if (!asked) {
-        static char failed[96];
+        static char failed[512];
         int code;
         asked = 1;
         if ((why = gpu_vendor_entry()->driver(&api))) {
             bad = api.init != NULL; /* some of its functions were found, not all */
         } else if ((code = api.init(0))) {
             bad = code != NO_DEVICE && code != NO_SUCH_DEVICE;
-            snprintf(failed, sizeof failed, "the driver could not be started: error %d", code);
+            snprintf(failed, sizeof failed, "the driver could not be started: error %d %.400s", code, words_of(&api));
             why = bad ? failed : "the driver sees no device";
         }
     }
@@ -141,8 +147,12 @@ static int load_images(hal_device *d) {
     void *made;
     int n = 0, code;
     for (const gpu_image *image = d->vendor->images; image->data; image++) {
-        if (n < GPU_MODULES && d->traits.arch >= image->least && d->api.load(d->modules + n, image->data) == 0)
-            n++;
+        if (n >= GPU_MODULES || d->traits.arch < image->least)
+            continue;
+        code = d->api.load(d->modules + n, image->data);
+        if (code && image->needed)
+            return gpu_check(d, code, "loading kernels");
+        n += !code;
     }
     if (n) {
         gpu_function unused;

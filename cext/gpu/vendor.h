@@ -8,7 +8,8 @@
 /* Compiled kernels as the driver loads them. One module may lack what another has: names are looked up in all, in order. */
 typedef struct {
     const void *data;
-    int least; /* the smallest arch that it is for */
+    int least;  /* the smallest arch that it is for */
+    int needed; /* 1: a device that cannot load it is not opened */
 } gpu_image;
 
 typedef struct {

@@ -28,10 +28,12 @@ static const gpu_image images[] = {{satchel_image_bundle, 0}, {NULL, 0}};
 /* A code object for a GPU without units has no such kernel, so the next one is taken. Their sums round otherwise than the portable
  * kernel's of few columns, which serves all where answers must not hang on their company. */
 static const gpu_kernel products[] = {MATRIX_ENTRIES("matrix_linear"), {0}};
-static const gpu_kernel *const kernels[] = {products, gpu_portable_kernels, NULL}, *const *const plain = kernels + 1;
+static const gpu_kernel *const kernels[] = {products, gpu_portable_kernels, NULL};
+
+#define VENDOR(kernels_)                                                                                               \
+    {.name = "hip", .driver = driver, .images = images, .compile = compile, .kernels = kernels_, .steady = kernels + 1}
 
 const gpu_vendor *gpu_vendor_entry(void) {
-    static gpu_vendor vendor = {.name = "hip", .driver = driver, .images = images, .compile = compile, .steady = plain};
-    vendor.kernels = matrix_wanted() ? kernels : plain;
-    return &vendor;
+    static const gpu_vendor all = VENDOR(kernels), plain = VENDOR(kernels + 1);
+    return matrix_wanted() ? &all : &plain;
 }

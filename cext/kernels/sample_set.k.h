@@ -103,7 +103,7 @@ FN int64_t sum_before(self m, THREAD const set *s, int64_t x, THREAD int64_t *to
         before += i < m.wave ? s->room->sums[i] : 0;
         all += s->room->sums[i];
     }
-    BARRIER(m);
+    BARRIER(m); /* kept: so that sums may be used again at once; today's callers write the same again, or wait */
     *total = all;
     return before + sum - x;
 }
@@ -156,7 +156,7 @@ FN DEVICE float *writable(self m, THREAD set *s) {
 
 FN void changed(self m, THREAD set *s) {
     float best = -INFINITY;
-    BARRIER(m);
+    BARRIER(m); /* kept: any thread may have changed a number; today's callers have waited by then */
     for (int i = m.thread; i < s->n; i += m.threads)
         best = fmaxf(best, s->x[i]);
     s->best = group_most(m, best, s->room->floats);
@@ -225,9 +225,7 @@ FN uint32_t cross_digit(self m, THREAD const set *s, DEVICE const float *keys, u
     if (m.thread == 0)
         choose_digit(room, goal, beyond);
     BARRIER(m);
-    key |= (uint32_t)room->at << shift;
-    BARRIER(m);
-    return key;
+    return key | (uint32_t)room->at << shift; /* which nobody writes before other barriers */
 }
 
 /* What those with this key weigh, of this thread's stretch. */
@@ -260,7 +258,7 @@ FN int equal_at(self m, THREAD const set *s, DEVICE const float *keys, uint32_t 
 FN ranked cross(self m, THREAD const set *s, DEVICE const float *keys, double goal, int beyond, int unit) {
     ranked edge = {0, 0};
     int64_t before, all;
-    BARRIER(m);
+    BARRIER(m); /* kept: the room may be in use; of this and the last one of cross(), today's callers need one */
     if (m.thread == 0)
         s->room->before = 0;
     for (int shift = 24; shift >= 0; shift -= 8)
@@ -273,7 +271,7 @@ FN ranked cross(self m, THREAD const set *s, DEVICE const float *keys, double go
         edge.at = equal_at(m, s, keys, edge.key, 0, first ? 1.0 : (double)all, 0, 1);
     } else
         edge.at = equal_at(m, s, keys, edge.key, before, goal, beyond, unit);
-    BARRIER(m);
+    BARRIER(m); /* kept: see the first */
     return edge;
 }
 

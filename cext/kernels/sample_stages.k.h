@@ -30,7 +30,7 @@ FN shares shares_of(self m, THREAD const set *s) {
  * is part of the definition. */
 #define LANES_SUM(m, s, number, sum)                                                                                   \
     do {                                                                                                               \
-        BARRIER(m);                                                                                                    \
+        BARRIER(m); /* kept: of this and the last one, today's uses need one */                                        \
         if (m.thread < 8) {                                                                                            \
             double lane = 0;                                                                                           \
             for (int i = m.thread; i < (s)->n; i += 8)                                                                 \
@@ -41,7 +41,7 @@ FN shares shares_of(self m, THREAD const set *s) {
         (sum) = 0;                                                                                                     \
         for (int j = 0; j < 8; j++)                                                                                    \
             (sum) += f64_from_bits((s)->room->lanes[j]);                                                               \
-        BARRIER(m);                                                                                                    \
+        BARRIER(m); /* kept: see the first */                                                                          \
     } while (0)
 
 FN double product_of(THREAD const set *s, int i) {
@@ -151,7 +151,7 @@ FN void stage_typical(self m, THREAD set *s, THREAD const row_facts *r) {
     double h = entropy(m, s, t);
     for (int i = m.thread; i < s->n; i += m.threads)
         s->keys[i] = (float)fabs((t.log_total + (double)distance(s, i)) - h);
-    BARRIER(m);
+    BARRIER(m); /* kept: cross() waits too before it looks at keys of others */
     keep_first(m, s, s->keys, cross(m, s, s->keys, (double)r->p.typical_p * t.total, 1, 0));
     changed(m, s); /* the best may be gone */
 }
@@ -251,7 +251,7 @@ FN void stage_mirostat_1(self m, THREAD set *s, THREAD const row_facts *r) {
         first[rank_in(&top, i)] = distance(&top, i);
     BARRIER(m);
     k = mirostat_count(first, top.n, s, r);
-    BARRIER(m);
+    BARRIER(m); /* kept: who fills `first` again has waited by then, with the stages of today */
     keep_count(m, s, (int)k);
 }
 

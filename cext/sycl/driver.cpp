@@ -4,8 +4,8 @@
  *
  * Devices are GPUs. SATCHEL_SYCL_DEVICES=cpu: processors instead, for tests. SATCHEL_SYCL_WAVE: lanes of a wave, of those
  * that the device offers; the most up to 32 if nothing is said. No exception leaves a function: it becomes a number, and
- * sycl_driver_said() tells the last one's text. What is thrown while work is waited for, or says that the device is lost, is
- * LOST, CUDA's number of such errors: what the work left is not to be trusted.
+ * said() tells its text. What is thrown while work is waited for, or says that the device is lost, is LOST, CUDA's number of
+ * such errors: what the work left is not to be trusted.
  */
 #include <sycl/sycl.hpp>
 
@@ -16,13 +16,13 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 extern "C" {
 #include "api.h"
 #include "call.h"
+#include "modes.h"
 }
 
 namespace {
@@ -31,17 +31,18 @@ namespace extension = sycl::ext::oneapi::experimental;
 enum { FAILED = 999, LOST = 719, NO_MEMORY = 2, NOT_FOUND = 500, NOT_READY = 600, INVALID = 1 };
 enum { MAJOR = 1, MINOR, UNITS, SHARED, WAVE };
 
-std::string said;
-std::mutex saying;
+thread_local std::string thrown_text; /* of this thread's last error; empty: it was a number of ours */
 
 /* Gives f's number, or what was thrown as one, and keeps its text. */
 template <typename F> int guarded(F f, int thrown = FAILED) noexcept {
     try {
-        return f();
+        int code = f();
+        if (code)
+            thrown_text.clear();
+        return code;
     } catch (const std::exception &e) {
-        std::lock_guard lock(saying);
-        said = e.what();
-        return said.find("DEVICE_LOST") == std::string::npos ? thrown : (int)LOST;
+        thrown_text = e.what();
+        return thrown_text.find("DEVICE_LOST") == std::string::npos ? thrown : (int)LOST;
     }
 }
 
@@ -83,6 +84,39 @@ int wave_of(const sycl::device &d) {
     return best;
 }
 
+/* What joint_matrix multiplies at a time, in which waves; depth 0: the device has no unit that fits our tiles (modes.h). */
+struct unit_of {
+    int tokens, rows, depth, wave;
+};
+
+int of_most(size_t exact, size_t most, int wanted) {
+    return exact ? (int)exact : std::min((int)most, wanted);
+}
+
+/* Units of GPUs have sizes of their own and want waves of as many lanes as they have rows. A processor's take any up to a most:
+ * waves of 16 it is, whatever the other kernels have, for these were tested. */
+unit_of matrix_unit(const device_of &d) {
+    using type = extension::matrix::matrix_type;
+    std::vector<size_t> waves = d.device.get_info<sycl::info::device::sub_group_sizes>();
+    if (!d.device.has(sycl::aspect::ext_intel_matrix))
+        return {};
+    for (const auto &c : d.device.get_info<extension::info::device::matrix_combinations>()) {
+        unit_of u{of_most(c.msize, c.max_msize, 16), of_most(c.nsize, c.max_nsize, 16), of_most(c.ksize, c.max_ksize, 32),
+                  c.nsize ? (int)c.nsize : 16};
+        bool bf16 = c.atype == type::bf16 && c.btype == type::bf16 && c.ctype == type::fp32 && c.dtype == type::fp32;
+        bool fits = u.tokens && u.rows && u.depth && MATRIX_TOKENS / 2 % u.tokens == 0 && u.wave % u.rows == 0 &&
+                    MATRIX_ROWS % u.wave == 0 && MATRIX_DEPTH % u.depth == 0;
+        if (bf16 && fits && std::count(waves.begin(), waves.end(), (size_t)u.wave))
+            return u;
+    }
+    return {};
+}
+
+int said(const char **out) {
+    *out = thrown_text.c_str();
+    return 0;
+}
+
 int init(unsigned) {
     return guarded([] {
         const char *named = std::getenv("SATCHEL_SYCL_DEVICES");
@@ -106,8 +140,10 @@ int count(int *out) {
 }
 
 int device(int *out, int index) {
-    *out = index;
-    return index >= 0 && index < (int)devices.size() ? 0 : INVALID;
+    return guarded([&] {
+        *out = index;
+        return index >= 0 && index < (int)devices.size() ? 0 : (int)INVALID;
+    });
 }
 
 int name(char *out, int size, int index) {
@@ -289,10 +325,20 @@ int elapsed(float *ms, gpu_event from, gpu_event to) {
     });
 }
 
-/* The image is the kernels' text. */
+std::string defined_as(const char *name, int value) {
+    return "#define " + std::string(name) + " " + std::to_string(value) + "\n";
+}
+
+/* The image is the kernels' text. One that asks for a unit's sizes is for devices that have one. */
 int load(gpu_module *out, const void *image) {
     return guarded([&] {
-        std::string text = "#define PORT_WAVE " + std::to_string(current->wave) + "\n#include <cstdint>\n#include <sycl/sycl.hpp>\n";
+        bool units = std::strstr((const char *)image, "PORT_UNIT_DEPTH");
+        unit_of u = units ? matrix_unit(*current) : unit_of{};
+        if (units && !u.depth)
+            return (int)NOT_FOUND;
+        std::string text = defined_as("PORT_WAVE", units ? u.wave : current->wave);
+        text += defined_as("PORT_UNIT_TOKENS", u.tokens) + defined_as("PORT_UNIT_ROWS", u.rows) + defined_as("PORT_UNIT_DEPTH", u.depth);
+        text += "#include <cstdint>\n#include <sycl/sycl.hpp>\n";
         text += (const char *)image;
         auto source = extension::create_kernel_bundle_from_source(current->context, extension::source_language::sycl, text);
         std::vector<std::string> options{"-ffp-contract=off"}; /* as the dialect wants it; the default is another */
@@ -344,12 +390,7 @@ extern "C" __attribute__((visibility("default"))) void sycl_driver(gpu_api *out)
     api.write = write, api.read = read, api.copy = copy, api.fill = fill;
     api.stream = stream, api.end_stream = end_stream, api.finish = finish, api.await = await;
     api.event = event, api.end_event = end_event, api.record = record, api.reached = reached, api.wait = wait;
-    api.elapsed = elapsed, api.load = load, api.unload = unload, api.function = function, api.launch = launch;
+    api.said = said, api.elapsed = elapsed, api.load = load, api.unload = unload, api.function = function, api.launch = launch;
     api.is = {MAJOR, MINOR, UNITS, SHARED, WAVE, NOT_READY};
     *out = api;
-}
-
-extern "C" __attribute__((visibility("default"))) const char *sycl_driver_said(void) {
-    std::lock_guard lock(saying);
-    return said.c_str();
 }

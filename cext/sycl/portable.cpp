@@ -1,4 +1,4 @@
 /* portable.cpp: the portable kernels for SYCL. */
-using std::int16_t, std::int32_t, std::int64_t, std::int8_t, std::size_t;
-using std::uint16_t, std::uint32_t, std::uint64_t, std::uint8_t, std::uintptr_t;
+#include "names.h"
+
 #include "kernels.h"

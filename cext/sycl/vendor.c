@@ -1,5 +1,6 @@
-/* vendor.c: what makes the common host of cext/gpu/ the SYCL backend: the portable kernels as text, and the library beside this
- * one that is linked with SYCL's run time (driver.cpp). Where that cannot be opened, the backend says why and has no devices.
+/* vendor.c: what makes the common host of cext/gpu/ the SYCL backend: the portable kernels and those of matrix units as texts,
+ * and the library beside this one that is linked with SYCL's run time (driver.cpp). Where that cannot be opened, the backend
+ * says why and has no devices.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -9,8 +10,8 @@
 #include "vendor.h"
 
 #include "images.h"
+#include "matrix_table.h"
 #include "sycl_images.inc"
-#include "table.h"
 
 #define DRIVER "satchel_sycl_driver.so"
 
@@ -42,13 +43,22 @@ static const char *driver(gpu_api *api) {
     return NULL;
 }
 
-static const gpu_image images[] = {{satchel_image_sycl_text, 0}, {NULL, 0}};
-static const gpu_kernel *const kernels[] = {gpu_portable_kernels, NULL};
+static const gpu_image images[] = {{satchel_image_sycl_portable, 0, 1}, {satchel_image_sycl_matrix, 0, 0}, {NULL, 0, 0}};
+static const gpu_image portable[] = {{satchel_image_sycl_portable, 0, 1}, {NULL, 0, 0}};
+/* A device without matrix units has no such kernel, so the next one is taken. Their sums round otherwise than the portable
+ * kernel's of few columns, which serves all where answers must not hang on their company. */
+static const gpu_kernel products[] = {MATRIX_ENTRIES("matrix_linear"), {0}};
+static const gpu_kernel *const kernels[] = {products, gpu_portable_kernels, NULL};
+
+#define VENDOR(images_, kernels_, flags_)                                                                              \
+    {.name = "sycl", .driver = driver, .images = images_, .kernels = kernels_, .steady = kernels + 1, .flags = flags_}
 
 const gpu_vendor *gpu_vendor_entry(void) {
-    static gpu_vendor vendor = {.name = "sycl", .driver = driver, .images = images, .kernels = kernels};
-    const char *devices = getenv("SATCHEL_SYCL_DEVICES");
     /* A processor is what the CPU backend is for. */
-    vendor.flags = devices && !strcmp(devices, "cpu") ? HAL_TEST_ONLY : 0;
-    return &vendor;
+    static const gpu_vendor vendors[2][2] = {
+        {VENDOR(portable, kernels + 1, 0), VENDOR(portable, kernels + 1, HAL_TEST_ONLY)},
+        {VENDOR(images, kernels, 0), VENDOR(images, kernels, HAL_TEST_ONLY)},
+    };
+    const char *devices = getenv("SATCHEL_SYCL_DEVICES");
+    return &vendors[matrix_wanted()][devices && !strcmp(devices, "cpu")];
 }

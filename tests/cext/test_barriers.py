@@ -1,0 +1,33 @@
+"""Each barrier of the portable kernels is needed, and the emulated GPU's orders of waves and threads show it:
+one after the other is left out, and a result is another or the run fails.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from barriers import REACHED, sites
+
+from satchel.runtime.device import libraries
+
+SITES = list(sites())
+SAMPLE = 7  # of so many barriers, one in every run of the tests; `make barriers` takes all
+
+
+def test_every_file_with_barriers_has_calls() -> None:
+    assert {site.split(":")[0] for site in SITES} == set(REACHED)
+
+
+@pytest.mark.parametrize(
+    "site", [pytest.param(s, marks=[pytest.mark.nightly] if i % SAMPLE else []) for i, s in enumerate(SITES)]
+)
+def test_a_barrier_that_is_left_out_is_missed(site: str) -> None:
+    if not any(f.name == "emulated" and not f.reason for f in libraries()):
+        pytest.skip("emulated: its library was not built")
+    script = Path(__file__).parents[1] / "support" / "barriers.py"
+    done = subprocess.run([sys.executable, str(script), site], capture_output=True, text=True, timeout=280)
+    # Where a thread wrote anywhere, a signal may have ended the process.
+    assert done.returncode <= 0, done.stderr or f"{site}: no call needs this barrier"

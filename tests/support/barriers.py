@@ -1,0 +1,127 @@
+"""The barriers of the portable kernels, and what happens where one is left out.
+
+    python tests/support/barriers.py SITE
+
+looks for a call on the emulated GPU that comes to something else without that barrier: other bytes, an error,
+or none where there should be one. Exit code 0: there is one, which is printed; 1: there is none. A process of
+its own, since threads that do not wait may write anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from kernel_cases import cases_of
+from one_step import Case, generator, run
+from sampling_cases import ROWS, params, places
+
+from satchel.quant import DeviceError
+from satchel.runtime.device import find_backend
+
+sys.path.append(str(Path(__file__).parents[1] / "cext"))
+from test_matrix_units import product
+
+KERNELS = Path(__file__).parents[2] / "cext" / "kernels"
+SAMPLING = ("sample", "sample_detail", "logprobs")
+# Which ops come to the barriers of a file, with the kernel that is asked for.
+REACHED: dict[str, tuple[str, ...]] = {
+    "attention.k.h": ("attention",),
+    "hadamard.k.h": ("hadamard",),
+    "matrix.k.h": tuple(f"linear_swiglu matrix_linear_{unit}" for unit in ("mfma", "wmma11", "wmma12")),
+    "port.h": ("layer_norm", *SAMPLING),
+    "sample.k.h": SAMPLING,
+    "sample_set.k.h": SAMPLING,
+    "sample_stages.k.h": SAMPLING,
+}
+ROUNDS = 3  # over all calls, each with other orders of threads
+
+
+def sites() -> Iterator[str]:
+    """Every barrier as the emulated GPU names it: file, line, which of those that a macro brings there. Those
+    that no caller needs today say so behind them ("kept: why") and are left out here.
+    """
+    texts = {path.name: path.read_text(encoding="utf-8").splitlines() for path in sorted(KERNELS.glob("*.h"))}
+    macros: dict[str, list[bool]] = {}  # which barriers of a macro are needed
+    for lines in texts.values():
+        name = ""
+        for line in lines:
+            name = found[1] if (found := re.match(r"#define (\w+)\(", line)) else name
+            if re.match(r"\s+BARRIER\(m\);.*\\$", line):
+                macros.setdefault(name, []).append("kept:" not in line)
+    for file, lines in texts.items():
+        for i, line in enumerate(lines, 1):
+            if re.match(r"\s+BARRIER\(m\);$", line):
+                yield f"{file}:{i}:1"
+            elif (found := re.match(r"\s+(\w+)\(m, ", line)) and found[1] in macros:
+                yield from (f"{file}:{i}:{n}" for n, needed in enumerate(macros[found[1]], 1) if needed)
+
+
+def lost_block() -> Case:
+    """Attention that sees a block of the past that there is not."""
+    one = cases_of("attention")[0]
+    *inputs, (table, format) = one.inputs[:6]
+    table = table.copy()
+    table[:, 1] = 2**20
+    return replace(one, name="a lost block", inputs=(*inputs, (table, format), *one.inputs[6:]))
+
+
+def equals() -> Case:
+    """Rows in which xtc must find the last of candidates that weigh the same, in several waves."""
+    x = np.full((ROWS, 4099), -60, np.float32)
+    x[:, 40::500] = 0
+    rng = generator("equals")
+    chain = params(rng, ("xtc",), xtc_probability=1.0, xtc_threshold=0.02)
+    return Case("equals", ((x, "f32"), *places(rng, 4099), (chain, "i8")), (ROWS,), "i32")
+
+
+def many_rows(one: Case, whole: tuple[int, ...] = ()) -> Case:
+    """A call with so many rows that a group has several, each unlike the last. whole: inputs without rows."""
+    i = np.arange(130)
+    rows = (i + i // 64) % ROWS
+    inputs = tuple((x if j in whole else x[rows], format) for j, (x, format) in enumerate(one.inputs))
+    return replace(one, name=f"{one.name} x 130", inputs=inputs, shape=(len(rows), *one.shape[1:]))
+
+
+def calls_of(op: str, kernel: str) -> list[Case]:
+    """Calls that are likely to need a barrier come first."""
+    if kernel:
+        return [product(op, "q8_0", 70, 160, (70,))]
+    calls = cases_of(op)
+    if op == "attention":  # those that look forward have barriers of their own
+        return [lost_block(), *sorted(calls, key=lambda one: one.args.get("causal", 1))]
+    if op == "logprobs":
+        return [many_rows(next(one for one in calls if one.name == "all-64-64")), *calls]
+    if op == "sample_detail":
+        return [many_rows(calls[0], whole=(1,)), *calls]
+    return [equals(), *calls] if op == "sample" else calls
+
+
+def result(op: str, kernel: str, one: Case, without: str) -> bytes:
+    os.environ["SATCHEL_EMULATED_WITHOUT"] = without
+    with find_backend("emulated").open() as device:
+        try:
+            return run(device, op, one, kernel=kernel).tobytes()
+        except DeviceError as error:
+            return str(error).encode()
+
+
+def difference(site: str) -> str:
+    """The first call whose result hangs on this barrier; "": none does."""
+    for _ in range(ROUNDS):
+        for op, _, kernel in (name.partition(" ") for name in REACHED[site.split(":")[0]]):
+            for one in calls_of(op, kernel):
+                if result(op, kernel, one, site) != result(op, kernel, one, ""):
+                    return f"{op} {kernel} {one.name}"
+    return ""
+
+
+if __name__ == "__main__":
+    said = difference(sys.argv[1])
+    print(said)
+    sys.exit(not said)
