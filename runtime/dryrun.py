@@ -104,8 +104,9 @@ class DryRun:
             d.name: file_places(self.gguf, in_place(self.gguf, d), packed[d.name]) for d in self.devices
         }
         hot = self.settled.hot
-        for name, places in weights.items() if hot is not None else ():
-            hot.hot.add_places(self.gguf, name, packed[name], places)
+        if hot is not None:
+            for name, places in weights.items():
+                hot.hot.add_places(self.gguf, name, packed[name], places)
         return compile(optimized, bucket, weights, state_layout(self.optimized))
 
     def _lent(self, device: Device) -> int:

@@ -158,8 +158,9 @@ class Engine:
         self._lengths = [0] * cache.slots
         types = packable(forward) if repack else {}
         targets = {d.name: DeviceTarget(d, {} if d.name in pagers else packed_by(d, types)) for d in devices}
-        for target in targets.values() if hot is not None else ():
-            target.packed = {**target.packed, **hot.hot.packed(hot.gguf, target.device, types)}
+        if hot is not None:
+            for target in targets.values():
+                target.packed = {**target.packed, **hot.hot.packed(hot.gguf, target.device, types)}
         self.hot = None if hot is None else HotExperts(hot)
         self._context = Context(
             tuple(targets.values()),

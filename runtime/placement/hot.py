@@ -79,7 +79,7 @@ def with_hot(where: Where, hot: Hot | None) -> Where:
     return where if hot is None else replace(where, weights={**where.weights, **hot.weights})
 
 
-def packed_of(hot: Hot | None, gguf: GGUF, device: Device, types: Mapping[str, Type]) -> Mapping[str, Packed]:
+def packed_of(hot: Hot | None, gguf: GGUF, device: Device, types: Mapping[str, Type]) -> dict[str, Packed]:
     """Of hot experts what the device keeps in its own order."""
     return {} if hot is None else hot.packed(gguf, device, types)
 

@@ -235,8 +235,9 @@ def scratch_of(
     }
     held = {n: of_device(packed, optimized.placement.device, n) for n, packed in packings.items()}
     places = {d.name: file_places(gguf, in_place(gguf, d), held[d.name]) for d in devices}
-    for d in devices if hot is not None else ():
-        hot.add_places(gguf, d.name, held[d.name], places[d.name])
+    if hot is not None:
+        for name, own_places in places.items():
+            hot.add_places(gguf, name, held[name], own_places)
     found: dict[str, int] = {}
     for n in {1, min(options.batch, context)}:
         bucket = Bucket(bucket_of(n, options.batch), 1)
