@@ -7,7 +7,7 @@ A slot is one sequence; `length(slot)` tokens of it are in the KV cache. The eng
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from types import MappingProxyType
@@ -111,6 +111,26 @@ def bucket_of(n: int, most: int) -> int:
     return min(most, 1 << max(0, n - 1).bit_length())
 
 
+def _works_apart(devices: Sequence[Device]) -> bool:
+    """A device with memory of its own works while the host does something else; where there are several, what
+    crosses between them waits.
+    """
+    return [not d.info().flags & HOST_MEMORY and not d.profiled for d in devices] == [True]
+
+
+def _targets(
+    devices: Sequence[Device], types: Mapping[str, Type], in_file: Collection[str], hot: HotOffer | None
+) -> dict[str, DeviceTarget]:
+    """The devices with the weights of these types that they keep in their own order; in_file: names of those
+    that keep none so.
+    """
+    found = {d.name: DeviceTarget(d, {} if d.name in in_file else packed_by(d, types)) for d in devices}
+    if hot is not None:
+        for target in found.values():
+            target.packed = {**target.packed, **hot.hot.packed(hot.gguf, target.device, types)}
+    return found
+
+
 Bind = Callable[[Device, Mapping[str, Packed]], DeviceWeights]
 
 
@@ -157,10 +177,7 @@ class Engine:
         self.timing = Timing()
         self._lengths = [0] * cache.slots
         types = packable(forward) if repack else {}
-        targets = {d.name: DeviceTarget(d, {} if d.name in pagers else packed_by(d, types)) for d in devices}
-        if hot is not None:
-            for target in targets.values():
-                target.packed = {**target.packed, **hot.hot.packed(hot.gguf, target.device, types)}
+        targets = _targets(devices, types, pagers, hot)
         self.hot = None if hot is None else HotExperts(hot)
         self._context = Context(
             tuple(targets.values()),
@@ -192,19 +209,13 @@ class Engine:
         self._pagers = pagers
         self._programs: dict[tuple[Bucket, str], Program] = {}
         self._seconds: dict[tuple[Bucket, str], Program] = {}
-        own = [m.device for m in self._memory.values()]
-        apart = [not d.info().flags & HOST_MEMORY and not d.profiled for d in own]
-        # A device with memory of its own works while the host does something else; where there are several,
-        # what crosses between them waits.
-        self.overlaps = apart == [True] and not pagers
-        self.states = States(
-            {name: m.state for name, m in self._memory.items()}, tokens.roots, self._states, cache
-        )
+        self.overlaps = _works_apart([m.device for m in self._memory.values()]) and not pagers
+        held = {name: m.state for name, m in self._memory.items()}
+        self.states = States(held, tokens.roots, self._states, cache)
         self.tier = HostTier(host_cache, self.pages, self.states) if host_cache else None
         self.moved = tokens.placement.moved
-        self._lent: Lent | None = None
-        if offer is not None and offer.loan.device in self._memory:
-            self._lent = self._borrow(offer, targets, types)
+        lent = offer is not None and offer.loan.device in self._memory
+        self._lent: Lent | None = self._borrow(offer, targets, types) if lent and offer else None
 
     def _borrow(self, offer: Offer, own: Mapping[str, DeviceTarget], types: Mapping[str, Type]) -> Lent:
         """How steps go for which weights are lent. own: the devices with what they hold themselves."""
