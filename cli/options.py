@@ -24,6 +24,7 @@ from satchel.runtime.placement.asked import (
     experts_rule,
     read_asked,
     read_devices,
+    read_hot,
     read_layers,
     read_rules,
     read_size,
@@ -190,6 +191,15 @@ class ModelOptions:
             help="on, off or auto: send the CPU's weights to a GPU for long steps, where that is quicker.",
         ),
     ] = "auto"
+    hot_experts: Annotated[
+        str,
+        option(
+            "--hot-experts",
+            env="HOT_EXPERTS",
+            metavar="N|SIZE",
+            help="Experts of each layer, or bytes, that a GPU holds too: those most used; or auto, off.",
+        ),
+    ] = "auto"
     dense_attention: Annotated[
         bool,
         option("--dense-attention", help="Attend to all, in models that attend to chosen positions."),
@@ -233,6 +243,7 @@ class ModelOptions:
         checks: tuple[tuple[str, Callable[[], object]], ...] = (
             ("-ngl", lambda: read_layers(self.gpu_layers)),
             ("-dev", lambda: read_devices(self.device)),
+            ("--hot-experts", lambda: read_hot(self.hot_experts)),
             ("-ts", lambda: read_asked(self.device, tensor_split=self.tensor_split)),
             ("-ot", lambda: [read_rules(text) for text in rules]),
             ("--gpu-memory", lambda: self.gpu_bytes),
@@ -402,6 +413,7 @@ def loading(
         kv_offload=options.kv_offload,
         stream_weights=options.stream_weights,
         lend_weights=options.lend_weights,
+        hot_experts=options.hot_experts,
         dense_attention=options.dense_attention,
         tensor_split=options.tensor_split,
     )

@@ -73,7 +73,13 @@ def check_steps(model: Model, ids: Sequence[int]) -> list[StepReport]:
     """
     devices = {device.name: device for device in model.devices}
     engine = model.engine
-    return check_graph(engine.optimized("tokens"), devices, model.gguf.array, model.cache, ids, engine.packed)
+    hot = engine.hot
+
+    def raw(name: str) -> Array:
+        own = None if hot is None else hot.raw(name)
+        return model.gguf.array(name) if own is None else own
+
+    return check_graph(engine.optimized("tokens"), devices, raw, model.cache, ids, engine.packed)
 
 
 def check_graph(

@@ -23,6 +23,7 @@ from satchel.runtime.options import Options
 from satchel.runtime.packing import Packed, file_places, in_place, of_device, packable, packed_by
 from satchel.runtime.placement.asked import Asked
 from satchel.runtime.placement.devices import apart, free_bytes
+from satchel.runtime.placement.hot import packed_of
 from satchel.runtime.placement.predict import Prediction
 from satchel.runtime.placement.settle import Measure, Settled, scratch
 from satchel.runtime.placement.speeds import measured
@@ -102,6 +103,10 @@ class DryRun:
         weights = {
             d.name: file_places(self.gguf, in_place(self.gguf, d), packed[d.name]) for d in self.devices
         }
+        hot = self.settled.hot
+        if hot is not None:
+            for name, places in weights.items():
+                hot.hot.add_places(self.gguf, name, packed[name], places)
         return compile(optimized, bucket, weights, state_layout(self.optimized))
 
     def _lent(self, device: Device) -> int:
@@ -114,6 +119,10 @@ class DryRun:
         plans = [self.plan(n) for n in sorted({1, min(self.batch, self.arch.cache.context)})]
         device = self.optimized.placement.device
         read: dict[str, set[str]] = {}
+        leaves = {
+            s for node in device for s in node.src if s.op == "weight" and s.name not in self.gguf.tensors
+        }
+        added = {s.name: nbytes(s.type, Bucket(1, 1)) for s in leaves}
         state: dict[str, dict[str, int]] = {}
         for node, name in device.items():
             read.setdefault(name, set()).update(s.name for s in node.src if s.op == "weight")
@@ -123,7 +132,9 @@ class DryRun:
             tokens = state[d.name].pop("tokens", 0)
             packed = self.packed[d.name]
             own = sum(found.size for found in packed.values())
-            weights = own + sum(self.gguf.tensors[name].nbytes for name in read[d.name] - packed.keys())
+            plain = read[d.name] - packed.keys()
+            weights = own + sum(self.gguf.tensors[n].nbytes for n in plain if n in self.gguf.tensors)
+            weights += sum(size for name, size in added.items() if name in plain)
             compute = tokens + sum(scratch(plan).get(d.name, 0) for plan in plans) + self._lent(d)
             free = free_bytes(d, self.asked)
             yield Share(d.name, d.info(), free, weights, own, sum(state[d.name].values()), compute)
@@ -149,9 +160,14 @@ def dry_run(
         passes.append((name, len(toposort(after))))
 
     in_file = [d.name for d in devices if settled.streamed and not apart(d)]
-    targets = tuple(DeviceTarget(d, {} if d.name in in_file else packed_by(d, types)) for d in devices)
+    hot = None if settled.hot is None else settled.hot.hot
+    targets = tuple(
+        DeviceTarget(d, ({} if d.name in in_file else packed_by(d, types)) | packed_of(hot, gguf, d, types))
+        for d in devices
+    )
     bits = options.activations or forward.activations
     context = Context(targets, settled.where, bits, options.activations > 0, streamed=in_file)
+    context = replace(context, hot={} if hot is None else hot.counts)
     optimized = optimize(roots, context, trace)
     made = DryRun(
         gguf,

@@ -7,7 +7,7 @@ A slot is one sequence; `length(slot)` tokens of it are in the KV cache. The eng
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from types import MappingProxyType
@@ -24,6 +24,7 @@ from satchel.runtime.detail import Detail, Sampled
 from satchel.runtime.detailed import DetailedSteps
 from satchel.runtime.device import HOST_MEMORY, Device
 from satchel.runtime.graph import Array, Node, Type
+from satchel.runtime.hot.experts import HotExperts, HotOffer
 from satchel.runtime.kv import Miss, Pages
 from satchel.runtime.kv.host import HostTier
 from satchel.runtime.lending import Lender, Offer
@@ -110,6 +111,26 @@ def bucket_of(n: int, most: int) -> int:
     return min(most, 1 << max(0, n - 1).bit_length())
 
 
+def _works_apart(devices: Sequence[Device]) -> bool:
+    """A device with memory of its own works while the host does something else; where there are several, what
+    crosses between them waits.
+    """
+    return [not d.info().flags & HOST_MEMORY and not d.profiled for d in devices] == [True]
+
+
+def _targets(
+    devices: Sequence[Device], types: Mapping[str, Type], in_file: Collection[str], hot: HotOffer | None
+) -> dict[str, DeviceTarget]:
+    """The devices with the weights of these types that they keep in their own order; in_file: names of those
+    that keep none so.
+    """
+    found = {d.name: DeviceTarget(d, {} if d.name in in_file else packed_by(d, types)) for d in devices}
+    if hot is not None:
+        for target in found.values():
+            target.packed = {**target.packed, **hot.hot.packed(hot.gguf, target.device, types)}
+    return found
+
+
 Bind = Callable[[Device, Mapping[str, Packed]], DeviceWeights]
 
 
@@ -132,7 +153,8 @@ class Engine:
     device's own order; repack False: none. wanted: the device on which a node of the graph is to run, the
     first where it is not given. host_cache: bytes of host memory for blocks of the KV cache that
     its own memory has no room for. pagers: of devices that leave every weight in the file and read it
-    layer by layer. offer: the CPU's weights that are lent to another device for long steps.
+    layer by layer. offer: the CPU's weights that are lent to another device for long steps. hot: experts of
+    the CPU's that another device holds too.
     """
 
     def __init__(
@@ -148,19 +170,22 @@ class Engine:
         host_cache: int = 0,
         pagers: Mapping[str, Pager] = MappingProxyType({}),
         offer: Offer | None = None,
+        hot: HotOffer | None = None,
     ) -> None:
         self.forward, self.cache, self.batch = forward, cache, batch
         self._memory: dict[str, DeviceMemory] = {}
         self.timing = Timing()
         self._lengths = [0] * cache.slots
         types = packable(forward) if repack else {}
-        targets = {d.name: DeviceTarget(d, {} if d.name in pagers else packed_by(d, types)) for d in devices}
+        targets = _targets(devices, types, pagers, hot)
+        self.hot = None if hot is None else HotExperts(hot)
         self._context = Context(
             tuple(targets.values()),
             wanted or (lambda node: devices[0].name),
             activations or forward.activations,
             demanded=activations > 0,
             streamed=tuple(pagers),
+            hot={} if hot is None else hot.hot.counts,
         )
         self._optimized: dict[tuple[str, bool, bool], Optimized] = {}
         # Which form a token takes hangs on what stands beside it, which `deterministic` rules out.
@@ -177,24 +202,20 @@ class Engine:
             target = targets[device.name]
             target.packed = of_device(target.packed, tokens.placement.device, device.name)
             bound = bind(device, Held(target.packed, target.packed.names, device.name in pagers))
+            if self.hot is not None:
+                self.hot.put(device, bound, target.packed)
             self._memory[device.name] = DeviceMemory(device, bound, self._states[device.name][""])
         self.packed = {name: targets[name].packed for name in self._memory}
         self._pagers = pagers
         self._programs: dict[tuple[Bucket, str], Program] = {}
         self._seconds: dict[tuple[Bucket, str], Program] = {}
-        own = [m.device for m in self._memory.values()]
-        apart = [not d.info().flags & HOST_MEMORY and not d.profiled for d in own]
-        # A device with memory of its own works while the host does something else; where there are several,
-        # what crosses between them waits.
-        self.overlaps = apart == [True] and not pagers
-        self.states = States(
-            {name: m.state for name, m in self._memory.items()}, tokens.roots, self._states, cache
-        )
+        self.overlaps = _works_apart([m.device for m in self._memory.values()]) and not pagers
+        held = {name: m.state for name, m in self._memory.items()}
+        self.states = States(held, tokens.roots, self._states, cache)
         self.tier = HostTier(host_cache, self.pages, self.states) if host_cache else None
         self.moved = tokens.placement.moved
-        self._lent: Lent | None = None
-        if offer is not None and offer.loan.device in self._memory:
-            self._lent = self._borrow(offer, targets, types)
+        lent = offer is not None and offer.loan.device in self._memory
+        self._lent: Lent | None = self._borrow(offer, targets, types) if lent and offer else None
 
     def _borrow(self, offer: Offer, own: Mapping[str, DeviceTarget], types: Mapping[str, Type]) -> Lent:
         """How steps go for which weights are lent. own: the devices with what they hold themselves."""
@@ -257,7 +278,8 @@ class Engine:
         """A plan of this engine as a program of its own, which the caller closes; first: another of it."""
         lent = self._lent if self.lends(plan.bucket.tokens) else None
         pagers = {**self._pagers, **lent.pagers} if lent else self._pagers
-        return Program(plan, self._held(lent is not None), pagers, first)
+        picked = None if self.hot is None else self.hot.picked
+        return Program(plan, self._held(lent is not None), pagers, first, picked)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -355,6 +377,7 @@ class Engine:
 
     def fill(self, feeds: Sequence[Feed], rows: int, output: str, *, every: bool) -> Program:
         """Writes the step block of the program that fits."""
+        self._settle_hot()
         total = sum(len(f.ids) for f in feeds)
         if not 0 < total <= self.batch:
             raise RequestError(f"a step takes 1 to {self.batch} tokens, got {total}")
@@ -387,6 +410,13 @@ class Engine:
         program.counts[0], program.counts[1] = total, total if every else rows
         return program
 
+    def _settle_hot(self) -> None:
+        """Lets hot experts move, where no step is under way that may read them."""
+        if self.hot is not None and not any(
+            p.busy for p in (*self._programs.values(), *self._seconds.values())
+        ):
+            self.hot.between()
+
     def _fill_rows(self, program: Program, feeds: Sequence[Feed], counts: Sequence[int]) -> None:
         """Which tokens' rows are sampled, and how: that is often what the last step's were."""
         ends = list(accumulate(counts))
@@ -414,6 +444,8 @@ class Engine:
         if self._lent is not None:
             self._lent.lender.close()
             self._lent = None
+        if self.hot is not None:
+            self.hot.close()
         for memory in self._memory.values():
             memory.state.close()
 

@@ -156,6 +156,7 @@ class Model(Recovering, Readings):
             host_cache=o.host_cache,
             pagers={d.name: pages for d in self.devices if settled.streamed and not apart(d)},
             offer=settled.offer,
+            hot=settled.hot,
         )
         self.devices = used_of(self.devices, self.engine.devices)
         self.device = self.devices[0]

@@ -14,14 +14,14 @@ import numpy as np
 
 from satchel.quant import FORMATS
 from satchel.quant.cache import encode_cache
-from satchel.runtime import ops_latent, ops_recurrent, ops_tokens
+from satchel.runtime import ops_experts, ops_latent, ops_recurrent, ops_tokens
 from satchel.runtime.graph import LEAVES, Arg, Array, Dim, Node, Roots, Type, toposort
 from satchel.runtime.op import OPS, op
 from satchel.runtime.op import format_of as _format_of
 from satchel.runtime.op import rows_of as _rows
 from satchel.runtime.op import same as _same
 
-__all__ = ["OPS", "evaluate", "ops_latent", "ops_recurrent", "ops_tokens"]
+__all__ = ["OPS", "evaluate", "ops_experts", "ops_latent", "ops_recurrent", "ops_tokens"]
 
 
 def _columns(x: Type, *weights: Type) -> Type:
@@ -291,12 +291,13 @@ def _expert_rows(x: Type, *weights_and_ids: Type) -> Type:
 def expert_linear(x: Array, w: Array, ids: Array) -> Array:
     """Products of each token's row with the weights (E, N, K) of its experts ids (T, k): (T, k, N).
 
-    x: (T, K), one row for all of a token's experts, or (T, k, K), one for each; float32 or quantized.
+    x: (T, K), one row for all of a token's experts, or (T, k, K), one for each; float32 or quantized. An id
+    below 0 is somebody else's: its row is 0.
     """
     a = _rows(x)
     rows = a if a.ndim == 3 else np.broadcast_to(a[:, None], (*ids.shape, a.shape[-1]))
     out = np.zeros((*ids.shape, w.shape[1]), np.float32)
-    for e in np.unique(ids):
+    for e in np.unique(ids[ids >= 0]):
         out[ids == e] = rows[ids == e] @ _rows(w[e]).T
     return out
 
@@ -312,8 +313,8 @@ def expert_swiglu(x: Array, gate: Array, up: Array, ids: Array) -> Array:
 
 @op(_same)
 def expert_add(y: Array, bias: Array, ids: Array) -> Array:
-    """y (T, k, N) plus the rows of bias (E, N) of its experts ids (T, k)."""
-    return (y + bias[ids]).astype(np.float32)
+    """y (T, k, N) plus the rows of bias (E, N) of its experts ids (T, k); as it is where an id is below 0."""
+    return np.where(ids[..., None] < 0, y, y + bias[ids]).astype(np.float32)
 
 
 @op(_same)

@@ -45,6 +45,8 @@ class Options:
     dense_attention: models that attend to chosen positions (DeepSeek V3.2) attend to all.
     stream_weights: "on" reads the CPU's weights from the file as it goes, "auto" where they do not fit.
     tensor_split: shares of the devices in the layers, such as "3,1", one for each of `device`.
+    hot_experts: of a mixture whose experts are the CPU's, how many of each layer a GPU holds too, those
+    picked most: a number, a size, "off", or "auto" for what fits where that is foretold to help.
     """
 
     context: int = 0
@@ -75,6 +77,7 @@ class Options:
     lend_weights: str = "auto"
     dense_attention: bool = False
     tensor_split: str = ""
+    hot_experts: str | int = "auto"
 
     @property
     def asked(self) -> Asked:
@@ -88,6 +91,7 @@ class Options:
             self.stream_weights,
             self.lend_weights,
             self.tensor_split,
+            "off" if self.deterministic else self.hot_experts,
         )
 
     @property
@@ -145,6 +149,7 @@ class Settings(TypedDict, total=False):
     lend_weights: str
     dense_attention: bool
     tensor_split: str
+    hot_experts: str | int
 
 
 def settled(options: Options | None, changes: Settings) -> Options:

@@ -83,7 +83,8 @@ class Step:
 class Transfer:
     """A value that crosses devices before a segment runs: `stride` bytes for each of `rows` (or
     counts[count]) rows. before: the segment before which it is read already, because its device begins
-    something else then that need not be waited for; -1: when it is wanted.
+    something else then that need not be waited for; -1: when it is wanted. picks: the label of the layer
+    whose experts' numbers (int32) these are, "" for anything else.
     """
 
     source: str
@@ -94,6 +95,7 @@ class Transfer:
     rows: int
     count: int
     before: int = -1
+    picks: str = ""
 
 
 @dataclass(frozen=True, slots=True)

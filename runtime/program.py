@@ -33,6 +33,8 @@ from satchel.runtime.plan import COUNTS_BYTES, Plan, Transfer
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.weights import DeviceWeights
 
+Picked = Callable[[str, Array], None]
+
 
 class Pager(Protocol):
     """Brings what a layer reads into memory, before it runs."""
@@ -71,6 +73,7 @@ class Program:
 
     beside: a program of the same plan with which this one shares all buffers but that of outputs, so that one
     may run while the other's output is still to be read. It must be closed before that one.
+    picked: told of the experts (T, k) that a layer's tokens picked, where these cross between devices.
     """
 
     def __init__(
@@ -79,8 +82,9 @@ class Program:
         memory: Mapping[str, DeviceMemory],
         pagers: Mapping[str, Pager] = MappingProxyType({}),
         beside: Program | None = None,
+        picked: Picked | None = None,
     ) -> None:
-        self.plan, self.busy = plan, False
+        self.plan, self.busy, self._picked = plan, False, picked
         self.sampled: list[Sampling] = []
         self._layers = [(pagers.get(s.device), s.steps[0].label) for s in plan.segments]
         self._hands = {i: memory[plan.segments[i].device].hand for i in _beside(plan, memory)}
@@ -203,6 +207,8 @@ class Program:
         bounce = self._crossing(t)
         if t.before < 0:
             self._fetch(t)
+        if t.picks and self._picked is not None and bounce.size:
+            self._picked(t.picks, bounce.view(np.int32).reshape(-1, t.stride // 4))
         if bounce.size:
             self._done(t.target)
             with self._timed(t.target):

@@ -379,6 +379,9 @@ class Service:
         s, pages = self.scheduler, self.engine.pages
         blocks = (pages.pool.size, pages.pool.free, pages.tree.size)
         found, tier = self.meter.snapshot(len(s.waiting), len(s.running), blocks), self.engine.tier
+        if (hot := self.engine.hot) is not None:
+            picks, held = hot.counted
+            found = replace(found, expert_picks=picks, hot_picks=held, hot_bytes=hot.moved)
         if tier is None:
             return found
         return replace(

@@ -131,7 +131,8 @@ class EngineStats:
     """Totals since the model was loaded, what there is now, and histograms by name. requests: by how they
     ended. kv_kept: blocks that finished requests left for others to find. worker_restarts: how often a worker
     process was started again. host_blocks, host_bytes: of the cache's blocks, those in host memory, where
-    host_moved_out went so far and host_moved_back came back from.
+    host_moved_out went so far and host_moved_back came back from. expert_picks: of experts of layers that a
+    GPU holds some of; hot_picks: how many of these it computed; hot_bytes: of experts that were moved there.
     """
 
     requests: Mapping[str, int]
@@ -151,6 +152,9 @@ class EngineStats:
     host_bytes: int = 0
     host_moved_out: int = 0
     host_moved_back: int = 0
+    expert_picks: int = 0
+    hot_picks: int = 0
+    hot_bytes: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain values."""

@@ -5,7 +5,8 @@
  * order of first appearance. For one token these are its k experts; for many, all rows of x that an expert meets are
  * gathered in the thread's scratch, COLUMNS at a time, and pass by its weights together, so a weight is read once. A
  * result depends on its row of x and its row of the weight alone. The list is as long as it can get; what lies behind the
- * last expert is empty. Each run() looks through ids again, which is why a grain holds enough products to pay for that.
+ * last expert is empty. An id below 0 is somebody else's: the items of the list's first expert write zeros there, each its
+ * rows. Each run() looks through ids again, which is why a grain holds enough products to pay for that.
  */
 #include <string.h>
 
@@ -98,7 +99,7 @@ static uint64_t scratch(const cpu_call *c) {
     return lay_out(c, nowhere, &w);
 }
 
-/* Notes the experts that are chosen; gives their number. An id that names no expert faults the run. */
+/* Notes the experts that are chosen; gives their number. An id beyond the experts faults the run. */
 static int find_experts(work *w) {
     int n = 0, n_experts = w->c->v[2].shape[0];
     memset(w->known, 0, sizeof *w->known * (size_t)n_experts);
@@ -111,9 +112,9 @@ static int find_experts(work *w) {
     for (int t = 0; t < w->ids->shape[0]; t++) {
         const int32_t *ids = (const int32_t *)cpu_row(w->ids, t);
         for (int j = 0; j < w->k; j++) {
-            if (ids[j] < 0 || ids[j] >= n_experts)
+            if (ids[j] >= n_experts)
                 cpu_fault(w->c);
-            else if (!w->known[ids[j]]++)
+            else if (ids[j] >= 0 && !w->known[ids[j]]++)
                 w->experts[n++] = ids[j];
         }
     }
@@ -197,6 +198,16 @@ static void run_expert(work *w, int expert, int64_t first, int64_t last) {
         run_columns(w, expert, first, last, w->slots + j, n - j < COLUMNS ? n - j : COLUMNS);
 }
 
+/* Zeros in rows first .. last - 1 of the slots whose id is below 0. */
+static void clear_others(const work *w, int64_t first, int64_t last) {
+    for (int t = 0; t < w->ids->shape[0] && !by_head(w->c); t++) {
+        const int32_t *ids = (const int32_t *)cpu_row(w->ids, t);
+        for (int j = 0; j < w->k; j++)
+            if (ids[j] < 0)
+                memset(cpu_f32(w->y, t) + (int64_t)j * w->y->shape[2] + first, 0, sizeof(float) * (size_t)(last - first));
+    }
+}
+
 static int64_t items_of_expert(const cpu_call *c) {
     return ((int64_t)c->v[0].shape[2] + ITEM - 1) / ITEM;
 }
@@ -207,9 +218,13 @@ static void run(const cpu_call *c, int64_t from, int64_t to, int thread) {
     int n;
     lay_out(c, cpu_scratch(c, thread), &w);
     n = find_experts(&w);
-    while (from < to && from / each < n) {
+    while (from < to && (from < each || from / each < n)) {
         int64_t first = from % each, last = first + to - from < each ? first + to - from : each;
-        run_expert(&w, w.experts[from / each], first * ITEM, last * ITEM < rows ? last * ITEM : rows);
+        int64_t end = last * ITEM < rows ? last * ITEM : rows;
+        if (from < each)
+            clear_others(&w, first * ITEM, end);
+        if (from / each < n)
+            run_expert(&w, w.experts[from / each], first * ITEM, end);
         from += last - first;
     }
 }

@@ -23,12 +23,12 @@ struct expert_call {
         formats[0] = (int)(c.v[2].format & 0xFFFFFFu);
         formats[1] = (int)(c.v[1 + matrices].format & 0xFFFFFFu);
     }
-    /* Which expert choice j of token t is; -1, and a fault, where there is no such. */
+    /* Which expert choice j of token t is; -1 where it is somebody else's, or, with a fault, there is no such. */
     __device__ __forceinline__ int chosen(const gpu_call &c, int t, int j) const {
         const gpu_view &ids = c.v[c.n_in];
         int id = by_head ? j : ((const int32_t *)(ids.data + t * ids.stride))[j];
-        if (id >= 0 && id < experts)
-            return id;
+        if (id < experts)
+            return id < 0 ? -1 : id;
         fault(&c);
         return -1;
     }
@@ -43,6 +43,12 @@ struct expert_call {
         return (const char *)c.v[2 + m].data + id * c.v[2 + m].stride + ((int64_t)tile * chunks + k) * SET::bytes(formats[m]);
     }
 };
+
+/* Zeros in the rows of tiles first .. end - 1: the choice is not ours. For all threads. */
+__device__ __forceinline__ void expert_zeros(const gpu_call &c, const expert_call &e, int t, int j, int first, int end) {
+    for (int row = first * TILE_ROWS + (int)threadIdx.x; row < min(end * TILE_ROWS, e.rows); row += EXPERT_WAVES * 32)
+        e.output(c, t, j)[row] = 0.0f;
+}
 
 __device__ __forceinline__ float expert_result(const float *y, int matrices) {
     return matrices == 2 ? y[0] / (1.0f + __expf(-y[0])) * y[1] : y[0];
@@ -76,8 +82,10 @@ template <class SET> __device__ __forceinline__ void experts_few(const gpu_call 
     if (t >= rows_now(c, c.v[0]))
         return;
     int id = e.chosen(c, t, j);
-    if (id < 0)
+    if (id < 0) {
+        expert_zeros(c, e, t, j, first, end);
         return;
+    }
     expert_fetch<SET>(c, e, id, first, end);
     for (int k = wave; k < e.chunks; k += EXPERT_WAVES)
         expert_bytes(e.input(c, t, j), e.width, k, shared, 0, 1, lane);
@@ -137,7 +145,14 @@ template <class SET> __device__ __forceinline__ void experts_many(const gpu_call
     wait_before();
     int choices = rows_now(c, c.v[0]) * e.each;
     for (int window = 0; window < choices; window += EXPERT_WINDOW) {
-        int n = choices_of(c, e, id, window, min(window + EXPERT_WINDOW, choices), list, counts);
+        int last = min(window + EXPERT_WINDOW, choices);
+        if (id == 0 && blockIdx.z == 0) {
+            int others = choices_of(c, e, -1, window, last, list, counts);
+            for (int i = 0; i < others; i++)
+                expert_zeros(c, e, list[i] / e.each, list[i] % e.each, first, end);
+            __syncthreads();
+        }
+        int n = choices_of(c, e, id, window, last, list, counts);
         if (n > (int)blockIdx.z * most)
             expert_fetch<SET>(c, e, id, first, end);
         for (int at = (int)blockIdx.z * most; at < n; at += (int)gridDim.z * most) {

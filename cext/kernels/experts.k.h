@@ -173,6 +173,11 @@ KERNEL(expert_linear, GROUP) {
         return;
     if (c->mode != EXPERTS_BY_HEAD)
         id = ROW(const int32_t, ids, t)[j];
+    if (id < 0) { /* somebody else's */
+        if (m.lane == 0)
+            ROW(float, y, t)[(int64_t)j * y->shape[2] + row] = 0;
+        return;
+    }
     if (!inside(id, w->shape[0])) {
         fault(c);
         return;
@@ -187,13 +192,28 @@ KERNEL(expert_linear, GROUP) {
         ROW(float, y, t)[(int64_t)j * y->shape[2] + row] = a;
 }
 
+/* Where each of a token's experts is held, by a table; below 0: not here. */
+KERNEL(expert_slots, GROUP) {
+    int64_t i = own_number(c, m);
+    int t = m.group[1], id;
+    if (i < 0)
+        return;
+    id = ROW(const int32_t, c->v + 1, t)[i];
+    if (inside(id, c->v[2].shape[0]))
+        ROW(int32_t, c->v, t)[i] = ROW(const int32_t, c->v + 2, 0)[id];
+    else
+        fault(c);
+}
+
 KERNEL(expert_add, GROUP) {
     int64_t i = own_number(c, m);
     int t = m.group[1], n = c->v[0].shape[2], id;
     if (i < 0)
         return;
     id = ROW(const int32_t, c->v + 3, t)[i / n];
-    if (inside(id, c->v[2].shape[0]))
+    if (id < 0)
+        ROW(float, c->v, t)[i] = ROW(const float, c->v + 1, t)[i];
+    else if (inside(id, c->v[2].shape[0]))
         ROW(float, c->v, t)[i] = ROW(const float, c->v + 1, t)[i] + ROW(const float, c->v + 2, id)[i % n];
     else
         fault(c);

@@ -276,6 +276,15 @@ static const char *check_expert_add(const gpu_call *c, const gpu_traits *t) {
                : "y, bias, ids and output differ in tokens, experts or width";
 }
 
+static const char *check_expert_slots(const gpu_call *c, const gpu_traits *t) {
+    const gpu_view *y = c->v, *ids = c->v + 1, *table = c->v + 2;
+    (void)t;
+    return c->n_in == 2 && y->format == I32 && ids->format == I32 && table->format == I32 && same_shape(y, ids) &&
+                   table->stride == sizeof(int32_t) && y->shape[0] <= MOST_TOKENS
+               ? NULL
+               : "it takes ids i32 (T, k) and a table i32 (E), and gives i32 (T, k)";
+}
+
 static const char *check_expert_sum(const gpu_call *c, const gpu_traits *t) {
     const gpu_view *z = c->v, *y = c->v + 1, *w = c->v + 2;
     (void)t;
@@ -312,6 +321,7 @@ const gpu_kernel gpu_portable_kernels[] = {
     ENTRY("expert_swiglu", "expert_linear", check_expert_swiglu, grid_experts, EXPERTS_GATED),
     ENTRY("head_linear", "expert_linear", check_head_linear, grid_experts, EXPERTS_BY_HEAD),
     ENTRY("expert_add", "expert_add", check_expert_add, grid_numbers, 0),
+    ENTRY("expert_slots", "expert_slots", check_expert_slots, grid_numbers, 0),
     ENTRY("expert_sum", "expert_sum", check_expert_sum, grid_numbers, 0),
     ENTRY("rope_table", "rope_table", check_rope_table, grid_rope_table, 0),
     ENTRY("position_scale", "position_scale", check_position_scale, grid_scale, 0),

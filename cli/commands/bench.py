@@ -141,6 +141,10 @@ class LoadOptions:
     lend: Annotated[
         str, option("--lend-weights", help="on, off, auto: send the CPU's weights to a GPU for long steps.")
     ] = "auto"
+    hot: Annotated[
+        str,
+        option("--hot-experts", metavar="N|SIZE", help="Most used experts that a GPU holds too; auto, off."),
+    ] = "auto"
     deterministic: Annotated[
         bool, option("--deterministic", help="The same bits for the same request, slower on a GPU.")
     ] = False
@@ -166,6 +170,7 @@ class LoadOptions:
             kv_offload=self.kv_offload,
             stream_weights=self.stream,
             lend_weights=self.lend,
+            hot_experts=self.hot,
         )
 
 

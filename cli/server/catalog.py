@@ -57,6 +57,7 @@ class ModelTable(BaseModel):
     kv_offload: bool | None = None
     stream_weights: Literal["auto", "on", "off"] | None = None
     lend_weights: Literal["auto", "on", "off"] | None = None
+    hot_experts: int | str | None = None
 
     def options(self, base: Options) -> Options:
         """The base with what the table says."""

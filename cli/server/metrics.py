@@ -24,6 +24,9 @@ TOTALS = {
     "worker_restarts": "Times that a worker process was begun again",
     "host_moved_out": "Cache blocks moved to host memory",
     "host_moved_back": "Cache blocks moved back from host memory",
+    "expert_picks": "Picks of experts in layers that a GPU holds some of",
+    "hot_picks": "Of these, computed by the GPU",
+    "hot_bytes": "Bytes of experts moved to a GPU",
 }
 NOW = {
     "waiting": "Requests that wait",

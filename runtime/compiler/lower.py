@@ -205,6 +205,7 @@ class Lowering:
             self.bucket.size(first),
             first.count if isinstance(first, Dim) else -1,
             self.early(node),
+            node.name if node.src[0].op == "top_experts" else "",
         )
 
     def segments(self) -> tuple[Segment, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from satchel.quant.errors import RequestError
 
@@ -30,7 +31,8 @@ class Asked:
     steps: "on", "off", or "auto": by the measured speeds. budget: bytes of each device other than the CPU,
     0: what is free. kv: whether the cache stands with its layer. stream: "on", "off", or "auto": where it
     does not fit. lost: devices that do nothing more. split: shares of the devices in the layers, in their
-    order; (): as many as each holds.
+    order; (): as many as each holds. hot: experts that devices hold beside the CPU: "auto", "off", a number
+    of each layer, or a size.
     """
 
     devices: tuple[str, ...] = ()
@@ -42,6 +44,7 @@ class Asked:
     lend: str = AUTO
     lost: tuple[str, ...] = ()
     split: tuple[float, ...] = ()
+    hot: str = AUTO
 
     @property
     def named(self) -> bool:
@@ -71,6 +74,7 @@ def read_asked(
     stream_weights: str = AUTO,
     lend_weights: str = AUTO,
     tensor_split: str = "",
+    hot_experts: str | int = AUTO,
 ) -> Asked:
     """The options as they are given; RequestError for what cannot be meant."""
     if gpu_memory < 0:
@@ -86,7 +90,40 @@ def read_asked(
         raise RequestError(
             f"tensor_split has {len(split)} numbers for {len(devices)} devices: give one for each"
         )
-    return Asked(devices, layers, rules, gpu_memory, kv_offload, stream_weights, lend_weights, split=split)
+    return Asked(
+        devices,
+        layers,
+        rules,
+        gpu_memory,
+        kv_offload,
+        stream_weights,
+        lend_weights,
+        split=split,
+        hot=read_hot(hot_experts).word,
+    )
+
+
+class HotWish(NamedTuple):
+    """How many experts of a layer are held twice, or in how many bytes; None: not said."""
+
+    word: str
+    experts: int | None = None
+    bytes: int | None = None
+
+
+def read_hot(text: str | int) -> HotWish:
+    """auto, off, a number of experts, or a size with a unit."""
+    word = str(text).strip().lower()
+    if word in (AUTO, OFF):
+        return HotWish(word, None if word == AUTO else 0)
+    if word.isascii() and word.isdigit():
+        return HotWish(word, int(word))
+    try:
+        return HotWish(word, None, read_size(word))
+    except RequestError:
+        raise RequestError(
+            f"hot_experts is {text!r}: expected auto, off, a number of experts, or a size such as 4GB"
+        ) from None
 
 
 def read_split(text: str) -> tuple[float, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from satchel.runtime.hot.held import Hot
 from satchel.runtime.placement.sizes import Sizes, Tensor
 from satchel.runtime.placement.where import Where
 
@@ -51,20 +52,25 @@ class Prediction:
         return self.prompt + ANSWER * self.decode
 
 
-def predict(where: Where, sizes: Sizes, speeds: Mapping[str, Speed]) -> Prediction:
+def predict(where: Where, sizes: Sizes, speeds: Mapping[str, Speed], hot: Hot | None = None) -> Prediction:
     """Parts one after another, each at its device's speed, the start of each turn of a device, and what
-    crosses between them.
+    crosses between them. Of a layer with hot experts both devices have a part at the same time.
     """
     crossed = list(crossings(where, sizes))
     turns = [_sampling(where), *(there for _, there in crossed)]
     begun = sum(speeds[name].start for name in turns) + speeds[turns[0]].host
     times = [begun, begun]
     mean_read, mean_macs = _means(sizes)
+    layers = {} if hot is None else hot.layers
     for t in sizes.tensors:
-        speed = speeds[where.weight(t.name, t.label)]
+        parts = [(speeds[where.weight(t.name, t.label)], 1.0)]
+        if hot is not None and t.expert and t.label in layers:
+            share = layers[t.label].count / layers[t.label].experts
+            parts = [(parts[0][0], 1 - share), (speeds[layers[t.label].device], share)]
         if t.label.startswith("blk."):
-            times[0] += speed.layer[0] * t.read / mean_read
-            times[1] += speed.layer[1] * t.macs / mean_macs / (PROMPT if _picked(t, sizes) else 1)
+            read, macs = t.read / mean_read, t.macs / mean_macs / (PROMPT if _picked(t, sizes) else 1)
+            times[0] += max(part * speed.layer[0] * read for speed, part in parts)
+            times[1] += max(part * speed.layer[1] * macs for speed, part in parts)
     head = speeds[where.label("output")]
     for i, tokens in enumerate((1, PROMPT)):
         times[i] += head.head[i] + sum(

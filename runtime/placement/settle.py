@@ -15,9 +15,12 @@ from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.device import Device
 from satchel.runtime.engine import bucket_of
+from satchel.runtime.hot.experts import HotOffer
+from satchel.runtime.hot.held import Hot
 from satchel.runtime.lending import Offer
 from satchel.runtime.options import Options
 from satchel.runtime.packing import file_places, in_place, of_device, own_bytes, packable, packed_by
+from satchel.runtime.placement import hot as hotness
 from satchel.runtime.placement.asked import Asked
 from satchel.runtime.placement.choose import Room, Way, choose, fits
 from satchel.runtime.placement.devices import apart, free_bytes
@@ -36,7 +39,8 @@ Measure = Callable[[Device], Speed]
 @dataclass(frozen=True, slots=True)
 class Settled:
     """way: how the model is placed. streamed: the CPU reads its weights from the file as it goes, unpacked.
-    notes: what a user should know. offer: what is lent to another device for long steps.
+    notes: what a user should know. offer: what is lent to another device for long steps. hot: experts of the
+    CPU's that another device holds too.
     """
 
     arch: Arch
@@ -44,16 +48,19 @@ class Settled:
     streamed: bool = False
     notes: tuple[str, ...] = ()
     offer: Offer | None = None
+    hot: HotOffer | None = None
 
     @property
     def where(self) -> Where:
-        return self.way.where
+        """The device of each node, that of the copies of hot experts too."""
+        return hotness.with_hot(self.way.where, None if self.hot is None else self.hot.hot)
 
     def predicted(self, devices: Sequence[Device], measure: Measure) -> Prediction:
         """What a step would take, by the measured speeds of the devices in use."""
         sizes = sizes_of(self.arch.build(), self.arch.layers, devices)
         used = sizes.used(self.where)
-        return predict(self.where, sizes, {d.name: measure(d) for d in devices if d.name in used})
+        speeds = {d.name: measure(d) for d in devices if d.name in used}
+        return predict(self.where, sizes, speeds, None if self.hot is None else self.hot.hot)
 
 
 def settle(
@@ -76,7 +83,8 @@ def settle(
     whole_fits = (asked.named or (not asked.devices and _one_kind(devices))) and held <= free[first.name]
     speeds = None if whole_fits else _speeds(devices, asked, measure)
     judge = None if speeds is None else partial(predict, sizes=sizes, speeds=speeds)
-    kept = {d.name: reserved(sizes, asked, d.name) for d in devices if apart(d)}
+    for_hot = {d.name: hotness.reserved(sizes, asked, d.name) for d in devices if apart(d)}
+    kept = {name: reserved(sizes, asked, name) + size for name, size in for_hot.items()}
     for _ in range(TRIES):
         taken = {d.name: needed.get(d.name, 0) + kept.get(d.name, 0) for d in devices}
         rooms = tuple(Room(d.name, free[d.name] - taken[d.name], apart(d)) for d in devices)
@@ -90,10 +98,80 @@ def settle(
     why = "so it is done first" if judge else "there is no room for more"
     settled = _settled(arch, way, asked, short, [*said, *_left(way, sizes, asked, why)])
     loan = None if settled.streamed else loan_of(way.where, sizes, rooms, asked, speeds, options.batch)
+    taken = for_hot if loan is None else for_hot | {loan.device: for_hot[loan.device] - loan.room}
+    settled = _with_hot(
+        settled, gguf, sizes, rooms, asked, speeds, taken, (forward, devices, options, needed)
+    )
     if loan is None:
         return settled
     lent = f"{len(loan.layers)} layers are lent to {loan.device} for steps of {loan.least} tokens and more"
+    if settled.hot is not None:
+        loan = replace(loan, where=hotness.with_hot(loan.where, settled.hot.hot))
     return replace(settled, offer=Offer(gguf, loan), notes=(*settled.notes, lent))
+
+
+Planned = tuple[Forward, Sequence[Device], Options, Mapping[str, int]]
+
+
+def _with_hot(
+    settled: Settled,
+    gguf: GGUF,
+    sizes: Sizes,
+    rooms: Sequence[Room],
+    asked: Asked,
+    speeds: Mapping[str, Speed] | None,
+    spare: Mapping[str, int],
+    planned: Planned,
+) -> Settled:
+    """The same with the hot experts that there is room for. spare: bytes of each device that were kept for
+    them, or are taken besides. planned: what plans are made of, and the bytes that were counted for them.
+    """
+    forward, devices, options, counted = planned
+    if settled.streamed:
+        return settled
+    where, spare = settled.way.where, dict(spare)
+    found = hotness.hot_of(where, sizes, rooms, asked, speeds, spare)
+    if found is not None and not _able(gguf, forward, devices, options, where, found):
+        lacks = "hot experts are off: a device lacks what they need"
+        return replace(settled, notes=(*settled.notes, lacks))
+    if found is not None:  # its part of a step needs room too
+        more = scratch_of(gguf, forward, devices, options, settled.arch.cache.context, where, found)
+        spare = {
+            name: kept - max(0, more.get(name, 0) - counted.get(name, 0)) for name, kept in spare.items()
+        }
+        found = hotness.hot_of(where, sizes, rooms, asked, speeds, spare)
+    if found is None:
+        return settled
+    first = next(iter(found.layers.values()))
+    few = f"{first.count} of {first.experts} experts of {len(found.layers)} layers"
+    held = f"{few} are held by {first.device} too: those that are picked most"
+    return replace(settled, hot=HotOffer(gguf, found), notes=(*settled.notes, held))
+
+
+def _able(
+    gguf: GGUF, forward: Forward, devices: Sequence[Device], options: Options, where: Where, hot: Hot
+) -> bool:
+    """Whether each part can run where it is wanted."""
+    optimized = optimize(forward.roots("tokens"), _context(gguf, forward, devices, options, where, hot))
+    wanted = hot.weights
+    return all(
+        wanted.get(s.name, device) == device
+        for node, device in optimized.placement.device.items()
+        for s in node.src
+        if s.op == "weight"
+    )
+
+
+def _context(
+    gguf: GGUF, forward: Forward, devices: Sequence[Device], options: Options, where: Where, hot: Hot | None
+) -> Context:
+    """What the passes see of these devices before weights are there."""
+    types = packable(forward) if options.repack else {}
+    targets = tuple(
+        DeviceTarget(d, packed_by(d, types) | hotness.packed_of(hot, gguf, d, types)) for d in devices
+    )
+    counts = {} if hot is None else hot.counts
+    return Context(targets, hotness.with_hot(where, hot), options.activations, hot=counts)
 
 
 def _settled(arch: Arch, way: Way, asked: Asked, short: bool, notes: list[str]) -> Settled:
@@ -141,14 +219,25 @@ def _left(way: Way, sizes: Sizes, asked: Asked, why: str) -> list[str]:
 
 
 def scratch_of(
-    gguf: GGUF, forward: Forward, devices: Sequence[Device], options: Options, context: int, where: Where
+    gguf: GGUF,
+    forward: Forward,
+    devices: Sequence[Device],
+    options: Options,
+    context: int,
+    where: Where,
+    hot: Hot | None = None,
 ) -> dict[str, int]:
     """Bytes that the plans of a full step and of a token have for themselves on each device."""
-    types = packable(forward) if options.repack else {}
-    targets = tuple(DeviceTarget(d, packed_by(d, types)) for d in devices)
-    optimized = optimize(forward.roots("tokens"), Context(targets, where, options.activations))
-    held = {t.name: of_device(t.packed, optimized.placement.device, t.name) for t in targets}
+    context_of = _context(gguf, forward, devices, options, where, hot)
+    optimized, targets = optimize(forward.roots("tokens"), context_of), context_of.targets
+    packings = {
+        d.name: t.packed for d, t in zip(devices, targets, strict=True) if isinstance(t, DeviceTarget)
+    }
+    held = {n: of_device(packed, optimized.placement.device, n) for n, packed in packings.items()}
     places = {d.name: file_places(gguf, in_place(gguf, d), held[d.name]) for d in devices}
+    if hot is not None:
+        for name, own_places in places.items():
+            hot.add_places(gguf, name, held[name], own_places)
     found: dict[str, int] = {}
     for n in {1, min(options.batch, context)}:
         bucket = Bucket(bucket_of(n, options.batch), 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from one_step import CASES, WEIGHTS, Case, case, encode, f32, random_blocks
@@ -78,17 +79,38 @@ def product_cases(rng: np.random.Generator, weights: int, own: bool) -> Iterator
     yield Case("one-expert", (*one.inputs[:-1], everyone), one.shape)
 
 
+def elsewhere(rng: np.random.Generator, one: Case, share: float) -> Case:
+    """The same call with so large a share of ids that are somebody else's."""
+    ids = np.array(one.inputs[-1][0])
+    ids[rng.random(ids.shape) < share] = -1
+    ids[0, 0] = -(1 << 31)
+    return replace(one, name=f"{one.name}-elsewhere", inputs=(*one.inputs[:-1], (ids, "i32")))
+
+
 @case("expert_linear")
 def _(rng: np.random.Generator) -> Iterator[Case]:
     yield from product_cases(rng, 1, False)
     yield from product_cases(rng, 1, True)
+    for format, share in (("q8_0", 0.5), ("q4_k", 0.9), ("f32", 1.0)):
+        for tokens in (1, 90):
+            yield elsewhere(rng, products(rng, format, 1, tokens, 512, 70, tokens > 1), share)
+
+
+@case("expert_slots")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for tokens, experts, k in ((1, 8, 2), (40, 300, 7)):
+        table = rng.integers(-1, experts, experts, np.int32)
+        inputs = (choose(rng, tokens, experts, k), (table, "i32"))
+        yield Case(f"{tokens}x{experts}", inputs, (tokens, k), "i32", bound=0)
 
 
 @case("expert_swiglu")
 def _(rng: np.random.Generator) -> Iterator[Case]:
     yield from product_cases(rng, 2, False)
     gate, up = (products(rng, f, 1, 7, 256, 40, False) for f in ("q4_k", "q6_k"))
-    yield Case("mixed", (*gate.inputs[:2], *up.inputs[1:]), gate.shape, bound=1e-10)
+    mixed = Case("mixed", (*gate.inputs[:2], *up.inputs[1:]), gate.shape, bound=1e-10)
+    yield mixed
+    yield elsewhere(rng, mixed, 0.4)
 
 
 @case("head_linear")
@@ -104,7 +126,9 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
 def _(rng: np.random.Generator) -> Iterator[Case]:
     for t, n in ((1, 33), (9, 64)):
         inputs = (f32(rng, t, 2, n), f32(rng, 5, n), choose(rng, t, 5, 2))
-        yield Case(f"{t}x{n}", inputs, (t, 2, n), bound=0)
+        one = Case(f"{t}x{n}", inputs, (t, 2, n), bound=0)
+        yield one
+        yield elsewhere(rng, one, 0.5)
 
 
 @case("swiglu_limited")

@@ -1,0 +1,74 @@
+"""Pass: the routed experts of some layers are done in two parts, added: those that another device holds too,
+and the rest. Each part has the layer's products with ids of its own, in which the other's are below 0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from satchel.runtime.graph import LEAVES, Node, Roots, Type, rewrite
+from satchel.runtime.ops import OPS
+
+if TYPE_CHECKING:
+    from satchel.runtime.compiler import Context
+
+BY_EXPERT = frozenset({"expert_linear", "expert_add"})
+HOT, COLD = ".hot", ".cold"  # a tensor's experts that are held; the table of places of each part
+
+
+def split(roots: Roots, context: Context) -> Roots:
+    def rule(node: Node, src: tuple[Node, ...]) -> Node | None:
+        count = context.hot.get(node.name, 0)
+        if not count or node.op not in ("expert_sum", "reshape") or len(src[0].shape) != 3:
+            return None
+        first = _by_expert(src[0])
+        if first is None or first.src[1].op != "weight":
+            return None
+        node.graph.label = node.name
+        parts = [_part(node, src, first.src[-1], kind, count) for kind in (COLD, HOT)]
+        return OPS["add"](*parts)
+
+    return rewrite(roots, rule) if context.hot else roots
+
+
+def _by_expert(node: Node) -> Node | None:
+    """The last product with experts behind a value (T, k, N)."""
+    while node.op not in LEAVES and len(node.shape) == 3:
+        if node.op in BY_EXPERT:
+            return node
+        node = node.src[0]
+    return None
+
+
+def _part(join: Node, src: tuple[Node, ...], ids: Node, kind: str, count: int) -> Node:
+    """The sum of a part's experts, as `join` makes it of all."""
+    graph, stack = join.graph, _by_expert(src[0])
+    experts = stack.src[1].shape[0] if stack is not None else 0
+    table = graph.node("weight", (), Type((experts,), "i32"), table_name(join.name, kind))
+    places = OPS["expert_slots"](ids, table)
+    y = _again(src[0], ids, places, count if kind == HOT else 0, {})
+    return graph.node(join.op, (y, *src[1:]), join.type, join.name, **dict(join.args))
+
+
+def _again(node: Node, ids: Node, places: Node, count: int, known: dict[Node, Node]) -> Node:
+    """A value (T, k, N) with other ids; count: of the experts that stand in the place of all, 0: they do."""
+    if node.op in LEAVES or len(node.shape) != 3:
+        return node
+    if node not in known:
+        src = [_again(s, ids, places, count, known) for s in node.src]
+        if node.op in BY_EXPERT and node.src[-1] is ids:
+            src[-1] = places
+            src[1] = held(src[1], count) if count else src[1]
+        known[node] = node.graph.node(node.op, tuple(src), node.type, node.name, **dict(node.args))
+    return known[node]
+
+
+def held(tensor: Node, count: int) -> Node:
+    """So many experts of a tensor, as another device holds them."""
+    shape = (count, *tensor.shape[1:])
+    return tensor.graph.node("weight", (), Type(shape, tensor.type.format), tensor.name + HOT)
+
+
+def table_name(label: str, kind: str) -> str:
+    """Of the table (E) of places in one part of a layer."""
+    return f"{label}.experts{kind}"

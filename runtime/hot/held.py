@@ -1,0 +1,92 @@
+"""Which experts a device may hold beside the CPU, and where their bytes lie there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from satchel.formats.gguf import GGUF
+from satchel.quant import FORMATS
+from satchel.runtime.compiler.hot import COLD, HOT, table_name
+from satchel.runtime.device import Device
+from satchel.runtime.graph import Type
+from satchel.runtime.packing import Packed, Places
+from satchel.runtime.plan import ALIGN, WeightPlace, align_up
+
+BUFFER = "weights.hot"
+
+
+@dataclass(frozen=True, slots=True)
+class HotLayer:
+    """Of a layer's `experts` so many as `count` are held by a device too; tensors: their names."""
+
+    device: str
+    count: int
+    experts: int
+    tensors: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hot:
+    """Layers by label; host: the device that has all of their experts. share: of a token's picks, how many
+    are expected to be held.
+    """
+
+    host: str
+    layers: Mapping[str, HotLayer]
+    share: float = 0.0
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {label: layer.count for label, layer in self.layers.items()}
+
+    @property
+    def weights(self) -> dict[str, str]:
+        """The device of each tensor that the split graph has besides."""
+        found: dict[str, str] = {}
+        for label, layer in self.layers.items():
+            found[table_name(label, COLD)] = self.host
+            found[table_name(label, HOT)] = layer.device
+            found |= {name + HOT: layer.device for name in layer.tensors}
+        return found
+
+    def of(self, device: str) -> Iterator[tuple[str, HotLayer]]:
+        return ((label, layer) for label, layer in self.layers.items() if layer.device == device)
+
+    def packed(self, gguf: GGUF, device: Device, types: Mapping[str, Type]) -> dict[str, Packed]:
+        """What of it the device keeps in its own order, of tensors of these types: where it keeps all
+        experts so, one behind the other.
+        """
+        found: dict[str, Packed] = {}
+        for _, layer in self.of(device.name):
+            for name in (n for n in layer.tensors if n in types and len(gguf.tensors[n].shape) == 3):
+                info = gguf.tensors[name]
+                number, (experts, rows, columns) = FORMATS[info.format].id, info.shape
+                each, rest = divmod(device.packed(number, experts, rows, columns), experts)
+                size = device.packed(number, layer.count, rows, columns)
+                if each and not rest and each % ALIGN == 0 and size == each * layer.count:
+                    found[name + HOT] = Packed(number, layer.count, rows, columns, size)
+        return found
+
+    def add_places(self, gguf: GGUF, device: str, packed: Mapping[str, Packed], places: Places) -> int:
+        """Adds where the device has its part, in one buffer, and gives its bytes; 0: it has none."""
+        at = 0
+        for label, layer in self.layers.items():
+            if device == self.host:
+                places.places[table_name(label, COLD)] = WeightPlace(BUFFER, at)
+                at = align_up(at + 4 * layer.experts)
+            if device == layer.device:
+                places.places[table_name(label, HOT)] = WeightPlace(BUFFER, at)
+                at = align_up(at + 4 * layer.experts)
+                for name in layer.tensors:
+                    form = packed.get(name + HOT)
+                    places.places[name + HOT] = WeightPlace(BUFFER, at, form.size if form else 0)
+                    at = align_up(at + (form.size if form else plain_bytes(gguf, name, layer)))
+        if at:
+            places.buffers[BUFFER] = at
+        return at
+
+
+def plain_bytes(gguf: GGUF, name: str, layer: HotLayer) -> int:
+    """Of a tensor's experts that are held, as the file has them."""
+    return gguf.tensors[name].nbytes // layer.experts * layer.count

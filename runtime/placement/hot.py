@@ -1,0 +1,132 @@
+"""How many experts of each layer a GPU holds beside the CPU: as many as were asked for, or as there is room
+for where the measured speeds say that it helps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from satchel.formats.gguf import GGUF
+from satchel.quant import DeviceError
+from satchel.runtime.device import Device
+from satchel.runtime.graph import Type
+from satchel.runtime.hot.held import Hot, HotLayer
+from satchel.runtime.packing import Packed
+from satchel.runtime.placement.asked import Asked, read_hot
+from satchel.runtime.placement.choose import Room, ruled
+from satchel.runtime.placement.predict import Speed
+from satchel.runtime.placement.sizes import Sizes, Tensor
+from satchel.runtime.placement.where import Where
+
+MIB = 1 << 20
+
+
+def hot_of(
+    where: Where,
+    sizes: Sizes,
+    rooms: Sequence[Room],
+    asked: Asked,
+    speeds: Mapping[str, Speed] | None,
+    spare: Mapping[str, int],
+) -> Hot | None:
+    """speeds: as measured, None where nothing was. rooms: without what is reserved; spare: bytes of each
+    device that were, or that something else takes (below 0). None where there is nothing to hold.
+
+    DeviceError where more was asked for than there is room for.
+    """
+    _, count, size = read_hot(asked.hot)
+    free_choice = count is None and size is None
+    if count == 0 or size == 0 or (free_choice and speeds is None):
+        return None
+    found: dict[str, HotLayer] = {}
+    for device, layers in _by_device(where, sizes, rooms).items():
+        each = sum(_each(sizes, device, tensors) for tensors in layers.values())
+        free = next(room.free for room in rooms if room.name == device) + spare.get(device, 0)
+        left = max(0, free - sizes.on(where)[device])
+        most = min(_experts(tensors) for tensors in layers.values())
+        wanted = min(most, left // each if free_choice else (count or (size or 0) // each))
+        if not free_choice and (wanted * each > left or (size is not None and not wanted)):
+            raise DeviceError(
+                f"device {device}: {wanted or 1} hot experts of {len(layers)} layers need"
+                f" {max(1, wanted) * each / MIB:,.0f} MiB and it has {left / MIB:,.0f} MiB left: take fewer"
+            )
+        if wanted and (speeds is None or not free_choice or _helps(sizes, where, device, layers, speeds)):
+            for label, tensors in layers.items():
+                names = tuple(dict.fromkeys(t.name for t in tensors))
+                found[label] = HotLayer(device, wanted, _experts(tensors), names)
+    if not found:
+        return None
+    share = sum(x.count / x.experts for x in found.values()) / len(found)
+    return Hot(where.first, found, share)
+
+
+def reserved(sizes: Sizes, asked: Asked, device: str) -> int:
+    """Bytes of a device that are kept where experts are left to the CPU and hot ones are asked for."""
+    _, count, size = read_hot(asked.hot)
+    if not count and not size:
+        return 0
+    left = ruled(asked.rules, sizes)
+    tensors = {t.name: t for t in sizes.tensors if t.expert and t.name in left}
+    each = _each(sizes, device, list(tensors.values()))
+    return (
+        min(size, each * max(map(_experts_of, tensors.values()), default=0)) if size else (count or 0) * each
+    )
+
+
+def with_hot(where: Where, hot: Hot | None) -> Where:
+    """The placement, and the devices of what the split graph has besides."""
+    return where if hot is None else replace(where, weights={**where.weights, **hot.weights})
+
+
+def packed_of(hot: Hot | None, gguf: GGUF, device: Device, types: Mapping[str, Type]) -> dict[str, Packed]:
+    """Of hot experts what the device keeps in its own order."""
+    return {} if hot is None else hot.packed(gguf, device, types)
+
+
+def _by_device(where: Where, sizes: Sizes, rooms: Sequence[Room]) -> dict[str, dict[str, list[Tensor]]]:
+    """By device apart and layer, the experts' tensors that are all with the first device instead."""
+    far = {room.name for room in rooms if room.apart}
+    found: dict[str, dict[str, list[Tensor]]] = {}
+    for t in sizes.tensors:
+        home = where.label(t.label)
+        if t.expert and home in far:
+            found.setdefault(home, {}).setdefault(t.label, []).append(t)
+    for home, layers in found.items():
+        staying = {
+            label: tensors
+            for label, tensors in layers.items()
+            if all(where.weight(t.name, label) == where.first != home for t in tensors)
+        }
+        found[home] = staying
+    return {home: layers for home, layers in found.items() if layers}
+
+
+def _experts_of(t: Tensor) -> int:
+    count = t.type.shape[0]
+    return count if isinstance(count, int) else 0
+
+
+def _experts(tensors: Sequence[Tensor]) -> int:
+    return min(map(_experts_of, tensors))
+
+
+def _each(sizes: Sizes, device: str, tensors: Sequence[Tensor]) -> int:
+    """Bytes of one expert of these tensors on a device, what alignment and tables take with it."""
+    return sum(
+        -(-sizes.held[device][t.name] // _experts_of(t)) + 128 for t in {t.name: t for t in tensors}.values()
+    )
+
+
+def _helps(
+    sizes: Sizes,
+    where: Where,
+    device: str,
+    layers: Mapping[str, Sequence[Tensor]],
+    speeds: Mapping[str, Speed],
+) -> bool:
+    """Whether the device reads a token's experts sooner than the CPU, its turn's start besides."""
+    inner = sum(t.read for t in sizes.tensors if t.label.startswith("blk.")) / sizes.layers or 1.0
+    read = sum(t.read for tensors in layers.values() for t in tensors) / len(layers)
+    here, there = (speeds[name].layer[0] * read / inner for name in (where.first, device))
+    return there + speeds[device].start < here

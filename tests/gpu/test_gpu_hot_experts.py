@@ -1,0 +1,38 @@
+"""On a real GPU: experts that it holds beside the CPU, before and after some of them moved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_file
+from gpu_models import gpu
+
+from satchel.runtime.model import Model
+from satchel.runtime.options import Options
+
+__all__ = ["gpu"]
+IDS = [int(i) for i in np.random.default_rng(2).integers(3, 250, 40)]
+
+
+@pytest.mark.parametrize("format", ["f32", "q4_k"])
+def test_answers_are_those_of_experts_on_the_cpu(gpu: str, format: str, tmp_path: Path) -> None:
+    path, found = tiny_file.write_model(tmp_path / "mixture.gguf", "qwen3moe", format), []
+    rules = ["_exps=cpu"]
+    for hot in ("off", 2):
+        options = Options(
+            device=gpu, threads=1, cache_type="f32", tensor_place=rules, gpu_layers="all", hot_experts=hot
+        )
+        with Model.load(path, options) as model:
+            found.append(model.logits(IDS))
+            if model.engine.hot is not None:
+                for picks in model.engine.hot.picks.values():
+                    picks.counts[-1] = 1e6  # from now on everybody's favourite
+                for _ in range(4):
+                    found.append(model.logits(IDS))
+                    model.engine.hot.wait()
+                assert model.engine.hot.moved
+    assert len(found) == 6
+    for got in found[1:]:
+        assert np.square(got - found[0]).sum() / np.square(found[0]).sum() < 1e-3
