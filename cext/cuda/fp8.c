@@ -1,7 +1,7 @@
 /* fp8.c: the table of the kernels over FP8 weights on FP8 matrix units (fp8.cu, fp8_wide.cu). Devices without such units, and what
  * these cannot take, are left to the kernels that multiply in bfloat16 or float32.
  */
-#include "fp8.h"
+#include "fp8_shape.h"
 #include "products.h"
 #include "tables.h"
 

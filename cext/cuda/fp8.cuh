@@ -2,7 +2,7 @@
 #ifndef SATCHEL_CUDA_FP8_CUH
 #define SATCHEL_CUDA_FP8_CUH
 
-#include "fp8.h"
+#include "fp8_shape.h"
 #include "tile.cuh"
 
 /* Where a slot's row begins; 0: there is none. */

@@ -113,7 +113,7 @@ def test_weights_that_are_not_finite_reach_the_product(name: str) -> None:
 
 CUTS = r"""
 #include <stdio.h>
-#include "fp8.h"
+#include "fp8_shape.h"
 int main(void) {
     static const int tokens[] = {17, 32, 64, 128, 200, 512}, rows[] = {1, 100, 4096, 28672};
     static const int widths[] = {128, 640, 4096, 14336};

@@ -1,4 +1,4 @@
-/* fp8.h: how the products of FP8 weights (fp8.cu, fp8_wide.cu) are cut, and their scratch; the host and the kernels agree by these
+/* fp8_shape.h: how the products of FP8 weights (fp8.cu, fp8_wide.cu) are cut, and their scratch; the host and the kernels agree by these
  * functions.
  *
  * Weights stay as the file has them: rows of blocks, each a float32 scale and 128 codes. A row's block may begin at any multiple of
@@ -6,8 +6,8 @@
  * Activations become E4M3 under a scale for each token and 128 numbers. They lie in tiles of N tokens, a tile's blocks one after
  * the other, each with the first halves of its N tokens (128 bytes a token), the second halves, and N scales.
  */
-#ifndef SATCHEL_CUDA_FP8_H
-#define SATCHEL_CUDA_FP8_H
+#ifndef SATCHEL_CUDA_FP8_SHAPE_H
+#define SATCHEL_CUDA_FP8_SHAPE_H
 
 #include "packed.h"
 
