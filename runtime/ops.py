@@ -314,7 +314,7 @@ def expert_swiglu(x: Array, gate: Array, up: Array, ids: Array) -> Array:
 @op(_same)
 def expert_add(y: Array, bias: Array, ids: Array) -> Array:
     """y (T, k, N) plus the rows of bias (E, N) of its experts ids (T, k); as it is where an id is below 0."""
-    return np.where(ids[..., None] < 0, y, y + bias[ids]).astype(np.float32)
+    return np.where(ids[..., None] < 0, y, y + bias[np.maximum(ids, 0)]).astype(np.float32)
 
 
 @op(_same)
