@@ -22,7 +22,7 @@ from satchel.runtime.graph import Roots, toposort
 from satchel.runtime.options import Options
 from satchel.runtime.packing import Packed, file_places, in_place, of_device, packable, packed_by
 from satchel.runtime.placement.asked import Asked
-from satchel.runtime.placement.devices import apart, free_bytes
+from satchel.runtime.placement.devices import apart, driver_bytes, free_bytes
 from satchel.runtime.placement.hot import packed_of
 from satchel.runtime.placement.predict import Prediction
 from satchel.runtime.placement.settle import Measure, Settled, scratch
@@ -40,7 +40,8 @@ class Share:
     weights: those that its steps read, of which `packed` bytes lie in the device's own order, in memory that
     no file stands behind; the rest is the mapped file, or a copy on a device that cannot read that. kv: keys
     and values of all slots. compute: scratch of the plan of a full step and of the one for a single token,
-    the table of tokens, and buffers for weights that are lent. free: what the model may take there.
+    the table of tokens, buffers for weights that are lent, what a driver takes for itself. free: what the
+    model may take there.
     """
 
     device: str
@@ -136,6 +137,7 @@ class DryRun:
             weights = own + sum(self.gguf.tensors[n].nbytes for n in plain if n in self.gguf.tensors)
             weights += sum(size for name, size in added.items() if name in plain)
             compute = tokens + sum(scratch(plan).get(d.name, 0) for plan in plans) + self._lent(d)
+            compute += driver_bytes(d)
             free = free_bytes(d, self.asked)
             yield Share(d.name, d.info(), free, weights, own, sum(state[d.name].values()), compute)
 

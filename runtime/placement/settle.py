@@ -23,7 +23,7 @@ from satchel.runtime.packing import file_places, in_place, of_device, own_bytes,
 from satchel.runtime.placement import hot as hotness
 from satchel.runtime.placement.asked import Asked
 from satchel.runtime.placement.choose import Room, Way, choose, fits
-from satchel.runtime.placement.devices import apart, free_bytes
+from satchel.runtime.placement.devices import apart, driver_bytes, free_bytes
 from satchel.runtime.placement.lend import loan_of, reserved
 from satchel.runtime.placement.predict import Prediction, Speed, predict
 from satchel.runtime.placement.sizes import Sizes, sizes_of
@@ -227,7 +227,7 @@ def scratch_of(
     where: Where,
     hot: Hot | None = None,
 ) -> dict[str, int]:
-    """Bytes that the plans of a full step and of a token have for themselves on each device."""
+    """Bytes that the plans of a full step and of a token, and the driver, have for themselves on each device."""
     context_of = _context(gguf, forward, devices, options, where, hot)
     optimized, targets = optimize(forward.roots("tokens"), context_of), context_of.targets
     packings = {
@@ -238,7 +238,7 @@ def scratch_of(
     if hot is not None:
         for name, own_places in places.items():
             hot.add_places(gguf, name, held[name], own_places)
-    found: dict[str, int] = {}
+    found = {d.name: driver_bytes(d) for d in devices}
     for n in {1, min(options.batch, context)}:
         bucket = Bucket(bucket_of(n, options.batch), 1)
         for name, own in scratch(compile(optimized, bucket, places, state_layout(optimized))).items():
