@@ -227,7 +227,7 @@ def scratch_of(
     where: Where,
     hot: Hot | None = None,
 ) -> dict[str, int]:
-    """Bytes that the plans of a full step and of a token, and the driver, have for themselves on each device."""
+    """Bytes that the plans of a full step and of a token, and the driver, have for themselves on a device."""
     context_of = _context(gguf, forward, devices, options, where, hot)
     optimized, targets = optimize(forward.roots("tokens"), context_of), context_of.targets
     packings = {
