@@ -190,7 +190,7 @@ def test_four_windows_as_llama_cpp(
     assert score(source_model, wikitext, capsys, "--chunks", "4") == pytest.approx(87.154, rel=2e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.model
 def test_the_whole_text_as_llama_cpp(
     source_model: Path, wikitext: Path, capsys: pytest.CaptureFixture[str]

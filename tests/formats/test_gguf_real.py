@@ -33,7 +33,8 @@ def test_value_types_equal_the_gguf_package() -> None:
 
 def as_param(path: Path) -> Any:
     """The gguf package takes up to ten seconds for the largest vocabularies."""
-    marks = [pytest.mark.slow] if "vocab" in path.stem and path.stat().st_size > 3 << 20 else []
+    large = "vocab" in path.stem and path.stat().st_size > 3 << 20
+    marks = [pytest.mark.slow if "llama-bpe" in path.stem else pytest.mark.nightly] if large else []
     return pytest.param(path, id=path.stem, marks=marks)
 
 

@@ -18,6 +18,8 @@ IDS = [int(i) for i in np.random.default_rng(2).integers(3, 250, 40)]
 
 @pytest.mark.parametrize("format", ["f32", "q4_k"])
 def test_answers_are_those_of_experts_on_the_cpu(gpu: str, format: str, tmp_path: Path) -> None:
+    if gpu != "cuda" and format != "f32":
+        pytest.skip("the emulation takes its time: other formats are in the tests of the ops")
     path, found = tiny_file.write_model(tmp_path / "mixture.gguf", "qwen3moe", format), []
     rules = ["_exps=cpu"]
     for hot in ("off", 2):
