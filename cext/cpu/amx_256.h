@@ -88,7 +88,7 @@ VI_INLINE void block_256(const product *p, int first, int64_t block, const scale
         stem##_panel_scales(words, lone, s);                                                                        \
         for (int g = 0; g < 8; g++) {                                                                               \
             vi q[8];                                                                                                \
-            fetch_part(words, (int)sizeof(block_##stem) / 4 * LINE, g);                                             \
+            fetch_part(words, (int)sizeof(block_##stem) / 4 * LINE, g, SEVERAL);                                    \
             stem##_panel_codes(words, g, q);                                                                        \
             store_planes(q, s->scale[(groups) / 8 * g], offset, planes + 8 * LINE * g);                             \
             store_planes(q + 4, s->scale[(groups) / 8 * g + (groups) / 16], offset, planes + 8 * LINE * g + 4 * LINE);\

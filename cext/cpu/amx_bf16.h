@@ -47,9 +47,9 @@ VI_INLINE void multiply_bf16(const uint8_t *x, uint64_t x_stride, uint64_t step,
     for (int i = 0; i < s->k / 32; i++, x += sizeof(block_bf16x2), w += TILE_BYTES)
         for (int plane = 0; plane < s->planes; plane++) {
             if (s->few)
-                fetch(w, TILE_BYTES);
+                fetch(w, TILE_BYTES, SEVERAL);
             if (s->few && panels == 2)
-                fetch(w + s->panel, TILE_BYTES);
+                fetch(w + s->panel, TILE_BYTES, SEVERAL);
             _tile_loadd(6, w + s->plane * (uint64_t)plane, LINE);
             if (panels == 2)
                 _tile_loadd(7, w + s->plane * (uint64_t)plane + s->panel, LINE);

@@ -122,7 +122,7 @@ VI_INLINE void f8_few(const product *p, const f8_format *f, int first, int panel
             f8_multiply(p, w[b % 2] + TILE_BYTES * step, x, p->x_stride, 64, 0, panels, 1);
             for (int i = 0; i < panels && b + 1 < blocks; i++) {
                 const uint8_t *words = f8_words(p, first + i, b + 1);
-                fetch(words + 8 * LINE * step, 8 * LINE);
+                fetch(words + 8 * LINE * step, 8 * LINE, SEVERAL);
                 f8_tile(f, words, step, w[(b + 1) % 2] + F8_WEIGHTS * i);
             }
         }

@@ -14,7 +14,7 @@
 #include "panel.h"
 #include "product.h"
 
-enum { ITEM = 32, ROWS = 128, COLUMNS = 32 };
+enum { ITEM = 64, ROWS = 128, COLUMNS = 32 };
 
 /* A thread's part of a step. */
 typedef struct {

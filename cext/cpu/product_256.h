@@ -108,7 +108,7 @@ VI_INLINE const uint8_t *nearer(const uint8_t *words, int n, int bytes) {
             isum[c] = vi_set(0);                                                                                    \
         UNROLL for (int g = 0; g < 8; g++) {                                                                        \
             vi q[8];                                                                                                \
-            fetch_part(nearer(words, n, BYTES), BYTES, g);                                                          \
+            fetch_part(nearer(words, n, BYTES), BYTES, g, n);                                                       \
             stem##_panel_codes(words, g, q);                                                                        \
             group_sums(q, s.scale + (groups) / 8 * g, (groups) / 8, offset, x + 32 * g, x_stride, isum, n);         \
         }                                                                                                           \

@@ -60,7 +60,7 @@ VI_INLINE void add_columns(const vi *q, int offset, vf d, vf m, const uint8_t *x
         vi q[8];                                                                                                    \
         vf m, d = stem##_panel_scale(words, lone, &m);                                                              \
         for (int i = 0, parts = PARTS_32(stem); i < parts; i++) {                                                   \
-            fetch_part_of(words, (int)sizeof(block_##stem) / 4 * LINE, i, BLOCK_##stem / 32);                        \
+            fetch_part_of(words, (int)sizeof(block_##stem) / 4 * LINE, i, BLOCK_##stem / 32, n);                     \
             stem##_panel_codes(words, i, q);                                                                        \
             add_columns(q, offset, d, m, x + sizeof(block_a8_32) * (uint64_t)i, x_stride, sum, n);                  \
         }                                                                                                           \

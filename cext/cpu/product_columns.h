@@ -16,7 +16,7 @@
 /* n, of which the compiler knows nothing: a loop of so many turns stays a loop. */
 VI_INLINE int turns(int n) { __asm__("" : "+r"(n)); return n; }
 
-enum { LANE_PARTS = 16 / LANES, LINE = 64, AHEAD = 2048, HINT = 3 };
+enum { LANE_PARTS = 16 / LANES, LINE = 64, AHEAD = 2048, FAR_AHEAD = 8192, SEVERAL = 2 };
 enum { SIGNED_CODES = -1, MINIMUMS = 0 }; /* in the place of how much too high codes stand */
 
 typedef void (*columns_fn)(const product *, const uint8_t *panel, const uint8_t *x, float *out);
@@ -118,19 +118,24 @@ static inline int panels_from(const product *p, int first) {
     return p->panels - first < TOGETHER ? 1 : TOGETHER;
 }
 
-/* One column reads weights faster than they come unasked. Past the end of a weight this asks for what nobody reads. */
-VI_INLINE void fetch(const uint8_t *p, int bytes) {
+/* Weights are read faster than they come unasked. Past the end of a weight this asks for what nobody reads. A lone column
+ * (n is 1) waits for nothing but memory: its lines are asked for from further away, into the second cache, which can have
+ * more of them under way than the first. */
+VI_INLINE void fetch(const uint8_t *p, int bytes, int n) {
     UNROLL for (int i = 0; i < bytes; i += LINE)
-        __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)(AHEAD + i)), 0, HINT);
+        if (n == 1)
+            __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)(FAR_AHEAD + i)), 0, 2);
+        else
+            __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)(AHEAD + i)), 0, 3);
 }
 
 /* Part number `part` of `parts` of a block's bytes: asked for all at once, they would wait for each other. */
-VI_INLINE void fetch_part_of(const uint8_t *p, int bytes, int part, int parts) {
+VI_INLINE void fetch_part_of(const uint8_t *p, int bytes, int part, int parts, int n) {
     int from = bytes / LINE * part / parts, to = bytes / LINE * (part + 1) / parts;
-    fetch(p + LINE * from, LINE * (to - from));
+    fetch(p + LINE * from, LINE * (to - from), n);
 }
 
-VI_INLINE void fetch_part(const uint8_t *p, int bytes, int part) { fetch_part_of(p, bytes, part, 8); }
+VI_INLINE void fetch_part(const uint8_t *p, int bytes, int part, int n) { fetch_part_of(p, bytes, part, 8, n); }
 
 /* Word i of a block for the lanes at `words`. */
 VI_INLINE vi word(const uint8_t *words, int i) { return vi_load(words + 64 * i); }

@@ -172,7 +172,7 @@ static void expand_32(const vi *q, int offset, vf d, vf m, float *to) {
         vf m, d = stem##_panel_scale(words, lone, &m);                                                              \
         for (int i = 0; i < BLOCK_##stem / 32; i++) {                                                               \
             vi q[8];                                                                                                \
-            fetch_part_of(words, (int)sizeof(block_##stem) / 4 * LINE, i, BLOCK_##stem / 32);                       \
+            fetch_part_of(words, (int)sizeof(block_##stem) / 4 * LINE, i, BLOCK_##stem / 32, SEVERAL);              \
             stem##_panel_codes(words, i, q);                                                                        \
             expand_32(q, offset, d, m, to + 16 * 32 * i);                                                           \
         }                                                                                                           \

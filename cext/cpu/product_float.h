@@ -30,7 +30,7 @@ VI_INLINE vf bf16_at(const uint8_t *line, int part, int second) {
                 sum[c] = vf_set(0);                                                                                 \
             for (int64_t k = 0; k < p->k; k += (each), line += LINE) {                                              \
                 if (n == 1)                                                                                         \
-                    fetch(line, LINE);                                                                              \
+                    fetch(line, LINE, n);                                                                           \
                 UNROLL for (int i = 0; i < (each); i++) {                                                           \
                     vf w = stem##_at(line, part, i);                                                                \
                     UNROLL for (int c = 0; c < n; c++)                                                              \
@@ -54,7 +54,7 @@ VI_INLINE vf bf16_at(const uint8_t *line, int part, int second) {
             sum[c] = vf_set(0);                                                                                     \
         for (int64_t k = 0; k < p->k; k += 32) {                                                                    \
             if (n == 1)                                                                                             \
-                fetch(panel + 32 * k, 16 * LINE);                                                                   \
+                fetch(panel + 32 * k, 16 * LINE, n);                                                                \
             UNROLL for (int i = 0; i < 16; i++) {                                                                   \
                 __m512bh w = (__m512bh)vi_load(panel + 32 * k + LINE * i);                                          \
                 UNROLL for (int c = 0; c < n; c++) {                                                                \

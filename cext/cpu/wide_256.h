@@ -142,7 +142,7 @@ static void wide_tiled(const product *p, const wide_256 *f) {
         stem##_panel_scales(words, lone, s);                                                                        \
         UNROLL for (int g = 0; g < 8; g++) {                                                                        \
             vi q[8];                                                                                                \
-            fetch_part(words, (int)sizeof(block_##stem) / 4 * LINE, g);                                             \
+            fetch_part(words, (int)sizeof(block_##stem) / 4 * LINE, g, SEVERAL);                                    \
             stem##_panel_codes(words, g, q);                                                                        \
             UNROLL for (int j = 0; j < 8; j++)                                                                      \
                 vi_store(codes + LINE * (8 * g + j), q[j]);                                                         \

@@ -105,6 +105,13 @@ class Part:
                 raise ModelError(f"{self.path}: file: {reason}; {TRUNCATED}")
             done += count
 
+    def forget(self, offset: int, nbytes: int) -> None:
+        """Gives the system's copy of these bytes back, where no process has them mapped: they are read from the
+        disk again when they are asked for. Without effect where the system has no such call."""
+        if hasattr(os, "posix_fadvise") and not self.closed:
+            with suppress(OSError):
+                os.posix_fadvise(self._fd, offset, nbytes, os.POSIX_FADV_DONTNEED)
+
     def close(self) -> None:
         self._memory = None
         if self._fd >= 0:

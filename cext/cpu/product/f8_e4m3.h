@@ -11,7 +11,7 @@ VI_INLINE vf f8_e4m3_lanes(vi code) {
         vf d = (vf)word(words, 0);                                                                                  \
         (void)lone;                                                                                                 \
         for (int i = 0; i < BLOCK_##stem / 4; i++) {                                                                \
-            fetch(words + LINE * i, LINE);                                                                          \
+            fetch(words + LINE * i, LINE, SEVERAL);                                                                 \
             UNROLL for (int j = 0; j < 4; j++)                                                                      \
                 vf_store(to + 16 * (4 * i + j), d * stem##_lanes(vi_byte(word(words, 1 + i), j)));                  \
         }                                                                                                           \

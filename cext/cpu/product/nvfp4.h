@@ -23,7 +23,7 @@ VI_INLINE vf nvfp4_sum(const vi *q, const block_a8_32 *a, int second, vi first) 
 
 VI_INLINE void nvfp4_block(const uint8_t *words, const uint8_t *lone, const uint8_t *x, uint64_t x_stride, vf *sum, int n) {
     (void)lone;
-    fetch(words, (int)sizeof(block_nvfp4) / 4 * LINE);
+    fetch(words, (int)sizeof(block_nvfp4) / 4 * LINE, n);
     UNROLL for (int i = 0; i < 2; i++) {
         vf scale[2] = {nvfp4_panel_scale(words, 2 * i), nvfp4_panel_scale(words, 2 * i + 1)};
         vi q[8];
