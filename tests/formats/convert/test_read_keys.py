@@ -99,6 +99,7 @@ def settings() -> dict[str, list[dict[str, Any]]]:
 SETTINGS = settings()
 
 
+MINISTRAL = mixed.config("ministral3")["rope_parameters"]
 FULL, NEAR = "full_attention", "sliding_attention"
 # Values that make a family another one than is run, and what the error says.
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
@@ -112,6 +113,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("phimoe", {"sliding_window": 16}, "sliding_window"),
     ("olmoe", {"sliding_window": 16}, "sliding_window"),
     ("ministral3", {"sliding_window": 16}, "sliding_window"),
+    (
+        "ministral3",
+        {"rope_parameters": {**MINISTRAL, "original_max_position_embeddings": 1, "rope_theta": 500.0}},
+        "original_max_position_embeddings: expected at least 6",
+    ),
     ("deepseek_v32", {"mlp_layer_types": ["sparse"] * 3}, "mlp_layer_types: expected 'dense' for layer 0"),
     ("llama4", {"moe_layers": [0]}, "moe_layers"),
     ("llama4", {"no_rope_layers": None, "no_rope_layer_interval": 2}, "no_rope_layer_interval"),
