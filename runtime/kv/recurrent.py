@@ -23,9 +23,8 @@ class StateGroup(Group):
         super().__init__(cache, RECURRENT)
         self._fed = [0] * cache.slots
         self._marks: list[frozenset[int]] = [frozenset()] * cache.slots
-        self._aside: dict[
-            int, tuple[int, int]
-        ] = {}  # of slots: positions, and the page of the state after them
+        # Of slots: a number of positions, and the page of the state after them.
+        self._aside: dict[int, tuple[int, int]] = {}
 
     def mark(self, slot: int, borders: Iterable[int]) -> None:
         """Checkpoints are kept after so many blocks: where others, or this text grown, may go on."""
