@@ -24,7 +24,7 @@ EDITS = 1024  # single logits of a row that a step may change
 REWIND = 64  # tokens by which a slot may always go back, beyond what was fed last
 TOP = 20  # tokens that a report lists
 RECURRENT = 1 << 30  # the window of layers that keep a state instead of keys and values
-PAGES = 6  # of states for each slot: what it reads and writes, and what the prefix tree keeps
+PAGES = 6  # of states for each slot: what it reads, writes and puts aside, and what the prefix tree keeps
 Scales = tuple[float, ...]  # of each extra of a model; () where none is used
 KINDS = "kinds"  # input of encoders that tell a text's sentences apart: 0 for the first one's tokens, then 1
 MIXED = "mixed "  # before an output's name: with extras
@@ -142,7 +142,7 @@ class Cache:
         if not window:
             return self.pool
         if window == RECURRENT:
-            return self.slots * min(self.table_width, PAGES)
+            return self.slots * min(self.table_width + 1, PAGES)
         each = -(-(window + REWIND) // self.block) + 2
         return min(self.slots * self.table_width, 2 * self.slots * each + -(-self.batch // self.block))
 

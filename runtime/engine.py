@@ -25,7 +25,7 @@ from satchel.runtime.detailed import DetailedSteps
 from satchel.runtime.device import HOST_MEMORY, Device
 from satchel.runtime.graph import Array, Node, Type
 from satchel.runtime.hot.experts import HotExperts, HotOffer
-from satchel.runtime.kv import Miss, Pages
+from satchel.runtime.kv import Copy, Miss, Pages
 from satchel.runtime.kv.host import HostTier
 from satchel.runtime.lending import Lender, Offer
 from satchel.runtime.packing import Held, Packed, of_device, packable, packed_by
@@ -46,7 +46,8 @@ class Feed:
     """What one slot brings to a step: tokens for the positions that follow, and whether tokens are sampled:
     one after each of the last `samples` of them. detail: what the host does about that token; past: then all
     tokens up to it. scales: of adapters and control vectors; see runtime/extras.py. kinds: of each token's
-    sentence, for encoders that tell them apart; (): all of the first.
+    sentence, for encoders that tell them apart; (): all of the first. guessed: rewind() may be asked to take
+    tokens of this step back, or of later ones that are guessed on.
     """
 
     slot: int
@@ -57,6 +58,7 @@ class Feed:
     past: Sequence[int] = ()
     scales: Scales = ()
     kinds: Sequence[int] = ()
+    guessed: bool = False
 
     @property
     def rows(self) -> int:
@@ -296,15 +298,15 @@ class Engine:
         return self._lengths[slot]
 
     def rewind(self, slot: int, length: int) -> int:
-        """Forgets what the slot has after its first `length` tokens, and gives how many it has now: fewer,
-        and all must be fed again, where layers with a window have given back what the next token would see.
-        By as many tokens as were fed last, and REWIND more, it can always go back.
+        """Forgets what the slot has after its first `length` tokens, and gives how many it has now: fewer
+        where layers with a window have given back what the next token would see, then none, or where a state
+        is there of a shorter beginning only. By as many tokens as were fed last, and REWIND more, layers with
+        a window always go back; those with a state to what the slot had before the last `guessed` tokens.
         """
         if not 0 <= length <= self._lengths[slot]:
             raise RequestError(f"slot {slot} has {self._lengths[slot]} tokens, it cannot go back to {length}")
         length = self.pages.reach(slot, length)
-        for copy in self.pages.release(slot, length):
-            self.states.copy_block(copy.old, copy.new, copy.group)
+        self._copy(self.pages.release(slot, length))
         self._lengths[slot] = length
         return length
 
@@ -325,10 +327,13 @@ class Engine:
         """Gives a slot the tokens `ids` of another, whose full blocks the two share from now on."""
         self.rewind(slot, 0)
         length = self._lengths[source]
-        for copy in self.pages.fork(source, slot, length):
-            self.states.copy_block(copy.old, copy.new, copy.group)
+        self._copy(self.pages.fork(source, slot, length))
         self.states.write_tokens(slot, ids[:length])
         self._lengths[slot] = length
+
+    def _copy(self, copies: Sequence[Copy]) -> None:
+        for copy in copies:
+            self.states.copy_block(copy.old, copy.new, copy.group)
 
     def publish(self, slot: int, ids: Sequence[int], salt: str = "") -> None:
         """Lets other requests find what the slot has of `ids`."""
@@ -386,6 +391,8 @@ class Engine:
         for f, end in zip(feeds, ends, strict=True):
             self.pages.reserve(f.slot, end)
         for f, start, end in zip(feeds, starts, ends, strict=True):
+            if f.guessed:
+                self._copy(self.pages.keep(f.slot))
             self.pages.advance(f.slot, start, end)
         mixed = any(f.scales for f in feeds)
         program = self.program(total, max(1, rows), MIXED + output if mixed else output)

@@ -55,7 +55,7 @@ from satchel.runtime.scheduler.job import salted
 from satchel.runtime.scoring import score
 from satchel.runtime.service import Service
 from satchel.runtime.speculative import Speculator
-from satchel.runtime.speculative.load import buckets, check_goes_back, open_draft
+from satchel.runtime.speculative.load import buckets, open_draft
 from satchel.runtime.stats import EngineStats
 from satchel.runtime.ticket import Requests, Ticket
 from satchel.runtime.weights import DeviceWeights, bind_beside
@@ -165,7 +165,6 @@ class Model(Recovering, Readings):
         wanted, draft = self.options.speculation, None
         if wanted is None or not wanted.active:
             return
-        check_goes_back(self.engine)
         if wanted.draft_model is not None:
             self._draft_file, draft = open_draft(
                 wanted.draft_model,

@@ -417,7 +417,16 @@ def feed_of(work: Work) -> Feed:
     if not work.samples:
         return Feed(job.slot, ids, scales=job.request.scales)
     r = job.request
-    return Feed(job.slot, ids, r.sampling, 1 + len(work.drafts), job.detail, job.ids, r.scales)
+    return Feed(
+        job.slot,
+        ids,
+        r.sampling,
+        1 + len(work.drafts),
+        job.detail,
+        job.ids,
+        r.scales,
+        guessed=bool(work.drafts),
+    )
 
 
 def next_feed_of(work: Work) -> Feed:

@@ -128,9 +128,14 @@ def _base(path: Path) -> Base:
         return Base(model.arch, model.mapping, {key: model.uint(key) for key in keys})
     with open_gguf(path) as gguf:
         arch = gguf.metadata.get_str("general.architecture")
-        mapping = next((m for m in mappings() if m.arch == arch or m.model_type == arch), None)
+        hp = HParams(gguf.metadata, arch)
+        config = {"num_local_experts": hp.uint("expert_count", 0, low=0)}  # what some go by, beside the name
+        known = (m for m in mappings() if arch in (m.arch_of(config), m.model_type))
+        mapping = next((m for m in known if m.only(config)), None)
         if mapping is None:
             raise ModelError(f"{path}: general.architecture: no mapping for adapters of {arch!r}")
-        heads = gguf.metadata.get_uint(f"{arch}.{keys[0]}", low=1, high=1 << 16)
-        shared = gguf.metadata.get_uint(f"{arch}.{keys[1]}", heads, low=1, high=1 << 16)
-        return Base(arch, mapping, dict(zip(keys, (heads, shared), strict=True)))
+        layers, usual = hp.uint("block_count", high=1 << 16), None
+        heads = {}
+        for key in keys:
+            heads[key] = usual = max(hp.each_layer(key, layers, usual, low=0))
+        return Base(arch, mapping, heads)

@@ -233,6 +233,7 @@ def _yarn(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> Factors:
     for ours, theirs in (("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")):
         if stated.get(theirs) is not None:
             reader.put(f"rope.scaling.{ours}", reader.number(stated[theirs], theirs, float, 1e-6))
+    _check_ramp(reader, head_dim, original, float(stated.get("beta_slow") or 1.0))
     usual = 1 + 0.1 * math.log(max(factor, 1.0))
     wanted = _attention_factor(reader, stated, factor, usual)
     if not math.isclose(wanted, usual):
@@ -244,6 +245,18 @@ def _yarn(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> Factors:
             "rope truncate", str(whole).lower(), got, "other borders of YaRN are not supported"
         )
     return {}
+
+
+def _check_ramp(reader: _Reader, head_dim: int, original: int, slow: float) -> None:
+    """Where even the fastest pair turns less than `slow` times in the original context, the ramp ends before
+    it begins, and formulas that are else the same differ.
+    """
+    base, turns = reader.values[f"{reader.arch}.rope.freq_base"], original / (2 * math.pi * slow)
+    end = head_dim * math.log(turns) / (2 * math.log(base)) if base > 1 else 0.0
+    if (math.ceil(end) if reader.whole else end) < 0:
+        raise reader.fault(
+            "original_max_position_embeddings", f"at least {2 * math.pi * slow:.0f} for beta_slow", original
+        )
 
 
 def _attention_factor(reader: _Reader, stated: Mapping[str, Any], factor: float, usual: float) -> float:

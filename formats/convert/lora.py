@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +21,7 @@ from satchel.formats.convert.jsonfile import read_json
 from satchel.formats.convert.logical import CHUNK, Logical, pieces, plain, retyped, transposed
 from satchel.formats.convert.mapping import ArchMapping, Place
 from satchel.formats.convert.shaping import neighbours
+from satchel.formats.convert.stacks import half_of_rows
 from satchel.formats.convert.stored import Stored
 from satchel.formats.gguf import Metadata
 from satchel.formats.gguf.check import quote
@@ -31,6 +33,8 @@ NAME = re.compile(
 )
 RANK_LIMIT = 1 << 14
 AGAIN = "other adapters than plain LoRA are not supported"
+# Of a weight that becomes two, gate before up, each has its half of B's rows, and all of A.
+HALVES = {"first_rows": partial(half_of_rows, which=0), "second_rows": partial(half_of_rows, which=1)}
 # Keys of adapter_config.json that change the arithmetic, and the values that leave it LoRA's.
 GUARDS: Mapping[str, tuple[Any, ...]] = {
     "use_dora": (False, None),
@@ -122,6 +126,8 @@ class Adapter:
             a, b = (plain(t) for t in (pair.a, pair.b))
             if pair.embedding:
                 a = plain(transposed(pair.a))
+            elif pair.place.rule.made:
+                b = HALVES[pair.place.rule.made](b)
             elif pair.place.rule.heads:
                 b = neighbours(b, self.base.heads[pair.place.rule.heads])
             for part, tensor in (("lora_a", a), ("lora_b", b)):
@@ -143,12 +149,18 @@ class Adapter:
                 embeddings.add(match["base"])
         if not halves:
             raise ModelError(f"{self.path}: expected tensors, got none; the adapter is incomplete")
-        return dict(self._pair(base, half, base in embeddings) for base, half in halves.items())
+        return {
+            place.name: pair
+            for base, half in halves.items()
+            for place, pair in self._places(base, half, base in embeddings)
+        }
 
-    def _pair(self, base: str, half: Mapping[str, Stored], embedding: bool) -> tuple[str, Pair]:
+    def _places(self, base: str, half: Mapping[str, Stored], embedding: bool) -> Iterator[tuple[Place, Pair]]:
+        """A module's factors for each of the model's tensors that are made of its weight."""
         any_half = next(iter(half.values()))
-        place = self.base.mapping.place(f"{base}.weight")
-        if place is None or place.expert is not None or place.rule.made:
+        places = list(self.base.mapping.places(f"{base}.weight"))
+        changed = [p for p in places if p.expert is None and p.rule.made in ("", *HALVES)]
+        if not places or changed != places or any("_exps." in p.name for p in places):
             raise ModelError(
                 f"{any_half.where}: {quote(base, 100)}: expected a module of"
                 f" {self.base.mapping.classes[0]} that"
@@ -165,7 +177,7 @@ class Adapter:
                 f"{a.where}: {quote(base, 100)}: expected [rank, in] and [out, rank], got {list(a.shape)} and"
                 f" {list(b.shape)}; the adapter is damaged"
             )
-        return place.name, Pair(place, a, b, embedding)
+        yield from ((place, Pair(place, a, b, embedding)) for place in places)
 
     def chunks(self, name: str, size: int = CHUNK) -> Iterator[memoryview]:
         """See Source. ModelError where a number is NaN or infinite."""

@@ -52,6 +52,8 @@ class Reader(Protocol):
 
     def put(self, key: str, value: Any) -> None: ...
 
+    def check(self, guard: Guard) -> None: ...
+
     def fault(self, key: str, expected: str, got: object, do: str = ...) -> Exception: ...
 
 
@@ -306,6 +308,39 @@ def listed_windows(reader: Reader, period: object) -> None:
     if not isinstance(listed, list) or len(listed) != layers or any(kind not in names for kind in listed):
         raise reader.fault("layer_types", f"{' or '.join(names)} for each of {layers} layers", listed)
     reader.put("attention.sliding_window_pattern", [kind == names[1] for kind in listed])
+
+
+def check_layers(reader: Reader, kind: Callable[[int], object], key: str = "layer_types") -> None:
+    """Refuses a list of the layers' kinds that says another one of a layer than kind(i), which is
+    computed.
+    """
+    listed = reader.config.get(key)
+    if listed is None:
+        return
+    layers = reader.number(reader.config.get("num_hidden_layers"), "num_hidden_layers", int, 1)
+    if not isinstance(listed, list) or len(listed) != layers:
+        raise reader.fault(key, f"a list of {layers}", listed)
+    for i, found in enumerate(listed):
+        if found != kind(i):
+            raise reader.fault(key, f"{kind(i)!r} for layer {i}", found, "other orders are not supported")
+
+
+def every_second_near(reader: Reader) -> None:
+    """The first layer has the window, the second none, and so on."""
+    check_layers(reader, lambda i: ("sliding_attention", "full_attention")[i % 2])
+
+
+def all_see_all(reader: Reader) -> None:
+    """No layer has a window."""
+    check_layers(reader, lambda i: "full_attention")
+
+
+def none_near(reader: Reader) -> None:
+    """No window is smaller than the context, in models where nothing else says whether it is used."""
+    seen, context = (reader.config.get(key) for key in ("sliding_window", "max_position_embeddings"))
+    whole = isinstance(seen, int) and isinstance(context, int) and seen >= context
+    if seen is not None and not whole:
+        raise reader.fault("sliding_window", "null, or as much as the context", seen, "not supported here")
 
 
 def with_bias(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:

@@ -52,14 +52,14 @@ def odd_rows(tensor: Logical, model: Model) -> Logical:
 
 def first_rows(tensor: Logical, model: Model) -> Logical:
     """Of outputs first [E, N of both, K], or [N of both, K], gate before up, the gate's: [E, N, K]."""
-    return _half_of_rows(tensor, 0)
+    return half_of_rows(tensor, 0)
 
 
 def second_rows(tensor: Logical, model: Model) -> Logical:
-    return _half_of_rows(tensor, 1)
+    return half_of_rows(tensor, 1)
 
 
-def _half_of_rows(tensor: Logical, which: int) -> Logical:
+def half_of_rows(tensor: Logical, which: int) -> Logical:
     if len(tensor.shape) not in (2, 3) or tensor.shape[-2] % 2:
         raise ModelError(
             f"{tensor.where}: {tensor.name}: expected experts [E, N, K], got the shape {list(tensor.shape)};"

@@ -3,8 +3,9 @@
 Only numbers live here; the cached keys and values are a state of the device, addressed through the table.
 """
 
-from satchel.runtime.kv.pages import Pages
+from satchel.runtime.kv.pages import Copy, Pages
 from satchel.runtime.kv.pool import Pool
 from satchel.runtime.kv.prefix import Miss, PrefixTree, common
+from satchel.runtime.kv.recurrent import StateGroup
 
-__all__ = ["Miss", "Pages", "Pool", "PrefixTree", "common"]
+__all__ = ["Copy", "Miss", "Pages", "Pool", "PrefixTree", "StateGroup", "common"]

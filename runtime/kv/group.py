@@ -71,6 +71,12 @@ class Group:
             self.table[slot, self.first[slot]] = GONE
             self.first[slot] += 1
 
+    def ends(self, slot: int, length: int) -> list[int]:
+        """Numbers of positions, `length` at most and the largest first, to which the slot may go back where
+        every group holds() them.
+        """
+        return [length]
+
     def holds(self, slot: int, length: int) -> bool:
         """Whether all is there that the token after `length` positions sees."""
         return self.needed(length) >= self.first[slot]

@@ -101,6 +101,17 @@ class Pages:
                 self._append(group, slot, group.wanted(slot, end))
                 group.fed(slot, end)
 
+    def keep(self, slot: int) -> tuple[Copy, ...]:
+        """Before guessed tokens are fed: release() can go back to what the slot has now. As there, the caller
+        copies what is returned.
+        """
+        number, group = len(self.groups) - 1, self.groups[-1]
+        if not isinstance(group, StateGroup):
+            return ()
+        self._free(number)
+        copy = group.keep(slot)
+        return () if copy is None else (Copy(number, *copy),)
+
     def adopt(self, slot: int, ids: Sequence[int], salt: str = "") -> tuple[int, Miss]:
         """Gives an empty slot the blocks that are known for the beginning of `ids`, but never its last token,
         which must be fed for its logits. Returns the tokens that are there, and why it is not more.
@@ -169,10 +180,11 @@ class Pages:
         self.tree.insert(ids, [g.blocks(slot) for g in self.groups], salt)
 
     def reach(self, slot: int, length: int) -> int:
-        """The most positions, up to `length`, that the slot can go back to: all, or none where a window's
-        layers have given back what the next token would see.
+        """The most positions, up to `length`, that the slot can go back to: all; of layers with a state those
+        of the last one that is there; or none where a window's have given back what the next token would see.
         """
-        return length if all(g.holds(slot, length) for g in self.groups) else 0
+        ends = self.groups[-1].ends(slot, length)
+        return next((n for n in ends if all(g.holds(slot, n) for g in self.groups)), 0)
 
     def release(self, slot: int, length: int = 0) -> tuple[Copy, ...]:
         """Keeps the first `length` positions of the slot, which it can reach(), and lets go of the rest.
@@ -186,10 +198,7 @@ class Pages:
             group.cut(slot, length)
         shared = [i for i, g in enumerate(self.groups) if g.shared(slot, length)]
         for i in shared:
-            if not self.groups[i].pool.free and not self.tree.evict(1, i):
-                raise RequestError(
-                    f"the KV cache is full: none of its {self.groups[i].pool.size} blocks is free for a copy"
-                )
+            self._free(i)
         place = length // self.cache.block
         return tuple(Copy(i, *self.groups[i].exchange(slot, place)) for i in shared)
 
@@ -205,6 +214,12 @@ class Pages:
                     )
             if sum(1 for h in group.pool.holders if not h) != group.pool.free:
                 raise ValueError(f"{group.pool.free} blocks are free, the holders say otherwise")
+
+    def _free(self, number: int) -> None:
+        """Makes sure that the group has a block for a copy."""
+        pool = self.groups[number].pool
+        if not pool.free and not self.tree.evict(1, number):
+            raise RequestError(f"the KV cache is full: none of its {pool.size} blocks is free for a copy")
 
     def _append(self, group: Group, slot: int, wanted: Sequence[bool]) -> None:
         """The slot's next places, those that are wanted with blocks of the pool, or of the tree where that is

@@ -7,21 +7,30 @@ is the one that llama.cpp's later files have.
 from dataclasses import replace
 from functools import partial
 
-from satchel.formats.convert.mapping import Key, Rule
+from satchel.formats.convert.mapping import Key, Reader, Rule, check_layers
 from satchel.runtime.arch import Cache
 from satchel.runtime.blocks import pre_norm_layer
 from satchel.runtime.graph import Node
 from satchel.runtime.indexer import chosen_positions, kept_keys
 from satchel.runtime.latent import latent_attention
 from satchel.runtime.models.deepseek2 import MAPPING as DENSE
-from satchel.runtime.models.deepseek2 import DeepSeek2, feed
+from satchel.runtime.models.deepseek2 import DeepSeek2, feed, read_sizes
 
 _INDEXER = "model.layers.{i}.self_attn.indexer."
+
+
+def _extra(reader: Reader) -> None:
+    read_sizes(reader)
+    dense = reader.config.get("first_k_dense_replace", 0)
+    check_layers(reader, lambda i: "dense" if i < dense else "sparse", "mlp_layer_types")
+
+
 MAPPING = replace(
     DENSE,
     classes=("DeepseekV32ForCausalLM",),
     model_type="deepseek_v32",
     arch="deepseek32",
+    extra=_extra,
     rules=(
         *DENSE.rules,
         Rule(f"{_INDEXER}wq_b", "blk.{i}.indexer.attn_q_b"),

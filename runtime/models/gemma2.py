@@ -12,6 +12,7 @@ from satchel.formats.convert.mapping import (
     Guard,
     Key,
     Reader,
+    every_second_near,
     plus_one,
 )
 from satchel.runtime.arch import Arch
@@ -21,12 +22,13 @@ from satchel.runtime.graph import Node
 LARGEST = 46  # layers of the 27B, whose scores are scaled by the width instead of the heads' size
 
 
-def _scale(reader: Reader) -> None:
+def _extra(reader: Reader) -> None:
     """The scale of scores, which files of the 27B alone do not take from the heads' size."""
     size = reader.number(
         reader.config.get("query_pre_attn_scalar", 256), "query_pre_attn_scalar", float, 1e-6
     )
     reader.put("attention.scale", size**-0.5)
+    every_second_near(reader)
 
 
 MAPPING = ArchMapping(
@@ -44,7 +46,7 @@ MAPPING = ArchMapping(
         Guard("hidden_activation", ("gelu_pytorch_tanh", None), None),
         Guard("use_bidirectional_attention", (False, None)),
     ),
-    extra=_scale,
+    extra=_extra,
 )
 
 

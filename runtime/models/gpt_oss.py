@@ -4,7 +4,16 @@ layer.
 
 from functools import partial
 
-from satchel.formats.convert.mapping import ATTENTION, DENSE_KEYS, OUTSIDE, ArchMapping, Guard, Key, Rule
+from satchel.formats.convert.mapping import (
+    ATTENTION,
+    DENSE_KEYS,
+    OUTSIDE,
+    ArchMapping,
+    Guard,
+    Key,
+    Rule,
+    every_second_near,
+)
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import alternating, attention
 from satchel.runtime.graph import Node
@@ -71,6 +80,7 @@ MAPPING = ArchMapping(
         Guard("swiglu_alpha", (1.702,), 1.702),
     ),
     whole=False,
+    extra=every_second_near,
 )
 
 

@@ -14,6 +14,7 @@ from satchel.formats.convert.mapping import (
     Key,
     Reader,
     Rule,
+    check_layers,
     unneeded,
 )
 from satchel.runtime.arch import Arch
@@ -28,15 +29,25 @@ NO_ROPE_STEP, FLOOR, SLOPE = 4, 8192, 0.1  # as llama.cpp has them, and every pu
 UNNORMED = 128  # experts of Maverick, whose queries and keys are not normed
 
 
+def turns(i: int) -> bool:
+    """Whether a layer turns queries and keys by their positions, and sees its chunk alone."""
+    return (i + 1) % NO_ROPE_STEP != 0
+
+
 def _extra(reader: Reader) -> None:
     config = reader.config
     layers = int(reader.number(config.get("num_hidden_layers"), "num_hidden_layers", int))
     normed = config.get("use_qk_norm", True)
     if normed is not (config.get("num_local_experts") != UNNORMED):
         raise reader.fault("use_qk_norm", f"false with {UNNORMED} experts, else true", normed)
-    pattern = config.get("no_rope_layers") or [int((i + 1) % NO_ROPE_STEP != 0) for i in range(layers)]
-    if pattern != [int((i + 1) % NO_ROPE_STEP != 0) for i in range(layers)]:
-        raise reader.fault("no_rope_layers", f"every {NO_ROPE_STEP}th layer", pattern, "not supported")
+    step = reader.number(config.get("interleave_moe_layer_step", 1), "interleave_moe_layer_step", int, 1)
+    if config.get("moe_layers") not in (None, mixed := [*range(step - 1, layers, step)]):
+        raise reader.fault("moe_layers", f"null or {mixed}", config["moe_layers"], "not supported")
+    if config.get("no_rope_layers"):
+        check_layers(reader, lambda i: int(turns(i)), "no_rope_layers")
+    else:
+        reader.check(Guard("no_rope_layer_interval", (NO_ROPE_STEP,), NO_ROPE_STEP))
+    check_layers(reader, lambda i: "chunked_attention" if turns(i) else "full_attention")
 
 
 MAPPING = ArchMapping(
@@ -92,7 +103,7 @@ class Llama4(Arch):
         return pre_norm_layer(self, x, i, feed=mixture if (i + 1) % step == 0 else swiglu)
 
     def rotates(self, i: int) -> bool:
-        return (i + 1) % NO_ROPE_STEP != 0
+        return turns(i)
 
     def chunk(self, i: int) -> int:
         size = self.hp.uint("attention.sliding_window", FLOOR, high=1 << 30)

@@ -52,6 +52,7 @@ MAPPING = ArchMapping(
         Guard("hidden_act", ("silu", "swish"), "silu"),
         Guard("rms_norm", (True,), True),
         Guard("norm_before_gate", (False,), False),
+        Guard("time_step_limit", (None, [0.0, float("inf")])),
     ),
     ignored=(),
     extra=_extra,

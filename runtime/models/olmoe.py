@@ -13,6 +13,7 @@ from satchel.formats.convert.mapping import (
     OUTSIDE,
     ArchMapping,
     Guard,
+    none_near,
 )
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import pre_norm_layer
@@ -26,6 +27,7 @@ MAPPING = ArchMapping(
     rules=(*OUTSIDE, *NORMS, *ATTENTION, *HEAD_NORMS, *EXPERTS),
     keys=(*DENSE_KEYS, *EXPERT_KEYS[:2]),
     guards=(*DENSE_GUARDS, Guard("norm_topk_prob", (False,), False), Guard("clip_qkv", (None,))),
+    extra=none_near,
 )
 
 

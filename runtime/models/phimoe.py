@@ -12,6 +12,7 @@ from satchel.formats.convert.mapping import (
     OUTSIDE,
     ArchMapping,
     Guard,
+    none_near,
     with_bias,
 )
 from satchel.runtime.arch import Arch
@@ -31,6 +32,7 @@ MAPPING = ArchMapping(
         Guard("router_jitter_noise", (RIVAL / 2,), RIVAL / 2),
         Guard("num_experts_per_tok", (2,), 2),
     ),
+    extra=none_near,
 )
 
 

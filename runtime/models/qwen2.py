@@ -2,7 +2,7 @@
 has them) and rotary pairs of halves.
 """
 
-from satchel.formats.convert.mapping import DENSE_BODY, DENSE_GUARDS, DENSE_KEYS, ArchMapping
+from satchel.formats.convert.mapping import DENSE_BODY, DENSE_GUARDS, DENSE_KEYS, ArchMapping, all_see_all
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import pre_norm_layer
 from satchel.runtime.graph import Node
@@ -16,6 +16,7 @@ MAPPING = ArchMapping(
     guards=DENSE_GUARDS,
     seeing=("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"),
     flat=True,
+    extra=all_see_all,
 )
 
 

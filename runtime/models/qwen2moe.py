@@ -14,6 +14,7 @@ from satchel.formats.convert.mapping import (
     Guard,
     Key,
     Rule,
+    all_see_all,
 )
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import pre_norm_layer
@@ -48,6 +49,7 @@ MAPPING = ArchMapping(
         Guard("mlp_only_layers", ([], None), []),
         Guard("qkv_bias", (True,), True),
     ),
+    extra=all_see_all,
 )
 
 

@@ -1,6 +1,13 @@
 """Qwen 3: Llama's layer with Q and K normed per head and rotary pairs of halves."""
 
-from satchel.formats.convert.mapping import DENSE_BODY, DENSE_GUARDS, DENSE_KEYS, HEAD_NORMS, ArchMapping
+from satchel.formats.convert.mapping import (
+    DENSE_BODY,
+    DENSE_GUARDS,
+    DENSE_KEYS,
+    HEAD_NORMS,
+    ArchMapping,
+    all_see_all,
+)
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import pre_norm_layer
 from satchel.runtime.graph import Node
@@ -13,6 +20,7 @@ MAPPING = ArchMapping(
     rules=(*DENSE_BODY, *HEAD_NORMS),
     keys=DENSE_KEYS,
     guards=DENSE_GUARDS,
+    extra=all_see_all,
 )
 
 

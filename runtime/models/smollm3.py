@@ -1,6 +1,13 @@
 """SmolLM3: Llama's layer, where every fourth turns nothing by position."""
 
-from satchel.formats.convert.mapping import DENSE_GUARDS, DENSE_KEYS, LLAMA_BODY, ArchMapping, Reader
+from satchel.formats.convert.mapping import (
+    DENSE_GUARDS,
+    DENSE_KEYS,
+    LLAMA_BODY,
+    ArchMapping,
+    Reader,
+    all_see_all,
+)
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import pre_norm_layer
 from satchel.runtime.graph import Node
@@ -10,6 +17,7 @@ PERIOD = 4
 
 def _check_layers(reader: Reader) -> None:
     """GGUF has no key for which layers turn; all of this family's models agree."""
+    all_see_all(reader)
     layers = reader.number(reader.config.get("num_hidden_layers"), "num_hidden_layers", int, 1)
     usual = [int((i + 1) % PERIOD != 0) for i in range(layers)]
     if reader.config.get("no_rope_layers") not in (None, usual):

@@ -51,7 +51,7 @@ class Behind:
 @dataclass(slots=True, eq=False)
 class Job:
     """ids: the prompt, then what was sampled. fed: how many of them the slot holds. arrived, started, first:
-    clock times. drafted: tokens that were guessed and verified; accepted: those of them that were right.
+    clock times. again: of what is left, tokens that were fed before, with a wrong guess behind them.
     finish: "" while it is under way. behind: whom it waits for, to share what that one computes.
     """
 
@@ -60,6 +60,7 @@ class Job:
     ids: list[int] = field(default_factory=list)
     slot: int = -1
     fed: int = 0
+    again: int = 0
     cached: int = 0
     miss: Miss = Miss.COLD
     started: float = -1.0
@@ -98,7 +99,7 @@ class Job:
 
     @property
     def decoding(self) -> bool:
-        return self.generated > 0 and self.left == 1
+        return self.generated > 0 and self.left == 1 + self.again
 
 
 def salted(salt: str, scales: Scales) -> str:

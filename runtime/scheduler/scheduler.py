@@ -90,7 +90,7 @@ class Scheduler:
         for job in decoding:
             if job.slot >= 0:  # it may have given way to an earlier one
                 self._make_room(job, now)
-        work = [Work(j, 1, True) for j in decoding if j.slot >= 0][: self.engine.batch]
+        work = self._decoded(decoding)
         prompts = len(self.running) > len(every)
         if not (prompts or (self.waiting and self._free)):
             return work
@@ -132,6 +132,15 @@ class Scheduler:
         self._turn += count
         return turned[:count]
 
+    def _decoded(self, jobs: Sequence[Job]) -> list[Work]:
+        """A token of each job that has a slot, as many as fit into one step."""
+        work, room = [], self.engine.batch
+        for job in jobs:
+            if job.slot >= 0 and job.left <= room:
+                work.append(Work(job, job.left, True))
+                room -= job.left
+        return work
+
     def _decode_seconds(self, decoding: Sequence[Job]) -> float:
         return self.time.seconds(Load(len(decoding), 0, sum(j.fed for j in decoding)))
 
@@ -157,7 +166,7 @@ class Scheduler:
         sampled, ended = iter(tokens), []
         for w in work:
             job = w.job
-            job.fed += w.count
+            job.fed, job.again = job.fed + w.count, 0
             if not w.samples:
                 self.engine.publish(job.slot, job.ids, job.salt)
             self.fair.charge(job.request.user, w.count + len(w.drafts), job.request.weight)
@@ -187,7 +196,9 @@ class Scheduler:
         job.used.drafted += len(drafts)
         job.used.accepted += right
         if right < len(drafts):
-            job.fed = self.engine.rewind(job.slot, job.fed)
+            wanted, job.fed = job.fed, self.engine.rewind(job.slot, job.fed)
+            short = wanted - job.fed
+            job.again = short if short < work.count + len(drafts) else 0  # more is fed as a prompt is
 
     def remove(self, job: Job) -> None:
         """Takes a job out, wherever it is; what it computed stays for others to find."""
@@ -230,7 +241,7 @@ class Scheduler:
         """Prompt tokens for which the step has room, all that fit while nobody waits for the next token.
         Where more wait for their first one, by so much longer may the others wait for theirs.
         """
-        most = self.engine.batch - len(decoding)
+        most = self.engine.batch - sum(j.left for j in decoding)
         if not decoding:
             return self._room_alone(most)
         read = sum(j.fed for j in decoding)
@@ -271,18 +282,18 @@ class Scheduler:
         return True
 
     def _make_room(self, job: Job, now: float) -> None:
-        """Makes sure that the job can take one position more, sending away the least urgent job if need be,
-        which may be itself.
+        """Makes sure that the job can take the positions that it lacks, sending away the least urgent job if
+        need be, which may be itself.
         """
-        pages = self.engine.pages
-        if not pages.missing(job.slot, job.fed + 1):
+        pages, length = self.engine.pages, len(job.ids)
+        if not pages.missing(job.slot, length):
             return
-        while pages.missing(job.slot, job.fed + 1) > pages.free_blocks:
+        while pages.missing(job.slot, length) > pages.free_blocks:
             last = max(self.running, key=lambda j: self._order(j, now))
             self._preempt(last)
             if last is job:
                 return
-        pages.reserve(job.slot, job.fed + 1)
+        pages.reserve(job.slot, length)
 
     def _preempt(self, job: Job) -> None:
         """Back to the queue: what is left of its blocks when it returns is found again, the rest computed
@@ -298,7 +309,7 @@ class Scheduler:
         self.engine.publish(job.slot, job.ids[: job.fed], job.salt)
         self.engine.rewind(job.slot, 0)
         self._free.append(job.slot)
-        job.slot, job.fed = -1, 0
+        job.slot, job.fed, job.again = -1, 0, 0
 
 
 def check(request: Request, waiting: int, limits: Limits, block: int, have: int) -> None:
@@ -319,6 +330,7 @@ def check(request: Request, waiting: int, limits: Limits, block: int, have: int)
 def load(work: Sequence[Work]) -> Load:
     """What a step of this work computes."""
     decoded = sum(1 for w in work if w.job.decoding)
-    prompt = sum(w.count for w in work) - decoded
-    drafted = sum(len(w.drafts) for w in work)
+    again = sum(w.job.again for w in work)
+    prompt = sum(w.count for w in work) - decoded - again
+    drafted = again + sum(len(w.drafts) for w in work)
     return Load(decoded, prompt, sum(w.job.fed for w in work), drafted)

@@ -19,7 +19,8 @@ NOISE = 0.1  # of a measured time, as a share of it
 @dataclass(frozen=True, slots=True)
 class Load:
     """What a step computes. decoded: sequences that get one token; prompt: tokens of prompts; read: tokens of
-    context that all of these look at; drafted: rows that verify drafts, which cost what decoded ones do.
+    context that all of these look at; drafted: rows that verify drafts, or come again after a wrong one: they
+    cost what decoded ones do.
     """
 
     decoded: int

@@ -143,6 +143,10 @@ class DraftModel:
         self.engine.rewind(slot, 0)
         held.job, held.ids, held.sure = None, [], 0
 
+    def _sure(self, job: Job) -> bool:
+        """Whether the slot holds all of the job's tokens and no guess, so that the next one is the first."""
+        return len(self._held[job.slot].ids) == len(job.ids)
+
     def _has_room(self, job: Job, length: int) -> bool:
         pages = self.engine.pages
         missing = pages.missing(job.slot, length)
@@ -155,7 +159,9 @@ class DraftModel:
         """One step of the draft model; a guess for each job that is in `found`."""
         first = any(len(ids) > 1 for ids in feeds.values())
         steps = [
-            Feed(j.slot, ids, j.request.sampling, detail=j.detail) if j in found else Feed(j.slot, ids)
+            Feed(j.slot, ids, j.request.sampling, detail=j.detail, guessed=self._sure(j))
+            if j in found
+            else Feed(j.slot, ids)
             for j, ids in feeds.items()
         ]
         inside = self.engine.timing.inside

@@ -9,7 +9,7 @@ from pathlib import Path
 from satchel.formats.gguf import GGUF, open_gguf
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
 from satchel.quant import RequestError
-from satchel.runtime.arch import RECURRENT, Cache, HParams
+from satchel.runtime.arch import Cache, HParams
 from satchel.runtime.device import Device
 from satchel.runtime.engine import Engine
 from satchel.runtime.packing import own_bytes
@@ -41,15 +41,6 @@ def open_draft(
     except BaseException:
         gguf.close()
         raise
-
-
-def check_goes_back(engine: Engine) -> None:
-    """RequestError for a model that cannot take back single tokens."""
-    if engine.pages.groups[-1].window == RECURRENT:
-        raise RequestError(
-            "a model whose layers keep a state cannot take back a guessed token: leave out --lookup and"
-            " --draft-model"
-        )
 
 
 def buckets(most: int) -> Sequence[int]:

@@ -15,7 +15,7 @@ def rows_left(work: Sequence[Work], scheduler: Scheduler) -> int:
     """
     if scheduler.held_up or not all(w.job.decoding for w in work):
         return 0
-    return scheduler.engine.batch - len(work)
+    return scheduler.engine.batch - sum(w.count for w in work)
 
 
 def may_draft(job: Job) -> bool:

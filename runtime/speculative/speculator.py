@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from satchel.runtime.kv import StateGroup
 from satchel.runtime.scheduler import Job, Scheduler, Work
 from satchel.runtime.speculative.acceptance import Acceptance, evidence
 from satchel.runtime.speculative.budget import Budget
@@ -83,7 +84,7 @@ class Speculator:
         for w in work:
             if not w.job.decoding:
                 return
-            rows += 1 + len(w.drafts)
+            rows += w.count + len(w.drafts)
             read += w.job.fed
         self.cost.learn(rows, max(1e-6, seconds - scheduler.time.reading(read)))
 
@@ -194,7 +195,7 @@ class Speculator:
         n = min(n, len(candidate.chances))
         if n < max(1, self.options.least):
             return
-        if not candidate.seconds and self.cost.measured(seconds.decoded + n):
+        if not candidate.seconds and seconds.measured(n):
             return  # what lookup's guesses are worth is known without a try, and so is their cost
         cost = seconds(n) - seconds(0) + n * candidate.seconds
         if candidate.seconds and self.draft is not None:
@@ -238,8 +239,15 @@ class StepCost:
 
     def __init__(self, cost: RowCost, scheduler: Scheduler, work: Sequence[Work]) -> None:
         self.decoded, self._cost = len(work), cost
+        self._known = sum(w.count for w in work)
+        self._twice = isinstance(scheduler.engine.pages.groups[-1], StateGroup)
         self._reading = scheduler.time.reading(sum(w.job.fed for w in work))
 
+    def measured(self, drafted: int) -> bool:
+        return self._cost.measured(self._known + drafted)
+
     def __call__(self, drafted: int) -> float:
-        rows = self._cost.seconds(self.decoded + drafted)
+        rows = self._cost.seconds(self._known + drafted)
+        if rows and drafted and self._twice:  # what stands before a wrong guess is fed once more
+            rows += max(0.0, rows - self._cost.seconds(self._known))
         return rows + self._reading if rows else 0.0

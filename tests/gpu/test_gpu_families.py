@@ -21,6 +21,7 @@ __all__ = ["gpu"]
 RUN = (
     *("gemma2", "gpt2", "gpt_oss", "llama4", "deepseek_v3"),
     *("falcon_alibi", "mamba2", "qwen3next", "qwen35", "qwen35moe"),
+    "granitehybrid",
 )
 PLACED = (
     "gemma3",
@@ -37,6 +38,8 @@ PLACED = (
     "mamba2",
     "qwen3next",
     "qwen35",
+    "granitehybrid",
+    "granitehybrid_dense",
 )
 BOUND = 1e-8  # NMSE of logits with float32 weights and cache
 IDS = families.IDS[:14]

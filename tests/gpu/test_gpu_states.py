@@ -22,7 +22,7 @@ def loaded(path: Path, device: str, **more: object) -> Model:
     return Model.load(path, device=device, context=96, cache_type="f32", slots=1, threads=1, **more)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("case", ["mamba2", "qwen3next", "qwen35"])
+@pytest.mark.parametrize("case", ["mamba2", "qwen3next", "qwen35", "granitehybrid"])
 def test_turns_of_a_chat_are_those_of_the_cpu(gpu: str, case: str, tmp_path: Path) -> None:
     path, found = converted(tmp_path, case), []
     for device in (gpu, "cpu"):
@@ -38,7 +38,7 @@ def test_turns_of_a_chat_are_those_of_the_cpu(gpu: str, case: str, tmp_path: Pat
     assert [cached for _, cached in found[0]] == [0, 32]
 
 
-@pytest.mark.parametrize("case", ["mamba2", "qwen35"])
+@pytest.mark.parametrize("case", ["mamba2", "qwen35", "granitehybrid"])
 def test_a_prompt_cut_anywhere_leaves_the_same_bits(case: str, tmp_path: Path) -> None:
     if not any(f.name == "emulated" and not f.reason for f in libraries()):
         pytest.skip("emulated: its library was not built")

@@ -69,6 +69,25 @@ def merged(mix: Mapping[str, float], tensors: Mapping[str, Mapping[str, Array]])
     return change
 
 
+def test_nets_and_shared_experts_take_adapters_too(tmp_path: Path) -> None:
+    """Of Granite 4: what its nets and its attending layers multiply with, and the experts of all tokens."""
+    targets = ("ssm_in", "ssm_out", "attn_q", "attn_v", "ffn_gate_shexp", "ffn_down_shexp")
+    made = extra_files.factors(3, 4, targets, scale=0.05, arch="granitehybrid")
+    assert {name.split(".")[2] for name in made} == set(targets)
+    file = extra_files.write_adapter(tmp_path / "a.gguf", made, ALPHA["a"], "granitehybrid")
+    paths = [
+        tiny_file.write_model(tmp_path / f"{name}.gguf", "granitehybrid", "f32", change=change)
+        for name, change in (("plain", None), ("merged", merged({"a": 1.0}, {"a": made})))
+    ]
+    with (
+        Model.load(paths[0], threads=2, adapters=[Extra(file, 0.0)], cache_type="f32") as model,
+        Model.load(paths[1], threads=2, cache_type="f32") as whole,
+    ):
+        found, wanted = model.logits(IDS, adapters={"a": 1.0}), whole.logits(IDS)
+        assert np.abs(found - model.logits(IDS)).max() > 0.01, "the adapter does nothing"
+    assert np.square(found - wanted).sum() / np.square(wanted).sum() < 1e-8
+
+
 @pytest.mark.parametrize("mix", [{"a": 1.0}, {"b": -0.5}, {"a": 0.25, "b": 1.5}], ids=str)
 def test_logits_are_those_of_merged_weights(mix: dict[str, float], folder: Path, tmp_path: Path) -> None:
     other = tiny_file.write_model(tmp_path / "merged.gguf", "llama", "f32", change=merged(mix, SEEDS))

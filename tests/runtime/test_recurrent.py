@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tiny
 
-from satchel.quant import ModelError, RequestError
+from satchel.quant import ModelError
 from satchel.runtime.arch import PAGES, RECURRENT, Cache, HParams, find_arch
 from satchel.runtime.device import find_backend, libraries
 from satchel.runtime.engine import Engine, Feed
@@ -21,7 +21,6 @@ from satchel.runtime.resume import restore, save, shape_of
 from satchel.runtime.scheduler import Request
 from satchel.runtime.service import Service
 from satchel.runtime.sizing import cache_bytes
-from satchel.runtime.speculative.load import check_goes_back
 
 CONTEXT, BLOCK, BATCH = 96, 8, 24
 BACKENDS = [f.name for f in libraries() if f.name == "cpu" and not f.reason]
@@ -102,6 +101,14 @@ def test_pages_never_run_out_nor_get_lost(windows: tuple[int, ...]) -> None:
             pages.advance(slot, length[slot], end)
             length[slot] = end
             pages.publish(slot, held[slot][:end])
+            if rng.random() < 0.4 and end + 20 < CONTEXT:  # guesses, and back to before them
+                pages.keep(slot)
+                guessed = end + int(rng.integers(1, 20))
+                pages.reserve(slot, guessed)
+                pages.advance(slot, end, guessed)
+                assert pages.reach(slot, guessed - 1) >= end
+                pages.release(slot, end)
+                assert pages.reach(slot, end) == end
             if end == len(held[slot]) and rng.random() < 0.8:
                 held[slot].append(int(rng.integers(3)))
         else:
@@ -159,14 +166,33 @@ def test_going_back_ends_at_a_checkpoint_or_at_nothing(arch: str) -> None:
         whole = fed(engine, 0, IDS[:29])
         assert engine.rewind(0, 29) == 29
         np.testing.assert_array_equal(fed(engine, 0, IDS[:33])[0], fed(engine, 1, IDS[:33])[29])
-        assert engine.rewind(0, 27) == 0
-        np.testing.assert_array_equal(fed(engine, 0, IDS[:29]), whole)
+        assert engine.rewind(0, 27) == 24
+        np.testing.assert_array_equal(fed(engine, 0, IDS[:29]), whole[24:])
         for i in range(29, 41):
             engine.logits([Feed(0, [IDS[i]])])
         assert engine.rewind(0, 40) == 40
         np.testing.assert_array_equal(fed(engine, 0, IDS[:50]), fed(engine, 1, IDS[:50])[-10:])
-        with pytest.raises(RequestError, match="cannot take back a guessed token"):
-            check_goes_back(engine)
+
+
+@compiled
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("length", [1, 7, 8, 15, 16])
+@pytest.mark.parametrize("count", [1, 3, 20])
+def test_guesses_are_taken_back_to_where_they_began(arch: str, length: int, count: int) -> None:
+    """With as many guesses as cross no border of a block, one, and two; fed at once and one by one."""
+    with opened(arch, slots=2) as engine:
+        wanted = fed(engine, 1, IDS[: length + 4])
+        for step in (count, 1):
+            fed(engine, 0, IDS[:length])
+            for at in range(0, count, step):
+                engine.logits([Feed(0, IDS[100 + at : 100 + at + step], guessed=at == 0)])
+            assert engine.rewind(0, length) == length
+            np.testing.assert_array_equal(fed(engine, 0, IDS[: length + 4]), wanted[length:])
+            engine.pages.check()
+            engine.rewind(0, 0)
+        engine.rewind(1, 0)
+        engine.pages.tree.clear()
+        assert [g.pool.free for g in engine.pages.groups] == [g.pool.size for g in engine.pages.groups]
 
 
 @compiled

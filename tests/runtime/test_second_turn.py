@@ -10,22 +10,28 @@ import pytest
 import tiny
 from tiny_file import write_model
 
+from satchel.runtime.arch import windows_of
 from satchel.runtime.device import libraries
 from satchel.runtime.model import Model
 from satchel.runtime.sampling import GREEDY
+from satchel.runtime.sizing import cache_bytes
 
 BLOCK = 32  # positions that a page of the cache stands for
-# Of each architecture, what makes a conversation longer than its window.
-KINDS: dict[str, dict[str, object]] = {
-    "llama": {},
-    "mamba2": {},
-    "qwen3next": {},
-    "granitehybrid": {},
-    "qwen35": {},
-    "gemma3": {"gemma3__attention__sliding_window": 20},
-    "gpt_oss": {"gpt_oss__attention__sliding_window": 20},
-    "llama4": {},
-}
+SEEN = 20  # positions of a window or a chunk: fewer than a conversation has
+STATES = ("mamba2", "qwen3next", "granitehybrid", "qwen35")
+NEAR = (
+    "gemma2",
+    "gemma3",
+    "gemma4",
+    "gpt_oss",
+    "olmo2",
+    "cohere2",
+    "exaone4",
+    "phi3",
+    "mistral",
+    "starcoder2",
+)
+KINDS = ("llama", *STATES, *NEAR, "llama4")
 IDS = [int(i) for i in np.random.default_rng(5).integers(0, tiny.VOCAB, 200)]
 FIRST, ADDED = IDS[:70], IDS[100:120]
 
@@ -41,10 +47,15 @@ def answered(model: Model, ids: list[int], salt: str = "") -> tuple[list[int], i
     return list(reply.ids), reply.stats.cached
 
 
+def written(folder: Path, arch: str) -> Path:
+    near = {f"{arch}__attention__sliding_window": SEEN} if arch in (*NEAR, "llama4") else {}
+    return write_model(folder / "m.gguf", arch, "f32", **near)
+
+
 @pytest.mark.parametrize("arch", KINDS)
 def test_the_second_turn_of_a_chat_does_not_prefill_again(arch: str, tmp_path: Path) -> None:
-    path = write_model(tmp_path / "m.gguf", arch, "f32", **KINDS[arch])
-    with Model.load(path, context=192, slots=4, threads=1, batch=32) as model:
+    with Model.load(written(tmp_path, arch), context=192, slots=4, threads=1, batch=32) as model:
+        assert (windows_of(model.engine.optimized("tokens").roots)[-1] > 0) == (arch in (*STATES, *NEAR))
         answer, cached = answered(model, FIRST)
         assert cached == 0
         held = (len(FIRST) + len(answer) - 1) // BLOCK * BLOCK
@@ -57,3 +68,22 @@ def test_the_second_turn_of_a_chat_does_not_prefill_again(arch: str, tmp_path: P
         again, cached = answered(model, edited)
         assert cached == len(FIRST) // BLOCK * BLOCK, "a turn said anew goes on from the one before it"
         assert again == answered(model, edited, "fresh")[0]
+
+
+@pytest.mark.parametrize("arch", ["mamba2", "granitehybrid", "qwen35", "gemma3", "gpt_oss", "gemma4"])
+def test_many_chats_in_turns_over_few_slots(arch: str, tmp_path: Path) -> None:
+    """What was given up is computed anew; what is kept never takes more than was planned."""
+    with Model.load(written(tmp_path, arch), context=192, slots=2, threads=1, batch=32) as model:
+        engine, chats = model.engine, [IDS[i * 9 : i * 9 + 40] for i in range(6)]
+        sizes = [group.pool.size for group in engine.pages.groups]
+        whole = sum(n * each for n, each in zip(sizes, engine.states.block_bytes, strict=True))
+        assert whole == cache_bytes(model.arch, model.cache)
+        for turn in range(3):
+            for i, ids in enumerate(chats):
+                answer, _ = answered(model, ids, "chats")
+                assert answer == answered(model, ids, f"alone {turn} {i}")[0]
+                engine.pages.check()
+                again, cached = answered(model, [*ids, *answer, 7], "chats")
+                assert cached >= len(ids) // BLOCK * BLOCK, "the turn that follows at once finds this one"
+                chats[i] = [*ids, *answer, 7, *again, *IDS[150 + turn : 153]]
+        assert [group.pool.size for group in engine.pages.groups] == sizes

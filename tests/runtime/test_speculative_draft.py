@@ -44,10 +44,10 @@ def other(folder: Path) -> Path:
     return write_model(folder / "other.gguf", "llama", "q4_k", seed=7)
 
 
-def made(seed: int, slots: int = 3, context: int = 96, batch: int = 64) -> Engine:
+def made(seed: int, slots: int = 3, context: int = 96, batch: int = 64, arch: str = "llama") -> Engine:
     cache = Cache(context=context, slots=slots, block=16)
-    weights = tiny.weights("llama", "q8_0", seed)
-    return tiny.engine("llama", weights, cache, find_backend("cpu").open(threads=2), batch=batch)
+    weights = tiny.weights(arch, "q8_0", seed)
+    return tiny.engine(arch, weights, cache, find_backend("cpu").open(threads=2), batch=batch)
 
 
 class Always(Speculator):
@@ -79,12 +79,14 @@ def test_a_draft_model_changes_no_token_and_one_that_is_the_model_is_always_righ
 
 
 @pytest.mark.parametrize("seed", [0, 5])
-@pytest.mark.parametrize("batch", [64, 12])
-def test_what_the_draft_model_holds_stays_in_step_with_many_requests(seed: int, batch: int) -> None:
+@pytest.mark.parametrize(("batch", "arch"), [(64, "llama"), (12, "llama"), (64, "qwen35"), (12, "mamba2")])
+def test_what_the_draft_model_holds_stays_in_step_with_many_requests(
+    seed: int, batch: int, arch: str
+) -> None:
     """With the model's own weights every draft is right: a wrong cache of the draft model would show. A batch
     of 12 makes it catch up over several steps.
     """
-    engine, draft_engine = made(0), made(seed, batch=batch)
+    engine, draft_engine = made(0, arch=arch), made(seed, batch=batch, arch=arch)
     rng = np.random.default_rng(2)
     wanted = []
     for i in range(14):

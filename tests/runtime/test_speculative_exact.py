@@ -100,6 +100,9 @@ def answers(
         ("qwen3", "bf16", 3, 0, "q8_0"),
         ("qwen3moe", "q8_0", 2, 0, "f16"),
         ("qwen2", "f32", 3, 0, "f32"),
+        ("mamba2", "q8_0", 3, 0, "f16"),
+        ("qwen35", "q8_0", 3, 8, "f16"),
+        ("granitehybrid", "f32", 2, 0, "f16"),
     ],
 )
 def test_drafts_change_no_token(arch: str, format: str, slots: int, blocks: int, kind: str) -> None:

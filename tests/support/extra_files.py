@@ -23,11 +23,12 @@ def factors(
     *,
     embedding: bool = False,
     scale: float = 0.1,
+    arch: str = "llama",
 ) -> dict[str, Array]:
-    """Random lora_a and lora_b of these weights of every layer."""
-    rng, shapes = np.random.default_rng(seed), tiny.weights("llama").shapes
+    """Random lora_a and lora_b of these weights of every layer that has them."""
+    rng, shapes = np.random.default_rng(seed), tiny.weights(arch).shapes
     found: dict[str, Array] = {}
-    names = [f"blk.{i}.{t}.weight" for i in range(tiny.LAYERS) for t in targets]
+    names = [n for i in range(tiny.LAYERS) for t in targets if (n := f"blk.{i}.{t}.weight") in shapes]
     for name in names:
         rows, columns = shapes[name]
         found[f"{name}.lora_a"] = rng.standard_normal((rank, columns)) * scale

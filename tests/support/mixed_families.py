@@ -229,6 +229,36 @@ CASES |= {
         },
     ),
 }
+CASES |= {  # every key that changes numbers at another value than the published models have
+    "ministral3_other": (
+        *CASES["ministral3"][:2],
+        CASES["ministral3"][2]
+        | {
+            "rope_parameters": CASES["ministral3"][2]["rope_parameters"]
+            | {"factor": 5.0, "original_max_position_embeddings": 14, "beta_fast": 20.0, "beta_slow": 2.0}
+            | {"mscale": 0.7, "mscale_all_dim": 1.3, "llama_4_scaling_beta": 0.35, "rope_theta": 500.0},
+            "rms_norm_eps": 1e-3,
+        },
+    ),
+    "glm4_moe_other": (
+        *CASES["glm4_moe"][:2],
+        CASES["glm4_moe"][2]
+        | {"norm_topk_prob": False, "routed_scaling_factor": 0.4, "n_group": 3, "topk_group": 2}
+        | {"use_qk_norm": False, "attention_bias": False, "first_k_dense_replace": 2}
+        | {
+            "partial_rotary_factor": 0.25,
+            "rope_theta": 300.0,
+            "num_experts_per_tok": 4,
+            "rms_norm_eps": 1e-3,
+        },
+    ),
+    "llama4_other": (
+        *CASES["llama4"][:2],
+        CASES["llama4"][2]
+        | {"interleave_moe_layer_step": 1, "attention_chunk_size": 5, "no_rope_layers": [1, 1, 1, 0]}
+        | {"rope_theta": 300.0, "num_local_experts": 3, "rms_norm_eps": 1e-3, "moe_layers": [0, 1, 2, 3]},
+    ),
+}
 _FACTORS = {
     "embedding_multiplier": 12.0,
     "residual_multiplier": 0.22,
@@ -440,8 +470,9 @@ def with_tokenizer(folder: Path, case: str) -> Path:
 # Llama.cpp knows V2 lite by its 27 layers, V2's groups as V3 has them, YaRN with whole borders alone, Llama
 # 4's chunks as 8192 tokens and EXAONE 4's windows by its 64 layers; it turns all of OLMo 3's layers by one
 # base, weighs Phi 3.5's experts by a softmax, ends where Granite's convolutions have no bias, and has no
-# deepseek32 in the version that is compared.
+# deepseek32 in the version that is compared. Keys at other values are compared with transformers alone.
 UNKNOWN_TO_PEER = (
     *("deepseek_v2_lite", "deepseek_v2", "deepseek_v32", "gpt_oss", "llama4"),
     *("exaone4", "olmo3_listed", "phimoe", "phimoe_long", "granitehybrid_dense"),
+    *("ministral3_other", "glm4_moe_other", "llama4_other"),
 )

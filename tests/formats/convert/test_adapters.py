@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import families
+import mixed_families as mixed
 import numpy as np
 import pytest
 import toy_checkpoint as toy
@@ -14,7 +16,7 @@ import toy_checkpoint as toy
 from satchel.formats.convert.write import write_source
 from satchel.formats.gguf import open_gguf
 from satchel.quant import ModelError, RequestError
-from satchel.runtime.sources import open_adapter, open_checkpoint
+from satchel.runtime.sources import open_adapter, open_checkpoint, open_source
 
 RANK = 4
 
@@ -179,3 +181,39 @@ def test_a_bad_adapter_is_one_line_and_no_file(
     with pytest.raises(ModelError, match=re.escape(said)) as error, open_adapter(folder, base) as made:
         write_source(made, tmp_path / "lora.gguf")
     assert "\n" not in str(error.value) and not (tmp_path / "lora.gguf").exists()
+
+
+@pytest.mark.parametrize("case", ["granitehybrid", "granitehybrid_dense"])
+@pytest.mark.parametrize("from_gguf", [False, True])
+def test_gate_and_up_of_one_weight_have_half_of_its_change_each(
+    case: str, from_gguf: bool, tmp_path: Path
+) -> None:
+    shapes, rng = json.loads(mixed.STEM.with_suffix(".json").read_text())[case], np.random.default_rng(1)
+    modules = ("mamba.in_proj", "mamba.out_proj", "self_attn.q_proj", "shared_mlp.input_linear")
+    weights = families.values_of(shapes)
+    base = families.write(tmp_path / "base", mixed.config(case), weights)
+    tensors, changed = {}, dict(weights)
+    for name, shape in shapes.items():
+        if name.removesuffix(".weight").endswith(modules):
+            a, b = (rng.standard_normal(s).astype(np.float32) for s in ((RANK, shape[1]), (shape[0], RANK)))
+            stem = f"base_model.model.{name.removesuffix('.weight')}.lora_"
+            tensors |= {f"{stem}A.weight": a, f"{stem}B.weight": b}
+            changed[name] = weights[name] + b @ a * (8 / RANK)
+    merged = families.write(tmp_path / "merged", mixed.config(case), changed)
+    if from_gguf:
+        with open_checkpoint(base) as source:
+            base = write_source(source, tmp_path / "base.gguf")[0]
+    with open_adapter(adapter(tmp_path / "lora", tensors), base) as made:
+        path = write_source(made, tmp_path / "lora.gguf")[0]
+    with open_gguf(path) as lora, open_source(base) as old, open_checkpoint(merged) as new:
+        assert lora.metadata["general.architecture"] == "granitehybrid"
+        names = {name.removesuffix(".lora_a") for name in lora.tensors if name.endswith(".lora_a")}
+        assert {name.split(".")[2] for name in names} >= {"ssm_in", "ssm_out", "attn_q"}
+        assert sum("ffn_up" in name for name in names) == sum("ffn_gate" in name for name in names) == 4
+        for name in names:
+            a, b = (
+                lora.array(f"{name}.lora_{part}").reshape(lora.tensors[f"{name}.lora_{part}"].shape)
+                for part in "ab"
+            )
+            was, now = (np.frombuffer(b"".join(s.chunks(name)), np.float32) for s in (old, new))
+            np.testing.assert_allclose((b @ a).ravel() * (8 / RANK), now - was, atol=1e-4)
