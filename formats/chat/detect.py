@@ -56,8 +56,8 @@ def detect(template: ChatTemplate, tokens: Collection[str] = ()) -> Style:
         efforts=template.reads("reasoning_effort"),
     )
     if style.calls and style.calls.thought:
-        opening, closing = style.calls.thought
-        return _marked(style, opening, closing, ("", "", "<|start|>assistant"))
+        opening, closing, tail = style.calls.thought
+        return _marked(style, opening, closing, ("", "", tail))
     return _thinking(template, style, frozenset(tokens))
 
 
