@@ -11,7 +11,7 @@ from typing import Any
 
 from satchel.formats.template import spoken
 from satchel.formats.template.messages import Message
-from satchel.formats.template.probes import KINDS, SYSTEM, Probes
+from satchel.formats.template.probes import BESIDE, KINDS, SYSTEM, Probes
 from satchel.quant.errors import RequestError
 
 
@@ -28,7 +28,8 @@ def fit(
       of one part where it reads nothing else;
     - a call's arguments become an object or JSON text, its empty content None or "", as the template prints
       them; text beside calls becomes a message of its own where it would hide them;
-    - tools go where the template has its own place for them: another variable, the system message's `tools`;
+    - tools go where the template has its own place for them: another variable, the system message's `tools`,
+      or beside a system message, empty where there was none;
     - tools, calls and results that the template has no place for are written as JSON into the system message,
       the assistant's text and a user message.
     """
@@ -38,12 +39,14 @@ def fit(
         place = probes.tools_place()
         if place == SYSTEM:
             fitted = _with_tools(fitted, tools, probes)
+        elif place == BESIDE:
+            fitted = _opened(fitted, probes)
         elif place:
             more = {place: tools}
         else:
             text = spoken.definitions(tools, probes.call_form()[1] != "")
             fitted = _with_system(fitted, text, probes)
-        tools = None
+        tools = tools if place == BESIDE else None
     fitted = _merge_results(fitted, probes)
     fitted = _merge_system(fitted, probes)
     fitted = [part for i, m in enumerate(fitted) for part in _fit_calls(m, f"messages[{i}]", probes)]
@@ -81,11 +84,16 @@ def _with_system(messages: list[Message], text: str, probes: Probes) -> list[Mes
 
 def _with_tools(messages: list[Message], tools: list[Message], probes: Probes) -> list[Message]:
     """The tools as JSON text beside the system message's content."""
-    if messages[0]["role"] not in ("system", "developer"):
-        messages = [{"role": "system", "content": _content("", probes)}, *messages]
-    first, *rest = messages
+    first, *rest = _opened(messages, probes)
     listed = json.dumps([tool.get("function", tool) for tool in tools], ensure_ascii=False)
     return [{**first, "tools": listed}, *rest]
+
+
+def _opened(messages: list[Message], probes: Probes) -> list[Message]:
+    """The messages, a system message first: an empty one where there was none."""
+    if messages[0]["role"] in ("system", "developer"):
+        return messages
+    return [{"role": "system", "content": _content("", probes)}, *messages]
 
 
 def _merge_results(messages: list[Message], probes: Probes) -> list[Message]:

@@ -35,6 +35,7 @@ _FORMS: dict[str, Any] = {"object": _OBJECT, "text": json.dumps(_OBJECT)}
 # Names that templates have for `tools` (SmolLM3's xml_tools), and the place of Phi 4 mini's.
 TOOL_NAMES = frozenset(("xml_tools", "custom_tools", "available_tools"))
 SYSTEM = "system message"
+BESIDE = "beside a system message"
 KINDS: dict[str, Any] = {"none": None, "empty": ""}
 
 
@@ -102,7 +103,7 @@ class Probes:
 
     def tools_place(self) -> str:
         """Where a template has its place for tools: a variable's name, SYSTEM for a member of the system
-        message (JSON text), or "" for none.
+        message (JSON text), BESIDE for `tools`, but shown with a system message only, or "" for none.
         """
         return "tools" if self.shows_tools() else str(self._once("place of tools", self._find_tools_place))
 
@@ -116,7 +117,10 @@ class Probes:
             "content": self._content("probe"),
             "tools": json.dumps([_TOOL["function"]]),
         }
-        return SYSTEM if "probe_tool" in self._attempt([system, user]) else ""
+        if "probe_tool" in self._attempt([system, user]):
+            return SYSTEM
+        plain = {key: value for key, value in system.items() if key != "tools"}
+        return BESIDE if "probe_tool" in self._attempt([plain, user], [_TOOL]) else ""
 
     def wants_parts(self) -> bool:
         """Whether content must be a list of parts: a plain string would be left out."""

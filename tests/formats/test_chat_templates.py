@@ -99,6 +99,21 @@ def test_other_markers_are_found_by_rendering(family: str, begin: str) -> None:
     assert style.begin == begin
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "{{ k }}={{ v }}",  # text without quotes, which can't be read back
+        "{{ k }}={{ v | tojson }}",  # no comma between two
+        '{{ k }}="{{ v }}"{{ ", " if not loop.last }}',  # numbers as texts
+    ],
+)
+def test_calls_of_python_are_known_however_badly_a_template_writes_them(arguments: str) -> None:
+    begin = template_of("pythonic", "[").replace("[[", "[").replace("]<|tool_call_end|>", "]")
+    plain = re.sub(r"\{\{ k \}\}=.*?(?=\{% endfor %\})", lambda _: arguments, begin, count=1)
+    style = detect(ChatTemplate(plain))
+    assert (style.family, style.begin) == ("pythonic", "")
+
+
 SILENT = "{{ tools | tojson if tools }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
 
 
@@ -293,3 +308,15 @@ def test_tools_go_where_a_template_has_its_own_place_for_them(
         assert ("Be kind." in said) == bool(system)
         assert "weather" not in template.render([*system, USER])
     assert detect(template, tokens).family == family
+
+
+def test_tools_that_only_a_system_message_brings_get_one() -> None:
+    """As FunctionGemma's template does, which can't be without a list of tools either."""
+    template = ChatTemplate(
+        "{% set given = tools | length > 0 %}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
+        "{% if m.role == 'system' and given %}{{ tools | tojson }}{% endif %}{% endfor %}"
+    )
+    assert template.supports_tools
+    kind = {"role": "system", "content": "Be kind."}
+    assert template.render([kind, USER], tools=TOOLS).startswith('<|system|>Be kind.[{"type": "function"')
+    assert template.render([USER], tools=TOOLS).startswith('<|system|>[{"type": "function"')
