@@ -54,6 +54,7 @@ class Probes:
         self.program = program
         self._tokens, self._now = tokens, now
         self._known: dict[str, Any] = {}
+        self._by_id = False
 
     def run(
         self,
@@ -180,6 +181,7 @@ class Probes:
         return self._once("calls", self._find_call_form)  # type: ignore[no-any-return]
 
     def _find_call_form(self) -> tuple[str, str]:
+        self.names_by_id()
         shown = {(f, k): self._call(_FORMS[f], KINDS[k]) for f in _FORMS for k in KINDS}
         # Python's ' around the key is a dict that was meant to be JSON; \" is JSON text dumped as JSON once
         # more.
@@ -214,7 +216,30 @@ class Probes:
                 text = self._attempt(attempt, tools)
                 if "called_tool" in text:
                     return text
-        return ""
+        return self._call_by_id(arguments, content) if self._by_id else ""
+
+    def names_by_id(self) -> bool:
+        """Whether a call's name reaches the prompt as part of its id alone: `call_id` says how it is then."""
+
+        def probe() -> bool:
+            forms = [(a, c) for a in _FORMS.values() for c in KINDS.values()]
+            return not any(self._call(*form) for form in forms) and any(
+                "called_tool" in self._call_by_id(*form) for form in forms
+            )
+
+        self._by_id = bool(self._once("ids", probe))
+        return self._by_id
+
+    def _call_by_id(self, arguments: Any, content: Any) -> str:
+        """A call, without its result, whose id has the tool's name."""
+        user, called, _ = _calling(arguments, content)
+        called["tool_calls"][0]["id"] = call_id("called_tool", 0)
+        return self._attempt([user, called])
+
+
+def call_id(name: str, number: int) -> str:
+    """An id with the name in it, as Kimi K2 writes it."""
+    return f"functions.{name}:{number}"
 
 
 def _one(found: Sequence[str]) -> str:

@@ -310,6 +310,30 @@ def test_tools_go_where_a_template_has_its_own_place_for_them(
     assert detect(template, tokens).family == family
 
 
+BY_ID = (
+    "{{ tools | tojson if tools }}{% for m in messages %}<|{{ m.role }}|>{% for c in m.tool_calls or [] %}"
+    "<|tool_calls_section_begin|><|tool_call_begin|>{{ c.id }}<|tool_call_argument_begin|>"
+    "{{ c.function.arguments | tojson }}<|tool_call_end|><|tool_calls_section_end|>{% endfor %}"
+    "{% if m.role == 'tool' %}Of {{ m.tool_call_id }}: {% endif %}{{ m.content or '' }}{% endfor %}"
+)
+
+
+def test_ids_bring_the_names_where_a_template_writes_nothing_else_of_them() -> None:
+    """As that of Kimi K2.5 does; ids that have the name already stay."""
+    template = ChatTemplate(BY_ID)
+    assert (detect(template).family, detect(template).begin) == ("kimi", "<|tool_calls_section_begin|>")
+    for given, shown in (
+        ("call00000", "functions.weather:0"),
+        ("functions.weather:7", "functions.weather:7"),
+    ):
+        (asked,) = calls_of([{"city": "Bern"}])
+        called = {"role": "assistant", "content": None, "tool_calls": [{**asked, "id": given}]}
+        result = {"role": "tool", "tool_call_id": given, "content": "rain"}
+        said = template.render([USER, called, result], tools=TOOLS)
+        assert f'<|tool_call_begin|>{shown}<|tool_call_argument_begin|>{{"city": "Bern"}}' in said
+        assert f"Of {shown}: rain" in said and "tool_response" not in said
+
+
 def test_tools_that_only_a_system_message_brings_get_one() -> None:
     """As FunctionGemma's template does, which can't be without a list of tools either."""
     template = ChatTemplate(
