@@ -170,6 +170,11 @@ def written(style: str, begin: str, name: str, given: dict[str, Any]) -> str:
         return f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{fenced}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
     if style == "mistral":
         return f"[TOOL_CALLS]{name}[ARGS]{raw}" if begin else f"[TOOL_CALLS][{call}]"
+    return alone(style, name, given, raw, call)
+
+
+def alone(style: str, name: str, given: dict[str, Any], raw: str, call: str) -> str:
+    """A call of a family that has one form."""
     return {
         "functionary": f"{name}\n{raw}",
         "kimi": f"<|tool_calls_section_begin|><|tool_call_begin|>functions.{name}:3"
