@@ -21,6 +21,7 @@ from satchel.quant.errors import RequestError
 Messages = Sequence[Mapping[str, Any]]
 SWITCHES = ("enable_thinking", "thinking")
 _NAME, _GIVEN = "probe_tool", {"probe_key": "probe value", "probe_count": 3}
+_LEAST = {"probe_count": 3}  # what templates write well that leave out commas, or quotes around texts
 _USER = {"role": "user", "content": "probe of user"}
 _TOOL = {
     "type": "function",
@@ -36,7 +37,6 @@ _TOOL = {
         },
     },
 }
-_CALL = {"id": "probe0001", "type": "function", "function": {"name": _NAME, "arguments": _GIVEN}}
 _RESULT = {"role": "tool", "tool_call_id": "probe0001", "name": _NAME, "content": "probe"}
 _THOUGHT, _SAID = "probe of thought", "probe of answer"
 _MARKER = re.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z_]{1,40}\]")
@@ -56,8 +56,8 @@ def detect(template: ChatTemplate, tokens: Collection[str] = ()) -> Style:
         efforts=template.reads("reasoning_effort"),
     )
     if style.calls and style.calls.thought:
-        opening, closing = style.calls.thought
-        return _marked(style, opening, closing, ("", "", "<|start|>assistant"))
+        opening, closing, tail = style.calls.thought
+        return _marked(style, opening, closing, ("", "", tail))
     return _thinking(template, style, frozenset(tokens))
 
 
@@ -81,13 +81,15 @@ def _after(before: str, whole: str) -> str:
 def _family(template: ChatTemplate) -> tuple[str, str]:
     """The family's name, and which of its markers the template writes."""
     asked = _rendered(template, [_USER], tools=True)
-    for content in ("", None):
-        called: dict[str, Any] = {"role": "assistant", "content": content, "tool_calls": [_CALL]}
+    # A marker tells more than what may begin any answer; of that, Python's bracket tells most.
+    narrow = sorted(families(), key=lambda name: len(families()[name].opens) or len(_NAME))
+    ways = [*((name, False) for name in families()), *((name, True) for name in narrow)]
+    for given, content in ((_GIVEN, ""), (_GIVEN, None), (_LEAST, ""), (_LEAST, None)):
+        call = {"id": "probe0001", "type": "function", "function": {"name": _NAME, "arguments": given}}
+        called: dict[str, Any] = {"role": "assistant", "content": content, "tool_calls": [call]}
         for messages in ([_USER, called], [_USER, called, _RESULT]):
             body = _after(asked, _rendered(template, messages, tools=True))
-            # A marker tells more than what may begin any answer.
-            ways = ((name, bare) for bare in (False, True) for name in families())
-            found = next((name for name, bare in ways if _NAME in body and _reads(name, body, bare)), "")
+            found = next((n for n, bare in ways if _NAME in body and _reads(n, body, bare, given)), "")
             if found:
                 return found, _begin(found, body)
     known = (name for name, f in families().items() if any(b in template.source for b in f.begins))
@@ -115,7 +117,7 @@ def _begin(family: str, text: str) -> str:
     return told or min((b for b in families()[family].begins if b in text), key=text.index, default="")
 
 
-def _reads(name: str, body: str, bare: bool) -> bool:
+def _reads(name: str, body: str, bare: bool, given: Mapping[str, Any]) -> bool:
     """Whether this family reads the rendered call as what it was. bare: without a marker, else behind one."""
     family = families()[name]
     starts = [at for begin in family.begins if (at := body.find(begin)) >= 0]
@@ -127,7 +129,11 @@ def _reads(name: str, body: str, bare: bool) -> bool:
     parser = ChatParser(Style(family=name), tools=[_TOOL])
     found = Collected().add_all([*parser.feed(body[min(starts) :]), *parser.finish()])
     read = [(call.name, json.loads(call.arguments)) for call in found.tool_calls]
-    return read == [(_NAME, _GIVEN)]
+    if given is _LEAST:  # some templates write numbers as texts
+        return [(called, {key: str(v) for key, v in values.items()}) for called, values in read] == [
+            (_NAME, {key: str(v) for key, v in given.items()})
+        ]
+    return read == [(_NAME, given)]
 
 
 def _thinking(template: ChatTemplate, style: Style, tokens: frozenset[str]) -> Style:

@@ -24,7 +24,8 @@ class Family:
     the form of a call's id, "" or "letters9". order: who can be mistaken for others comes after those.
     whole(reader, opening): the grammar of whole answers, where thinking and text have their own form; then
     `prefill` gives what stands before an answer's text, or its reasoning, that is to be continued. thought:
-    what stands around its thinking. tells: texts inside of a call, each of which tells a form of its own.
+    what stands before its thinking, behind it, and behind that until the answer begins. tells: texts inside
+    of a call, each of which tells a form of its own.
     """
 
     begins: tuple[str, ...]
@@ -36,7 +37,7 @@ class Family:
     order: int = 0
     whole: Grammar | None = None
     prefill: Callable[[str | None, str], str] | None = None
-    thought: tuple[str, str] | None = None
+    thought: tuple[str, str, str] | None = None
     tells: tuple[str, ...] = ()
 
     @property

@@ -21,6 +21,7 @@ PAIRS = (
     ("<|inner_prefix|>", "<|inner_suffix|>"),
     ("<|channel>thought", "<channel|>"),
     ("<reasoning>", "</reasoning>"),
+    ("<|thought_start|>", "<|thought_end|>"),
 )
 
 

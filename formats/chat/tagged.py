@@ -23,6 +23,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "null": (type(None),),
 }  # fmt: skip
 NESTING = 32
+LITERAL_MOST = 1 << 16  # characters of a value that is read as Python has it
 # Strings of Python's; each character is looked at once.
 _STRING = re.compile(r"(['\"])(?:(?!\1)[^\\]|\\.)*(?:\1|\\?\Z)", re.DOTALL)
 
@@ -150,10 +151,19 @@ def as_json(text: str, kinds: tuple[str, ...]) -> str:
     end = walker.feed(raw)
     walker.close()
     if walker.error or end != len(raw):
-        return _dumped(text)
+        return _dumped(text) if not kinds or "string" in kinds else _literal(raw, text)
     if kinds and not any(_is(raw, kind) for kind in kinds if kind != "string"):
         return _dumped(text) if "string" in kinds else raw
     return raw
+
+
+def _literal(raw: str, text: str) -> str:
+    """JSON of a list or an object that is written as Python prints it; the text as a string for none."""
+    try:
+        value = ast.literal_eval(raw) if raw[:1] in ("[", "{") and len(raw) <= LITERAL_MOST else None
+        return json.dumps(value, ensure_ascii=False, allow_nan=False) if value else _dumped(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError, TypeError):
+        return _dumped(text)
 
 
 def _is(raw: str, kind: str) -> bool:
@@ -164,6 +174,38 @@ def _is(raw: str, kind: str) -> bool:
 
 def _dumped(value: str) -> str:
     return json.dumps(value, ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """<arg_key>KEY</arg_key> <arg_value>VALUE</arg_value> ... </tool_call>, by their literal parts."""
+
+    key: str
+    key_end: str
+    value: str
+    value_end: str
+    end: str
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return (self.key, self.key_end, self.value, self.value_end, self.end)
+
+
+def paired(reader: Reader, pairs: Pairs, members: Members, marker: str | None) -> Steps[None]:
+    """The arguments of a call that began, to its end. marker: `key` or `end`, which was taken already."""
+    while marker == pairs.key:
+        key, closed = yield from reader.text_until(pairs.key_end, most=NAME_MOST)
+        if closed is None or (yield from reader.at(pairs.value)) is None:
+            raise Malformed(f"{pairs.value} was expected")
+        text, closed = yield from reader.text_until(pairs.value_end)
+        if closed is None:
+            raise Malformed("it is not complete")
+        yield reader.arguments(members.add(key.strip(), text))
+        marker = yield from reader.at(pairs.key, pairs.end)
+    if marker is None:
+        raise Malformed(f"{pairs.end} was expected")
+    yield reader.arguments(members.end())
+    yield reader.end()
 
 
 def pythonic(reader: Reader, begun: str = "", most: int = 1 << 20) -> Steps[str]:

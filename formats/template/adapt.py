@@ -11,7 +11,7 @@ from typing import Any
 
 from satchel.formats.template import spoken
 from satchel.formats.template.messages import Message
-from satchel.formats.template.probes import KINDS, SYSTEM, Probes
+from satchel.formats.template.probes import BESIDE, KINDS, SYSTEM, Probes, call_id
 from satchel.quant.errors import RequestError
 
 
@@ -26,9 +26,11 @@ def fit(
       line between;
     - lists of text parts become one text, a line each, unless the template reads lists; text becomes a list
       of one part where it reads nothing else;
+    - ids hold the tools' names where a template writes those nowhere else;
     - a call's arguments become an object or JSON text, its empty content None or "", as the template prints
       them; text beside calls becomes a message of its own where it would hide them;
-    - tools go where the template has its own place for them: another variable, the system message's `tools`;
+    - tools go where the template has its own place for them: another variable, the system message's `tools`,
+      or beside a system message, empty where there was none;
     - tools, calls and results that the template has no place for are written as JSON into the system message,
       the assistant's text and a user message.
     """
@@ -38,12 +40,16 @@ def fit(
         place = probes.tools_place()
         if place == SYSTEM:
             fitted = _with_tools(fitted, tools, probes)
+        elif place == BESIDE:
+            fitted = _opened(fitted, probes)
         elif place:
             more = {place: tools}
         else:
             text = spoken.definitions(tools, probes.call_form()[1] != "")
             fitted = _with_system(fitted, text, probes)
-        tools = None
+        tools = tools if place == BESIDE else None
+    if any("tool_calls" in m for m in fitted) and probes.names_by_id():
+        fitted = _named_ids(fitted)
     fitted = _merge_results(fitted, probes)
     fitted = _merge_system(fitted, probes)
     fitted = [part for i, m in enumerate(fitted) for part in _fit_calls(m, f"messages[{i}]", probes)]
@@ -81,11 +87,38 @@ def _with_system(messages: list[Message], text: str, probes: Probes) -> list[Mes
 
 def _with_tools(messages: list[Message], tools: list[Message], probes: Probes) -> list[Message]:
     """The tools as JSON text beside the system message's content."""
-    if messages[0]["role"] not in ("system", "developer"):
-        messages = [{"role": "system", "content": _content("", probes)}, *messages]
-    first, *rest = messages
+    first, *rest = _opened(messages, probes)
     listed = json.dumps([tool.get("function", tool) for tool in tools], ensure_ascii=False)
     return [{**first, "tools": listed}, *rest]
+
+
+def _named_ids(messages: list[Message]) -> list[Message]:
+    """Ids that hold the tools' names, in calls and their results; calls count through the conversation."""
+    made: dict[Any, str] = {}
+    named: list[Message] = []
+    count = 0
+    for message in messages:
+        if "tool_calls" in message:
+            made = {}
+            for call in message["tool_calls"]:
+                name = call["function"]["name"]
+                given = str(call.get("id", ""))
+                made[given] = given if f".{name}:" in given else call_id(name, count)
+                count += 1
+            calls = [{**call, "id": made[str(call.get("id", ""))]} for call in message["tool_calls"]]
+            message = {**message, "tool_calls": calls}
+        elif message["role"] == "tool":
+            answered = message.get("tool_call_id")
+            message = {**message, "tool_call_id": made.get(answered, answered)}
+        named.append(message)
+    return named
+
+
+def _opened(messages: list[Message], probes: Probes) -> list[Message]:
+    """The messages, a system message first: an empty one where there was none."""
+    if messages[0]["role"] in ("system", "developer"):
+        return messages
+    return [{"role": "system", "content": _content("", probes)}, *messages]
 
 
 def _merge_results(messages: list[Message], probes: Probes) -> list[Message]:

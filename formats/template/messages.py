@@ -16,7 +16,7 @@ Escape = Callable[[str], str]
 Message = dict[str, Any]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
-_REASONING = ("reasoning_content", "thinking", "reasoning")
+_REASONING = ("reasoning_content", "thinking", "reasoning")  # and MiniCPM's templates read "thought"
 _MAX_DEPTH = 64
 _MAX_BITS = 4096
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -153,7 +153,8 @@ def _reasoning(message: Message, where: str) -> Message:
         return message
     if not isinstance(reasoning, str):
         raise RequestError(f"{where}.reasoning_content: text is wanted, got {type(reasoning).__name__}")
-    return {"thinking": reasoning, **message, "reasoning_content": reasoning}
+    names = dict.fromkeys(("thinking", "reasoning", "thought"), reasoning)
+    return {**names, **message, "reasoning_content": reasoning}
 
 
 def read_tools(tools: Sequence[Mapping[str, Any]] | None, plain: Plain) -> list[Message] | None:

@@ -35,6 +35,7 @@ _FORMS: dict[str, Any] = {"object": _OBJECT, "text": json.dumps(_OBJECT)}
 # Names that templates have for `tools` (SmolLM3's xml_tools), and the place of Phi 4 mini's.
 TOOL_NAMES = frozenset(("xml_tools", "custom_tools", "available_tools"))
 SYSTEM = "system message"
+BESIDE = "beside a system message"
 KINDS: dict[str, Any] = {"none": None, "empty": ""}
 
 
@@ -53,6 +54,7 @@ class Probes:
         self.program = program
         self._tokens, self._now = tokens, now
         self._known: dict[str, Any] = {}
+        self._by_id = False
 
     def run(
         self,
@@ -102,7 +104,7 @@ class Probes:
 
     def tools_place(self) -> str:
         """Where a template has its place for tools: a variable's name, SYSTEM for a member of the system
-        message (JSON text), or "" for none.
+        message (JSON text), BESIDE for `tools`, but shown with a system message only, or "" for none.
         """
         return "tools" if self.shows_tools() else str(self._once("place of tools", self._find_tools_place))
 
@@ -116,7 +118,10 @@ class Probes:
             "content": self._content("probe"),
             "tools": json.dumps([_TOOL["function"]]),
         }
-        return SYSTEM if "probe_tool" in self._attempt([system, user]) else ""
+        if "probe_tool" in self._attempt([system, user]):
+            return SYSTEM
+        plain = {key: value for key, value in system.items() if key != "tools"}
+        return BESIDE if "probe_tool" in self._attempt([plain, user], [_TOOL]) else ""
 
     def wants_parts(self) -> bool:
         """Whether content must be a list of parts: a plain string would be left out."""
@@ -176,6 +181,7 @@ class Probes:
         return self._once("calls", self._find_call_form)  # type: ignore[no-any-return]
 
     def _find_call_form(self) -> tuple[str, str]:
+        self.names_by_id()
         shown = {(f, k): self._call(_FORMS[f], KINDS[k]) for f in _FORMS for k in KINDS}
         # Python's ' around the key is a dict that was meant to be JSON; \" is JSON text dumped as JSON once
         # more.
@@ -210,7 +216,30 @@ class Probes:
                 text = self._attempt(attempt, tools)
                 if "called_tool" in text:
                     return text
-        return ""
+        return self._call_by_id(arguments, content) if self._by_id else ""
+
+    def names_by_id(self) -> bool:
+        """Whether a call's name reaches the prompt as part of its id alone: `call_id` says how it is then."""
+
+        def probe() -> bool:
+            forms = [(a, c) for a in _FORMS.values() for c in KINDS.values()]
+            return not any(self._call(*form) for form in forms) and any(
+                "called_tool" in self._call_by_id(*form) for form in forms
+            )
+
+        self._by_id = bool(self._once("ids", probe))
+        return self._by_id
+
+    def _call_by_id(self, arguments: Any, content: Any) -> str:
+        """A call, without its result, whose id has the tool's name."""
+        user, called, _ = _calling(arguments, content)
+        called["tool_calls"][0]["id"] = call_id("called_tool", 0)
+        return self._attempt([user, called])
+
+
+def call_id(name: str, number: int) -> str:
+    """An id with the name in it, as Kimi K2 writes it."""
+    return f"functions.{name}:{number}"
 
 
 def _one(found: Sequence[str]) -> str:

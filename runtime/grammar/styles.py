@@ -146,6 +146,55 @@ STYLES: Mapping[str, Mapping[str, Form]] = {
     "command_r": {
         "": Form('{"tool_name": "', '", "parameters": ', "}", "<|START_ACTION|>[", ", ", "]<|END_ACTION|>")
     },
+    "command_r_plus": {
+        "": Form(
+            '    {\n        "tool_name": "',
+            '",\n        "parameters": ',
+            "\n    }",
+            "Action: ```json\n[\n",
+            ",\n",
+            "\n]```",
+        )
+    },
+    "gigachat": {
+        "": Form(
+            '<|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "', '", "arguments": ', "}", repeated=True
+        )
+    },
+    "solar": {
+        "": Form(
+            "<|tool_call:begin|>call_0<|tool_call:name|>",
+            "<|tool_call:args|>",
+            "<|tool_call:end|>",
+            "<|tool_calls|>",
+            "",
+            "<|calls|>",
+        )
+    },
+    "minicpm": {
+        "": Form(
+            '<function name="',
+            '">',
+            "</function>",
+            separator="\n",
+            arguments=Tags('<param name="', '">', "</param>", behind=""),
+        )
+    },
+    "hunyuan": {
+        "": Form(
+            "<tool_call:opensource>",
+            "<tool_sep:opensource>\n",
+            "</tool_call:opensource>\n",
+            "<tool_calls:opensource>\n",
+            "",
+            "</tool_calls:opensource>",
+            Tags(
+                "<arg_key:opensource>",
+                "</arg_key:opensource>\n<arg_value:opensource>",
+                "</arg_value:opensource>",
+            ),
+        )
+    },
     "functionary": {"": Form("", "\n", "", separator=">>>")},
     "kimi": {
         "": Form(
@@ -164,6 +213,16 @@ STYLES: Mapping[str, Mapping[str, Form]] = {
         "<tool_calls>": _listed("<tool_calls>", "</tool_calls>"),
         "functools": _listed("functools"),
         "<|function_call|>": Form('{"name": "', '", "arguments": ', "}", "<|function_call|>"),
+        "<function_call>": Form('<function_call> {"name": "', '", "arguments": ', "}", separator="\n"),
+        "<longcat_tool_call>": Form(
+            '<longcat_tool_call>\n{"name": "',
+            '", "arguments": ',
+            "}\n</longcat_tool_call>",
+            separator="\n",
+        ),
+        "<|action_start|>": Form(
+            '<|action_start|><|plugin|>\n{"name": "', '", "arguments": ', "}<|action_end|>", repeated=True
+        ),
         "<|tools_prefix|>": Form('{"', '": ', "}", "<|tools_prefix|>[", ", ", "]<|tools_suffix|>"),
     },
     "gemma": {
@@ -200,6 +259,7 @@ STYLES: Mapping[str, Mapping[str, Form]] = {
         "<|python_start|>": _keywords("<|python_start|>", "<|python_end|>"),
         "<function_calls>": _lines("<function_calls>", "</function_calls>"),
         "```tool_code": _lines("```tool_code", "```"),
+        "```python": _lines("<|tool_call_start|>\n```python", "```\n<|tool_call_end|>"),
     },
 }
 

@@ -99,6 +99,21 @@ def test_other_markers_are_found_by_rendering(family: str, begin: str) -> None:
     assert style.begin == begin
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "{{ k }}={{ v }}",  # text without quotes, which can't be read back
+        "{{ k }}={{ v | tojson }}",  # no comma between two
+        '{{ k }}="{{ v }}"{{ ", " if not loop.last }}',  # numbers as texts
+    ],
+)
+def test_calls_of_python_are_known_however_badly_a_template_writes_them(arguments: str) -> None:
+    begin = template_of("pythonic", "[").replace("[[", "[").replace("]<|tool_call_end|>", "]")
+    plain = re.sub(r"\{\{ k \}\}=.*?(?=\{% endfor %\})", lambda _: arguments, begin, count=1)
+    style = detect(ChatTemplate(plain))
+    assert (style.family, style.begin) == ("pythonic", "")
+
+
 SILENT = "{{ tools | tojson if tools }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
 
 
@@ -293,3 +308,39 @@ def test_tools_go_where_a_template_has_its_own_place_for_them(
         assert ("Be kind." in said) == bool(system)
         assert "weather" not in template.render([*system, USER])
     assert detect(template, tokens).family == family
+
+
+BY_ID = (
+    "{{ tools | tojson if tools }}{% for m in messages %}<|{{ m.role }}|>{% for c in m.tool_calls or [] %}"
+    "<|tool_calls_section_begin|><|tool_call_begin|>{{ c.id }}<|tool_call_argument_begin|>"
+    "{{ c.function.arguments | tojson }}<|tool_call_end|><|tool_calls_section_end|>{% endfor %}"
+    "{% if m.role == 'tool' %}Of {{ m.tool_call_id }}: {% endif %}{{ m.content or '' }}{% endfor %}"
+)
+
+
+def test_ids_bring_the_names_where_a_template_writes_nothing_else_of_them() -> None:
+    """As that of Kimi K2.5 does; ids that have the name already stay."""
+    template = ChatTemplate(BY_ID)
+    assert (detect(template).family, detect(template).begin) == ("kimi", "<|tool_calls_section_begin|>")
+    for given, shown in (
+        ("call00000", "functions.weather:0"),
+        ("functions.weather:7", "functions.weather:7"),
+    ):
+        (asked,) = calls_of([{"city": "Bern"}])
+        called = {"role": "assistant", "content": None, "tool_calls": [{**asked, "id": given}]}
+        result = {"role": "tool", "tool_call_id": given, "content": "rain"}
+        said = template.render([USER, called, result], tools=TOOLS)
+        assert f'<|tool_call_begin|>{shown}<|tool_call_argument_begin|>{{"city": "Bern"}}' in said
+        assert f"Of {shown}: rain" in said and "tool_response" not in said
+
+
+def test_tools_that_only_a_system_message_brings_get_one() -> None:
+    """As FunctionGemma's template does, which can't be without a list of tools either."""
+    template = ChatTemplate(
+        "{% set given = tools | length > 0 %}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
+        "{% if m.role == 'system' and given %}{{ tools | tojson }}{% endif %}{% endfor %}"
+    )
+    assert template.supports_tools
+    kind = {"role": "system", "content": "Be kind."}
+    assert template.render([kind, USER], tools=TOOLS).startswith('<|system|>Be kind.[{"type": "function"')
+    assert template.render([USER], tools=TOOLS).startswith('<|system|>[{"type": "function"')

@@ -15,7 +15,7 @@ import toy_vocab
 
 from satchel.formats.chat import ChatParser, Collected, Style
 from satchel.formats.chat.families.gemma import FORMS as GEMMA
-from satchel.formats.chat.families.pythonic import LINES, LISTS
+from satchel.formats.chat.families.pythonic import FENCE, LINES, LISTS
 from satchel.formats.chat.family import families
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
 from satchel.quant.errors import RequestError
@@ -67,6 +67,8 @@ FORMS = [(style, begin) for style, forms in STYLES.items() for begin in forms]
 TAGGED = [
     ("qwen_xml", ""),
     ("glm", ""),
+    ("hunyuan", ""),
+    ("minicpm", ""),
     ("gemma", "<|tool_call>"),
     *(("dsml", begin) for begin in STYLES["dsml"]),
 ]
@@ -135,8 +137,9 @@ def written(style: str, begin: str, name: str, given: dict[str, Any]) -> str:
         ends = {"<TOOLCALL>": "</TOOLCALL>", "<tool_calls>": "</tool_calls>"}
         if begin == "<|tools_prefix|>":
             return f'{begin}[{{"{name}": {raw}}}]<|tools_suffix|>'
-        if begin == "<|function_call|>":
-            return f"{begin}{call}"
+        if begin in ("<|function_call|>", "<function_call>", "<longcat_tool_call>", "<|action_start|>"):
+            form = STYLES[style][begin]
+            return f"{form.open}{form.before.partition('{')[0]}{call}{form.after[1:]}"
         return f"{begin}[{call}]{ends.get(begin, '')}"
     if style == "dsml":
         prefix = "｜DSML｜" if "DSML" in begin else ""
@@ -145,6 +148,8 @@ def written(style: str, begin: str, name: str, given: dict[str, Any]) -> str:
         return f'{begin}\n<{prefix}invoke name="{name}">\n{inner}</{prefix}invoke>\n{close}'
     if style == "pythonic":
         keys = ", ".join(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in given.items())
+        if begin == FENCE:
+            return f"<|tool_call_start|>\n{FENCE}\n{name}({keys})\n```\n<|tool_call_end|>"
         if end := LINES.get(begin, ""):
             return f"{begin}\n{name}({keys})\n{end}"
         return f"{begin}[{name}({keys})]{LISTS.get(begin, '')}"
@@ -165,6 +170,11 @@ def written(style: str, begin: str, name: str, given: dict[str, Any]) -> str:
         return f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{fenced}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
     if style == "mistral":
         return f"[TOOL_CALLS]{name}[ARGS]{raw}" if begin else f"[TOOL_CALLS][{call}]"
+    return alone(style, name, given, raw, call)
+
+
+def alone(style: str, name: str, given: dict[str, Any], raw: str, call: str) -> str:
+    """A call of a family that has one form."""
     return {
         "functionary": f"{name}\n{raw}",
         "kimi": f"<|tool_calls_section_begin|><|tool_call_begin|>functions.{name}:3"
@@ -172,6 +182,22 @@ def written(style: str, begin: str, name: str, given: dict[str, Any]) -> str:
         "glm": f"<tool_call>{name}\n"
         + tags(given, "<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n")
         + "</tool_call>",
+        "hunyuan": f"<tool_calls:opensource>\n<tool_call:opensource>{name}<tool_sep:opensource>\n"
+        + tags(
+            given,
+            "<arg_key:opensource>",
+            "</arg_key:opensource>\n<arg_value:opensource>",
+            "</arg_value:opensource>\n",
+        )
+        + "</tool_call:opensource>\n</tool_calls:opensource>",
+        "minicpm": f'<function name="{name}">'
+        + tags(given, '<param name="', '">', "</param>")
+        + "</function>",
+        "command_r_plus": f'Action: ```json\n[\n    {{\n        "tool_name": "{name}",\n'
+        f'        "parameters": {raw}\n    }}\n]```',
+        "gigachat": f"<|message_sep|>\n\nfunction call<|role_sep|>\n{call}",
+        "solar": f"<|tool_calls|><|tool_call:begin|>call_0<|tool_call:name|>{name}<|tool_call:args|>{raw}"
+        "<|tool_call:end|><|calls|>",
         "named": f"{name}\n{raw}",
     }[style]
 
@@ -192,6 +218,11 @@ NEW = [
         "named",
         "mistral",
         "deepseek",
+        "hunyuan",
+        "minicpm",
+        "command_r_plus",
+        "gigachat",
+        "solar",
     )
 ]
 
@@ -343,6 +374,7 @@ def test_a_value_cannot_hold_its_closing_tag() -> None:
         close = "</arg_value>" if style == "glm" else "</parameter>"
         close = "</｜DSML｜parameter>" if "DSML" in begin else close
         close = '<|"|>' if style == "gemma" else close
+        close = {"hunyuan": "</arg_value:opensource>", "minicpm": "</param>"}.get(style, close)
         tool = Tool("f", {"type": "object", "properties": {"a": TEXT}, "required": ["a"]})
         grammar = compile_grammar(vocabulary(), ToolCall([tool], style, begin=begin))
         assert not accepted(vocabulary(), grammar, written(style, begin, "f", {"a": f"x{close}y"}))

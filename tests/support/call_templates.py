@@ -22,11 +22,34 @@ OWN = {
     "{{ '<|\"|>' ~ v ~ '<|\"|>' if v is string else v | tojson }}{{ ',' if not loop.last }}{% endfor %}"
     "{{ '}' }}<tool_call|>",
     "named": "<|assistant|>{{ call.name }}\n{{ call.arguments | tojson }}",
+    "command_r_plus": 'Action: ```json\n[\n    {\n        "tool_name": "{{ call.name }}",\n'
+    '        "parameters": '
+    "{{ call.arguments | tojson }}\n    }\n]```",
+    "gigachat": '<|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "{{ call.name }}", "arguments": '
+    "{{ call.arguments | tojson }}}",
+    "solar": "<|tool_calls|><|tool_call:begin|>{{ c.id }}<|tool_call:name|>{{ call.name }}<|tool_call:args|>"
+    "{{ call.arguments | tojson }}<|tool_call:end|><|calls|>",
+    "minicpm": '<function name="{{ call.name }}">{% for k, v in call.arguments.items() %}'
+    '<param name="{{ k }}">'
+    "{{ '<![CDATA[' ~ v ~ ']]>' if v is string and '<' in v else v }}</param>{% endfor %}</function>\n",
+    "hunyuan": "<tool_calls:opensource>\n<tool_call:opensource>{{ call.name }}<tool_sep:opensource>\n"
+    "{% for k, v in call.arguments.items() %}<arg_key:opensource>{{ k }}</arg_key:opensource>\n"
+    "<arg_value:opensource>{{ v if v is string else v | tojson }}</arg_value:opensource>\n{% endfor %}"
+    "</tool_call:opensource>\n</tool_calls:opensource>",
     "mistral": "[TOOL_CALLS]{{ call.name }}[ARGS]{{ call.arguments | tojson }}",
 }
 # Markers by which one family's templates begin calls.
 BEGINS = {
-    "listed": ("<|tool_call|>", "<TOOLCALL>", "<tool_calls>", "functools", "<|function_call|>"),
+    "listed": (
+        "<|tool_call|>",
+        "<TOOLCALL>",
+        "<tool_calls>",
+        "functools",
+        "<|function_call|>",
+        "<function_call>",
+        "<longcat_tool_call>",
+        "<|action_start|>",
+    ),
     "gemma": ("<|tool_call>", "<start_function_call>"),
     "qwen_xml": ("<tool_call>", "<seed:tool_call>"),
     "dsml": ("<minimax:tool_call>", "<function_calls>"),

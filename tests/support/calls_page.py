@@ -14,21 +14,27 @@ PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 BEGIN, END = "<!-- calls -->\n", "<!-- end of calls -->\n"
 MODELS = {
     "command_r": "Command R7B, Command A",
+    "command_r_plus": "Command R and R+ of 2024",
     "deepseek": "DeepSeek V3, V3.1, R1 (its own older form too) and distills",
     "dsml": "DeepSeek V3.2 and V4, MiniMax M2",
+    "gigachat": "GigaChat 3",
     "function_tag": "Functionary 3.1, Llama 3.x with tools in the system message",
     "functionary": "Functionary 3.2",
     "gemma": "Gemma 4, FunctionGemma",
     "glm": "GLM 4.5 and later, Ling, Laguna",
     "harmony": "gpt-oss",
+    "hunyuan": "Hunyuan 3",
     "hermes": "Hermes, Qwen 2.5 and 3, Granite 4, SmolLM3, Falcon H1, MiMo",
     "kimi": "Kimi K2",
-    "listed": "Granite 3, Phi 4 mini, Nemotron, Hunyuan, MiniMax M1, GigaChat 3.1, Apertus, Firefunction",
+    "listed": "Granite 3 and 20B, Phi 4 mini, Nemotron, Hunyuan, MiniMax M1, GigaChat 3.1, Apertus, "
+    "Firefunction, LongCat, InternLM 2",
     "llama3": "Llama 3.x and 4, xLAM; also lists of objects or of Python's calls",
+    "minicpm": "MiniCPM 5",
     "mistral": "Mistral, Mixtral, Ministral, Devstral: old list and `NAME[ARGS]`",
     "named": "GLM 4 (0414, chatglm)",
-    "pythonic": "LFM2, Llama 3.2 and 4, ToolACE; OLMo 3; Gemma 3",
+    "pythonic": "LFM2, Llama 3.2 and 4, ToolACE; OLMo 3; Gemma 3; MiniCPM 3 and 4",
     "qwen_xml": "Qwen3-Coder, Qwen 3.5, Nemotron 3, Seed-OSS",
+    "solar": "Solar Open",
     "spoken": "every template without a place for tools",
 }
 GIVEN = {"a": "x", "n": 3}

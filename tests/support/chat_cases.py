@@ -70,6 +70,16 @@ INVOKE = (
     '<minimax:tool_call>\n<invoke name="weather">\n<parameter name="city">Zürich</parameter>\n'
     '<parameter name="days">3</parameter>\n</invoke>\n<invoke name="time">\n</invoke>\n</minimax:tool_call>'
 )
+FENCED = '```json\n[\n    {\n        "tool_name": "weather",\n        "parameters": %s\n    }\n]```'
+DIRECT = 'Action: ```json\n[{"tool_name": "directly_answer", "parameters": {}}]```'
+ONE_SOLAR = "<|tool_call:begin|>call_1<|tool_call:name|>{}<|tool_call:args|>{}<|tool_call:end|>"
+SOLAR = f"<|tool_calls|>{ONE_SOLAR}{ONE_SOLAR}<|calls|>"
+HUNYUAN = (
+    "<tool_calls:opensource>\n<tool_call:opensource>weather<tool_sep:opensource>\n<arg_key:opensource>city"
+    "</arg_key:opensource>\n<arg_value:opensource>Zürich</arg_value:opensource>\n<arg_key:opensource>days"
+    "</arg_key:opensource>\n<arg_value:opensource>3</arg_value:opensource>\n</tool_call:opensource>\n"
+    "<tool_call:opensource>time<tool_sep:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>"
+)
 
 CASES = [
     Case("hermes", "plain words, 1 < 2 and <b>", content="plain words, 1 < 2 and <b>"),
@@ -158,6 +168,42 @@ CASES = [
     Case("llama3", "[1, 2]", content="[1, 2]"),
     Case("llama3", "<|python_start|>[time()]<|python_end|>", calls=(T,)),
     Case("llama3", '<|python_start|>{"name": "weather", "parameters": ' + CITY + "}<|python_end|>", calls=(W,)),
+    Case("pythonic", "<|tool_call_start|>\n```python\nweather(city='Zürich',days=3)\ntime()\n```\n<|tool_call_end|>\nok",
+         "ok", calls=(W, T)),
+    Case("pythonic", "<|tool_call_start|>\n```python\nimport os\n```\n<|tool_call_end|>",
+         content="<|tool_call_start|>\n```python\nimport os\n```\n<|tool_call_end|>", notes=1),
+    Case("command_r_plus", f"Plan: look.\nAction: {FENCED % CITY}", "Plan: look.", "", (W,)),
+    Case("command_r_plus", 'Action:```json\n[{"tool_name": "time", "parameters": {}},\n{"tool_name": "time"}]\n```',
+         calls=(T, T)),
+    Case("command_r_plus", "Action: none is needed.", content="Action: none is needed."),
+    Case("command_r_plus", DIRECT, content=DIRECT),
+    Case("command_r_plus", f"Action: {FENCED % '[1]'}", content=f"Action: {FENCED % '[1]'}", notes=1),
+    Case("gigachat", 'I look.<|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "weather", "arguments": '
+         + CITY + "}<|message_sep|>", "I look.", "", (W,)),
+    Case("gigachat", "Hello.<|message_sep|>", content="Hello."),
+    Case("gigachat", "<|message_sep|>\n\nfunction call<|role_sep|>\n{x", notes=1,
+         content="<|message_sep|>\n\nfunction call<|role_sep|>\n{x"),
+    Case("solar", f"<|think|>hm<|end|><|begin|>assistant{SOLAR.format('weather', CITY, 'time', '{}')}", "", "hm", (W, T)),
+    Case("solar", "<|content|>Hello <b>.<|end|>", content="Hello <b>."),
+    Case("solar", "hm<|end|><|begin|>assistant<|content|>So.<|end|>", "So.", "hm", opening="reasoning"),
+    Case("solar", SOLAR.format("weather", CITY[:-1], "time", "{}"),
+         content=SOLAR.format("weather", CITY[:-1], "time", "{}").removesuffix("<|calls|>"), notes=1),
+    Case("minicpm", 'Yes.\n<function name="weather"><param name="city">Zürich</param><param name="days">3</param></function>'
+         '\n<function name="time"></function>', "Yes.", "", (W, T)),
+    Case("minicpm", '<function name="weather"><param name="city"><![CDATA[</param> & "x"]]></param>'
+         "<param name=\"deep\">{'a': [1, None, True]}</param></function>",
+         calls=(("weather", '{"city": "</param> & \\"x\\"", "deep": {"a": [1, null, true]}}'),)),
+    Case("minicpm", '<function name="weather"><param name="city">Zür', notes=1,
+         content='<function name="weather"><param name="city">Zür'),
+    Case("hunyuan", f"<think>a</think>ok{HUNYUAN}", "ok", "a", (W, T)),
+    Case("hunyuan", HUNYUAN[:90], content=HUNYUAN[:90], notes=1),
+    Case("listed", '<function_call> {"name": "weather", "arguments": ' + CITY + '}\n<function_call> {"name": "time"}',
+         calls=(W, T)),
+    Case("listed", 'a<longcat_tool_call>\n{"name": "time", "arguments": {}}\n</longcat_tool_call>', "a", calls=(T,)),
+    Case("listed", '<|action_start|><|plugin|>\n{"name": "weather", "parameters": ' + CITY + "}<|action_end|>\n"
+         '<|action_start|><|plugin|>{"name": "time", "arguments": {}}<|action_end|>', calls=(W, T)),
+    Case("listed", "<|action_start|><|interpreter|>\nprint(1)<|action_end|>",
+         content="<|action_start|><|interpreter|>\nprint(1)<|action_end|>", notes=1),
     Case("gemma", 'Yes.<|tool_call>call:weather{city:<|"|>Zürich<|"|>,days:3}<tool_call|><|tool_call>call:time{}'
          "<tool_call|>", "Yes.", "", (W, T)),
     Case("gemma", '<|tool_call>call:f{a:{b:[<|"|>x, {y}<|"|>,1.5,null],<|"|>c d<|"|>:true},e:[]}<tool_call|>',

@@ -93,5 +93,5 @@ FAMILY = Family(
     marks=(MESSAGE, CONSTRAIN, *ENDS),
     whole=whole,
     prefill=prefill,
-    thought=(f"{CHANNEL}analysis{MESSAGE}", "<|end|>"),
+    thought=(f"{CHANNEL}analysis{MESSAGE}", "<|end|>", f"{START}assistant"),
 )

@@ -1,5 +1,5 @@
-"""A marker before a list of objects, or objects one after another: Granite 3, Phi 4 mini, Nemotron, Hunyuan,
-MiniMax M1, GigaChat, Firefunction. Apertus' objects have the tool's name as their only key.
+"""A marker before a list of objects, or objects one after another: Granite, Phi 4 mini, Nemotron, Hunyuan,
+MiniMax M1, GigaChat 3.1, InternLM 2, LongCat. Apertus' objects have the tool's name as their only key.
 """
 
 from __future__ import annotations
@@ -15,15 +15,20 @@ ENDS = {
     "functools": "",
     "<|function_call|>": "",
     "<|tools_prefix|>": "<|tools_suffix|>",
+    "<function_call>": "",
+    "<longcat_tool_call>": "</longcat_tool_call>",
+    "<|action_start|>": "<|action_end|>",
 }
 KEYS = Keys()
 KEYED = "<|tools_prefix|>"
+PLUGIN = "<|plugin|>"  # InternLM's actions are calls, or code for an interpreter
 
 
 def grammar(reader: Reader, begin: str) -> Steps[None]:
     if begin == KEYED:
         yield from _keyed(reader)
     else:
+        yield from reader.at(PLUGIN)
         yield from calls(reader, KEYS)
         while (yield from reader.more()) and (yield from reader.skip()) and reader.peek() == "{":
             yield from calls(reader, KEYS)
@@ -49,4 +54,4 @@ def _keyed(reader: Reader) -> Steps[None]:
     reader.start()
 
 
-FAMILY = Family(tuple(ENDS), grammar, marks=tuple(end for end in ENDS.values() if end), order=1)
+FAMILY = Family(tuple(ENDS), grammar, marks=(PLUGIN, *(end for end in ENDS.values() if end)), order=1)

@@ -1,5 +1,5 @@
 """name(key="value") as Python has it: in a list (LFM2, Llama 3.2 and 4, ToolACE), or a line each between
-markers (OLMo 3, Gemma 3's tool_code).
+markers (OLMo 3, Gemma 3's tool_code) or in fenced code between them (MiniCPM 3 and 4).
 """
 
 from __future__ import annotations
@@ -12,16 +12,22 @@ from satchel.formats.chat.tagged import python_listed
 LISTS = {"<|tool_call_start|>": "<|tool_call_end|>", "<|python_start|>": "<|python_end|>"}
 LINES = {"<function_calls>": "</function_calls>", "```tool_code": "```"}
 ENDS = LISTS | LINES
+FENCE, FENCE_END = "```python", "```"
 
 
 def grammar(reader: Reader, begin: str) -> Steps[None]:
+    fenced = begin in LISTS and (yield from reader.at(FENCE)) is not None
     yield from python_listed(reader, known=not begin)
     if not begin:
         return
-    while (yield from reader.at(ENDS[begin])) is None:
-        if begin in LISTS or not (yield from reader.skip()):
+    while (yield from reader.at(FENCE_END if fenced else ENDS[begin])) is None:
+        if (begin in LISTS and not fenced) or not (yield from reader.skip()):
             return
         yield from python_listed(reader)
+    if fenced:
+        yield from reader.at(ENDS[begin])
 
 
-FAMILY = Family(tuple(ENDS), grammar, marks=tuple(ENDS.values()), bare=True, opens="[", order=6)
+FAMILY = Family(
+    tuple(ENDS), grammar, marks=tuple(ENDS.values()), bare=True, opens="[", order=6, tells=(FENCE,)
+)
