@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,8 +38,14 @@ def files(*suffixes: str, folders: tuple[str, ...] = (*ROOMS, "tests", "bench"))
 PYTHON, C = files(".py"), files(".c", ".h")
 
 
+@cache
 def text(path: str) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
+
+
+@cache
+def tree(source: str) -> ast.Module:
+    return ast.parse(source)
 
 
 def offenders(paths: list[str], rule: Callable[[str, str], list[str]]) -> dict[str, list[str]]:
@@ -48,7 +55,7 @@ def offenders(paths: list[str], rule: Callable[[str, str], list[str]]) -> dict[s
 
 def imported(source: str) -> Iterator[str]:
     """Modules that a source imports, also those inside functions."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -107,7 +114,7 @@ def long_functions(path: str, source: str) -> list[str]:
     """Names of functions over the limit: those of Python by its tree, those of C by their braces."""
     if path.endswith(".py"):
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-        functions = [n for n in ast.walk(ast.parse(source)) if isinstance(n, kinds)]
+        functions = [n for n in ast.walk(tree(source)) if isinstance(n, kinds)]
         spans = [(f.name, f.lineno, f.end_lineno or f.lineno) for f in functions]
     else:
         spans = list(c_functions(source))
@@ -149,7 +156,7 @@ def test_a_long_function_is_seen(lines: int) -> None:
 
 
 def test_files_say_what_they_are() -> None:
-    assert [p for p in PYTHON if not ast.get_docstring(ast.parse(text(p)))] == []
+    assert [p for p in PYTHON if not ast.get_docstring(tree(text(p)))] == []
     assert [p for p in C if not text(p).lstrip().startswith("/*")] == []
 
 

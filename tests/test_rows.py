@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parent
@@ -18,6 +19,7 @@ ABSENT = {
 ID = re.compile(r"(?<![A-Za-z0-9])[GMDHgmdh]\d\d(?=[\W_])")
 
 
+@cache
 def rows_with_tests() -> set[str]:
     paths = (path for path in TESTS.rglob("test_*.py") if path != Path(__file__))
     return {found.upper() for path in paths for found in ID.findall(path.read_text(encoding="utf-8"))}

@@ -39,7 +39,8 @@ def create_app(models: Models, settings: ServerSettings, reload: Callable[[], li
             task.cancel()
         await models.close()
 
-    app = FastAPI(title="Satchel", version=version("satchel"), lifespan=life, docs_url=None, redoc_url=None)
+    # Its OpenAPI document has a route of its own, native/document.py.
+    app = FastAPI(title="Satchel", version=version("satchel"), lifespan=life, openapi_url=None)
     app.state.models, app.state.settings, app.state.reload = models, settings, reload
     app.state.traffic = Traffic()
     for module in routed():

@@ -31,6 +31,8 @@ SURE, CERTAIN = 0.1, 1.5  # logits
 # every position where it leads by CERTAIN, and this share of those where it leads by SURE.
 SHARE = 0.975
 EXACT = ("bf16", "f16")  # products are exact here: every position
+# For every change; the others by night: making a file takes seconds, and each product has tests of its own.
+OFTEN = ("bf16", "q4_k_m", "q8_0")
 
 
 def reference_file() -> ModuleType:
@@ -41,7 +43,10 @@ def reference_file() -> ModuleType:
     return module
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(k, marks=[] if k in OFTEN else pytest.mark.nightly) for k in KINDS],
+)
 def loaded(request, source_model: Path, tmp_path_factory) -> Iterator[tuple[str, Model]]:
     kind: str = request.param
     target = tmp_path_factory.mktemp(kind) / f"{kind}.gguf"

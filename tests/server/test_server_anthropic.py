@@ -293,7 +293,8 @@ def test_models_are_listed_in_pages(client: Any, server: str) -> None:
     marked = {"anthropic-version": "2023-06-01"}
     page = httpx.get(f"{server}/v1/models?after_id={MODEL}", headers=marked).json()
     assert page == {"data": [], "has_more": False, "first_id": None, "last_id": None}
-    for query in ("limit=0", "limit=x", "after_id=nope"):
+    long = "limit=0000000019" + "9" * 5000
+    for query in ("limit=0", "limit=x", "limit=00000000120", long, "after_id=nope"):
         wrong = httpx.get(f"{server}/v1/models?{query}", headers=marked)
         assert wrong.status_code == 400 and wrong.json()["error"]["type"] == "invalid_request_error"
 

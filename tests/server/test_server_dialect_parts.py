@@ -82,7 +82,7 @@ def rebuilt(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
     [
         (None, None), (0, SOON), ("0", SOON), ("0s", SOON), (-1, STAYS), ("-1", STAYS), ("-1s", STAYS),
         (30, 30.0), (1.5, 1.5), ("5m", 300.0), ("1h30m", 5400.0), ("250ms", 0.25),
-        ("24h", 86400.0), (10**12, STAYS),
+        ("24h", 86400.0), (10**12, STAYS), (10**400, STAYS), (-(10**400), STAYS), (1e308, STAYS),
     ],
 )  # fmt: skip
 def test_durations(given: Any, seconds: float | None) -> None:

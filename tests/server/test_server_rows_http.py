@@ -106,6 +106,8 @@ def test_h02_numbers_that_json_has_not(server: str, number: str) -> None:
         ("/v1/chat/completions", "logit_bias", [[-1, 1]]),
         ("/v1/chat/completions", "logit_bias", [[1, True]]),
         ("/v1/chat/completions", "logit_bias", [[1]]),
+        ("/v1/chat/completions", "logit_bias", [[1, 10**400]]),
+        ("/v1/chat/completions", "logit_bias", {"1" * 5000: 1}),
         ("/v1/chat/completions", "allowed_token_ids", [99_999]),
         ("/v1/chat/completions", "stop_token_ids", [-1]),
         ("/v1/chat/completions", "bad_words", [[99_999]]),

@@ -51,7 +51,7 @@ def one(entry: Entry) -> JsonObject:
 
 
 def _limit(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text[:9]) <= MOST:
+    if not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= MOST:
         raise Problem("invalid", f"limit is {text!r:.20}: it must lie between 1 and {MOST}", "limit")
     return int(text)
 

@@ -104,8 +104,10 @@ def keep_seconds(value: Any) -> float | None:
 
 
 def _seconds(value: Any) -> float | None:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value) if math.isfinite(value) else None
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, int) and not isinstance(value, bool):  # which may be too large for a float
+        return float(max(-1, min(value, 2 * int(LONGEST))))
     if not isinstance(value, str) or len(value) > 60:
         return None
     if re.fullmatch(r"-?\d+(\.\d+)?", value):

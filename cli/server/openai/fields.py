@@ -19,9 +19,11 @@ from satchel.runtime.sampling import Sampling
 
 STOPS = 64
 MOST_MILLISECONDS = 1 << 40
+MOST_BIAS = 1e9
+DIGITS = 20  # of a token id: beyond them it is none, and Python reads no number of thousands
 Scale = Annotated[float, Field(ge=-1e6, le=1e6)]
 Limit = Annotated[int, Field(ge=-1, le=MOST_TOKENS)]
-Amount = Annotated[float, Field(ge=-1e9, le=1e9)] | bool
+Amount = Annotated[float, Field(ge=-MOST_BIAS, le=MOST_BIAS)] | bool
 BiasPair = Annotated[list[int | str | Amount], Field(min_length=2, max_length=2)]
 BadWord = Word | Annotated[list[TokenId], Field(min_length=1, max_length=64)]
 
@@ -99,17 +101,19 @@ class TextFields(SamplingFields, FormFields):
         by_token: dict[int, float] = {}
         by_text: list[tuple[str, float]] = []
         for key, amount in given:
-            if amount is True or isinstance(amount, str) or isinstance(key, bool | float):
-                raise Problem(
-                    "invalid",
-                    "logit_bias: a token or a text with a number, or with false, is wanted",
-                    "logit_bias",
-                )
+            if (
+                amount is True
+                or isinstance(amount, str)
+                or isinstance(key, bool | float)
+                or abs(amount) > MOST_BIAS
+            ):
+                line = f"a token or a text with a number up to {MOST_BIAS:g}, or with false, is wanted"
+                raise Problem("invalid", f"logit_bias: {line}", "logit_bias")
             number = float("-inf") if amount is False else float(amount)
             if isinstance(key, int):
                 by_token[key] = number
             elif key.isascii() and key.isdecimal() and isinstance(self.logit_bias, dict):
-                by_token[int(key)] = number
+                by_token[int(key) if len(key) <= DIGITS else MOST_TOKENS + 1] = number
             elif key:
                 by_text.append((key, number))
         if any(not 0 <= token <= MOST_TOKENS for token in by_token):

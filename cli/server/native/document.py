@@ -1,0 +1,23 @@
+"""GET /openapi.json: every route in words for programs. Making it takes a second of the processor, so
+a thread makes it: answers under way go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from threading import Lock
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+
+router = APIRouter()
+_MAKING = Lock()  # who asks meanwhile waits, and does not make another
+
+
+@router.get("/openapi.json", include_in_schema=False)
+async def document(request: Request) -> JSONResponse:
+    def made() -> JSONResponse:
+        with _MAKING:
+            return JSONResponse(request.app.openapi())
+
+    return await asyncio.to_thread(made)
