@@ -82,14 +82,13 @@ def bind(
     """
     mapped = in_place(gguf, device)
     places = file_places(gguf, mapped, packed)
-    weights = DeviceWeights(places)
+    weights, forget = DeviceWeights(places), crowds(gguf, device, packed)
     for name, size in places.buffers.items():
         if mapped and name != PACKED_BUFFER:
             weights.buffers[name] = device.wrap(gguf.parts[int(name.split(".")[1])].mmap)
         else:
             weights.buffers[name] = device.alloc(size, WEIGHT)
     order = in_order(gguf, packed)
-    forget = crowds(gguf, device, packed)
     done, total = 0, sum(info.nbytes for info in order)
     for info, following in pairwise([*order, None]):
         if following and not held(packed).streamed:
@@ -150,9 +149,9 @@ def in_order(gguf: GGUF, packed: Mapping[str, Packed]) -> list[TensorInfo]:
 
 
 def crowds(gguf: GGUF, device: Device, packed: Mapping[str, Packed]) -> bool:
-    """Whether the file's tensors and a CPU's copies of them do not fit in the free memory together. Then the system
-    shall not keep what has been copied: else it has no large pages for the copies, and every product pays for
-    small ones (17.7 GiB of weights in 24 GiB of memory: a tenth of an answer's speed).
+    """Whether the file's tensors and a CPU's copies of them do not fit in the free memory together. Then the
+    system shall not keep what has been copied: else it has no large pages for the copies, and every product
+    pays for small ones (17.7 GiB of weights in 24 GiB of memory: a tenth of an answer's speed).
     """
     read = sum(info.nbytes for info in in_order(gguf, packed) if info.name in packed)
     made = sum(weight.size for weight in packed.values())

@@ -106,8 +106,8 @@ class Part:
             done += count
 
     def forget(self, offset: int, nbytes: int) -> None:
-        """Gives the system's copy of these bytes back, where no process has them mapped: they are read from the
-        disk again when they are asked for. Without effect where the system has no such call."""
+        """Gives the system's copy of these bytes back, where no process has them mapped: they are read from
+        the disk again when they are asked for. Without effect where the system has no such call."""
         if hasattr(os, "posix_fadvise") and not self.closed:
             with suppress(OSError):
                 os.posix_fadvise(self._fd, offset, nbytes, os.POSIX_FADV_DONTNEED)
