@@ -67,7 +67,7 @@ def test_a_forced_call_comes_in_every_form(families: str, family: str, begin: st
         "tools": TOOLS,
         "tool_choice": {"type": "function", "function": {"name": "weather"}},
         "parallel_tool_calls": False,
-        "max_tokens": 500,
+        "max_tokens": 1000,
         "seed": 3,
     }
     answer = httpx.post(f"{families}/v1/chat/completions", json=ask, timeout=60)
