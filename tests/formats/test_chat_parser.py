@@ -152,7 +152,8 @@ def test_h10_long_hostile_answers_take_linear_time(family: str) -> None:
     for part in ("(", "[", "{", '{"a":', '"', "\\", *f.begins):
         text = (f.begins[0] if f.begins else "") + part * 5_000
         found = Collected().add_all(parse(family, [text]))
-        assert len(found.content) + len(found.reasoning) + 100 >= len(text) * (family not in ("harmony", "gigachat"))
+        told = len(found.content) + len(found.reasoning) + 100
+        assert told >= len(text) or family in ("harmony", "gigachat")  # whose borders are never shown
 
 
 @given(st.recursive(
