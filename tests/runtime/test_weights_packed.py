@@ -4,6 +4,7 @@ file's pages go; --no-repack leaves everything in the file.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from satchel.runtime.arch import Cache
 from satchel.runtime.compiler import Context, compile, optimize
 from satchel.runtime.compiler.lower import probe, state_layout
 from satchel.runtime.compiler.verify import PlanError, verify_plan
-from satchel.runtime.device import find_backend, libraries, open_device
+from satchel.runtime.device import Info, find_backend, libraries, open_device
 from satchel.runtime.dryrun import dry_run
 from satchel.runtime.graph import Graph, Type
 from satchel.runtime.model import Model
@@ -75,8 +76,8 @@ class FakeBuffer:
 class FakeDevice:
     """Packs Q8_0 and F16 in whole panels of 16 rows. extra: bytes that a weight takes beside its parts'."""
 
-    def __init__(self, can_wrap: bool = True, extra: int = 0) -> None:
-        self.name, self.can_wrap, self.extra = "fake", can_wrap, extra
+    def __init__(self, can_wrap: bool = True, extra: int = 0, free: int = 1 << 40) -> None:
+        self.name, self.can_wrap, self.extra, self.free = "fake", can_wrap, extra, free
         self.calls: list[tuple[int, int, tuple[int, int, int], int]] = []
         self.refusal = Refusing()
 
@@ -86,6 +87,9 @@ class FakeDevice:
             return 0
         padded = stack * -(-rows // PANEL) * PANEL * fmt.row_bytes(columns)
         return -(-padded // ALIGN) * ALIGN + self.extra
+
+    def info(self) -> Info:
+        return Info("fake", "", self.free, self.free, 0, 1, 0)
 
     def alloc(self, size: int, usage: int) -> FakeBuffer:
         return FakeBuffer(self, size)
@@ -162,6 +166,36 @@ def test_every_byte_comes_to_its_place(
         del weights, buffer
     parts = len(device.calls)
     assert parts == 4 if extra or chunk > 1 << 20 else parts > 4
+
+
+@pytest.mark.parametrize(
+    ("can_wrap", "missing", "forgets"), [(True, 0, False), (True, 1, True), (False, 1, False)]
+)
+def test_the_system_forgets_what_was_copied_where_both_do_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_wrap: bool, missing: int, forgets: bool
+) -> None:
+    data = write(tmp_path / "x.gguf", SHAPES, "q8_0")
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr("satchel.formats.gguf.reader.Part.forget", lambda part, *span: told.append(span))
+    device = FakeDevice(can_wrap)
+    with open_gguf(tmp_path / "x.gguf") as gguf:
+        packed = asked(gguf, device)
+        device.free = sum(len(data[n]) + packed[n].size for n in packed) - missing
+        weights = bind(gguf, device, packed)  # type: ignore[arg-type]
+        spans = sorted((gguf.tensors[n].offset, gguf.tensors[n].nbytes) for n in packed)
+        del weights
+    assert sorted(told) == (spans if forgets else [])
+
+
+@pytest.mark.skipif(not LINUX, reason="no other system gives pages of a file back")
+def test_a_file_that_is_forgotten_is_read_again(tmp_path: Path) -> None:
+    data = write(tmp_path / "x.gguf", SHAPES, "q8_0")
+    with open_gguf(tmp_path / "x.gguf") as gguf:
+        part = gguf.parts[0]
+        os.fsync(part._fd)  # what is not on the disk yet is not given back
+        part.forget(0, part.size)
+        assert {n: gguf.raw(n).tobytes() for n in data} == data
+    part.forget(0, 10)  # closed: there is nothing to give back
 
 
 def test_large_tensors_come_first_and_the_rest_in_file_order(tmp_path: Path) -> None:
