@@ -3,6 +3,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 NATIVE := pyproject.toml CMakeLists.txt runtime/package.py $(shell find cext -name '*.[ch]' -o -name '*.inc' -o -name '*.txt' -o -name build_ffi.py)
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
+# The build's tools live in .venv, not in an environment that pip makes anew each time: paths stay, and so do finished objects.
+BUILD_TOOLS = 'scikit-build-core>=0.11' 'cffi>=1.17' 'cmake>=3.20' ninja
+BUILD = PATH="$(CURDIR)/$(BIN):$$PATH" SATCHEL_SETS="$(or $(SATCHEL_SETS),native)" $(PIP) install --no-build-isolation -e .
+# SATCHEL_SETS=... make: other instruction sets of the CPU than these (cext/cpu/CMakeLists.txt).
+FOR_TESTS = -C cmake.define.SATCHEL_SETS="$(or $(SATCHEL_SETS),runnable)" -C cmake.define.SATCHEL_TEST_BACKENDS=ON
 # Two processes, each with threads of its own; a file's tests stay together, for they share models. One that crashes is not
 # begun anew: xdist, sharing out by file, would wait for it for ever.
 RUN_TESTS = $(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart=0
@@ -93,20 +98,23 @@ clean:
 	@command -v $(PYTHON) >/dev/null || { echo "make: no $(PYTHON): apt-get install python3 python3-venv" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"make: Python 3.11 or newer is needed, $(PYTHON) is {sys.version.split()[0]}")'
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) makes no virtual environments: apt-get install python3-venv" >&2; exit 1; }
-	@$(PYTHON) -m venv .venv
-	@touch $@
-
-.venv/ready: .venv/made $(NATIVE)
 	@echo "Setting up .venv (about a minute, once) ..." >&2
+	@$(PYTHON) -m venv .venv
+	@$(PIP) install $(BUILD_TOOLS)
+	@touch $@
+
+# Satchel with the best kernels of this processor, and once the tests have been set up, with all that it runs: their objects stay in
+# build/, so nothing is compiled twice.
+.venv/ready: .venv/made $(NATIVE)
 	@command -v cc >/dev/null || command -v gcc >/dev/null || command -v clang >/dev/null || echo "make: no C compiler, so Satchel will be slow: apt-get install gcc, then make clean" >&2
-	@$(PIP) install -e .
+	@$(BUILD) $(if $(wildcard .venv/ready-to-test),$(FOR_TESTS))
 	@touch $@
 
-.venv/ready-to-serve: .venv/ready
-	@$(PIP) install -e '.[server]'
+.venv/ready-to-serve: .venv/with-server
 	@touch $@
 
-.venv/ready-to-test: .venv/with-dev
+.venv/ready-to-test: .venv/ready .venv/with-dev
+	@$(BUILD) --no-deps $(FOR_TESTS)
 	@touch $@
 
 # The libraries of one of pyproject.toml's extras, without building Satchel again.

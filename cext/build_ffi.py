@@ -5,16 +5,15 @@
 hal_abi.h: HAL_ABI_HASH. hal_ops.inc: HAL_OP(NAME, name, argument bytes) per op. formats.h: includes every
 header of quant/. types.inc: CPU_WEIGHT(stem, number, block, activations) and CPU_ONLY_ACT(stem, number,
 block) as the headers' SATCHEL_WEIGHT_ and SATCHEL_ACTIVATION_ lines say. types.h: TYPE_stem, the same
-numbers as an enum. products.inc: includes every file of cpu/product/; products_plain.inc: the plain
-product for every weight that has none there. lone.inc: the parts of a block that a header left unsaid.
-points.h: the codebooks of quant/grids.py as tables points_<format>, a word for a point.
+numbers as an enum. families.inc: OWN_PRODUCTS(name) for each folder of cpu/product/, and for "plain", the
+weights that are in none. products_<family>.inc: includes every file of that folder; products_<family>_table.inc:
+its products. lone.inc: the parts of a block that a header left unsaid. points.h: the codebooks of quant/grids.py as tables points_<format>, a word for a point.
 """
 
 import hashlib
 import re
 import runpy
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import cffi
@@ -41,7 +40,7 @@ def types(quant: Path) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     return weights, only
 
 
-def write_types(quant: Path, products: Iterable[Path], include: Path) -> None:
+def write_types(quant: Path, products: Path, include: Path) -> None:
     weights, only = types(quant)
     rows = [f"CPU_WEIGHT({stem}, {', '.join(row)})\n" for stem, row in weights.items()]
     rows += [
@@ -55,15 +54,26 @@ def write_types(quant: Path, products: Iterable[Path], include: Path) -> None:
     write(include / "types.h", f"enum {{ {numbers} }};\nenum {{ {blocks} }};\n")
     defaults = {"LONE": "0", "APART": "0", "PACK_WORD": "NULL", "UNPACK_WORD": "NULL"}
     write(include / "lone.inc", "".join(default(f"{k}_{s}", v) for s in weights for k, v in defaults.items()))
-    lines = (f'#include "{p.parent.name}/{p.name}"\n' for p in sorted(products))
-    write(include / "products.inc", "".join(lines))
-    plain = (f"#ifndef PRODUCT_{s}\nPRODUCT_PLAIN({s}, {w[2]})\n#endif\n" for s, w in weights.items())
-    write(include / "products_plain.inc", "".join(plain))
-    table = (
-        f"#ifdef PRODUCT_{s}\nPRODUCT_{s},\n#else\nPRODUCT_ENTRY({s}, {w[2]}),\n#endif\n"
-        for s, w in weights.items()
-    )
-    write(include / "products_table.inc", "".join(table))
+    write_products(weights, products, include)
+
+
+def write_products(weights: dict[str, list[str]], products: Path, include: Path) -> None:
+    """What product_<family>.c includes for each folder of cpu/product/, and product_plain.c for formats that are in none."""
+    known: set[str] = set()
+    families = sorted(p for p in products.iterdir() if p.is_dir())
+    names = [*(f.name for f in families), "plain"]
+    write(include / "families.inc", "".join(f"OWN_PRODUCTS({name})\n" for name in names))
+    for family in families:
+        stems = sorted(p.stem for p in family.glob("*.h"))
+        known.update(stems)
+        lines = "".join(f'#include "product/{family.name}/{s}.h"\n' for s in stems)
+        write(include / f"products_{family.name}.inc", lines)
+        table = "".join(f"PRODUCT_{s},\n" for s in stems)
+        write(include / f"products_{family.name}_table.inc", table + "{0}\n")
+    plain = {s: w for s, w in weights.items() if s not in known}
+    write(include / "products_plain.inc", "".join(f"PRODUCT_PLAIN({s}, {w[2]})\n" for s, w in plain.items()))
+    table = "".join(f"PRODUCT_ENTRY({s}, {w[2]}),\n" for s, w in plain.items())
+    write(include / "products_plain_table.inc", table + "{0}\n")
 
 
 IN_PLANES = ("iq2_xxs", "iq3_xxs", "iq3_s")  # codebooks that permutations look up too, see cpu/points_at.h
@@ -130,7 +140,7 @@ def main(header: Path, quant: Path, module: Path, include: Path) -> None:
     stems = sorted(p.stem for p in quant.glob("*.h") if p.stem != "half")
     write(include / "formats.h", "".join(f'#include "{s}.h"\n' for s in stems))
     write_points(quant.resolve().parents[1] / "quant" / "grids.py", include)
-    write_types(quant, (quant.parent / "cpu" / "product").glob("*.h"), include)
+    write_types(quant, quant.parent / "cpu" / "product", include)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,9 @@ from hypothesis import HealthCheck, settings
 ROOT = Path(__file__).parent.parent
 os.environ["SATCHEL_CONFIG"] = ""  # the user's own file has no say here
 os.environ["SATCHEL_TUNING"] = ""  # nor what was tuned
+# The backends that only tests use are not installed: they lie where `make test` built them.
+folders = [os.environ.get("SATCHEL_BACKENDS", ""), *map(str, sorted(ROOT.glob("build/*/test-backends")))]
+os.environ["SATCHEL_BACKENDS"] = os.pathsep.join(f for f in folders if f)
 
 # Jobs of a script ignore Ctrl-C, and so would all that they start: tests of Ctrl-C begin as in a terminal.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -29,12 +29,12 @@ static inline float *expand_at(tile *w, float *at) {
 }
 
 /* A row of a head's weight (H, N, K); `raw` has room for it as doubles. */
-static void weight_row(const cpu_view *w, int head, int row, uint8_t *raw, float *to) {
+static void weight_row(const cpu_call *c, const cpu_view *w, int head, int row, uint8_t *raw, float *to) {
     const panel_format *f = panel_format_find(w->format);
     int64_t k = w->shape[2];
     uint64_t bytes = (uint64_t)k / (uint64_t)f->block * (uint64_t)f->bytes;
     const uint8_t *from = cpu_row(w, head);
-    CPU_NAME(unpack_find)(w->format)(w->packed ? packed_row(w, from, k, row, raw) : from + bytes * (uint64_t)row, to, k);
+    cpu_unpack_of(c->set, w->format)(w->packed ? packed_row(w, from, k, row, raw) : from + bytes * (uint64_t)row, to, k);
 }
 
 /* The weights of the tile's head; latents and pairs are free until then. */
@@ -44,9 +44,9 @@ static void load_weights(const tile *w) {
     float *row = w->latents;
     memset(w->weights, 0, sizeof(float) * (size_t)s->rank * (size_t)s->made_pitch);
     for (int r = 0; r < s->rank; r++)
-        weight_row(s->k_b, w->kv_head, r, raw, w->weights + (int64_t)r * s->made_pitch);
+        weight_row(s->c, s->k_b, w->kv_head, r, raw, w->weights + (int64_t)r * s->made_pitch);
     for (int n = 0; n < s->dv; n++) {
-        weight_row(s->v_b, w->kv_head, n, raw, row);
+        weight_row(s->c, s->v_b, w->kv_head, n, raw, row);
         for (int r = 0; r < s->rank; r++)
             w->weights[(int64_t)r * s->made_pitch + s->plain + n] = row[r];
     }

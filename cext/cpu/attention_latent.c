@@ -91,7 +91,7 @@ static const char *check_expanded_attention(const cpu_call *c) {
     if (fault)
         return fault;
     for (const cpu_view *w = c->v + 7; w < c->v + 9; w++)
-        if (w->ndim != 3 || w->shape[0] != q->shape[1] || !panel_format_find(w->format) || !CPU_NAME(unpack_find)(w->format) ||
+        if (w->ndim != 3 || w->shape[0] != q->shape[1] || !panel_format_find(w->format) || !cpu_unpack_of(c->set, w->format) ||
             w->shape[2] % panel_format_find(w->format)->block)
             return "k_b must be (H, rank, plain) and v_b (H, value, rank), in formats that can be unpacked";
     if (c->v[8].shape[2] != c->v[7].shape[1] || q->shape[2] - c->v[7].shape[2] != k->shape[3] - c->v[7].shape[1] ||

@@ -24,6 +24,10 @@ typedef struct {
     int packed;        /* a weight in panels, see panel.h */
 } cpu_view;
 
+typedef struct cpu_set cpu_set;
+typedef struct product_kernel product_kernel;
+typedef void cpu_unpack(const uint8_t *blocks, float *to, int64_t n);
+
 typedef struct {
     const cpu_view *v;       /* the output, then the inputs */
     const void *arg;
@@ -33,6 +37,7 @@ typedef struct {
     atomic_int *fault;       /* 0, or 1 + the number of a step that met a bad index */
     int n_in, step;
     uint32_t flags;          /* of hal_options: HAL_FAST */
+    const cpu_set *set;      /* that this kernel is of */
 } cpu_call;
 
 /* Items of work, and how many of them a thread takes at a time: what is no more than one grain runs on one thread. */
@@ -49,38 +54,42 @@ typedef struct {
     uint64_t (*shared)(const cpu_call *);   /* bytes of scratch that all threads share; NULL: none */
 } cpu_kernel;
 
-typedef struct {
-    const char *name;
-    uint32_t arg_size;
-    const cpu_kernel *kernel;
-} cpu_op;
-
 enum { CPU_COUNTERS = 8192 };
 
 enum { CPU_READ_UNIT = 1024, CPU_READ_WAYS = 5 };
 
-/* The kernels of one instruction set, in the order of HAL_OP_. */
-typedef struct {
+enum { CPU_FAMILIES = 8 };
+
+/* The kernels of one instruction set. A set that is in most units like an older one, its base, has only what its own units
+ * define; the functions below look in the base for the rest. */
+struct cpu_set {
     const char *name;
-    cpu_op ops[HAL_N_OPS];
+    const cpu_set *base;
+    const cpu_kernel *kernels[HAL_N_OPS];             /* in the order of HAL_OP_; NULL: as the base */
+    const product_kernel *products[CPU_FAMILIES];     /* tables of families (product.h); the formats of one are in no other */
+    cpu_unpack *(*unpack)(uint32_t format);           /* NULL: as the base; gives NULL for no such format */
     uint64_t (*multiply)(uint32_t what, uint64_t rounds); /* HAL_MEASURE_: how many multiply-adds that was; 0: it has none */
     void (*read)(const uint8_t *, uint64_t bytes, int way); /* of CPU_READ_WAYS; bytes: a multiple of CPU_READ_UNIT */
-} cpu_set;
+};
 
 const cpu_set *cpu_set_best(const char *forced); /* NULL: no set of that name runs here */
+const cpu_kernel *cpu_kernel_of(const cpu_set *, int op); /* op: of HAL_OP_ */
+cpu_unpack *cpu_unpack_of(const cpu_set *, uint32_t format); /* NULL: no such format */
 const hal_backend *cpu_backend(void);
 
-/* Kernel sources are compiled once per instruction set; CPU_NAME(x) is x of the set that is being compiled. */
+/* Kernel sources are compiled once per instruction set; CPU_NAME(x) is x of the set that is being compiled. A unit reaches
+ * what another unit of its set has through cpu_call's set, for the two may be compiled for different sets. */
 #ifdef CPU_ISA
 #define CPU_JOIN2(a, b) a##_##b
 #define CPU_JOIN(a, b) CPU_JOIN2(a, b)
 #define CPU_NAME(x) CPU_JOIN(x, CPU_ISA)
-uint64_t CPU_NAME(cpu_multiply)(uint32_t what, uint64_t rounds);
-void CPU_NAME(cpu_read)(const uint8_t *, uint64_t bytes, int way);
 #define CPU_KERNEL(op) const cpu_kernel CPU_NAME(cpu_kernel_##op)
 #define HAL_OP(NAME, name, size) extern const cpu_kernel CPU_NAME(cpu_kernel_##name);
 #include "hal_ops.inc"
 #undef HAL_OP
+cpu_unpack *CPU_NAME(cpu_unpack_find)(uint32_t format);
+uint64_t CPU_NAME(cpu_multiply)(uint32_t what, uint64_t rounds);
+void CPU_NAME(cpu_read)(const uint8_t *, uint64_t bytes, int way);
 #endif
 
 enum { F32 = 0, F16 = 1, BF16 = 30, I32 = HAL_FORMAT_I32 };

@@ -90,7 +90,7 @@ static uint64_t lay_out(const cpu_call *c, uint8_t *at, work *w) {
     w->sums[1] = (float *)(at + (end += sums));
     w->panels = at + (end += sums);
     w->product = at + (end += bytes_to_pack(c));
-    return end + CPU_NAME(product_scratch)(c->v[2].shape[2], COLUMNS);
+    return end + product_scratch(c->v[2].shape[2], COLUMNS);
 }
 
 static uint64_t scratch(const cpu_call *c) {
@@ -172,7 +172,7 @@ static void multiply(const work *w, int which, int expert, int64_t row, int rows
                  .panels = (rows + PANEL_ROWS - 1) / PANEL_ROWS, .k = v->shape[2], .x = x, .x_stride = w->x_stride,
                  .n = n, .out = w->sums[which], .pitch = ROWS, .scratch = w->product, .flags = w->c->flags};
     p.w = panels_at(w, v, expert, row, rows);
-    CPU_NAME(product_find)(v->format, w->x->format, w->c->flags)->run(&p);
+    product_find(w->c->set, v->format, w->x->format, w->c->flags)->run(&p);
 }
 
 /* Rows first .. last - 1 of an expert for n slots. */
@@ -247,7 +247,7 @@ static const char *check_products(const cpu_call *c, int weights) {
         if (w->ndim != 3 || w->shape[0] != c->v[2].shape[0] || w->shape[1] != y->shape[2] ||
             w->shape[2] != x->shape[x->ndim - 1] || !f || w->shape[2] % f->block)
             return "each weight must be (E, N, K) with x's K, in a format that has a product";
-        if (!CPU_NAME(product_find)(w->format, x->format, c->flags))
+        if (!product_find(c->set, w->format, x->format, c->flags))
             return "x must have the format that the weight's product asks for";
     }
     return NULL;

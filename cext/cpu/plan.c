@@ -78,27 +78,37 @@ static int fail_view(const hal_plan *plan, uint32_t step, int n, const char *fau
     return fail_step(plan, step, text);
 }
 
-static const cpu_op *find_op(const cpu_set *set, const hal_op *op) {
+static const struct {
+    const char *name;
+    uint32_t arg_size;
+} ops[HAL_N_OPS] = {
+#define HAL_OP(NAME, name, size) {#name, size},
+#include "hal_ops.inc"
+#undef HAL_OP
+};
+
+/* Which of HAL_OP_ that is, or -1. */
+static int find_op(const hal_op *op) {
     for (int i = 0; i < HAL_N_OPS; i++)
-        if (strncmp(set->ops[i].name, op->name, sizeof op->name) == 0)
-            return set->ops + i;
-    return NULL;
+        if (strncmp(ops[i].name, op->name, sizeof op->name) == 0)
+            return i;
+    return -1;
 }
 
-/* Gives the kernel of a step, once the step's own numbers are in order. */
-static int step_op(const cpu_set *set, const hal_plan *plan, uint32_t step, const cpu_op **out) {
+/* Gives the op of a step, of HAL_OP_, once the step's own numbers are in order. */
+static int step_op(const hal_plan *plan, uint32_t step, int *out) {
     const hal_step *s = plan->steps + step;
-    const cpu_op *op = s->op < plan->n_ops ? find_op(set, plan->ops + s->op) : NULL;
+    int op = s->op < plan->n_ops ? find_op(plan->ops + s->op) : -1;
     *out = op;
     if (s->op >= plan->n_ops)
         return fail_step(plan, step, "it names no op of the plan");
-    if (!op) {
+    if (op < 0) {
         fail_step(plan, step, "this backend has no such op");
         return HAL_E_UNSUPPORTED;
     }
-    if (plan->ops[s->op].arg_size != op->arg_size)
+    if (plan->ops[s->op].arg_size != ops[op].arg_size)
         return fail_step(plan, step, "its arguments have another size than this backend's");
-    if (op->arg_size && (s->arg % 8 || s->arg > plan->n_args || op->arg_size > plan->n_args - s->arg))
+    if (ops[op].arg_size && (s->arg % 8 || s->arg > plan->n_args || ops[op].arg_size > plan->n_args - s->arg))
         return fail_step(plan, step, "its arguments lie outside of the table, or not at a multiple of 8");
     if (s->view >= plan->n_views || s->n_in >= plan->n_views - s->view)
         return fail_step(plan, step, "its views lie outside of the table");
@@ -110,25 +120,27 @@ static int step_op(const cpu_set *set, const hal_plan *plan, uint32_t step, cons
 static int resolve_step(const hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, const uint8_t *args,
                         uint32_t step, exec_step *out, cpu_view *views) {
     const hal_step *s = plan->steps + step;
-    const cpu_op *op;
+    const cpu_kernel *kernel;
+    int op;
     const char *fault;
     uint32_t usage;
-    int code = step_op(d->set, plan, step, &op);
+    int code = step_op(plan, step, &op);
     if (code)
         return code;
+    kernel = cpu_kernel_of(d->set, op);
     for (int i = 0; i <= s->n_in; i++)
         if ((fault = resolve_view(plan, buffers, plan->views + s->view + i, views + i)))
             return fail_view(plan, step, i, fault);
     for (int i = 0; i <= s->n_in; i++)
-        if (views[i].packed && !op->kernel->takes_packed)
+        if (views[i].packed && !kernel->takes_packed)
             return fail_view(plan, step, i, "this op takes no packed weight");
     usage = plan->buffers[plan->views[s->view].buffer].usage;
     if (buffers && (usage == HAL_WEIGHT || usage == HAL_CONST || !buffers[plan->views[s->view].buffer]->owned))
         return fail_view(plan, step, 0, "it lies in memory that is only read");
-    *out = (exec_step){.kernel = op->kernel, .op = op->name};
-    out->call = (cpu_call){.v = views, .arg = op->arg_size ? args + s->arg : NULL, .n_in = s->n_in, .step = (int)step,
-                           .flags = d->flags};
-    if ((fault = op->kernel->check(&out->call)))
+    *out = (exec_step){.kernel = kernel, .op = ops[op].name};
+    out->call = (cpu_call){.v = views, .arg = ops[op].arg_size ? args + s->arg : NULL, .n_in = s->n_in, .step = (int)step,
+                           .flags = d->flags, .set = d->set};
+    if ((fault = kernel->check(&out->call)))
         return fail_step(plan, step, fault);
     return 0;
 }

@@ -29,9 +29,6 @@ VI_INLINE void scale_pairs(scales_256 *s, int groups) {
         s->pairs[i] = (s->scale[2 * i] & 0xFFFF) | s->scale[2 * i + 1] << 16;
 }
 
-/* How much too high codes stand as the sums see them. */
-VI_INLINE int lift_of(int offset) { return offset == SIGNED_CODES ? SIGNED_BIAS : offset; }
-
 VI_INLINE vi dot4_codes(int offset, vi sum, vi q, const int8_t *x) {
     return offset == SIGNED_CODES ? dot4_signed(sum, q, vi_set_at(x)) : dot4_at(sum, q, x);
 }
@@ -117,36 +114,10 @@ VI_INLINE const uint8_t *nearer(const uint8_t *words, int n, int bytes) {
             sum[c] = add_super(isum[c], &s, groups, offset, minimums, a, sum[c]);                                   \
         }                                                                                                           \
     }
-#define COLUMNS_256(stem, groups, offset)                                                                           \
-    BLOCK_256(stem, groups, offset, (offset) == 0 ? 8 : 0)                                                          \
-    BLOCK_COLUMNS(stem, a8_256)
-
 #if defined(__AMX_INT8__)
 #include "amx_256.h"
-#define EXACT_256(stem, groups, offset) COLUMNS_256(stem, groups, offset) AMX_256(stem, groups, offset)
-#define CUT_256(p, least, many, few) amx_cut(p, least, many, few)
-#else
-#define EXACT_256(stem, groups, offset)                                                                             \
-    COLUMNS_256(stem, groups, offset)                                                                               \
-    static void stem##_exact(const product *p) {                                                                    \
-        stem##_product(p);                                                                                          \
-    }
-#define CUT_256(p, least, many, few) ((p)->n < (least) ? few : many)(p)
 #endif
-#include "fast_256.h"
 
-/* most: the largest code. */
-#define PRODUCT_256(stem, groups, offset, most)                                                                     \
-    EXACT_256(stem, groups, offset)                                                                                 \
-    FAST_256(stem, groups, offset, most)                                                                            \
-    WIDE_UNPACK(stem, groups, offset, (offset) == 0 ? 8 : 0)                                                        \
-    EXPAND_256(stem)                                                                                                \
-    static void stem##_256(const product *p) {                                                                      \
-        if (p->flags & HAL_FAST)                                                                                    \
-            CUT_256(p, FAST_COLUMNS, stem##_fast, stem##_exact);                                                    \
-        else                                                                                                        \
-            stem##_exact(p);                                                                                        \
-    }
 #define ENTRY_256(stem) {TYPE_##stem, TYPE_a8_256, stem##_256}, EXPAND_ENTRIES(stem)
 
 #endif

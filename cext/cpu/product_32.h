@@ -10,6 +10,7 @@
 
 #include "column_pairs.h"
 #include "product_columns.h"
+#include "product_expand.h"
 
 VI_INLINE vi block_start(int offset, int32_t sum) {
     return offset == SIGNED_CODES ? start_signed(sum) : vi_set(-offset * sum);
@@ -91,6 +92,29 @@ VI_INLINE void fifths_32(vi bits, vi *q) {
     UNROLL for (int j = 0; j < 8; j++)
         q[j] |= (j < 4 ? bits << (4 - j) : vi_shift_right(bits, j - 4)) & 0x10101010;
 }
+
+/* 32 codes under one scale. */
+static void expand_32(const vi *q, int offset, vf d, vf m, float *to) {
+    for (int j = 0; j < 8; j++)
+        UNROLL for (int i = 0; i < 4; i++) {
+            vf x = d * code_at(q[j], i, offset);
+            if (offset == MINIMUMS)
+                x = x + m;
+            vf_store(to + 16 * (4 * j + i), x);
+        }
+}
+
+#define EXPAND_32(stem, offset)                                                                                     \
+    static void stem##_expand(const uint8_t *words, const uint8_t *lone, float *to) {                               \
+        vf m, d = stem##_panel_scale(words, lone, &m);                                                              \
+        for (int i = 0; i < BLOCK_##stem / 32; i++) {                                                               \
+            vi q[8];                                                                                                \
+            fetch_part_of(words, (int)sizeof(block_##stem) / 4 * LINE, i, BLOCK_##stem / 32, SEVERAL);              \
+            stem##_panel_codes(words, i, q);                                                                        \
+            expand_32(q, offset, d, m, to + 16 * 32 * i);                                                           \
+        }                                                                                                           \
+    }                                                                                                               \
+    EXPAND(stem)
 
 #if defined(__AMX_INT8__)
 #include "amx_32.h"

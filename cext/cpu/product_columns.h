@@ -18,6 +18,10 @@ VI_INLINE int turns(int n) { __asm__("" : "+r"(n)); return n; }
 
 enum { LANE_PARTS = 16 / LANES, LINE = 64, AHEAD = 2048, FAR_AHEAD = 8192, SEVERAL = 2 };
 enum { SIGNED_CODES = -1, MINIMUMS = 0 }; /* in the place of how much too high codes stand */
+enum { MANY = 16 /* columns from which on K is walked outside */ };
+
+/* How much too high codes stand as the sums see them. */
+VI_INLINE int lift_of(int offset) { return offset == SIGNED_CODES ? SIGNED_BIAS : offset; }
 
 typedef void (*columns_fn)(const product *, const uint8_t *panel, const uint8_t *x, float *out);
 
@@ -80,21 +84,9 @@ static inline void run_passes(const product *p, const columns_fn *table) {
     }
 #define BLOCK_COLUMNS(stem, act) BLOCK_PASS(stem, act) PRODUCT_COLUMNS(stem)
 
-/* Products for many columns walk K outside and panels, two by two, inside: what a step reads of all columns stays in the
- * cache for all panels, and each panel is unpacked once. Their scratch: the unpacked weights of two panels, what tiles
- * give, the sums (panels / 2, columns, 2 panels of 16) in float32, and unpacked weights of all panels, or a part of K of all
- * columns. */
-enum { TOGETHER = 2, WEIGHTS_BYTES = TOGETHER * 2 * 4096, RESULTS_BYTES = 4 * 4096 };
-enum { PANELS_BYTES = PRODUCT_PANELS * 4096, COLUMNS_BYTES = 4608 /* of 16 */ };
-
 /* The sums of the two panels from number `first`, which is even, on. */
 static inline float *sums_of(const product *p, int first) {
     return (float *)(p->scratch + WEIGHTS_BYTES + RESULTS_BYTES) + (int64_t)16 * first * p->n;
-}
-
-static inline uint64_t scratch_bytes(int n) {
-    uint64_t sums = sizeof(float) * 16 * PRODUCT_PANELS * (uint64_t)n, columns = COLUMNS_BYTES * ((uint64_t)n + 15) / 16;
-    return WEIGHTS_BYTES + RESULTS_BYTES + sums + (columns > PANELS_BYTES ? columns : PANELS_BYTES);
 }
 
 static inline uint8_t *panels_of(const product *p) {

@@ -2,19 +2,13 @@
  *
  * Weights become float32 as decoding has them, a slice of a panel at a time, in scratch: 16 rows of a number side by side.
  * Sums are those of runs of 64 numbers, each in the order of k and fused where the set has it, added up. A format's
- * <stem>_expand() does one block of some lanes; EXPAND_256 and EXPAND_32 make it from what the integer products have.
+ * <stem>_expand() does one block of some lanes; EXPAND_256 (unpack_256.h) and EXPAND_32 (product_32.h) make it from what the
+ * integer products have.
  */
 #ifndef SATCHEL_CPU_PRODUCT_EXPAND_H
 #define SATCHEL_CPU_PRODUCT_EXPAND_H
 
-#include "product_32.h"
-#include "wide_256.h"
-#if defined(__AMX_BF16__)
-#include "amx_f8.h"
-#endif
-
-enum { SLICE = 256, RUN = 64, TWO_PARTS = LANE_PARTS > 1 ? 2 : 1 };
-_Static_assert(sizeof(float) * 16 * SLICE <= WEIGHTS_BYTES, "a slice fits the scratch of unpacked weights");
+#include "product_columns.h"
 
 typedef struct {
     void (*expand)(const uint8_t *words, const uint8_t *lone, float *to); /* numbers are 16 floats apart */
@@ -22,106 +16,17 @@ typedef struct {
     int lone, block;
 } expand_format;
 
-/* Sums of `numbers` numbers in each of `chains` runs, one behind the other, for some lanes and n columns `x_pitch` floats
- * apart; then they are added to `out`, run by run. */
-VI_INLINE void expand_runs(const float *w, int numbers, const float *x, int64_t x_pitch, float *out, int64_t pitch, int n,
-                           int chains) {
-    vf sum[MOST_COLUMNS][4][TWO_PARTS];
-    UNROLL for (int j = 0; j < n * chains * TWO_PARTS; j++)
-        sum[j / TWO_PARTS / chains][j / TWO_PARTS % chains][j % TWO_PARTS] = vf_set(0);
-    for (int k = 0; k < numbers; k++)
-        UNROLL for (int j = 0; j < n * chains; j++) {
-            int run = RUN * (j % chains);
-            vf a = vf_set(x[x_pitch * (j / chains) + run + k]);
-            UNROLL for (int i = 0; i < TWO_PARTS; i++)
-                sum[j / chains][j % chains][i] =
-                    vf_fma(vf_load(w + 16 * (run + k) + LANES * i), a, sum[j / chains][j % chains][i]);
-        }
-    UNROLL for (int c = 0; c < n; c++)
-        UNROLL for (int i = 0; i < TWO_PARTS; i++) {
-            vf all = vf_load(out + pitch * c + LANES * i);
-            UNROLL for (int j = 0; j < chains; j++)
-                all += sum[c][j][i];
-            vf_store(out + pitch * c + LANES * i, all);
-        }
-}
-
-/* Adds `numbers` numbers of a panel, times those of n columns, to sums in `out`. Few columns take several runs at a time:
- * one sum alone would wait for itself. */
-VI_INLINE void expand_columns(const float *w, int numbers, const float *x, int64_t x_pitch, float *out, int64_t pitch, int n) {
-    int chains = n < 3 ? 4 : n < 5 ? 2 : 1;
-    for (int part = 0; part < LANE_PARTS; part += TWO_PARTS) {
-        const float *weights = w + LANES * part;
-        int k = 0;
-        for (; k + RUN * chains <= numbers; k += RUN * chains)
-            expand_runs(weights + 16 * k, RUN, x + k, x_pitch, out + LANES * part, pitch, n, chains);
-        for (; k < numbers; k += RUN)
-            expand_runs(weights + 16 * k, numbers - k < RUN ? numbers - k : RUN, x + k, x_pitch, out + LANES * part, pitch, n,
-                        1);
-    }
-}
-
-typedef void (*expand_fn)(const float *w, int numbers, const float *x, int64_t x_pitch, float *out, int64_t pitch);
-#define EXPAND_FUNCTION(stem, size)                                                                                 \
-    static void stem##_columns##size(const float *w, int numbers, const float *x, int64_t x_pitch, float *out,      \
-                                     int64_t pitch) {                                                               \
-        expand_columns(w, numbers, x, x_pitch, out, pitch, size);                                                   \
-    }
-COLUMN_SIZES(EXPAND_FUNCTION, expanded)
-static const expand_fn expand_passes[MOST_COLUMNS + 1] = COLUMN_TABLE(expanded);
-
-/* Numbers k .. k + numbers - 1 of a panel as floats. */
-static void expand_slice(const product *p, const expand_format *f, int panel, int64_t k, int numbers, float *to) {
-    const uint8_t *base = p->w + p->stride * (uint64_t)panel;
-    for (int64_t b = k / f->block; b < (k + numbers) / f->block; b++, to += 16 * f->block)
-        for (int part = 0; part < LANE_PARTS; part++)
-            f->expand(base + p->head + f->bytes * (uint64_t)b + 4 * LANES * part, base + f->lone * (16 * b + LANES * part),
-                      to + LANES * part);
-}
-
-/* The same numbers of n columns of bfloat16. */
-static void floats_of(const product *p, int column, int n, int64_t k, int numbers, float *to) {
-    for (int c = 0; c < n; c++, to += SLICE) {
-        const uint16_t *x = (const uint16_t *)(p->x + p->x_stride * (uint64_t)(column + c)) + k;
-        for (int i = 0; i < numbers; i += LANES)
-            vf_store(to + i, vf_load_bf16(x + i));
-    }
-}
-
-/* One slice of a panel with all columns. */
-static void expand_panel(const product *p, const expand_format *f, int panel, int64_t k, int is_bf16) {
-    int numbers = (int)(p->k - k < SLICE ? p->k - k : SLICE);
-    float *w = (float *)(void *)p->scratch, x[MOST_COLUMNS * SLICE];
-    expand_slice(p, f, panel, k, numbers, w);
-    for (int from = 0, size; from < p->n; from += size) {
-        const float *floats = (const float *)(p->x + p->x_stride * (uint64_t)from) + k;
-        size = pass_size(p->n - from);
-        if (is_bf16)
-            floats_of(p, from, size, k, numbers, x);
-        expand_passes[size](w, numbers, is_bf16 ? x : floats, is_bf16 ? SLICE : (int64_t)(p->x_stride / sizeof(float)),
-                            p->out + p->pitch * from + 16 * panel, p->pitch);
-    }
-}
-
-static void expand_product(const product *p, const expand_format *f, int is_bf16) {
-    int64_t slices = (p->k + SLICE - 1) / SLICE;
-    for (int c = 0; c < p->n; c++)
-        memset(p->out + p->pitch * c, 0, sizeof(float) * 16 * (size_t)p->panels);
-    for (int64_t i = 0; i < slices * p->panels; i++)
-        if (p->n > MANY)
-            expand_panel(p, f, (int)(i % p->panels), i / p->panels * SLICE, is_bf16);
-        else
-            expand_panel(p, f, (int)(i / slices), i % slices * SLICE, is_bf16);
-}
+/* The product of a weight with float32 or, if `is_bf16`, bfloat16 activations; product_expand.c has it. */
+void CPU_NAME(expand_product)(const product *, const expand_format *, int is_bf16);
 
 #define EXPAND(stem)                                                                                                \
     static const expand_format stem##_expanded = {stem##_expand, sizeof(block_##stem) / 4 * LINE,                   \
                                                   sizeof(block_##stem) % 4, BLOCK_##stem};                          \
     static void stem##_by_f32(const product *p) {                                                                   \
-        expand_product(p, &stem##_expanded, 0);                                                                     \
+        CPU_NAME(expand_product)(p, &stem##_expanded, 0);                                                                     \
     }                                                                                                               \
     static void stem##_by_bf16(const product *p) {                                                                  \
-        expand_product(p, &stem##_expanded, 1);                                                                     \
+        CPU_NAME(expand_product)(p, &stem##_expanded, 1);                                                                     \
     }
 #define EXPAND_ENTRIES(stem) {TYPE_##stem, TYPE_f32, stem##_by_f32}, {TYPE_##stem, TYPE_bf16, stem##_by_bf16}
 
@@ -130,53 +35,5 @@ VI_INLINE vf code_at(vi q, int i, int offset) {
     int is_signed = offset == SIGNED_CODES && SIGNED_BIAS == 0;
     return vi_to_vf(is_signed ? vi_signed_byte(q, i) : vi_byte(q, i) - lift_of(offset));
 }
-
-/* A super-block from its lines of codes. */
-static void expand_256(const wide_256 *f, const uint8_t *codes, const scales_256 *s, float *to) {
-    for (int h = 0; h < 16; h++) {
-        vf scale = s->d * vi_to_vf(s->scale[h * f->groups / 16]), low = vf_set(-0.0f);
-        if (f->minimums) {
-            int i = h * f->minimums / 16;
-            low = -s->min * vi_to_vf(i % 2 ? vi_shift_right(s->pairs[i / 2], 16) : s->pairs[i / 2] & 0xFFFF);
-        }
-        for (int j = 4 * h; j < 4 * h + 4; j++) {
-            vi q = vi_load(codes + LINE * j);
-            UNROLL for (int i = 0; i < 4; i++)
-                vf_store(to + 16 * (4 * j + i), vf_fma(scale, code_at(q, i, f->offset), low)); /* scale * code is exact */
-        }
-    }
-}
-
-#define EXPAND_256(stem)                                                                                            \
-    static void stem##_expand(const uint8_t *words, const uint8_t *lone, float *to) {                               \
-        _Alignas(64) uint8_t codes[CODE_BYTES];                                                                     \
-        scales_256 s;                                                                                               \
-        stem##_unpack_lanes(words, lone, &s, codes);                                                                \
-        expand_256(&stem##_wide, codes, &s, to);                                                                    \
-    }                                                                                                               \
-    EXPAND(stem)
-
-/* 32 codes under one scale. */
-static void expand_32(const vi *q, int offset, vf d, vf m, float *to) {
-    for (int j = 0; j < 8; j++)
-        UNROLL for (int i = 0; i < 4; i++) {
-            vf x = d * code_at(q[j], i, offset);
-            if (offset == MINIMUMS)
-                x = x + m;
-            vf_store(to + 16 * (4 * j + i), x);
-        }
-}
-
-#define EXPAND_32(stem, offset)                                                                                     \
-    static void stem##_expand(const uint8_t *words, const uint8_t *lone, float *to) {                               \
-        vf m, d = stem##_panel_scale(words, lone, &m);                                                              \
-        for (int i = 0; i < BLOCK_##stem / 32; i++) {                                                               \
-            vi q[8];                                                                                                \
-            fetch_part_of(words, (int)sizeof(block_##stem) / 4 * LINE, i, BLOCK_##stem / 32, SEVERAL);              \
-            stem##_panel_codes(words, i, q);                                                                        \
-            expand_32(q, offset, d, m, to + 16 * 32 * i);                                                           \
-        }                                                                                                           \
-    }                                                                                                               \
-    EXPAND(stem)
 
 #endif

@@ -15,7 +15,7 @@
 #include "types.inc"
 #undef CPU_WEIGHT
 
-unpack_fn CPU_NAME(unpack_find)(uint32_t format) {
+cpu_unpack *CPU_NAME(cpu_unpack_find)(uint32_t format) {
     switch (format) {
 #define CPU_WEIGHT(stem, id, block, act)                                                                            \
     case id:                                                                                                        \
@@ -30,7 +30,7 @@ static const char *check_get(const cpu_call *c) {
     const cpu_view *y = c->v, *w = c->v + 1, *ids = c->v + 2;
     if (c->n_in != 2)
         return "it takes a weight and ids";
-    if (w->ndim != 2 || !CPU_NAME(unpack_find)(w->format) || (w->packed && !panel_format_find(w->format)))
+    if (w->ndim != 2 || !cpu_unpack_of(c->set, w->format) || (w->packed && !panel_format_find(w->format)))
         return "the weight must be (V, D) in a format that can be unpacked";
     if (!cpu_is(ids, I32, 1) || !cpu_is(y, F32, 2) || y->shape[0] != ids->shape[0] || y->shape[1] != w->shape[1])
         return "ids must be i32 (T) and the output f32 (T, D)";
@@ -48,7 +48,7 @@ static uint64_t scratch_get(const cpu_call *c) {
 
 static void run_get(const cpu_call *c, int64_t from, int64_t to, int thread) {
     const cpu_view *y = c->v, *w = c->v + 1;
-    unpack_fn unpack = CPU_NAME(unpack_find)(w->format);
+    cpu_unpack *unpack = cpu_unpack_of(c->set, w->format);
     for (; from < to; from++) {
         int32_t id = cpu_i32(c->v + 2, from);
         if (id >= 0 && id < w->shape[0]) {

@@ -1,16 +1,51 @@
-/* set.c: the table of one instruction set's kernels, in the order of hal.h's ops. Compiled once per set. */
-#include "cpu.h"
+/* set.c: the table of one instruction set, compiled once per set. A set with a base has what its own units define:
+ * own_<set>.inc, which CMake makes, has an OWN_OP(NAME, name) for each op of theirs and an OWN_PRODUCTS(name) for each family.
+ */
+#include "product.h"
 
 #define TEXT2(x) #x
 #define TEXT(x) TEXT2(x)
 
+#ifdef CPU_BASE
+#define OWN TEXT(CPU_JOIN(own, CPU_ISA).inc)
+extern const cpu_set CPU_JOIN(cpu_set, CPU_BASE);
+#else
+#define OWN "families.inc"
+#endif
+
+#define OWN_OP(NAME, name)
+#define OWN_PRODUCTS(name) extern PRODUCT_FAMILY(name);
+#include OWN
+#undef OWN_OP
+#undef OWN_PRODUCTS
+
 const cpu_set CPU_NAME(cpu_set) = {
-    TEXT(CPU_ISA),
-    {
-#define HAL_OP(NAME, name, size) {#name, size, &CPU_NAME(cpu_kernel_##name)},
+    .name = TEXT(CPU_ISA),
+#ifdef CPU_BASE
+    .base = &CPU_JOIN(cpu_set, CPU_BASE),
+#else
+    .unpack = CPU_NAME(cpu_unpack_find),
+#endif
+    .kernels = {
+#define OWN_OP(NAME, name) [HAL_OP_##NAME] = &CPU_NAME(cpu_kernel_##name),
+#define OWN_PRODUCTS(name)
+#ifdef CPU_BASE
+#include OWN
+#else
+#define HAL_OP(NAME, name, size) OWN_OP(NAME, name)
 #include "hal_ops.inc"
 #undef HAL_OP
+#endif
+#undef OWN_OP
+#undef OWN_PRODUCTS
     },
-    CPU_NAME(cpu_multiply),
-    CPU_NAME(cpu_read),
+    .products = {
+#define OWN_OP(NAME, name)
+#define OWN_PRODUCTS(name) CPU_NAME(products_##name),
+#include OWN
+#undef OWN_OP
+#undef OWN_PRODUCTS
+    },
+    .multiply = CPU_NAME(cpu_multiply),
+    .read = CPU_NAME(cpu_read),
 };

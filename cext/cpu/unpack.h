@@ -5,10 +5,6 @@
 #include "cpu.h"
 #include "panel.h"
 
-typedef void (*unpack_fn)(const uint8_t *, float *, int64_t n);
-
-unpack_fn CPU_NAME(unpack_find)(uint32_t format); /* of rows.c; NULL: no such format */
-
 /* Row `id` of k numbers as the file has it, of the matrix whose data begin at `from`: in place, or in `to`, which holds the
  * row as doubles would. */
 static inline const uint8_t *packed_row(const cpu_view *w, const uint8_t *from, int64_t k, int32_t id, uint8_t *to) {

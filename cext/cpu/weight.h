@@ -15,7 +15,7 @@ static inline const char *check_weight(const cpu_call *c, const cpu_view *w) {
     const panel_format *f = panel_format_find(w->format);
     if (!f || w->ndim != 2 || w->shape[1] != x->shape[1] || w->shape[1] % f->block)
         return "each weight must be (N, K) with x's K, in a format that has a product";
-    if (!CPU_NAME(product_find)(w->format, x->format, c->flags))
+    if (!product_find(c->set, w->format, x->format, c->flags))
         return "x must have the format that the weight's product asks for";
     return NULL;
 }
@@ -38,7 +38,7 @@ static inline int64_t panels_a_grain(const cpu_view *w, int weights, int64_t tok
 
 /* Bytes of scratch for what a product needs, to a whole line. */
 static inline uint64_t scratch_product(const cpu_view *x) {
-    return (CPU_NAME(product_scratch)(x->shape[1], x->shape[0]) + PANEL_LINE - 1) / PANEL_LINE * PANEL_LINE;
+    return (product_scratch(x->shape[1], x->shape[0]) + PANEL_LINE - 1) / PANEL_LINE * PANEL_LINE;
 }
 
 /* Bytes of scratch for `panels` panels of any of these weights that is not packed. */
@@ -74,7 +74,7 @@ static inline void multiply_panels(const cpu_call *c, const cpu_view *w, int64_t
                  .panels = n, .k = w->shape[1], .x = x->data, .x_stride = x->stride, .n = x->shape[0],
                  .out = out, .pitch = pitch, .scratch = scratch, .flags = c->flags};
     p.w = panels_at(w, first, n, packed);
-    CPU_NAME(product_find)(w->format, x->format, c->flags)->run(&p);
+    product_find(c->set, w->format, x->format, c->flags)->run(&p);
 }
 
 #endif

@@ -8,20 +8,13 @@
 #define SATCHEL_CPU_WIDE_256_H
 
 #include "codes_256.h"
+#include "unpack_256.h"
 
-enum { CODE_BYTES = 64 * LINE, MANY = 16 /* columns from which on K is walked outside */ };
 #if LANES > 4 || defined(__aarch64__)
 enum { ALONE = 1 };
 #else
 enum { ALONE = 0 /* without instructions for it, one column has nothing from registers but its size as code */ };
 #endif
-
-/* A format; unpack takes the lanes at `words`, lines of codes are LINE bytes apart. */
-typedef struct {
-    void (*unpack)(const uint8_t *words, const uint8_t *lone, scales_256 *, uint8_t *codes);
-    uint64_t bytes;  /* of a panel's super-block, lone parts aside */
-    int lone, groups, offset, minimums; /* as many minimums as groups, or none */
-} wide_256;
 
 /* Super-block number `block` of a panel; one set of scales for each part of its lanes. */
 static void wide_unpack(const product *p, const wide_256 *f, int panel, int64_t block, scales_256 *s, uint8_t *codes) {
@@ -136,20 +129,6 @@ static void wide_tiled(const product *p, const wide_256 *f) {
         stem##_few(p);                                                                                              \
     }
 #endif
-
-#define WIDE_UNPACK(stem, groups, offset, minimums)                                                                 \
-    static void stem##_unpack_lanes(const uint8_t *words, const uint8_t *lone, scales_256 *s, uint8_t *codes) {     \
-        stem##_panel_scales(words, lone, s);                                                                        \
-        UNROLL for (int g = 0; g < 8; g++) {                                                                        \
-            vi q[8];                                                                                                \
-            fetch_part(words, (int)sizeof(block_##stem) / 4 * LINE, g, SEVERAL);                                    \
-            stem##_panel_codes(words, g, q);                                                                        \
-            UNROLL for (int j = 0; j < 8; j++)                                                                      \
-                vi_store(codes + LINE * (8 * g + j), q[j]);                                                         \
-        }                                                                                                           \
-    }                                                                                                               \
-    static const wide_256 stem##_wide = {stem##_unpack_lanes, sizeof(block_##stem) / 4 * LINE,                      \
-                                         sizeof(block_##stem) % 4, groups, offset, minimums};
 
 #define WIDE_256(stem, groups, offset, minimums)                                                                    \
     BLOCK_256(stem, groups, offset, minimums)                                                                       \

@@ -9,7 +9,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 run=""
 case $kind in
 plain) options="" ;;
-address) options="-DSATCHEL_SANITIZE=ON" ;;
+address) options="-DSATCHEL_SANITIZE=ON -DSATCHEL_TEST_BACKENDS=ON" ;; # these are compiled too
 thread) options="-DSATCHEL_TSAN=ON -DSATCHEL_STRICT=OFF" run=--threads ;; # with one kernel set, some of isa.c is not used
 *) echo "build.sh: $kind is none of plain, address, thread" >&2; exit 2 ;;
 esac

@@ -1,5 +1,7 @@
 /* iq4_xs: word 0: d and the upper bits of the scales; 1: their nibbles; 2-33: nibbles of codes. Scales are 32 too high,
  * and the table is that of iq4_nl. */
+static const uint8_t iq4_xs_lookup[16] = IQ4_NL_TABLE(SIGN_CODE);
+
 VI_INLINE void iq4_xs_panel_scales(const uint8_t *words, const uint8_t *lone, scales_256 *s) {
     vi first = word(words, 0), low = word(words, 1);
     (void)lone;
@@ -13,7 +15,7 @@ VI_INLINE void iq4_xs_panel_scales(const uint8_t *words, const uint8_t *lone, sc
 
 VI_INLINE void iq4_xs_panel_codes(const uint8_t *words, int g, vi *q) {
     UNROLL for (int j = 0; j < 8; j++)
-        q[j] = vi_lookup(nonlinear, vi_shift_right(word(words, 2 + 4 * g + j % 4), 4 * (j / 4)) & 0x0F0F0F0F);
+        q[j] = vi_lookup(iq4_xs_lookup, vi_shift_right(word(words, 2 + 4 * g + j % 4), 4 * (j / 4)) & 0x0F0F0F0F);
 }
 
 WIDE_256(iq4_xs, 8, SIGNED_CODES, 0)

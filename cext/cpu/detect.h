@@ -1,0 +1,93 @@
+/* detect.h: whether this CPU, and its system, run an instruction set: runs_<set>() for every set of CMakeLists.txt. */
+#ifndef SATCHEL_CPU_DETECT_H
+#define SATCHEL_CPU_DETECT_H
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
+
+static int runs_baseline(void) {
+    return 1;
+}
+
+#if defined(__x86_64__)
+/* Not every compiler knows the name "f16c" here; there is no CPU with AVX2 but without it. */
+static int runs_avx2(void) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+static int runs_avx512(void) {
+    return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vnni");
+}
+
+/* A bit of cpuid's leaf 7, for what compilers of today do not all know by name. */
+static int leaf_7(unsigned sub, int in_edx, int bit) {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (!__get_cpuid_count(7, sub, &a, &b, &c, &d))
+        return 0;
+    return (in_edx ? d : a) >> bit & 1;
+}
+
+static int runs_avxvnni(void) {
+    return runs_avx2() && leaf_7(1, 0, 4);
+}
+
+static int runs_avx512bf16(void) {
+    return runs_avx512() && leaf_7(1, 0, 5);
+}
+
+#if defined(__linux__)
+/* Linux lets a process use tiles once it has asked; before 5.16, or where the machine hides them, it refuses. */
+static int runs_amx(void) {
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+    return runs_avx512bf16() && __builtin_cpu_supports("avx512vbmi") && leaf_7(0, 1, 24) && leaf_7(0, 1, 25) && leaf_7(0, 1, 22) &&
+           syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+}
+#endif
+#elif defined(__aarch64__) && defined(__linux__)
+static int runs_dotprod(void) {
+    return getauxval(AT_HWCAP) >> 20 & 1; /* ASIMDDP */
+}
+
+static int runs_i8mm(void) {
+    return (getauxval(AT_HWCAP) >> 20 & 1) && (getauxval(AT_HWCAP2) >> 13 & 1); /* ASIMDDP, I8MM */
+}
+#elif defined(__aarch64__) && defined(__APPLE__)
+/* As Apple documents it; no test of this project has run on such a machine. */
+static int has(const char *feature) {
+    int32_t yes = 0;
+    size_t size = sizeof yes;
+    return sysctlbyname(feature, &yes, &size, NULL, 0) == 0 && yes;
+}
+
+static int runs_dotprod(void) {
+    return has("hw.optional.arm.FEAT_DotProd");
+}
+
+static int runs_i8mm(void) {
+    return runs_dotprod() && has("hw.optional.arm.FEAT_I8MM");
+}
+#elif defined(__aarch64__)
+static int runs_dotprod(void) {
+    return 0; /* how to ask is known for Linux and macOS alone */
+}
+
+static int runs_i8mm(void) {
+    return 0;
+}
+#endif
+
+#define runs_scalar runs_baseline
+#define runs_neon runs_baseline
+
+#endif
