@@ -22,8 +22,9 @@ chat: .venv/ready
 serve: .venv/ready-to-serve
 	@$(BIN)/satchel serve
 
+# SKIPPED=FILE: the names of skipped tests and why, a line each, go there.
 test: .venv/ready-to-test
-	$(RUN_TESTS)
+	$(RUN_TESTS) $(if $(SKIPPED),--skipped=$(SKIPPED))
 
 lint: .venv/ready-to-test
 	$(BIN)/ruff check .

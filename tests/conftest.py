@@ -36,6 +36,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: "server" not in item.path.parts)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--skipped", type=Path, metavar="FILE", help="write skipped tests and their reasons there")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if file := config.getoption("--skipped"):
+        if not hasattr(config, "workerinput"):
+            file.write_text("")
+        if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+            config.pluginmanager.register(SkippedTests(file))
+
+
+class SkippedTests:
+    """Appends a line for each skipped test, or file of tests: its name, a tab, the reason. Processes share the file."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped and not hasattr(report, "wasxfail"):
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            with self._file.open("a", encoding="utf-8") as lines:
+                lines.write(f"{report.nodeid}\t{' '.join(reason.split())}\n")
+
+    pytest_collectreport = pytest_runtest_logreport
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of larger test data beside the repository: models, vocabularies, texts."""
