@@ -22,15 +22,15 @@ chat: .venv/ready
 serve: .venv/ready-to-serve
 	@$(BIN)/satchel serve
 
-# SKIPPED=FILE: the names of skipped tests and why, a line each, go there.
+# TESTS: which, of all. SKIPPED=FILE: the names of skipped tests and why, a line each, go there.
 test: .venv/ready-to-test
-	$(RUN_TESTS) $(if $(SKIPPED),--skipped=$(SKIPPED))
+	$(RUN_TESTS) $(if $(SKIPPED),--skipped=$(SKIPPED)) $(TESTS)
 
-lint: .venv/ready-to-test
+lint: .venv/with-dev
 	$(BIN)/ruff check .
 
 # The package's folders stand in the root under other names: mypy sees them through links.
-types: .venv/ready-to-test
+types: .venv/with-dev
 	@mkdir -p build/types/satchel
 	@for room in quant formats cext runtime cli; do ln -sfn "$(CURDIR)/$$room" build/types/satchel/$$room; done
 	@cp runtime/package.py build/types/satchel/__init__.py
