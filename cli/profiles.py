@@ -13,22 +13,19 @@ from satchel.cli.tables import MARKDOWN_PROFILE, NUMBERS, Row, writer
 
 if TYPE_CHECKING:
     from satchel.runtime.bench import Test
-    from satchel.runtime.device import Device
     from satchel.runtime.limits import Limits
     from satchel.runtime.profile import Line, Profile
 
 HEADS = {"op": "By op", "weights": "By op and weights", "sum": "In all"}
 
 
-def rows(found: Profile, limits: Limits, device: Device) -> Iterator[dict[str, Any]]:
-    """All rows of a test, in the order in which they are shown."""
-    from satchel.runtime.limits import read_rate
-
-    steps = found.total()
-    read = read_rate(device, max(1, round(steps.work.bytes / found.runs)))
+def rows(found: Profile, limits: Limits, read: float | None) -> Iterator[dict[str, Any]]:
+    """All rows of a test, in the order in which they are shown. read: bytes a second at which its devices can
+    read what it reads; None where that is not known.
+    """
     both = {
-        "memory_gb_per_second": limits.read / 1e9,
-        "limit_gb_per_second": read / 1e9,
+        "memory_gb_per_second": limits.read and limits.read / 1e9,
+        "limit_gb_per_second": read and read / 1e9,
         **{f"{name}_gmac_per_second": limits.giga(name) for name in NUMBERS},
     }
 
@@ -44,7 +41,7 @@ def rows(found: Profile, limits: Limits, device: Device) -> Iterator[dict[str, A
 
 
 def numbers(
-    found: Profile, part: str, op: str, weights: str, line: Line, limits: Limits, read: float
+    found: Profile, part: str, op: str, weights: str, line: Line, limits: Limits, read: float | None
 ) -> dict[str, Any]:
     """One line's numbers; rates are None where nothing is multiplied."""
     work, seconds = line.work, line.seconds

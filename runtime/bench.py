@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from satchel.quant import RequestError
+from satchel.runtime.device import Device
 from satchel.runtime.energy import Counters
 from satchel.runtime.engine import LAST, Engine, Feed, Launched
 from satchel.runtime.limits import Limits
@@ -103,10 +104,25 @@ def steps_of(test: Test, batch: int) -> Iterator[Fed]:
 
 def work_of(engine: Engine, test: Test) -> Work:
     """What a test must read and multiply, in all."""
-    ledger, whole = Ledger(engine), Work()
-    for fed in steps_of(test, engine.batch):
-        whole.add(ledger.plan(engine.program(fed.tokens, 1).plan, fed))
+    whole = Work()
+    for work in work_by_device(engine, test).values():
+        whole.add(work)
     return whole
+
+
+def work_by_device(engine: Engine, test: Test) -> dict[str, Work]:
+    """What a test must read and multiply on each of the model's devices."""
+    ledger, found = Ledger(engine), {name: Work() for name in engine.devices}
+    for fed in steps_of(test, engine.batch):
+        for device, work in ledger.plan(engine.program(fed.tokens, 1).plan, fed):
+            found.setdefault(device, Work()).add(work)
+    return found
+
+
+def bytes_by_device(engine: Engine, test: Test) -> dict[Device, float]:
+    """Bytes that each device reads for a token of a test, in the mean."""
+    found = work_by_device(engine, test)
+    return {engine.device_of(name): work.bytes / test.tokens for name, work in found.items()}
 
 
 def chunks(count: int, most: int) -> Iterator[int]:

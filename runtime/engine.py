@@ -288,6 +288,11 @@ class Engine:
         """Names of the devices that have a part of the model."""
         return tuple(self._memory)
 
+    def device_of(self, name: str) -> Device:
+        """The device of that name; KeyError where it has no part of the model."""
+        held = self._memory if name in self._memory else self._held(self._lent is not None)
+        return held[name].device
+
     @property
     def vocabulary(self) -> int:
         """Tokens that there are logits of."""

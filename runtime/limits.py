@@ -19,11 +19,12 @@ NUMBERS = ("int8", "bf16", "f32")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """read: bytes a second from memory, of a buffer beyond the caches. multiply: multiply-adds a second by
-    the numbers multiplied, of NUMBERS; only those that the device has instructions for and can measure.
+    """read: bytes a second from memory, of a buffer beyond the caches; None where a device cannot tell.
+    multiply: multiply-adds a second by the numbers multiplied, of NUMBERS; only those that the device has
+    instructions for and can measure, and none where several devices share a model.
     """
 
-    read: float
+    read: float | None
     multiply: Mapping[str, float]
 
     def giga(self, number: str) -> float | None:
@@ -51,16 +52,35 @@ class Limits:
         return seconds
 
 
-def read_rate(device: Device, size: int) -> float:
-    """Bytes a second at which all threads of the device read `size` bytes again and again, at most 1 GiB."""
-    if size < 1:
-        raise RequestError(f"bandwidth of {size} bytes: it must be 1 or more")
+def read_rate(devices: Mapping[Device, float]) -> float | None:
+    """Bytes a second at which devices, one after the other, read so many bytes each, again and again; sizes
+    beyond 1 GiB are measured with 1 GiB. None where one of them cannot tell.
+    """
+    sizes = {device: size for device, size in devices.items() if size >= 1}
+    if not sizes:
+        raise RequestError("bandwidth of no bytes: expected 1 or more on some device")
+    rates = {device: _rate(device, int(size)) for device, size in sizes.items()}
+    known = {device: rate for device, rate in rates.items() if rate}
+    if len(known) < len(rates):
+        return None
+    return sum(sizes.values()) / sum(size / known[device] for device, size in sizes.items())
+
+
+def _rate(device: Device, size: int) -> float | None:
+    """The rate of one device: its own measure, or numpy's where it computes in the host's memory."""
     found = device.measure("read", min(size, LARGEST))
-    return found if found is not None else read_bandwidth(size, device.info().threads)
+    if found is None and device.can_wrap:
+        return read_bandwidth(size, device.info().threads)
+    return found
 
 
-def measure(device: Device) -> Limits:
-    """Measures a device, which takes about a second. Nothing else should run meanwhile."""
-    rates = {name: device.measure(name) for name in NUMBERS}
-    known = {name: rate for name, rate in rates.items() if rate is not None}
-    return Limits(read_rate(device, BEYOND_CACHE), known)
+def measure(devices: Mapping[Device, float]) -> Limits:
+    """Measures the devices that share a model, and how many bytes each reads for a token; takes about a
+    second each. Nothing else should run meanwhile.
+    """
+    known: dict[str, float] = {}
+    if len(devices) == 1:
+        rates = {name: device.measure(name) for device in devices for name in NUMBERS}
+        known = {name: rate for name, rate in rates.items() if rate is not None}
+    whole = sum(devices.values()) or 1.0
+    return Limits(read_rate({d: max(1.0, BEYOND_CACHE * n / whole) for d, n in devices.items()}), known)

@@ -437,13 +437,13 @@ class Model(Recovering, Readings):
         """What the engine counted since the model was loaded."""
         return self.service.stats()
 
-    def bandwidth(self) -> float:
-        """Bytes a second that this machine can read, measured at the first call, between two steps, in about
-        half a second; reports say what share of it a request had.
+    def bandwidth(self) -> float | None:
+        """Bytes a second that the model's first device can read, measured at the first call, between two
+        steps, in about half a second; reports say what share of it a request had. None where it cannot tell.
         """
         if self.measured_bandwidth is None:
             service = self._own_service()
-            self.measured_bandwidth = service.ask(lambda: read_rate(self.device, BEYOND_CACHE))
+            self.measured_bandwidth = service.ask(lambda: read_rate({self.device: BEYOND_CACHE}))
         return self.measured_bandwidth
 
     def check_ids(self, ids: Sequence[int]) -> None:

@@ -33,12 +33,12 @@ class Line:
         self.seconds += other.seconds
         self.work.add(other.work)
 
-    def share_of_roof(self, limits: Limits, read: float) -> float | None:
+    def share_of_roof(self, limits: Limits, read: float | None) -> float | None:
         """The least time for the work over the time that it took, where it multiplies: reading, at `read`
         bytes a second, and computing go on at once.
         """
         least = limits.least_seconds(self.work)
-        if not self.seconds or not self.work.macs or least is None:
+        if not self.seconds or not self.work.macs or least is None or not read:
             return None
         return max(least, self.work.bytes / read) / self.seconds
 

@@ -5,6 +5,7 @@ products. Counted from the plan's tables, never measured.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from satchel.quant import FORMATS
@@ -116,13 +117,11 @@ class Ledger:
             return Work(step.weight_bytes * count / most)
         return Work(_weight_bytes(step, views, count, most), _macs(segment, views, count))
 
-    def plan(self, plan: Plan, fed: Fed) -> Work:
-        """All steps of a plan together."""
-        whole = Work()
+    def plan(self, plan: Plan, fed: Fed) -> Iterator[tuple[str, Work]]:
+        """What each step of a plan does, and on which device."""
         for segment in plan.segments:
             for work in self.steps(segment, plan.bucket, fed):
-                whole.add(work)
-        return whole
+                yield segment.device, work
 
 
 def _weight_bytes(step: Step, views: Array, count: int, most: int) -> float:

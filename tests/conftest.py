@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--skipped", type=Path, metavar="FILE", help="write skipped tests and their reasons there")
+    parser.addoption("--skipped", type=Path, metavar="FILE", help="for skipped tests and why")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -49,7 +49,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class SkippedTests:
-    """Appends a line for each skipped test, or file of tests: its name, a tab, the reason. Processes share the file."""
+    """Appends a line for each skipped test, or file of tests: its name, a tab, the reason. Processes share
+    the file.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file

@@ -278,7 +278,7 @@ const hal_backend *GPU_BACKEND(void) {
         .alloc = gpu_alloc, .free = gpu_free, .write = gpu_write, .read = gpu_read, .copy = gpu_copy,
         .supports = gpu_supports, .compile = gpu_compile, .run = gpu_run, .wait = gpu_wait, .release = gpu_release,
         .error = gpu_last_error, .packed = gpu_packed, .pack = gpu_pack, .times = gpu_times,
-        .kernels = gpu_kernels, .add_kernel = gpu_add_kernel,
+        .kernels = gpu_kernels, .add_kernel = gpu_add_kernel, .measure = gpu_measure,
     };
     backend.name = gpu_vendor_entry()->name;
     backend.wrap = gpu_vendor_entry()->wraps ? gpu_wrap : NULL;

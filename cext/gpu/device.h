@@ -105,6 +105,7 @@ struct hal_exec {
     uint64_t *times;
 };
 
+int gpu_measure(hal_device *, uint32_t what, uint64_t bytes, double *per_second);
 int gpu_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 const char *gpu_last_error(void);
 /* 0, or HAL_E_DEVICE (HAL_E_MEMORY where memory ran out, HAL_E_LOST where the device is gone) with what was tried. */

@@ -138,7 +138,7 @@ typedef struct {
     /* optional: nanoseconds spent in each step since compile(), where the device was opened with HAL_PROFILE */
     int (*times)(hal_exec *, uint64_t *ns, uint32_t n_steps);
     /* optional: what the device can do at most in a second, measured now, with all of its threads: HAL_MEASURE_READ: bytes
-     * read from `bytes` of memory again and again; the others: multiply-adds of such numbers by the instructions that its
+     * read from `bytes` of its memory again and again (or read and written, in all); the others: multiply-adds of such numbers by the instructions that its
      * kernels use, HAL_E_UNSUPPORTED where it has none */
     int (*measure)(hal_device *, uint32_t what, uint64_t bytes, double *per_second);
     /* optional: names of the own kernels that can do a step, the one that it takes unasked first; gives how many there are, and

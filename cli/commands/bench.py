@@ -259,15 +259,23 @@ def opened(options: ModelOptions, slots: int = 1, *, profile: bool = False) -> M
 
 
 def measured(model: Model, about: dict[str, Any]) -> Limits:
-    """What the device can do at most, told in a line."""
+    """What the devices that run the model can do at most, told in a line."""
     from satchel.runtime import limits
+    from satchel.runtime.bench import Test, bytes_by_device
 
-    found = limits.measure(model.device)
+    found = limits.measure(bytes_by_device(model.engine, Test(0, 1)))
+    memory = f"memory {found.read / 1e9:.1f} GB/s" if found.read else "memory not measured by this device"
     rates = "".join(f", {name} {rate / 1e9:.0f}" for name, rate in found.multiply.items())
     peaks = f"; {rates[2:]} GMAC/s ({about['variant']})" if rates else ""
-    threads = f"{about['threads']} threads" if about["threads"] != 1 else "1 thread"
-    note(f"satchel: {about['model']}: limits of {threads}: memory {found.read / 1e9:.1f} GB/s{peaks}")
+    note(f"satchel: {about['model']}: limits of {runs_on(model, about)}: {memory}{peaks}")
     return found
+
+
+def runs_on(model: Model, about: dict[str, Any]) -> str:
+    """The devices by name, or the threads of a processor alone."""
+    if model.engine.devices != ("cpu",):
+        return " and ".join(model.engine.devices)
+    return f"{about['threads']} threads" if about["threads"] != 1 else "1 thread"
 
 
 def counted(model: Model) -> Counters:
@@ -282,7 +290,7 @@ def counted(model: Model) -> Counters:
 
 def single(runs: list[ModelOptions], tests: list[Test], repeats: int, output: str, warm_up: bool) -> None:
     """llama-bench's table."""
-    from satchel.runtime.bench import Runner
+    from satchel.runtime.bench import Runner, bytes_by_device
     from satchel.runtime.limits import read_rate
 
     write = writer(output, MARKDOWN)
@@ -293,7 +301,7 @@ def single(runs: list[ModelOptions], tests: list[Test], repeats: int, output: st
             for test in tests:
                 found = runner.run(test, repeats, warm_up, counters)
                 size = round(found.bytes_per_token)
-                limit = None if test.prompt else read_rate(model.device, size)
+                limit = None if test.prompt else read_rate(bytes_by_device(model.engine, test))
                 if limit:
                     rate = f"{size / 1e6:.1f} MB, read again and again: {limit / 1e9:.1f} GB/s"
                     note(f"satchel: {test.name}: a token needs {rate}, which is the limit here")
@@ -305,7 +313,8 @@ def single(runs: list[ModelOptions], tests: list[Test], repeats: int, output: st
 def profiled(runs: list[ModelOptions], tests: list[Test], repeats: int, output: str) -> None:
     """Tables of each test: by op, by op and weights, and the sums."""
     from satchel.cli.profiles import rows, show
-    from satchel.runtime.bench import Runner
+    from satchel.runtime.bench import Runner, bytes_by_device
+    from satchel.runtime.limits import read_rate
     from satchel.runtime.profile import profile
 
     write = None if output == "md" else writer(output, ())
@@ -314,7 +323,8 @@ def profiled(runs: list[ModelOptions], tests: list[Test], repeats: int, output: 
             about, runner = describe(model), Runner(model.engine, model.arch.vocab)
             limits = measured(model, about)
             for test in tests:
-                found = list(rows(profile(runner, test, repeats), limits, model.device))
+                read = read_rate(bytes_by_device(model.engine, test))
+                found = list(rows(profile(runner, test, repeats), limits, read))
                 if write is None:
                     show(test, about, found)
                 else:
@@ -364,7 +374,7 @@ def facts(found: Measured, limit: float | None, limits: Limits) -> dict[str, Any
         "bytes_per_token": round(found.bytes_per_token),
         "gb_per_second": found.bytes_per_second / 1e9,
         "limit_gb_per_second": limit and limit / 1e9,
-        "memory_gb_per_second": limits.read / 1e9,
+        "memory_gb_per_second": limits.read and limits.read / 1e9,
         "share_of_limit": limit and found.bytes_per_second / limit,
         "macs_per_token": round(found.work.total / found.test.tokens),
         "gmac_per_second": found.macs_per_second / 1e9,

@@ -146,7 +146,7 @@ def spread(
     quota = _quotas({name: part / mine for name, part in shares.items()}, way.on, far) if shares else []
     host = next((room.name for room in rooms if not room.apart), far[-1].name)
     end = far[0].name if way.head else host
-    labels = {"output": end, "embed": far[-1].name if way.embed else host}
+    labels = {"output": end, "embed": host}
     each = _by_label(sizes, far, host if way.experts else "")
     used, given, turn = {room.name: 0 for room in far}, [0] * len(far), 0
     first_expert = sizes.layers - way.on + way.experts
@@ -161,6 +161,8 @@ def spread(
         given[turn] += 1
         used[far[turn].name] += each(label, far[turn], stay)
         labels[label] = far[turn].name
+    if way.embed:  # with the layer that reads them: alone on a further device they would only cost a crossing
+        labels["embed"] = far[turn].name
     staying = {f"blk.{i}" for i in range(sizes.layers - way.on, first_expert)} if way.experts else set[str]()
     weights = {t.name: host for t in sizes.tensors if t.expert and t.label in staying}
     weights |= ruled(asked.rules, sizes)

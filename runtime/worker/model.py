@@ -74,7 +74,8 @@ class WorkerModel(Model):
 
     def bandwidth(self) -> float:
         if self.measured_bandwidth is None:
-            self.measured_bandwidth = float(self.worker.ask("bandwidth"))
+            found = self.worker.ask("bandwidth")
+            self.measured_bandwidth = None if found is None else float(found)
         return self.measured_bandwidth
 
     def _free(self) -> None:

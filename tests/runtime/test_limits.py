@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import cast
 
 import pytest
 
 from satchel.quant.errors import RequestError
 from satchel.runtime import bandwidth, limits
-from satchel.runtime.device import MEASURE, find_backend, libraries
+from satchel.runtime.device import MEASURE, Device, find_backend, libraries
 from satchel.runtime.limits import Limits
 from satchel.runtime.work import Work
 
@@ -27,8 +28,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_cpu_measures_itself(threads: int) -> None:
     with find_backend("cpu").open(threads=threads) as device:
-        found = limits.measure(device)
-        assert set(found.multiply) >= {"int8", "f32"}
+        found = limits.measure({device: 1.0})
+        assert found.read is not None and set(found.multiply) >= {"int8", "f32"}
         assert all(1e6 < rate < 1e16 for rate in (found.read, *found.multiply.values()))
 
 
@@ -51,12 +52,13 @@ def test_every_kernel_set_measures_its_own_instructions(name: str, monkeypatch: 
 @pytest.mark.parametrize("size", [1, 63, 1024, 1025, 1 << 20])
 def test_any_size_can_be_read(size: int) -> None:
     with find_backend("cpu").open(threads=2) as device:
-        assert limits.read_rate(device, size) > 0
+        rate = limits.read_rate({device: size})
+        assert rate is not None and rate > 0
 
 
 def test_what_cannot_be_read() -> None:
     with find_backend("numba").open() as device, pytest.raises(RequestError):
-        limits.read_rate(device, 0)
+        limits.read_rate({device: 0})
 
 
 @pytest.mark.parametrize("name", ["numba", "null"])
@@ -65,10 +67,41 @@ def test_a_device_without_measures_gets_numpy_s_bandwidth(name: str) -> None:
         pytest.skip(f"no {name} backend is installed")
     with find_backend(name).open() as device:
         assert all(device.measure(what) is None for what in MEASURE)
-        found = limits.measure(device)
-        assert found.read > 0 and not found.multiply
+        found = limits.measure({device: 1.0})
+        assert found.read is not None and found.read > 0 and not found.multiply
         assert found.peak("int8") is None and found.giga("f32") is None
         assert found.least_seconds(Work(1.0, Counter(int8=1))) is None
+
+
+class Known:
+    """A device that reads at a rate of its own; None: it cannot tell, and has memory of its own."""
+
+    can_wrap = False
+
+    def __init__(self, rate: float | None) -> None:
+        self.rate = rate
+
+    def measure(self, what: str, size: int = 0) -> float | None:
+        return self.rate
+
+
+def test_devices_that_take_turns_add_their_times() -> None:
+    fast, slow, silent = (cast(Device, Known(rate)) for rate in (4e9, 1e9, None))
+    assert limits.read_rate({fast: 4e9, slow: 1e9}) == pytest.approx(2.5e9)
+    assert limits.read_rate({fast: 4e9, silent: 0}) == pytest.approx(4e9)
+    assert limits.read_rate({fast: 4e9, silent: 1}) is None
+    assert limits.measure({fast: 2.0, slow: 1.0}).multiply == {}
+
+
+@pytest.mark.parametrize(
+    "name", ["emulated", *(name for name in ("cuda", "hip", "metal", "sycl") if name in HAVE)]
+)
+def test_a_gpu_measures_its_own_memory(name: str) -> None:
+    if name not in HAVE or not find_backend(name).count():
+        pytest.skip(f"no device of {name}")
+    with find_backend(name).open() as device:
+        assert all((device.measure("read", size) or 0) > 0 for size in (1, 1 << 20))
+        assert device.measure("int8") is None
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ several devices answers as on one, in the memory that was foretold.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -143,6 +144,11 @@ def rooms(free: int, host: int = LARGE, *more: int) -> list[Room]:
     return [*far, Room("cpu", host, False)]
 
 
+def two_devices(sizes: Sizes) -> Sizes:
+    """The sizes of a model for one device apart, with a second one like it."""
+    return replace(sizes, held={**sizes.held, "remote:1": sizes.held["remote"]})
+
+
 def whole(sizes: Sizes) -> int:
     return sizes.on(Where("remote"))["remote"]
 
@@ -169,6 +175,16 @@ def test_what_is_chosen_fits_and_is_the_quickest_that_does(
     assert (way.on == sizes.layers and way.head and way.embed and not way.experts) == full
 
 
+@pytest.mark.parametrize("orders", [False, True])
+def test_the_embeddings_are_where_the_first_layer_is(sized: dict[str, Sizes], orders: bool) -> None:
+    sizes = two_devices(sized["dense"])
+    for way in ways(sizes, rooms(LARGE, LARGE, LARGE), read_asked("auto"), orders=orders):
+        if way.embed:
+            assert way.where.label("embed") == way.where.label("blk.0")
+    alone = choose(sizes, rooms(LARGE, LARGE, LARGE), read_asked("auto"), None)
+    assert sizes.used(alone.where) == {"remote"}
+
+
 def test_a_slow_device_gets_nothing_unless_it_is_named(sized: dict[str, Sizes]) -> None:
     sizes = sized["dense"]
     speeds = {"remote": SLOW, "cpu": FAST}
@@ -187,14 +203,7 @@ def test_experts_stay_before_layers_do(sized: dict[str, Sizes]) -> None:
 
 
 def test_layers_go_on_to_the_next_device(sized: dict[str, Sizes]) -> None:
-    sizes = sized["dense"]
-    sizes = Sizes(
-        sizes.layers,
-        sizes.width,
-        sizes.tensors,
-        sizes.states,
-        {**sizes.held, "remote:1": sizes.held["remote"]},
-    )
+    sizes = two_devices(sized["dense"])
     part = whole(sizes) // 2
     made: Way = choose(sizes, rooms(part, LARGE, part), read_asked("remote,remote:1"))
     on = [made.where.label(f"blk.{i}") for i in range(sizes.layers)]

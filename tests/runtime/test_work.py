@@ -90,7 +90,11 @@ def test_steps_add_up_to_the_plan() -> None:
             assert len(steps) == len(segment.steps)
             for work in steps:
                 whole.add(work)
-        assert whole == ledger.plan(plan, fed) and whole.times(3).total == 3 * whole.total
+        assert [work for _, work in ledger.plan(plan, fed)] == [
+            work for segment in plan.segments for work in ledger.steps(segment, plan.bucket, fed)
+        ]
+        assert {device for device, _ in ledger.plan(plan, fed)} == {"cpu"}
+        assert whole.times(3).total == 3 * whole.total
     finally:
         engine.close()
 
