@@ -270,7 +270,7 @@ class AsyncModel:
         """As Model.stats."""
         return await self._thread(self.model.stats)
 
-    async def bandwidth(self) -> float:
+    async def bandwidth(self) -> float | None:
         """As Model.bandwidth."""
         return await self._engine(self.model.bandwidth)
 

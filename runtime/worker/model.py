@@ -72,7 +72,7 @@ class WorkerModel(Model):
     def restore_state(self, path: str | Path, *, salt: str = "") -> Restored:
         return cast(Restored, self.worker.ask("restore_state", Path(path).absolute(), salt=salt))
 
-    def bandwidth(self) -> float:
+    def bandwidth(self) -> float | None:
         if self.measured_bandwidth is None:
             found = self.worker.ask("bandwidth")
             self.measured_bandwidth = None if found is None else float(found)
