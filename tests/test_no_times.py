@@ -26,11 +26,11 @@ ALLOWED = {
     ("soak.py", "sleep"): "simulated users pause",
     ("soak.py", "monotonic"): "how long users stay; what must have happened is counted",
     ("soak.py", "time"): "the seed of a soak by hand",
-    ("soak.py", "wait_for"): "simulated users who leave",
     ("runtime/test_service.py", "monotonic"): "a deadline that has passed when the request is made",
     ("runtime/test_library_face.py", "timeout"): "a deadline that passes while the request is made",
     ("runtime/test_async_model.py", "wait_for"): "a patience that ends while the engine stands still",
     ("formats/test_tokenizer_any_text.py", "thread_time"): "one thread's own time, measured until it fits",
+    ("stressed.py", "monotonic"): "a figure of its report",
     ("fuzz/nightly.py", "process_time"): "a figure of the nightly fuzzing",
     ("cli/store/test_store_download.py", "timeout"): "a client's patience with a server that stays silent",
 }
