@@ -80,7 +80,7 @@ def grid(formats: list[str], few: str) -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize(("arch", "format", "backend"), grid(["f32", "q8_0"], "f32"))
 def test_the_plan_equals_numpy(arch: str, format: str, backend: str, ids: list[int]) -> None:
     """q8_0: numpy multiplies unrounded activations there, so the bound is that of rounding them to 8 bits.
-    f32: the cache has 32 bits too, for one of 16 shows how a sum's last bit was rounded, which differs by CPU.
+    f32: the cache has 32 bits too, for one of 16 shows how a sum's last bit was rounded: CPUs differ there.
     """
     cache = replace(CACHE, keys="f32", values="f32") if format == "f32" else CACHE
     engine = open_engine(arch, format, backend, cache)
