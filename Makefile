@@ -12,7 +12,7 @@ FOR_TESTS = -C cmake.define.SATCHEL_SETS="$(or $(SATCHEL_SETS),runnable)" -C cma
 # begun anew: xdist, sharing out by file, would wait for it for ever.
 RUN_TESTS = $(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart=0
 
-.PHONY: chat serve test lint types sanitize sanitize-memory sanitize-threads arm windows macos sycl backends barriers nightly fuzz nightly-fuzz soak bench doctor clean
+.PHONY: chat serve test lint types sanitize sanitize-memory sanitize-threads arm windows macos sycl backends barriers nightly test-stressed fuzz nightly-fuzz soak bench doctor clean
 .DELETE_ON_ERROR:
 
 chat: .venv/ready
@@ -73,6 +73,11 @@ barriers: .venv/ready-to-test
 # What takes too long for every change: the marked tests, and property tests with many more examples.
 nightly: .venv/ready-to-test
 	$(RUN_TESTS) -m "nightly or not nightly" --hypothesis-profile=nightly --timeout=7200 -o faulthandler_timeout=7300
+
+# All tests three times in random order, once on one core, once beside programs that keep all cores busy; one of these by
+# make test-stressed WHAT="order-1 one-core busy".
+test-stressed: .venv/ready-to-test
+	$(BIN)/python tests/stressed.py $(WHAT)
 
 # A minute of coverage-guided fuzzing: atheris for Python, libFuzzer (of clang) for the C side of the block formats.
 fuzz: .venv/ready-to-test

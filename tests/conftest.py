@@ -1,13 +1,18 @@
-"""What tests of every folder share: where larger data lies, and how long property tests search."""
+"""What tests of every folder share: their order, which of them run by night, where larger data lies, and how
+long property tests search.
+"""
 
 import faulthandler
 import os
+import random
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from nightly import Row, rows
 
 ROOT = Path(__file__).parent.parent
 os.environ["SATCHEL_CONFIG"] = ""  # the user's own file has no say here
@@ -31,9 +36,79 @@ settings.register_profile("nightly", deadline=None, max_examples=20_000, suppres
 settings.load_profile("default")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first: shared out among processes, none is left alone with one of them."""
-    items.sort(key=lambda item: "server" not in item.path.parts)
+DURATIONS = Path(__file__).parent / "durations.txt"  # lines of seconds and file; --record-durations writes it
+COLLECTED = pytest.StashKey[
+    list[tuple[str, bool]]
+]()  # (name, by night) of each test, before any is deselected
+RAN: Counter[str] = Counter()  # seconds by file
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--order-seed", type=int, default=None, help="shuffle files, and the tests in each")
+    parser.addoption("--record-durations", action="store_true", help=f"write {DURATIONS.name} anew")
+
+
+def name_of(item: pytest.Item) -> str:
+    """Path from this folder, and the test's name with its parameters."""
+    return item.nodeid.removeprefix("tests/")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks what runs by night, and orders files: the longest first, so that processes which share them out
+    end together; or by a seed, for tests must pass in any order.
+    """
+    by_file: dict[str, list[Row]] = {}
+    for row in rows():
+        if row.by_name:
+            by_file.setdefault(row.file, []).append(row)
+    for item in items:
+        name = name_of(item)
+        if any(row.covers(name) for row in by_file.get(name.partition("::")[0], ())):
+            item.add_marker(pytest.mark.nightly)
+    config.stash[COLLECTED] = [(name_of(i), i.get_closest_marker("nightly") is not None) for i in items]
+    seed = config.getoption("--order-seed")
+    if seed is not None:
+        shuffle(items, seed)
+        return
+    lines = DURATIONS.read_text(encoding="utf-8").split("\n") if DURATIONS.exists() else []
+    seconds = {file: float(took) for took, _, file in (line.partition(" ") for line in lines if line)}
+    # A file that nobody has measured may be long.
+    items.sort(key=lambda item: -seconds.get(name_of(item).partition("::")[0], 10.0))
+
+
+def shuffle(items: list[pytest.Item], seed: int) -> None:
+    """Files in any order, and the classes and functions of each. Afterwards pytest itself brings together
+    what shares a parametrized fixture of a module.
+    """
+    keys: dict[str, float] = {}
+    rand = random.Random(seed)
+
+    def key(item: pytest.Item) -> tuple[float, ...]:
+        parts = name_of(item).split("::")
+        names = ["::".join(parts[: n + 1]) for n in range(len(parts))]
+        for name in names:
+            if name not in keys:
+                keys[name] = rand.random()
+        return tuple(keys[name] for name in names)
+
+    items.sort(key=key)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    RAN[report.nodeid.removeprefix("tests/").partition("::")[0]] += report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.getoption("--record-durations") and not hasattr(session.config, "workerinput"):
+        rows = sorted(((round(took, 1), file) for file, took in RAN.items()), reverse=True)
+        DURATIONS.write_text("".join(f"{took} {file}\n" for took, file in rows), encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def collected(pytestconfig: pytest.Config) -> list[tuple[str, bool]]:
+    """Names of all tests that were collected, those by night too, and whether each is such a one."""
+    return pytestconfig.stash[COLLECTED]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

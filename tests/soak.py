@@ -27,6 +27,9 @@ from satchel.runtime.placement import settle as faces
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.service import Service
 
+sys.path.append(str(Path(__file__).parent / "support"))
+from waiting import until
+
 THREADS, TASKS, STUCK = 5, 5, 120.0
 SLOTS, CONTEXT, BLOCKS, TIER = 4, 384, 24, 60  # blocks of the pool, and of the tier
 GROWTH, SLACK = 1.05, 24 << 20  # by which memory may grow after the first third of the time
@@ -35,19 +38,24 @@ SALTS = ("", "", "a", "b")
 
 @dataclass
 class Soak:
-    """What the users share. begun: when each of them began what it does now; wrong: what was found."""
+    """What the users share. end: when they may leave; least: what must have happened before that; begun: when
+    each of them began what it does now; wrong: what was found.
+    """
 
     model: Model
     folder: Path
     stems: list[list[int]]
     known: list[list[int]]
     end: float
+    least: dict[str, int] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     begun: dict[str, float] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
     def going(self) -> bool:
-        return not self.wrong and time.monotonic() < self.end
+        """Until the time is over, and as much has happened as has to."""
+        short = any(self.counts[name] < least for name, least in self.least.items())
+        return not self.wrong and (short or time.monotonic() < self.end)
 
     def check(self) -> None:
         """On the engine's thread, before a step."""
@@ -236,15 +244,18 @@ def prepared(model: Model, folder: Path, seconds: float, seed: int) -> Soak:
 def watched(s: Soak, users: Sequence[threading.Thread], seconds: float) -> tuple[int, int]:
     """Waits for the users; memory after a third of the time, and at the end."""
     started, first = time.monotonic(), 0
-    while any(u.is_alive() for u in users):
-        time.sleep(0.1)
+
+    def over() -> bool:
+        nonlocal first
         now = time.monotonic()
         if not first and now - started > seconds / 3:
             first = resident() - of_plans(s.model)
         stuck = [name for name, begun in s.begun.items() if now - begun > STUCK]
         if stuck:
             s.wrong.append(f"stuck for {STUCK:.0f} seconds: {', '.join(sorted(stuck))}")
-            break
+        return bool(stuck) or not any(u.is_alive() for u in users)
+
+    until(over, "the users leave", float("inf"))
     last = resident() - of_plans(s.model)
     if first and last > first * GROWTH + SLACK:
         s.wrong.append(f"memory grew from {first >> 20} to {last >> 20} MiB")
@@ -255,11 +266,11 @@ def settled(s: Soak) -> None:
     """Nothing is under way any more, and no block is lost."""
     service = s.model.service
     assert isinstance(service, Service)
-    deadline = time.monotonic() + STUCK
-    while (service.scheduler.running or service.scheduler.waiting) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    if service.scheduler.running or service.scheduler.waiting:
-        s.wrong.append("requests that nobody wants any more are still under way")
+    scheduler = service.scheduler
+    try:
+        until(lambda: not (scheduler.running or scheduler.waiting), "no request is under way", STUCK)
+    except AssertionError as error:
+        s.wrong.append(str(error))
 
     def check() -> None:
         s.check()
@@ -273,10 +284,11 @@ def settled(s: Soak) -> None:
     service.call(check)
 
 
-def soak(path: Path, seconds: float, seed: int = 0) -> Soak:
-    """All of it; what was wrong is in the result."""
+def soak(path: Path, seconds: float, seed: int = 0, least: dict[str, int] | None = None) -> Soak:
+    """All of it; what was wrong is in the result. least: counts that must be reached, however late."""
     with tempfile.TemporaryDirectory() as folder, opened(path) as model:
         s = prepared(model, Path(folder), seconds, seed)
+        s.least = least or {}
         service = model.service
         assert isinstance(service, Service)
         service.watch = lambda work: s.check()

@@ -7,18 +7,22 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import SECONDS, until
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def run(name: str, *args: str, said: str = "") -> list[str]:
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name), *args], input=said, capture_output=True, text=True, timeout=120
+        [sys.executable, str(EXAMPLES / name), *args],
+        input=said,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -85,17 +89,17 @@ def test_the_window_answers_and_closes(screen: None, bundled_model: Path) -> Non
     spec.loader.exec_module(module)
     window = module.Window(str(bundled_model))
 
-    def until(what: str) -> str:
-        end = time.monotonic() + 60
-        while what not in (text := window.said.get("1.0", "end")) and time.monotonic() < end:
+    def shown(what: str) -> str:
+        def found() -> bool:
             window.update()
-            time.sleep(0.01)
-        assert what in text
-        return str(text)
+            return what in window.said.get("1.0", "end")
 
-    until("is ready")
+        until(found, what)
+        return str(window.said.get("1.0", "end"))
+
+    shown("is ready")
     window.entry.insert(0, "Who are you?")
     window.send()
-    answer = until("tokens a second").partition("Who are you?\n")[2]
+    answer = shown("tokens a second").partition("Who are you?\n")[2]
     assert re.match(r"\S.*\n\d+ tokens a second", answer, re.DOTALL)  # drawn anew each time
     window.leave()

@@ -128,19 +128,20 @@ def c_functions(source: str) -> Iterator[tuple[str, int, int]]:
     source = re.sub(r'"(\\.|[^"\\\n])*"|\'(\\.|[^\'\\\n])+\'|//[^\n]*', "", source)
     depth, first, head, since = 0, 0, "", 1
     for number, line in enumerate(source.splitlines(), 1):
-        for c in line:
-            if c == "{":
+        for part in re.findall(r"[{};]|[^{};]+", line):
+            if part == "{":
                 if depth == 0:
                     first = since
                 depth += 1
-            elif c == "}":
+            elif part == "}":
                 depth -= 1
                 if depth == 0:
                     if "(" in head:
                         yield head.strip(), first, number
                     head, since = "", number + 1
             elif depth == 0:
-                head, since = ("", number + 1) if c == ";" else (head + c, since if head.strip() else number)
+                blank = not head.strip()
+                head, since = ("", number + 1) if part == ";" else (head + part, number if blank else since)
 
 
 def test_functions_are_short() -> None:

@@ -18,10 +18,9 @@ pytestmark = pytest.mark.skipif(
 
 def test_a_few_seconds_of_random_users_lose_nothing(tmp_path: Path) -> None:
     path = write_model(tmp_path / "tiny.gguf", qwen3__context_length=512)
-    found = soak(path, 4.0, seed=1)
-    assert not found.wrong
-    assert found.counts["answers"] > 20 and found.counts["checked steps"] > 100
-    assert found.counts["refused"] and found.counts["left"] and found.counts["saved"]
+    least = {"answers": 20, "checked steps": 100, "refused": 1, "left": 1, "saved": 1}
+    found = soak(path, 1.0, seed=1, least=least)
+    assert not found.wrong and all(found.counts[name] >= count for name, count in least.items())
 
 
 @pytest.mark.nightly

@@ -8,6 +8,8 @@
  *
  * SATCHEL_REMOTE_DEVICES: how many there are, one if nothing is said. SATCHEL_REMOTE_LATE_US: how long a run waits before it
  * begins, 100. SATCHEL_REMOTE_LOG: a file to which each run adds a line when it begins and one when it ends.
+ * SATCHEL_REMOTE_HOLD: a path; while the file PATH.N exists, each run of device N waits for the file PATH.N.go and takes it
+ * away, so that a test decides when a run ends.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -32,6 +34,7 @@ struct hal_device {
     hal_exec *queued; /* NULL: idle */
     int stop, index, late_us;
     int log; /* -1: none */
+    char hold[512];
     uint8_t poison[PIECE];
 };
 
@@ -102,10 +105,22 @@ static void poison(hal_buffer *b) {
         cpu_backend()->write(b->cpu, at, b->device->poison, b->size - at < PIECE ? b->size - at : PIECE);
 }
 
+static void wait_for_leave(const hal_device *d) {
+    char held[sizeof d->hold + 16], go[sizeof d->hold + 20];
+    struct timespec step = {0, 1000000};
+    if (!d->hold[0])
+        return;
+    snprintf(held, sizeof held, "%s.%d", d->hold, d->index);
+    snprintf(go, sizeof go, "%s.%d.go", d->hold, d->index);
+    while (access(held, F_OK) == 0 && unlink(go) != 0)
+        nanosleep(&step, NULL);
+}
+
 static void execute(hal_exec *e) {
     int us = e->device->late_us;
     struct timespec late = {us / 1000000, (long)(us % 1000000) * 1000};
     note(e->device, "begin");
+    wait_for_leave(e->device);
     nanosleep(&late, NULL);
     for (uint32_t i = 0; i < e->n_poisoned; i++)
         poison(e->poisoned[i]);
@@ -173,7 +188,7 @@ static void close_device(hal_device *d) {
 }
 
 static int open_device(int index, const hal_options *options, hal_device **out) {
-    const char *log = getenv("SATCHEL_REMOTE_LOG");
+    const char *log = getenv("SATCHEL_REMOTE_LOG"), *hold = getenv("SATCHEL_REMOTE_HOLD");
     hal_device *d;
     int code;
     if (index < 0 || index >= count())
@@ -186,6 +201,7 @@ static int open_device(int index, const hal_options *options, hal_device **out) 
     }
     d->index = index;
     d->late_us = number_of("SATCHEL_REMOTE_LATE_US", LATE_US);
+    snprintf(d->hold, sizeof d->hold, "%s", hold ? hold : "");
     d->log = log ? open(log, O_WRONLY | O_CREAT | O_APPEND, 0600) : -1;
     memset(d->poison, POISON, PIECE);
     pthread_mutex_init(&d->lock, NULL);

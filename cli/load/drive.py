@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,8 +60,20 @@ class Driven:
     given_up: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The time by which requests are due; tests simulate it. now: seconds, monotonic; sleep: waits so long."""
+
+    now: Callable[[], float] = time.perf_counter
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+
 async def drive(
-    server: Server, requests: Iterator[Request], bounds: Bounds, told: Callable[[Outcome], None] | None = None
+    server: Server,
+    requests: Iterator[Request],
+    bounds: Bounds,
+    told: Callable[[Outcome], None] | None = None,
+    clock: Clock = Clock(),
 ) -> Driven:
     """Sends the requests and waits for the last. told: gets each outcome as it comes.
 
@@ -74,23 +86,28 @@ async def drive(
     async with httpx.AsyncClient(
         base_url=server.base, headers=server.headers, limits=limits, timeout=timeout, trust_env=False
     ) as client:
-        return await _Load(client, server.model, bounds, told).run(requests)
+        return await _Load(client, server.model, bounds, told, clock).run(requests)
 
 
 class _Load:
     """One load under way."""
 
     def __init__(
-        self, client: httpx.AsyncClient, model: str, bounds: Bounds, told: Callable[[Outcome], None] | None
+        self,
+        client: httpx.AsyncClient,
+        model: str,
+        bounds: Bounds,
+        told: Callable[[Outcome], None] | None,
+        clock: Clock,
     ) -> None:
-        self.client, self.model, self.bounds, self.told = client, model, bounds, told
+        self.client, self.model, self.bounds, self.told, self.clock = client, model, bounds, told, clock
         self.outcomes: list[Outcome] = []
         self.tasks: set[asyncio.Task[None]] = set()
         self.places = asyncio.Semaphore(bounds.concurrency) if bounds.concurrency else None
         self.now = self.most = 0
 
     async def run(self, requests: Iterator[Request]) -> Driven:
-        self.start = time.perf_counter()
+        self.start = self.clock.now()
         for sent, request in enumerate(requests):
             if (self.bounds.requests and sent >= self.bounds.requests) or not await self.turn(request):
                 break
@@ -102,7 +119,7 @@ class _Load:
             done, late = await asyncio.wait(self.tasks, timeout=self.bounds.grace or None)
             for task in done:
                 task.result()
-        seconds = time.perf_counter() - self.start
+        seconds = self.clock.now() - self.start
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
@@ -114,10 +131,10 @@ class _Load:
         due = self.start + request.due
         if due >= end:
             return False
-        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        await self.clock.sleep(max(0.0, due - self.clock.now()))
         if self.places is None:
-            return time.perf_counter() < end
-        left = None if end == float("inf") else max(0.0, end - time.perf_counter())
+            return self.clock.now() < end
+        left = None if end == float("inf") else max(0.0, end - self.clock.now())
         try:
             await asyncio.wait_for(self.places.acquire(), left)
         except TimeoutError:
@@ -128,7 +145,7 @@ class _Load:
         body = {"model": self.model, **request.body} if self.model else request.body
         self.now += 1
         self.most = max(self.most, self.now)
-        due = self.start + request.due if request.due else time.perf_counter()
+        due = self.start + request.due if request.due else self.clock.now()
         outcome = await ask(self.client, Request(request.path, body, request.due, request.leave), due)
         self.now -= 1
         if self.places is not None:

@@ -176,14 +176,13 @@ class Models:
         """Unloads what nobody used for long, for ever."""
         while True:
             await asyncio.sleep(LOOK)
-            for entry in list(self.entries.values()):
-                if (
-                    entry.state == READY
-                    and entry.keep
-                    and not entry.users
-                    and entry.idle_seconds > entry.keep
-                ):
-                    await entry.unload()
+            await self.unload_idle()
+
+    async def unload_idle(self) -> None:
+        """Unloads each model that no request used for as long as it is kept."""
+        for entry in list(self.entries.values()):
+            if entry.state == READY and entry.keep and not entry.users and entry.idle_seconds > entry.keep:
+                await entry.unload()
 
     async def preload(self) -> None:
         """Loads what is to be there from the start, one after the other; what fails is logged, and tried

@@ -28,7 +28,7 @@ BENCH = Path(compare.__file__).parent
 ROW = Row("tg4", generate=4)
 # A fake engine: "crash", "error" and "noise" in its word happen at the named command, or "mode:command".
 FAKE = """
-import os, signal, sys, time
+import os, signal, sys
 sys.path.insert(0, {bench!r})
 import compare_engines
 WORD, AT = {word!r}, {at!r}
@@ -40,7 +40,7 @@ class Fake:
         if WORD == "crash": os.kill(os.getpid(), signal.SIGSEGV)
         if WORD == "leave": sys.exit("no such luck")
         if WORD == "error": raise ValueError("two\\nlines")
-        if WORD == "hang": time.sleep(60)
+        if WORD == "hang": signal.pause()
         if WORD == "noise": os.write(1, b"noise\\n")
     def load(self, path, threads, mode):
         self.mode = mode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import sys
@@ -15,10 +16,11 @@ pytest.importorskip("uvicorn")
 
 import serving
 from canned_server import KEY, Reply, canned
-from serving_load import Mix, alone, crowd, faults, key, questions, together
+from serving_load import Mix, alone, crowd, faults, key, questions
 from serving_process import Watch
 
-from satchel.cli.load.drive import Server
+from satchel.cli.load.drive import Bounds, Driven, Server, drive
+from satchel.cli.load.requests import Request
 
 linux = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="reads /proc")
 
@@ -32,13 +34,19 @@ def test_the_crowd_is_made_of_what_it_says() -> None:
     assert all(0 <= r.leave <= r.body["max_tokens"] for r in some)
 
 
+def crowded(server: Server, asked: list[Request], mix: Mix, requests: int) -> Driven:
+    """As together() does it, for a number of requests instead of a time."""
+    bounds = Bounds(requests=requests, concurrency=mix.clients)
+    return asyncio.run(drive(server, crowd(asked, mix), bounds))
+
+
 def test_a_right_server_has_no_fault() -> None:
     with canned() as url:
         server = Server(url, "m", KEY)
         asked = questions(0)
         answers = alone(server, asked)
-        found = together(server, asked, Mix(8, leave=0.3, wrong=0.2), 1.0)
-    assert len(found.outcomes) > 30 and faults(found.outcomes, answers) == []
+        found = crowded(server, asked, Mix(8, leave=0.3, wrong=0.2), 60)
+    assert len(found.outcomes) == 60 and faults(found.outcomes, answers) == []
     assert any(o.left for o in found.outcomes) and any(o.status == 400 for o in found.outcomes)
 
 
@@ -70,7 +78,7 @@ def test_a_lost_or_mixed_token_is_a_fault(spoil: Any, text: str) -> None:
     with canned() as url:
         answers = alone(Server(url, "m", KEY), asked)
     with canned(spoil) as url:
-        found = together(Server(url, "m", KEY), asked, Mix(4, leave=0, wrong=0.3), 0.5)
+        found = crowded(Server(url, "m", KEY), asked, Mix(4, leave=0, wrong=0.3), 40)
     assert any(fault.startswith(text) for fault in faults(found.outcomes, answers))
 
 
@@ -84,6 +92,7 @@ def test_memory_grows_from_its_second_quarter_to_its_last() -> None:
 
 @linux
 @pytest.mark.model
+@pytest.mark.nightly  # it measures for some ten seconds; its parts are tested above, the kill in tests/server
 def test_a_short_crowd_on_the_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "found.json"
     serving.main(["--seconds", "3", "--clients", "16", "--no-peer", "--json", str(path)])

@@ -4,20 +4,42 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tiny_file import write_model
+from waiting import SECONDS
+
+from satchel.cli.main import main
 
 LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{{ b }}{% endfor %}{% endfor %}"
 BOMB = "{% for m in messages %}{{ m.content * 1000000000 }}{% endfor %}"
 
 
-def satchel(*args: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "satchel", *map(str, args)]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
+Satchel = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def satchel(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Satchel:
+    """The program in this process, as a shell would see it."""
+
+    def run(*args: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), "utf-8"))
+        words = [str(arg) for arg in args]
+        code = main(words)
+        return subprocess.CompletedProcess(words, code, *capfd.readouterr())
+
+    return run
+
+
+def test_from_a_shell(tmp_path: Path) -> None:
+    """One row in a process of its own; all others go through the same main()."""
+    command = [sys.executable, "-m", "satchel", "run", "-m", str(broken("text", tmp_path)), "hello"]
+    check_one_line(subprocess.run(command, capture_output=True, text=True, timeout=SECONDS), 1, SAID["text"])
 
 
 def broken(kind: str, folder: Path) -> Path:
@@ -63,13 +85,13 @@ def check_one_line(done: subprocess.CompletedProcess[str], code: int, said: str)
 
 
 @pytest.mark.parametrize("kind", SAID)
-def test_run_with_a_broken_file(kind: str, tmp_path: Path) -> None:
+def test_run_with_a_broken_file(kind: str, satchel: Satchel, tmp_path: Path) -> None:
     check_one_line(satchel("run", "-m", broken(kind, tmp_path), "-n", "4", "hello"), 1, SAID[kind])
 
 
 @pytest.mark.parametrize("command", ["inspect", "plan", "bench", "perplexity", "quantize", "tokenize"])
 @pytest.mark.parametrize("kind", ["missing", "text", "truncated"])
-def test_other_commands_with_a_broken_file(command: str, kind: str, tmp_path: Path) -> None:
+def test_other_commands_with_a_broken_file(command: str, kind: str, satchel: Satchel, tmp_path: Path) -> None:
     path = broken(kind, tmp_path)
     (tmp_path / "text.txt").write_text("some words " * 400)
     before = sorted(p.name for p in tmp_path.iterdir())
@@ -83,7 +105,7 @@ def test_other_commands_with_a_broken_file(command: str, kind: str, tmp_path: Pa
     assert sorted(p.name for p in tmp_path.iterdir()) == before, "nothing half-written stays"
 
 
-def test_a_prompt_longer_than_the_context(tmp_path: Path) -> None:
+def test_a_prompt_longer_than_the_context(satchel: Satchel, tmp_path: Path) -> None:
     path = write_model(tmp_path / "tiny.gguf")
     done = satchel("run", "-m", path, "-no-cnv", "-c", "64", stdin="far too long " * 50)
     check_one_line(done, 1, "the context holds 64")
@@ -100,7 +122,7 @@ def test_a_prompt_longer_than_the_context(tmp_path: Path) -> None:
         (["run", "-ngl", "many", "hello"], "ngl"),
     ],
 )
-def test_wrong_use_is_2(args: list[str], said: str) -> None:
+def test_wrong_use_is_2(args: list[str], said: str, satchel: Satchel) -> None:
     done = satchel(*args)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert said in done.stderr and "Traceback" not in done.stderr

@@ -6,11 +6,11 @@ import os
 import select
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from waiting import SECONDS, until
 
 from satchel.cli.chat import reader
 from satchel.cli.chat.display import Look
@@ -118,11 +118,13 @@ class Screen:
 
     def wait_for(self, text: str) -> str:
         """What is shown up to the text, which is waited for; each character is given once."""
-        end = time.monotonic() + 60
-        while text not in self._shown:
-            if not select.select([self.master], [], [], max(0, end - time.monotonic()))[0]:
-                pytest.fail(f"{text!r} did not come, but {self._shown!r}")
-            self._shown += os.read(self.master, 4096).decode(errors="replace")
+
+        def shown() -> bool:
+            while text not in self._shown and select.select([self.master], [], [], 0)[0]:
+                self._shown += os.read(self.master, 4096).decode(errors="replace")
+            return text in self._shown
+
+        until(shown, lambda: f"{text!r} comes, after {self._shown!r}")
         before, _, self._shown = self._shown.partition(text)
         return before
 
@@ -141,5 +143,5 @@ def test_a_chat_in_a_terminal(bundled_model: Path, tmp_path: Path) -> None:
     screen.wait_for("no command /nope")
     screen.wait_for("> ")
     screen.type("\x04")
-    assert screen.process.wait(timeout=60) == 0
+    assert screen.process.wait(SECONDS) == 0
     os.close(screen.master)

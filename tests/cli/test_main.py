@@ -4,13 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated
 
 import pytest
 import typer
+from waiting import SECONDS
 
 from satchel.cli import main as program
 from satchel.quant import RequestError
@@ -230,14 +230,13 @@ def test_a_closed_pipe_is_quiet(line: str) -> None:
 def test_an_interrupt_is_quiet() -> None:
     script = (
         "import sys, time; import satchel.cli.main as p;"
-        "p.overview = lambda: (print('ready', flush=True), time.sleep(30));"
+        "p.overview = lambda: (print('ready', flush=True), [time.sleep(0.01) for _ in iter(int, 1)]);"
         "sys.exit(p.main(['--help']))"
     )
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", script], stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stdout and process.stderr
         assert process.stdout.readline() == "ready\n"
-        time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == program.INTERRUPTED
+        assert process.wait(SECONDS) == program.INTERRUPTED
         assert process.stderr.read() == ""

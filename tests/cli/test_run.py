@@ -10,12 +10,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fake_model import FakeModel
 
 from satchel.cli.absent import REASONS
 from satchel.cli.main import CLOSED, main
+from satchel.cli.once import PATIENCE
 from satchel.cli.options import typed
 
 Run = Callable[..., tuple[int, str, str]]
@@ -355,14 +357,18 @@ def test_an_idle_pipe_is_waited_for_and_told(
     monkeypatch: pytest.MonkeyPatch, run: Run, fake: FakeModel, capfd: pytest.CaptureFixture[str]
 ) -> None:
     reading, writing = os.pipe()
-    monkeypatch.setattr("satchel.cli.once.PATIENCE", 0.05)
-    process = subprocess.Popen(
-        [sys.executable, "-c", "import time, sys; time.sleep(0.5); print('late')"], stdout=writing
-    )
-    os.close(writing)
+    waited: list[float] = []
+
+    def silent(read: list[object], write: list[object], wrong: list[object], seconds: float) -> object:
+        """The text comes as soon as the patience is over."""
+        waited.append(seconds)
+        os.write(writing, b"late\n")
+        os.close(writing)
+        return [], [], []
+
+    monkeypatch.setattr("satchel.cli.once.select", SimpleNamespace(select=silent))
     with os.fdopen(reading) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
         assert main(["run", "-m", "x.gguf", "hi"]) == 0
-    process.wait()
-    assert fake.conversations[0][-1]["content"] == "late\nhi"
+    assert waited == [PATIENCE] and fake.conversations[0][-1]["content"] == "late\nhi"
     assert "waiting for text on stdin" in capfd.readouterr().err

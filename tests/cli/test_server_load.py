@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import time
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ pytest.importorskip("httpx")
 
 from canned_model import ANSWER
 from canned_server import KEY, Reply, canned
+from waiting import happened
 
-from satchel.cli.load.drive import Bounds, Driven, Server, drive
+from satchel.cli.load.drive import Bounds, Clock, Driven, Server, drive
 from satchel.cli.load.requests import CHAT, TEXT, Request, Shape, made_up, recorded, with_leavers
 from satchel.cli.load.stream import events, message
 from satchel.cli.load.summary import quantile, spread, summary
@@ -100,21 +101,32 @@ def test_nobody_there_is_an_outcome() -> None:
 
 
 def test_requests_wait_until_they_are_due_and_none_begins_after_the_end() -> None:
-    requests = [Request(CHAT, ASKED.body, due) for due in (0.0, 0.15, 0.3, 50.0)]
+    """By a simulated clock, which goes on while the load sleeps and at no other time."""
+    now, slept = 7.0, list[float]()
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        slept.append(seconds)
+        await asyncio.sleep(0)  # what was sent before gets its turn
+        now += seconds
+
+    requests = [Request(CHAT, ASKED.body, due) for due in (0.0, 15.0, 30.0, 50.0)]
     with canned() as url:
-        found = driven(url, requests, Bounds(seconds=0.5))
-    assert len(found.outcomes) == 3
-    sent = sorted(o.sent for o in found.outcomes)
-    assert sent[1] - sent[0] > 0.1 and sent[2] - sent[1] > 0.1
-
-
-def slow(asked: str, body: dict[str, Any], reply: Reply) -> None:
-    time.sleep(0.6)
+        clock = Clock(lambda: now, sleep)
+        found = asyncio.run(drive(Server(url, "m", KEY), iter(requests), Bounds(seconds=40.0), clock=clock))
+    assert slept == [0.0, 15.0, 15.0] and found.seconds == 30.0
+    assert sorted(o.due for o in found.outcomes) == [7.0, 22.0, 37.0]
 
 
 def test_answers_that_do_not_end_in_time_are_given_up() -> None:
-    with canned(slow) as url:
+    over = threading.Event()
+
+    def stuck(asked: str, body: dict[str, Any], reply: Reply) -> None:
+        happened(over, "the load has given up")
+
+    with canned(stuck) as url:
         found = driven(url, [ASKED] * 3, Bounds(grace=0.1))
+        over.set()
     assert (found.outcomes, found.given_up) == ([], 3)
 
 

@@ -328,9 +328,8 @@ def test_every_cut_of_a_whole_file_is_refused(tmp_path: Path) -> None:
             open_gguf(path)
 
 
-@pytest.mark.parametrize("kind", ["keys", "tensors"])
-def test_g23_a_million_entries_load_in_linear_memory(kind: str, tmp_path: Path) -> None:
-    count = 10**6 if kind == "keys" else 200_000
+@pytest.mark.parametrize(("kind", "count"), [("keys", 100_000), ("keys", 1_000_000), ("tensors", 200_000)])
+def test_g23_so_many_entries_load_in_linear_memory(kind: str, count: int, tmp_path: Path) -> None:
     if kind == "keys":
         raw = head(0, count) + b"".join(text(f"key.{i:07d}") + u32(U32) + u32(i) for i in range(count))
     else:
@@ -341,7 +340,7 @@ def test_g23_a_million_entries_load_in_linear_memory(kind: str, tmp_path: Path) 
     path.write_bytes(raw)
     with open_gguf(path) as model:
         if kind == "keys":
-            assert len(model.metadata) == count and model.metadata["key.0999999"] == 999_999
+            assert len(model.metadata) == count and model.metadata[f"key.{count - 1:07d}"] == count - 1
         else:
             assert len(model.tensors) == count
             assert np.array_equal(model.array("t0199999"), np.zeros(8, np.float32))

@@ -14,6 +14,7 @@ import pytest
 import toy_vocab
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import until
 
 from satchel.formats.gguf import open_gguf
 from satchel.formats.tokenizer import Kind, Tokenizer, build_tokenizer
@@ -84,21 +85,19 @@ def test_wordpiece_reads_any_text(path: Path, text: str) -> None:
 @pytest.mark.parametrize("name", [path.stem for path in FILES])
 @pytest.mark.parametrize("unit", [" ", "\n", "a", "1", "漢", "\u0301", "!?", "\U0001f642"])
 def test_long_runs_take_time_in_proportion(name: str, unit: str) -> None:
-    """Eight times the text may take eight times as long, and some; what is quadratic takes 64 times."""
+    """Eight times the text may take eight times as long, and some; what is quadratic takes 64 times, however
+    often it is measured.
+    """
     tokenizer = tokenizer_of(name)
     tokenizer.encode(unit * 10)
 
     def seconds(count: int) -> float:
         text = unit * (count // len(unit)) + "x"
-        best = float("inf")
-        for _ in range(2):
-            begun = time.thread_time()
-            tokenizer.encode(text, bos=False)
-            best = min(best, time.thread_time() - begun)
-        return best
+        begun = time.thread_time()
+        tokenizer.encode(text, bos=False)
+        return time.thread_time() - begun
 
-    small, large = seconds(2_000), seconds(16_000)
-    assert large < max(32 * small, 0.2)
+    until(lambda: seconds(16_000) < max(32 * seconds(2_000), 0.2), "the time is in proportion")
 
 
 @pytest.mark.parametrize("name", NAMES)

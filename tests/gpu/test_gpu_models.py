@@ -20,7 +20,7 @@ from satchel.runtime.sampling import GREEDY
 BOUND, MARGIN = 1e-3, 0.1  # NMSE of logits; how far ahead the likeliest token must be
 USUAL = ("f32", "f16", "bf16", "q8_0", "q4_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
 OTHERS = ("iq4_nl", "iq4_xs", "mxfp4", "iq3_s", "tq1_0", "nvfp4", "f8_e4m3")
-IDS = list(range(5, 45))
+IDS = list(range(5, 29))
 
 
 def usable(name: str) -> bool:

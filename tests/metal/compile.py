@@ -86,12 +86,12 @@ def main(source: Path, out: Path) -> None:
     made = out.with_suffix(".cpp")
     made.write_text(translate(text))
     compiler = next(c for c in ("clang++-19", "clang++", "g++") if shutil.which(c))
-    single = (
-        ["-fsingle-precision-constant"] if compiler == "g++" else ["-Xclang", "-cl-single-precision-constant"]
-    )
+    if compiler == "g++":  # hexadecimal floats, which MSL has, are an extension of GNU's there
+        single = ["-std=gnu++14", "-fsingle-precision-constant"]
+    else:
+        single = ["-std=c++14", "-Xclang", "-cl-single-precision-constant"]
     words = [
         compiler,
-        "-std=c++14",
         "-O1",
         "-shared",
         "-fPIC",

@@ -1,5 +1,7 @@
 """Whole tiny models with each type of KV cache: plan = numpy, prefill = steps bit for bit; the rotation."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 import tiny
@@ -34,26 +36,27 @@ def nmse(got: Array, wanted: Array) -> float:
     return float(np.mean((got - wanted) ** 2) / np.mean(wanted**2))
 
 
-def cache(kind: str) -> Cache:
+def cache_of(kind: str) -> Cache:
     """kind: format of keys and values, or "keys/values"."""
     keys, _, values = kind.partition("/")
     return Cache(context=tiny.CONTEXT, slots=2, block=16, keys=keys, values=values or keys)
 
 
 def open_engine(arch: str, kind: str, backend: str) -> Engine:
-    return tiny.engine(arch, tiny.weights(arch), cache(kind), find_backend(backend).open(threads=2))
+    return tiny.engine(arch, tiny.weights(arch), cache_of(kind), find_backend(backend).open(threads=2))
 
 
+@cache
 def oracle(arch: str, kind: str) -> Array:
     w = tiny.weights(arch)
-    roots = tiny.build(arch, w, cache(kind)).roots("logits")
+    roots = tiny.build(arch, w, cache_of(kind)).roots("logits")
     n, values = len(IDS), dict(w.tensors)
     for state in leaves(roots, "state"):
         stored = FORMATS[state.type.format]
         values[state.name] = np.zeros((*state.shape[:-1], state.shape[-1] // stored.block), stored.dtype)
     values |= {"ids": np.array(IDS, np.int32), "pos": np.arange(n, dtype=np.int32)}
     values |= {"slot": np.zeros(n, np.int32), "rows": np.arange(n, dtype=np.int32)}
-    values["table"] = np.arange(2 * cache(kind).table_width, dtype=np.int32).reshape(2, -1)
+    values["table"] = np.arange(2 * cache_of(kind).table_width, dtype=np.int32).reshape(2, -1)
     return evaluate(roots[:1], values)[0]
 
 
@@ -106,9 +109,9 @@ def test_turning_twice_is_nothing_and_products_stay() -> None:
 def test_a_cache_that_cannot_be() -> None:
     w = tiny.weights("llama")
     with pytest.raises(RequestError, match="cache type 'q5_0' is not known: there are f16"):
-        tiny.build("llama", w, cache("q5_0"))
+        tiny.build("llama", w, cache_of("q5_0"))
     with pytest.raises(RequestError, match=r"q4_0 cache holds heads of a multiple of 32, .* have 40"):
-        tiny.build("llama", w, cache("q4_0"), attention__key_length=40)
+        tiny.build("llama", w, cache_of("q4_0"), attention__key_length=40)
     with pytest.raises(RequestError, match="q6_k is no cache type"):
         encode_cache(np.zeros((1, 256), np.float32), FORMATS["q6_k"])
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tiny
+from waiting import happened, until
 
 from satchel.quant import RequestError
 from satchel.runtime import scoring
@@ -211,13 +212,13 @@ def test_others_get_their_tokens_between_the_steps_of_prompt_logprobs(
     def recorded(feeds: Sequence[Feed], rows: int, output: str, *, every: bool) -> Program:
         order.append((output, sum(len(f.ids) for f in feeds)))
         begun.set()
-        while output == "tokens" and not (made._inbox or over.is_set()):  # the next step is asked for
-            over.wait(0.001)
+        if output == "tokens":
+            until(lambda: made._inbox or over.is_set(), "the next step is asked for")
         return fill(feeds, rows, output, every=every)
 
     engine.fill = recorded  # type: ignore[method-assign]
     ticket = made.submit(Request(PROMPT, 80, GREEDY))
-    begun.wait()
+    happened(begun, "the first step")
     monkeypatch.setattr(scoring, "BESIDE", 8)
     try:
         assert score(made, long, 2) == alone

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -27,7 +26,6 @@ from satchel.runtime.grammar import (
 from satchel.runtime.grammar.ambiguity import is_catastrophic
 from satchel.runtime.grammar.regex import parse
 
-LIMIT = 3.0
 JSON_GBNF = r"""
 root   ::= object  # as in llama.cpp's collection
 value  ::= object | array | string | number | ("true" | "false" | "null") ws
@@ -110,11 +108,9 @@ REFUSED: list[tuple[str, Spec, str]] = [
 
 @pytest.mark.parametrize(("spec", "place"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
 def test_refused_with_its_place(tokenizer: Tokenizer, spec: Spec, place: str) -> None:
-    started = time.monotonic()
     with pytest.raises(RequestError) as error:
         compile_grammar(tokenizer, spec)
     assert place in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 600
-    assert time.monotonic() - started < LIMIT
 
 
 @pytest.mark.parametrize("options", [[], "yes", [""], [1], ["x"] * 20_000])

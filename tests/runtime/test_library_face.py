@@ -11,7 +11,6 @@ import random
 import subprocess
 import sys
 import threading
-import time
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_file import write_model
+from waiting import until
 
 from satchel import Model
 from satchel.quant import RequestError
@@ -93,10 +93,8 @@ def test_an_answer_that_nobody_wants_ends(model: Model, way: str) -> None:
             del reply
         service = model.service
         assert isinstance(service, Service)
-        end = time.monotonic() + 10
-        while service._tickets and time.monotonic() < end:
-            time.sleep(0.002)
-        assert not service._tickets and model.stats().requests["cancelled"] == 1
+        until(lambda: not service._tickets, "the answer is let go")
+        assert model.stats().requests["cancelled"] == 1
     finally:
         gc.enable()
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 import tiny
+from waiting import until
 
 from satchel.quant import DeviceError, RequestError
 from satchel.runtime.arch import Cache
@@ -129,8 +130,7 @@ def test_cancel_is_seen_after_the_step_at_hand_also_within_a_prompt() -> None:
     slow, service = Slow(engine), Service(engine)
     ticket = service.submit(Request(list(range(60)), 5))
     slow.leave.release(2)
-    while slow.steps < 2:
-        time.sleep(0.001)
+    until(lambda: slow.steps == 2, "two steps have begun")
     ticket.cancel()
     slow.leave.release()
     assert ticket.get() is None and ticket.finish == "cancelled"
@@ -148,8 +148,7 @@ def test_deadlines_full_queues_and_prompts_that_never_fit_are_refused() -> None:
     with pytest.raises(RequestError, match="4 blocks of KV cache; there are 3"):
         service.submit(Request(list(range(60)), 1))
     running = service.submit(Request([1, 2], 50))
-    while not service.scheduler.running:  # and from here on the first step waits for leave
-        time.sleep(0.001)
+    until(lambda: service.scheduler.running, "the first step")  # which waits for leave from here on
     late = service.submit(Request([1, 2], 50, deadline=time.monotonic() - 1))
     service.submit(Request([1], 1))
     with pytest.raises(RequestError, match="2 requests are waiting"):

@@ -4,8 +4,8 @@ which do not wait for each other run at the same time.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny_file
+from waiting import SECONDS, until
 
 from satchel.formats.gguf import open_gguf
 from satchel.quant import DeviceError, RequestError
@@ -30,7 +31,6 @@ HAVE = {f.name for f in libraries() if not f.reason}
 pytestmark = pytest.mark.skipif(not {"cpu", "remote"} <= HAVE, reason="needs the cpu and the remote backend")
 IDS = [3, 1]
 ALIKE = 1e-3  # squared difference over the square, of logits of two devices
-LATE_US = 20_000
 LARGE = 1 << 40
 FAST = Speed((1e-4, 1e-2), (1e-4, 1e-4), 1e10, 1e-5)
 SLOW = Speed((1e-3, 1e-1), (1e-3, 1e-3), 1e10, 1e-5)
@@ -85,28 +85,32 @@ def test_any_devices_make_one_plan(path: Path, alone: np.ndarray, device: str, s
 # --- at the same time
 
 
-@dataclass(frozen=True)
-class Mark:
-    what: str
-    device: str
-    ns: int
+class Held:
+    """Devices of the remote backend whose runs do not end before the test says so."""
 
+    def __init__(self, folder: Path, *devices: int) -> None:
+        self.folder, self.devices = folder, devices
+        for device in devices:
+            (folder / f"hold.{device}").touch()
 
-def marks_of(log: Path) -> list[Mark]:
-    rows = (line.split() for line in log.read_text().splitlines())
-    return [Mark(what, device.removesuffix(":0"), int(ns)) for what, device, ns in rows]
+    def count(self, what: str, device: int) -> int:
+        """How often a device began or ended a run."""
+        rows = (self.folder / "log").read_text().splitlines()
+        return sum(row.startswith(f"{what} remote:{device} ") for row in rows)
 
+    def begun(self, device: int, runs: int) -> None:
+        """Waits until a device has begun so many runs."""
+        until(lambda: self.count("begin", device) == runs, f"remote:{device} begins run {runs}")
 
-def at_once(marks: list[Mark], a: str, b: str) -> int:
-    """How often one of the two began while the other had begun and not ended."""
-    running, found = set[str](), 0
-    for mark in (m for m in sorted(marks, key=lambda m: m.ns) if m.device in (a, b)):
-        if mark.what == "begin":
-            found += bool(running - {mark.device})
-            running.add(mark.device)
-        else:
-            running.discard(mark.device)
-    return found
+    def end(self, device: int) -> None:
+        """Lets the run that it has begun end."""
+        ended = self.count("end", device)
+        (self.folder / f"hold.{device}.go").touch()
+        until(lambda: self.count("end", device) > ended, f"remote:{device} ends its run")
+
+    def release(self) -> None:
+        for device in self.devices:
+            (self.folder / f"hold.{device}").unlink()
 
 
 # A layer's attention and down projection on one device, its gate on the CPU, its up projection on the other.
@@ -119,56 +123,66 @@ BESIDE: Settings = {
 
 
 @pytest.fixture
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where slow devices tell when they begin and end."""
-    monkeypatch.setenv("SATCHEL_REMOTE_LATE_US", str(LATE_US))
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where devices tell when they begin and end, and where they are held."""
+    monkeypatch.setenv("SATCHEL_REMOTE_HOLD", str(tmp_path / "hold"))
     monkeypatch.setenv("SATCHEL_REMOTE_LOG", str(tmp_path / "log"))
-    return tmp_path / "log"
+    return tmp_path
 
 
-@pytest.fixture
-def host_marks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Mark]]:
-    """When the CPU's segments begin and end; they take as long as the others'."""
-    found: list[Mark] = []
-    run = Exec.run
-
-    def marked(self: Exec, *block: Any) -> None:
-        if self.device.name != "cpu":
-            run(self, *block)
-            return
-        found.append(Mark("begin", "cpu", time.monotonic_ns()))
-        time.sleep(LATE_US / 1e6)
-        run(self, *block)
-        found.append(Mark("end", "cpu", time.monotonic_ns()))
-
-    monkeypatch.setattr(Exec, "run", marked)
-    yield found
-
-
-def test_two_devices_work_at_the_same_time(path: Path, alone: np.ndarray, log: Path) -> None:
-    """A layer's gate and up projections, each on a device: neither waits for the other."""
+def test_two_devices_work_at_the_same_time(path: Path, alone: np.ndarray, folder: Path) -> None:
+    """A layer's gate and up projections, each on a device: one begins though the other has not ended."""
     rules = ["ffn_gate=remote", "ffn_up=remote:1"]
-    with Model.load(path, device="remote,remote:1,cpu", gpu_layers=0, tensor_place=rules, threads=1) as model:
+    options: Any = {"device": "remote,remote:1,cpu", "gpu_layers": 0, "tensor_place": rules, "threads": 1}
+    with Model.load(path, **options) as model, ThreadPoolExecutor(1) as pool:
         model.logits(IDS)
-        log.write_text("")  # the devices go on at its end
-        assert model.logits(IDS).tobytes() == alone.tobytes()
-        assert at_once(marks_of(log), "remote", "remote:1") == model.arch.layers
+        (folder / "log").write_text("")  # the devices go on at its end
+        held = Held(folder, 0, 1)
+        try:
+            found = pool.submit(model.logits, IDS)
+            for layer in range(model.arch.layers):
+                held.begun(0, 2 * layer + 1)
+                held.begun(1, layer + 1)
+                held.end(1)
+                held.end(0)
+                held.begun(0, 2 * layer + 2)  # what is made of both
+                held.end(0)
+        finally:
+            held.release()
+        assert found.result(SECONDS).tobytes() == alone.tobytes()
 
 
 def test_the_cpu_works_while_others_begin(
-    path: Path, alone: np.ndarray, log: Path, host_marks: list[Mark]
+    path: Path, alone: np.ndarray, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The CPU's part stands before the other's in the plan, and does not hold it up."""
+    """The CPU's part stands before the other's in the plan, and does not hold it up: the other begins, and
+    ends only within the CPU's part.
+    """
     with Model.load(path, **BESIDE) as model:
         model.logits(IDS)
         plan = model.engine.program(len(IDS), len(IDS), "logits").plan
         pairs = [(a.device, b.device) for a, b in zip(plan.segments, plan.segments[1:], strict=False)]
         assert pairs.count(("cpu", "remote")) == model.arch.layers, pairs
-        log.write_text("")  # the devices go on at its end
-        host_marks.clear()
-        assert model.logits(IDS).tobytes() == alone.tobytes()
-        marks = [*marks_of(log), *host_marks]
-        assert at_once(marks, "remote", "cpu") == model.arch.layers
+        (folder / "log").write_text("")  # the devices go on at its end
+        run, held, parts = Exec.run, Held(folder, 0), 0
+
+        def beside(self: Exec, *block: Any) -> None:
+            nonlocal parts
+            if self.device.name == "cpu":
+                layer, last = divmod(parts, 2)  # a layer's gate, and what is made of gate and up
+                if not last:
+                    held.begun(0, layer + 2)
+                    held.end(0)
+                parts += 1
+            run(self, *block)
+
+        monkeypatch.setattr(Exec, "run", beside)
+        (folder / "hold.0.go").touch()  # its first run gets the tokens' rows
+        try:
+            assert model.logits(IDS).tobytes() == alone.tobytes()
+        finally:
+            held.release()
+        assert parts == 2 * model.arch.layers
 
 
 def test_what_fails_in_such_a_part_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

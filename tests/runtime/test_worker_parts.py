@@ -6,11 +6,11 @@ import io
 import json
 import random
 import threading
-import time
 from typing import Any
 
 import numpy as np
 import pytest
+from waiting import happened, joined, until
 
 from satchel.formats.chat import Style
 from satchel.quant import DeviceError, ModelError, RequestError
@@ -199,20 +199,19 @@ def test_a_short_message_goes_behind_the_part_at_hand() -> None:
     class Held(io.BytesIO):
         def flush(self) -> None:
             at_hand.set()
-            go.wait(30)
+            happened(go, "leave to go on")
 
     file = Held()
     outlet, long = Outlet(file), memoryview(bytes(5 * PART))
     sender = threading.Thread(target=outlet.send_parts, args=({"part": 1}, [long]))
     sender.start()
-    at_hand.wait(30)
+    happened(at_hand, "the first part is at hand")
     other = threading.Thread(target=outlet.send, args=({"short": 1},))
     other.start()
-    while not outlet._waiting:
-        time.sleep(0.001)
+    until(lambda: outlet._waiting, "the short message waits")
     go.set()
     for thread in (sender, other):
-        thread.join(30)
+        joined(thread, "what was sent")
     file.seek(0)
     came = list(iter(lambda: read_message(file), None))
     assert [next(iter(message)) for message, _ in came] == ["part", "short", *["part"] * 4]

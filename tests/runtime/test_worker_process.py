@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tiny_file import write_model
+from waiting import until
 
 from satchel import Model
 from satchel.quant import DeviceError, ModelError, RequestError
@@ -146,12 +146,10 @@ def test_cancelled_requests_and_idle_deaths(fragile: WorkerModel) -> None:
 
 
 def gone(pid: int) -> bool:
-    for _ in range(200):
-        state = Path(f"/proc/{pid}/stat")
-        if not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z":
-            return True
-        time.sleep(0.05)
-    return False
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
 
 
 PROGRAM = """
@@ -170,7 +168,7 @@ def test_the_worker_ends_with_the_program_and_with_the_model(path: Path) -> None
     assert isinstance(model, WorkerModel)
     pid = model.worker.pid
     model.close()
-    assert gone(pid)
+    until(lambda: gone(pid), "the worker ends with the model")
     start = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); exec(sys.argv.pop(1))"
     import json
 
@@ -178,14 +176,10 @@ def test_the_worker_ends_with_the_program_and_with_the_model(path: Path) -> None
     program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert program.stdout is not None
     pid = int(program.stdout.readline())
-    assert not gone_now(pid)
+    assert not gone(pid)
     program.kill()
     program.wait()
-    assert gone(pid)
-
-
-def gone_now(pid: int) -> bool:
-    return not Path(f"/proc/{pid}").exists()
+    until(lambda: gone(pid), "the worker ends with the program")
 
 
 def test_what_cannot_be_loaded_or_sent_is_said(path: Path, tmp_path: Path) -> None:

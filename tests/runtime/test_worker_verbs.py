@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -21,6 +20,7 @@ import numpy as np
 import pytest
 from chat_model import write_chat_model
 from tiny_file import write_model
+from waiting import SECONDS, joined, until, until_async
 
 from satchel import AsyncModel, Model
 from satchel.quant import DeviceError, ModelError, RequestError
@@ -28,6 +28,7 @@ from satchel.runtime.errand import Errand
 from satchel.runtime.grammar import Choice, JsonSchema, Regex, Tool, ToolCall
 from satchel.runtime.kv import Miss
 from satchel.runtime.sampling import GREEDY, Sampling
+from satchel.runtime.service import Service
 from satchel.runtime.speculative import Speculation
 from satchel.runtime.worker import process
 from satchel.runtime.worker.model import WorkerModel
@@ -88,15 +89,7 @@ def kill(model: WorkerModel) -> None:
     """Waits until another is begun."""
     before = model.worker.restarts
     os.kill(model.worker.pid, signal.SIGKILL)
-    until(lambda: model.worker.restarts > before)
-
-
-def until(holds: Callable[[], object]) -> None:
-    for _ in range(1000):
-        if holds():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it did not come")
+    until(lambda: model.worker.restarts > before, "another worker")
 
 
 def test_what_was_lost_with_a_worker_is_asked_again(here: Model, there: WorkerModel) -> None:
@@ -116,9 +109,11 @@ def test_what_was_lost_with_a_worker_is_asked_again(here: Model, there: WorkerMo
     wanted, before = [ask() for ask in work(here)], there.worker.restarts
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(ask) for ask in work(there)]
-        until(lambda: any(a.turns > 1 for a in list(there.worker._asked.values())))
+        until(
+            lambda: any(a.turns > 1 for a in list(there.worker._asked.values())), "a call has had two turns"
+        )
         kill(there)
-        found = [a.result(60) for a in asked]
+        found = [a.result(SECONDS) for a in asked]
     for w, f in zip(wanted, found, strict=True):
         assert np.array_equal(w, f) if isinstance(w, np.ndarray) else w == f
     assert there.worker.restarts == before + 1
@@ -153,12 +148,23 @@ def test_a_call_that_nobody_wants_any_more_ends(there: WorkerModel) -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    until(lambda: any(a.turns > 2 for a in list(there.worker._asked.values())))
+    until(
+        lambda: any(a.turns > 2 for a in list(there.worker._asked.values())), "the call has had three turns"
+    )
     errand.stop()
-    thread.join(30)
-    assert not thread.is_alive() and "cancelled" in str(ended[0])
+    joined(thread, "the call that was stopped")
+    assert "cancelled" in str(ended[0])
     assert len(there.beam_search(TEXTS[0], 4, 2)) == 4, "all four slots are to be had"
     assert there.worker.restarts == before
+
+
+def begun(model: Model | WorkerModel) -> bool:
+    """Whether a call has work done by the engine, here or in a worker."""
+    if isinstance(model, WorkerModel):
+        return any(a.turns > 0 for a in list(model.worker._asked.values()))
+    service = model.service
+    assert isinstance(service, Service)
+    return service.scheduler.free_slots < 2
 
 
 @pytest.mark.parametrize("worker", ["thread", "process"])
@@ -166,7 +172,7 @@ def test_cancelling_a_task_ends_what_it_asked_for(path: Path, worker: str) -> No
     async def run() -> None:
         async with await AsyncModel.load(path, slots=2, threads=1, context=256, worker=worker) as model:
             task = asyncio.create_task(model.embed(TEXTS * 400))
-            await asyncio.sleep(0.1)
+            await until_async(lambda: begun(model.model), "the call has a turn")
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -177,25 +183,44 @@ def test_cancelling_a_task_ends_what_it_asked_for(path: Path, worker: str) -> No
 
 
 def test_a_borrower_that_gave_up_leaves_no_slot_behind(here: Model) -> None:
-    """It waits for four slots while one is taken by a stream, and is stopped."""
-    with here.generate(TEXTS[0], sampling=WARM, ignore_eos=True) as reply:
-        next(reply)
-        errand = Errand()
-        threading.Timer(0.05, errand.stop).start()
-        with pytest.raises(RequestError, match="cancelled"):
+    """It waits for four slots while one is taken, and is stopped."""
+    service, errand, ended = here.service, Errand(), list[str]()
+    assert isinstance(service, Service)
+    (taken,) = service.borrow(1)
+
+    def work() -> None:
+        with pytest.raises(RequestError) as error:
             errand.run(lambda: here.beam_search(TEXTS[1], 4, 2))
+        ended.append(str(error.value))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    until(lambda: service._wanted, "the search waits for slots")
+    errand.stop()
+    joined(thread, "the search that was stopped")
+    service.give_back([taken])
+    assert ended == ["the call was cancelled"]
     assert len(here.beam_search(TEXTS[1], 4, 2)) == 4
 
 
 def test_a_stream_goes_on_beside_long_calls(there: WorkerModel) -> None:
+    """The calls would take minutes; they are stopped once the stream is at its end."""
+    errand = Errand()
     with ThreadPoolExecutor(6) as pool:
-        calls = [pool.submit(there.embed, TEXTS * 8) for _ in range(6)]
-        until(lambda: len(there.worker._asked) == 6)
-        reply = there.generate(TEXTS[0], max_tokens=20, sampling=WARM, ignore_eos=True)
-        reply.read()
-        assert len(reply.ids) == 20 and not all(c.done() for c in calls)
-        assert there.stats().steps > 0 and not all(c.done() for c in calls)
-        found = [c.result(60) for c in calls]
+        try:
+            calls = [pool.submit(errand.run, lambda: there.embed(TEXTS * 400)) for _ in range(6)]
+            until(lambda: len(there.worker._asked) == 6, "six calls are under way")
+            reply = there.generate(TEXTS[0], max_tokens=20, sampling=WARM, ignore_eos=True)
+            reply.read()
+            assert len(reply.ids) == 20 and not any(c.done() for c in calls)
+            assert there.stats().steps > 0 and not any(c.done() for c in calls)
+        finally:
+            errand.stop()
+        for call in calls:
+            with pytest.raises(RequestError, match="cancelled"):
+                call.result(SECONDS)
+        calls = [pool.submit(there.embed, TEXTS * 2) for _ in range(6)]
+        found = [c.result(SECONDS) for c in calls]
     assert all(np.array_equal(f, found[0]) for f in found)
 
 

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from chat_model import MARKERS, TEMPLATE
 from tiny_file import write_model
-from waiting import until
+from waiting import SECONDS, joined, until
 
+httpx = pytest.importorskip("httpx")
 uvicorn = pytest.importorskip("uvicorn")
+
 
 from satchel.cli.options import default_model  # noqa: E402
 from satchel.cli.server.app import create_app  # noqa: E402
@@ -23,6 +25,10 @@ from satchel.cli.server.run import config_of, listen  # noqa: E402
 from satchel.cli.server.settings import ServerSettings  # noqa: E402
 from satchel.cli.server.telemetry import Spans  # noqa: E402
 from satchel.runtime.options import Options  # noqa: E402
+
+# httpx gives up after five seconds unless a call says otherwise: here every call has the bound of all waits.
+for _phase in ("connect", "read", "write", "pool"):
+    setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, _phase, SECONDS)
 
 
 @contextmanager
@@ -50,7 +56,7 @@ def serving_catalog(
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(20)
+        joined(thread, "the server")
 
 
 @pytest.fixture(scope="session")

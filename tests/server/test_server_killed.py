@@ -8,15 +8,14 @@ import asyncio
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import joined
+from waiting import joined, until
 
-pytest.importorskip("httpx")
+httpx = pytest.importorskip("httpx")
 uvicorn = pytest.importorskip("uvicorn")
 
 from serving_load import Mix, alone, crowd, key, questions  # noqa: E402
@@ -53,8 +52,15 @@ def command(pid: int) -> bytes:
 def under_fire(server: Server, requests: list[Request], engine: int) -> Driven:
     """Asks all at once, and kills the engine when the first piece of an answer has come."""
 
+    def generated() -> float:
+        lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+        found = (line for line in lines if line.startswith("satchel_generated_tokens_total"))
+        return sum(float(line.split()[-1]) for line in found)
+
+    before = generated()
+
     def shoot() -> None:
-        time.sleep(0.5)
+        until(lambda: generated() > before, "the first token")
         os.kill(engine, signal.SIGKILL)
 
     thread = threading.Thread(target=shoot)

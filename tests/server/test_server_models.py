@@ -7,11 +7,14 @@ import shutil
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pydantic")
+
+from waiting import until_async
 
 from satchel.cli.server.alias import Alias
 from satchel.cli.server.answer import Answer
@@ -76,20 +79,29 @@ def test_a_model_is_loaded_when_asked_for_and_unloaded_for_room(files: dict[str,
 
 
 @pytest.mark.model
-def test_a_model_that_nobody_uses_is_unloaded(files: dict[str, Path]) -> None:
+def test_a_model_that_nobody_uses_is_unloaded(
+    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a simulated clock: it is kept for 20 seconds after its last request."""
+    now = 100.0
+    monkeypatch.setattr("satchel.cli.server.models.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("satchel.cli.server.models.LOOK", 0.01)
+
     async def work(models: Models) -> None:
-        tending = asyncio.create_task(models.tend())
+        nonlocal now
         async with models.use("a"):
-            await asyncio.sleep(1.2)
+            now += 1000
+            await models.unload_idle()
             assert states(models)["a"] == READY
-        for _ in range(60):
-            await asyncio.sleep(0.1)
-            if states(models)["a"] == UNLOADED:
-                break
-        assert states(models)["a"] == UNLOADED
+        now += 19
+        await models.unload_idle()
+        assert states(models)["a"] == READY
+        now += 2
+        tending = asyncio.create_task(models.tend())
+        await until_async(lambda: states(models)["a"] == UNLOADED, "the model is unloaded")
         tending.cancel()
 
-    run(work, catalog_of(files, {}, SMALL, 0.2, None))
+    run(work, catalog_of(files, {}, SMALL, 20, None))
 
 
 @pytest.mark.model
@@ -160,10 +172,8 @@ def test_a_shadow_is_compared_and_never_answers(files: dict[str, Path]) -> None:
 
     async def work(models: Models) -> None:
         assert [await answer(models, "chat") for _ in range(3)] == ["a"] * 3
-        for _ in range(100):
-            await asyncio.sleep(0.05)
-            if models.aliases["chat"].records["b"].compared == 3:
-                break
+        compared = models.aliases["chat"].records["b"]
+        await until_async(lambda: compared.compared == 3, "three answers are compared")
         told = models.aliases["chat"].told()["versions"][1]
         assert (told["compared"], told["agreement"], told["requests"]) == (3, 1.0, 0)
 

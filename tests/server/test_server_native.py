@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from waiting import SECONDS
 
 from satchel.cli.options import default_model
 from satchel.cli.server.settings import ServerSettings
@@ -173,16 +174,16 @@ def test_a_conversation_as_its_prompt(server: str) -> None:
 
 
 def test_what_a_server_has(server: str) -> None:
-    props = httpx.get(f"{server}/props", timeout=30).json()
+    props = httpx.get(f"{server}/props", timeout=SECONDS).json()
     assert (
         props["total_slots"] == 4 and "/" not in props["model_path"] and "im_start" in props["chat_template"]
     )
-    assert len(httpx.get(f"{server}/slots", timeout=30).json()) == 4
-    assert httpx.get(f"{server}/lora-adapters", timeout=30).json() == []
-    assert httpx.get(f"{server}/version", timeout=30).json()["version"]
-    meta = httpx.get(f"{server}/v1/models", timeout=30).json()["data"][0]["meta"]
+    assert len(httpx.get(f"{server}/slots", timeout=SECONDS).json()) == 4
+    assert httpx.get(f"{server}/lora-adapters", timeout=SECONDS).json() == []
+    assert httpx.get(f"{server}/version", timeout=SECONDS).json()["version"]
+    meta = httpx.get(f"{server}/v1/models", timeout=SECONDS).json()["data"][0]["meta"]
     assert (meta["n_ctx"], meta["n_vocab"], meta["n_embd"]) == (2048, 16384, 512)
-    assert httpx.post(f"{server}/props", json={}, timeout=30).status_code == 400
+    assert httpx.post(f"{server}/props", json={}, timeout=SECONDS).status_code == 400
 
 
 def test_a_conversation_is_saved_and_brought_back(own: str) -> None:
@@ -192,18 +193,18 @@ def test_a_conversation_is_saved_and_brought_back(own: str) -> None:
     assert saved["n_saved"] > 0 and saved["n_written"] > 0
     assert post(own, "/slots/2?action=erase")["n_erased"] > 0
     assert post(own, "/slots/1?action=restore", filename="a.state")["n_restored"] == saved["n_saved"]
-    assert httpx.get(f"{own}/slots", timeout=30).json()[1]["n_prompt_tokens_cache"] == saved["n_saved"]
+    assert httpx.get(f"{own}/slots", timeout=SECONDS).json()[1]["n_prompt_tokens_cache"] == saved["n_saved"]
 
 
 @pytest.mark.parametrize("name", ["../a", "a/b", "..", ".a", "", "a\0", "ä", "x" * 200, None])
 @pytest.mark.parametrize("action", ["save", "restore"])
 def test_h21_a_states_name_leads_nowhere_else(own: str, action: str, name: str | None) -> None:
-    answer = httpx.post(f"{own}/slots/0?action={action}", json={"filename": name}, timeout=30)
+    answer = httpx.post(f"{own}/slots/0?action={action}", json={"filename": name}, timeout=SECONDS)
     assert answer.status_code == 400 and answer.json()["error"]["param"] == "filename"
 
 
 def test_h21_states_are_off_without_a_folder(server: str) -> None:
-    answer = httpx.post(f"{server}/slots/0?action=save", json={"filename": "a"}, timeout=30)
+    answer = httpx.post(f"{server}/slots/0?action=save", json={"filename": "a"}, timeout=SECONDS)
     assert answer.status_code == 400 and "--slot-save-path" in answer.text
 
 
@@ -215,7 +216,7 @@ def test_what_a_model_cannot_do_is_said(server: str) -> None:
         ("/rerank", {"query": "a", "texts": ["b"]}),
         ("/score", {"text_1": "a", "text_2": ["b"]}),
     ):
-        answer = httpx.post(f"{server}{path}", json=body, timeout=30)
+        answer = httpx.post(f"{server}{path}", json=body, timeout=SECONDS)
         assert answer.status_code == 400 and "/tmp" not in answer.text and answer.json()["error"]["message"]
 
 
@@ -225,7 +226,7 @@ def test_beams(server: str) -> None:
     chat = post(server, "/v1/chat/completions", messages=HI, use_beam_search=True, n=2, max_tokens=4)
     assert [c["index"] for c in chat["choices"]] == [0, 1]
     body = {"prompt": "Once", "use_beam_search": True, "stream": True}
-    assert httpx.post(f"{server}/v1/completions", json=body, timeout=30).status_code == 400
+    assert httpx.post(f"{server}/v1/completions", json=body, timeout=SECONDS).status_code == 400
 
 
 def test_prompt_logprobs_as_vllm_tells_them(server: str) -> None:
@@ -245,6 +246,6 @@ def test_an_answer_goes_on_from_given_words(server: str) -> None:
     other = post(server, "/v1/chat/completions", **ask, continue_final_message=False)
     assert other["choices"][0]["message"]["content"] != went_on
     answer = httpx.post(
-        f"{server}/v1/chat/completions", json={**ask, "add_generation_prompt": False}, timeout=30
+        f"{server}/v1/chat/completions", json={**ask, "add_generation_prompt": False}, timeout=SECONDS
     )
     assert answer.status_code == 400

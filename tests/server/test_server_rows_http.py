@@ -4,11 +4,11 @@ llama-server's own.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import httpx
 import pytest
+from waiting import SECONDS
 
 from satchel.runtime.grammar import Choice, compiled
 
@@ -45,7 +45,7 @@ def refused(answer: httpx.Response, *params: str | None) -> str:
 def alive(server: str) -> Any:
     """Whatever was asked, the next request is answered."""
     yield
-    assert httpx.get(f"{server}/healthz", timeout=10).status_code == 200
+    assert httpx.get(f"{server}/healthz", timeout=SECONDS).status_code == 200
 
 
 @pytest.mark.parametrize("path", [*ROUTES, *OTHERS])
@@ -55,7 +55,7 @@ def alive(server: str) -> Any:
 )
 def test_h01_a_body_that_is_no_request(server: str, path: str, body: bytes) -> None:
     headers = {"content-type": "application/json"}
-    answer = httpx.post(f"{server}{path}", content=body, headers=headers, timeout=10)
+    answer = httpx.post(f"{server}{path}", content=body, headers=headers, timeout=SECONDS)
     empty = path.startswith("/slots") and body == b"null"
     assert answer.status_code == 400 or empty, (path, body, answer.text)
 
@@ -63,14 +63,14 @@ def test_h01_a_body_that_is_no_request(server: str, path: str, body: bytes) -> N
 @pytest.mark.parametrize("path", ROUTES)
 def test_h01_a_body_that_is_too_deep(server: str, path: str) -> None:
     headers = {"content-type": "application/json"}
-    deep = httpx.post(f"{server}{path}", content=b"[" * 100_000, headers=headers, timeout=10)
+    deep = httpx.post(f"{server}{path}", content=b"[" * 100_000, headers=headers, timeout=SECONDS)
     assert deep.status_code == 400 and "deeper" in deep.json()["error"]["message"]
 
 
 def test_h01_a_body_that_is_too_large(server: str) -> None:
     large = b'{"prompt":"' + b"a" * (17 << 20) + b'"}'
     headers = {"content-type": "application/json"}
-    answer = httpx.post(f"{server}/v1/completions", content=large, headers=headers, timeout=30)
+    answer = httpx.post(f"{server}/v1/completions", content=large, headers=headers, timeout=SECONDS)
     assert answer.status_code == 413 and answer.json()["error"]["message"]
 
 
@@ -92,7 +92,7 @@ def test_h02_numbers_that_are_none(server: str, path: str, name: str, value: obj
 def test_h02_numbers_that_json_has_not(server: str, number: str) -> None:
     body = f'{{"prompt":"hi","temperature":{number}}}'.encode()
     headers = {"content-type": "application/json"}
-    refused(httpx.post(f"{server}/v1/completions", content=body, headers=headers, timeout=10))
+    refused(httpx.post(f"{server}/v1/completions", content=body, headers=headers, timeout=SECONDS))
 
 
 @pytest.mark.parametrize(
@@ -167,13 +167,11 @@ def test_h05_negative_and_huge_numbers_of_llama_servers(server: str, name: str, 
     ],
 )
 def test_h06_grammars_that_cannot_be(server: str, grammar: str) -> None:
-    began = time.perf_counter()
     answer = post(server, "/completion", {"prompt": "x", "n_predict": 1, "grammar": grammar})
     if answer.status_code == 200:  # the library takes left recursion: the answer fits it then
         assert grammar.startswith("root ::= root")
         return
     refused(answer, "grammar")
-    assert time.perf_counter() - began < 30
 
 
 def nested(depth: int) -> dict[str, Any]:

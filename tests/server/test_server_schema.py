@@ -19,10 +19,12 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from tiny_file import write_model
-from waiting import ready, until
 
 pytest.importorskip("schemathesis")
 pytest.importorskip("fastapi")
+
+
+from waiting import SECONDS, ready, until
 
 from satchel.cli.server.app import create_app
 from satchel.cli.server.catalog import catalog_of
@@ -81,7 +83,7 @@ def test_others_are_answered_while_the_document_is_made() -> None:
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             document = asyncio.create_task(client.get("/openapi.json"))
-            assert await asyncio.to_thread(begun.wait, 60)
+            assert await asyncio.to_thread(begun.wait, SECONDS)
             health = await client.get("/healthz")
             told.set()
             return health, await document
@@ -101,7 +103,7 @@ def test_h18_clients_that_hang_up_leave_nothing_behind(server: str) -> None:
         with socket.create_connection((parts.hostname, parts.port)) as wire:
             wire.sendall(head + b"Content-Length: %d\r\n\r\n" % len(data) + data)
             if i % 2:
-                wire.settimeout(20)
+                wire.settimeout(SECONDS)
                 wire.recv(10)
 
     def value(name: str) -> float:

@@ -12,6 +12,7 @@ import httpx
 import pytest
 import uvicorn
 from chat_model import write_chat_model
+from waiting import SECONDS
 
 from satchel.cli.options import default_model
 from satchel.cli.server.app import create_app
@@ -90,7 +91,7 @@ def breaking() -> Iterator[tuple[str, Models]]:
     thread.start()
     yield f"http://127.0.0.1:{bound.getsockname()[1]}", models
     running.should_exit = True
-    thread.join(20)
+    thread.join(SECONDS)
 
 
 @pytest.mark.model
@@ -109,7 +110,7 @@ def test_an_error_has_its_place(breaking: tuple[str, Models]) -> None:
             raise DeviceError("the engine broke")
 
     loaded.model.service.watch = watch  # type: ignore[attr-defined]
-    early = httpx.post(f"{server}/v1/chat/completions", json={**ask, "stream": True}, timeout=30)
+    early = httpx.post(f"{server}/v1/chat/completions", json={**ask, "stream": True}, timeout=SECONDS)
     assert early.status_code == 500 and early.json()["error"]["type"] == "server_error"
     for path, body in (
         ("/v1/chat/completions", ask),

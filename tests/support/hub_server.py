@@ -8,14 +8,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from waiting import SECONDS, happened
 
 from satchel.cli.store.wanted import Pace
 
 # Small pieces, so that a file of some kilobytes is fetched in many; nothing waits long.
-QUICK = Pace(workers=3, piece=1 << 12, block=1 << 10, least=1 << 10, patience=0.5, pause=0.01, tries=3)
+QUICK = Pace(workers=3, piece=1 << 12, block=1 << 10, least=1 << 10, patience=60.0, pause=0.01, tries=3)
+HASTY = replace(QUICK, patience=0.2)  # gives up what drips
+LOCK = threading.Lock()
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 MODEL, LICENCE = "application/vnd.ollama.image.model", "application/vnd.ollama.image.license"
 
@@ -25,7 +29,8 @@ class Served:
     """A file of the server. etag: None for its digest in quotes, "" for none at all.
 
     ranges: answers with parts. length: a Content-Length that is not true. cut: ends each answer after so many
-    bytes. pause: seconds before each `step` bytes. redirect: sends every request there. said: what the
+    bytes. pause: seconds before each `step` bytes. free: bytes that are sent, in all answers together, before
+    the rest waits for `go`. redirect: sends every request there. said: what the
     Content-Range says, as a format of first, last, size. status: the answer, whatever is asked.
     """
 
@@ -36,6 +41,8 @@ class Served:
     cut: int | None = None
     pause: float = 0.0
     step: int = 1 << 16
+    free: int | None = None
+    go: threading.Event = field(default_factory=threading.Event)
     redirect: str = ""
     said: str = "bytes {first}-{last}/{size}"
     status: int = 0
@@ -132,7 +139,7 @@ def hub_server() -> Iterator[Hub]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(60)
+        thread.join(SECONDS)
 
 
 def answer(handler: BaseHTTPRequestHandler, served: Served) -> None:
@@ -165,6 +172,8 @@ def answer(handler: BaseHTTPRequestHandler, served: Served) -> None:
     for name, value in served.headers.items():
         handler.send_header(name, value)
     handler.send_header("Content-Length", str(len(body) if served.length is None else served.length))
+    if served.length is not None:
+        handler.close_connection = True  # a client that waits for more learns that there is none
     handler.end_headers()
     send(handler, served, body)
 
@@ -174,6 +183,11 @@ def send(handler: BaseHTTPRequestHandler, served: Served, body: bytes) -> None:
         if served.pause:
             time.sleep(served.pause)
         piece = body[at : at + served.step]
+        if served.free is not None:
+            with LOCK:
+                served.free -= len(piece)
+            if served.free < 0:
+                happened(served.go, "the rest of a file is let go")
         if served.cut is not None and at + len(piece) > served.cut:
             handler.wfile.write(piece[: max(0, served.cut - at)])
             handler.close_connection = True

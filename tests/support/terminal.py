@@ -8,13 +8,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-PATIENCE = 90.0  # seconds until something that should come is given up
+from waiting import until
+
 REASON = "tmux is not installed"
 PYTHON = (sys.executable, *(("-S",) if sys.flags.no_site else ()))  # as the tests themselves run
 
@@ -85,11 +85,12 @@ class Terminal:
 
     def wait(self, what: str | Callable[[str], bool], *, history: bool = True) -> str:
         """The screen as soon as it holds the text, or is as the function says."""
-        end = time.monotonic() + PATIENCE
-        while True:
+        screen = ""
+
+        def shown() -> bool:
+            nonlocal screen
             screen = self.screen(history=history)
-            if what in screen if isinstance(what, str) else what(screen):
-                return screen
-            if time.monotonic() > end:
-                raise AssertionError(f"{what!r} did not come, but:\n{screen}")
-            time.sleep(0.05)
+            return what in screen if isinstance(what, str) else what(screen)
+
+        until(shown, lambda: f"{what!r} comes, where the screen shows:\n{screen}")
+        return screen

@@ -8,11 +8,11 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from hub_server import Hub, Served
+from waiting import SECONDS, until
 
 from satchel.cli.main import main
 from satchel.cli.store.journal import read_journal
@@ -141,20 +141,20 @@ def test_a_pull_that_was_ended_goes_on(
     data = bundled_model.read_bytes()
     hub.put_repo("u/r", {"r.gguf": data})
     served = next(file for path, file in hub.files.items() if "resolve" in path)
-    served.pause = 0.005
+    served.free = 12 << 20
     child = subprocess.Popen([*SATCHEL, "pull", "hf:u/r"])
-    known = None
-    while known is None or known[1].total < 8 << 20:
+
+    def well_begun() -> bool:
         assert child.poll() is None
-        time.sleep(0.01)
-        known = next(
-            (read_journal(path) for path in Path(environ["SATCHEL_MODELS"]).rglob("*.journal")), None
-        )
+        known = map(read_journal, Path(environ["SATCHEL_MODELS"]).rglob("*.journal"))
+        return any(found is not None and found[1].total >= 8 << 20 for found in known)
+
+    until(well_begun, "8 MiB are kept")
     child.send_signal(end)
-    assert child.wait() == (130 if end == signal.SIGINT else -end)
+    assert child.wait(SECONDS) == (130 if end == signal.SIGINT else -end)
+    served.go.set()
     assert run(capfd, "list", "--json")[1] == "[]\n"
     hub.asked.clear()
-    served.pause = 0.0
     code, out, _ = run(capfd, "pull", "hf:u/r")
     assert code == 0 and Path(out.strip()).read_bytes() == data
     spans = (headers["range"][6:].split("-") for path, headers in hub.asked if "range" in headers)

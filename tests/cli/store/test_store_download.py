@@ -7,7 +7,7 @@ import random
 import signal
 import subprocess
 import sys
-import time
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import pytest
 from hub_server import QUICK, Hub, Served, sha
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import SECONDS, until
 
 from satchel.cli.store.download import download, journal_of
 from satchel.cli.store.journal import Identity, Journal, Spans, read_journal
@@ -103,7 +104,7 @@ def test_a_part_that_was_spoilt_on_the_disk_is_fetched_anew(hub: Hub, target: Pa
 @pytest.mark.parametrize(
     ("served", "size", "message"),
     [
-        pytest.param(Served(DATA, ranges=False, length=70_000), None, "nothing came", id="long"),
+        pytest.param(Served(DATA, ranges=False, length=70_000), None, "connection failed", id="long"),
         pytest.param(Served(DATA, ranges=False), 50_000, "size: expected 50000 bytes", id="size"),
         pytest.param(
             Served(DATA, said="bytes {first}-{last}/70004"), 60_004, "the server has 70004", id="total"
@@ -159,10 +160,14 @@ def test_a_slow_drip_is_dropped(hub: Hub, target: Path) -> None:
 
 def test_silence_is_dropped(hub: Hub, target: Path) -> None:
     hub.files["/a"] = Served(DATA)
-    hub.before = lambda path: time.sleep(0.3 if len(hub.asked) > 1 else 0)
-    web = Web([hub.url], timeout=0.1)
-    with pytest.raises(RequestError, match=r"nothing came for 0.1 s"):
-        download(web, Remote(f"{hub.url}/a", "a.gguf"), target, replace(QUICK, tries=2))
+    over = threading.Event()
+    hub.before = lambda path: over.wait(SECONDS) if len(hub.asked) > 1 else None
+    web = Web([hub.url], timeout=0.5)
+    try:
+        with pytest.raises(RequestError, match=r"nothing came for 0.5 s"):
+            download(web, Remote(f"{hub.url}/a", "a.gguf"), target, replace(QUICK, tries=2))
+    finally:
+        over.set()
 
 
 def test_a_caller_that_leaves_can_go_on(hub: Hub, target: Path) -> None:
@@ -193,15 +198,18 @@ download(Web([url]), Remote(url, "a.gguf"), Path(target), pace)
 
 @pytest.mark.parametrize("after", [10_000, 40_000])
 def test_kill_9_in_the_middle_goes_on(hub: Hub, target: Path, after: int) -> None:
-    hub.files["/a"] = Served(DATA, step=256, pause=0.005)
+    held = hub.files["/a"] = Served(DATA, step=256, free=after + 15_000)
     child = subprocess.Popen([sys.executable, *python_flags(), "-c", SCRIPT, f"{hub.url}/a", str(target)])
-    known = None
-    while known is None or known[1].total < after:
+
+    def well_begun() -> bool:
         assert child.poll() is None
-        time.sleep(0.01)
         known = read_journal(journal_of(target))
+        return known is not None and known[1].total >= after
+
+    until(well_begun, f"{after} bytes are kept")
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
+    held.go.set()
     hub.asked.clear()
     hub.files["/a"] = Served(DATA)
     assert get(hub, target) == sha(DATA) and target.read_bytes() == DATA

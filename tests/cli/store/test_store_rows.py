@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import toy_checkpoint
-from hub_server import COMMIT, Hub, Served, hub_server, sha
+from hub_server import COMMIT, HASTY, QUICK, Hub, Served, hub_server, sha
 
 from satchel.cli.main import main
 from satchel.cli.store import Store
@@ -163,13 +163,14 @@ def test_d05_redirects_end(hub: Hub, store: Store) -> None:
     ids=str,
 )
 def test_d06_a_transfer_that_lies_gives_the_right_file_or_none(
-    changes: dict[str, Any], hub: Hub, store: Store, model: bytes, other_model: bytes
+    changes: dict[str, Any], hub: Hub, store: Store, environ: dict[str, str], model: bytes
 ) -> None:
     """Content-Length, Range and a drip; an ETag that changes is in test_store_download.py."""
     hub.put_repo("u/r", {"m.gguf": model})
     hub.files[f"/u/r/resolve/{COMMIT}/m.gguf"] = Served(model, **changes)
+    pulling = Store(environ=environ, pace=HASTY if "pause" in changes else QUICK)
     try:
-        assert store.pull("hf:u/r").read_bytes() == model
+        assert pulling.pull("hf:u/r").read_bytes() == model
     except RequestError:
         assert store.list() == []
         assert [p for p in store.root.rglob("*.gguf") if ".incoming" not in p.parts] == []

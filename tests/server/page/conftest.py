@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import SECONDS
 
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = [
@@ -76,7 +77,7 @@ def open_page(browser: Any) -> Iterator[Callable[..., Watched]]:
         server: str, path: str = "/", sampling: dict | None = None, expected: str = "", **options: Any
     ) -> Watched:
         context = browser.new_context(**{**WINDOW, **options})
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(1000 * SECONDS)
         defaults = json.dumps({"sampling": SAMPLING if sampling is None else sampling})
         # Only where the page has not stored its own.
         context.add_init_script(f"localStorage['satchel.defaults'] ??= {defaults!r}")
@@ -102,7 +103,7 @@ def page(open_page: Callable[..., Watched], server: str) -> Any:
 @pytest.fixture
 def expect() -> Any:
     sync_api = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
-    sync_api.expect.set_options(timeout=20_000)
+    sync_api.expect.set_options(timeout=1000 * SECONDS)
     return sync_api.expect
 
 

@@ -1,0 +1,114 @@
+"""No verdict of a test depends on time: tests wait for events or poll conditions through support/waiting.py.
+What sleeps, reads a clock or gives up early stands in a list here, with its reason.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent
+LONG = 60.0  # seconds: a bound that only what hangs can reach
+SLEEPS = {"sleep", "Timer", "nanosleep", "setitimer"}
+CLOCKS = {"monotonic", "perf_counter", "process_time", "thread_time", "time"}
+CLOCKS |= {f"{name}_ns" for name in CLOCKS}
+BOUNDED = {"wait", "join", "result", "wait_for", "settimeout", "alarm", "set_default_timeout"}
+
+# Each place that may, with the reason: (file, what is called or named) -> why no verdict depends on it.
+ALLOWED = {
+    ("support/waiting.py", "sleep"): "the polling helper",
+    ("support/waiting.py", "monotonic"): "its bound",
+    ("support/canned_server.py", "sleep"): "a server of the tests: events come one by one",
+    ("support/hub_server.py", "sleep"): "a server of the tests: a slow line",
+    ("support/crashing_child.py", "sleep"): "a simulated delay: steps of a worker take their time",
+    ("cli/test_main.py", "text"): "a program that runs until it is interrupted",
+    ("soak.py", "sleep"): "simulated users pause",
+    ("soak.py", "monotonic"): "how long users stay; what must have happened is counted",
+    ("soak.py", "time"): "the seed of a soak by hand",
+    ("runtime/test_service.py", "monotonic"): "a deadline that has passed when the request is made",
+    ("runtime/test_library_face.py", "timeout"): "a deadline that passes while the request is made",
+    ("runtime/test_async_model.py", "wait_for"): "a patience that ends while the engine stands still",
+    ("formats/test_tokenizer_any_text.py", "thread_time"): "one thread's own time, measured until it fits",
+    ("stressed.py", "monotonic"): "a figure of its report",
+    ("fuzz/nightly.py", "process_time"): "a figure of the nightly fuzzing",
+    ("cli/store/test_store_download.py", "timeout"): "a client's patience with a server that stays silent",
+}
+
+
+def name_of(node: ast.expr) -> str:
+    """The last part of a dotted name."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def number(node: ast.expr | None) -> float | None:
+    """A literal number."""
+    value = node.value if isinstance(node, ast.Constant) else None
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def timed(source: str) -> Iterator[tuple[int, str]]:
+    """(line, what) of each thing in a source that sleeps, reads a clock or has a short bound."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module in ("time", "asyncio", "threading"):
+            yield from ((node.lineno, a.name) for a in node.names if a.name in SLEEPS | CLOCKS)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "sleep(" in node.value:
+            yield node.lineno, "text"
+        elif isinstance(node, ast.Call):
+            yield from timed_call(node)
+        elif isinstance(node, ast.Attribute) and name_of(node.value) == "time" and node.attr in CLOCKS:
+            yield node.lineno, node.attr
+
+
+def timed_call(node: ast.Call) -> Iterator[tuple[int, str]]:
+    called = name_of(node.func)
+    given = [number(a) for a in (*node.args, *(k.value for k in node.keywords))]
+    if called in SLEEPS and given != [0.0]:  # asyncio.sleep(0) lets others go on, and takes no time
+        yield node.lineno, called
+    if called in BOUNDED and any(n is not None and 0 < n < LONG for n in given):
+        yield node.lineno, called
+    for keyword in node.keywords:
+        value = number(keyword.value)
+        if keyword.arg == "timeout" and value is not None and 0 < value < LONG and called not in BOUNDED:
+            yield node.lineno, "timeout"
+
+
+def test_no_test_depends_on_time() -> None:
+    """What is found wants support/waiting.py, or a line in ALLOWED where no verdict depends on it."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        if path != Path(__file__):
+            where = path.relative_to(ROOT).as_posix()
+            for line, what in timed(path.read_text(encoding="utf-8")):
+                found.setdefault((where, what), []).append(line)
+    assert {place: lines for place, lines in found.items() if place not in ALLOWED} == {}
+    assert set(ALLOWED) - set(found) == set(), "what is allowed and not there any more goes out of the list"
+
+
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        ("import time\ntime.sleep(0.1)", "sleep"),
+        ("from time import sleep", "sleep"),
+        ("async def f():\n    await asyncio.sleep(0.1)", "sleep"),
+        ("threading.Timer(0.05, f).start()", "Timer"),
+        ("began = time.monotonic()", "monotonic"),
+        ("clock = time.perf_counter", "perf_counter"),
+        ("process.wait(20)", "wait"),
+        ("process.wait(timeout=20)", "wait"),
+        ("thread.join(5)", "join"),
+        ("get(url, timeout=10)", "timeout"),
+        ("asyncio.wait_for(f(), 0.5)", "wait_for"),
+        ("run('import time; time.sleep(3)')", "text"),
+    ],
+)
+def test_what_depends_on_time_is_seen(source: str, what: str) -> None:
+    assert [found for _, found in timed(source)] == [what]
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["asyncio.sleep(0)", "get(url, timeout=SECONDS)", "get(url, timeout=60)", "' '.join(words)", "t.join()"],
+)
+def test_what_does_not_is_left_alone(source: str) -> None:
+    assert list(timed(source)) == []
