@@ -113,7 +113,7 @@ assert yaml.safe_load("a: 1") == {"a": 1}
 """
 
 
-@pytest.mark.parametrize("first", ["", "import yaml\n"])
+@pytest.mark.parametrize("first", ["", pytest.param("import yaml\n", marks=pytest.mark.nightly)])
 def test_settings_of_numba(trap: Path, first: str) -> None:
     """A folder of compiled code named there would be unpickled."""
     pytest.importorskip("yaml", reason="without it numba reads no settings")
