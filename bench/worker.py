@@ -106,7 +106,8 @@ def main() -> None:
 
 def idling(path: Path, tokens: int) -> None:
     """With steps that compute nothing, here and in the worker."""
-    compute, process.MODULE, process.START = Program.run, "worker", process.START.replace("main", "main_idle")
+    start = process.START.replace("import main; main()", "import main_idle; main_idle()")
+    compute, process.MODULE, process.START = Program.run, "worker", start
     Program.run = idle  # type: ignore[method-assign]
     compare(path, tokens, "not computing")
     Program.run = compute  # type: ignore[method-assign]

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import ctypes
 import shlex
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from satchel.runtime.children import find_program
 
 NVIDIA, DISPLAY = "0x10de", "0x03"  # of PCI: the vendor, and the class that GPUs are of
 DEVICES = Path("/sys/bus/pci/devices")
@@ -60,7 +61,7 @@ def parts(built: bool, reinstall: str) -> Iterator[Part]:
     if built:
         yield Part("kernels", True, True, "Satchel was built with kernels for CUDA")
     else:
-        nvcc = "nvcc is there now" if shutil.which("nvcc") else "install the CUDA toolkit first"
+        nvcc = "nvcc is there now" if find_program("nvcc") else "install the CUDA toolkit first"
         text = f"Satchel was built without nvcc, and has no kernels for CUDA: {nvcc}"
         yield Part("kernels", False, True, text, reinstall)
     yield _nvrtc()

@@ -56,6 +56,7 @@ class Once:
             speculation=self.speculation.speculation(),
             extras=self.extras,
             worker=self.reply.worker,
+            sandbox=self.reply.sandbox,
         ) as loaded:
             ids = _prompt_ids(loaded, request)
             loading = time.perf_counter() - started

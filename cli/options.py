@@ -385,7 +385,11 @@ def default_model() -> Path:
 
 
 def loading(
-    options: ModelOptions, slots: int, extras: ExtraOptions | None = None, worker: str = "thread"
+    options: ModelOptions,
+    slots: int,
+    extras: ExtraOptions | None = None,
+    worker: str = "thread",
+    sandbox: bool = True,
 ) -> Options:
     """The same as the library has it."""
     from satchel.runtime.options import Options
@@ -406,6 +410,7 @@ def loading(
         adapters=extras.adapters() if extras else (),
         control_vectors=extras.control_vectors() if extras else (),
         worker=worker,
+        sandbox=sandbox,
         deterministic=options.deterministic,
         gpu_layers=options.gpu_layers,
         tensor_place=options.places,
@@ -427,14 +432,22 @@ def open_model(
     speculation: Speculation | None = None,
     extras: ExtraOptions | None = None,
     worker: str = "thread",
+    sandbox: bool = True,
 ) -> Model:
     """Loads the model with room for so many sequences, with a bar where that takes long. profile: the device
-    counts the time of each step. worker: "process" for an engine in a process of its own.
+    counts the time of each step. worker: "process" for an engine in a process of its own, with a sandbox.
     """
     from satchel.runtime.model import Model
 
     return open_as(
-        Model, options, slots, profile=profile, speculation=speculation, extras=extras, worker=worker
+        Model,
+        options,
+        slots,
+        profile=profile,
+        speculation=speculation,
+        extras=extras,
+        worker=worker,
+        sandbox=sandbox,
     )
 
 
@@ -447,6 +460,7 @@ def open_as(
     speculation: Speculation | None = None,
     extras: ExtraOptions | None = None,
     worker: str = "thread",
+    sandbox: bool = True,
 ) -> M:
     """The same for a class that is made from Model."""
     from satchel.cli.chat.bar import late_bar
@@ -455,7 +469,7 @@ def open_as(
     with late_bar(f"loading {path.name}", sys.stderr, in_bytes=True) as progress:
         model = kind.load(
             path,
-            loading(options, slots, extras, worker),
+            loading(options, slots, extras, worker, sandbox),
             profile=profile,
             speculation=speculation,
             progress=progress,

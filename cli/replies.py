@@ -67,6 +67,14 @@ class ReplyOptions:
             help="thread, or process: the engine runs apart, where it may crash alone.",
         ),
     ] = "thread"
+    sandbox: Annotated[
+        bool,
+        option(
+            "--sandbox/--no-sandbox",
+            env="SANDBOX",
+            help="A worker process gives up files, network and programs; a thread has no sandbox.",
+        ),
+    ] = True
     report: Annotated[
         bool, option("--report", help="Tell what was really done: cache, drafts, devices, bytes read.")
     ] = False

@@ -61,6 +61,14 @@ class ServerOptions:
             help="process: the engine may crash and takes nothing else along; or thread.",
         ),
     ] = "process"
+    sandbox: Annotated[
+        bool,
+        option(
+            "--sandbox/--no-sandbox",
+            env="SANDBOX",
+            help="Worker processes give up files, network and programs; a thread has no sandbox.",
+        ),
+    ] = True
     idle: Annotated[
         float, option("--sleep-idle-seconds", min=0, help="Unload a model after so long; 0: never.")
     ] = 0

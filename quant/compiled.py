@@ -10,13 +10,14 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from satchel.quant.errors import RequestError
+from satchel.quant.jit import import_numba
 
 
 @functools.cache
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function as machine code that runs without the interpreter's lock. RequestError without numba."""
     try:
-        import numba
+        numba = import_numba()
     except ImportError as error:
         reason = "this search is compiled by numba, which cannot be imported here"
         raise RequestError(

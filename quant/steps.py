@@ -10,6 +10,7 @@ from typing import Any
 
 from satchel.quant import affine_loops, block_loops, scale_loops, search_loops, search_numpy
 from satchel.quant.compiled import link
+from satchel.quant.jit import import_numba
 
 LOOPS = (search_loops, block_loops, affine_loops, scale_loops)
 
@@ -18,7 +19,7 @@ LOOPS = (search_loops, block_loops, affine_loops, scale_loops)
 def step(name: str) -> Callable[..., Any]:
     """One search or search step, compiled where numba is there."""
     try:
-        import numba
+        numba = import_numba()
     except ImportError:
         fallback: Callable[..., Any] = getattr(search_numpy, name)
         return fallback

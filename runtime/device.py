@@ -117,6 +117,11 @@ def _numba() -> Found:
     return Found("numba", "numba", "", 1, (None, table))
 
 
+def library_files() -> tuple[Path, ...]:
+    """The files of all backend libraries, none of them opened."""
+    return tuple(cext.libraries())
+
+
 @functools.cache
 def libraries() -> tuple[Found, ...]:
     """Every backend library that was found, usable or not, drop-ins of SATCHEL_BACKENDS first."""

@@ -186,6 +186,11 @@ class Model(Recovering, Readings):
         return weights
 
     @property
+    def sandbox(self) -> str:
+        """What holds of the sandbox around the engine."""
+        return "none: the engine runs in this process"
+
+    @property
     def context(self) -> int:
         return self.cache.context
 
@@ -419,7 +424,7 @@ class Model(Recovering, Readings):
         ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
         self.check_ids(ids[: self.context])
         mine = salted(salt, self.scales())
-        return save(self._own_service(), self._shape(), Path(path), ids, mine)
+        return save(self._own_service(), self._shape(), path, ids, mine)
 
     def restore_state(self, path: str | Path, *, salt: str = "") -> Restored:
         """Brings a saved state into the cache, so that prompts that begin with its tokens find it, whatever
@@ -428,7 +433,7 @@ class Model(Recovering, Readings):
         part alone, that is restored, and the result's note says so.
         """
         mine = salted(salt, self.scales())
-        return restore(self._own_service(), self._shape(), Path(path), mine)
+        return restore(self._own_service(), self._shape(), path, mine)
 
     def _shape(self) -> Shape:
         return shape_of(self.engine, identity(self.gguf), numbers_of(self.options, self.scales()))

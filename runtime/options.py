@@ -47,6 +47,7 @@ class Options:
     tensor_split: shares of the devices in the layers, such as "3,1", one for each of `device`.
     hot_experts: of a mixture whose experts are the CPU's, how many of each layer a GPU holds too, those
     picked most: a number, a size, "off", or "auto" for what fits where that is foretold to help.
+    sandbox: a worker process gives up files, network and programs, as far as the system can take them away.
     """
 
     context: int = 0
@@ -78,6 +79,7 @@ class Options:
     dense_attention: bool = False
     tensor_split: str = ""
     hot_experts: str | int = "auto"
+    sandbox: bool = True
 
     @property
     def asked(self) -> Asked:
@@ -150,6 +152,7 @@ class Settings(TypedDict, total=False):
     dense_attention: bool
     tensor_split: str
     hot_experts: str | int
+    sandbox: bool
 
 
 def settled(options: Options | None, changes: Settings) -> Options:

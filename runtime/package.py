@@ -12,6 +12,18 @@ This file becomes satchel/__init__.py. Names are imported when they are first as
 
 from __future__ import annotations
 
+import sys
+
+if sys.argv[:1] == ["-m"] and not sys.flags.safe_path and sys.path:
+    # `python -m satchel` begins to import this package, with the current folder first on the module path: a
+    # typing.py there would run in the next line. Another program's `-m` keeps its path.
+    _words = iter(sys.orig_argv[1:])
+    for _word in _words:
+        if _word[:1] == "-" and _word[1:2] not in ("-", "W", "X") and "m" in _word:
+            if (_word.partition("m")[2] or next(_words, "")).partition(".")[0] == "satchel":
+                del sys.path[0]
+            break
+
 import importlib
 from typing import TYPE_CHECKING, Any
 

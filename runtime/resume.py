@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from satchel.formats.gguf import open_gguf
+from satchel.formats.gguf import OpenFile, open_gguf
 from satchel.quant import RequestError
 from satchel.runtime.arch import Scales
 from satchel.runtime.engine import Engine
@@ -72,35 +72,42 @@ def numbers_of(options: Options, scales: Scales) -> str:
     return f"{text}, adapters and control vectors {found.hexdigest()[:16]}"
 
 
-def save(service: Service, shape: Shape, path: Path, ids: Sequence[int], salt: str = "") -> int:
+def save(
+    service: Service, shape: Shape, path: str | Path | OpenFile, ids: Sequence[int], salt: str = ""
+) -> int:
     """Writes what the cache has of the beginning of `ids`, whole blocks; gives its tokens. Waits for a slot.
     RequestError where it has none of them.
     """
-    engine = service.engine
+    engine, file = service.engine, _file(path)
     (slot,) = service.borrow(1)
     try:
         asked = list(ids[: engine.cache.table_width * shape.block])
         length = service.ask(lambda: engine.begin(slot, [*asked, NO_TOKEN], salt)[0])
         if not length:
+            name = file.path if isinstance(file, OpenFile) else file
             raise RequestError(
-                f"{path}: there is nothing to save: the cache holds none of these {len(ids)} tokens in whole "
+                f"{name}: there is nothing to save: the cache holds none of these {len(ids)} tokens in whole "
                 f"blocks of {shape.block}; save after they were computed"
             )
 
         def read(group: int, place: int, count: int) -> Array:
             return service.ask(lambda: _read(engine, slot, group, place, count))
 
-        write_saved(path, shape, asked[:length], read)
+        write_saved(file, shape, asked[:length], read)
     finally:
         service.give_back([slot])
     return length
 
 
-def restore(service: Service, shape: Shape, path: Path, salt: str = "") -> Restored:
+def _file(path: str | Path | OpenFile) -> Path | OpenFile:
+    return path if isinstance(path, OpenFile) else Path(path)
+
+
+def restore(service: Service, shape: Shape, path: str | Path | OpenFile, salt: str = "") -> Restored:
     """Brings a saved state into the cache, as much as there is room for, so that requests that begin with its
     tokens find it. All of the file is checked before anything changes.
     """
-    with open_saved(path, shape) as saved:
+    with open_saved(_file(path), shape) as saved:
         saved.check()
         (slot,) = service.borrow(1)
         try:

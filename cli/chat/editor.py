@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 
 from satchel.quant.errors import RequestError
+from satchel.runtime.children import find_program, run
 
 USUAL = ("editor", "nano", "vim", "vi")
 
@@ -21,7 +20,7 @@ def edited(text: str) -> str:
         path = Path(folder) / "message.md"
         path.write_text(text, encoding="utf-8")
         try:
-            code = subprocess.run([*command, str(path)], check=False).returncode
+            code = run([*command, str(path)], check=False).returncode
             if code:
                 raise RequestError(f"{command[0]} ended with {code}: nothing was changed")
             return path.read_text(encoding="utf-8")
@@ -32,7 +31,7 @@ def edited(text: str) -> str:
 
 
 def _usual() -> list[str]:
-    found = next((name for name in USUAL if shutil.which(name)), None)
+    found = next((name for name in USUAL if find_program(name)), None)
     if found is None:
         raise RequestError("there is no editor: $EDITOR names one")
     return [found]

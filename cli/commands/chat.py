@@ -51,7 +51,8 @@ def chat(
     reply.check(raw=False, held=spec is not None)
     interactive = sys.stdin.isatty() and sys.stdout.isatty() and not talk.as_json
     started = time.perf_counter()
-    with open_model(model, speculation=guessing, extras=extras, worker=reply.worker) as loaded:
+    worker, sandbox = reply.worker, reply.sandbox
+    with open_model(model, speculation=guessing, extras=extras, worker=worker, sandbox=sandbox) as loaded:
         from satchel.cli.chat.about import model_name
         from satchel.cli.chat.display import Look
         from satchel.cli.chat.history import Conversation, Settings

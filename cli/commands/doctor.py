@@ -48,7 +48,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
     system, checks = machine(), []
     if not as_json:
         print("\n".join(f"{key:<8} {value}" for key, value in system.items()))
-    for check in (*backends(), *gpus(), *model()):
+    for check in (*backends(), *gpus(), *model(), *sandbox()):
         checks.append(check)
         if not as_json:
             show(check)
@@ -195,6 +195,28 @@ def model() -> Iterator[Check]:
         yield Check("model", "model", PASS, f"{path.name}, {size:.1f} MiB; answers {reply!r}")
     except Exception as error:
         yield Check("model", "model", FAIL, f"{type(error).__name__}: {error}", reinstall())
+
+
+def sandbox() -> Iterator[Check]:
+    """What a process in a worker's sandbox can do: it really tries, and is to be refused each time."""
+    from satchel.cli.sandboxing import REFUSALS, probe
+    from satchel.quant.errors import SatchelError
+
+    try:
+        found = probe()
+    except (OSError, SatchelError) as error:
+        yield Check("sandbox", "sandbox", FAIL, f"it cannot be tried: {error}", reinstall())
+        return
+    if found.note:
+        yield Check("sandbox", "sandbox", NONE, found.note)
+    else:
+        text = f"{found.text}; a worker process tried what follows (--worker thread has no sandbox)"
+        yield Check("sandbox", "sandbox", PASS, text)
+    for name, answer in found.answers.items():
+        refused = answer in REFUSALS
+        text = f"refused ({answer})" if refused else f"not refused ({answer})"
+        result = PASS if refused else NONE if found.note else FAIL
+        yield Check("sandbox", name, result, text, "" if result != FAIL else reinstall())
 
 
 def reinstall() -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from satchel.cli.server.catalog import Catalog
 
 GB = 10**9
+_told: set[str] = set()  # notes of this process
 
 
 @with_options
@@ -83,8 +84,21 @@ def _catalog(
         bundled = default_model()
         files = {} if tables.get("models") else {bundled.stem: bundled}
         stored = _stored()
-    options = loading(model, server.slots, extras, server.worker)
-    return catalog_of(files, tables, options, server.idle, where, stored)
+    options = loading(model, server.slots, extras, server.worker, server.sandbox)
+    found = catalog_of(files, tables, options, server.idle, where, stored)
+    _tell_sandbox(found)
+    return found
+
+
+def _tell_sandbox(found: Catalog) -> None:
+    """Says once what the engines' sandboxes lack."""
+    from satchel.cli.sandboxing import note_of
+    from satchel.cli.server.log import LOG
+
+    line = note_of(served.options for served in found.models.values())
+    if line and line not in _told:
+        _told.add(line)
+        LOG.warning("%s", line)
 
 
 def _stored() -> dict[str, Path]:

@@ -48,6 +48,7 @@ class ModelTable(BaseModel):
     precision: Literal["exact", "fast"] | None = None
     activations: Literal[8, 16] | None = None
     worker: Literal["thread", "process"] | None = None
+    sandbox: bool | None = None
     deterministic: bool | None = None
     host_cache: int | None = Field(default=None, ge=0)
     gpu_layers: int | str | None = None

@@ -4,16 +4,18 @@ metadata."""
 from satchel.formats.gguf.describe import describe
 from satchel.formats.gguf.header import TensorInfo
 from satchel.formats.gguf.metadata import Metadata
+from satchel.formats.gguf.opened import OpenFile, open_file
 from satchel.formats.gguf.reader import GGUF, Part, open_gguf
 from satchel.formats.gguf.types import TENSOR_TYPES, TYPE_IDS, TensorType, ValueType
 from satchel.formats.gguf.values import StringArray, Typed, Value, typed
-from satchel.formats.gguf.writer import TensorSource, sources, write_gguf
+from satchel.formats.gguf.writer import TensorSource, fill_gguf, sources, write_gguf
 
 __all__ = [
     "GGUF",
     "TENSOR_TYPES",
     "TYPE_IDS",
     "Metadata",
+    "OpenFile",
     "Part",
     "StringArray",
     "TensorInfo",
@@ -23,6 +25,8 @@ __all__ = [
     "Value",
     "ValueType",
     "describe",
+    "fill_gguf",
+    "open_file",
     "open_gguf",
     "sources",
     "typed",

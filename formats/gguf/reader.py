@@ -23,14 +23,13 @@ from satchel.formats.gguf.check import STRICT, Judge
 from satchel.formats.gguf.cursor import TRUNCATED
 from satchel.formats.gguf.header import Header, TensorInfo, parse_header
 from satchel.formats.gguf.metadata import Metadata
+from satchel.formats.gguf.opened import OpenFile, open_file, unreadable
 from satchel.formats.gguf.splits import list_parts, merge_headers, warn_of_name
 from satchel.formats.gguf.types import PLAIN_DTYPES, TENSOR_TYPES
 from satchel.quant import BY_ID
 from satchel.quant.errors import ModelError
 
 Bytes = npt.NDArray[np.uint8]
-# No wait for a FIFO's writer, no terminal taken over, no handle given to child processes.
-OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 CHUNK = 1 << 23
 
 
@@ -38,12 +37,12 @@ class Part:
     """One open file: header, descriptor and mapping. Closing keeps the mapping alive as long as views of it
     are."""
 
-    def __init__(self, path: Path, index: int = 0, judge: Judge = STRICT) -> None:
-        self.path = path
+    def __init__(self, file: Path | OpenFile, index: int = 0, judge: Judge = STRICT) -> None:
+        self.path = path = file.path if isinstance(file, OpenFile) else file
         self._fd = -1
         self._memory: Bytes | None = None
         try:
-            self._fd = os.open(path, OPEN_FLAGS)
+            self._fd = (file if isinstance(file, OpenFile) else open_file(file)).take()
             info = os.fstat(self._fd)
             if not stat.S_ISREG(info.st_mode):
                 raise ModelError(
@@ -54,8 +53,7 @@ class Part:
             self.mmap = mmap.mmap(self._fd, self.size, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             self.close()
-            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            raise ModelError(f"{path}: can't be read: {reason}; check the path and its permissions") from None
+            raise unreadable(path, error) from None
         except BaseException:
             self.close()
             raise
@@ -229,19 +227,22 @@ class GGUF:
         self.close()
 
 
-def open_gguf(path: str | Path, judge: Judge = STRICT) -> GGUF:
-    """Open a GGUF file (v2 or v3, little-endian); any part of a split set opens the set.
+def open_gguf(file: str | Path | OpenFile, judge: Judge = STRICT) -> GGUF:
+    """Open a GGUF file (v2 or v3, little-endian); any part of a split set opens the set. Of a file that is
+    open already its descriptor is taken, and it must be the whole of its set.
 
     ModelError where the file is missing, no regular file, malformed, or its set is incomplete. Time and
     memory are linear in the header's bytes; tensor data is mapped and not read. A judge that goes on gets
     what can be read of a malformed file: its tensors may lie outside of it.
     """
-    path = Path(path)
+    path = file.path if isinstance(file, OpenFile) else Path(file)
     parts: list[Part] = []
     try:
-        given = Part(path, judge=judge)
+        given = Part(file if isinstance(file, OpenFile) else path, judge=judge)
         parts.append(given)
         paths = list_parts(path, given.header.metadata)
+        if len(paths) > 1 and isinstance(file, OpenFile):
+            raise ModelError(f"{path}: expected one file, got one of a set of {len(paths)}; merge the set")
         if len(paths) > 1:
             given.close()
             parts = _open_set(paths, judge)

@@ -121,6 +121,25 @@ def write_gguf(
     return [layout.path for layout in layouts]
 
 
+def fill_gguf(
+    descriptor: int,
+    path: Path,
+    metadata: Mapping[str, Value | Typed | Sequence[Any]],
+    tensors: Iterable[TensorSource],
+) -> None:
+    """Write one file into an open descriptor, which is closed; what stood in it is gone. path: what errors
+    name. RequestError where the disk says no.
+    """
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            (layout,) = lay_out(path, metadata, tensors)
+            file.seek(0)
+            file.truncate()
+            _write(layout, None, None, file)
+    except OSError as error:
+        raise RequestError(f"{path}: can't be written: {error.strerror or error}; check the disk") from None
+
+
 def write_layouts(
     layouts: Sequence[Layout], progress: Callable[[int], None] | None = None, mode: int | None = None
 ) -> None:

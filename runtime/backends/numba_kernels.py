@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-import numba
 import numpy as np
 import numpy.typing as npt
+
+from satchel.quant.jit import import_numba
 
 F32 = npt.NDArray[np.float32]
 PANEL = 64  # columns of a weight panel: a row of it fills four vector registers of 64 bytes
 Kernel = Callable[..., None]
+numba = import_numba()
 
 
 def _compiled(signature: str) -> Callable[[Kernel], Kernel]:

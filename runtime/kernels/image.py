@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from contextlib import suppress
 
-from satchel.quant import DeviceError, RequestError
+from satchel.quant import DeviceError, RequestError, SatchelError
 from satchel.runtime.device import Device, include
-from satchel.runtime.kernels.native import compile_c
+from satchel.runtime.kernels.native import compile_c, compiled_folder
 from satchel.runtime.kernels.nvrtc import compile_cuda
 from satchel.runtime.kernels.registry import PTX, Kernel
 
@@ -31,6 +33,17 @@ def image_of(kernel: Kernel, device: Device) -> bytes:
         known = ", ".join(("cuda", *NATIVE))
         raise RequestError(f"kernel {kernel.entry}: kernels can be brought to {known}, not to {backend}")
     return compile_cuda(kernel.entry, kernel.source, capability(device), kernel.options, folder) + b"\0"
+
+
+def compile_ahead(kernels: Iterable[Kernel]) -> tuple[str, ...]:
+    """Compiles kernels in C before they are asked for, as none can be where no program may be started. Gives
+    the folder that they are in. What a compiler refuses is told when a model asks for the kernel.
+    """
+    for kernel in kernels:
+        for backend in (name for name in kernel.devices if name in NATIVE and kernel.language != PTX):
+            with suppress(SatchelError):
+                compile_c(kernel.entry, kernel.source, (*NATIVE[backend], *kernel.options), include())
+    return (str(compiled_folder()),)
 
 
 def check_ptx(kernel: Kernel) -> None:

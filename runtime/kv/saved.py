@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from satchel.formats.gguf import GGUF, TensorSource, open_gguf, write_gguf
+from satchel.formats.gguf import GGUF, OpenFile, TensorSource, fill_gguf, open_gguf, write_gguf
 from satchel.quant import FORMATS, ModelError, RequestError
 from satchel.runtime.graph import Array
 from satchel.runtime.kv.group import first_needed
@@ -66,10 +66,11 @@ class Shape:
         return max(1, AT_ONCE // max(1, self.block_bytes[group]))
 
 
-def write_saved(path: Path, shape: Shape, ids: Sequence[int], read: Read) -> None:
+def write_saved(file: Path | OpenFile, shape: Shape, ids: Sequence[int], read: Read) -> None:
     """Writes the blocks of `ids`, whose number is a multiple of the block's. read(group, place, count) gives
-    (count, block_bytes) uint8. The file appears whole or not at all.
+    (count, block_bytes) uint8. A path appears whole or not at all; an open file is written from its start.
     """
+    path = file.path if isinstance(file, OpenFile) else file
     length = len(ids) // shape.block
     digests: list[bytes] = [_digest_of(ids)]
 
@@ -92,7 +93,10 @@ def write_saved(path: Path, shape: Shape, ids: Sequence[int], read: Read) -> Non
     groups = [group_source(g) for g in range(len(shape.windows))]
     total = 1 + sum(g.shape[0] for g in groups)
     last = TensorSource("sha256", (total, DIGEST), "i8", lambda: b"".join(digests))
-    write_gguf(path, _metadata(shape, ids), [*groups, last])
+    if isinstance(file, OpenFile):
+        fill_gguf(file.take(), path, _metadata(shape, ids), [*groups, last])
+    else:
+        write_gguf(path, _metadata(shape, ids), [*groups, last])
 
 
 def _metadata(shape: Shape, ids: Sequence[int]) -> dict[str, Any]:
@@ -185,7 +189,7 @@ class Saved:
         self.gguf.close()
 
 
-def open_saved(path: str | Path, shape: Shape) -> Saved:
+def open_saved(path: str | Path | OpenFile, shape: Shape) -> Saved:
     """Opens a saved state for a model of this shape. ModelError where it is none, is malformed, or another
     model's; RequestError where this model was loaded with another cache.
     """

@@ -14,6 +14,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from functools import partial
 from pathlib import Path
@@ -123,7 +124,7 @@ def speed_of(
 ) -> Speed:
     """Remembered, or measured on a device of its own. cache: the file that remembers; None: the user's."""
     kept = _layers(gguf)
-    path, key = cache or _cache_file(), _key(gguf, device, kept, repack, activations)
+    path, key = cache or cache_file(), _key(gguf, device, kept, repack, activations)
     found = _known(_read(path).get(key))
     if found is None:
         found = _measure(gguf, open, kept, repack, activations)
@@ -169,10 +170,11 @@ def _key(gguf: GGUF, device: Device, kept: int, repack: bool, activations: int) 
     return hashlib.sha256(json.dumps([*about, types]).encode()).hexdigest()[:24]
 
 
-def _cache_file() -> Path:
+def cache_file() -> Path:
+    """The file that remembers, in a folder of its own: a worker in a sandbox may write in that one alone."""
     from platformdirs import user_cache_path
 
-    return user_cache_path("satchel") / "speeds.json"
+    return user_cache_path("satchel") / "speeds" / "speeds.json"
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -191,7 +193,8 @@ def _write(path: Path, known: Mapping[str, object]) -> None:
         beside.write_text(json.dumps(known), encoding="utf-8")
         beside.replace(path)
     except OSError:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from satchel.formats.gguf import OpenFile
 from satchel.runtime.worker.verbs import BARE
 from satchel.runtime.worker.wire import NO_BYTES, Message, decode, decode_error, encode
 
@@ -17,6 +18,8 @@ class Asked:
 
     def __init__(self, verb: str, args: Sequence[Any], how: Mapping[str, Any]) -> None:
         self.verb, self.bare = verb, verb in BARE
+        # Of a file that the process may not open itself; the asker keeps it open until it has the answer.
+        self.descriptor = next((a.descriptor for a in args if isinstance(a, OpenFile)), -1)
         self.message = {"verb": verb, "args": encode(list(args)), "how": encode(how)}
         self.done = threading.Event()
         self.sent, self.turns = False, 0

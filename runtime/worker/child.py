@@ -5,9 +5,12 @@ the pipe does, which is when the program that began it has ended, however that c
 from __future__ import annotations
 
 import ctypes
+import json
 import logging
 import os
 import signal
+import socket
+import stat
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -15,13 +18,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
+from satchel.formats.gguf import OpenFile
 from satchel.quant import DeviceError, SatchelError
 from satchel.runtime.errand import Errand
 from satchel.runtime.kv.identity import identity
 from satchel.runtime.log import LOG
 from satchel.runtime.model import Model
+from satchel.runtime.sandbox import enter
 from satchel.runtime.scheduler import Job, Request, Work
 from satchel.runtime.service import Service
 from satchel.runtime.ticket import End, Ticket
@@ -32,6 +37,8 @@ from satchel.runtime.worker.wire import Arrays, Message, decode, encode, encode_
 
 PR_SET_PDEATHSIG = 1
 FORMS = 2  # threads that compile forms
+NO_SANDBOX = "none: it is switched off"
+SPARE = 1 << 30  # bytes of a written file besides: its header, lines in a log
 TOLD = ("fed", "cached", "miss", "started", "first", "preempted", "used")  # of a job, at its end
 
 
@@ -46,6 +53,14 @@ class Telling(logging.Handler):
         self._send({"log": [record.levelno, self.format(record)]})
 
 
+def close_sandbox(model: Model) -> enter.Sandbox | None:
+    """Closes the sandbox around a model that is loaded. A saved state is the largest file that is written."""
+    groups, sizes = model.engine.pages.groups, model.engine.states.block_bytes
+    saved = sum(model.cache.pool_of(g.window) * size for g, size in zip(groups, sizes, strict=True))
+    spare = os.fstat(2).st_size if stat.S_ISREG(os.fstat(2).st_mode) else 0  # standard error, as it is now
+    return enter.close(saved + spare + SPARE)
+
+
 def facts(job: Job) -> dict[str, Any]:
     """What the other side is told of a job."""
     return {name: encode(getattr(job, name)) for name in TOLD}
@@ -54,7 +69,8 @@ def facts(job: Job) -> dict[str, Any]:
 class Worker:
     """A loaded model, and requests and errands under way, by the numbers that the other side gave them."""
 
-    def __init__(self, out: BinaryIO) -> None:
+    def __init__(self, out: BinaryIO, side: socket.socket | None = None) -> None:
+        self._side = cast(socket.socket, side)
         self._outlet, self._naming = Outlet(out), threading.Lock()
         self.send = self._outlet.send
         self._tickets: dict[int, Ticket] = {}
@@ -73,7 +89,12 @@ class Worker:
         service = model.service
         if isinstance(service, Service):
             service.watch, service.watch_errand = self._watch, self._watch_errand
-        self.send({"ready": encode(model.cache), "notes": model.notes, "identity": identity(model.gguf)})
+        own = identity(model.gguf)
+        held, notes = close_sandbox(model), model.notes
+        if held is not None and held.note:
+            notes = [*notes, held.note]
+        told = held.text if held else NO_SANDBOX
+        self.send({"ready": encode(model.cache), "notes": notes, "identity": own, "sandbox": told})
         threading.Thread(target=self._deliver, name="satchel-deliver", daemon=True).start()
         return model
 
@@ -96,7 +117,7 @@ class Worker:
                 elif "ask" in message:
                     number = message["ask"]
                     self._errands[number] = Errand(number)
-                    begin(self._answer, model, number, message)
+                    begin(self._answer, model, number, message, self._files(message))
             if got is None:
                 os._exit(0)  # the program is gone: nobody waits for what is under way
 
@@ -134,12 +155,20 @@ class Worker:
         ticket.listen(partial(self._rung.put, number))
         self._rung.put(number)  # what came before it listened
 
-    def _answer(self, model: Model, number: int, message: Message) -> None:
+    def _files(self, message: Message) -> list[Any]:
+        """The arguments of a call, with the descriptor that came ahead of it."""
+        args: list[Any] = decode(message["args"])
+        for file in (a for a in args if isinstance(a, OpenFile)):
+            _, descriptors, _, _ = socket.recv_fds(self._side, 1, 1)
+            file.descriptor = descriptors[0]
+        return args
+
+    def _answer(self, model: Model, number: int, message: Message, args: list[Any]) -> None:
         verb, errand, arrays = message["verb"], self._errands[number], Arrays()
         try:
             if verb not in VERBS:
                 raise DeviceError(f"a worker process was asked for {verb!r}, which it does not know")
-            call = partial(getattr(model, verb), *decode(message["args"]), **decode(message["how"]))
+            call = partial(getattr(model, verb), *args, **decode(message["how"]))
             value = encode(errand.run(call), arrays)
         except Exception as error:  # also a bug of ours: nobody must wait for ever
             self.send({"answer": number, "error": encode_error(error)})
@@ -148,6 +177,8 @@ class Worker:
             self._outlet.send_parts({"part": number}, arrays.parts)
         finally:
             del self._errands[number]
+            for file in (a for a in args if isinstance(a, OpenFile)):
+                file.close()
 
     def _watch(self, work: Sequence[Work]) -> None:
         """Before each step: who is in it, so that it is known who ended it if it ends here. Nothing is said
@@ -202,7 +233,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program; we end when it does
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    worker = Worker(out)
+    side = json.loads(sys.argv[1])["side"]
+    worker = Worker(out, socket.socket(fileno=side) if side >= 0 else None)
     LOG.addHandler(Telling(worker.send))
     first = read_message(source)
     if first is None:

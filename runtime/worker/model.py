@@ -4,20 +4,25 @@ the verbs are those of Model.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import IO, Any, TypeVar, cast
 
+from satchel.formats.gguf import OpenFile, open_file
+from satchel.formats.gguf.atomic import replace_files
 from satchel.quant import RequestError
 from satchel.runtime.extras import read_extras
+from satchel.runtime.kernels import registered
 from satchel.runtime.model import Model
 from satchel.runtime.resume import Restored
 from satchel.runtime.scheduler import Request
 from satchel.runtime.service import Service
 from satchel.runtime.sizing import size
 from satchel.runtime.ticket import Requests, Ticket
+from satchel.runtime.worker.process import PASSES
 from satchel.runtime.worker.service import WorkerService
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,10 +51,15 @@ class WorkerModel(Model):
     logits = asked(Model.logits)
 
     def _open(self) -> None:
-        self.worker = WorkerService(self.path, self.options)
+        self.worker = WorkerService(self.path, self.options, files=[p.path for p in self.gguf.parts])
         self.worker.begin(self._progress)
         self.cache = self.worker.cache
         self.notes += [note for note in self.worker.notes if note not in self.notes]
+        if kernels := len(registered()):
+            self.notes.append(
+                f"{kernels} registered kernels are of this process and not used: the engine runs in another; "
+                "worker='thread' uses them"
+            )
         wanted = replace(self.cache, blocks=0)
         self.arch, _ = size(self.gguf, wanted, 0)
         extras = read_extras(self.gguf, self.options.adapters, self.options.control_vectors)
@@ -67,10 +77,31 @@ class WorkerModel(Model):
         return self.service.submit(request)  # the constraint of its form is made in the worker
 
     def save_state(self, path: str | Path, prompt: str | Sequence[int], *, salt: str = "") -> int:
-        return cast(int, self.worker.ask("save_state", Path(path).absolute(), prompt, salt=salt))
+        saved, target = 0, Path(path).absolute()
+        if not PASSES:
+            return cast(int, self.worker.ask("save_state", target, prompt, salt=salt))
+
+        def fill(file: IO[bytes]) -> None:
+            nonlocal saved
+            os.fchmod(file.fileno(), 0o600)  # it holds what a user wrote
+            saved = self.worker.ask("save_state", OpenFile(target, file.fileno()), prompt, salt=salt)
+
+        replace_files([(target, fill)])
+        return saved
 
     def restore_state(self, path: str | Path, *, salt: str = "") -> Restored:
-        return cast(Restored, self.worker.ask("restore_state", Path(path).absolute(), salt=salt))
+        target = Path(path).absolute()
+        if not PASSES:
+            return cast(Restored, self.worker.ask("restore_state", target, salt=salt))
+        file = open_file(target)
+        try:
+            return cast(Restored, self.worker.ask("restore_state", file, salt=salt))
+        finally:
+            file.close()
+
+    @property
+    def sandbox(self) -> str:
+        return self.worker.sandbox
 
     def bandwidth(self) -> float | None:
         if self.measured_bandwidth is None:

@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from satchel.quant import DeviceError
+from satchel.runtime.children import interpreter, module_path, start
 from satchel.runtime.worker.wire import Message, read_message, write_message
 
 MODULE = "satchel.runtime.worker.child"
-# The child finds the package where this process did, whatever its own start would have found.
-START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {} import main; main()"
+# The child finds the package where this process did, whatever its own start would have found, and is in its
+# sandbox before anything is imported that starts a thread.
+START = (
+    "import json, sys; given = json.loads(sys.argv[1]); sys.path[:] = given['path'];"
+    " from satchel.runtime.sandbox.enter import enter; enter(given['sandbox']); from {} import main; main()"
+)
+PASSES = hasattr(socket, "send_fds") and sys.platform != "win32"  # descriptors to another process
 PATIENCE = 10.0  # seconds that a worker has to close its model
-
-
-def interpreter() -> list[str]:
-    """The command of a Python as this one was begun."""
-    if not sys.executable:
-        raise DeviceError("worker='process' needs to know where Python is, and sys.executable is empty")
-    flags = {
-        "-I": sys.flags.isolated,
-        "-E": sys.flags.ignore_environment,
-        "-s": sys.flags.no_user_site,
-        "-S": sys.flags.no_site,
-        "-B": sys.flags.dont_write_bytecode,
-    }
-    return [sys.executable, *(flag for flag, on in flags.items() if on)]
 
 
 def folder() -> str | None:
@@ -44,36 +39,67 @@ def folder() -> str | None:
 
 
 class Process:
-    """A worker process in a folder, and its pipes. Any thread may send; one reads. The thread that makes it
-    must live as long as it does: on Linux the process is ended with the thread that began it.
+    """A worker process in a folder, its pipes, and a socket for descriptors. Any thread may send; one reads.
+    The thread that makes it must live as long as it does: on Linux the process is ended with the thread that
+    began it. sandbox: its policy (see runtime/sandbox/policy.py); None: it has no sandbox.
     """
 
-    def __init__(self, folder: str | None = None) -> None:
-        command = [*interpreter(), "-c", START.format(MODULE), json.dumps(sys.path)]
-        pipe = subprocess.PIPE
+    def __init__(self, folder: str | None = None, sandbox: Mapping[str, Any] | None = None) -> None:
         known = folder if folder and Path(folder).is_dir() else None
+        ends: tuple[socket.socket | None, socket.socket | None] = (None, None)
+        if PASSES:
+            ends = socket.socketpair()
+        self._side, other = ends
+        given = {"path": module_path(), "sandbox": sandbox, "side": other.fileno() if other else -1}
+        pipe = subprocess.PIPE
         try:
-            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=known)
+            self._process = start(
+                [*interpreter(), "-c", START.format(MODULE), json.dumps(given)],
+                isolated=True,
+                stdin=pipe,
+                stdout=pipe,
+                cwd=known,
+                pass_fds=[other.fileno()] if other else [],
+            )
         except OSError as error:
+            if self._side:
+                self._side.close()
             raise DeviceError(f"the worker process could not be begun: {error}") from None
+        finally:
+            if other:
+                other.close()
         self._to, self._from = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
-        self._outbox: SimpleQueue[Message | None] = SimpleQueue()
+        self._outbox: SimpleQueue[tuple[Message, int] | None] = SimpleQueue()
         threading.Thread(target=self._write, name="satchel-send", daemon=True).start()
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message, descriptor: int = -1) -> None:
         """Sends a message, without waiting: also a signal handler may. Where the process is gone, whoever
-        reads from it learns so.
+        reads from it learns so. descriptor: of a file that goes with it; the caller's stays its own.
         """
-        self._outbox.put(message)
+        self._outbox.put((message, os.dup(descriptor) if descriptor >= 0 else -1))
 
     def _write(self) -> None:
         with suppress(OSError, ValueError):
-            while (message := self._outbox.get()) is not None:
+            while (item := self._outbox.get()) is not None:
+                message, descriptor = item
+                if descriptor >= 0:
+                    self._pass(descriptor)
                 write_message(self._to, message)
+        while not self._outbox.empty():
+            if (left := self._outbox.get()) is not None and left[1] >= 0:
+                os.close(left[1])
+
+    def _pass(self, descriptor: int) -> None:
+        """Sends a descriptor ahead of its message, and closes it here."""
+        try:
+            if self._side:
+                socket.send_fds(self._side, [b"f"], [descriptor])
+        finally:
+            os.close(descriptor)
 
     def read(self) -> tuple[Message, bytes] | None:
         """The next message; None where there are no more."""
@@ -90,7 +116,7 @@ class Process:
             self._process.kill()
             code = self._process.wait()
         self._outbox.put(None)
-        for pipe in (self._to, self._from):
+        for pipe in (self._to, self._from, *([self._side] if self._side else [])):
             with suppress(OSError):
                 pipe.close()
         if code >= 0:

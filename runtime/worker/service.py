@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -22,6 +22,7 @@ from satchel.runtime.errand import current
 from satchel.runtime.kv import Miss
 from satchel.runtime.log import LOG
 from satchel.runtime.options import Options
+from satchel.runtime.sandbox.policy import policy_of
 from satchel.runtime.scheduler import Job, Limits, Request
 from satchel.runtime.scheduler.scheduler import check
 from satchel.runtime.stats import EngineStats, Meter, Traffic
@@ -51,9 +52,13 @@ class Entry:
 
 
 class WorkerService:
-    """begin() starts the process and waits until the model is loaded."""
+    """begin() starts the process and waits until the model is loaded. files: all of the model's.
+    sandbox: what holds of it in the process at hand.
+    """
 
-    def __init__(self, path: Path, options: Options, limits: Limits | None = None) -> None:
+    def __init__(
+        self, path: Path, options: Options, limits: Limits | None = None, files: Sequence[Path] = ()
+    ) -> None:
         self.path, self.options, self.limits = path, options, limits or options.limits
         self.cache = Cache(context=0)
         self.notes: list[str] = []
@@ -67,6 +72,8 @@ class WorkerService:
         self._asked: dict[int, Asked] = {}
         self._step: list[int] = []
         self._identity, self._folder = "", folder()
+        self._sandbox = policy_of(files or (path,), options) if options.sandbox else None
+        self.sandbox = ""
         self._ready_at = 0.0
         self._blame, self._count = Blame(), count(1)
         self._loading: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
@@ -185,7 +192,7 @@ class WorkerService:
         while not (self._closed or self._broken):
             with self._lock:
                 try:
-                    process = self._process = Process(self._folder)
+                    process = self._process = Process(self._folder, self._sandbox)
                 except SatchelError as error:
                     self._broken = error
                     break
@@ -245,6 +252,7 @@ class WorkerService:
             return
         self._identity, self._ready_at = message["identity"], time.monotonic()
         self.cache, self.notes, self._ready = decode(message["ready"]), message["notes"], True
+        self.sandbox = message["sandbox"]
         # A later process has the same context, whatever memory is free then.
         self.options = replace(self.options, context=self.cache.context)
         self._loading.put(None)
@@ -336,7 +344,7 @@ class WorkerService:
         for number, asked in self._asked.items():
             if not asked.sent and (asked.bare or alone in (None, number)):
                 asked.sent = True
-                self._process.send({"ask": number, **asked.message})
+                self._process.send({"ask": number, **asked.message}, asked.descriptor)
 
     def _submitted(self, number: int, entry: Entry, alone: bool) -> Message:
         """The message that gives the process what is left of a request."""

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from satchel.formats.chat import Style
+from satchel.formats.gguf import OpenFile
 from satchel.quant import DeviceError, ModelError, RequestError
 from satchel.runtime.arch import Cache
 from satchel.runtime.beam import Beam
@@ -155,6 +156,8 @@ def encode(value: Any, arrays: Arrays | None = None) -> Any:
         return {KIND: "dict", VALUE: [[encode(k), encode(v, arrays)] for k, v in value.items()]}
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, OpenFile):  # its descriptor goes beside the message
+        return {KIND: "file", VALUE: str(value.path)}
     name = type(value).__name__
     if is_dataclass(value) and CARRIED.get(name) is type(value):
         named = ((f.name, getattr(value, f.name)) for f in fields(value) if f.init)
@@ -181,6 +184,8 @@ def decode(value: Any, data: Array = NO_BYTES) -> Any:
     kind, inner = value.get(KIND), value.get(VALUE)
     if kind in CARRIED and isinstance(inner, dict):
         return CARRIED[kind](**{name: decode(v, data) for name, v in inner.items()})
+    if kind == "file":
+        return OpenFile(Path(str(inner)))
     if kind == "Miss":
         return Miss(str(inner))
     if kind == "json" and isinstance(inner, str):

@@ -14,6 +14,7 @@ from satchel.cli.main import main
 from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.device import Found, find_backend
 from satchel.runtime.graph import Node
+from satchel.runtime.sandbox.enter import lacking
 from satchel.runtime.selftest import cache_types
 
 
@@ -32,6 +33,9 @@ def test_numba_computes_right(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["cpu"]["result"] in ("PASS", "FAIL")
     assert {found[n]["result"] for n in ("null", "remote") if n in found} <= {"TEST"}
     assert all(check["mend"] for check in found.values() if check["result"] == "FAIL")
+    wanted = "NONE" if lacking() else "PASS"
+    for name in ("sandbox", "open", "write", "socket", "exec", "fork"):
+        assert found[name]["kind"] == "sandbox" and found[name]["result"] in (wanted, "PASS"), name
 
 
 def test_cache_types_are_those_that_the_device_takes(

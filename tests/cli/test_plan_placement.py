@@ -24,7 +24,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("satchel.runtime.placement.speeds._cache_file", lambda: tmp_path / "speeds.json")
+    monkeypatch.setattr("satchel.runtime.placement.speeds.cache_file", lambda: tmp_path / "speeds.json")
 
 
 def facts(capsys: pytest.CaptureFixture[str], *args: object) -> dict[str, Any]:

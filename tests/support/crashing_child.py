@@ -1,7 +1,7 @@
 """A worker process that dies of certain tokens, for tests: SATCHEL_TEST_POISON names one that kills where it
-stands twice in a row, and SATCHEL_TEST_ONCE a file; a process that finds it removes it and dies in its tenth
-step. SATCHEL_TEST_SLOW is seconds that each step waits before it begins. SATCHEL_TEST_STILLBORN names a file;
-while it exists, a process dies when its model is loaded.
+stands twice in a row, and SATCHEL_TEST_ONCE a file; a process that is older than it dies in its tenth step:
+none could remove it, for they are in a sandbox. SATCHEL_TEST_SLOW is seconds that each step waits before it
+begins. SATCHEL_TEST_STILLBORN names a file; while it exists, a process dies when its model is loaded.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ ONCE = Path(os.environ.get("SATCHEL_TEST_ONCE", "/nowhere"))
 STILLBORN = Path(os.environ.get("SATCHEL_TEST_STILLBORN", "/nowhere"))
 SLOW = float(os.environ.get("SATCHEL_TEST_SLOW", "0"))
 SAMPLE, FILL, SERVE = Engine.sample, Engine.fill, child.Worker.serve
+BORN = time.time_ns()
 steps = 0
 
 
 def sample(self: Engine, feeds: Sequence[Feed]) -> Sequence[int | Sampled]:
     global steps
     steps += 1
-    if steps == 10 and ONCE.exists():
-        ONCE.unlink()
+    if steps == 10 and ONCE.exists() and ONCE.stat().st_mtime_ns > BORN:
         os.kill(os.getpid(), signal.SIGKILL)
     return SAMPLE(self, feeds)
 

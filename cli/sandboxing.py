@@ -1,0 +1,95 @@
+"""The worker's sandbox as `satchel doctor` proves it, and what `satchel serve` says where there is none."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from satchel.runtime.options import Options
+
+SECONDS = 60  # for a probe
+REFUSALS = ("EACCES", "EPERM", "ENOSYS")  # answers of a sandbox, or of a system that lacks the call
+MODULE = "satchel.runtime.sandbox.probe"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """text: what holds; note: what is missing. answers: what came of each attempt, by its name: an error's,
+    or what says that it was not refused.
+    """
+
+    text: str
+    note: str
+    answers: dict[str, str]
+
+    @property
+    def allowed(self) -> list[str]:
+        """What the sandbox let through."""
+        return [name for name, answer in self.answers.items() if answer not in REFUSALS]
+
+
+def probe() -> Probe:
+    """Starts a process in a worker's sandbox and lets it try what a worker must not do. OSError where it
+    cannot be started, or says nothing.
+    """
+    from satchel.cli.options import default_model
+    from satchel.runtime.children import interpreter, module_path, start
+    from satchel.runtime.options import Options
+    from satchel.runtime.sandbox.policy import policy_of
+    from satchel.runtime.sandbox.probe import ATTEMPTS
+    from satchel.runtime.worker.process import START
+
+    model = default_model()
+    with tempfile.TemporaryDirectory(prefix="satchel-doctor-") as folder:
+        secret = Path(folder) / "secret"
+        secret.write_text("none", encoding="utf-8")
+        paths = {"file": secret, "folder": folder, "new": Path(folder) / "new", "program": sys.executable}
+        paths["allowed"] = model
+        given: dict[str, Any] = {"path": module_path(), "sandbox": policy_of([model], Options(device="cpu"))}
+        given["probe"] = {name: str(path) for name, path in paths.items()}
+        child = start(
+            [*interpreter(), "-c", START.format(MODULE), json.dumps(given)],
+            isolated=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            out, err = child.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.communicate()
+            raise OSError(f"the probe did not end within {SECONDS} seconds") from None
+    rows: dict[str, Any] = {}
+    for line in out.decode(errors="replace").splitlines():
+        with suppress(ValueError):
+            name, answer = json.loads(line)
+            rows[name] = answer
+    held = rows.pop("sandbox", None)
+    if held is None:
+        said = err.decode(errors="replace").strip().splitlines()
+        raise OSError(f"the probe ended with {child.returncode}: {said[-1] if said else 'it said nothing'}")
+    # An attempt without an answer has made another program of the probe.
+    return Probe(held["text"], held["note"], {name: rows.get(name, "it went through") for name in ATTEMPTS})
+
+
+def note_of(served: Iterable[Options]) -> str:
+    """What a server must say of the sandboxes of models loaded so; "" where each has a whole one, or none is
+    wanted.
+    """
+    from satchel.runtime.sandbox.enter import lacking
+
+    options = list(served)
+    if any(o.worker == "thread" for o in options):
+        return "no sandbox: with --worker thread the engine runs in the server's process (docs/server.md)"
+    if any(o.sandbox for o in options) and (missing := lacking()):
+        return missing
+    return ""

@@ -1,0 +1,174 @@
+"""How Satchel starts other programs, in this one place.
+
+Invariant: nothing is run, imported or loaded because it lies in the current folder. A child Python starts
+with `-P`; its module path is this process's without the current folder and the script's; PYTHON* variables
+that name modules or relative folders stay behind. A program without a slash in its name is looked for in the
+absolute folders of PATH alone, and no child gets a relative folder in a list of folders.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from satchel.quant import DeviceError
+
+# Lists of folders that the loader, the shell, compilers and Python read. An empty entry of most of them is
+# the current folder.
+FOLDER_LISTS = frozenset(
+    {
+        "PATH",
+        "PYTHONPATH",
+        "LD_LIBRARY_PATH",
+        "DYLD_LIBRARY_PATH",
+        "DYLD_FALLBACK_LIBRARY_PATH",
+        "CPATH",
+        "C_INCLUDE_PATH",
+        "CPLUS_INCLUDE_PATH",
+        "LIBRARY_PATH",
+        "COMPILER_PATH",
+    }
+)
+LIBRARY_LISTS = frozenset({"LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES"})
+# Variables of Python that a child Python keeps: switches, and folders where they are absolute. All others
+# stay behind: PYTHONPATH (the path is given explicitly), PYTHONWARNINGS and PYTHONBREAKPOINT (they import
+# modules), PYTHONINSPECT and PYTHONSTARTUP.
+SWITCHES = frozenset(
+    {
+        "PYTHONCOERCECLOCALE",
+        "PYTHONDONTWRITEBYTECODE",
+        "PYTHONFAULTHANDLER",
+        "PYTHONHASHSEED",
+        "PYTHONINTMAXSTRDIGITS",
+        "PYTHONIOENCODING",
+        "PYTHONMALLOC",
+        "PYTHONNOUSERSITE",
+        "PYTHONOPTIMIZE",
+        "PYTHONUNBUFFERED",
+        "PYTHONUTF8",
+        "PYTHON_GIL",
+    }
+)
+FOLDERS = frozenset({"PYTHONHOME", "PYTHONPYCACHEPREFIX", "PYTHONUSERBASE"})
+# Satchel and the libraries that it computes with: the folder that one of them came from must stay.
+NEEDED = ("satchel", "numpy", "gguf", "numba", "llvmlite", "cffi", "_cffi_backend", "tokenizers", "jinja2")
+
+
+def interpreter() -> list[str]:
+    """The command of a Python as this one was started, and with no folder of the command's own."""
+    if not sys.executable:
+        raise DeviceError("worker='process' needs to know where Python is, and sys.executable is empty")
+    flags = {
+        "-I": sys.flags.isolated,
+        "-E": sys.flags.ignore_environment,
+        "-s": sys.flags.no_user_site,
+        "-S": sys.flags.no_site,
+        "-B": sys.flags.dont_write_bytecode,
+    }
+    return [sys.executable, "-P", *(flag for flag, on in flags.items() if on)]
+
+
+def module_path() -> list[str]:
+    """sys.path as a child gets it: absolute, without what Python itself put there for the current folder or
+    the script's. Where Satchel or one of its libraries came from such a folder, the folder goes to the end.
+    """
+    own = {Path(folder).resolve() for folder in _own_folders()}
+    installed = [Path(p).resolve() for p in (sys.prefix, sys.base_prefix, sys.exec_prefix)]
+    kept, late = list[str](), list[str]()
+    for entry in (p or _here() for p in sys.path if isinstance(p, str)):
+        if not Path(entry).is_absolute():
+            continue
+        folder = Path(entry).resolve()
+        if folder not in own or any(p in folder.parents for p in installed):
+            kept.append(entry)
+        elif any(_came_from(name, folder) for name in NEEDED):
+            late.append(entry)
+    return list(dict.fromkeys([*kept, *late]))
+
+
+def _own_folders() -> Iterator[Path]:
+    """Folders that Python, and not its user, puts on the module path."""
+    if sys.argv and sys.argv[0] and Path(sys.argv[0]).exists():
+        yield Path(sys.argv[0]).resolve().parent
+    if here := _here():
+        yield Path(here)
+
+
+def _here() -> str:
+    """The current folder; "" where it was removed."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return ""
+
+
+def _came_from(module: str, folder: Path) -> bool:
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if not isinstance(file, str):
+        return False
+    path = Path(file).resolve()
+    return folder == (path.parent.parent if path.stem == "__init__" else path.parent)
+
+
+def environment(given: Mapping[str, str] | None = None, *, isolated: bool = False) -> dict[str, str]:
+    """This process's variables, or those given, as a child gets them. isolated: the child is a Python whose
+    module path is given to it.
+    """
+    found: dict[str, str] = {}
+    for name, value in (os.environ if given is None else given).items():
+        if isolated and name.startswith("PYTHON"):
+            kept = value if name in SWITCHES or (name in FOLDERS and Path(value).is_absolute()) else ""
+        elif name in FOLDER_LISTS:
+            kept = os.pathsep.join(_absolute(value))
+        elif name in LIBRARY_LISTS:
+            entries = value.replace(":", " ").split()
+            kept = " ".join(e for e in entries if Path(e).is_absolute() or "/" not in e)
+        else:
+            found[name] = value
+            continue
+        if kept:
+            found[name] = kept
+    return found
+
+
+def _absolute(folders: str) -> Iterable[str]:
+    return (folder for folder in folders.split(os.pathsep) if Path(folder).is_absolute())
+
+
+def find_program(name: str) -> str | None:
+    """The file of a program: a name with a slash as it stands, another in the absolute folders of PATH. None
+    where there is none.
+    """
+    if Path(name).name != name:
+        return name if _runs(Path(name)) else None
+    endings = os.environ.get("PATHEXT", "").split(os.pathsep) if sys.platform == "win32" else [""]
+    folders = _absolute(os.environ.get("PATH", os.defpath))
+    paths = (Path(folder, name + ending) for folder in folders for ending in endings)
+    return next((str(path) for path in paths if _runs(path)), None)
+
+
+def _runs(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
+
+
+def _command(command: Sequence[str]) -> list[str]:
+    found = find_program(command[0])
+    if found is None:
+        raise FileNotFoundError(2, "there is no such program", command[0])
+    return [found, *command[1:]]
+
+
+def start(command: Sequence[str], *, isolated: bool, **how: Any) -> subprocess.Popen[bytes]:
+    """Starts a program. isolated: it is interpreter()'s, and gets module_path() as it sees fit. how: as Popen
+    has it; OSError where it cannot start.
+    """
+    return subprocess.Popen(_command(command), env=environment(isolated=isolated), **how)
+
+
+def run(command: Sequence[str], **how: Any) -> subprocess.CompletedProcess[Any]:
+    """Runs a program to its end. how: as subprocess.run has it; OSError where it cannot start."""
+    return subprocess.run(_command(command), env=environment(), **how)

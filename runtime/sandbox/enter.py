@@ -1,0 +1,161 @@
+"""Enters the sandbox from inside: enter() at the start of the process, close() when its model is loaded.
+
+Invariant: what enter() and close() took away does not come back while the process lives.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from satchel.runtime.sandbox import landlock, seccomp
+from satchel.runtime.sandbox.calls import machine
+
+PR_SET_NO_NEW_PRIVS = 38
+OPEN_FILES = 1024  # descriptors: parts of a model, adapters, GPUs
+OWN = "/proc/self"
+NOT_LINUX = "{} has neither Landlock nor seccomp"
+NO_LANDLOCK = "files are not limited, for Landlock is missing or off ({}; it came with Linux 5.13)"
+NO_FILTER = "system calls are not limited, for the kernel takes no seccomp filter ({})"
+NO_TABLE = "system calls are not limited: there is no filter for {}"
+
+
+@dataclass(slots=True)
+class Sandbox:
+    """What holds in this process. files: the version of Landlock, 0: none; calls: the filter is installed;
+    missing: what the system lacks, a clause each.
+    """
+
+    files: int = 0
+    calls: bool = False
+    missing: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What holds, in a line."""
+        held = [f"Landlock {self.files}"] * bool(self.files) + ["seccomp"] * self.calls
+        return ", ".join(held) or "none"
+
+    @property
+    def note(self) -> str:
+        """What its user must know; "" where all of it holds."""
+        if not self.missing:
+            return ""
+        whole = "only a part of the engine's sandbox holds" if self.files or self.calls else "no sandbox"
+        return f"{whole}: {'; '.join(self.missing)} (docs/server.md, --no-sandbox silences this)"
+
+
+_entered: Sandbox | None = None
+_devices = False
+_pinned: list[int] = []
+
+
+def enter(policy: Mapping[str, Any] | None) -> None:
+    """Limits the process to the files of a policy (see policy.py). None: no sandbox is wanted. It is called
+    while there is one thread.
+    """
+    global _entered, _devices
+    if policy is None:
+        return
+    _entered = Sandbox()
+    if sys.platform != "linux":
+        _lack(NOT_LINUX.format(sys.platform))
+        return
+    import resource
+
+    _devices = bool(policy["devices"])
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    most = OPEN_FILES if files == resource.RLIM_INFINITY else min(files, OPEN_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+        _lack("the kernel keeps no process from new privileges (Linux 3.5)")
+        return
+    _limit_files(policy)
+
+
+def _limit_files(policy: Mapping[str, Any]) -> None:
+    assert _entered is not None
+    threads = len(os.listdir(f"{OWN}/task"))  # noqa: PTH208 - the list, and no module for it
+    if threads > 1:
+        _lack(f"a start-up hook of Python's began {threads - 1} threads, which Landlock does not reach")
+    # The kernel may forget what it knows of a process's folder unless somebody has it open.
+    _pinned.append(os.open(OWN, os.O_PATH | os.O_CLOEXEC))
+    compiled = _compile_kernels()
+    grants = (
+        (landlock.READ, [*policy["read"], OWN]),
+        (landlock.DEVICE, policy["devices"]),
+        (landlock.WRITE_FILE | landlock.READ_FILE, ["/dev/null"]),
+        (landlock.KEEP, [*policy["keep"], *compiled]),
+    )
+    try:
+        _entered.files = landlock.restrict(grants)
+    except OSError as error:
+        _lack(NO_LANDLOCK.format(_reason(error)))
+
+
+def _compile_kernels() -> Sequence[str]:
+    """Compiles the C kernels that a start-up hook has registered: no compiler can be started later. Gives the
+    folder that they are in.
+    """
+    registry = sys.modules.get("satchel.runtime.kernels.registry")
+    if registry is None or not registry.registered():
+        return ()
+    from satchel.runtime.kernels.image import compile_ahead
+
+    return compile_ahead(registry.registered())
+
+
+def close(written: int = 0) -> Sandbox | None:
+    """Limits the system calls of all threads. written: bytes that a file may grow to, where no GPU driver
+    writes its own. Gives what holds now; None where no sandbox is wanted.
+    """
+    if _entered is None or sys.platform != "linux":
+        return _entered
+    if written and not _devices:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (written, written))
+    if not machine():
+        _lack(NO_TABLE.format(os.uname().machine))
+        return _entered
+    try:
+        seccomp.install(seccomp.program(devices=_devices))
+        _entered.calls = True
+    except OSError as error:
+        _lack(NO_FILTER.format(_reason(error)))
+    return _entered
+
+
+def lacking() -> str:
+    """The note of a sandbox on this system, as far as it shows from outside of one; "" for a whole one."""
+    found = Sandbox(files=1, calls=True)
+    if sys.platform != "linux":
+        found = Sandbox(missing=(NOT_LINUX.format(sys.platform),))
+    else:
+        try:
+            landlock.version()
+        except OSError as error:
+            found.files, found.missing = 0, (NO_LANDLOCK.format(_reason(error)),)
+        if not machine():
+            found.calls, found.missing = False, (*found.missing, NO_TABLE.format(os.uname().machine))
+        else:
+            try:
+                seccomp.check()
+            except OSError as error:
+                found.calls, found.missing = False, (*found.missing, NO_FILTER.format(_reason(error)))
+    return found.note
+
+
+def _lack(what: str) -> None:
+    assert _entered is not None
+    _entered.missing = (*_entered.missing, what)
+
+
+def _reason(error: OSError) -> str:
+    return errno.errorcode.get(error.errno or 0, str(error))

@@ -1,0 +1,80 @@
+"""Landlock, Linux's limits on files that a process sets for itself: what is not granted cannot be opened.
+
+Limits hold for the calling thread and for those that it starts, so they are set while it is the only one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+from collections.abc import Iterable, Mapping
+
+from satchel.runtime.sandbox.calls import LANDLOCK, call
+
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+REMOVE_DIR, REMOVE_FILE, MAKE_REG, MAKE_DIR = 1 << 4, 1 << 5, 1 << 8, 1 << 7
+TRUNCATE, IOCTL_DEV = 1 << 14, 1 << 15
+READ = READ_FILE | READ_DIR
+DEVICE = READ | WRITE_FILE | IOCTL_DEV
+KEEP = READ | WRITE_FILE | MAKE_REG | MAKE_DIR | REMOVE_FILE | REMOVE_DIR | TRUNCATE
+OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV  # rights that a file can have
+# By version of the interface since which they are known: one above the highest right.
+RIGHTS = {1: 1 << 13, 2: 1 << 14, 3: 1 << 15, 5: 1 << 16}
+NETWORK, SCOPES = 3, 3  # TCP's bind and connect (4); abstract Unix sockets and signals of others (6)
+VERSION = 1  # flag: tells the version
+PATH = 1  # type of a rule
+
+
+class _Ruleset(ctypes.Structure):
+    _fields_ = (("files", ctypes.c_uint64), ("network", ctypes.c_uint64), ("scopes", ctypes.c_uint64))
+
+
+class _Beneath(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("rights", ctypes.c_uint64), ("folder", ctypes.c_int32))
+
+
+def version() -> int:
+    """The version of the kernel's interface. OSError where it has none or it is switched off."""
+    return call(LANDLOCK[0], None, 0, VERSION)
+
+
+def restrict(grants: Iterable[tuple[int, Iterable[str]]]) -> int:
+    """Limits this thread to these rights on these files, and on all below these folders; a path that does not
+    exist is left out. Gives the interface's version; OSError where the kernel does not do it.
+    """
+    known = version()
+    handled = max(top for since, top in RIGHTS.items() if since <= known) - 1
+    rules = _Ruleset(handled, NETWORK if known >= 4 else 0, SCOPES if known >= 6 else 0)
+    ruleset = call(LANDLOCK[0], ctypes.byref(rules), ctypes.sizeof(rules), 0)
+    try:
+        for path, rights in _merged(grants).items():
+            _grant(ruleset, path, rights & handled)
+        call(LANDLOCK[2], ruleset, 0)
+    finally:
+        os.close(ruleset)
+    return known
+
+
+def _merged(grants: Iterable[tuple[int, Iterable[str]]]) -> Mapping[str, int]:
+    found: dict[str, int] = {}
+    for rights, paths in grants:
+        for path in paths:
+            found[path] = found.get(path, 0) | rights
+    return found
+
+
+def _grant(ruleset: int, path: str, rights: int) -> None:
+    try:
+        handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        if not stat.S_ISDIR(os.fstat(handle).st_mode):
+            rights &= OF_FILES
+        if rights:
+            rule = _Beneath(rights, handle)
+            call(LANDLOCK[1], ruleset, PATH, ctypes.byref(rule), 0)
+    finally:
+        os.close(handle)

@@ -1,0 +1,109 @@
+"""What one model's worker may open, as its parent says it: read-only, all but its devices.
+
+It is granted the libraries that computing needs, the model's files, adapters, control vectors and draft
+model, the system's facts about processors and memory, and the devices of GPU backends that may serve it.
+Not granted: home and current folders, the network's configuration, other models, other processes.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from satchel.formats.gguf import open_gguf
+from satchel.quant import SatchelError
+from satchel.runtime.children import module_path
+from satchel.runtime.device import library_files
+from satchel.runtime.extras import Extra
+from satchel.runtime.options import Options
+from satchel.runtime.placement.speeds import cache_file
+from satchel.runtime.tuning import kept
+
+# Where systems and vendors install libraries. One that does not exist grants nothing.
+SYSTEM = (
+    "/usr", "/lib", "/lib32", "/lib64", "/opt", "/nix/store", "/gnu/store", "/run/opengl-driver",
+    "/etc/ld.so.cache", "/etc/localtime", "/dev/urandom", "/dev/zero",
+    "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/vm", "/proc/sys/kernel/osrelease",
+    "/sys/devices/system", "/sys/fs/cgroup",
+)  # fmt: skip
+TOOLKITS = ("CUDA_HOME", "CUDA_PATH", "ROCM_PATH", "HIP_PATH", "ONEAPI_ROOT")
+OURS = ("quant", "formats", "cext", "runtime", "cli", "models")
+# By backend: devices (patterns below /dev), and what else its driver reads.
+DRIVERS = {
+    "cuda": (("nvidia*", "nvidia-caps/*"), ("/proc/driver/nvidia", "/proc/devices", "/sys")),
+    "hip": (("kfd", "dri/*"), ("/proc/devices", "/sys", "/etc/OpenCL")),
+    "sycl": (("dri/*",), ("/sys", "/etc/OpenCL")),
+}
+
+
+def policy_of(files: Sequence[Path], options: Options) -> dict[str, Any]:
+    """The policy of a worker that loads these files with these options, as JSON has it. Files that do not
+    exist are left to the worker to miss.
+    """
+    backends = _backends(options)
+    devices = [path for name in backends for path in _devices(name)]
+    read = [*SYSTEM, *_libraries(), *map(str, _files(files, options))]
+    for name in backends:
+        read += DRIVERS[name][1]
+    keep = []
+    if devices:
+        with suppress(OSError):
+            cache_file().parent.mkdir(parents=True, exist_ok=True)
+            keep.append(str(cache_file().parent))
+    return {"read": list(dict.fromkeys(map(_absolute, read))), "devices": devices, "keep": keep}
+
+
+def _backends(options: Options) -> list[str]:
+    """GPU backends that may serve a model loaded so."""
+    asked = {name.strip().partition(":")[0] for name in options.device.split(",")}
+    installed = {path.stem.removeprefix("libsatchel_") for path in library_files()}
+    known = [name for name in DRIVERS if name in installed]
+    return known if "auto" in asked else [name for name in known if name in asked]
+
+
+def _devices(backend: str) -> list[str]:
+    patterns, _ = DRIVERS[backend]
+    found = (path for pattern in patterns for path in Path("/dev").glob(pattern))
+    return sorted(str(path) for path in found if not path.is_dir())
+
+
+def _libraries() -> Iterator[str]:
+    """Folders that Python and the loader read: this Python's own, its modules, Satchel's."""
+    yield from {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
+    yield from site.getsitepackages()
+    yield from module_path()
+    for name in OURS:
+        module = sys.modules.get(f"satchel.{name}")
+        yield from getattr(module, "__path__", ())
+    yield from (str(path.parent) for path in library_files())
+    for variable in ("LD_LIBRARY_PATH", *TOOLKITS):
+        yield from (f for f in os.environ.get(variable, "").split(os.pathsep) if Path(f).is_absolute())
+
+
+def _files(files: Iterable[Path], options: Options) -> Iterator[Path]:
+    """The model's files, and all that its options name."""
+    yield from files
+    for given in (*options.adapters, *options.control_vectors):
+        yield from parts_of(Path(given.path if isinstance(given, Extra) else given))
+    if options.speculation and options.speculation.draft_model is not None:
+        yield from parts_of(Path(options.speculation.draft_model))
+    if (tuning := kept.place()) is not None:
+        yield tuning
+
+
+def parts_of(path: Path) -> list[Path]:
+    """The files of a model by one of them; that one alone where it cannot be read."""
+    try:
+        with open_gguf(path) as found:
+            return [part.path for part in found.parts]
+    except SatchelError:
+        return [path]
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).absolute())
