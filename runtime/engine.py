@@ -34,6 +34,7 @@ from satchel.runtime.program import DeviceMemory, Pager, Program
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.record import record
 from satchel.runtime.states import States
+from satchel.runtime.watchdog import Pulse
 from satchel.runtime.weights import DeviceWeights
 
 MAX_TOKENS = 512
@@ -176,7 +177,7 @@ class Engine:
     ) -> None:
         self.forward, self.cache, self.batch = forward, cache, batch
         self._memory: dict[str, DeviceMemory] = {}
-        self.timing = Timing()
+        self.timing, self.pulse = Timing(), Pulse()
         self._lengths = [0] * cache.slots
         types = packable(forward) if repack else {}
         targets = _targets(devices, types, pagers, hot)
@@ -261,7 +262,8 @@ class Engine:
         """
         key = (Bucket(bucket_of(tokens, self.batch), bucket_of(rows, self.batch)), output)
         if key not in self._programs:
-            self._programs[key] = self.again(self.plan(*key))
+            with self.pulse.within("compile"):
+                self._programs[key] = self.again(self.plan(*key))
         first = self._programs[key]
         if not first.busy:
             return first

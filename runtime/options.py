@@ -47,6 +47,8 @@ class Options:
     tensor_split: shares of the devices in the layers, such as "3,1", one for each of `device`.
     hot_experts: of a mixture whose experts are the CPU's, how many of each layer a GPU holds too, those
     picked most: a number, a size, "off", or "auto" for what fits where that is foretold to help.
+    worker_timeout: seconds without a sign of life, and step_timeout: seconds of one step, one compilation or
+    one part of a load, after which a worker process is ended and begun anew; 0: never.
     """
 
     context: int = 0
@@ -78,6 +80,8 @@ class Options:
     dense_attention: bool = False
     tensor_split: str = ""
     hot_experts: str | int = "auto"
+    worker_timeout: float = 60.0
+    step_timeout: float = 600.0
 
     @property
     def asked(self) -> Asked:
@@ -111,6 +115,9 @@ class Options:
             if getattr(self, name) not in allowed:
                 raise RequestError(f"{name} is {getattr(self, name)!r}: expected one of {', '.join(allowed)}")
         _ = self.asked
+        for name in ("worker_timeout", "step_timeout"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise RequestError(f"{name} is {getattr(self, name)}: expected seconds, or 0 for never")
         if self.activations not in ACTIVATIONS:
             raise RequestError(
                 f"activations are {self.activations} bits: it must be one of 8, 16, or 0 for the"
@@ -150,6 +157,8 @@ class Settings(TypedDict, total=False):
     dense_attention: bool
     tensor_split: str
     hot_experts: str | int
+    worker_timeout: float
+    step_timeout: float
 
 
 def settled(options: Options | None, changes: Settings) -> Options:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -83,7 +84,11 @@ def _catalog(
         bundled = default_model()
         files = {} if tables.get("models") else {bundled.stem: bundled}
         stored = _stored()
-    options = loading(model, server.slots, extras, server.worker)
+    options = replace(
+        loading(model, server.slots, extras, server.worker),
+        worker_timeout=server.worker_timeout,
+        step_timeout=server.step_timeout,
+    )
     return catalog_of(files, tables, options, server.idle, where, stored)
 
 
