@@ -48,8 +48,7 @@ class Recovering:
 
     @property
     def trouble(self) -> str:
-        """Why the model cannot answer now; "" where it can, or does as soon as it is asked. Does not wait.
-        """
+        """Why the model cannot answer now; "" where it can, or does as soon as it is asked. Does not wait."""
         if self._stuck:
             return str(self._stuck)
         return self._service.trouble if self._service is not None else ""

@@ -120,8 +120,8 @@ class Watchdog:
 
     @property
     def hopeless(self) -> str:
-        """Why the engine must be ended; "" where there is no reason. Until it is loaded, it may be silent for as
-        long as one piece of work may take: it is not ready anyway.
+        """Why the engine must be ended; "" where there is no reason. Until it is loaded, it may be silent
+        for as long as one piece of work may take: it is not ready anyway.
         """
         most = self.worker_timeout if self.loaded else self.step_timeout
         if most and self.silent >= most:
