@@ -157,6 +157,7 @@ class Model(Recovering, Readings):
             pagers={d.name: pages for d in self.devices if settled.streamed and not apart(d)},
             offer=settled.offer,
             hot=settled.hot,
+            source=str(self.path),
         )
         self.devices = used_of(self.devices, self.engine.devices)
         self.device = self.devices[0]

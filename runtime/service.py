@@ -387,7 +387,9 @@ class Service:
             self._close(job, End(job.finish))
 
     def _give(self, job: Job, items: Sequence[int | Sampled], now: float, ended: list[Job]) -> None:
-        """Hands out what the job got. Where the request's own code failed, that alone ends; others go on."""
+        """Hands out what the job got. Where the request's own code failed, or its logits are lost, it alone
+        ends; others go on.
+        """
         failed = next((i.error for i in items if isinstance(i, Sampled) and i.error is not None), None)
         if failed is not None:
             if job in ended:
