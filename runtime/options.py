@@ -47,6 +47,7 @@ class Options:
     tensor_split: shares of the devices in the layers, such as "3,1", one for each of `device`.
     hot_experts: of a mixture whose experts are the CPU's, how many of each layer a GPU holds too, those
     picked most: a number, a size, "off", or "auto" for what fits where that is foretold to help.
+    digests: (algorithm, digest, name) that the file must have, as `satchel hash` writes them.
     worker_timeout: seconds without a sign of life, and step_timeout: seconds of one step, one compilation or
     one part of a load, after which a worker process is ended and begun anew; 0: never.
     """
@@ -80,6 +81,7 @@ class Options:
     dense_attention: bool = False
     tensor_split: str = ""
     hot_experts: str | int = "auto"
+    digests: Sequence[tuple[str, str, str]] = ()
     worker_timeout: float = 60.0
     step_timeout: float = 600.0
 
@@ -157,6 +159,7 @@ class Settings(TypedDict, total=False):
     dense_attention: bool
     tensor_split: str
     hot_experts: str | int
+    digests: Sequence[tuple[str, str, str]]
     worker_timeout: float
     step_timeout: float
 

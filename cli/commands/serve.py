@@ -16,7 +16,7 @@ from satchel.cli.store.option import model_file
 from satchel.quant.errors import RequestError
 
 if TYPE_CHECKING:
-    from satchel.cli.server.catalog import Catalog
+    from satchel.cli.server.catalog import Catalog, Served
 
 GB = 10**9
 
@@ -89,7 +89,18 @@ def _catalog(
         worker_timeout=server.worker_timeout,
         step_timeout=server.step_timeout,
     )
-    return catalog_of(files, tables, options, server.idle, where, stored)
+    catalog = catalog_of(files, tables, options, server.idle, where, stored)
+    return _verified(catalog, model.verify_weights) if model.verify_weights else catalog
+
+
+def _verified(catalog: Catalog, wanted: str) -> Catalog:
+    """The same, each file with the digests that it must have."""
+    from satchel.cli.store.digests import digests_of
+
+    def checked(served: Served) -> Served:
+        return replace(served, options=replace(served.options, digests=digests_of(served.path, wanted)))
+
+    return replace(catalog, models={name: checked(served) for name, served in catalog.models.items()})
 
 
 def _stored() -> dict[str, Path]:
