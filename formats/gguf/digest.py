@@ -64,8 +64,8 @@ def digest(
 def check_digests(
     gguf: GGUF, expected: Sequence[Expected], progress: Callable[[int, int], None] | None = None
 ) -> None:
-    """ModelError where the open file does not have these digests. Lines about files of other names do not count
-    where some are about this one. The bytes come from the open descriptors, which are those that are mapped.
+    """ModelError where the open file does not have these digests. Lines about other files do not
+    count where some are about this one. The bytes come from the open descriptors, which are mapped later.
     """
     own = {part.path.name for part in gguf.parts}
     named = [e for e in expected if {Path(e.name).name, Path(e.name.rpartition(":")[0]).name} & own]
