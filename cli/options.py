@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from satchel.cli.groups import option, wrong
+from satchel.cli.store.digests import digests_of
 from satchel.cli.store.option import model_file
 from satchel.quant.cache import CACHE_TYPES
 from satchel.quant.errors import RequestError
@@ -214,6 +215,14 @@ class ModelOptions:
     check_tensors: Annotated[
         bool, option("--check-tensors", help="Read every weight first and refuse NaN and infinity.")
     ] = False
+    verify_weights: Annotated[
+        str,
+        option(
+            "--verify-weights",
+            metavar="FILE",
+            help="Compare digests first, with a manifest of `satchel hash` or, `store`, what was pulled.",
+        ),
+    ] = ""
     offline: Annotated[
         bool, option("--offline", help="Open no connection; only `satchel pull` ever does.")
     ] = False
@@ -466,10 +475,13 @@ def open_as(
     from satchel.cli.chat.bar import late_bar
 
     path = options.model or default_model()
+    chosen = loading(options, slots, extras, worker, sandbox)
+    if options.verify_weights:
+        chosen = replace(chosen, digests=digests_of(path, options.verify_weights))
     with late_bar(f"loading {path.name}", sys.stderr, in_bytes=True) as progress:
         model = kind.load(
             path,
-            loading(options, slots, extras, worker, sandbox),
+            chosen,
             profile=profile,
             speculation=speculation,
             progress=progress,

@@ -69,6 +69,14 @@ class ServerOptions:
             help="Worker processes give up files, network and programs; a thread has no sandbox.",
         ),
     ] = True
+    worker_timeout: Annotated[
+        float,
+        option("--worker-timeout", min=0, help="Seconds until a silent worker process is ended; 0: never."),
+    ] = 60
+    step_timeout: Annotated[
+        float,
+        option("--step-timeout", min=0, help="Seconds until one that is stuck in a step is; 0: never."),
+    ] = 600
     idle: Annotated[
         float, option("--sleep-idle-seconds", min=0, help="Unload a model after so long; 0: never.")
     ] = 0

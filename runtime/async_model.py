@@ -270,6 +270,11 @@ class AsyncModel:
         """As Model.stats."""
         return await self._thread(self.model.stats)
 
+    @property
+    def trouble(self) -> str:
+        """Why no request can be answered now; "" where they are. Waits for nothing."""
+        return self.model.trouble
+
     async def bandwidth(self) -> float | None:
         """As Model.bandwidth."""
         return await self._engine(self.model.bandwidth)

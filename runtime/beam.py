@@ -58,7 +58,7 @@ class Open:
 
 def log_softmax(logits: Array) -> Array:
     """Rows of logits as float64 logarithms of probability."""
-    x = np.where(np.isnan(logits), -np.inf, logits).astype(np.float64)
+    x = logits.astype(np.float64)
     x -= x.max(-1, keepdims=True)
     return np.asarray(x - np.log(np.exp(x).sum(-1, keepdims=True)))
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from satchel.quant import RequestError
 from satchel.runtime.device import Device
+from satchel.runtime.detail import drawn
 from satchel.runtime.energy import Counters
 from satchel.runtime.engine import LAST, Engine, Feed, Launched
 from satchel.runtime.limits import Limits
@@ -146,9 +147,9 @@ def feed(engine: Engine, prompts: Sequence[Sequence[int]]) -> list[int]:
             waiting.append(Feed(slot, ids[at : at + n], GREEDY if last else None))
             at, room = at + n, room - n
             if not room:
-                found += engine.step(waiting)
+                found += drawn(engine.step(waiting))
                 waiting, room = [], engine.batch
-    return found + (engine.step(waiting) if waiting else [])
+    return found + (drawn(engine.step(waiting)) if waiting else [])
 
 
 def decode(engine: Engine, tokens: list[int], count: int) -> list[int]:
@@ -157,15 +158,15 @@ def decode(engine: Engine, tokens: list[int], count: int) -> list[int]:
     """
     if not engine.overlaps:
         for _ in range(count):
-            tokens = engine.step([Feed(slot, (token,), GREEDY) for slot, token in enumerate(tokens)])
+            tokens = drawn(engine.step([Feed(slot, (token,), GREEDY) for slot, token in enumerate(tokens)]))
         return tokens
     feeds, under = [Feed(slot, (token,), GREEDY) for slot, token in enumerate(tokens)], deque[Launched]()
     for _ in range(count):
         under.append(engine.launch(feeds))
         feeds = [Feed(slot, (LAST,), GREEDY) for slot in range(len(tokens))]
         if len(under) > 1:
-            tokens = engine.collect(under.popleft())
-    return engine.collect(under.popleft()) if under else tokens
+            tokens = drawn(engine.collect(under.popleft()))
+    return drawn(engine.collect(under.popleft())) if under else tokens
 
 
 class Runner:

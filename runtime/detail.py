@@ -7,13 +7,13 @@ A Detail lives as long as its request, whatever slot or batch that is in; the en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from satchel.quant import RequestError
+from satchel.quant import RequestError, SatchelError
 from satchel.runtime.constraint import Constraint
 from satchel.runtime.graph import Array
 from satchel.runtime.sampling.dry import Breakers, drops
@@ -31,17 +31,25 @@ Processor = Callable[[Sequence[int], Array], Array | None]  # tokens so far, log
 @dataclass(frozen=True, slots=True)
 class Sampled:
     """A token with what was asked about it. surprise: in bits, in the set that it was drawn from. error: what
-    the request's own code raised; the token means nothing then.
+    the request's own code raised, or why there is no token; the token means nothing then.
     """
 
     token: int
     logprob: Logprob | None
     surprise: float
-    error: RequestError | None = None
+    error: SatchelError | None = None
 
 
 def token_of(item: int | Sampled) -> int:
     return item if isinstance(item, int) else item.token
+
+
+def drawn(items: Collection[int | Sampled]) -> list[int]:
+    """The tokens; raises the error of one that is none."""
+    failed = next((i.error for i in items if isinstance(i, Sampled) and i.error is not None), None)
+    if failed is not None:
+        raise failed
+    return [token_of(i) for i in items]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from satchel.quant import RequestError
+from satchel.quant import RequestError, SatchelError
 from satchel.runtime.detail import Detail, Sampled, words_of
+from satchel.runtime.finite import damaged
 from satchel.runtime.graph import Array
 from satchel.runtime.program import Program
+from satchel.runtime.sampling import NONE, lost
+from satchel.runtime.sampling.chain import MOST
 from satchel.runtime.sampling.logprobs import Logprob, logprob_row, read_logprob
 
 if TYPE_CHECKING:
@@ -37,7 +40,7 @@ class Row:
     detail: Detail
     words: Array | None = None
     raw: Array | None = None
-    failed: RequestError | None = None
+    failed: SatchelError | None = None
 
     @contextmanager
     def guarded(self, what: str) -> Iterator[None]:
@@ -48,7 +51,10 @@ class Row:
             self.fail(f"{what} failed: {type(error).__name__}: {error}")
 
     def fail(self, text: str) -> None:
-        self.failed = self.failed or RequestError(text)
+        self.refuse(RequestError(text))
+
+    def refuse(self, error: SatchelError) -> None:
+        self.failed = self.failed or error
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +150,19 @@ class DetailedSteps:
         """Lets the request's processors change its logits."""
         row.raw = program.output(LOGITS, row.number, np.empty(vocabulary_of(program), np.float32))
         logits, past = row.raw.copy(), list(row.feed.past)
+        if lost(logits):
+            row.refuse(damaged(self.engine.source, "logits"))
+            return
         with row.guarded("a logits processor"):
             for processor in row.detail.wishes.processors:
                 given = processor(past, logits)
                 logits = logits if given is None else np.asarray(given, np.float32)
                 if logits.shape != row.raw.shape:
                     raise RequestError(f"it gave logits of shape {logits.shape}, not {row.raw.shape}")
+            # What a processor makes NaN never comes, and +inf is the largest number.
+            logits = np.nan_to_num(logits, nan=-np.inf, posinf=float(MOST), neginf=-np.inf)
+            if lost(logits):
+                raise RequestError("it left no token that may come")
             program.output(LOGITS, row.number, np.ascontiguousarray(logits), write=True)
 
     def _results(self, step: Pending, count: int) -> list[int | Sampled]:
@@ -159,12 +172,14 @@ class DetailedSteps:
         surprise = pairs[:, 1].copy().view(np.float32)
         for row in step.rows:
             token, bits = int(pairs[row.number, 0]), float(surprise[row.number])
+            if token == NONE:
+                row.refuse(damaged(self.engine.source, "logits"))
             if not row.failed:
                 with row.guarded("the constraint"):
                     row.detail.took(token, bits)
-            report = self._report(program, row, token)
+            report = self._report(program, row, token) if token != NONE else None
             found[row.number] = Sampled(token, report, bits, row.failed)
-        return found
+        return [self.engine.undrawn() if t == NONE else t for t in found] if NONE in found else found
 
     def _report(self, program: Program, row: Row, token: int) -> Logprob | None:
         k = row.detail.wishes.logprobs

@@ -23,6 +23,7 @@ from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.detail import Detail, Sampled
 from satchel.runtime.detailed import DetailedSteps
 from satchel.runtime.device import HOST_MEMORY, Device
+from satchel.runtime.finite import check_logits, damaged
 from satchel.runtime.graph import Array, Node, Type
 from satchel.runtime.hot.experts import HotExperts, HotOffer
 from satchel.runtime.kv import Copy, Miss, Pages
@@ -31,9 +32,10 @@ from satchel.runtime.lending import Lender, Offer
 from satchel.runtime.packing import Held, Packed, of_device, packable, packed_by
 from satchel.runtime.plan import Bucket, Plan
 from satchel.runtime.program import DeviceMemory, Pager, Program
-from satchel.runtime.sampling import Sampling
+from satchel.runtime.sampling import NONE, Sampling
 from satchel.runtime.sampling.record import record
 from satchel.runtime.states import States
+from satchel.runtime.watchdog import Pulse
 from satchel.runtime.weights import DeviceWeights
 
 MAX_TOKENS = 512
@@ -156,7 +158,7 @@ class Engine:
     first where it is not given. host_cache: bytes of host memory for blocks of the KV cache that
     its own memory has no room for. pagers: of devices that leave every weight in the file and read it
     layer by layer. offer: the CPU's weights that are lent to another device for long steps. hot: experts of
-    the CPU's that another device holds too.
+    the CPU's that another device holds too. source: the model's name in errors, its file's path.
     """
 
     def __init__(
@@ -173,10 +175,11 @@ class Engine:
         pagers: Mapping[str, Pager] = MappingProxyType({}),
         offer: Offer | None = None,
         hot: HotOffer | None = None,
+        source: str = "the model",
     ) -> None:
         self.forward, self.cache, self.batch = forward, cache, batch
         self._memory: dict[str, DeviceMemory] = {}
-        self.timing = Timing()
+        self.timing, self.pulse, self.source = Timing(), Pulse(), source
         self._lengths = [0] * cache.slots
         types = packable(forward) if repack else {}
         targets = _targets(devices, types, pagers, hot)
@@ -261,7 +264,8 @@ class Engine:
         """
         key = (Bucket(bucket_of(tokens, self.batch), bucket_of(rows, self.batch)), output)
         if key not in self._programs:
-            self._programs[key] = self.again(self.plan(*key))
+            with self.pulse.within("compile"):
+                self._programs[key] = self.again(self.plan(*key))
         first = self._programs[key]
         if not first.busy:
             return first
@@ -350,9 +354,9 @@ class Engine:
             return self._detailed.step(feeds)
         return self.step(feeds)
 
-    def step(self, feeds: Sequence[Feed]) -> list[int]:
+    def step(self, feeds: Sequence[Feed]) -> list[int | Sampled]:
         """Feeds tokens and gives the tokens sampled for each feed that has `sampling`, in order, whatever its
-        detail. At most `batch` tokens.
+        detail; a Sampled with an error where there is none. At most `batch` tokens.
         """
         return self.collect(self.launch(feeds))
 
@@ -369,13 +373,20 @@ class Engine:
         self.advance(feeds)
         return Launched(program, rows, started, ran, time.perf_counter() - ran)
 
-    def collect(self, step: Launched) -> list[int]:
-        """Waits for a step and gives its tokens."""
+    def collect(self, step: Launched) -> list[int | Sampled]:
+        """Waits for a step and gives its tokens; where there is none, a Sampled with the error."""
         before, step.program.busy = time.perf_counter(), False
-        tokens: list[int] = step.program.read(np.empty(max(1, step.rows), np.int32))[: step.rows].tolist()
+        found = step.program.read(np.empty(max(1, step.rows), np.int32))
+        tokens: list[int | Sampled] = found[: step.rows].tolist()
         inside = step.inside + time.perf_counter() - before
         self.timing.add(step.program, inside, step.started, step.ran)
+        if NONE in tokens:
+            return [self.undrawn() if t == NONE else t for t in tokens]
         return tokens
+
+    def undrawn(self) -> Sampled:
+        """What stands for a token of a row whose logits are lost."""
+        return Sampled(NONE, None, 0.0, damaged(self.source, "logits"))
 
     def logits(self, feeds: Sequence[Feed]) -> Array:
         """Feeds tokens and gives the logits after each of them: (tokens, V) float32."""
@@ -383,7 +394,9 @@ class Engine:
         program = self.fill(feeds, total, "logits", every=True)
         program.run()
         self.advance(feeds)
-        return program.read(np.empty(program.output_shape(), np.float32))
+        found = program.read(np.empty(program.output_shape(), np.float32))
+        check_logits(found, self.source)
+        return found
 
     def fill(self, feeds: Sequence[Feed], rows: int, output: str, *, every: bool) -> Program:
         """Writes the step block of the program that fits."""

@@ -87,7 +87,13 @@ class Observed(Model):
         self.taps = find_taps(forward)
         batch = max(16, min(o.batch or MAX_TOKENS, STEP_BYTES // max(1, sum(map(_row_bytes, self.taps)))))
         self.engine = Engine(
-            tapped(forward, self.taps), self.cache, [self.device], self._bind, batch=batch, repack=o.repack
+            tapped(forward, self.taps),
+            self.cache,
+            [self.device],
+            self._bind,
+            batch=batch,
+            repack=o.repack,
+            source=str(self.path),
         )
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from satchel.formats.chat import Style, detect, guard_of, parted, special_texts
 from satchel.formats.gguf import GGUF, open_gguf
+from satchel.formats.gguf.digest import Expected, check_digests
 from satchel.formats.template import ChatTemplate, from_metadata
 from satchel.formats.template.messages import Plain, read_messages
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
@@ -133,6 +134,9 @@ class Model(Recovering, Readings):
         kind = cls._kind(chosen)
         gguf = open_gguf(path)
         try:
+            if chosen.digests and chosen.worker == "thread":  # else the process that reads the weights does
+                expected = [Expected(*line) for line in chosen.digests]
+                check_digests(gguf, expected, stopping(progress, gguf.path))
             return kind(gguf, chosen, progress)
         except BaseException:
             gguf.close()
@@ -157,6 +161,7 @@ class Model(Recovering, Readings):
             pagers={d.name: pages for d in self.devices if settled.streamed and not apart(d)},
             offer=settled.offer,
             hot=settled.hot,
+            source=str(self.path),
         )
         self.devices = used_of(self.devices, self.engine.devices)
         self.device = self.devices[0]

@@ -34,8 +34,8 @@ def tokens_get(ring: Array, slot: Array, pos: Array) -> Array:
 
 @op(lambda logits, *_: Type((logits.shape[0],), "i32"))
 def sample(logits: Array, ring: Array, slot: Array, pos: Array, params: Array) -> Array:
-    """One token id per row of logits (R, V), by the row's hal_sampling; see runtime/sampling/chain.py for the
-    definition.
+    """One token id per row of logits (R, V), by the row's hal_sampling, -1 where there is none; see
+    runtime/sampling/chain.py for the definition.
     """
     from satchel.runtime.sampling import sample_row
 
@@ -62,7 +62,7 @@ def sample_detail(
 def logprobs(logits: Array, ids: Array, *params: Array, k: int) -> Array:
     """How likely the ids (R) were by the logits (R, V): (R, 2 + 2 k): the logarithm of its probability, how
     many tokens were likelier, the k largest logarithms, their tokens. Rows whose hal_sampling asks for no
-    report give zeros.
+    report give zeros, and rows of logits that are lost NaN.
     """
     from satchel.runtime.sampling.logprobs import logprob_row
 

@@ -48,6 +48,9 @@ class Options:
     hot_experts: of a mixture whose experts are the CPU's, how many of each layer a GPU holds too, those
     picked most: a number, a size, "off", or "auto" for what fits where that is foretold to help.
     sandbox: a worker process gives up files, network and programs, as far as the system can take them away.
+    digests: (algorithm, digest, name) that the file must have, as `satchel hash` writes them.
+    worker_timeout: seconds without a sign of life, and step_timeout: seconds of one step, one compilation or
+    one part of a load, after which a worker process is ended and begun anew; 0: never.
     """
 
     context: int = 0
@@ -80,6 +83,9 @@ class Options:
     tensor_split: str = ""
     hot_experts: str | int = "auto"
     sandbox: bool = True
+    digests: Sequence[tuple[str, str, str]] = ()
+    worker_timeout: float = 60.0
+    step_timeout: float = 600.0
 
     @property
     def asked(self) -> Asked:
@@ -113,6 +119,9 @@ class Options:
             if getattr(self, name) not in allowed:
                 raise RequestError(f"{name} is {getattr(self, name)!r}: expected one of {', '.join(allowed)}")
         _ = self.asked
+        for name in ("worker_timeout", "step_timeout"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise RequestError(f"{name} is {getattr(self, name)}: expected seconds, or 0 for never")
         if self.activations not in ACTIVATIONS:
             raise RequestError(
                 f"activations are {self.activations} bits: it must be one of 8, 16, or 0 for the"
@@ -153,6 +162,9 @@ class Settings(TypedDict, total=False):
     tensor_split: str
     hot_experts: str | int
     sandbox: bool
+    digests: Sequence[tuple[str, str, str]]
+    worker_timeout: float
+    step_timeout: float
 
 
 def settled(options: Options | None, changes: Settings) -> Options:

@@ -14,6 +14,7 @@ import numpy as np
 from satchel.quant import RequestError
 from satchel.runtime.arch import Scales
 from satchel.runtime.engine import Feed
+from satchel.runtime.finite import check_hidden, check_logits
 from satchel.runtime.graph import Array
 from satchel.runtime.refusals import PromptTooLong
 from satchel.runtime.scheduler.job import salted
@@ -180,6 +181,8 @@ class Reader:
         out: Array = np.empty((max(1, len(wanted)), self.width), np.float32)
         values = program.read(out)
         engine.advance(feeds)
+        check = check_hidden if self.output == "hidden" else check_logits
+        check(values[: len(wanted)], engine.source)
         found, at = [], 0
         for p in pieces:
             if p.end > p.first:

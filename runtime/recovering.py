@@ -16,6 +16,7 @@ from satchel.runtime.lost import DeviceLost
 from satchel.runtime.placement.asked import Asked
 from satchel.runtime.service import Service
 from satchel.runtime.ticket import Requests
+from satchel.runtime.watchdog import Pulse
 
 if TYPE_CHECKING:
     from satchel.runtime.model import Model
@@ -44,6 +45,18 @@ class Recovering:
                 self._service = model._start(old)
                 weakref.finalize(self, self._service.close)
             return self._service
+
+    @property
+    def trouble(self) -> str:
+        """Why the model cannot answer now; "" where it can, or does as soon as it is asked. Does not wait."""
+        if self._stuck:
+            return str(self._stuck)
+        return self._service.trouble if self._service is not None else ""
+
+    @property
+    def pulse(self) -> Pulse | None:
+        """What the engine's thread is doing, without waiting for it; None where there is none."""
+        return self._service.pulse if isinstance(self._service, Service) else None
 
     def serve_engine(self, old: Service | None) -> Service:
         """A service of the engine at hand. old: the one that it goes on for."""

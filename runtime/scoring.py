@@ -11,6 +11,7 @@ import numpy as np
 from satchel.quant import RequestError
 from satchel.runtime.arch import Scales
 from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.finite import damaged
 from satchel.runtime.sampling.logprobs import TOP, Logprob, read_logprob
 from satchel.runtime.scheduler.job import salted
 from satchel.runtime.service import Service
@@ -40,6 +41,8 @@ class Scoring:
             program.run()
             rows = program.read(np.empty(program.output_shape(), np.float32))
             engine.advance([feed])
+            if np.isnan(rows[: len(fed), 0]).any():
+                raise damaged(engine.source, "logits")
             self.found += [
                 read_logprob(row, token, self.top) for row, token in zip(rows, targets, strict=True)
             ]

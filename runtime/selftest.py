@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from satchel.quant import FORMATS, DeviceError
+from satchel.quant import FORMATS, DeviceError, ModelError
 from satchel.quant.cache import CACHE_TYPES, TURNED
 from satchel.runtime.arch import Cache, Forward
 from satchel.runtime.compiler.target import DeviceTarget
@@ -114,6 +114,8 @@ def selftest(device: Device, behind: Sequence[Device] = ()) -> float:
         first, *rest = IDS
         logits = np.concatenate([engine.logits([Feed(0, ids)]) for ids in ([first], rest)])
         wanted = expected(engine.optimized("logits").roots, values)
+    except ModelError:
+        raise DeviceError(f"{device.name} computes wrong: its logits are NaN or infinite") from None
     finally:
         engine.close()
     share = float(np.square(logits - wanted).sum() / np.square(wanted).sum())

@@ -25,6 +25,7 @@ from satchel.runtime.scheduler import Job, Limits, Request, Scheduler, Work
 from satchel.runtime.speculative import Speculator
 from satchel.runtime.stats import EngineStats, Meter, Part, StepFacts, Traffic
 from satchel.runtime.ticket import End, Ticket
+from satchel.runtime.watchdog import Beats, Pulse, Watchdog, ticking
 from satchel.runtime.work import Ledger
 
 T = TypeVar("T")
@@ -82,8 +83,11 @@ class Service:
         self._under: deque[Underway] = deque()  # steps whose tokens were not read yet: one between two turns
         self._bell = threading.Condition()
         self._closed, self._coming = False, 0
-        self._thread = threading.Thread(target=self._run, name="satchel-engine", daemon=True)
+        self._over, self._dog = threading.Event(), Watchdog(0, 0)
+        self._thread = threading.Thread(target=self._live, name="satchel-engine", daemon=True)
         self._thread.start()
+        beats = Beats(lambda: self.pulse)
+        ticking(lambda: self._dog.heard(beats.look()), self._over, "satchel-watch")
 
     def submit(self, request: Request) -> Ticket:
         """Queues a request. RequestError where the queue is full, or the request can never run."""
@@ -223,6 +227,20 @@ class Service:
         """Waits until the thread has ended."""
         self._thread.join()
 
+    @property
+    def pulse(self) -> Pulse:
+        """What the engine's thread is doing."""
+        return self.engine.pulse
+
+    @property
+    def trouble(self) -> str:
+        """Why no request can be answered now; "" where they are."""
+        if self.gone:
+            return str(self.gone)
+        if not self._thread.is_alive():
+            return "the engine thread has ended"
+        return self._dog.trouble
+
     def _post(self, task: Callable[[], None]) -> None:
         with self._bell:
             self._inbox.append(task)
@@ -234,17 +252,27 @@ class Service:
         with self._bell:
             self._coming -= 1
 
+    def _live(self) -> None:
+        try:
+            self._run()
+        finally:
+            self._over.set()
+
     def _run(self) -> None:
         while True:
+            self.pulse.begin("step")
             with self._bell:
                 while not (self._inbox or self._closed or self._busy or self._lost):
+                    self.pulse.end()
                     self._bell.wait()
+                    self.pulse.begin("step")
                 tasks = list(self._inbox)
                 self._inbox.clear()
                 closed = self._closed
             if tasks or closed:
                 self._guarded(self._settle)  # they find nothing under way
             for task in tasks:
+                self.pulse.begin("step")
                 task()
             if self._lost:
                 self._leave()
@@ -359,7 +387,9 @@ class Service:
             self._close(job, End(job.finish))
 
     def _give(self, job: Job, items: Sequence[int | Sampled], now: float, ended: list[Job]) -> None:
-        """Hands out what the job got. Where the request's own code failed, that alone ends; others go on."""
+        """Hands out what the job got. Where the request's own code failed, or its logits are lost, it alone
+        ends; others go on.
+        """
         failed = next((i.error for i in items if isinstance(i, Sampled) and i.error is not None), None)
         if failed is not None:
             if job in ended:

@@ -39,6 +39,9 @@ class Requests(Protocol):
 
     def stats(self) -> EngineStats: ...
 
+    @property
+    def trouble(self) -> str: ...
+
     def close(self) -> None: ...
 
 

@@ -96,7 +96,7 @@ static uint64_t scratch_of(setup s) {
 /* Counters, then for each split, KV head and token the state of its rows. Fewer tokens may get more splits: the size is
  * the most that any number of tokens up to this one needs. */
 static uint64_t shared_of(setup s) {
-    if (s.rank || most_chunks(&s) < 2 || s.kv_heads * 2 > ITEMS)
+    if (s.rank || most_chunks(&s) < 2 || s.kv_heads > ITEMS / 2)
         return 0;
     uint64_t items = ITEMS * (uint64_t)s.tile, own = SPLITS * (uint64_t)s.kv_heads * (uint64_t)s.q->shape[0];
     return CPU_COUNTERS * sizeof(atomic_int) + sizeof(float) * (items < own ? items : own) * part_floats(&s, s.group);

@@ -10,6 +10,7 @@
 #include "device.h"
 #include "os.h"
 #include "panel.h"
+#include "size.h"
 
 enum { LARGE_PAGE = 2 << 20, ALIGN = 64, MAX_THREADS = 1024 };
 
@@ -202,11 +203,9 @@ static int copy_buffer(hal_buffer *to, uint64_t to_offset, hal_buffer *from, uin
 }
 
 static uint64_t packed(hal_device *d, uint32_t format, int64_t stack, int64_t rows, int64_t columns) {
-    const panel_format *f = panel_format_find(format);
+    uint64_t bytes = panel_stack_bytes(panel_format_find(format), stack, rows, columns);
     (void)d;
-    if (!f || stack < 1 || rows < 1 || columns < 1 || columns % f->block)
-        return 0;
-    return (uint64_t)stack * panel_matrix_bytes(f, rows, columns);
+    return bytes == SIZE_TOO_MUCH ? 0 : bytes;
 }
 
 /* run() returns when the work is done, so there is never anything to wait for. */

@@ -13,6 +13,7 @@
 #include "elementwise.h"
 #include "panel.h"
 #include "product.h"
+#include "size.h"
 
 enum { ITEM = 64, ROWS = 128, COLUMNS = 32 };
 
@@ -36,7 +37,7 @@ static int by_head(const cpu_call *c) {
 }
 
 static uint64_t align_up(uint64_t n) {
-    return (n + PANEL_LINE - 1) / PANEL_LINE * PANEL_LINE;
+    return size_line_up(n, PANEL_LINE);
 }
 
 /* What names the experts of (T, k): ids, or of head_linear, whose heads are its experts, x, of which the shape is looked at. */
@@ -77,8 +78,10 @@ static uint64_t bytes_to_pack(const cpu_call *c) {
 static uint64_t lay_out(const cpu_call *c, uint8_t *at, work *w) {
     const cpu_view *ids = ids_of(c);
     uint64_t experts = align_up(sizeof(int32_t) * (uint64_t)c->v[2].shape[0]);
-    uint64_t slots = align_up(sizeof(int32_t) * (uint64_t)ids->shape[0] * (uint64_t)ids->shape[1]);
+    uint64_t slots = align_up(size_mul(sizeof(int32_t) * (uint64_t)ids->shape[0], (uint64_t)ids->shape[1]));
     uint64_t sums = sizeof(float) * COLUMNS * ROWS, end = 0;
+    if (slots >= SIZE_TOO_MUCH / 2) /* no place of it is ever formed */
+        return SIZE_TOO_MUCH;
     *w = (work){.c = c, .y = c->v, .x = c->v + 1, .ids = ids, .n_weights = n_weights(c), .k = ids->shape[1]};
     w->x_bytes = bytes_of_x(w->x);
     w->x_stride = align_up(w->x_bytes);

@@ -1,6 +1,7 @@
 /* logprobs.c: how likely a token of each row was, and which tokens were the likeliest: logits (R, V) and ids (R) give
  * (R, 2 + 2 k): the logarithm of the token's probability, how many tokens were likelier, the k largest logarithms, their
- * tokens. Rows whose hal_sampling, where there is one, asks for no report give zeros. Logits are only read.
+ * tokens. Rows whose hal_sampling, where there is one, asks for no report give zeros, those of
+ * no token (-1), and those with a NaN or +inf, or with nothing above -inf, NaN. Logits are only read.
  */
 #include "sample_set.h"
 
@@ -39,12 +40,6 @@ static int wanted(const cpu_call *c, int64_t row) {
     return p.report != 0;
 }
 
-static void clean(set *s) {
-    float *x = writable(s);
-    for (int64_t i = 0; i < s->n; i++)
-        x[i] = x[i] != x[i] ? -INFINITY : x[i] < MOST ? x[i] : MOST;
-}
-
 static void run_row(const cpu_call *c, int64_t row, uint8_t *base) {
     int64_t v = c->v[1].shape[1], above = 0, k = ((const arg_logprobs *)c->arg)->k;
     int32_t id = cpu_i32(c->v + 2, row);
@@ -54,12 +49,16 @@ static void run_row(const cpu_call *c, int64_t row, uint8_t *base) {
     memset(out, 0, sizeof *out * (size_t)(2 + 2 * k));
     if (!wanted(c, row))
         return;
-    if (id < 0 || id >= v) {
+    if (id < NO_TOKEN || id >= v) {
         cpu_fault(c);
         return;
     }
-    clean(&s);
     find_best(&s);
+    if (id == NO_TOKEN || is_damaged(&s) || s.all_lost) {
+        for (int64_t i = 0; i < 2 + 2 * k; i++)
+            out[i] = NAN;
+        return;
+    }
     log_total = exact_log(total_weight(&s)) - WEIGHT_BITS * LN2;
     mine = distance(&s, id);
     for (int64_t i = 0; i < v; i++)

@@ -30,15 +30,14 @@ int cpu_pack(hal_buffer *b, uint64_t offset, uint32_t format, int64_t stack, int
              const void *from) {
     const panel_format *f = panel_format_find(format);
     job j = {.format = f, .from = from, .to = b->data + offset, .rows = rows,
-             .columns = columns, .panels = (rows + PANEL_ROWS - 1) / PANEL_ROWS};
-    uint64_t bytes;
+             .columns = columns, .panels = panel_count(rows)};
+    uint64_t bytes = panel_stack_bytes(f, stack, rows, columns);
     int code;
-    if (!f || stack < 1 || rows < 1 || columns < 1 || columns % f->block || !b->owned)
+    if (!bytes || !b->owned)
         return cpu_fail(HAL_E_INVALID, "pack: this format and shape cannot be packed, or not into this buffer");
-    bytes = panel_matrix_bytes(f, rows, columns);
-    if (offset % PANEL_LINE || offset > b->size || (uint64_t)stack > (b->size - offset) / bytes)
+    if (offset % PANEL_LINE || offset > b->size || bytes > b->size - offset)
         return cpu_fail(HAL_E_INVALID, "pack: %llu bytes at %llu do not fit, or the place is no multiple of %d",
-                        (unsigned long long)(bytes * (uint64_t)stack), (unsigned long long)offset, PANEL_LINE);
+                        (unsigned long long)bytes, (unsigned long long)offset, PANEL_LINE);
     if ((code = cpu_check_process(b->device)))
         return code;
     j.all = j.panels * stack;

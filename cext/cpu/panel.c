@@ -4,6 +4,7 @@
 
 #include "formats.h"
 #include "panel.h"
+#include "size.h"
 #include "types.h"
 
 /* LONE_, PACK_WORD_ and UNPACK_WORD_<format>: as the format's header says, else 0 and NULL. */
@@ -27,20 +28,22 @@ const panel_format *panel_format_find(uint32_t id) {
     return NULL;
 }
 
-static uint64_t line_up(uint64_t n) {
-    return (n + PANEL_LINE - 1) / PANEL_LINE * PANEL_LINE;
-}
-
 uint64_t panel_head(const panel_format *f, int64_t k) {
-    return line_up((uint64_t)(k / f->block) * PANEL_ROWS * (uint64_t)f->lone_bytes);
+    return size_line_up(size_mul((uint64_t)(k / f->block), PANEL_ROWS * (uint64_t)f->lone_bytes), PANEL_LINE);
 }
 
 uint64_t panel_bytes(const panel_format *f, int64_t k) {
-    return panel_head(f, k) + (uint64_t)(k / f->block) * (uint64_t)(f->bytes / 4) * PANEL_LINE;
+    return size_add(panel_head(f, k), size_mul((uint64_t)(k / f->block), (uint64_t)(f->bytes / 4) * PANEL_LINE));
 }
 
-uint64_t panel_matrix_bytes(const panel_format *f, int64_t rows, int64_t k) {
-    return panel_bytes(f, k) * (uint64_t)((rows + PANEL_ROWS - 1) / PANEL_ROWS);
+int64_t panel_count(int64_t rows) {
+    return rows / PANEL_ROWS + (rows % PANEL_ROWS != 0);
+}
+
+uint64_t panel_stack_bytes(const panel_format *f, int64_t stack, int64_t rows, int64_t k) {
+    if (!f || stack < 1 || rows < 1 || k < 1 || k % f->block)
+        return 0;
+    return size_mul((uint64_t)stack, size_mul((uint64_t)panel_count(rows), panel_bytes(f, k)));
 }
 
 /* Byte offset in a block of its word number i: the lone part is left out. */

@@ -27,11 +27,15 @@ typedef struct {
 
 const panel_format *panel_format_find(uint32_t id); /* NULL: no weight format */
 
-/* Bytes of the lone parts at the head of a panel, of a whole panel, and of all panels of a matrix, for rows of k numbers
- * (whole blocks). */
+/* Bytes of the lone parts at the head of a panel and of a whole panel, for rows of k numbers (whole blocks), as size.h
+ * counts: SIZE_TOO_MUCH where 64 bits do not hold them. */
 uint64_t panel_head(const panel_format *, int64_t k);
 uint64_t panel_bytes(const panel_format *, int64_t k);
-uint64_t panel_matrix_bytes(const panel_format *, int64_t rows, int64_t k);
+
+/* Panels of so many rows, and bytes of all panels of a stack of matrices (rows, k): 0 where these cannot be packed, be it
+ * that the format is NULL, a number below 1, or a row no whole number of blocks. */
+int64_t panel_count(int64_t rows);
+uint64_t panel_stack_bytes(const panel_format *, int64_t stack, int64_t rows, int64_t k);
 
 /* Packs `rows` rows (1 to 16), `stride` bytes apart, into one panel; unpack_row gives back the bytes of row 0 .. 15. */
 void panel_pack(const panel_format *, int64_t k, int rows, const uint8_t *from, uint64_t stride, uint8_t *panel);

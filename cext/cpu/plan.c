@@ -11,6 +11,7 @@
 #include "device.h"
 #include "os.h"
 #include "panel.h"
+#include "size.h"
 #include "views.h"
 
 enum { MAX_STEPS = 1 << 20, LINE = 64 };
@@ -32,8 +33,8 @@ static const char *resolve_packed(const hal_view *v, uint64_t most, uint8_t *dat
     uint64_t bytes;
     if (!f || v->ndim < 2 || v->ndim > 3 || v->count >= 0 || k % f->block)
         return "only a weight (N, K) or a stack of such can be packed";
-    bytes = panel_matrix_bytes(f, rows, k);
-    if (v->offset > most || (uint64_t)stack > (most - v->offset) / bytes)
+    bytes = panel_stack_bytes(f, 1, rows, k);
+    if (!bytes || v->offset > most || (uint64_t)stack > (most - v->offset) / bytes)
         return "it ends outside of its buffer";
     if (((uintptr_t)data + v->offset) % PANEL_LINE)
         return "packed weights lie at multiples of 64";
@@ -187,7 +188,7 @@ static int reserve(const hal_plan *plan, hal_exec *e, size_t n_views) {
 }
 
 static int reserve_scratch(hal_exec *e) {
-    uint64_t most = 0, shared = 0, threads = (uint64_t)pool_threads(e->device->pool);
+    uint64_t most = 0, shared = 0, all, threads = (uint64_t)pool_threads(e->device->pool);
     for (int i = 0; i < e->n_steps; i++) {
         const exec_step *s = e->steps + i;
         uint64_t size = s->kernel->scratch ? s->kernel->scratch(&s->call) : 0;
@@ -195,10 +196,11 @@ static int reserve_scratch(hal_exec *e) {
         most = size > most ? size : most;
         shared = common > shared ? common : shared;
     }
-    most = (most + LINE - 1) / LINE * LINE;
-    if (most > SIZE_MAX / 2 / threads || !(e->scratch = os_alloc(LINE, most ? most * threads : LINE)))
-        return cpu_fail(HAL_E_MEMORY, "no memory for %llu bytes of scratch", (unsigned long long)(most * threads));
-    if (!(e->shared = calloc(1, shared ? shared : 1)))
+    most = size_line_up(most, LINE);
+    all = size_mul(most, threads);
+    if (all > SIZE_MAX / 2 || !(e->scratch = os_alloc(LINE, all ? all : LINE)))
+        return cpu_fail(HAL_E_MEMORY, "no memory for %llu bytes of scratch", (unsigned long long)all);
+    if (shared > SIZE_MAX / 2 || !(e->shared = calloc(1, shared ? shared : 1)))
         return cpu_fail(HAL_E_MEMORY, "no memory for %llu bytes of shared scratch", (unsigned long long)shared);
     for (int i = 0; i < e->n_steps; i++) {
         e->steps[i].call.scratch = e->scratch;

@@ -1,6 +1,7 @@
 /* sample.c: one token per row of logits (R, V), as runtime/sampling/chain.py defines it: each row goes through the stages of
  * its own chain, then a token is drawn. sample gives the tokens (R); sample_detail also takes words of allowed tokens and
- * edits of single logits, and gives (R, 2): the token, and the bits of a float32, its surprise.
+ * edits of single logits, and gives (R, 2): the token, and the bits of a float32, its surprise. A row with a
+ * NaN or +inf, or with nothing above -inf, has no token: -1.
  *
  * A thread's scratch holds the row's set of candidates and the history of W tokens. Which tokens a slot has seen comes from
  * a state, so ids there are checked; logits are never written.
@@ -52,18 +53,7 @@ static cpu_split split(const cpu_call *c) {
     return (cpu_split){c->v[0].shape[0], 1};
 }
 
-/* A NaN counts as -inf, and +inf as the largest number. */
-static void clean(set *s) {
-    int odd = 0;
-    float *x;
-    for (int64_t i = 0; i < s->n; i++)
-        odd |= !(s->x[i] <= MOST);
-    if (!odd)
-        return;
-    x = writable(s);
-    for (int64_t i = 0; i < s->n; i++)
-        x[i] = x[i] != x[i] ? -INFINITY : x[i] < MOST ? x[i] : MOST;
-}
+enum { BAD_INDEX = NO_TOKEN - 1 };
 
 static void mask(set *s, const uint32_t *words) {
     float *x = writable(s);
@@ -113,23 +103,26 @@ static int32_t draw(set *s, const row_facts *r, float *surprise) {
     return id_of(s, at);
 }
 
-/* The row's token; -1 where an index is bad. */
+/* The row's token; NO_TOKEN where the logits are damaged or none is above -inf. */
 static int32_t sample_row(set *s, row_facts *r, const uint32_t *words, const int32_t *edits, int32_t n_edits,
                           float *surprise) {
-    clean(s);
+    if (is_damaged(s))
+        return NO_TOKEN;
     if (edits) {
         if (r->p.biases < 0 || r->p.drops < 0 || r->p.biases > n_edits || r->p.drops > n_edits - r->p.biases ||
             !add_edits(s, edits, r->p.biases, r->vocabulary))
-            return -1;
+            return BAD_INDEX;
         r->drops = edits + 2 * r->p.biases;
     } else
         r->p.drops = 0;
     if (words && r->p.masked)
         mask(s, words);
     find_best(s);
+    if (s->all_lost)
+        return NO_TOKEN;
     for (int i = 0; i < HAL_STAGES && r->p.chain[i] != HAL_STAGE_END; i++)
         if (!run_stage(r->p.chain[i], s, r))
-            return -1;
+            return BAD_INDEX;
     return draw(s, r, surprise);
 }
 
@@ -149,9 +142,9 @@ static void run_row(const cpu_call *c, int64_t row, uint8_t *base) {
     token = sample_row(&s, &r, detail ? (const uint32_t *)(const void *)cpu_row(c->v + 6, row) : NULL,
                        detail ? (const int32_t *)(const void *)cpu_row(c->v + 7, row) : NULL,
                        detail ? c->v[7].shape[1] : 0, detail ? &surprise : NULL);
-    if (token < 0)
+    if (token == BAD_INDEX)
         cpu_fault(c);
-    out[0] = token < 0 ? 0 : token;
+    out[0] = token == BAD_INDEX ? 0 : token;
     if (detail)
         memcpy(out + 1, &surprise, sizeof surprise);
 }

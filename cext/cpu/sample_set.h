@@ -17,6 +17,8 @@
 #include <immintrin.h>
 #endif
 
+enum { NO_TOKEN = -1 }; /* what is drawn of a row of which nothing can be drawn */
+
 typedef struct {
     uint32_t key; /* bits of a float >= 0, which order as it does */
     int32_t at;   /* place in the set */
@@ -89,6 +91,14 @@ static inline float *writable(set *s) {
     s->x = s->own_x;
     s->weighed = 0;
     return s->own_x;
+}
+
+/* Whether a NaN or +inf is among them: then nothing can be said of the row. */
+static inline int is_damaged(const set *s) {
+    int odd = 0;
+    for (int64_t i = 0; i < s->n; i++)
+        odd |= !(s->x[i] <= MOST);
+    return odd;
 }
 
 static inline void find_best(set *s) {

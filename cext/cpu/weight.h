@@ -30,9 +30,10 @@ static inline uint64_t bytes_of_panel(const cpu_view *w) {
 
 /* How many panels a grain takes, where `weights` of such are met at once: what is worth the price of handing it out. */
 static inline int64_t panels_a_grain(const cpu_view *w, int weights, int64_t tokens) {
-    int64_t grain = BYTES_A_GRAIN / (int64_t)(bytes_of_panel(w) * (uint64_t)weights * (uint64_t)(1 + tokens / 8));
+    int64_t grain;
     if (tokens >= MANY_COLUMNS)
         return PANELS_FOR_MANY;
+    grain = BYTES_A_GRAIN / (int64_t)(bytes_of_panel(w) * (uint64_t)weights * (uint64_t)(1 + tokens / 8));
     return grain < 2 ? 2 : grain > PRODUCT_PANELS ? PRODUCT_PANELS : grain;
 }
 

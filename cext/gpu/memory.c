@@ -9,6 +9,7 @@
 
 #include "block_format.h"
 #include "device.h"
+#include "size.h"
 
 int gpu_alloc(hal_device *d, const hal_bufdesc *desc, hal_buffer **out) {
     hal_buffer *b = calloc(1, sizeof *b);
@@ -169,7 +170,8 @@ uint64_t gpu_packed(hal_device *d, uint32_t format, int64_t stack, int64_t rows,
         return 0;
     int missing = gpu_function_find(d, p->kernel, &f); /* of an arch that the kernel was not built for */
     gpu_unlock(d);
-    return missing ? 0 : (uint64_t)stack * p->bytes(rows, columns, &d->traits);
+    uint64_t bytes = missing ? 0 : size_mul((uint64_t)stack, p->bytes(rows, columns, &d->traits));
+    return bytes == SIZE_TOO_MUCH ? 0 : bytes;
 }
 
 /* Bytes of a row in the file. */

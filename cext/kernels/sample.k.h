@@ -1,13 +1,16 @@
 /* sample.k.h: one token per row of logits (R, V), as runtime/sampling/chain.py defines it, and how likely tokens were. sample
  * runs in two kernels: sample_best finds the largest logits of each stretch of a row, which is all that a greedy row needs;
- * sample goes through the chain of the others, a group a row. Logits are only read.
+ * sample goes through the chain of the others, a group a row. A row with a NaN or +inf, or with nothing above -inf, has no
+ * token (-1); its report is NaN, as is that of no token. Logits are only read.
  */
 #ifndef SATCHEL_SAMPLE_K_H
 #define SATCHEL_SAMPLE_K_H
 
 #include "sample_stages.k.h"
 
-/* The largest logit of a stretch of a row, and its place; of equals the first. */
+enum { NO_TOKEN = -1, BAD_INDEX = -2 };
+
+/* The largest logit of a stretch of a row, and its place; of equals the first. A damaged one is above all: see judged(). */
 typedef struct {
     float x;
     int32_t at;
@@ -20,9 +23,17 @@ FN int better(best_of a, best_of b) {
 /* A struct in shared memory is copied part by part: between address spaces not every language assigns one. */
 #define PUT_BEST(to, b) ((to)->x = (b).x, (to)->at = (b).at)
 
-/* A NaN counts as -inf, and +inf as the largest number. */
-FN float cleaned(float x) {
-    return x != x ? -INFINITY : x < MOST ? x : MOST;
+/* NaN and +inf. */
+FN int is_damaged(float x) {
+    return !(x <= MOST);
+}
+
+/* A logit and its place; a damaged one is +inf at no place, which wins against everything. */
+FN best_of judged(float x, int at) {
+    best_of b;
+    b.x = is_damaged(x) ? INFINITY : x;
+    b.at = is_damaged(x) ? NO_TOKEN : at;
+    return b;
 }
 
 FN DEVICE best_of *best_at(CONSTANT gpu_call *c, int row, int n) {
@@ -50,7 +61,7 @@ KERNEL(sample_best, GROUP) {
     if (row >= rows_of(c, c->v))
         return;
     for (int i = first + m.thread; i < end; i += m.threads) {
-        best_of one = {cleaned(ROW(const float, c->v + 1, row)[i]), i};
+        best_of one = judged(ROW(const float, c->v + 1, row)[i], i);
         b = better(one, b) ? one : b;
     }
     b = wave_best(m, b);
@@ -80,7 +91,8 @@ FN int greedy_token(self m, CONSTANT gpu_call *c, int row, int n) {
         best_of one = {all[i].x, all[i].at};
         b = better(one, b) ? one : b;
     }
-    return wave_best(m, b).at;
+    b = wave_best(m, b);
+    return b.x == -INFINITY ? NO_TOKEN : b.at;
 }
 
 FN row_facts facts_of(CONSTANT gpu_call *c, int row) {
@@ -96,13 +108,17 @@ FN row_facts facts_of(CONSTANT gpu_call *c, int row) {
     return r;
 }
 
-/* The logits as a set: cleaned, in scratch. */
-FN void fill_set(self m, THREAD set *s, DEVICE const float *logits) {
-    for (int i = m.thread; i < s->n; i += m.threads)
-        s->own_x[0][i] = cleaned(logits[i]);
+/* The logits as a set, in scratch; 0 where one of them is damaged. */
+FN int fill_set(self m, THREAD set *s, DEVICE const float *logits) {
+    int64_t damaged = 0;
+    for (int i = m.thread; i < s->n; i += m.threads) {
+        s->own_x[0][i] = logits[i];
+        damaged += is_damaged(logits[i]);
+    }
     s->x = s->own_x[0];
     s->turn = 1;
     changed(m, s);
+    return group_sum_i64(m, damaged, s->room->sums) == 0;
 }
 
 /* Only tokens whose bits are set may come. */
@@ -113,19 +129,20 @@ FN void mask(self m, THREAD set *s, DEVICE const uint32_t *words) {
     changed(m, s);
 }
 
-/* What comes before the chain; 0 where an edit is bad. */
+/* What comes before the chain: 0, or why there is no token. */
 FN int start_row(self m, THREAD set *s, CONSTANT gpu_call *c, int row, THREAD const row_facts *r) {
     int n_edits = c->mode == SAMPLE_DETAIL ? c->v[7].shape[1] : 0;
-    fill_set(m, s, ROW(const float, c->v + 1, row));
+    if (!fill_set(m, s, ROW(const float, c->v + 1, row)))
+        return NO_TOKEN;
     if (!r->edits)
-        return 1;
+        return s->all_lost ? NO_TOKEN : 0;
     if (r->p.biases < 0 || r->p.drops < 0 || r->p.biases > n_edits || r->p.drops > n_edits - r->p.biases ||
         !add_edits(m, s, r->edits, r->p.biases, r->vocabulary))
-        return 0;
+        return BAD_INDEX;
     changed(m, s);
     if (r->p.masked)
         mask(m, s, ROW(const uint32_t, c->v + 6, row));
-    return 1;
+    return s->all_lost ? NO_TOKEN : 0;
 }
 
 FN int draw(self m, THREAD set *s, THREAD const row_facts *r, THREAD float *surprise) {
@@ -135,14 +152,15 @@ FN int draw(self m, THREAD set *s, THREAD const row_facts *r, THREAD float *surp
     return id_of(s, at);
 }
 
-/* The row's token; -1 where an index is bad. */
+/* The row's token, NO_TOKEN or BAD_INDEX. */
 FN int sample_row(self m, THREAD set *s, CONSTANT gpu_call *c, int row, THREAD const row_facts *r, THREAD float *surprise) {
+    int why = start_row(m, s, c, row, r);
     *surprise = 0;
-    if (!start_row(m, s, c, row, r))
-        return -1;
+    if (why)
+        return why;
     for (int i = 0; i < HAL_STAGES && r->p.chain[i] != HAL_STAGE_END; i++)
         if (!run_stage(m, r->p.chain[i], s, r))
-            return -1;
+            return BAD_INDEX;
     return draw(m, s, r, surprise);
 }
 
@@ -157,9 +175,9 @@ KERNEL(sample, SAMPLE_THREADS) {
         BARRIER(m);
         if (m.thread)
             continue;
-        if (token < 0)
+        if (token == BAD_INDEX)
             fault(c);
-        ROW(int32_t, c->v, row)[0] = token < 0 ? 0 : token;
+        ROW(int32_t, c->v, row)[0] = token == BAD_INDEX ? 0 : token;
         if (c->mode == SAMPLE_DETAIL)
             ROW(int32_t, c->v, row)[1] = (int32_t)f32_bits(surprise);
     }
@@ -181,7 +199,11 @@ FN void report_row(self m, THREAD set *s, CONSTANT gpu_call *c, int row, int id,
     float mine;
     int64_t above = 0;
     set top;
-    fill_set(m, s, ROW(const float, c->v + 1, row));
+    if (!fill_set(m, s, ROW(const float, c->v + 1, row)) || s->all_lost || id == NO_TOKEN) {
+        for (int i = m.thread; i < 2 + 2 * k; i += m.threads)
+            out[i] = f32_nan();
+        return;
+    }
     log_total = exact_log(total_weight(m, s)) - WEIGHT_BITS * LN2;
     mine = distance(s, id);
     for (int i = m.thread; i < s->n; i += m.threads)
@@ -206,7 +228,7 @@ KERNEL(logprobs, SAMPLE_THREADS) {
         int id = i32_at(c->v + 2, row), wanted = is_reported(c, row);
         set s = set_of(c, m, m.group[0], n);
         BARRIER(m);
-        if (wanted && inside(id, n)) {
+        if (wanted && (inside(id, n) || id == NO_TOKEN)) {
             report_row(m, &s, c, row, id, k);
             continue;
         }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "backend.h"
+#include "size.h"
 
 struct hal_device {
     uint64_t allocations;
@@ -104,12 +105,15 @@ static int read_buffer(hal_buffer *b, uint64_t offset, void *to, uint64_t size) 
 
 /* Bytes of a row in the formats that it packs, Q8_0 and Q6_K, or 0. */
 static uint64_t row_bytes(uint32_t format, int64_t columns) {
-    return columns < 1 ? 0 : format == 8 ? (uint64_t)columns / 32 * 34 : format == 14 ? (uint64_t)columns / 256 * 210 : 0;
+    return columns < 1 ? 0 : format == 8    ? size_mul((uint64_t)columns / 32, 34)
+                           : format == 14 ? size_mul((uint64_t)columns / 256, 210)
+                                          : 0;
 }
 
 static uint64_t packed(hal_device *d, uint32_t format, int64_t stack, int64_t rows, int64_t columns) {
+    uint64_t bytes = size_mul(size_mul((uint64_t)stack, (uint64_t)rows), row_bytes(format, columns));
     (void)d;
-    return (uint64_t)stack * (uint64_t)rows * row_bytes(format, columns);
+    return stack < 1 || rows < 1 || bytes == SIZE_TOO_MUCH ? 0 : bytes;
 }
 
 static int pack(hal_buffer *to, uint64_t offset, uint32_t format, int64_t stack, int64_t rows, int64_t columns,

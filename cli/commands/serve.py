@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ from satchel.cli.store.option import model_file
 from satchel.quant.errors import RequestError
 
 if TYPE_CHECKING:
-    from satchel.cli.server.catalog import Catalog
+    from satchel.cli.server.catalog import Catalog, Served
 
 GB = 10**9
 _told: set[str] = set()  # notes of this process
@@ -84,10 +85,14 @@ def _catalog(
         bundled = default_model()
         files = {} if tables.get("models") else {bundled.stem: bundled}
         stored = _stored()
-    options = loading(model, server.slots, extras, server.worker, server.sandbox)
+    options = replace(
+        loading(model, server.slots, extras, server.worker, server.sandbox),
+        worker_timeout=server.worker_timeout,
+        step_timeout=server.step_timeout,
+    )
     found = catalog_of(files, tables, options, server.idle, where, stored)
     _tell_sandbox(found)
-    return found
+    return _verified(found, model.verify_weights) if model.verify_weights else found
 
 
 def _tell_sandbox(found: Catalog) -> None:
@@ -99,6 +104,16 @@ def _tell_sandbox(found: Catalog) -> None:
     if line and line not in _told:
         _told.add(line)
         LOG.warning("%s", line)
+
+
+def _verified(catalog: Catalog, wanted: str) -> Catalog:
+    """The same, each file with the digests that it must have."""
+    from satchel.cli.store.digests import digests_of
+
+    def checked(served: Served) -> Served:
+        return replace(served, options=replace(served.options, digests=digests_of(served.path, wanted)))
+
+    return replace(catalog, models={name: checked(served) for name, served in catalog.models.items()})
 
 
 def _stored() -> dict[str, Path]:

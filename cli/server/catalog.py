@@ -59,6 +59,8 @@ class ModelTable(BaseModel):
     stream_weights: Literal["auto", "on", "off"] | None = None
     lend_weights: Literal["auto", "on", "off"] | None = None
     hot_experts: int | str | None = None
+    worker_timeout: float | None = Field(default=None, ge=0)
+    step_timeout: float | None = Field(default=None, ge=0)
 
     def options(self, base: Options) -> Options:
         """The base with what the table says."""

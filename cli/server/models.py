@@ -113,6 +113,7 @@ class Models:
         self.entries = {name: Entry(served) for name, served in catalog.models.items()}
         self.aliases = {name: Alias(name, table) for name, table in catalog.aliases.items()}
         self.budget = budget
+        self.draining = False  # the server is stopping
         self._room = asyncio.Lock()
         self._leaving: set[asyncio.Task[None]] = set()
 

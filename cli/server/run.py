@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
@@ -92,7 +93,19 @@ async def _serve(
         told = f"Satchel listens on {_address(one, settings)} (Ctrl-C stops it)"
         print(told, file=sys.stderr, flush=True)
     with suppress(KeyboardInterrupt):
-        await uvicorn.Server(config).serve(bound)
+        await Draining(config, models).serve(bound)
+
+
+class Draining(uvicorn.Server):
+    """The server, which says that it is not ready as soon as it is told to stop."""
+
+    def __init__(self, config: uvicorn.Config, models: Models) -> None:
+        super().__init__(config)
+        self._models = models
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._models.draining = True
+        super().handle_exit(sig, frame)
 
 
 def _address(bound: socket.socket, settings: ServerSettings) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Lock
 
 from satchel.formats.gguf.reader import CHUNK, GGUF, Part
-from satchel.quant.errors import RequestError
+from satchel.quant.errors import ModelError, RequestError
 
 ALGORITHMS = ("sha256", "sha1", "sha512", "blake2b", "md5")
 THREADS = 2
@@ -59,6 +59,26 @@ def digest(
         tensors = dict(zip(gguf.tensors, found, strict=True))
         named = {name: future.result() for name, future in whole.items()}
     return Digests(algorithm, named, tensors, model_digest(gguf, tensors, algorithm))
+
+
+def check_digests(
+    gguf: GGUF, expected: Sequence[Expected], progress: Callable[[int, int], None] | None = None
+) -> None:
+    """ModelError where the open file does not have these digests. Lines about other files do not
+    count where some are about this one. The bytes come from the open descriptors, which are mapped later.
+    """
+    own = {part.path.name for part in gguf.parts}
+    named = [e for e in expected if {Path(e.name).name, Path(e.name.rpartition(":")[0]).name} & own]
+    chosen = named or list(expected)
+    for algorithm in dict.fromkeys(e.algorithm.removesuffix(MODEL) for e in chosen):
+        lines = [e for e in chosen if e.algorithm.removesuffix(MODEL) == algorithm]
+        wrong = compare(gguf, digest(gguf, algorithm, progress), lines)
+        if wrong:
+            more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+            raise ModelError(
+                f"{gguf.path}: {wrong[0]}{more}: the file is damaged, or another one than the digests are of:"
+                " download it again"
+            )
 
 
 def model_digest(gguf: GGUF, tensors: Mapping[str, str], algorithm: str) -> str:

@@ -119,7 +119,11 @@ class Prober:
         arch = self._arch(self._hp, Exchanged(self.gguf, formats), self._cache)
         self.vocab = arch.vocab
         return Engine(
-            arch.build(), self._cache, [self.device], lambda d, packed: self._bind(exchanges, packed)
+            arch.build(),
+            self._cache,
+            [self.device],
+            lambda d, packed: self._bind(exchanges, packed),
+            source=str(self.gguf.path),
         )
 
     def _bind(self, exchanges: Mapping[str, Exchange], packed: Mapping[str, Packed]) -> DeviceWeights:

@@ -3,7 +3,7 @@ follows. The random number is a pure function of (seed, position), so a token do
 or history of draws.
 """
 
-from satchel.runtime.sampling.chain import penalized, sample_row
+from satchel.runtime.sampling.chain import NONE, lost, penalized, sample_row
 from satchel.runtime.sampling.exact import MASK, uniform
 from satchel.runtime.sampling.options import GREEDY, LETTERS, NAMES, ORDER, RANGES, Sampling
 
@@ -12,9 +12,11 @@ __all__ = [
     "LETTERS",
     "MASK",
     "NAMES",
+    "NONE",
     "ORDER",
     "RANGES",
     "Sampling",
+    "lost",
     "penalized",
     "sample_row",
     "uniform",

@@ -18,6 +18,7 @@ from satchel.runtime.sampling.exact import BITS, LN2, exp, lanes, log, power, ro
 
 XTC_KEY = 0x9FB21C651E98DF25  # what the seed is mixed with where XTC draws
 MOST = np.float32(3.4028234663852886e38)
+NONE = -1  # no token
 MIROSTAT_TOP = 100  # candidates of which mirostat 1 estimates the slope, as its authors do
 STAGES = (
     "end", "penalties", "dry", "top_n_sigma", "top_k", "typical", "top_p", "min_p", "xtc", "temperature",
@@ -241,17 +242,25 @@ def draw(c: Candidates, row: Row) -> tuple[int, float]:
     return int(c.ids[at]), (log_total - float(below[at])) / LN2
 
 
+def lost(logits: Array) -> bool:
+    """Whether no token of a row of logits (V) can be the likeliest: one is NaN or +inf, or all are -inf."""
+    return not np.isfinite(logits.max())
+
+
 def sample_row(
     logits: Array, ring: Array, pos: int, params: Any, words: Array | None = None, edits: Array | None = None
 ) -> tuple[int, float]:
-    """The token that a row's chain draws, and its surprise in bits.
+    """The token that a row's chain draws, and its surprise in bits; NONE and 0 for logits that are lost, or
+    where masks and edits leave none above -inf.
 
-    logits (V) float32, of which NaN counts as -inf; ring (W): the slot's tokens by position; pos: position of
+    logits (V) float32; ring (W): the slot's tokens by position; pos: position of
     the last token; params: one hal_sampling record; words (V / 32) uint32: bits of the tokens that may come,
     read where params["masked"]; edits (E, 2): what is added to logits, params["biases"] at once, the next
     params["drops"] in the stage "dry".
     """
-    x = np.minimum(np.where(np.isnan(logits), -np.inf, logits), MOST).astype(np.float32)
+    if lost(logits):
+        return NONE, 0.0
+    x = logits.astype(np.float32)
     none = np.zeros((0, 2), np.int32)
     n_bias, n_drop = int(params["biases"]), int(params["drops"])
     given = none if edits is None else edits
@@ -259,6 +268,8 @@ def sample_row(
     if words is not None and params["masked"]:
         allowed = np.unpackbits(np.ascontiguousarray(words).view(np.uint8), bitorder="little")[: len(x)]
         x = np.where(allowed == 1, x, -np.inf).astype(np.float32)
+    if x.max() == -np.inf:
+        return NONE, 0.0
     row = Row(params, ring, int(pos), given[n_bias : n_bias + n_drop], len(x))
     c = Candidates(x, np.arange(len(x)))
     for code in params["chain"]:

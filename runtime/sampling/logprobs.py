@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from satchel.runtime.graph import Array
-from satchel.runtime.sampling.chain import MOST, Candidates
+from satchel.runtime.sampling.chain import NONE, Candidates, lost
 from satchel.runtime.sampling.exact import BITS, LN2, log, weights
 
 TOP = 20  # how many of the likeliest tokens are listed at most
@@ -28,8 +28,10 @@ class Logprob:
 
 
 def logprob_row(logits: Array, token: int, k: int) -> Array:
-    """A row of the op `logprobs`: (2 + 2 k) float64."""
-    x = np.minimum(np.where(np.isnan(logits), -np.inf, logits), MOST).astype(np.float32)
+    """A row of the op `logprobs`: (2 + 2 k) float64; all NaN for logits that are lost, and for NONE."""
+    if token == NONE or lost(logits):
+        return np.full(2 + 2 * k, np.nan)
+    x = logits.astype(np.float32)
     below = Candidates(x, np.arange(len(x))).below
     log_total = log(float(weights(below).sum())) - BITS * LN2
     best = np.argsort(-below, kind="stable")[:k]

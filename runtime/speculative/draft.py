@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from satchel.formats.tokenizer import Tokenizer
 from satchel.formats.tokenizer.vocab import Kind
 from satchel.quant import RequestError
-from satchel.runtime.detail import token_of
+from satchel.runtime.detail import drawn
 from satchel.runtime.engine import Engine, Feed
 from satchel.runtime.scheduler import Job
 from satchel.runtime.scheduler.steptime import Load, StepTime
@@ -165,7 +165,7 @@ class DraftModel:
             for j, ids in feeds.items()
         ]
         inside = self.engine.timing.inside
-        tokens = map(token_of, self.engine.sample(steps))
+        tokens = iter(drawn(self.engine.sample(steps)))
         total = sum(len(ids) for ids in feeds.values())
         read = sum(len(self._held[j.slot].ids) for j in feeds)
         load = Load(0, total, read) if first else Load(total, 0, read)

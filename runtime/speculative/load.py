@@ -35,7 +35,12 @@ def open_draft(
         if free < 0:
             raise RequestError(f"{path}: the draft model does not fit into memory; leave it out")
         engine = Engine(
-            arch.build(), arch.cache, [device], lambda d, packed: bind(gguf, d, packed), repack=repack
+            arch.build(),
+            arch.cache,
+            [device],
+            lambda d, packed: bind(gguf, d, packed),
+            repack=repack,
+            source=str(path),
         )
         return gguf, DraftModel(engine, vocab, arch.vocab)
     except BaseException:

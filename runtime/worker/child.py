@@ -30,6 +30,7 @@ from satchel.runtime.sandbox import enter
 from satchel.runtime.scheduler import Job, Request, Work
 from satchel.runtime.service import Service
 from satchel.runtime.ticket import End, Ticket
+from satchel.runtime.watchdog import Beats, Pulse, ticking
 from satchel.runtime.wishes import with_constraint
 from satchel.runtime.worker.outlet import Outlet
 from satchel.runtime.worker.verbs import VERBS
@@ -78,10 +79,26 @@ class Worker:
         self._making: dict[int, bool] = {}  # requests whose forms are compiled: whether they are still wanted
         self._errands: dict[int, Errand] = {}
         self._rung: SimpleQueue[int] = SimpleQueue()
+        self._model: Model | None = None
+        self._loading = Pulse()
         self._stepped: list[int] = []  # who was in the step that the other side was told of last
 
+    def beat(self, seconds: float) -> None:
+        """Starts the beats: every `seconds` the other side hears that this process runs and what it does."""
+        beats = Beats(lambda: self._loading if self._model is None else self._model.pulse, seconds)
+
+        def tell() -> None:
+            found = beats.look(self._model.trouble if self._model else "")
+            self.send({"beat": [found.doing, found.stalled, found.longest, found.trouble]})
+
+        ticking(tell, threading.Event(), "satchel-beat", seconds)
+
     def load(self, message: Message) -> Model:
+        self._loading.begin("load")
+        self.beat(message["beat"])
+
         def progress(done: int, total: int) -> None:
+            self._loading.begin("load")
             self.send({"progress": [done, total]})
 
         options = replace(decode(message["options"]), worker="thread")
@@ -89,6 +106,7 @@ class Worker:
         service = model.service
         if isinstance(service, Service):
             service.watch, service.watch_errand = self._watch, self._watch_errand
+        self._model = model
         own = identity(model.gguf)
         held, notes = close_sandbox(model), model.notes
         if held is not None and held.note:

@@ -70,6 +70,10 @@ class WorkerModel(Model):
             raise RequestError(f"{name}: it is in the worker process: load the model with worker='thread'")
         raise AttributeError(f"a model has no attribute {name!r}")
 
+    @property
+    def trouble(self) -> str:
+        return self.worker.trouble
+
     def _start(self, old: Service | None) -> Requests:
         return self.worker
 

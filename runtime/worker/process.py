@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -69,6 +70,7 @@ class Process:
             if other:
                 other.close()
         self._to, self._from = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
+        self._reading = False
         self._outbox: SimpleQueue[tuple[Message, int] | None] = SimpleQueue()
         threading.Thread(target=self._write, name="satchel-send", daemon=True).start()
 
@@ -103,7 +105,20 @@ class Process:
 
     def read(self) -> tuple[Message, bytes] | None:
         """The next message; None where there are no more."""
-        return read_message(self._from)
+        self._reading = True
+        try:
+            return read_message(self._from)
+        finally:
+            self._reading = False
+
+    @property
+    def unread(self) -> bool:
+        """Whether something came from the process that was not read yet. Any thread may ask."""
+        if not self._reading:
+            return True
+        with suppress(OSError, ValueError):  # closed meanwhile, or a system that cannot tell
+            return bool(select.select([self._from], [], [], 0)[0])
+        return False
 
     def kill(self) -> None:
         self._process.kill()

@@ -27,6 +27,7 @@ from satchel.runtime.scheduler import Job, Limits, Request
 from satchel.runtime.scheduler.scheduler import check
 from satchel.runtime.stats import EngineStats, Meter, Traffic
 from satchel.runtime.ticket import End, Ticket
+from satchel.runtime.watchdog import BEAT, Beat, Watchdog, ticking
 from satchel.runtime.worker.asked import Asked
 from satchel.runtime.worker.blame import Blame
 from satchel.runtime.worker.process import PATIENCE, Process, folder
@@ -75,6 +76,8 @@ class WorkerService:
         self._sandbox = policy_of(files or (path,), options) if options.sandbox else None
         self.sandbox = ""
         self._ready_at = 0.0
+        self._dog, self._hung = self._watchdog(), ""
+        self._over = threading.Event()
         self._blame, self._count = Blame(), count(1)
         self._loading: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="satchel-worker", daemon=True)
@@ -88,6 +91,7 @@ class WorkerService:
     def begin(self, progress: Callable[[int, int], object] | None) -> None:
         """Loads the model in the process; progress is called in this thread. Nothing stays where it fails."""
         self._thread.start()
+        ticking(self._tick, self._over, "satchel-watch", BEAT)
         try:
             for at in iter(self._loading.get, None):
                 if progress:
@@ -98,6 +102,20 @@ class WorkerService:
             raise
         if self._broken:
             raise self._broken
+
+    def _watchdog(self) -> Watchdog:
+        return Watchdog(self.options.worker_timeout, self.options.step_timeout, BEAT)
+
+    @property
+    def trouble(self) -> str:
+        """Why no request can be answered now; "" where they are."""
+        if self._broken:
+            return str(self._broken)
+        if self._closed:
+            return f"{self.path}: the model was closed"
+        if not self._ready:
+            return "the worker process is loading the model" + (" again" if self.restarts else "")
+        return self._dog.trouble
 
     def submit(self, request: Request) -> Ticket:
         """Queues a request. RequestError where the queue is full, or the request can never run, or holds what
@@ -129,6 +147,10 @@ class WorkerService:
         """What a verb of the worker's model gives. Where the process is lost meanwhile, the next is asked;
         DeviceError where the question is what ends them. Stopping the errand that asks ends it.
         """
+        return self._asked_while(lambda: True, verb, *args, **how)
+
+    def _asked_while(self, worth: Callable[[], bool], verb: str, *args: Any, **how: Any) -> Any:
+        """As ask(); DeviceError as soon as it is not worth waiting any more."""
         errand, asked = current(), Asked(verb, args, how)
         errand.check()
         with self._lock:
@@ -139,6 +161,8 @@ class WorkerService:
         try:
             while not asked.done.wait(POLL):
                 errand.check()
+                if not worth():
+                    raise DeviceError(f"{verb}: {self.trouble}")
         except BaseException:
             self._forget(number)
             raise
@@ -156,9 +180,9 @@ class WorkerService:
     def stats(self) -> EngineStats:
         """Of the process at hand: counting begins anew with each, and between two there is nothing."""
         found = Meter(Traffic(())).snapshot(len(self._live), 0, (0, 0, 0))
-        if self._ready:
+        if not self.trouble:
             with suppress(DeviceError):
-                found = self.ask("stats")
+                found = self._asked_while(lambda: not self.trouble, "stats")
         self._check_open()
         return replace(found, worker_restarts=self.restarts)
 
@@ -186,7 +210,25 @@ class WorkerService:
         if self._broken:
             raise self._broken
 
+    def _tick(self) -> None:
+        """Ends a process that gives no sign of life: what it had goes on as after a crash."""
+        with self._lock:
+            process = self._process
+            if process is None or self._hung:
+                return
+            self._dog.tick(process.unread)
+            self._hung = self._dog.hopeless
+            if self._hung:
+                LOG.error("%s: the worker process %s and is ended", self.path.name, self._hung)
+                process.kill()
+
     def _run(self) -> None:
+        try:
+            self._run_processes()
+        finally:
+            self._over.set()
+
+    def _run_processes(self) -> None:
         """The thread that begins processes and hears them, one after the other."""
         failed = 0
         while not (self._closed or self._broken):
@@ -196,13 +238,15 @@ class WorkerService:
                 except SatchelError as error:
                     self._broken = error
                     break
-                process.send({"open": str(self.path), "options": encode(self.options)})
+                self._dog, self._hung = self._watchdog(), ""
+                process.send({"open": str(self.path), "options": encode(self.options), "beat": BEAT})
                 if self._closed:
                     process.kill()
             while (got := process.read()) is not None:
                 self._hear(*got)
             died = process.reap()
             with self._lock:
+                died = f"{self._hung} and {died}" if self._hung else died
                 failed = failed + 1 if self._useless() else 0
                 self._lost(died, failed)
         with self._lock:
@@ -211,6 +255,7 @@ class WorkerService:
 
     def _hear(self, message: Message, data: bytes) -> None:
         with self._lock:
+            self._dog.heard(Beat(*message["beat"]) if "beat" in message else None)
             if "tokens" in message:
                 for number, items in message["tokens"]:
                     self._take(number, items)
@@ -251,6 +296,7 @@ class WorkerService:
                 self._process.kill()
             return
         self._identity, self._ready_at = message["identity"], time.monotonic()
+        self._dog.loaded = True
         self.cache, self.notes, self._ready = decode(message["ready"]), message["notes"], True
         self.sandbox = message["sandbox"]
         # A later process has the same context, whatever memory is free then.

@@ -49,6 +49,37 @@ static void test_buffers(const target *t) {
     CHECK(t->b->alloc(t->device, &desc, &b) == HAL_E_MEMORY, "%s: too much is refused", t->name);
 }
 
+/* Sizes that 64 bits do not hold are refused, not wrapped: neither a division by what became 0 nor a write past the end. */
+static void test_sizes(const target *t) {
+    static const int64_t edges[] = {INT64_MIN, -1, 0, 1, 16, 256, 1 << 20, INT32_MAX, (int64_t)1 << 32, (int64_t)1 << 58,
+                                    (int64_t)1 << 59, (int64_t)1 << 62, INT64_MAX - 255, INT64_MAX};
+    enum { EDGES = sizeof edges / sizeof *edges, ROOM = 1 << 16 };
+    hal_bufdesc desc = {.size = ROOM, .usage = HAL_WEIGHT};
+    uint8_t *from = calloc(1, ROOM);
+    hal_buffer *b = NULL;
+    if (!t->b->packed || t->b->alloc(t->device, &desc, &b)) {
+        free(from);
+        return;
+    }
+    for (int i = 0; i < 60000; i++) {
+        uint32_t format = (uint32_t)random_below(45);
+        int64_t stack = random_below(3) ? 1 : edges[random_below(EDGES)], rows = edges[random_below(EDGES)];
+        int64_t columns = edges[random_below(EDGES)];
+        uint64_t offset = random_below(4) ? 0 : UINT64_MAX - (uint64_t)random_below(200);
+        uint64_t size = t->b->packed(t->device, format, stack, rows, columns);
+        double least = (double)stack * (double)rows * (double)columns / 8;
+        int positive = stack > 0 && rows > 0 && columns > 0;
+        CHECK(!size || (positive && (double)size >= least / 2), "%s: format %u of %lld x %lld x %lld packs in %llu bytes", t->name,
+              format, (long long)stack, (long long)rows, (long long)columns, (unsigned long long)size);
+        if (!size || size > ROOM || offset) /* else it reads as much as the file has */
+            CHECK(t->b->pack(b, offset, format, stack, rows, columns, from) < 0 && t->b->error()[0],
+                  "%s: format %u of %lld x %lld x %lld is packed at %llu", t->name, format, (long long)stack, (long long)rows,
+                  (long long)columns, (unsigned long long)offset);
+    }
+    t->b->free(b);
+    free(from);
+}
+
 /* A rate is above zero; what a backend lacks it refuses, and it says why. */
 static void test_measure(const target *t) {
     for (uint32_t what = HAL_MEASURE_READ; what <= HAL_MEASURE_F32 + 1 && t->b->measure; what++) {
@@ -81,6 +112,7 @@ static void test_target(const hal_backend *b, const char *set, int threads, int 
         return;
     }
     test_buffers(&t);
+    test_sizes(&t);
     if (!quick)
         test_measure(&t);
     test_ops(&t);

@@ -70,16 +70,17 @@ def params(rng: np.random.Generator, chain: tuple[str, ...], **options: float) -
 
 
 def logits(rng: np.random.Generator, vocabulary: int) -> Array:
-    """Rows of usual logits, of ties, equal ones, forbidden ones, no numbers, and of a wide and a narrow
-    spread.
+    """Rows of usual logits, of ties, equal ones, forbidden ones, and of a wide spread; three that give no
+    token: one NaN at the very end, one +inf among small numbers, nothing above -inf.
     """
     x = f32(rng, ROWS, vocabulary, scale=3)[0]
     x[1] = np.round(x[1])
     x[2] = 0
     x[3, ::2] = -np.inf
-    x[4, ::3], x[4, 1::9] = np.nan, np.inf
+    x[4, -1] = np.nan
     x[5] *= 30
     x[6] *= 0.01
+    x[6, vocabulary // 2] = np.inf
     x[7] = -np.inf
     return x
 

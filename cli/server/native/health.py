@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 
 from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.models import FAILED, LOADING
-from satchel.cli.server.problem import Problem
+from satchel.cli.server.problem import Problem, without_paths
 from satchel.cli.server.route import models_of
 
 router = APIRouter()
@@ -22,6 +22,8 @@ async def alive() -> JsonObject:
 @router.get("/readyz")
 async def ready(request: Request) -> JsonObject:
     models = models_of(request)
+    if models.draining:
+        raise Problem("busy", "the server is stopping: no new request is taken", code="draining")
     if not models.ready:
         coming = [e for e in models.entries.values() if e.state == LOADING]
         done, total = sum(e.done for e in coming), sum(e.total for e in coming)
@@ -30,4 +32,8 @@ async def ready(request: Request) -> JsonObject:
     broken = [e for e in models.entries.values() if e.state == FAILED]
     if broken and len(broken) == len(models.entries):
         raise Problem("engine", broken[0].error, code="model_error")
+    for entry in models.entries.values():
+        if entry.model is not None and (trouble := entry.model.trouble):
+            line = without_paths(f"{entry.name}: {trouble}")
+            raise Problem("busy", line, code="engine_not_ready", retry_after=1)
     return {"status": "ok"}

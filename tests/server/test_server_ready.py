@@ -1,0 +1,67 @@
+"""Row 14 of the hostile inputs: /readyz says what is true of a worker that is stopped, of one that goes on,
+and of a server that stops; /metrics does not wait for a stopped one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_file import write_model
+from waiting import until
+
+httpx = pytest.importorskip("httpx")
+pytest.importorskip("uvicorn")
+
+from serving_process import children  # noqa: E402
+
+from satchel.cli.server.app import create_app  # noqa: E402
+from satchel.cli.server.catalog import catalog_of  # noqa: E402
+from satchel.cli.server.models import Models  # noqa: E402
+from satchel.cli.server.settings import ServerSettings  # noqa: E402
+from satchel.runtime.options import Options  # noqa: E402
+from satchel.runtime.worker import service as worker_service  # noqa: E402
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the process in /proc")
+def test_row_14_a_stopped_worker_is_not_ready_until_it_goes_on(
+    tmp_path: Path, serving_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_service, "BEAT", 0.05)
+    path, before = write_model(tmp_path / "tiny.gguf"), set(children(os.getpid()))
+    options = Options(worker="process", threads=1, worker_timeout=0)
+    with serving_of([path], options, ServerSettings(port=0)) as url:
+        ask = {"prompt": [1, 2, 3], "max_tokens": 2, "ignore_eos": True}
+        assert httpx.post(f"{url}/v1/completions", json=ask, timeout=60).status_code == 200
+        (engine,) = set(children(os.getpid())) - before
+        until(lambda: httpx.get(f"{url}/readyz", timeout=60).status_code == 200, "ready")
+        os.kill(engine, signal.SIGSTOP)
+        try:
+            until(lambda: httpx.get(f"{url}/readyz", timeout=60).status_code == 503, "not ready")
+            told = httpx.get(f"{url}/readyz", timeout=60)
+            assert "tiny" in told.text and "no sign of life" in told.text and str(tmp_path) not in told.text
+            assert httpx.get(f"{url}/metrics", timeout=60).status_code == 200
+            assert httpx.get(f"{url}/healthz", timeout=60).status_code == 200, "the server itself lives"
+        finally:
+            os.kill(engine, signal.SIGCONT)
+        until(lambda: httpx.get(f"{url}/readyz", timeout=60).status_code == 200, "ready again")
+        assert httpx.post(f"{url}/v1/completions", json=ask, timeout=60).status_code == 200
+
+
+def test_row_14_a_server_that_stops_is_not_ready() -> None:
+    models = Models(catalog_of({}, {}, Options(), 0, None))
+    app = create_app(models, ServerSettings(port=0))
+
+    async def ask() -> int:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return int((await client.get("/readyz")).status_code)
+
+    assert asyncio.run(ask()) == 200
+    models.draining = True
+    assert asyncio.run(ask()) == 503
