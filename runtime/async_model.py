@@ -65,16 +65,23 @@ class AsyncReply:
 
     async def __anext__(self) -> str:
         while not self.reply.over:
-            piece = self.reply.feed(await self._token())
+            piece = await self._feed(await self._token())
             if piece:
                 return piece
         raise StopAsyncIteration
+
+    async def _feed(self, token: int | None) -> str:
+        """The text that a token brings. Checking a whole answer takes long, so a thread does it."""
+        piece = self.reply.feed(token)
+        if self.reply.unjudged:
+            await self._thread(self.reply.conclude)
+        return piece
 
     async def burst(self) -> str:
         """The next piece, with all that has come meanwhile; "" at the end."""
         piece, reply = await anext(self, ""), self.reply
         while not reply.over and reply.ticket is not None and reply.ticket.ready:
-            piece += reply.feed(reply.ticket.get())
+            piece += await self._feed(reply.ticket.get())
         return piece
 
     async def _token(self) -> int | None:
