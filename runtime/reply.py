@@ -71,8 +71,9 @@ class Reply:
 
     logprobs: of each token so far, the end token too; empty where they were not asked for.
 
-    start(), feed() and `over` are how another loop than this one's drives it, such as a task's. Where `unjudged`
-    is true behind feed(), conclude() follows, on a thread that may take a second: it checks the whole answer.
+    start(), feed() and `over` are how another loop than this one's drives it, such as a task's. Where
+    `unjudged` is true behind feed(), conclude() follows, on a thread that may take a second: it checks the
+    whole answer.
     """
 
     def __init__(self, model: Model, fitted: Fitted, ask: Ask) -> None:
@@ -206,13 +207,18 @@ class Reply:
             pass
         return self.text
 
+    @property
+    def starts_slowly(self) -> bool:
+        """Whether start() may compile a grammar, or go through the vocabulary: a second's work."""
+        return self.ticket is None and (self.ask.grammar is not None or self.sampling.dry_multiplier > 0)
+
     def start(self) -> Ticket | None:
         """The request under way, which begins with the first call; None where no token is wanted."""
         if self.ticket is None and self._limit > 0 and not self.stats.finish:
             self._detokenizer = self._stream()
             self._began = time.perf_counter()
             self._submit()
-            if self._cancelled and self.ticket is not None:  # by a signal, just now
+            if (self._cancelled or self.over) and self.ticket is not None:  # by a signal or a task, just now
                 self.ticket.cancel()
         return self.ticket
 

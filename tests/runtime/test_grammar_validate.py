@@ -1,4 +1,4 @@
-"""The verdict on a finished answer: as jsonschema gives it, at a bounded cost whatever schema and value are."""
+"""The verdict on a finished answer: as jsonschema gives it, at a bounded cost for any schema and value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("llguidance")
-jsonschema = pytest.importorskip("jsonschema")
+pytest.importorskip("jsonschema")
+
+import jsonschema
 
 from satchel.quant.errors import RequestError
 from satchel.runtime.grammar import validate

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Request
 from pydantic import BeforeValidator, Field
 
+from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
 from satchel.cli.server.ollama.options import Options, keep, keep_seconds
@@ -15,7 +16,7 @@ from satchel.cli.server.ollama.shapes import NS
 from satchel.cli.server.route import caller_of, models_of, unknown_fields
 from satchel.cli.server.stream import unless_gone
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 MOST = 4096  # texts of a request
 
 
