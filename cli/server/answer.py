@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from satchel.cli.server.asked import asking, ids_of
+from satchel.cli.server.asked import asking, ids_of, limited
 from satchel.cli.server.models import Lease, Models
 from satchel.cli.server.pools import Pools
 from satchel.cli.server.problem import Problem, problem_of
@@ -75,8 +75,8 @@ class Answer:
                 stack.callback(follow, models, answer, caller, lease.alias)
             stack.push_async_callback(answer._end)
             asked = partial(asking, lease.model.model, wanted, caller, lease.entry.adapters)
-            how = await answer.in_pool("grammar" if has_grammar(wanted) else "prompt", asked)
             try:
+                how = await answer.in_pool("grammar" if has_grammar(wanted) else "prompt", asked)
                 await answer._start(how)
             except PromptTooLong as error:
                 problem = problem_of(error)
@@ -125,7 +125,8 @@ class Answer:
 
     async def in_pool(self, kind: str, work: Callable[[], T]) -> T:
         """The result of work of a kind, in a thread that is shared fairly with the others' work."""
-        return await self._pools.run(kind, work, self._user)
+        bounded = partial(limited, self.model.model, self.wanted, work)
+        return await self._pools.run(kind, bounded, self._user)
 
     async def _score(self, ids: Sequence[int], how: Asking) -> None:
         asked = partial(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from satchel.cli.server.asked import asking, ids_of
+from satchel.cli.server.asked import asking, ids_of, limited
 from satchel.cli.server.models import Models
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.wanted import Caller, Text, Turn, Wanted
@@ -41,7 +41,9 @@ async def search(models: Models, wanted: Wanted, caller: Caller, length_penalty:
         pools, user = models.pools, caller.user
         asked = partial(asking, model, wanted, caller, lease.entry.adapters)
         how = await pools.run("prompt", asked, user)
-        ids = await pools.run("prompt", partial(_prompt, model, wanted, how), user)
+        ids = await pools.run(
+            "prompt", partial(limited, model, wanted, partial(_prompt, model, wanted, how)), user
+        )
         room = model.context - len(ids) + 1
         limit = how.get("max_tokens", -1)
         most = room if limit < 0 else limit

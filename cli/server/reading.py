@@ -8,11 +8,24 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
+from satchel.cli.server.asked import CUT
 from satchel.cli.server.route import caller_of, in_pool, models_of
 from satchel.cli.server.stream import unless_gone
+from satchel.formats.tokenizer import at_most
 from satchel.runtime.model import Model
 
 T = TypeVar("T")
+MOST_TOKENS = 1 << 18
+
+
+def _limited(work: Callable[[Model, str], T], model: Model, salt: str) -> T:
+    with at_most(most_tokens(model.context)):
+        return work(model, salt)
+
+
+def most_tokens(context: int) -> int:
+    """Of one text that is read, counted, or cut to what a model takes."""
+    return max(MOST_TOKENS, CUT * context)
 
 
 async def with_model(
@@ -25,6 +38,7 @@ async def with_model(
 
     async def run() -> tuple[str, T]:
         async with models_of(request).use(name, caller.user) as lease:
-            return lease.name, await in_pool(request, kind, partial(work, lease.model.model, caller.salt))
+            asked = partial(_limited, work, lease.model.model, caller.salt)
+            return lease.name, await in_pool(request, kind, asked)
 
     return await unless_gone(request, run())

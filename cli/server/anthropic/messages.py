@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Coroutine
-from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -14,7 +13,8 @@ from satchel.cli.server.anthropic.fields import Conversation, MessagesBody
 from satchel.cli.server.anthropic.shapes import Blocks, ending, head, usage
 from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.dialect import JsonObject
-from satchel.cli.server.route import caller_of, in_pool, models_of, unknown_fields
+from satchel.cli.server.reading import with_model
+from satchel.cli.server.route import caller_of, models_of, unknown_fields
 from satchel.cli.server.stream import Stream, event, unless_gone
 from satchel.cli.server.wanted import Turn
 from satchel.runtime.chat import ChatPrompt, Thinking
@@ -77,8 +77,7 @@ async def _said(answer: Answer, blocks: Blocks) -> AsyncIterator[JsonObject]:
 @router.post("/v1/messages/count_tokens")
 async def count_tokens(request: Request, body: Conversation) -> JsonObject:
     warnings, turn = unknown_fields(request, body), body.turn()
-    async with models_of(request).use(body.model) as lease:
-        count = await in_pool(request, "text", partial(_count, lease.model.model, turn))
+    _, count = await with_model(request, body.model, lambda model, salt: _count(model, turn))
     return {"input_tokens": count, **({"warnings": warnings} if warnings else {})}
 
 
