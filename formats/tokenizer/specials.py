@@ -6,7 +6,7 @@ What a file says wins over what a text looks like; ids out of range are ignored 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -72,6 +72,7 @@ HARMONY = (
     ("<|call|>", "<|flush|>"),
     ("<|calls|>", "<|flush|>"),
 )
+PIECE = 1 << 16  # characters that one call looks at: it holds the interpreter
 BRACKETS = frozenset("<>[]{}|｜")
 
 
@@ -233,13 +234,30 @@ class Escape:
             dict(zip(guarded, codes, strict=False)) | {code: self._mark + code for code in codes}
         )
         self._back = dict(zip(codes, guarded, strict=False))
+        self._border = re.compile(f"[^{''.join(codes)}]")
         self._codes = re.compile(f"{self._mark}[{''.join(codes)}]|[{''.join(codes)}]")
 
     def escape(self, text: str) -> str:
-        return text.translate(self._escapes)
+        if len(text) <= PIECE:
+            return text.translate(self._escapes)
+        pieces = (text[at : at + PIECE] for at in range(0, len(text), PIECE))
+        return "".join(piece.translate(self._escapes) for piece in pieces)
 
     def unescape(self, text: str) -> str:
-        return self._codes.sub(self._restore, text)
+        if text.isascii():
+            return text  # no code is in it
+        if len(text) <= PIECE:
+            return self._codes.sub(self._restore, text)
+        return "".join(self._codes.sub(self._restore, piece) for piece in self._pieces(text))
+
+    def _pieces(self, text: str) -> Iterator[str]:
+        """The text cut in front of characters that are no codes: so never behind a mark."""
+        at = 0
+        while at < len(text):
+            border = self._border.search(text, at + PIECE)
+            end = border.start() if border else len(text)
+            yield text[at:end]
+            at = end
 
     def _restore(self, match: re.Match[str]) -> str:
         found = match[0]
