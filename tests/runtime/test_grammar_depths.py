@@ -127,7 +127,7 @@ def test_a_chain_is_written_out_as_one_expression() -> None:
         ("[a-z]+@[a-z]+", False),
         ("(a*b)*", False),
         ("a*a*", False),
-    ],  # fmt: skip
+    ],
 )
 def test_ambiguity_by_components(pattern: str, wanted: bool) -> None:
     assert is_catastrophic(parse(pattern)) is wanted
