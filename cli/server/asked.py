@@ -18,7 +18,7 @@ from satchel.runtime.grammar.compiled import compile_grammar
 from satchel.runtime.grammar.spec import Spec, Tool, ToolCall
 from satchel.runtime.grammar.styles import STYLES, form_of
 from satchel.runtime.model import Model
-from satchel.runtime.refusals import PromptTooLong
+from satchel.runtime.refusals import Busy, PromptTooLong
 from satchel.runtime.sampling import Sampling
 
 T = TypeVar("T")
@@ -73,6 +73,8 @@ def _check_form(model: Model, form: Spec | None, field: str) -> None:
         return
     try:
         compile_grammar(model.tokenizer, form)
+    except Busy:
+        raise
     except RequestError as error:
         raise Problem("invalid", f"{field}: {error}", field) from None
 

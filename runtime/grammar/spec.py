@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from satchel.formats import strict_json
 from satchel.quant.errors import RequestError
 
-MAX_TEXT = 1 << 22  # characters of a grammar or schema: hundreds of times the largest in use
+MAX_TEXT = 1 << 21  # characters of a schema: some ten times the largest in use
 MAX_GRAMMAR = 1 << 17  # characters of a grammar in GBNF or Lark: it is read character by character
 MAX_CHOICES = 10_000
 
