@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from satchel.formats.chat import Event
 from satchel.runtime.ask import Asking
@@ -30,15 +30,19 @@ from satchel.runtime.stats import EngineStats
 
 T = TypeVar("T")
 LONG = 64  # calls at once of those that read texts or states
+SHORT = 8  # calls at once of those that prepare a prompt, or judge an answer
+# Runs a function in a thread, and gives its result.
+Runner = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class AsyncReply:
     """`async for` over the pieces; otherwise as Reply. Closing it (aclose, or leaving `async with`),
-    cancelling the task that waits for it, and letting go of it end the request.
+    cancelling the task that waits for it, and letting go of it end the request. run: the threads in which a
+    whole answer is judged.
     """
 
-    def __init__(self, reply: Reply) -> None:
-        self.reply = reply
+    def __init__(self, reply: Reply, run: Runner = asyncio.to_thread) -> None:
+        self.reply, self._run = reply, run
 
     @property
     def ids(self) -> list[int]:
@@ -65,20 +69,29 @@ class AsyncReply:
 
     async def __anext__(self) -> str:
         while not self.reply.over:
-            piece = self.reply.feed(await self._token())
+            piece = await self._feed(await self._token())
             if piece:
                 return piece
         raise StopAsyncIteration
+
+    async def _feed(self, token: int | None) -> str:
+        """The text that a token brings. Checking a whole answer takes long, so a thread does it."""
+        piece = self.reply.feed(token)
+        if self.reply.unjudged:
+            await self._run(self.reply.conclude)
+        return piece
 
     async def burst(self) -> str:
         """The next piece, with all that has come meanwhile; "" at the end."""
         piece, reply = await anext(self, ""), self.reply
         while not reply.over and reply.ticket is not None and reply.ticket.ready:
-            piece += reply.feed(reply.ticket.get())
+            piece += await self._feed(reply.ticket.get())
         return piece
 
     async def _token(self) -> int | None:
         reply = self.reply
+        if reply.starts_slowly:
+            await self._run(reply.start)
         ticket = reply.start()
         if ticket is None:
             return None
@@ -119,8 +132,8 @@ class AsyncReply:
 class AsyncChatReply(AsyncReply):
     """As AsyncReply, for the answer to a conversation; `reply` has its content, reasoning and tool calls."""
 
-    def __init__(self, reply: ChatReply) -> None:
-        super().__init__(reply)
+    def __init__(self, reply: ChatReply, run: Runner = asyncio.to_thread) -> None:
+        super().__init__(reply, run)
         self.reply: ChatReply = reply
 
     async def events(self) -> AsyncIterator[Event]:
@@ -138,7 +151,9 @@ class AsyncModel:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self._long = ThreadPoolExecutor(LONG, "satchel-async")  # its threads begin as they are needed
+        # Their threads begin as they are needed. Other work of the program's threads holds up neither.
+        self._long = ThreadPoolExecutor(LONG, "satchel-async")
+        self._short = ThreadPoolExecutor(SHORT, "satchel-prepare")
 
     @classmethod
     async def load(
@@ -187,11 +202,11 @@ class AsyncModel:
             before=before,
             **how,
         )
-        return AsyncChatReply(await self._thread(asked))
+        return AsyncChatReply(await self._thread(asked), self._thread)
 
     async def generate(self, prompt: str | Sequence[int], **how: Unpack[Asking]) -> AsyncReply:
         """As Model.generate."""
-        return AsyncReply(await self._thread(partial(self.model.generate, prompt, **how)))
+        return AsyncReply(await self._thread(partial(self.model.generate, prompt, **how)), self._thread)
 
     async def generate_many(
         self, prompts: Iterable[str | Sequence[int]], **how: Unpack[Asking]
@@ -268,7 +283,7 @@ class AsyncModel:
 
     async def stats(self) -> EngineStats:
         """As Model.stats."""
-        return await self._thread(self.model.stats)
+        return await asyncio.to_thread(self.model.stats)
 
     @property
     def trouble(self) -> str:
@@ -282,7 +297,8 @@ class AsyncModel:
     async def close(self) -> None:
         """As Model.close."""
         self._long.shutdown(wait=False)
-        await self._thread(self.model.close)
+        self._short.shutdown(wait=False)
+        await asyncio.to_thread(self.model.close)
 
     async def __aenter__(self) -> Self:
         return self
@@ -293,7 +309,7 @@ class AsyncModel:
         await self.close()
 
     async def _thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.to_thread(work)
+        return await asyncio.get_running_loop().run_in_executor(self._short, work)
 
     async def _engine(self, work: Callable[[], T]) -> T:
         """In a thread for what takes long, so that answers need not wait for one to begin. Cancelling the

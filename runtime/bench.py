@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from satchel.quant import RequestError
-from satchel.runtime.device import Device
 from satchel.runtime.detail import drawn
+from satchel.runtime.device import Device
 from satchel.runtime.energy import Counters
 from satchel.runtime.engine import LAST, Engine, Feed, Launched
 from satchel.runtime.limits import Limits

@@ -13,6 +13,10 @@ class PromptTooLong(RequestError):
         self.prompt, self.room = prompt, room
 
 
+class Busy(RequestError):
+    """It can be had a little later: others use what it needs."""
+
+
 class QueueFull(RequestError):
     """So many requests wait that no other may. waiting: how many."""
 

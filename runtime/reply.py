@@ -71,7 +71,9 @@ class Reply:
 
     logprobs: of each token so far, the end token too; empty where they were not asked for.
 
-    start(), feed() and `over` are how another loop than this one's drives it, such as a task's.
+    start(), feed() and `over` are how another loop than this one's drives it, such as a task's. Where
+    `unjudged` is true behind feed(), conclude() follows, on a thread that may take a second: it checks the
+    whole answer.
     """
 
     def __init__(self, model: Model, fitted: Fitted, ask: Ask) -> None:
@@ -86,7 +88,7 @@ class Reply:
         self.ticket: Ticket | None = None
         self.ids: list[int] = []
         self.stats = Stats(prompt=len(self.prompt))
-        self.over = self._cancelled = False
+        self.over = self._cancelled = self.unjudged = False
         self._stop, self._fitted = StopStrings(ask.stop, ask.keep_stop), fitted
         self._ends = ends_of(model.tokenizer, ask)
         room = ENDLESS if ask.on_overflow == "shift" else model.context - len(self.prompt) + 1
@@ -160,6 +162,8 @@ class Reply:
         while not self.over:
             ticket = self.start()
             piece = self.feed(self._wait(ticket) if ticket else None)
+            if self.unjudged:
+                self.conclude()
             if piece:
                 return piece
         raise StopIteration
@@ -203,13 +207,18 @@ class Reply:
             pass
         return self.text
 
+    @property
+    def starts_slowly(self) -> bool:
+        """Whether start() may compile a grammar, or go through the vocabulary: a second's work."""
+        return self.ticket is None and (self.ask.grammar is not None or self.sampling.dry_multiplier > 0)
+
     def start(self) -> Ticket | None:
         """The request under way, which begins with the first call; None where no token is wanted."""
         if self.ticket is None and self._limit > 0 and not self.stats.finish:
             self._detokenizer = self._stream()
             self._began = time.perf_counter()
             self._submit()
-            if self._cancelled and self.ticket is not None:  # by a signal, just now
+            if (self._cancelled or self.over) and self.ticket is not None:  # by a signal or a task, just now
                 self.ticket.cancel()
         return self.ticket
 
@@ -242,8 +251,11 @@ class Reply:
         """The part of the answer that was held to a form."""
         return self.text
 
-    def _judge(self) -> None:
-        """Says where an answer that was held to a grammar is not whole; RequestError where it claims to."""
+    def conclude(self) -> None:
+        """Says where an answer that was held to a grammar is not whole; RequestError where it claims to, and
+        where that can't be told at a bounded cost.
+        """
+        self.unjudged = False
         if self._grammar is None:
             return
         from satchel.runtime.grammar.verdict import judge
@@ -279,7 +291,7 @@ class Reply:
             if self._shift():
                 return ""
             piece = self._end()
-            self._judge()
+            self.unjudged = self._grammar is not None
             return piece
         stats = self.stats
         if not stats.generated:
@@ -294,7 +306,7 @@ class Reply:
         self.ids.append(token)
         piece = self._say(self._stop.feed(self._text(token)))
         if self._stop.found:
-            self._judge()
+            self.unjudged = self._grammar is not None
         return piece
 
     def _stream(self) -> Detokenizer:

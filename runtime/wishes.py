@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import functools
+import threading
+from collections import OrderedDict
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 from satchel.formats.tokenizer import Tokenizer
 from satchel.quant import RequestError
@@ -15,12 +17,44 @@ from satchel.runtime.sampling.dry import Breakers, find_breakers
 from satchel.runtime.scheduler import Request
 
 
-@functools.lru_cache(maxsize=8)
+class _Kept:
+    """The latest used breakers of one vocabulary, of a bounded number of tokens together."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, ...], Breakers] = OrderedDict()
+        self._size = 0
+
+    def get(self, texts: tuple[str, ...]) -> Breakers | None:
+        found = self._kept.get(texts)
+        if found is not None:
+            self._kept.move_to_end(texts)
+        return found
+
+    def add(self, texts: tuple[str, ...], made: Breakers) -> None:
+        if texts not in self._kept:
+            self._kept[texts] = made
+            self._size += made.size
+        while self._kept and self._size > MOST_KEPT:
+            self._size -= self._kept.popitem(last=False)[1].size
+
+
+MOST_KEPT = 1 << 18  # tokens and what follows them in breakers, of each vocabulary: some 30 MB
+_kept: WeakKeyDictionary[Tokenizer, _Kept] = WeakKeyDictionary()  # they go with the model
+_keeping = threading.Lock()
+
+
 def breakers_of(tokenizer: Tokenizer, texts: tuple[str, ...]) -> Breakers:
-    """DRY's breakers in a vocabulary; it is gone through once."""
-    return find_breakers(
-        texts, tokenizer.vocab_size, tokenizer.token_bytes, lambda text: tokenizer.encode(text, bos=False)
-    )
+    """DRY's breakers in a vocabulary, which is gone through where they were not asked for lately."""
+    with _keeping:
+        kept = _kept.setdefault(tokenizer, _Kept())
+        found = kept.get(texts)
+    if found is None:
+        found = find_breakers(
+            texts, tokenizer.vocab_size, tokenizer.token_bytes, lambda text: tokenizer.encode(text, bos=False)
+        )
+        with _keeping:
+            kept.add(texts, found)
+    return found
 
 
 def in_tokens(sampling: Sampling, tokenizer: Tokenizer) -> Sampling:

@@ -46,6 +46,7 @@ RAN: Counter[str] = Counter()  # seconds by file
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--order-seed", type=int, default=None, help="shuffle files, and the tests in each")
     parser.addoption("--record-durations", action="store_true", help=f"write {DURATIONS.name} anew")
+    parser.addoption("--skipped", type=Path, metavar="FILE", help="for skipped tests and why")
 
 
 def name_of(item: pytest.Item) -> str:
@@ -109,10 +110,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def collected(pytestconfig: pytest.Config) -> list[tuple[str, bool]]:
     """Names of all tests that were collected, those by night too, and whether each is such a one."""
     return pytestconfig.stash[COLLECTED]
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--skipped", type=Path, metavar="FILE", help="for skipped tests and why")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
-from satchel.cli.server.asked import asking, ids_of
+from satchel.cli.server.asked import asking, ids_of, limited
 from satchel.cli.server.models import Lease, Models
+from satchel.cli.server.pools import Pools
 from satchel.cli.server.problem import Problem, problem_of
 from satchel.cli.server.shadow import follow
 from satchel.cli.server.wanted import Caller, Text, Turn, Wanted
@@ -24,6 +26,7 @@ from satchel.runtime.refusals import PromptTooLong
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.logprobs import Logprob
 
+T = TypeVar("T")
 MOST = 512  # answers to one request, those to all of its prompts together
 AHEAD = 2  # answers that wait for a slot of those that run, so that none stands empty
 
@@ -49,12 +52,15 @@ class Answer:
     It is begun, with its first words there, before a client hears that all is well. close() ends all of it.
     """
 
-    def __init__(self, wanted: Wanted, lease: Lease, held: AsyncExitStack) -> None:
+    def __init__(
+        self, wanted: Wanted, lease: Lease, held: AsyncExitStack, pools: Pools, user: str = ""
+    ) -> None:
         self.wanted, self.lease, self.model, self.name = wanted, lease, lease.model, lease.name
         self.created, self.began = int(time.time()), time.perf_counter()
         self.replies: list[AsyncReply] = []
         self.scored: list[list[Logprob]] = []
         self._held, self._first = held, Said(0, ())
+        self._pools, self._user = pools, user
         self._room = asyncio.Semaphore(lease.model.model.cache.slots + AHEAD)
 
     @classmethod
@@ -63,13 +69,14 @@ class Answer:
         check_counts(wanted)
         async with AsyncExitStack() as stack:
             lease = await stack.enter_async_context(models.use(wanted.model, caller.user))
-            answer = cls(wanted, lease, stack)
+            answer = cls(wanted, lease, stack, models.pools, caller.user)
             stack.callback(answer._told, models)
             if lease.alias:
                 stack.callback(follow, models, answer, caller, lease.alias)
             stack.push_async_callback(answer._end)
-            how = await asyncio.to_thread(asking, lease.model.model, wanted, caller, lease.entry.adapters)
+            asked = partial(asking, lease.model.model, wanted, caller, lease.entry.adapters)
             try:
+                how = await answer.in_pool("grammar" if has_grammar(wanted) else "prompt", asked)
                 await answer._start(how)
             except PromptTooLong as error:
                 problem = problem_of(error)
@@ -96,12 +103,15 @@ class Answer:
     async def _ids(self, prompt: Text | Turn) -> list[int]:
         if isinstance(prompt, Turn):
             return []
-        return await asyncio.to_thread(ids_of, self.model.model, prompt)
+        return await self.in_pool("prompt", partial(ids_of, self.model.model, prompt))
 
     async def _ask(self, prompt: Text | Turn, ids: list[int], how: Asking) -> AsyncReply:
+        judge = partial(self.in_pool, "check")
         if isinstance(prompt, Text):
-            return await self.model.generate(ids, **how)
-        return await self.model.chat(
+            generate = partial(self.model.model.generate, ids, **how)
+            return AsyncReply(await self.in_pool("prompt", generate), judge)
+        chat = partial(
+            self.model.model.chat,
             prompt.messages,
             tools=prompt.tools,
             reasoning=prompt.reasoning,
@@ -111,6 +121,12 @@ class Answer:
             before=prompt.before,
             **how,
         )
+        return AsyncChatReply(await self.in_pool("prompt", chat), judge)
+
+    async def in_pool(self, kind: str, work: Callable[[], T]) -> T:
+        """The result of work of a kind, in a thread that is shared fairly with the others' work."""
+        bounded = partial(limited, self.model.model, self.wanted, work)
+        return await self._pools.run(kind, bounded, self._user)
 
     async def _score(self, ids: Sequence[int], how: Asking) -> None:
         asked = partial(
@@ -120,7 +136,7 @@ class Answer:
             salt=how.get("salt", ""),
             adapters=how.get("adapters"),
         )
-        self.scored.append(await asyncio.to_thread(asked))
+        self.scored.append(await self.in_pool("score", asked))
 
     async def _next(self, index: int) -> Said:
         """What one of the answers says next."""
@@ -237,6 +253,12 @@ class Answer:
     async def close(self) -> None:
         """Ends what is under way, and lets go of the model."""
         await self._held.aclose()
+
+
+def has_grammar(wanted: Wanted) -> bool:
+    """Whether a grammar is compiled for the answers."""
+    forced = isinstance(wanted.prompt, Turn) and wanted.prompt.call is not None
+    return forced or wanted.how.get("grammar") is not None
 
 
 def check_counts(wanted: Wanted) -> None:

@@ -5,19 +5,24 @@ their names. What it cannot do is a Problem that names the field.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.wanted import Caller, Text, Turn, Wanted
+from satchel.formats.tokenizer import TooManyTokens, at_most
 from satchel.quant import RequestError
 from satchel.runtime.ask import Ask, Asking
 from satchel.runtime.grammar.compiled import compile_grammar
 from satchel.runtime.grammar.spec import Spec, Tool, ToolCall
 from satchel.runtime.grammar.styles import STYLES, form_of
 from satchel.runtime.model import Model
+from satchel.runtime.refusals import Busy, PromptTooLong
 from satchel.runtime.sampling import Sampling
 
+T = TypeVar("T")
+CUT = 16  # contexts of text that are tokenized where all but one are cut out of it
 FRESH = "\0fresh"  # a salt that nobody else has: nothing that is cached is found
 
 
@@ -68,6 +73,8 @@ def _check_form(model: Model, form: Spec | None, field: str) -> None:
         return
     try:
         compile_grammar(model.tokenizer, form)
+    except Busy:
+        raise
     except RequestError as error:
         raise Problem("invalid", f"{field}: {error}", field) from None
 
@@ -108,6 +115,24 @@ def call_form(model: Model, turn: Turn) -> ToolCall:
     tools = [Tool(n, by_name[n].get("parameters") or {"type": "object"}) for n in turn.call.names]
     several = turn.call.parallel and form_of(family, begin).several
     return ToolCall(tools, family, several, begin)
+
+
+def limited(model: Model, wanted: Wanted, work: Callable[[], T]) -> T:
+    """The result of the work, in which no text has more tokens than the prompt may: those that the context
+    holds, or CUT times as many where what is too long is cut. PromptTooLong, by its bytes alone if they tell.
+    """
+    cut = wanted.how.get("on_overflow") == "truncate-middle" or any(
+        isinstance(prompt, Text) and prompt.last for prompt in wanted.prompts
+    )
+    most = model.context * (CUT if cut else 1)
+    try:
+        with at_most(most):
+            return work()
+    except TooManyTokens as error:
+        line = f"the prompt has at least {error.least:,} tokens, the context holds {model.context:,}"
+        more = f", and {CUT} times as many may be cut" if cut else ""
+        line = f"{line}{more}: shorten it or raise -c"
+        raise PromptTooLong(error.least, model.context, line) from None
 
 
 def ids_of(model: Model, text: Text) -> list[int]:

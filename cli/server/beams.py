@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from satchel.cli.server.asked import asking, ids_of
+from satchel.cli.server.asked import asking, ids_of, limited
 from satchel.cli.server.models import Models
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.wanted import Caller, Text, Turn, Wanted
@@ -38,14 +38,17 @@ async def search(models: Models, wanted: Wanted, caller: Caller, length_penalty:
         raise Problem("unsupported", "use_beam_search takes one prompt", "use_beam_search")
     async with models.use(wanted.model, caller.user) as lease:
         model = lease.model.model
-        how = asking(model, wanted, caller, lease.entry.adapters)
-        ids = await asyncio.to_thread(_prompt, model, wanted, how)
+        pools, user = models.pools, caller.user
+        asked = partial(asking, model, wanted, caller, lease.entry.adapters)
+        how = await pools.run("prompt", asked, user)
+        ids = await pools.run(
+            "prompt", partial(limited, model, wanted, partial(_prompt, model, wanted, how)), user
+        )
         room = model.context - len(ids) + 1
         limit = how.get("max_tokens", -1)
         most = room if limit < 0 else limit
-        found = await asyncio.to_thread(
-            model.beam_search, ids, wanted.made, most, length_penalty=length_penalty
-        )
+        searching = partial(model.beam_search, ids, wanted.made, most, length_penalty=length_penalty)
+        found = await pools.run("score", searching, user)
     return Beams(model, lease.name, ids, found[: wanted.n])
 
 

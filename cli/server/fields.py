@@ -9,7 +9,16 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Annotated, Any
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import CoreSchema
 
 from satchel.quant import RequestError
 from satchel.runtime.sampling import RANGES, Sampling
@@ -19,11 +28,16 @@ LIMITS = {name: (low, high) for name, low, high in RANGES}
 OPTIONS = frozenset(f.name for f in fields(Sampling))
 MOST_TOKENS = 1 << 31
 MOST_NAMES = 1024  # entries of a list of tokens or words
+MOST_FIELDS = 1024  # of an object with declared fields
+MOST_BREAKERS, BREAKER = 32, 40  # of DRY, and characters of one: each is looked for in the whole vocabulary
 
 TokenId = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
 TokenIds = Annotated[list[TokenId], Field(max_length=MOST_NAMES)]
 Word = Annotated[str, Field(min_length=1, max_length=1000)]
 Words = Annotated[list[Word], Field(max_length=MOST_NAMES)]
+Breakers = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=BREAKER)]], Field(max_length=MOST_BREAKERS)
+]
 
 
 def ranged(name: str, *aliases: str, **more: Any) -> Any:
@@ -36,6 +50,18 @@ def ranged(name: str, *aliases: str, **more: Any) -> Any:
     return Field(default=None, ge=low, le=high, **more)
 
 
+def _fail_fast(part: Any) -> None:
+    """Marks every list within a schema of pydantic's."""
+    if isinstance(part, dict):
+        if part.get("type") == "list":
+            part["fail_fast"] = True
+        part = part.values()
+    elif not isinstance(part, list | tuple):
+        return
+    for inner in part:
+        _fail_fast(inner)
+
+
 class Body(BaseModel):
     """A request's body. A number is no text and no bool; null means absent. Fields that nobody declared are
     kept apart, to be named in a warning or refused.
@@ -43,10 +69,21 @@ class Body(BaseModel):
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, hide_input_in_errors=True)
 
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """A list is wrong with its first wrong member: a million errors would be found and never read."""
+        schema = handler(source)
+        _fail_fast(schema)
+        return schema
+
     @model_validator(mode="before")
     @classmethod
     def drop_nulls(cls, data: Any) -> Any:
-        return {k: v for k, v in data.items() if v is not None} if isinstance(data, dict) else data
+        if not isinstance(data, dict):
+            return data
+        if len(data) > MOST_FIELDS:
+            raise ValueError(f"it has {len(data):,} fields, {MOST_FIELDS:,} are the most")
+        return {k: v for k, v in data.items() if v is not None}
 
     @property
     def unknown(self) -> list[str]:
@@ -84,7 +121,7 @@ class SamplingFields(Body):
     dry_base: float | None = ranged("dry_base")
     dry_allowed_length: int | None = ranged("dry_allowed_length")
     dry_last_n: int | None = ranged("dry_last_n", "dry_penalty_last_n")
-    dry_breakers: Words | None = Field(
+    dry_breakers: Breakers | None = Field(
         default=None, validation_alias=AliasChoices("dry_breakers", "dry_sequence_breakers")
     )
     mirostat: int | None = ranged("mirostat")

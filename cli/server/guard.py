@@ -8,23 +8,16 @@ import asyncio
 import hashlib
 import hmac
 import json
-import re
 from collections.abc import Iterable
 
-import numpy as np
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from satchel.cli.server.bodies import JSON, Budget, Held, parsed
 from satchel.cli.server.dialect import Dialect, dialect_of, is_public
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.settings import ServerSettings
 from satchel.cli.server.wanted import Caller
-from satchel.formats import strict_json
-
-DEEPEST = 100  # levels of a JSON body
-LARGE = 1 << 16  # bytes of a body that is checked in a thread
-STRINGS = re.compile(r'"(?:[^"\\]|\\.)*+"?')
-OPEN, CLOSE = np.frombuffer(b"[{", np.uint8), np.frombuffer(b"]}", np.uint8)
 
 
 class Guard:
@@ -33,6 +26,7 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self.app, self.settings = app, settings
         self._hosts = frozenset(settings.hosts)
+        self._bodies = Budget(settings.most_bodies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -41,18 +35,25 @@ class Guard:
         number = scope["state"]["request_id"]
         headers = Headers(scope=scope)
         dialect = dialect_of(scope["path"], headers)
+        held: Held | None = None
         try:
-            self._check_origin(headers)
-            scope["state"]["caller"] = self._caller(scope["path"], headers)
-            body = (
-                await self._body(headers, receive)
-                if scope["method"] in ("POST", "PUT", "PATCH", "DELETE")
-                else b""
-            )
-        except Problem as problem:
-            await refuse(dialect, problem, number, send)
-            return
-        await self.app(scope, _replay(body, receive), send)
+            try:
+                self._check_origin(headers)
+                caller = scope["state"]["caller"] = self._caller(scope["path"], headers)
+                if scope["method"] in ("POST", "PUT", "PATCH", "DELETE"):
+                    held = self._bodies.hold(caller.user)
+                    body = await self._body(headers, receive, held)
+                    if body:
+                        pools = scope["app"].state.models.pools
+                        scope["state"][JSON] = (await parsed(body, pools, caller.user, held), len(body))
+                        del body  # its value alone is needed from here on
+            except Problem as problem:
+                await refuse(dialect, problem, number, send)
+                return
+            await self.app(scope, _behind_body(receive, read=held is not None), send)
+        finally:
+            if held is not None:
+                held.release()
 
     def _check_origin(self, headers: Headers) -> None:
         """A web page of another site can make a browser send requests here: its Host or its Origin tells."""
@@ -79,13 +80,13 @@ class Guard:
         mark = hashlib.sha256(given[0].encode("utf-8", "surrogateescape")).hexdigest()[:32]
         return Caller(mark[:8], mark, admin=True)
 
-    async def _body(self, headers: Headers, receive: Receive) -> bytes:
+    async def _body(self, headers: Headers, receive: Receive, held: Held) -> bytes:
         announced = headers.get("content-length", "")
         if announced.isascii() and announced.isdigit() and int(announced) > self.settings.most_body:
             raise _large(self.settings.most_body)
         try:
             async with asyncio.timeout(self.settings.body_seconds):
-                body = await _whole(receive, self.settings.most_body)
+                body = await _whole(receive, self.settings.most_body, held)
         except TimeoutError:
             line = f"the body did not come whole within {self.settings.body_seconds:g} seconds"
             raise Problem("timeout", line) from None
@@ -93,14 +94,10 @@ class Guard:
             kind = headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json":
                 raise Problem("media", f"the body is {kind or 'of no kind'}: send it as application/json")
-            if len(body) > LARGE:  # others need not wait for it
-                await asyncio.to_thread(check_json, body)
-            else:
-                check_json(body)
         return body
 
 
-async def _whole(receive: Receive, most: int) -> bytes:
+async def _whole(receive: Receive, most: int, held: Held) -> bytes:
     parts, size = [], 0
     while True:
         message = await receive()
@@ -110,40 +107,13 @@ async def _whole(receive: Receive, most: int) -> bytes:
         size += len(parts[-1])
         if size > most:
             raise _large(most)
+        held.grow(size)
         if not message.get("more_body"):
             return b"".join(parts)
 
 
 def _large(most: int) -> Problem:
     return Problem("large", f"the body has more than {most:,} bytes, which is the most")
-
-
-def check_json(body: bytes) -> None:
-    """A Problem where the body is no JSON that every reader reads alike (H01, H02)."""
-    try:
-        text = body.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise Problem("invalid", f"the body is no UTF-8 at byte {error.start}") from None
-    _check_depth(text)
-    try:
-        value = strict_json.loads(text)
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    except json.JSONDecodeError as error:
-        raise Problem(
-            "invalid", f"the body is no JSON: {error.msg} at line {error.lineno}, column {error.colno}"
-        ) from None
-    except UnicodeEncodeError:
-        raise Problem("invalid", "the body has half a surrogate pair in a text") from None
-    except (ValueError, RecursionError) as error:
-        raise Problem("invalid", f"the body cannot be read: {error}") from None
-
-
-def _check_depth(text: str) -> None:
-    """Before it is parsed, for parsers recurse."""
-    outside = np.frombuffer(STRINGS.sub("", text).encode(), np.uint8)
-    steps = np.isin(outside, OPEN).astype(np.int32) - np.isin(outside, CLOSE)
-    if steps.size and int(np.cumsum(steps).max()) > DEEPEST:
-        raise Problem("invalid", f"the body is nested deeper than {DEEPEST} levels")
 
 
 def _is_one_of(given: str, keys: Iterable[str]) -> bool:
@@ -159,17 +129,17 @@ def _name(host: str) -> str:
     return host.partition(":")[0].lower()
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
-    told = False
+def _behind_body(receive: Receive, read: bool) -> Receive:
+    """What a route receives: no body, where it was read; then whether the client is gone."""
 
-    async def again() -> Message:
-        nonlocal told
-        if told:
+    async def following() -> Message:
+        nonlocal read
+        if not read:
             return await receive()
-        told = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        read = False
+        return {"type": "http.request", "body": b"", "more_body": False}
 
-    return again
+    return following
 
 
 async def refuse(dialect: Dialect, problem: Problem, number: str, send: Send) -> None:

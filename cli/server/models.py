@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from satchel.cli.server.alias import Alias
 from satchel.cli.server.catalog import Catalog, Served
 from satchel.cli.server.log import LOG
+from satchel.cli.server.pools import Pools
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.telemetry import Spans
 from satchel.quant import SatchelError
@@ -105,14 +106,14 @@ class Lease:
 
 class Models:
     """All entries; the first is the default. budget: bytes of model files that are loaded at once, 0: no
-    limit.
+    limit. pools: threads for what requests have done beside the engine.
     """
 
     def __init__(self, catalog: Catalog, budget: int = 0, spans: Spans | None = None) -> None:
         self.spans = spans or Spans(None)
         self.entries = {name: Entry(served) for name, served in catalog.models.items()}
         self.aliases = {name: Alias(name, table) for name, table in catalog.aliases.items()}
-        self.budget = budget
+        self.budget, self.pools = budget, Pools()
         self.draining = False  # the server is stopping
         self._room = asyncio.Lock()
         self._leaving: set[asyncio.Task[None]] = set()
@@ -230,6 +231,7 @@ class Models:
             task.cancel()
         for entry in self.entries.values():
             await entry.unload()
+        self.pools.close()
 
 
 async def _when_unused(entry: Entry) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from satchel.formats.tokenizer import TooManyTokens
 from satchel.quant import DeviceError, ModelError, RequestError, SatchelError
-from satchel.runtime.refusals import PromptTooLong, QueueFull
+from satchel.runtime.refusals import Busy, PromptTooLong, QueueFull
 
 # An absolute path up to its last part.
 FOLDERS = re.compile(r"(?<![#\w./~-])/(?:[^\s/:'\"]+/)+(?=[^\s/:'\"])")
@@ -76,6 +77,11 @@ def problem_of(error: Exception) -> Problem:
         case PromptTooLong():
             numbers = {"n_prompt_tokens": error.prompt, "n_ctx": error.room}
             return Problem("context", text, "messages", "context_length_exceeded", numbers=numbers)
+        case TooManyTokens():
+            numbers = {"n_prompt_tokens": error.least, "n_ctx": error.most}
+            return Problem("context", text, code="context_length_exceeded", numbers=numbers)
+        case Busy():
+            return Problem("busy", text, code="busy", retry_after=1)
         case QueueFull():
             return Problem("busy", text, code="queue_full", retry_after=1)
         case RequestError():

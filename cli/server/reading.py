@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from starlette.requests import Request
 
-from satchel.cli.server.route import caller_of, models_of
+from satchel.cli.server.asked import CUT
+from satchel.cli.server.route import caller_of, in_pool, models_of
 from satchel.cli.server.stream import unless_gone
+from satchel.formats.tokenizer import at_most
 from satchel.runtime.model import Model
 
 T = TypeVar("T")
+MOST_TOKENS = 1 << 18
 
 
-async def with_model(request: Request, name: str, work: Callable[[Model, str], T]) -> tuple[str, T]:
+def _limited(work: Callable[[Model, str], T], model: Model, salt: str) -> T:
+    with at_most(most_tokens(model.context)):
+        return work(model, salt)
+
+
+def most_tokens(context: int) -> int:
+    """Of one text that is read, counted, or cut to what a model takes."""
+    return max(MOST_TOKENS, CUT * context)
+
+
+async def with_model(
+    request: Request, name: str, work: Callable[[Model, str], T], kind: str = "text"
+) -> tuple[str, T]:
     """The name under which the model is listed, and what the work gives. The work gets the model and the salt
-    of who asks. A client that hangs up is not waited for.
+    of who asks; kind: its pool of threads. A client that hangs up is not waited for.
     """
     caller = caller_of(request)
 
     async def run() -> tuple[str, T]:
         async with models_of(request).use(name, caller.user) as lease:
-            return lease.name, await asyncio.to_thread(work, lease.model.model, caller.salt)
+            asked = partial(_limited, work, lease.model.model, caller.salt)
+            return lease.name, await in_pool(request, kind, asked)
 
     return await unless_gone(request, run())

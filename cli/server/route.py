@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import TypeVar, cast
 
 from starlette.requests import Request
 
@@ -14,9 +14,16 @@ from satchel.cli.server.settings import ServerSettings
 from satchel.cli.server.wanted import Caller
 from satchel.cli.server.watch import Traffic
 
+T = TypeVar("T")
+
 
 def models_of(request: Request) -> Models:
     return cast(Models, request.app.state.models)
+
+
+async def in_pool(request: Request, kind: str, work: Callable[[], T]) -> T:
+    """The result of work of a kind, done in a thread for this caller; see pools.py."""
+    return await models_of(request).pools.run(kind, work, caller_of(request).user)
 
 
 def settings_of(request: Request) -> ServerSettings:

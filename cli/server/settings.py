@@ -18,7 +18,8 @@ class ServerSettings:
     error, not a warning. certificate: its file and its key's, for HTTPS. states: the folder in which
     conversations are saved, None: nowhere.
 
-    most_body, body_seconds: bytes of a request, and seconds until all came. most_header: bytes.
+    most_body, body_seconds: bytes of a request, and seconds until all came. most_bodies: bytes of memory for
+    the bodies of all requests under way. most_header: bytes.
     most_connections: at once. keep_alive: seconds for which an idle connection stays. drain: seconds that
     requests under way have when the server stops.
     """
@@ -33,6 +34,7 @@ class ServerSettings:
     certificate: tuple[Path, Path] | None = None
     states: Path | None = None
     most_body: int = 16 << 20
+    most_bodies: int = 512 << 20
     body_seconds: float = 60.0
     most_header: int = 64 << 10
     most_connections: int = 1024

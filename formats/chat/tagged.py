@@ -23,6 +23,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "null": (type(None),),
 }  # fmt: skip
 NESTING = 32
+BRANCHES = 5000  # as many as a schema may hold where it is enforced
 LITERAL_MOST = 1 << 16  # characters of a value that is read as Python has it
 # Strings of Python's; each character is looked at once.
 _STRING = re.compile(r"(['\"])(?:(?!\1)[^\\]|\\.)*(?:\1|\\?\Z)", re.DOTALL)
@@ -127,16 +128,19 @@ def kinds_of(schema: Any, root: Mapping[str, Any] | None = None) -> tuple[str, .
 
 
 def branches(schema: Any, root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The schemas of which a value satisfies one, each once: `anyOf` and `oneOf` taken apart."""
-    waiting, seen = [schema], set[int]()
-    while waiting:
-        one = resolved(waiting.pop(0), root)
+    """The schemas of which a value satisfies one, each once: `anyOf` and `oneOf` taken apart. At most
+    BRANCHES are looked at.
+    """
+    waiting, seen = [schema], set[int]()  # the next one last
+    looked = 0
+    while waiting and (looked := looked + 1) <= BRANCHES:
+        one = resolved(waiting.pop(), root)
         if not isinstance(one, Mapping) or id(one) in seen:
             continue
         seen.add(id(one))
         several = one.get("anyOf", one.get("oneOf"))
         if "type" not in one and "enum" not in one and isinstance(several, list):
-            waiting = several + waiting
+            waiting += reversed(several[:BRANCHES])
         else:
             yield one
 

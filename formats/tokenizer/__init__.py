@@ -10,6 +10,7 @@ from typing import Any
 
 from satchel.formats.tokenizer.base import Encoder, Tokenizer
 from satchel.formats.tokenizer.guard import Guard
+from satchel.formats.tokenizer.limit import TooManyTokens, at_most
 from satchel.formats.tokenizer.specials import Adds, Escape, SpecialIds, Splitter, read_specials
 from satchel.formats.tokenizer.stream import Detokenizer, StopStrings
 from satchel.formats.tokenizer.vocab import Kind, Meta, Vocab, read_vocab
@@ -24,7 +25,9 @@ __all__ = [
     "SpecialIds",
     "StopStrings",
     "Tokenizer",
+    "TooManyTokens",
     "Vocab",
+    "at_most",
     "build_tokenizer",
 ]
 

@@ -5,10 +5,11 @@ Control tokens in a text are only found where they are asked for; ids and bytes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Protocol
 
+from satchel.formats.tokenizer import limit
 from satchel.formats.tokenizer.guard import Guard
 from satchel.formats.tokenizer.specials import SpecialIds, Splitter
 from satchel.formats.tokenizer.stream import Detokenizer
@@ -19,7 +20,14 @@ MAX_TEXT = 1 << 28  # characters: every count behind it stays far below 2^31
 
 
 class Encoder(Protocol):
-    """What each kind of vocabulary provides: ids of ordinary text, bytes of a token."""
+    """What each kind of vocabulary provides: ids of ordinary text, bytes of a token.
+
+    longest: bytes of ordinary text for which one id stands at most; None where text may be dropped. cuts:
+    whether a text may be cut at `limit.BORDER` without another id.
+    """
+
+    longest: int | None
+    cuts: bool
 
     def encode(self, text: str, start: bool) -> list[int]:
         """start: nothing, or a special token, stands in front of the text."""
@@ -44,6 +52,9 @@ class Tokenizer:
         self._hidden = frozenset(vocab.ids_of(Kind.CONTROL, Kind.UNKNOWN))
         self._pieces: dict[int, bytes] = {}
         self._guards: dict[frozenset[str], Guard] = {}
+        self._longest = encoder.longest or limit.UNKNOWN
+        marks = max((len(special.text.encode()) for special in splitter.specials), default=0)
+        self._widest = max(self._longest, marks)  # bytes for which one id stands at most, special ones too
 
     def text(self, token: int) -> str:
         """A token's text as the vocabulary spells it; RequestError for an id outside the vocabulary."""
@@ -90,8 +101,10 @@ class Tokenizer:
         special: parse control tokens; False makes them ordinary text. bos: None adds what the file says
         (begin, end and separator tokens), True a begin token whatever it says, False nothing. start: the text
         opens a whole one, where SentencePiece puts a space in front; False for what stands inside.
-        RequestError for half surrogate pairs, for over 2^28 characters, for bos=True without such a token.
+        RequestError for half surrogate pairs, for over 2^28 characters, for bos=True without such a token;
+        TooManyTokens within `limit.at_most`.
         """
+        limit.check(len(text) // self._widest)
         _check_text(text)
         return self._surround(self._encode(self._splitter.split(text, special), start), bos)
 
@@ -102,6 +115,7 @@ class Tokenizer:
         where the file asks for one and the template did not write it (bos None), always (True) or never
         (False); nothing is added at the end, where the answer follows.
         """
+        limit.check(len(text) // (2 * self._widest))  # escaping makes two characters of one at most
         _check_text(text)
         guard = guard or self._control
         fragments: list[str | int] = []
@@ -161,8 +175,10 @@ class Tokenizer:
     def _encode(
         self, fragments: list[str | int], start: bool = True, guard: Guard | None = None
     ) -> list[int]:
+        texts = [fragment for fragment in fragments if isinstance(fragment, str)]
+        limit.check(len(fragments) - len(texts) + sum(-(-_bytes(t) // self._longest) for t in texts))
         ids: list[int] = []
-        for fragment in fragments:
+        for fragment in self._pieces_of(fragments):
             if isinstance(fragment, int):
                 ids.append(fragment)
                 start = True
@@ -173,8 +189,17 @@ class Tokenizer:
                 parts = enumerate(guard.apart(fragment))
                 found = [i for n, part in parts for i in self._encoder.encode(part, start and not n)]
             ids += found
+            limit.check_made(len(ids))
             start = False
         return ids
+
+    def _pieces_of(self, fragments: list[str | int]) -> Iterator[str | int]:
+        """The fragments with long texts in pieces: none holds all of its tokens' offsets at once."""
+        for fragment in fragments:
+            if isinstance(fragment, int) or not self._encoder.cuts:
+                yield fragment
+            else:
+                yield from limit.pieces(fragment)
 
     def _surround(self, ids: list[int], bos: bool | None) -> list[int]:
         specials = self.specials
@@ -190,6 +215,10 @@ class Tokenizer:
         if self.specials.bos is None:
             raise RequestError("a begin token was asked for and the vocabulary has none; leave it out")
         return self.specials.bos
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _check_text(text: str) -> None:

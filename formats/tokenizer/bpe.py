@@ -10,6 +10,7 @@ from itertools import starmap
 from operator import add
 from typing import TYPE_CHECKING
 
+from satchel.formats.tokenizer.limit import BORDER
 from satchel.formats.tokenizer.pretokenizers import DEFAULT, PRETOKENIZERS, REFUSED, PreTokenizer
 from satchel.formats.tokenizer.vocab import Kind, Meta, Vocab, byte_values
 
@@ -62,12 +63,18 @@ class Bpe:
         self._vocab, self._raw = vocab, pre.raw
         self._bytes = byte_values(meta, vocab) if pre.raw else {}
         self._tokenizer = _build(meta, vocab, pre)
+        lossless = not pre.raw or len(set(self._bytes.values())) == 256
         if not pre.raw and (lost := [b for b in IN_UTF8 if ALPHABET[b] not in vocab.index]):
+            lossless = False
             meta.warn(
                 "tokens",
                 f"{len(lost)} of {len(IN_UTF8)} bytes of UTF-8 have no token (first 0x{lost[0]:02X});"
                 " text that holds them loses them",
             )
+        # A character of the byte alphabet is one byte; raw vocabularies have their text as it is.
+        widths = (len(text.encode()) if pre.raw else len(text) for text in vocab.tokens)
+        self.longest = max(widths, default=1) if lossless else None
+        self.cuts = not pre.raw and _ends_words(self._tokenizer)
 
     def encode(self, text: str, start: bool) -> list[int]:
         """start is of no matter here: byte-level vocabularies put nothing in front of a text."""
@@ -80,7 +87,8 @@ class Bpe:
         return ids
 
     def _encode(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=False).ids if text else []
+        # Of the library's calls, those for batches release the interpreter.
+        return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids if text else []
 
     def token_bytes(self, token: int) -> bytes:
         text, kind = self._vocab.tokens[token], self._vocab.types[token]
@@ -94,6 +102,13 @@ class Bpe:
         if kind == Kind.BYTE and token in self._bytes:
             return bytes([self._bytes[token]])
         return text.encode() if kind in (Kind.CONTROL, Kind.USER_DEFINED, Kind.UNKNOWN) else b""
+
+
+def _ends_words(tokenizer: Tokenizer) -> bool:
+    """Whether a word of plain letters ends before a blank and another one."""
+    text = "ab cd Ef gH I j"
+    borders = {begin for _, (begin, _) in tokenizer.pre_tokenizer.pre_tokenize_str(text)}
+    return all(match.start() in borders for match in BORDER.finditer(text))
 
 
 def _read_merges(meta: Meta, vocab: Vocab) -> list[tuple[str, str]]:

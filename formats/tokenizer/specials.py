@@ -6,11 +6,12 @@ What a file says wins over what a text looks like; ids out of range are ignored 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from satchel.formats.tokenizer.splitting import Cutter, Special
 from satchel.formats.tokenizer.vocab import Kind, Meta, Vocab
 
 # Name -> GGUF keys, later ones older spellings.
@@ -71,7 +72,7 @@ HARMONY = (
     ("<|call|>", "<|flush|>"),
     ("<|calls|>", "<|flush|>"),
 )
-SPACES = " \t\n\v\f\r"
+PIECE = 1 << 16  # characters that one call looks at: it holds the interpreter
 BRACKETS = frozenset("<>[]{}|｜")
 
 
@@ -168,18 +169,6 @@ def _first(vocab: Vocab, texts: Iterable[str]) -> int | None:
     return next((vocab.index[text] for text in texts if text in vocab.index), None)
 
 
-@dataclass(frozen=True)
-class Special:
-    """A token that is cut out of a text before it is encoded; strip says which white space it swallows."""
-
-    id: int
-    text: str
-    chars: frozenset[str]
-    parsed_always: bool
-    lstrip: bool = False
-    rstrip: bool = False
-
-
 class Splitter:
     """Cuts a text at special tokens: longer ones first, each left to right, as llama.cpp does."""
 
@@ -190,7 +179,6 @@ class Splitter:
             Special(
                 i,
                 vocab.tokens[i],
-                frozenset(vocab.tokens[i]),
                 bool(vocab.types[i] == Kind.USER_DEFINED),
                 *stripping.get(
                     vocab.tokens[i], (False, "*" in stripping and vocab.tokens[i] not in stripping)
@@ -199,21 +187,20 @@ class Splitter:
             for i in ids
         ]
         self.specials = sorted(specials, key=lambda special: -len(special.text.encode()))
-        self._always = [special for special in self.specials if special.parsed_always]
+        self._cutters: dict[tuple[bool, frozenset[int]], Cutter] = {}
 
-    def split(self, text: str, special: bool, but: Container[int] = ()) -> list[str | int]:
+    def split(self, text: str, special: bool, but: Iterable[int] = ()) -> list[str | int]:
         """Ids of the tokens found, and the texts between them, never empty, in order.
 
         special: False finds user-defined tokens only; control tokens in the text stay text. but: ids that are
         not looked for.
         """
-        fragments: list[str | int] = [text] if text else []
-        chars = set(text)
-        for token in self.specials if special else self._always:
-            # The first test is cheap and settles nearly all of thousands of tokens.
-            if token.chars <= chars and token.text in text and token.id not in but:
-                fragments = [piece for fragment in fragments for piece in _cut(fragment, token)]
-        return fragments
+        key = special, frozenset(but)
+        cutter = self._cutters.get(key)
+        if cutter is None:
+            wanted = [s for s in self.specials if (special or s.parsed_always) and s.id not in key[1]]
+            cutter = self._cutters[key] = Cutter(wanted)  # one for each template's markers: they are few
+        return cutter.cut(text)
 
 
 def _stripping(vocab: Vocab, pre: str, name: str) -> dict[str, tuple[bool, bool]]:
@@ -227,22 +214,6 @@ def _stripping(vocab: Vocab, pre: str, name: str) -> dict[str, tuple[bool, bool]
     if "modern-bert" in name:
         return {"[MASK]": (True, False)}
     return {}
-
-
-def _cut(fragment: str | int, token: Special) -> Iterator[str | int]:
-    if isinstance(fragment, int) or token.text not in fragment:
-        yield fragment
-        return
-    pieces = fragment.split(token.text)
-    for i, piece in enumerate(pieces):
-        if i:
-            yield token.id
-            if token.rstrip:
-                piece = piece.lstrip(SPACES)
-        if token.lstrip and i + 1 < len(pieces):
-            piece = piece.rstrip(SPACES)
-        if piece:
-            yield piece
 
 
 class Escape:
@@ -263,13 +234,30 @@ class Escape:
             dict(zip(guarded, codes, strict=False)) | {code: self._mark + code for code in codes}
         )
         self._back = dict(zip(codes, guarded, strict=False))
+        self._border = re.compile(f"[^{''.join(codes)}]")
         self._codes = re.compile(f"{self._mark}[{''.join(codes)}]|[{''.join(codes)}]")
 
     def escape(self, text: str) -> str:
-        return text.translate(self._escapes)
+        if len(text) <= PIECE:
+            return text.translate(self._escapes)
+        pieces = (text[at : at + PIECE] for at in range(0, len(text), PIECE))
+        return "".join(piece.translate(self._escapes) for piece in pieces)
 
     def unescape(self, text: str) -> str:
-        return self._codes.sub(self._restore, text)
+        if text.isascii():
+            return text  # no code is in it
+        if len(text) <= PIECE:
+            return self._codes.sub(self._restore, text)
+        return "".join(self._codes.sub(self._restore, piece) for piece in self._pieces(text))
+
+    def _pieces(self, text: str) -> Iterator[str]:
+        """The text cut in front of characters that are no codes: so never behind a mark."""
+        at = 0
+        while at < len(text):
+            border = self._border.search(text, at + PIECE)
+            end = border.start() if border else len(text)
+            yield text[at:end]
+            at = end
 
     def _restore(self, match: re.Match[str]) -> str:
         found = match[0]

@@ -5,6 +5,7 @@ The library reads a serialized model: it is written here, field by field, from c
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Any, TypeAlias
 
@@ -15,6 +16,7 @@ from satchel.formats.tokenizer.charsmap import read_charsmap
 from satchel.formats.tokenizer.vocab import Kind, Meta, Vocab, byte_values
 
 SPACE = "▁"
+ACROSS = re.compile(f"[A-Za-z]{SPACE}")
 Types: TypeAlias = npt.NDArray[np.int32]
 UNIGRAM, BPE = 1, 2
 SHORT = [bytes((i,)) for i in range(256)]
@@ -30,6 +32,10 @@ class SentencePiece:
         self._vocab, self._bytes = vocab, byte_values(meta, vocab)
         self.space_prefix = meta.flag("add_space_prefix", not unigram)
         self._unigram = unigram
+        # With a token for each byte nothing is lost; Unigram models squeeze blanks and exchange characters.
+        lossless = not unigram and len(self._bytes) == 256
+        self.longest = max((len(text.encode()) for text in vocab.tokens), default=1) if lossless else None
+        self.cuts = not unigram and not any(ACROSS.search(text) for text in vocab.tokens)
         types = _piece_types(meta, vocab, unk, full_bytes=len(self._bytes) == 256)
         # Unigram models put a space before every stretch after their clean-up of blanks: the library's part.
         rules = _normalizer(meta, self.space_prefix) if unigram else _number(3, False) + _number(4, False)

@@ -15,6 +15,9 @@ LONGEST_WORD = 100  # characters: BERT's own limit; a longer word is one unknown
 class WordPiece:
     """Encodes one stretch of ordinary text; knows each token's bytes."""
 
+    longest = None  # blanks are dropped, and a long word is one unknown token
+    cuts = True
+
     def __init__(self, meta: Meta, vocab: Vocab, unk: int | None) -> None:
         from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
@@ -40,7 +43,8 @@ class WordPiece:
 
     def encode(self, text: str, start: bool) -> list[int]:
         """start is of no matter here: every word begins a word."""
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
+        # Of the library's calls, those for batches release the interpreter.
+        return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
     def token_bytes(self, token: int) -> bytes:
         text = self._vocab.tokens[token]

@@ -96,20 +96,15 @@ def is_catastrophic(node: Node) -> bool:
 
 
 def _has_two_ways(automaton: _Automaton) -> bool:
-    """Whether two different states lie, as a pair, on a cycle through a pair of equal ones."""
+    """Whether two different states lie, as a pair, on a cycle through a pair of equal ones: in one strongly
+    connected component.
+    """
     forward = _pairs(automaton)
     if forward is None:
         return False
-    backward: dict[Pair, list[Pair]] = {pair: [] for pair in forward}
-    for pair, targets in forward.items():
-        for target in targets:
-            backward[target].append(pair)
-    split = {pair for pair in forward if pair[0] != pair[1]}
-    for state in range(len(automaton.labels)):
-        start = (state, state)
-        if any(target in split for target in _reach(forward, start)) and not split.isdisjoint(
-            _reach(forward, start) & _reach(backward, start)
-        ):
+    for component in _components(forward):
+        equal = [a == b for a, b in component]
+        if any(equal) and not all(equal):
             return True
     return False
 
@@ -118,7 +113,9 @@ def _pairs(automaton: _Automaton) -> dict[Pair, list[Pair]] | None:
     """Pairs of states that one text leads to from a single state, smaller state first, and what follows."""
     labels, edges = automaton.labels, automaton.edges
     count = len(labels)
-    meets = [[_overlap(labels[a], labels[b]) for b in range(count)] for a in range(count)]
+    kinds = {ranges: i for i, ranges in enumerate(dict.fromkeys(labels))}
+    overlaps = [[_overlap(a, b) for b in kinds] for a in kinds]
+    of = [kinds[ranges] for ranges in labels]
     waiting: list[Pair] = [(state, state) for state in range(count)]
     found: dict[Pair, list[Pair]] = {}
     work = 0
@@ -126,7 +123,9 @@ def _pairs(automaton: _Automaton) -> dict[Pair, list[Pair]] | None:
         pair = waiting.pop()
         if pair in found:
             continue
-        targets = {(min(a, b), max(a, b)) for a in edges[pair[0]] for b in edges[pair[1]] if meets[a][b]}
+        targets = {
+            (min(a, b), max(a, b)) for a in edges[pair[0]] for b in edges[pair[1]] if overlaps[of[a]][of[b]]
+        }
         work += len(edges[pair[0]]) * len(edges[pair[1]])
         if work > MAX_PAIRS:
             return None
@@ -135,15 +134,38 @@ def _pairs(automaton: _Automaton) -> dict[Pair, list[Pair]] | None:
     return found
 
 
-def _reach(edges: dict[Pair, list[Pair]], start: Pair) -> set[Pair]:
+def _components(edges: dict[Pair, list[Pair]]) -> list[list[Pair]]:
+    """The strongly connected components (Kosaraju): by the order in which a search leaves the pairs."""
+    left: list[Pair] = []
     seen: set[Pair] = set()
-    waiting = list(edges[start])
-    while waiting:
-        pair = waiting.pop()
-        if pair not in seen:
-            seen.add(pair)
-            waiting += edges[pair]
-    return seen
+    backward: dict[Pair, list[Pair]] = {pair: [] for pair in edges}
+    for start in edges:
+        stack = [] if start in seen else [(start, iter(edges[start]))]
+        seen.add(start)
+        while stack:
+            pair, following = stack[-1]
+            target = next(following, None)
+            if target is None:
+                stack.pop()
+                left.append(pair)
+                continue
+            backward[target].append(pair)
+            if target not in seen:
+                seen.add(target)
+                stack.append((target, iter(edges[target])))
+    found: list[list[Pair]] = []
+    for start in reversed(left):
+        component: list[Pair] = []
+        waiting = [start]
+        while waiting:
+            pair = waiting.pop()
+            if pair in seen:  # not in a component yet
+                seen.remove(pair)
+                component.append(pair)
+                waiting += backward[pair]
+        if component:
+            found.append(component)
+    return found
 
 
 def _overlap(a: Ranges, b: Ranges) -> bool:

@@ -5,10 +5,11 @@ A constraint never lets through what its grammar can't: where the matcher fails,
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 
@@ -18,13 +19,19 @@ from satchel.runtime.grammar.schema import read_schema
 from satchel.runtime.grammar.sources import Source, read_spec
 from satchel.runtime.grammar.spec import JsonSchema, Spec
 from satchel.runtime.grammar.vocabulary import Vocabulary, Words, words_of
+from satchel.runtime.refusals import Busy
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 MAX_GRAMMARS = 64  # kept compiled for each vocabulary
-MAX_KEPT = 8 << 20  # characters of their sources in all
+MAX_KEPT = 128 << 20  # bytes that those kept take in all, by `cost_of`
+# Bytes of a compiled grammar for each character of it, as measured: 20 to 150 for schemas and choices, 350
+# for one long text.
+FACTOR, LEAST = 400, 1 << 14
 BUDGET = 1.0  # seconds that a grammar may take until its first mask
+COMPILING = 4  # grammars that are compiled at once, those among them that took too long and were given up
+PATIENCE = 10.0  # seconds that a grammar waits for its turn
 
 
 class Grammar:
@@ -32,6 +39,7 @@ class Grammar:
 
     def __init__(self, vocabulary: Vocabulary, source: Source) -> None:
         self.vocabulary, self._check = vocabulary, source.check
+        self.cost = cost_of(source)
         self._start = _compile(vocabulary, source)
         marks = words_of([*source.tokens], vocabulary.count)
         self._allowed = vocabulary.plain | vocabulary.ends | marks
@@ -128,33 +136,44 @@ class GrammarConstraint:
 
 
 class Compiler:
-    """The grammars of one vocabulary, the latest used ones kept. Any thread may ask."""
+    """The grammars of one vocabulary: those in use, and the latest used ones, of bounded size together. Any
+    thread may ask.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.vocabulary = Vocabulary(tokenizer)
         self._kept: OrderedDict[str, Grammar] = OrderedDict()
+        self._live: WeakValueDictionary[str, Grammar] = WeakValueDictionary()  # of answers under way
         self._size = 0
         self._lock = threading.Lock()
 
     def compile(self, tokenizer: Tokenizer, spec: Spec) -> Grammar:
-        key = _key(spec)
+        key = hashlib.sha256(_key(spec).encode("utf-8", "surrogatepass")).hexdigest()
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
+            found = self._live.get(key)
+            if found is not None:
+                if key in self._kept:
+                    self._kept.move_to_end(key)
+                return found
         made = Grammar(self.vocabulary, read_spec(spec, tokenizer))
         with self._lock:
-            if key not in self._kept:
-                self._kept[key] = made
-                self._size += len(key)
-            while len(self._kept) > MAX_GRAMMARS or self._size > MAX_KEPT:
-                self._size -= len(self._kept.popitem(last=False)[0])
+            return self._keep(key, made)
+
+    def _keep(self, key: str, made: Grammar) -> Grammar:
+        """Another thread may have made the same meanwhile. What would fill the cache alone is not kept."""
+        made = self._live.setdefault(key, made)
+        if key not in self._kept and made.cost <= MAX_KEPT // 2:
+            self._kept[key] = made
+            self._size += made.cost
+        while len(self._kept) > MAX_GRAMMARS or self._size > MAX_KEPT:
+            self._size -= self._kept.popitem(last=False)[1].cost
         return made
 
 
 # A compiler holds no tokenizer, so both go with the model.
 _compilers: WeakKeyDictionary[Tokenizer, Compiler] = WeakKeyDictionary()
 _making = threading.Lock()
+_turns = threading.BoundedSemaphore(COMPILING)
 
 
 def compile_grammar(tokenizer: Tokenizer, spec: Spec) -> Grammar:
@@ -170,6 +189,11 @@ def compile_grammar(tokenizer: Tokenizer, spec: Spec) -> Grammar:
     return compiler.compile(tokenizer, spec)
 
 
+def cost_of(source: Source) -> int:
+    """Bytes that a compiled grammar takes, by the length of what it was made of."""
+    return LEAST + FACTOR * len(source.grammar)
+
+
 def _key(spec: Spec) -> str:
     try:
         return spec.key
@@ -181,21 +205,30 @@ def _key(spec: Spec) -> str:
 
 def _compile(vocabulary: Vocabulary, source: Source) -> LLMatcher:
     """The matcher at the start of an answer. It is made on a thread that is left to itself after the budget;
-    llguidance's own limits end it soon after.
+    llguidance's own limits end it soon after. Until then it counts among those that are compiled.
     """
     from llguidance import LLMatcher, LLParserLimits
 
     made: list[LLMatcher] = []
 
     def work() -> None:
-        limits = LLParserLimits(verbose_errors=False)
-        matcher = LLMatcher(vocabulary.ll, source.grammar, log_level=0, limits=limits)
-        if not matcher.is_error():
-            matcher.deep_copy().compute_bitmask()
-        made.append(matcher)
+        try:
+            limits = LLParserLimits(verbose_errors=False)
+            matcher = LLMatcher(vocabulary.ll, source.grammar, log_level=0, limits=limits)
+            if not matcher.is_error():
+                matcher.deep_copy().compute_bitmask()
+            made.append(matcher)
+        finally:
+            _turns.release()
 
+    if not _turns.acquire(timeout=PATIENCE):
+        raise Busy(f"{COMPILING} grammars are being compiled, and take long: try again later")
     thread = threading.Thread(target=work, name="satchel-grammar", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:
+        _turns.release()
+        raise
     thread.join(BUDGET)
     if not made:
         raise source.fail(f"it takes over {BUDGET:g} s to compile: make it simpler")

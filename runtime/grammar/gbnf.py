@@ -12,6 +12,7 @@ from satchel.quant.errors import RequestError
 from satchel.runtime.grammar.regex import MAX_COUNT
 from satchel.runtime.grammar.tree import (
     MAX_DEPTH,
+    MAX_REPEATS,
     OneOf,
     Part,
     Ref,
@@ -20,6 +21,7 @@ from satchel.runtime.grammar.tree import (
     Times,
     check_rules,
     find_cycle,
+    inner_first,
     refs,
 )
 
@@ -171,7 +173,11 @@ class _Reader:
         return Terminal(f"[{'^' if negated else ''}{''.join(ranges)}]" if ranges else "(?s:.)")
 
     def repeated(self, part: Part) -> Part:
+        count = 0
         while (char := self.peek()) and char in "*+?{":
+            count += 1
+            if count > MAX_REPEATS:
+                raise self.fail(f"over {MAX_REPEATS} repetitions of one item")
             if char == "{":
                 part = self.counted(part)
                 continue
@@ -198,41 +204,47 @@ def read_gbnf(text: str) -> tuple[str, bool]:
     """
     rules = _Reader(text).grammar()
     check_rules(rules, "root", WHAT, left_recursion=False)
-    if find_cycle({name: list(refs(part)) for name, part in rules.items()}) is None:
-        written = _Writer(rules)
-        pattern = written.regex(rules["root"])
+    edges = {name: list(refs(part)) for name, part in rules.items()}
+    if find_cycle(edges) is None:
+        pattern = _written_out(rules, inner_first(edges, "root"))
         if pattern is not None:
             return pattern, True
     names = {name: f"r{i}" for i, name in enumerate(rules)} | {"root": "start"}
     return "\n".join(f"{names[name]}: {_lark(part, names)}" for name, part in rules.items()), False
 
 
-class _Writer:
-    """Writes rules out as one regular expression; None where it gets too long."""
+def _written_out(rules: dict[str, Part], order: list[str]) -> str | None:
+    """The last rule as one regular expression, the others before it; None where one gets too long."""
+    made: dict[str, str] = {}
+    for name in order:
+        pattern = _regex(rules[name], made)
+        if pattern is None:
+            return None
+        made[name] = pattern
+    return made[order[-1]]
 
-    def __init__(self, rules: dict[str, Part]) -> None:
-        self.rules, self.made = rules, dict[str, str | None]()
 
-    def regex(self, part: Part) -> str | None:
-        if isinstance(part, Terminal):
-            return part.source
-        if isinstance(part, Ref):
-            if part.name not in self.made:
-                self.made[part.name] = self.regex(self.rules[part.name])
-            return self.made[part.name]
-        if isinstance(part, Times):
-            inner = self.regex(part.part)
-            high = "" if part.high is None else part.high
-            if inner is None or max(part.low, part.high or 0) > MAX_COUNT:
-                return None
-            return f"(?:{inner}){{{part.low},{high}}}"
-        pieces: list[str] = []
-        for item in part.parts:
-            inner = self.regex(item)
-            if inner is None or sum(map(len, pieces)) + len(inner) > MAX_REGEX:
-                return None
-            pieces.append(inner)
-        return "".join(pieces) if isinstance(part, Seq) else f"(?:{'|'.join(pieces)})"
+def _regex(part: Part, made: dict[str, str]) -> str | None:
+    """made: the rules that this one needs, written out."""
+    if isinstance(part, Terminal):
+        return part.source
+    if isinstance(part, Ref):
+        return made[part.name]
+    if isinstance(part, Times):
+        inner = _regex(part.part, made)
+        high = "" if part.high is None else part.high
+        if inner is None or max(part.low, part.high or 0) > MAX_COUNT:
+            return None
+        return f"(?:{inner}){{{part.low},{high}}}"
+    pieces: list[str] = []
+    size = 0
+    for item in part.parts:
+        inner = _regex(item, made)
+        size += MAX_REGEX + 1 if inner is None else len(inner)
+        if inner is None or size > MAX_REGEX:
+            return None
+        pieces.append(inner)
+    return "".join(pieces) if isinstance(part, Seq) else f"(?:{'|'.join(pieces)})"
 
 
 def _lark(part: Part, names: dict[str, str]) -> str:

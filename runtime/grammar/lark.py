@@ -18,6 +18,7 @@ from satchel.runtime.grammar.regex import parse
 from satchel.runtime.grammar.schema import read_schema
 from satchel.runtime.grammar.tree import (
     MAX_DEPTH,
+    MAX_REPEATS,
     OneOf,
     Part,
     Ref,
@@ -198,6 +199,7 @@ class _Reader:
         return Terminal(token.text, empty=token.text.startswith('""'))
 
     def repeated(self, part: Part) -> Part:
+        count = 0
         while True:
             token = self.peek()
             if token.kind == "sign" and token.text in "*+?":
@@ -207,6 +209,9 @@ class _Reader:
                 part = self.counted(part, token)
             else:
                 return part
+            count += 1
+            if count > MAX_REPEATS:
+                raise self.fail(f"over {MAX_REPEATS} repetitions of one item", token.at)
             self.next()
 
     def counted(self, part: Part, token: _Token) -> Part:

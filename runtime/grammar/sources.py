@@ -19,6 +19,7 @@ from satchel.runtime.grammar.references import check_references
 from satchel.runtime.grammar.regex import parse
 from satchel.runtime.grammar.schema import Schema, bare, read_schema, shown
 from satchel.runtime.grammar.spec import (
+    MAX_GRAMMAR,
     Choice,
     Gbnf,
     Json,
@@ -53,6 +54,13 @@ def read_spec(spec: Spec, tokenizer: Tokenizer | None) -> Source:
     """Checks a spec and writes it for llguidance; RequestError where it can't be enforced in full. Only
     calls of tools need the tokenizer.
     """
+    try:
+        return _read(spec, tokenizer)
+    except RecursionError:  # each reader has a limit of its own: this is for a stack that was nearly full
+        raise RequestError(f"{type(spec).__name__}: nested too deeply: write it flatter") from None
+
+
+def _read(spec: Spec, tokenizer: Tokenizer | None) -> Source:
     if isinstance(spec, JsonSchema):
         return _of_schema(spec)
     if isinstance(spec, Json):
@@ -146,7 +154,7 @@ def _of_grammar(spec: Gbnf | Lark) -> Source:
     from llguidance import LLMatcher
 
     what = "GBNF grammar" if isinstance(spec, Gbnf) else "Lark grammar"
-    check_size(spec.text, what)
+    check_size(spec.text, what, MAX_GRAMMAR)
     if isinstance(spec, Lark):
         grammar = LLMatcher.grammar_from_lark(read_lark(spec.text))
     else:

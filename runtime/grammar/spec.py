@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 from satchel.formats import strict_json
 from satchel.quant.errors import RequestError
 
-MAX_TEXT = 1 << 22  # characters of a grammar or schema: hundreds of times the largest in use
+MAX_TEXT = 1 << 21  # characters of a schema: some ten times the largest in use
+MAX_GRAMMAR = 1 << 17  # characters of a grammar in GBNF or Lark: it is read character by character
 MAX_CHOICES = 10_000
 
 
@@ -155,9 +156,9 @@ def load(text: str, what: str) -> Any:
         raise RequestError(f"{what}: nested too deeply: write it flatter") from None
 
 
-def check_size(text: str, what: str) -> None:
-    if len(text) > MAX_TEXT:
-        raise RequestError(f"{what}: expected at most {MAX_TEXT:,} characters, got {len(text):,}")
+def check_size(text: str, what: str, most: int = MAX_TEXT) -> None:
+    if len(text) > most:
+        raise RequestError(f"{what}: expected at most {most:,} characters, got {len(text):,}")
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -14,9 +14,10 @@ from typing import Any, TypeAlias
 
 from satchel.formats.chat.tagged import as_json, branches, kinds_of, resolved
 from satchel.quant.errors import RequestError
-from satchel.runtime.grammar.check import value_errors
+from satchel.runtime.grammar.check import parse_exact
 from satchel.runtime.grammar.compile_json import with_settings
 from satchel.runtime.grammar.schema import describe
+from satchel.runtime.grammar.validate import Validator
 
 Schema: TypeAlias = Mapping[str, Any]
 DEFINITIONS = ("$defs", "definitions")
@@ -128,7 +129,8 @@ class Texts:
         """The values that are listed."""
         given = schema["enum"] if "enum" in schema else [schema["const"]]
         rules = self._shared() | dict(schema)
-        fitting = [value for value in given if not value_errors(rules, value)]
+        validator = Validator(rules)
+        fitting = [value for value in given if not validator.error(parse_exact(json.dumps(value)))]
         if not fitting:
             raise self._fail("no value is allowed")
         if not self.told:

@@ -15,11 +15,12 @@ from satchel.formats.chat import ChatParser, Collected, Style
 from satchel.formats.tokenizer import Kind, Tokenizer
 from satchel.quant.errors import RequestError
 from satchel.runtime.grammar.arguments import Arguments, shown
-from satchel.runtime.grammar.check import Check, parse_exact, value_errors
+from satchel.runtime.grammar.check import Check, parse_exact
 from satchel.runtime.grammar.schema import describe
 from satchel.runtime.grammar.sources import Source, checked_schema
 from satchel.runtime.grammar.spec import Tool, ToolCall, dump
 from satchel.runtime.grammar.styles import Form, Json, form_of
+from satchel.runtime.grammar.validate import Validator
 
 MAX_TOOLS = 512
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
@@ -108,6 +109,7 @@ class Writer:
 def _read_back(style: str, hides: bool, form: Form, schemas: dict[str, dict[str, Any]]) -> Check:
     """For calls that are no JSON: what reads answers reads this one, and the arguments are judged."""
     tools = [{"name": name, "parameters": schema} for name, schema in schemas.items()]
+    validators = {name: Validator(schema) for name, schema in schemas.items()}
 
     def check(text: str) -> str:
         parser = ChatParser(Style(family=style), tools=tools)
@@ -116,22 +118,24 @@ def _read_back(style: str, hides: bool, form: Form, schemas: dict[str, dict[str,
         if found.notes or found.content.strip() or not calls or len(calls) < len(found.tool_calls):
             # Without its hidden markers the text can't be read; the masks alone stand for it.
             return "" if hides else f"no tool call: {found.notes[0] if found.notes else 'it is text'}"
-        return next(filter(None, (_wrong(schemas[call.name], call) for call in calls)), "")
+        return next(filter(None, (_wrong(validators[call.name], call) for call in calls)), "")
 
     return check
 
 
-def _wrong(schema: dict[str, Any], call: Any) -> str:
+def _wrong(validator: Validator, call: Any) -> str:
     try:
-        wrong = value_errors(schema, parse_exact(call.arguments))
+        wrong = validator.error(parse_exact(call.arguments))
     except (ValueError, RecursionError) as error:
         return f"arguments of {call.name!r}: {error}"
     return f"arguments of {call.name!r} {wrong}" if wrong else ""
 
 
 def _check(form: Form, schemas: dict[str, dict[str, Any]]) -> Check:
+    validators = {name: Validator(schema) for name, schema in schemas.items()}
+
     def check(text: str) -> str:
-        reader = _CallReader(text, form, schemas)
+        reader = _CallReader(text, form, validators)
         try:
             return reader.read()
         except ValueError as error:
@@ -145,9 +149,9 @@ def _check(form: Form, schemas: dict[str, dict[str, Any]]) -> Check:
 class _CallReader:
     """Reads calls from a text in which markers may be hidden."""
 
-    def __init__(self, text: str, form: Form, schemas: dict[str, dict[str, Any]]) -> None:
-        self.text, self.form, self.schemas, self.at = text, form, schemas, 0
-        self.names = sorted(schemas, key=len, reverse=True)
+    def __init__(self, text: str, form: Form, validators: Mapping[str, Validator]) -> None:
+        self.text, self.form, self.validators, self.at = text, form, validators, 0
+        self.names = sorted(validators, key=len, reverse=True)
 
     def read(self) -> str:
         self._expect(self.form.open)
@@ -176,7 +180,7 @@ class _CallReader:
         value = parse_exact(self.text[self.at : end])
         self.at = end
         self._expect(self.form.after)
-        wrong = value_errors(self.schemas[name], value)
+        wrong = self.validators[name].error(value)
         return f"arguments of {name!r} {wrong}" if wrong else ""
 
     def _number(self) -> None:

@@ -13,6 +13,7 @@ from satchel.quant.errors import RequestError
 
 MAX_RULES = 5_000
 MAX_DEPTH = 100  # groups in each other
+MAX_REPEATS = 8  # signs of repetition behind one item: each is a level of the tree
 MAX_COUNT = 10_000  # of {n}, and of repetitions in each other multiplied
 
 
@@ -76,6 +77,23 @@ def check_rules(rules: Rules, start: str, what: str, left_recursion: bool) -> No
         raise RequestError(
             f"{what}: rule {cycle!r:.60} begins with itself (left recursion): use a repetition"
         )
+
+
+def inner_first(edges: Mapping[str, list[str]], start: str) -> list[str]:
+    """The names that a name needs, and itself, each behind all that it needs. There is no cycle."""
+    found: dict[str, None] = {}
+    seen = {start}
+    stack = [(start, iter(edges[start]))]
+    while stack:
+        name, following = stack[-1]
+        target = next(following, None)
+        if target is None:
+            stack.pop()
+            found[name] = None
+        elif target not in seen:
+            seen.add(target)
+            stack.append((target, iter(edges[target])))
+    return list(found)
 
 
 def refs(part: Part) -> Iterator[str]:

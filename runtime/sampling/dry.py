@@ -31,6 +31,11 @@ class Breakers:
         found = self.tails.get(ids[i])
         return found is not None and any(tuple(ids[i + 1 : i + 1 + len(t)]) == t for t in found)
 
+    @property
+    def size(self) -> int:
+        """Entries of the table."""
+        return sum(1 + len(found) for found in self.tails.values())
+
     def alone(self, token: int) -> bool:
         return () in self.tails.get(token, ())
 
@@ -42,17 +47,26 @@ def find_breakers(
     goes on.
     """
     tails: dict[int, set[tuple[int, ...]]] = {}
-    wanted = [t.encode() for t in texts if t]
+    wanted = [t.encode() for t in dict.fromkeys(texts) if t]
+    begun: dict[bytes, list[bytes]] = {}  # breakers by each of their beginnings
+    for raw in wanted:
+        for n in range(1, len(raw)):
+            begun.setdefault(raw[:n], []).append(raw)
+    longest = max(map(len, begun), default=0)
+    rests: dict[bytes, tuple[int, ...]] = {}
     for token in range(vocabulary):
         data = piece(token)
-        for raw in wanted:
-            if raw in data:
-                tails.setdefault(token, set()).add(())
-                continue
-            for n in range(min(len(raw) - 1, len(data)), 0, -1):
-                if data.endswith(raw[:n]):
-                    rest = raw[n:].decode(errors="ignore")
-                    tails.setdefault(token, set()).add(tuple(encode(rest)[:REACH]))
+        whole = {raw for raw in wanted if raw in data}
+        found = {()} if whole else set[tuple[int, ...]]()
+        for n in range(min(longest, len(data)), 0, -1):
+            for raw in begun.get(data[-n:], ()):
+                if raw not in whole:
+                    rest = raw[n:]
+                    if rest not in rests:
+                        rests[rest] = tuple(encode(rest.decode(errors="ignore"))[:REACH])
+                    found.add(rests[rest])
+        if found:
+            tails[token] = found
     return Breakers({token: tuple(sorted(found)) for token, found in tails.items()})
 
 

@@ -26,7 +26,7 @@ from satchel.runtime.graph import Array
 from satchel.runtime.kv import Miss
 from satchel.runtime.likelihood import Scored
 from satchel.runtime.options import Options
-from satchel.runtime.refusals import PromptTooLong, QueueFull
+from satchel.runtime.refusals import Busy, PromptTooLong, QueueFull
 from satchel.runtime.rerank import Ranked
 from satchel.runtime.resume import Restored
 from satchel.runtime.sampling import Sampling
@@ -76,6 +76,7 @@ SCHEMAS = {("JsonSchema", "schema"), ("Tool", "parameters")}  # fields of any de
 ERRORS: dict[str, type[Exception]] = {
     kind.__name__: kind
     for kind in (
+        Busy,
         DeviceError,
         MemoryError,
         ModelError,

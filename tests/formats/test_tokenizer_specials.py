@@ -131,3 +131,13 @@ def test_models_whose_tokens_swallow_blanks(name: str, text: str, pieces: list[s
 def test_half_a_surrogate_pair_is_refused(call: str) -> None:
     with pytest.raises(RequestError, match=r"U\+D800\) at character 2"):
         getattr(BYTE_LEVEL, call)("é \ud800"[0:1] + "é\ud800")
+
+
+@given(st.text(st.sampled_from("<|a\U000f0000\U000f0001\U000f0002\U000f0003 "), max_size=60))
+def test_s11_long_texts_are_escaped_in_pieces(text: str) -> None:
+    escape = Escape(["<|a|>", "<b>"])
+    whole = escape.escape(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("satchel.formats.tokenizer.specials.PIECE", 3)
+        assert escape.escape(text) == whole
+        assert escape.unescape(whole) == text

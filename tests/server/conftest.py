@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from chat_model import MARKERS, TEMPLATE
+from loop_budget import BUDGET, RUNNING, Turns, timed
 from tiny_file import write_model
 from waiting import SECONDS, joined, until
 
@@ -46,17 +48,54 @@ def serving_catalog(
     """The same for a catalog."""
     models = Models(catalog, budget, spans)
     bound = listen(settings.host, settings.port, settings)
-    server = uvicorn.Server(config_of(create_app(models, settings), settings))
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve([bound])), daemon=True)
+    with timed() as turns:
+        server = uvicorn.Server(config_of(turns.around(create_app(models, settings)), settings))
+        yield from _running(server, bound, turns)
+
+
+def _running(server: uvicorn.Server, bound: socket.socket, turns: Turns) -> Iterator[str]:
+    def run() -> None:
+        with asyncio.Runner(loop_factory=turns.loop) as runner:
+            runner.run(server.serve([bound]))
+
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
         until(lambda: server.started or not thread.is_alive(), "the server's start")
         if not server.started:
             raise AssertionError("the server's thread ended before it began to answer: see its log above")
+        turns.clear()
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
     finally:
         server.should_exit = True
         joined(thread, "the server")
+
+
+_WORST: dict[str, tuple[float, str]] = {}
+
+
+@pytest.fixture(autouse=True)
+def loop_budget(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No request of any test may hold a server's loop for longer than the budget, in processor time of its
+    own thread; on a quiet machine (nightly), in wall time.
+    """
+    for turns in RUNNING:
+        turns.clear()
+    yield
+    nightly = request.config.getoption("-m") == "nightly"
+    for turns in RUNNING:
+        worst = turns.worst_wall if nightly else turns.worst_cpu
+        for kind, turn, seconds in (("processor", turns.worst_cpu, turns.worst_cpu.cpu),
+                                    ("wall", turns.worst_wall, turns.worst_wall.wall)):  # fmt: skip
+            if seconds > _WORST.get(kind, (0.0, ""))[0]:
+                _WORST[kind] = seconds, f"{turn}\n    in {request.node.nodeid:.200}"
+        spent = worst.wall if nightly else worst.cpu
+        assert spent <= BUDGET, f"the event loop stood still for over {BUDGET * 1e3:.0f} ms: {worst}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for kind, (_, told) in _WORST.items():
+        terminalreporter.write_line(f"worst turn of a server's loop ({kind} time): {told}")
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
@@ -12,14 +11,16 @@ from fastapi.responses import JSONResponse, Response
 from satchel.cli.server.answer import Answer
 from satchel.cli.server.anthropic.fields import Conversation, MessagesBody
 from satchel.cli.server.anthropic.shapes import Blocks, ending, head, usage
+from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.reading import with_model
 from satchel.cli.server.route import caller_of, models_of, unknown_fields
 from satchel.cli.server.stream import Stream, event, unless_gone
 from satchel.cli.server.wanted import Turn
 from satchel.runtime.chat import ChatPrompt, Thinking
 from satchel.runtime.model import Model
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 PING = event({"type": "ping"}, "ping")
 
 
@@ -76,8 +77,7 @@ async def _said(answer: Answer, blocks: Blocks) -> AsyncIterator[JsonObject]:
 @router.post("/v1/messages/count_tokens")
 async def count_tokens(request: Request, body: Conversation) -> JsonObject:
     warnings, turn = unknown_fields(request, body), body.turn()
-    async with models_of(request).use(body.model) as lease:
-        count = await asyncio.to_thread(_count, lease.model.model, turn)
+    _, count = await with_model(request, body.model, lambda model, salt: _count(model, turn))
     return {"input_tokens": count, **({"warnings": warnings} if warnings else {})}
 
 

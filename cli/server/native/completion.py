@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
 from satchel.cli.server.answer import MOST, Answer, Said
+from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
 from satchel.cli.server.native.settings import generation_settings
@@ -30,7 +31,7 @@ from satchel.runtime.async_model import AsyncReply
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.logprobs import Logprob
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 STOP_TYPES = {"length": "limit", "deadline": "limit", "cancelled": "none"}
 Mixed = Annotated[str | list[Any], checker(MOST, mixed=True)]
 

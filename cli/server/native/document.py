@@ -4,11 +4,12 @@ a thread makes it: answers under way go on.
 
 from __future__ import annotations
 
-import asyncio
 from threading import Lock
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
+
+from satchel.cli.server.route import in_pool
 
 router = APIRouter()
 _MAKING = Lock()  # who asks meanwhile waits, and does not make another
@@ -20,4 +21,4 @@ async def document(request: Request) -> JSONResponse:
         with _MAKING:
             return JSONResponse(request.app.openapi())
 
-    return await asyncio.to_thread(made)
+    return await in_pool(request, "document", made)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from pydantic import Field
 
+from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.route import check_admin, models_of, reload_of
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 
 
 class NamedBody(Body):

@@ -8,11 +8,12 @@ from fastapi import APIRouter, Query, Request
 from pydantic import Field, RootModel
 
 from satchel.cli.server.asked import named_adapters
+from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.openai.fields import AdapterScale
 from satchel.cli.server.route import caller_of, check_admin, models_of
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 ModelName = Annotated[str, Query(max_length=1000)]
 
 

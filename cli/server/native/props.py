@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
+from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.native.settings import generation_settings
 from satchel.cli.server.problem import Problem
@@ -15,7 +16,7 @@ from satchel.runtime.ask import Ask
 from satchel.runtime.model import Model
 from satchel.runtime.sampling import Sampling
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 Name = Annotated[str, Query(max_length=1000)]
 
 

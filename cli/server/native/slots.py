@@ -4,7 +4,6 @@ is a name that requests give by id_slot: any of them may run anywhere.
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from pathlib import Path
@@ -13,13 +12,14 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
+from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
 from satchel.cli.server.models import Lease
 from satchel.cli.server.problem import Problem
-from satchel.cli.server.route import caller_of, check_admin, models_of, settings_of
+from satchel.cli.server.route import caller_of, check_admin, in_pool, models_of, settings_of
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 ModelName = Annotated[str, Query(max_length=1000)]
 
@@ -89,7 +89,7 @@ async def _save(request: Request, lease: Lease, slot: int, path: Path) -> JsonOb
 
 
 async def _restore(request: Request, lease: Lease, slot: int, path: Path) -> JsonObject:
-    if not await asyncio.to_thread(path.is_file):
+    if not await in_pool(request, "file", path.is_file):
         raise Problem("missing", f"filename: there is no {path.name}", "filename")
     salt = caller_of(request).salt
     began = time.perf_counter()

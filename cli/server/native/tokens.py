@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
+from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body, TokenId
 from satchel.cli.server.native.turns import prompt_ids
@@ -17,7 +18,7 @@ from satchel.cli.server.reading import with_model
 from satchel.cli.server.route import unknown_fields
 from satchel.runtime.model import Model
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 
 
 class TokenizeBody(TurnBody):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
+from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.openai.chat import ChatBody
 from satchel.cli.server.reading import with_model
 from satchel.cli.server.route import unknown_fields
@@ -12,7 +13,7 @@ from satchel.cli.server.wanted import Turn
 from satchel.runtime.chat import ChatPrompt, Thinking
 from satchel.runtime.model import Model
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 
 
 def chat_prompt(model: Model, turn: Turn) -> ChatPrompt:

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from satchel.cli.server.answer import Answer
+from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.ollama.fields import ChatBody, GenerateBody
 from satchel.cli.server.ollama.options import SOON, keep
@@ -19,7 +20,7 @@ from satchel.cli.server.stream import LINES, Stream, line, unless_gone
 from satchel.cli.server.wanted import Turn
 from satchel.runtime.sampling.logprobs import Logprob
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from pydantic import BeforeValidator, Field
 
+from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
 from satchel.cli.server.ollama.options import Options, keep, keep_seconds
 from satchel.cli.server.ollama.shapes import NS
-from satchel.cli.server.route import caller_of, models_of, unknown_fields
+from satchel.cli.server.reading import most_tokens
+from satchel.cli.server.route import caller_of, in_pool, models_of, unknown_fields
 from satchel.cli.server.stream import unless_gone
+from satchel.formats.tokenizer import at_most
+from satchel.runtime.model import Model
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 MOST = 4096  # texts of a request
 
 
@@ -69,7 +74,7 @@ async def _embed(request: Request, body: EmbedBody, warnings: list[str]) -> Json
         loaded, model = time.perf_counter(), lease.model
         warnings += body.options.check_context(model.model.context)
         keep(lease.entry, seconds)
-        ids = await model.tokenize_many(body.input)
+        ids = await in_pool(request, "embed", partial(_tokenized, model.model, body.input))
         if body.truncate:
             ids = [_cut(one, model.model.context, i, warnings) for i, one in enumerate(ids)]
         salt = caller_of(request).salt
@@ -82,6 +87,11 @@ async def _embed(request: Request, body: EmbedBody, warnings: list[str]) -> Json
         "prompt_eval_count": sum(map(len, ids)),
     }
     return {**told, "warnings": warnings} if warnings else told
+
+
+def _tokenized(model: Model, texts: list[str]) -> list[list[int]]:
+    with at_most(most_tokens(model.context)):
+        return [model.tokenize(text) for text in texts]
 
 
 def _cut(ids: list[int], context: int, number: int, warnings: list[str]) -> list[int]:

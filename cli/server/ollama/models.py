@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import fields
+from functools import partial
 from importlib.metadata import version
 
 from fastapi import APIRouter, Request
 from pydantic import Field
 
+from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
 from satchel.cli.server.models import READY, Entry
 from satchel.cli.server.ollama.details import File, listed, metadata, shown
 from satchel.cli.server.ollama.shapes import FAR, stamp
 from satchel.cli.server.problem import Problem
-from satchel.cli.server.route import models_of, unknown_fields
+from satchel.cli.server.route import in_pool, models_of, unknown_fields
 from satchel.runtime.sampling import Sampling
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 TOLD = ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n")
 
 
@@ -39,13 +40,13 @@ async def tell_version() -> JsonObject:
 @router.get("/api/tags")
 async def tags(request: Request) -> JsonObject:
     entries = list(models_of(request).entries.values())
-    return {"models": await asyncio.to_thread(lambda: [_listed(e, listed(e.path)) for e in entries])}
+    return {"models": await in_pool(request, "file", lambda: [_listed(e, listed(e.path)) for e in entries])}
 
 
 @router.get("/api/ps")
 async def running(request: Request) -> JsonObject:
     entries = [e for e in models_of(request).entries.values() if e.state == READY]
-    return {"models": await asyncio.to_thread(lambda: [_running(e, listed(e.path)) for e in entries])}
+    return {"models": await in_pool(request, "file", lambda: [_running(e, listed(e.path)) for e in entries])}
 
 
 @router.post("/api/show")
@@ -55,8 +56,8 @@ async def show(request: Request, body: ShowBody) -> JsonObject:
     if not name:
         raise Problem("invalid", "model is missing: name one", "model")
     entry = models_of(request).entry(name)
-    file = await asyncio.to_thread(shown, entry.path)
-    told = await asyncio.to_thread(metadata, entry.path, whole=body.verbose)
+    file = await in_pool(request, "file", partial(shown, entry.path))
+    told = await in_pool(request, "file", partial(metadata, entry.path, whole=body.verbose))
     return {
         "modelfile": f"FROM {tagged(entry.name)}\n",
         "parameters": _parameters(),

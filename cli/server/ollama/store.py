@@ -8,23 +8,25 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
+from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.catalog import Served
 from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
 from satchel.cli.server.models import Entry, Models
 from satchel.cli.server.problem import Problem
-from satchel.cli.server.route import check_admin, models_of, unknown_fields
+from satchel.cli.server.route import caller_of, check_admin, in_pool, models_of, unknown_fields
 from satchel.cli.server.stream import LINES, Stream, line, unless_gone
 from satchel.cli.store import Progress, Store
 from satchel.quant import RequestError, SatchelError
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 HUBS = ("hf.co/", "huggingface.co/")
 SUCCESS: JsonObject = {"status": "success"}
 
@@ -59,7 +61,7 @@ async def pull(request: Request, body: PullBody) -> Response:
     unknown_fields(request, body)
     if body.insecure:
         raise Problem("unsupported", "insecure is not supported: models come over https", "insecure")
-    work = Pull(models_of(request), body.named)
+    work = Pull(models_of(request), body.named, caller_of(request).user)
     if body.stream:
         return Stream(work.lines(), work.close, LINES)
     await unless_gone(request, work.read())
@@ -69,7 +71,8 @@ async def pull(request: Request, body: PullBody) -> Response:
 class Pull:
     """A model on its way into the store, and then to the models that are served."""
 
-    def __init__(self, models: Models, name: str) -> None:
+    def __init__(self, models: Models, name: str, user: str = "") -> None:
+        self._user = user
         self.models, self.name, self._source = models, name.removesuffix(":latest"), store_name(name)
         self._told: asyncio.Queue[Progress | None] = asyncio.Queue()
         self._ended = False
@@ -98,7 +101,9 @@ class Pull:
                 raise RequestError("the client hung up")
             loop.call_soon_threadsafe(self._told.put_nowait, progress)
 
-        task = asyncio.create_task(asyncio.to_thread(self._fetch, watch))
+        fetching = self.models.pools.run("pull", partial(self._fetch, watch), self._user)
+        task = asyncio.create_task(fetching)
+        task.add_done_callback(lambda _: self._told.put_nowait(None))  # also where it never began
         while (progress := await self._latest()) is not None:
             yield _step(progress)
         path = await task
@@ -156,7 +161,7 @@ async def copy(request: Request, body: CopyBody) -> Response:
     source = models.entry(body.source)
     if name in models.entries or name in models.aliases:
         raise Problem("conflict", f"a model {name!r:.100} exists: delete it first", "destination")
-    made = await asyncio.to_thread(Store().copy, _stored(source), name)
+    made = await in_pool(request, "file", partial(Store().copy, _stored(source), name))
     serve(models, name, made.path)
     return Response()
 
@@ -171,7 +176,7 @@ async def delete(request: Request, body: NamedBody) -> Response:
         raise Problem("conflict", f"{entry.name} is the only model here: it stays", "model")
     if entry.users:
         raise Problem("conflict", f"{entry.name}: {entry.users} requests use it: try again later", "model")
-    await asyncio.to_thread(Store().remove, _stored(entry))
+    await in_pool(request, "file", partial(Store().remove, _stored(entry)))
     del models.entries[entry.name]
     await entry.unload()
     return Response()

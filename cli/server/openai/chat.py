@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
 from satchel.cli.server.answer import Answer, Said
+from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import MOST_TOKENS, Body
 from satchel.cli.server.openai.beams import beamed_chat
@@ -39,7 +40,7 @@ from satchel.formats.template.messages import RESERVED
 from satchel.runtime.ask import Asking
 from satchel.runtime.sampling import Sampling
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 MOST_MESSAGES = 10_000
 
 

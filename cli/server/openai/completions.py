@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
 from satchel.cli.server.answer import Answer, Said
+from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.openai.beams import beamed_texts
 from satchel.cli.server.openai.chat import silence
@@ -29,7 +30,7 @@ from satchel.runtime.ask import Asking
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.logprobs import Logprob
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 USUAL_LIMIT = 16  # OpenAI's, for requests that name none
 
 

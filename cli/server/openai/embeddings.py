@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import AliasChoices, Field
 
+from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
 from satchel.cli.server.openai.prompts import Inputs, several
@@ -22,7 +23,7 @@ from satchel.runtime.graph import Array
 from satchel.runtime.model import Model
 from satchel.runtime.readings import token_lists
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 UNSCALED, EUCLIDEAN = -1, 2  # of embd_normalize
 
 
@@ -93,7 +94,7 @@ async def _embedded(request: Request, body: EmbeddingBody) -> tuple[str, tuple[A
         ids = body.tokens(model)
         return body.vectors(model, ids, salt), sum(map(len, ids)), told
 
-    return await with_model(request, body.model, work)
+    return await with_model(request, body.model, work, "embed")
 
 
 def encoded(vector: Array, form: str) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, BeforeValidator, Field
 
 from satchel.cli.server.asked import FRESH
 from satchel.cli.server.fields import MOST_TOKENS, Body, SamplingFields, TokenId, TokenIds, Word
@@ -20,11 +20,22 @@ from satchel.runtime.sampling import Sampling
 STOPS = 64
 MOST_MILLISECONDS = 1 << 40
 MOST_BIAS = 1e9
+MOST_BIASES = 4096
 DIGITS = 20  # of a token id: beyond them it is none, and Python reads no number of thousands
 Scale = Annotated[float, Field(ge=-1e6, le=1e6)]
 Limit = Annotated[int, Field(ge=-1, le=MOST_TOKENS)]
 Amount = Annotated[float, Field(ge=-MOST_BIAS, le=MOST_BIAS)] | bool
+
+
+def _few(given: Any) -> Any:
+    """Before each is looked at: pydantic counts the entries of an object last."""
+    if isinstance(given, dict | list) and len(given) > MOST_BIASES:
+        raise ValueError(f"it has {len(given):,} entries, {MOST_BIASES:,} are the most")
+    return given
+
+
 BiasPair = Annotated[list[int | str | Amount], Field(min_length=2, max_length=2)]
+Biases = Annotated[dict[str, Amount] | list[BiasPair], BeforeValidator(_few)]
 BadWord = Word | Annotated[list[TokenId], Field(min_length=1, max_length=64)]
 
 
@@ -53,7 +64,7 @@ class TextFields(SamplingFields, FormFields):
     stream_options: StreamOptions | None = None
     sse_ping_interval: int | None = Field(default=None, ge=-1, le=3600)
     ignore_eos: bool = False
-    logit_bias: dict[str, Amount] | Annotated[list[BiasPair], Field(max_length=4096)] | None = None
+    logit_bias: Biases | None = None
     allowed_token_ids: TokenIds | None = None
     bad_words: Annotated[list[BadWord], Field(max_length=256)] | None = None
     prompt_logprobs: int | None = Field(default=None, ge=0, le=20)

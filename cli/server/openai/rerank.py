@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
+from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
 from satchel.cli.server.openai.prompts import MOST_INPUTS
@@ -21,7 +22,7 @@ from satchel.cli.server.route import unknown_fields
 from satchel.runtime.model import Model
 from satchel.runtime.rerank import INSTRUCTION, Ranked, pair_ids
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 
 
 class DocumentText(Body):
@@ -70,7 +71,7 @@ async def rerank(request: Request, body: RerankBody) -> JSONResponse:
         found = model.rerank(body.query, documents, top=body.top_n, instruction=body.instruction, salt=salt)
         return found, _count(model, [(body.query, d) for d in documents], body.instruction)
 
-    name, (ranked, count) = await with_model(request, body.model, work)
+    name, (ranked, count) = await with_model(request, body.model, work, "rerank")
     if body.texts is not None:
         return JSONResponse([_scored(r, documents, body.return_text) for r in ranked])
     results = [
@@ -127,7 +128,7 @@ async def score(request: Request, body: ScoreBody) -> JSONResponse:
                 scores[own[r.index]] = r.score
         return scores, _count(model, pairs, INSTRUCTION)
 
-    name, (scores, count) = await with_model(request, body.model, work)
+    name, (scores, count) = await with_model(request, body.model, work, "rerank")
     data: list[Any] = [{"index": i, "object": "score", "score": s} for i, s in enumerate(scores)]
     usage = {"prompt_tokens": count, "total_tokens": count}
     made: JsonObject = {"id": new_id("score"), "object": "list", "model": name, "data": data, "usage": usage}

@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
 from satchel.cli.server.answer import Answer, Said
+from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import MOST_TOKENS, Body
 from satchel.cli.server.native.turns import prompt_ids
@@ -35,7 +36,7 @@ from satchel.runtime.grammar.tools import MAX_TOOLS
 from satchel.runtime.model import Model
 from satchel.runtime.sampling import Sampling
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 LOGPROBS, ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
 
 

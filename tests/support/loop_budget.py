@@ -1,0 +1,150 @@
+"""Measures an event loop's turns: the processor time of its own thread between two looks at its sockets.
+
+A turn's processor time does not depend on other programs or threads, so a loaded machine cannot make a quick
+turn slow. Wall time, in which a stall of the whole interpreter shows too, is measured beside it for a quiet
+machine. Collections of garbage are left out of both: their length is that of the test process's memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import selectors
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+BUDGET = 0.25  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """cpu, wall: seconds of one turn. requests: those under way in it, or that ended in it."""
+
+    cpu: float = 0.0
+    wall: float = 0.0
+    requests: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        told = "; ".join(self.requests) or "no request"
+        return f"{self.cpu * 1e3:.0f} ms of processor, {self.wall * 1e3:.0f} ms in all, during {told}"
+
+
+class Turns(selectors.DefaultSelector):
+    """A selector that times what the loop does between two calls of select(). worst_cpu, worst_wall: of all
+    turns since the last `clear()`; slow: every turn over the budget of processor time since then.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._active: dict[int, str] = {}
+        self._ended: list[str] = []
+        self._thread = 0
+        self._cpu = self._wall = 0.0  # when this turn began
+        self._collected = self._collecting = 0.0
+        self.clear()
+
+    def clear(self) -> None:
+        self.worst_cpu = self.worst_wall = Turn()
+        self.slow: list[Turn] = []
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.SelectorEventLoop(self)
+
+    def select(self, timeout: float | None = None) -> Any:
+        self._end_turn()
+        found = super().select(timeout)
+        self._cpu, self._wall, self._collected = time.thread_time(), time.perf_counter(), 0.0
+        return found
+
+    def _end_turn(self) -> None:
+        if self._thread != threading.get_ident():  # the first turn has no beginning
+            self._thread = threading.get_ident()
+            return
+        cpu = time.thread_time() - self._cpu - self._collected
+        wall = time.perf_counter() - self._wall - self._collected
+        if cpu > self.worst_cpu.cpu or wall > self.worst_wall.wall or cpu > BUDGET:
+            turn = Turn(cpu, wall, (*self._active.values(), *self._ended))
+            self.worst_cpu = max(self.worst_cpu, turn, key=lambda t: t.cpu)
+            self.worst_wall = max(self.worst_wall, turn, key=lambda t: t.wall)
+            self.slow += [turn] if cpu > BUDGET else []
+        self._ended.clear()
+
+    def collecting(self, phase: str, info: dict[str, int]) -> None:
+        """For gc.callbacks."""
+        if threading.get_ident() != self._thread:
+            return
+        if phase == "start":
+            self._collecting = time.thread_time()
+        else:
+            self._collected += time.thread_time() - self._collecting
+
+    def around(self, app: Any) -> Any:
+        """The application, which notes each request while it is under way."""
+
+        async def noted(scope: Any, receive: Any, send: Any) -> None:
+            if scope["type"] != "http":
+                await app(scope, receive, send)
+                return
+            told, begun = f"{scope['method']} {scope['path']:.100}", b""
+
+            async def heard() -> Any:
+                nonlocal begun
+                message = await receive()
+                if not begun and message.get("body"):
+                    begun = message["body"][:200]
+                    self._active[id(scope)] = f"{told} {begun!r}"
+                return message
+
+            self._active[id(scope)] = told
+            try:
+                await app(scope, heard, send)
+            finally:
+                self._ended.append(self._active.pop(id(scope)))
+
+        return noted
+
+
+# Of the servers that run in this process.
+RUNNING: list[Turns] = []
+
+
+@contextmanager
+def timed() -> Iterator[Turns]:
+    """Turns of a loop that is about to run."""
+    turns = Turns()
+    RUNNING.append(turns)
+    gc.callbacks.append(turns.collecting)
+    try:
+        yield turns
+    finally:
+        gc.callbacks.remove(turns.collecting)
+        RUNNING.remove(turns)
+
+
+class Prober:
+    """Asks a server for its health without a pause, while something else is asked of it."""
+
+    def __init__(self, ask: Callable[[], int]) -> None:
+        self._ask, self._stop = ask, threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.answers: list[int] = []
+        self.worst = 0.0
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            began = time.perf_counter()
+            self.answers.append(self._ask())
+            self.worst = max(self.worst, time.perf_counter() - began)
+            self._stop.wait(0.005)
+
+    def __enter__(self) -> Prober:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
