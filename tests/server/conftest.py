@@ -19,7 +19,7 @@ from satchel.cli.options import default_model  # noqa: E402
 from satchel.cli.server.app import create_app  # noqa: E402
 from satchel.cli.server.catalog import Catalog, catalog_of  # noqa: E402
 from satchel.cli.server.models import Models  # noqa: E402
-from satchel.cli.server.run import config_of, listen  # noqa: E402
+from satchel.cli.server.run import listen, server_of  # noqa: E402
 from satchel.cli.server.settings import ServerSettings  # noqa: E402
 from satchel.cli.server.telemetry import Spans  # noqa: E402
 from satchel.runtime.options import Options  # noqa: E402
@@ -40,7 +40,7 @@ def serving_catalog(
     """The same for a catalog."""
     models = Models(catalog, budget, spans)
     bound = listen(settings.host, settings.port, settings)
-    server = uvicorn.Server(config_of(create_app(models, settings), settings))
+    server = server_of(create_app(models, settings), settings)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([bound])), daemon=True)
     thread.start()
     try:
