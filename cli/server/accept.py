@@ -67,6 +67,8 @@ class Listener:
 
     def close(self) -> None:
         self._accepting.cancel()
+        for task in self._beginning:
+            task.cancel()
 
     async def wait_closed(self) -> None:
         await asyncio.gather(self._accepting, *self._beginning, return_exceptions=True)
@@ -88,7 +90,11 @@ class Listener:
                 LOG.debug("a connection ended before it was accepted: %s", error)
             else:
                 pause = PAUSE
-                self._begin(connection, address)
+                try:
+                    self._begin(connection, address)
+                except Exception:  # whatever one connection does, others are accepted
+                    LOG.exception("a connection was not taken")
+                    connection.close()
             await asyncio.sleep(0)  # others have their turn even in a flood
 
     def _begin(self, connection: socket.socket, address: object) -> None:

@@ -22,7 +22,7 @@ from satchel.cli.server.log import LOG
 SPARE = 16  # seats for health probes when all others are taken
 REBUILD = 0.05  # seconds until connections that can give way are looked for again where there were none
 TICK = 0.5  # seconds between two checks of all deadlines
-CUTS = ("header", "body", "idle", "write", "pipelined", "room", "descriptors")
+CUTS = ("header", "body", "idle", "write", "pipelined", "room", "descriptors", "broken")
 
 Rank = tuple[int, float]  # what gives way first is smallest
 
@@ -129,10 +129,14 @@ class Connections:
         return self._give_way("", time.monotonic(), reason)
 
     def check(self, now: float) -> None:
-        """Cuts what is behind its deadline."""
+        """Cuts what is behind its deadline. A check that fails keeps no other from being made."""
         for seat in (*self._seats, *self._spares):
             if seat.holder is not None:
-                seat.holder.check(now)
+                try:
+                    seat.holder.check(now)
+                except Exception:
+                    LOG.exception("a connection's deadline could not be checked: it is cut")
+                    seat.holder.cut("broken")
 
     def _room(self, client: str, full: bool, now: float) -> bool:
         if not full:

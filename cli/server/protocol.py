@@ -32,7 +32,10 @@ MOST_HEADERS = 128
 UNSENT = 1 << 16  # bytes of an answer that the kernel keeps unsent
 STALLED = 1.0  # seconds after which a client that does not read can give way
 HEALTH = frozenset(("/health", "/healthz", "/readyz", "/v1/health"))
-LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+LATE, MANY = (
+    b"HTTP/1.1 %s\r\nconnection: close\r\ncontent-length: 0\r\n\r\n" % status
+    for status in (b"408 Request Timeout", b"431 Request Header Fields Too Large")
+)
 
 
 class Wire:
@@ -82,7 +85,7 @@ class Deadlines(H11Protocol):
         self.app = cast(Any, self._admitted)
         self._coming = bytearray()  # received, and not yet given to h11
         self._again = False  # h11 gets more of it in the next turn
-        self._requests = self._received = 0
+        self._requests = self._received = self._lines = 0
         self._running = self._lost = False
         # The phase when it was last looked at; since when, and with how many bytes received.
         self._phase: tuple[str, int] = ("header", 0)
@@ -131,6 +134,11 @@ class Deadlines(H11Protocol):
         if not self._answering:
             piece = bytes(self._coming[:SLICE])
             del self._coming[:SLICE]
+            if self._has_many_headers(piece):
+                self._connections.cuts["header"] += 1
+                self._wire.write(MANY)
+                self.transport.close()
+                return
             super().data_received(piece)
         if self._answering:
             self.flow.resume_reading()
@@ -143,6 +151,15 @@ class Deadlines(H11Protocol):
             return
         self._wire.resume_reading("slices")
 
+    def _has_many_headers(self, piece: bytes) -> bool:
+        """Counts the lines of a header before h11 parses it: 16,000 fields of 4 bytes take it 35 ms."""
+        if self.conn.their_state is not h11.IDLE:
+            return False
+        ends = [at for at in (piece.find(b"\n\r\n"), piece.find(b"\n\n")) if at >= 0]
+        lines = self._lines + piece.count(b"\n", 0, min(ends, default=len(piece)))
+        self._lines = 0 if ends else lines
+        return lines > MOST_HEADERS
+
     # uvicorn's side
 
     @property
@@ -152,6 +169,7 @@ class Deadlines(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self._lines = 0
         if self._coming and not self._again:
             self._again = True
             self.loop.call_soon(self._feed)
@@ -181,10 +199,6 @@ class Deadlines(H11Protocol):
     def _enter(self, scope: Scope, seat: Seat) -> Problem | None:
         """Finds whose the request is, and what there is against it."""
         headers = scope["headers"]
-        if len(headers) > MOST_HEADERS:
-            scope["headers"] = headers[:MOST_HEADERS]
-            line = f"the request has {len(headers):,} headers: expected {MOST_HEADERS} at most"
-            return Problem("headers", line)
         if not self._trusted:
             # A proxy that is not trusted stands between: the peer's address says nothing of the client.
             if is_forwarded(headers):
@@ -195,7 +209,7 @@ class Deadlines(H11Protocol):
                 line = "too many connections are open from this address: close some, or try again later"
                 return Problem("busy", line, code="too_many_connections", retry_after=1)
         if seat.spare and not _is_probe(scope):
-            line = "all connections of the server are in use: try again later"
+            line = "all connections that you can have are in use by requests: try again later"
             return Problem("busy", line, code="too_many_connections", retry_after=1)
         return None
 
