@@ -28,7 +28,7 @@ def one_line(text: str) -> str:
     """The text without line ends and other control characters, with which a client could write lines of its
     own, and cut where it is very long.
     """
-    safe = CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    safe = CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
     return safe if len(safe) <= LONGEST else f"{safe[:LONGEST]}... ({len(safe):,} characters)"
 
 

@@ -122,6 +122,7 @@ def serving_house(settings: ServerSettings, secure: ssl.SSLContext | None = None
         server = server_of(app, settings)
         server.config.load()
         server.config.ssl = secure
+        server.config.timeout_graceful_shutdown = 1
         made.append((house, server))
         started.set()
         await server.serve([bound])
@@ -135,7 +136,7 @@ def serving_house(settings: ServerSettings, secure: ssl.SSLContext | None = None
         yield house
     finally:
         house.open_door()
-        server.should_exit = server.force_exit = True
+        server.should_exit = True
         thread.join(20)
 
 
