@@ -22,7 +22,9 @@ LEVELS = ("debug", "info", "warning", "error")
 class ServerOptions:
     """Where it listens, who may ask, and how much it takes on."""
 
-    host: Annotated[str, option("--host", env="HOST", help="Address to listen on.")] = "127.0.0.1"
+    host: Annotated[
+        str, option("--host", env="HOST", help="Address to listen on, or a Unix socket: a path with .sock.")
+    ] = "127.0.0.1"
     port: Annotated[
         int, option("--port", env="PORT", min=0, max=65535, help="Port to listen on; 0: a free one.")
     ] = 8080
@@ -83,6 +85,32 @@ class ServerOptions:
     memory: Annotated[
         float, option("--models-memory", min=0, help="GB of model files loaded at once; 0: no limit.")
     ] = 0
+    max_connections: Annotated[
+        int, option("--max-connections", min=1, help="Connections at once, below the limit of open files.")
+    ] = 1024
+    max_per_client: Annotated[
+        int,
+        option("--max-connections-per-client", min=1, help="Of these, of one IPv4 address or IPv6 /64."),
+    ] = 256
+    trusted_proxy: Annotated[
+        Texts,
+        option("--trusted-proxy", help="Address or network whose X-Forwarded-For is believed; repeatable."),
+    ] = None
+    header_timeout: Annotated[
+        float, option("--header-timeout", min=0.1, help="Seconds in which a request's header must come.")
+    ] = 10
+    body_timeout: Annotated[
+        float, option("--body-timeout", min=0.1, help="Seconds in which a request's body must come.")
+    ] = 60
+    idle_timeout: Annotated[
+        float, option("--idle-timeout", min=0.1, help="Seconds that a connection stays between requests.")
+    ] = 30
+    write_timeout: Annotated[
+        float, option("--write-timeout", min=0.1, help="Seconds for which a client may not read.")
+    ] = 30
+    min_rate: Annotated[
+        int, option("--min-rate", min=0, help="Bytes a second, at least, of bodies and of answers read.")
+    ] = 1024
     drain: Annotated[
         float, option("--drain", min=0, help="Seconds that requests have left when it stops.")
     ] = 30
@@ -111,9 +139,9 @@ class ServerOptions:
 
     def settings(self) -> ServerSettings:
         """As the server has it."""
-        from satchel.cli.server.settings import LOOPBACK, OWN, ServerSettings
+        from satchel.cli.server.settings import LOOPBACK, ServerSettings, is_own
 
-        own = self.host in OWN
+        own = is_own(self.host)
         named = tuple(self.allowed_host or ())
         return ServerSettings(
             host=self.host,
@@ -125,6 +153,14 @@ class ServerOptions:
             strict_fields=self.strict,
             states=self.states,
             drain=self.drain,
+            most_connections=self.max_connections,
+            most_per_client=self.max_per_client,
+            trusted_proxies=tuple(self.trusted_proxy or ()),
+            header_seconds=self.header_timeout,
+            body_seconds=self.body_timeout,
+            keep_alive=self.idle_timeout,
+            write_seconds=self.write_timeout,
+            least_rate=self.min_rate,
             certificate=(self.ssl_cert, self.ssl_key) if self.ssl_cert and self.ssl_key else None,
         )
 

@@ -9,6 +9,8 @@ from pathlib import Path
 TESTS = Path(__file__).parent
 COUNTS = {"G": 25, "M": 24, "D": 12, "H": 23}
 ROWS = [f"{kind}{n:02d}" for kind, count in COUNTS.items() for n in range(1, count + 1)]
+# Rows 3, 4, 10 and 15 of the hostile reading of the server: connections, descriptors, labels, unread streams.
+ROWS += ["H26", "H27", "H33", "H38"]
 # What the program does not have, a malformed form of it can't reach.
 ABSENT = {
     "M18": "images are not read",

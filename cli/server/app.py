@@ -15,11 +15,13 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
+from satchel.cli.server.connections import TICK, Connections, Limits
 from satchel.cli.server.dialect import dialect_of, routed
 from satchel.cli.server.guard import Guard
 from satchel.cli.server.log import LOG
 from satchel.cli.server.models import Models
 from satchel.cli.server.problem import Problem, problem_of
+from satchel.cli.server.protocol import Refusals
 from satchel.cli.server.settings import ServerSettings
 from satchel.cli.server.watch import Traffic, Watch
 from satchel.quant import SatchelError
@@ -43,6 +45,7 @@ def create_app(models: Models, settings: ServerSettings, reload: Callable[[], li
     app = FastAPI(title="Satchel", version=version("satchel"), lifespan=life, openapi_url=None)
     app.state.models, app.state.settings, app.state.reload = models, settings, reload
     app.state.traffic = Traffic()
+    app.state.connections = _connections(settings)
     for module in routed():
         app.include_router(module.router)
     app.add_middleware(Guard, settings=settings)
@@ -53,6 +56,7 @@ def create_app(models: Models, settings: ServerSettings, reload: Callable[[], li
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["authorization", "content-type", "x-api-key", "anthropic-version"],
         )
+    app.add_middleware(Refusals)
     app.add_middleware(Watch, traffic=app.state.traffic, spans=models.spans)
     app.add_exception_handler(Problem, _answer)
     app.add_exception_handler(SatchelError, _answer)
@@ -60,6 +64,12 @@ def create_app(models: Models, settings: ServerSettings, reload: Callable[[], li
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _unforeseen)
     return app
+
+
+def _connections(settings: ServerSettings) -> Connections:
+    shortest = min(settings.header_seconds, settings.write_seconds, settings.keep_alive)
+    limits = Limits(settings.most_connections, min(settings.most_per_client, settings.most_connections))
+    return Connections(limits, min(TICK, max(0.01, shortest / 4)))
 
 
 def _say(request: Request, problem: Problem) -> JSONResponse:
@@ -73,7 +83,7 @@ async def _answer(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _unforeseen(request: Request, error: Exception) -> JSONResponse:
-    LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    LOG.error("%.20s %.200s failed", request.method, request.url.path, exc_info=error)
     return _say(request, problem_of(error))
 
 
@@ -94,7 +104,7 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, HTTPException):
         raise error
     kind = STATUS_KINDS.get(error.status_code, "invalid" if error.status_code < 500 else "internal")
-    return _say(request, Problem(kind, f"{request.method} {request.url.path:.200}: {error.detail}"))
+    return _say(request, Problem(kind, f"{request.method:.20} {request.url.path:.200}: {error.detail}"))
 
 
 def _within(body: object, loc: Sequence[int | str], missing: bool) -> list[int | str]:

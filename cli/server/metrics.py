@@ -4,15 +4,23 @@ nothing here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from itertools import islice
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from satchel.cli.server.alias import Alias
-from satchel.cli.server.watch import Traffic
+from satchel.cli.server.connections import CUTS, Connections
+from satchel.cli.server.watch import OTHER, Traffic
 from satchel.runtime.stats import Distribution, EngineStats
+
+MOST_MODELS = 100  # that have labels of their own; the sums of all others stand as OTHER
+FINISHES = frozenset(("stop", "length", "cancelled", "deadline", "error"))
 
 # name: what it is; of EngineStats, by the same names
 TOTALS = {
@@ -46,7 +54,9 @@ LLAMA = {  # llama-server's names, for dashboards that were made for it
 
 
 class Counts(Collector):
-    """engines: what each loaded model counted, by name. loaded: whether each model is."""
+    """engines: what each loaded model counted, by name. loaded: whether each model is. Every label has a
+    bounded set of values, whatever clients send and however many models there are.
+    """
 
     def __init__(
         self,
@@ -54,8 +64,10 @@ class Counts(Collector):
         loaded: Mapping[str, bool],
         traffic: Traffic,
         aliases: Iterable[Alias],
+        connections: Connections,
     ) -> None:
-        self.engines, self.loaded, self.traffic, self.aliases = engines, loaded, traffic, aliases
+        self.engines, self.loaded = labelled(engines), loaded
+        self.traffic, self.aliases, self.connections = traffic, aliases, connections
 
     def collect(self) -> Iterator[Metric]:
         yield from self._engines()
@@ -65,8 +77,11 @@ class Counts(Collector):
 
     def _engines(self) -> Iterator[Metric]:
         loaded = GaugeMetricFamily("satchel_model_loaded", "1 where the model is loaded", labels=["model"])
-        for name, is_loaded in self.loaded.items():
-            loaded.add_metric([name], float(is_loaded))
+        counted: Counter[str] = Counter()
+        for at, (name, is_loaded) in enumerate(self.loaded.items()):
+            counted[name if at < MOST_MODELS else OTHER] += is_loaded
+        for name, count in counted.items():
+            loaded.add_metric([name], float(count))
         yield loaded
         for key, text in TOTALS.items():
             total = CounterMetricFamily(f"satchel_{key}", text, labels=["model"])
@@ -82,7 +97,10 @@ class Counts(Collector):
             "satchel_requests", "Requests by how they ended", labels=["model", "finish"]
         )
         for name, stats in self.engines.items():
+            finished: Counter[str] = Counter()
             for finish, count in stats.requests.items():
+                finished[finish if finish in FINISHES else OTHER] += count
+            for finish, count in finished.items():
                 ended.add_metric([name, finish], count)
         yield ended
         for their, own in LLAMA.items():
@@ -106,6 +124,16 @@ class Counts(Collector):
             told.add_metric([route, method, str(status)], count)
         yield told
         yield GaugeMetricFamily("satchel_http_active", "HTTP requests under way", self.traffic.active)
+        yield GaugeMetricFamily("satchel_connections", "Connections that are open", self.connections.open)
+        yield CounterMetricFamily(
+            "satchel_connections_full", "Requests refused for want of a connection", self.connections.refused
+        )
+        cut = CounterMetricFamily(
+            "satchel_connections_cut", "Connections that the server cut", labels=["reason"]
+        )
+        for reason in CUTS:
+            cut.add_metric([reason], self.connections.cuts[reason])
+        yield cut
         for name, by_route in (("first_byte", self.traffic.first_byte), ("request", self.traffic.whole)):
             family = HistogramMetricFamily(
                 f"satchel_http_{name}_seconds", f"HTTP {name} seconds", labels=["route"]
@@ -121,12 +149,40 @@ class Counts(Collector):
         taken = GaugeMetricFamily(
             "satchel_alias_rolled_back", "1 where a version was taken back", labels=labels
         )
-        for alias in self.aliases:
+        for alias in islice(self.aliases, MOST_MODELS):
             for version, record in alias.records.items():
                 requests.add_metric([alias.name, version], record.requests)
                 failed.add_metric([alias.name, version], record.failed)
                 taken.add_metric([alias.name, version], float(record.rolled_back))
         yield from (requests, failed, taken)
+
+
+def labelled(engines: Mapping[str, EngineStats]) -> dict[str, EngineStats]:
+    """The first MOST_MODELS by name, and the sums of all others as OTHER."""
+    names = list(engines)
+    kept = {name: engines[name] for name in names[:MOST_MODELS]}
+    others = [engines[name] for name in names[MOST_MODELS:]]
+    return kept | {OTHER: summed([*([kept[OTHER]] if OTHER in kept else []), *others])} if others else kept
+
+
+def summed(parts: Sequence[EngineStats]) -> EngineStats:
+    """Counts added up, of at least one engine."""
+    made: dict[str, Any] = {}
+    for field in fields(EngineStats):
+        values = [getattr(part, field.name) for part in parts]
+        if field.name == "requests":
+            made[field.name] = dict(sum((Counter(v) for v in values), Counter[str]()))
+        elif field.name == "histograms":
+            made[field.name] = {key: _merged([v[key] for v in values if key in v]) for key in values[0]}
+        else:
+            made[field.name] = sum(values)
+    return EngineStats(**made)
+
+
+def _merged(parts: Sequence[Distribution]) -> Distribution:
+    """Histograms of the same bounds as one."""
+    counts = tuple(sum(column) for column in zip(*(p.counts for p in parts), strict=True))
+    return Distribution(parts[0].bounds, counts, sum(p.total for p in parts))
 
 
 def add(family: HistogramMetricFamily, labels: list[str], found: Distribution) -> None:

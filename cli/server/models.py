@@ -118,6 +118,10 @@ class Models:
         self._room = asyncio.Lock()
         self._leaving: set[asyncio.Task[None]] = set()
 
+    def drain(self) -> None:
+        """The server is told to stop: from now on it is not ready."""
+        self.draining = True
+
     def entry(self, name: str) -> Entry:
         """The entry of this name; "" is the default, and an alias stands for its heaviest version. A Problem
         where there is none.

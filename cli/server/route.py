@@ -7,6 +7,7 @@ from typing import TypeVar, cast
 
 from starlette.requests import Request
 
+from satchel.cli.server.connections import Connections
 from satchel.cli.server.fields import Body
 from satchel.cli.server.models import Models
 from satchel.cli.server.problem import Problem
@@ -47,6 +48,10 @@ def reload_of(request: Request) -> Callable[[], list[str]]:
 
 def traffic_of(request: Request) -> Traffic:
     return cast(Traffic, request.app.state.traffic)
+
+
+def connections_of(request: Request) -> Connections:
+    return cast(Connections, request.app.state.connections)
 
 
 def id_of(request: Request) -> str:

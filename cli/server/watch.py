@@ -18,13 +18,15 @@ from satchel.cli.server.log import LOG
 from satchel.cli.server.telemetry import Spans
 from satchel.runtime.stats import SECONDS, Histogram
 
-OTHER = "other"  # for paths that are no route: names that clients make up must not fill the memory
+OTHER = "other"  # for what clients make up: names of theirs must not fill the memory
+METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 
 
 @dataclass
 class Traffic:
-    """What went over HTTP. requests: by route, method and status. first_byte, whole: seconds. active:
-    requests under way.
+    """What went over HTTP. requests: by route, method and status, of which there are only so many: routes
+    and statuses are the server's, methods those of METHODS and OTHER. first_byte, whole: seconds by route.
+    active: requests under way.
     """
 
     requests: Counter[tuple[str, str, int]] = field(default_factory=Counter)
@@ -50,7 +52,8 @@ class Watch:
             return
         number = f"req_{secrets.token_hex(12)}"
         scope.setdefault("state", {})["request_id"] = number
-        facts: dict[str, Any] = {"request_id": number, "method": scope["method"], "status": 0}
+        method = scope["method"] if scope["method"] in METHODS else OTHER
+        facts: dict[str, Any] = {"request_id": number, "method": method, "status": 0}
         named = {"x-request-id", dialect_of(scope["path"], Headers(scope=scope)).id_header}
         began = time.perf_counter()
 
@@ -65,7 +68,7 @@ class Watch:
 
         self.traffic.active += 1
         try:
-            with self.spans.request(scope["method"], Headers(scope=scope), facts):
+            with self.spans.request(method, Headers(scope=scope), facts):
                 try:
                     await self.app(scope, receive, noted)
                 finally:

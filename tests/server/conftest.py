@@ -23,7 +23,7 @@ from satchel.cli.options import default_model  # noqa: E402
 from satchel.cli.server.app import create_app  # noqa: E402
 from satchel.cli.server.catalog import Catalog, catalog_of  # noqa: E402
 from satchel.cli.server.models import Models  # noqa: E402
-from satchel.cli.server.run import config_of, listen  # noqa: E402
+from satchel.cli.server.run import listen, server_of  # noqa: E402
 from satchel.cli.server.settings import ServerSettings  # noqa: E402
 from satchel.cli.server.telemetry import Spans  # noqa: E402
 from satchel.runtime.options import Options  # noqa: E402
@@ -48,8 +48,10 @@ def serving_catalog(
     """The same for a catalog."""
     models = Models(catalog, budget, spans)
     bound = listen(settings.host, settings.port, settings)
+    app = create_app(models, settings)
     with timed() as turns:
-        server = uvicorn.Server(config_of(turns.around(create_app(models, settings)), settings))
+        server = server_of(app, settings)
+        server.config.app = turns.around(app)
         yield from _running(server, bound, turns)
 
 

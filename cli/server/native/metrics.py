@@ -10,7 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from satchel.cli.server.metrics import Counts, rendered
 from satchel.cli.server.models import Entry
-from satchel.cli.server.route import models_of, traffic_of
+from satchel.cli.server.route import connections_of, models_of, traffic_of
 from satchel.quant import SatchelError
 from satchel.runtime.stats import EngineStats
 
@@ -24,7 +24,7 @@ async def metrics(request: Request) -> Response:
     found = await asyncio.gather(*(_stats(e) for e in entries))
     engines = {e.name: stats for e, stats in zip(entries, found, strict=True) if stats}
     loaded = {e.name: e.model is not None for e in entries}
-    counts = Counts(engines, loaded, traffic_of(request), models.aliases.values())
+    counts = Counts(engines, loaded, traffic_of(request), models.aliases.values(), connections_of(request))
     return Response(rendered(counts), media_type=CONTENT_TYPE_LATEST)
 
 

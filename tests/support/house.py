@@ -1,0 +1,174 @@
+"""A server without a model whose connections a test can look at, and whose clock it can move on: deadlines
+pass when the test says so, and no verdict depends on how fast the machine is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import PlainTextResponse, StreamingResponse
+from waiting import until
+
+from satchel.cli.server.app import create_app
+from satchel.cli.server.catalog import catalog_of
+from satchel.cli.server.connections import Connections
+from satchel.cli.server.models import Models
+from satchel.cli.server.run import listen, server_of
+from satchel.cli.server.settings import ServerSettings
+from satchel.runtime.options import Options
+
+LARGE = 2 << 20  # bytes: more than a socket takes unread
+
+
+class House:
+    """bound: where it listens. streams: streams under way. asked: requests that wait for `open_door`."""
+
+    def __init__(self, app: FastAPI, bound: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        self.app, self.bound, self.loop = app, bound, loop
+        self.connections: Connections = app.state.connections
+        self.streams = self.asked = 0
+        self.door = asyncio.Event()
+        self._ahead = 0.0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.bound.getsockname()[1]}"
+
+    def dial(self, data: bytes = b"", source: str = "127.0.0.1", window: int = 0) -> socket.socket:
+        """A connection from this loopback address, with so small a receive buffer, that has sent the data."""
+        wire = socket.socket(self.bound.family)
+        if window:
+            wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+        wire.settimeout(60)
+        if self.bound.family != getattr(socket, "AF_UNIX", None):
+            wire.bind((source, 0))
+        wire.connect(self.bound.getsockname())
+        with suppress(OSError):  # it may have been cut meanwhile
+            wire.sendall(data)
+        return wire
+
+    def run(self, work: Any, *args: Any) -> Any:
+        """Calls it on the loop's thread, and gives its result."""
+
+        async def call() -> Any:
+            return work(*args)
+
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(60)
+
+    def later(self, seconds: float) -> None:
+        """Checks deadlines as if so much time had passed: once to see what is there, and once after it."""
+        self._ahead = max(self._ahead, time.monotonic()) + 0.001
+        self.run(self.connections.check, self._ahead)
+        self._ahead += seconds
+        self.run(self.connections.check, self._ahead)
+
+    def open_door(self) -> None:
+        self.run(self.door.set)
+
+
+def _routes(house: House) -> None:
+    @house.app.get("/wait")
+    async def wait() -> PlainTextResponse:
+        house.asked += 1
+        await house.door.wait()
+        return PlainTextResponse("waited")
+
+    @house.app.get("/large")
+    async def large() -> PlainTextResponse:
+        return PlainTextResponse("x" * LARGE)
+
+    @house.app.get("/whose")
+    async def whose(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(request.client.host if request.client else "unix")
+
+    @house.app.post("/length")
+    async def length(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(str(len(await request.body())))
+
+    @house.app.get("/endless")
+    async def endless() -> StreamingResponse:
+        async def bits() -> AsyncIterator[bytes]:
+            house.streams += 1
+            try:
+                while True:
+                    yield b"x" * 4096
+                    await asyncio.sleep(0)
+            finally:
+                house.streams -= 1
+
+        return StreamingResponse(bits())
+
+
+@contextmanager
+def serving_house(settings: ServerSettings, secure: ssl.SSLContext | None = None) -> Iterator[House]:
+    """A server with routes that wait, that answer more than is read, and that never end."""
+    app = create_app(Models(catalog_of({}, {}, Options(), 0, None)), settings)
+    bound = listen(settings.host, settings.port, settings)
+    started = threading.Event()
+    made: list[tuple[House, uvicorn.Server]] = []
+
+    async def main() -> None:
+        house = House(app, bound, asyncio.get_running_loop())
+        _routes(house)
+        server = server_of(app, settings)
+        server.config.load()
+        server.config.ssl = secure
+        server.config.timeout_graceful_shutdown = 1
+        made.append((house, server))
+        started.set()
+        await server.serve([bound])
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    thread.start()
+    assert started.wait(60)
+    house, server = made[0]
+    until(lambda: server.started, "the server's start")
+    try:
+        yield house
+    finally:
+        house.open_door()
+        server.should_exit = True
+        thread.join(20)
+
+
+def heard(wire: socket.socket) -> bytes:
+    """All that comes until the other side closes."""
+    found = b""
+    with suppress(ConnectionError):
+        while part := wire.recv(65536):
+            found += part
+    return found
+
+
+def answered(wire: socket.socket, part: bytes) -> bool:
+    """Whether an answer comes with this in it; what came so far is thrown away."""
+    found = b""
+    with suppress(ConnectionError):
+        while part not in found and (more := wire.recv(65536)):
+            found += more
+    return part in found
+
+
+def closed(wire: socket.socket) -> bool:
+    """Whether the other side has closed; what came is thrown away."""
+    wire.setblocking(False)
+    try:
+        while wire.recv(1 << 20):
+            pass
+        return True
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+    finally:
+        with suppress(OSError):
+            wire.settimeout(60)
