@@ -16,6 +16,7 @@ from functools import partial
 from typing import TypeVar
 
 from satchel.quant import DeviceError, RequestError, SatchelError
+from satchel.quant.threads import begin
 from satchel.runtime.detail import Sampled
 from satchel.runtime.engine import LAST, Engine, Feed
 from satchel.runtime.errand import current
@@ -83,7 +84,7 @@ class Service:
         self._bell = threading.Condition()
         self._closed, self._coming = False, 0
         self._thread = threading.Thread(target=self._run, name="satchel-engine", daemon=True)
-        self._thread.start()
+        begin(self._thread)
 
     def submit(self, request: Request) -> Ticket:
         """Queues a request. RequestError where the queue is full, or the request can never run."""

@@ -12,7 +12,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import BinaryIO, cast
 
-from satchel.quant import DeviceError
+from satchel.quant import DeviceError, SatchelError
+from satchel.quant.threads import begin
 from satchel.runtime.worker.wire import Message, read_message, write_message
 
 MODULE = "satchel.runtime.worker.child"
@@ -58,7 +59,12 @@ class Process:
             raise DeviceError(f"the worker process could not be begun: {error}") from None
         self._to, self._from = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
         self._outbox: SimpleQueue[Message | None] = SimpleQueue()
-        threading.Thread(target=self._write, name="satchel-send", daemon=True).start()
+        try:
+            begin(threading.Thread(target=self._write, name="satchel-send", daemon=True))
+        except SatchelError:
+            self._process.kill()
+            self._process.wait()
+            raise
 
     @property
     def pid(self) -> int:
