@@ -38,5 +38,6 @@ def _none_left(error: RuntimeError) -> Exception:
     if "start new thread" not in str(error):
         return error
     return DeviceError(
-        "the system gives this process no further thread: raise the limit of processes (ulimit -u), or free memory"
+        "the system gives this process no further thread: raise the limit of processes (ulimit -u), "
+        "or free memory"
     )

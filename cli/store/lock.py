@@ -239,8 +239,6 @@ def guard(root: Path, what: str, *, wait: bool = True) -> Iterator[bool]:
     try:
         yield True
     finally:
-        for _ in range(
-            2
-        ):  # a file system may fail to unlock once; the second does nothing where the first did not
+        for _ in range(2):  # the second does nothing, but where the file system failed to unlock
             with suppress(OSError):
                 lock.release(force=True)

@@ -191,7 +191,7 @@ class GGUF:
         return self._shaped(name, self.raw(name))
 
     def copy(self, name: str) -> npt.NDArray[Any]:
-        """What array() gives, but of bytes copied by read calls: a file that is cut meanwhile is ModelError."""
+        """What array() gives, of bytes copied by read calls: a file that is cut meanwhile is ModelError."""
         info = self.info(name)
         if not info.nbytes:
             return self.array(name)
