@@ -12,7 +12,7 @@ FOR_TESTS = -C cmake.define.SATCHEL_SETS="$(or $(SATCHEL_SETS),runnable)" -C cma
 # begun anew: xdist, sharing out by file, would wait for it for ever.
 RUN_TESTS = $(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart=0
 
-.PHONY: chat serve test lint types sanitize sanitize-memory sanitize-threads arm windows macos sycl backends barriers nightly test-stressed fuzz nightly-fuzz soak bench doctor clean
+.PHONY: chat serve test lint types sanitize sanitize-memory sanitize-threads arm windows macos sycl backends barriers nightly test-stressed faults fuzz nightly-fuzz soak bench doctor clean
 .DELETE_ON_ERROR:
 
 chat: .venv/ready
@@ -86,6 +86,11 @@ fuzz: .venv/ready-to-test
 # 100,000 mutated inputs, one after the other: no crash, no memory beyond the file's size, none over a second.
 nightly-fuzz: .venv/ready-to-test
 	$(BIN)/python tests/fuzz/nightly.py $(COUNT) $(SEED)
+
+# Every system call fails in turn, writers are killed, files cut, bits flipped: make faults ONLY=kills for one kind of table, or
+# SHORT=--short for a sample.
+faults: .venv/ready-to-test
+	$(BIN)/python tests/faults/run.py $(SHORT) $(if $(ONLY),--only "$(ONLY)")
 
 # Random users of one engine, in a cache that is too small for them: make soak SECONDS=1800
 soak: .venv/ready-to-test

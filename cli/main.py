@@ -14,6 +14,7 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = _take(args, "--debug")
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that cannot show a character must not end an answer
-            stream.reconfigure(errors="replace")
+            with suppress(OSError):  # what could not be flushed is said when it is tried again
+                stream.reconfigure(errors="replace")
     before = os.environ.get(CONFIG)
     try:
         if (config := _take_value(args, "--config")) is not None:

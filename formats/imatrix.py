@@ -117,7 +117,7 @@ class Importance:
             raise ModelError(f"{where}: expected {wanted}, got {info.format} and {info.shape}; make it again")
         packed = np.empty(info.shape, np.float32)
         gguf.read_into(info.name, packed)
-        rows = float(gguf.array(name + COUNTS).sum(dtype=np.float64))
+        rows = float(gguf.copy(name + COUNTS).sum(dtype=np.float64))
         try:
             return prepare(unpack_upper(packed, width) / max(rows, 1.0))
         except ValueError as error:
@@ -197,7 +197,7 @@ def _means(gguf: GGUF, name: str) -> F32:
             got = gguf.info(name + suffix).format
             raise ModelError(f"{where}{suffix}: expected f32, got {got}; make it again")
     with np.errstate(invalid="ignore"):  # a NaN of the signalling kind; _checked refuses them all
-        sums, counts = (gguf.array(name + s).astype(np.float64).reshape(-1) for s in (SQUARES, COUNTS))
+        sums, counts = (gguf.copy(name + s).astype(np.float64).reshape(-1) for s in (SQUARES, COUNTS))
     if not counts.size or not sums.size or sums.size % counts.size:
         reason = f"expected whole rows for {counts.size} counts, got {sums.size} sums"
         raise ModelError(f"{where}: {reason}; make it again")

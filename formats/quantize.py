@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +23,7 @@ from satchel.quant import FORMATS, RequestError
 from satchel.quant.format import F32, Blocks
 from satchel.quant.gptq import one_blas_thread
 from satchel.quant.recipes import Recipe
+from satchel.quant.threads import Pool
 
 __all__ = [
     "Calibration",
@@ -142,7 +142,7 @@ def write(
     with _opened(source) as opened:
         _check_target(opened, Path(target))
         choices = plan_tensors(opened, settings)
-        with one_blas_thread(), ThreadPoolExecutor(threads, "satchel-encode") as pool:
+        with one_blas_thread(), Pool(threads, "satchel-encode") as pool:
             encoder = Encoder(opened, pool, threads, calibration)
             encoder.check(choices)
             if fold:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from satchel.formats.gguf import GGUF, TensorInfo
 from satchel.quant import FORMATS, Format
 from satchel.quant.format import Blocks
+from satchel.quant.threads import Pool
 
 Mask = npt.NDArray[np.bool_]
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
@@ -57,7 +58,7 @@ def scan(
     infos = [i for i in gguf.tensors.values() if i.name not in skip and i.nbytes and i.format in FORMATS]
     done, total = 0, sum(info.nbytes for info in infos)
     found: dict[tuple[str, str], Damage] = {}
-    with ThreadPoolExecutor(threads, "satchel-scan") as pool:
+    with Pool(threads, "satchel-scan") as pool:
         # Chunks wait in a short queue: a file of a terabyte has a quarter of a million of them.
         waiting: deque[tuple[int, Future[list[Damage]]]] = deque()
         for piece in (piece for info in infos for piece in _pieces(gguf, info)):

@@ -128,7 +128,7 @@ def read_values(file: GGUF, name: str) -> Array:
     info = file.tensors[name]
     if info.format not in FORMATS:
         raise ModelError(f"{file.path}: {quote(name, 100)}: stored as {info.format}, which is not read")
-    values = FORMATS[info.format].decode(file.array(name)).reshape(info.shape).astype(np.float32)
+    values = FORMATS[info.format].decode(file.copy(name)).reshape(info.shape).astype(np.float32)
     if not np.isfinite(values).all():
         raise ModelError(f"{file.path}: {quote(name, 100)}: holds NaN or infinity; the file is damaged")
     return values

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +18,7 @@ from satchel.formats.imatrix import Sums
 from satchel.quant import FORMATS, ModelError
 from satchel.quant.gptq import one_blas_thread
 from satchel.quant.recipes import is_quantizable
+from satchel.quant.threads import Pool
 from satchel.runtime.arch import Forward
 from satchel.runtime.compiler import order_of
 from satchel.runtime.compiler.memory import assign, storage
@@ -199,7 +199,7 @@ def collect(
     """
     collector, numbers = Collector(model.taps, wanted), range(len(model.taps))
     threads = model.options.threads or os.cpu_count() or 1
-    with one_blas_thread(), ThreadPoolExecutor(threads, "satchel-sum") as pool:
+    with one_blas_thread(), Pool(threads, "satchel-sum") as pool:
         for done, window in enumerate(opened(model.engine, cut, bos)):
             model.engine.rewind(0, 0)
             for at in range(0, len(window), model.engine.batch):

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TypeVar
 
 from satchel.quant import DeviceError, RequestError, SatchelError
+from satchel.quant.threads import begin
 from satchel.runtime.detail import Sampled
 from satchel.runtime.engine import LAST, Engine, Feed
 from satchel.runtime.errand import current
@@ -85,7 +86,7 @@ class Service:
         self._closed, self._coming = False, 0
         self._over, self._dog = threading.Event(), Watchdog(0, 0)
         self._thread = threading.Thread(target=self._live, name="satchel-engine", daemon=True)
-        self._thread.start()
+        begin(self._thread)
         beats = Beats(lambda: self.pulse)
         ticking(lambda: self._dog.heard(beats.look()), self._over, "satchel-watch")
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from satchel.quant.threads import begin
+
 BEAT = 0.5  # seconds between two beats
 MISSED = 6  # beats in a row whose absence makes an engine not ready
 # Seconds after which work of a kind is stuck, unless longer work was seen to end.
@@ -139,4 +141,4 @@ def ticking(tick: Callable[[], object], over: threading.Event, name: str, second
         while not over.wait(seconds):
             tick()
 
-    threading.Thread(target=run, name=name, daemon=True).start()
+    begin(threading.Thread(target=run, name=name, daemon=True))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -18,6 +18,7 @@ import numpy as np
 from satchel.formats.gguf import GGUF, TensorInfo
 from satchel.formats.verify_values import scan
 from satchel.quant import FORMATS, ModelError
+from satchel.quant.threads import Pool
 from satchel.runtime.device import WEIGHT, Buffer, Device
 from satchel.runtime.graph import Array, Type
 from satchel.runtime.packing import ALIGNMENT, PACKED_BUFFER, Packed, Places, file_places, held, in_place
@@ -52,9 +53,9 @@ class FileWeights:
         return Type(info.shape, info.format)
 
     def array(self, name: str) -> Array:
-        """Float32 values."""
+        """Float32 values, of a copy: a mapped file that is cut meanwhile would end the process."""
         info = self.gguf.tensors[name]
-        return FORMATS[info.format].decode(self.gguf.array(name)).reshape(info.shape)
+        return FORMATS[info.format].decode(self.gguf.copy(name)).reshape(info.shape)
 
 
 class DeviceWeights:
@@ -124,7 +125,7 @@ def bind_beside(
         finally:
             said.put(None)
 
-    with ThreadPoolExecutor(1, "satchel-load") as pool:
+    with Pool(1, "satchel-load") as pool:
         running = pool.submit(work)
         try:
             meanwhile()
@@ -170,9 +171,12 @@ def _move(
         yield info.nbytes
     elif mapped:
         yield from _fault_in(gguf.parts[info.part].mmap, info.offset, info.nbytes)
-    elif info.nbytes:
-        weights.buffers[place.buffer].write(place.offset, np.ascontiguousarray(gguf.raw(info.name)))
-        yield info.nbytes
+    else:
+        at = place.offset
+        for piece in gguf.chunks(info.name, CHUNK):
+            weights.buffers[place.buffer].write(at, np.frombuffer(piece, np.uint8))
+            at += len(piece)
+            yield len(piece)
 
 
 def _pack(gguf: GGUF, info: TensorInfo, buffer: Buffer, offset: int, packed: Packed) -> Iterator[int]:

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "device.h"
+#include "mapped.h"
 #include "os.h"
 #include "panel.h"
 #include "size.h"
@@ -157,12 +158,18 @@ static int alloc_buffer(hal_device *d, const hal_bufdesc *desc, hal_buffer **out
 }
 
 static int wrap_buffer(hal_device *d, const void *host, uint64_t size, hal_buffer **out) {
+    int code;
     if (!host)
         return cpu_fail(HAL_E_INVALID, "wrap: no host memory given");
-    return new_buffer(d, &(hal_buffer){.data = (uint8_t *)(uintptr_t)host, .size = size}, out);
+    if ((code = new_buffer(d, &(hal_buffer){.data = (uint8_t *)(uintptr_t)host, .size = size}, out)))
+        return code;
+    (*out)->range = mapped_enter(host, size);
+    return 0;
 }
 
 static void free_buffer(hal_buffer *b) {
+    if (b && !b->owned)
+        mapped_drop(b->range);
     if (b)
         free(b->owned);
     free(b);

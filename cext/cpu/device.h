@@ -27,6 +27,7 @@ struct hal_buffer {
     uint8_t *data;
     uint64_t size;
     void *owned;                 /* what free() gets; NULL: the host's memory, used in place and never written */
+    int range;                   /* of mapped.h, where it is the host's memory */
 };
 
 /* A call with what the walker needs around it. */
@@ -48,6 +49,7 @@ typedef struct {
 struct hal_exec {
     hal_device *device;
     hal_buffer *block;           /* the step buffer */
+    int *ranges, n_ranges;       /* of mapped.h: those of the host's memory that steps read */
     int n_steps, n_dims;
     exec_step *steps;
     cpu_view *views;             /* each step's output and inputs, one after the other */

@@ -1,5 +1,6 @@
 /* pack.c: writes a file's weights into a buffer in panels, on all threads of the device. */
 #include "device.h"
+#include "mapped.h"
 #include "panel.h"
 
 enum { PANELS_A_GRAIN = 8 };
@@ -32,7 +33,7 @@ int cpu_pack(hal_buffer *b, uint64_t offset, uint32_t format, int64_t stack, int
     job j = {.format = f, .from = from, .to = b->data + offset, .rows = rows,
              .columns = columns, .panels = panel_count(rows)};
     uint64_t bytes = panel_stack_bytes(f, stack, rows, columns);
-    int code;
+    int code, range;
     if (!bytes || !b->owned)
         return cpu_fail(HAL_E_INVALID, "pack: this format and shape cannot be packed, or not into this buffer");
     if (offset % PANEL_LINE || offset > b->size || bytes > b->size - offset)
@@ -43,8 +44,11 @@ int cpu_pack(hal_buffer *b, uint64_t offset, uint32_t format, int64_t stack, int
     j.all = j.panels * stack;
     j.grain = (j.all + POOL_GRAINS - 1) / POOL_GRAINS;
     j.grain = j.grain > PANELS_A_GRAIN ? j.grain : PANELS_A_GRAIN;
+    range = mapped_enter(from, (uint64_t)(columns / f->block) * (uint64_t)f->bytes * (uint64_t)rows * (uint64_t)stack);
     pthread_mutex_lock(&b->device->busy);
     pool_share(b->device->pool, (j.all + j.grain - 1) / j.grain, pack_grain, &j);
     pthread_mutex_unlock(&b->device->busy);
-    return 0;
+    code = mapped_lost(range) ? cpu_fail(HAL_E_INVALID, "pack: " MAPPED_LOST) : 0;
+    mapped_drop(range);
+    return code;
 }

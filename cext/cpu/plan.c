@@ -179,7 +179,8 @@ static int reserve(const hal_plan *plan, hal_exec *e, size_t n_views) {
         e->times = calloc(plan->n_steps + 1, sizeof *e->times);
     e->phases = calloc(plan->n_steps + 1, sizeof *e->phases);
     e->grains = calloc(plan->n_steps + 1, sizeof *e->grains);
-    if (!e->steps || !e->views || !e->dims || !e->args || !e->splits || !e->phases || !e->grains ||
+    e->ranges = calloc(plan->n_buffers + 1, sizeof *e->ranges);
+    if (!e->ranges || !e->steps || !e->views || !e->dims || !e->args || !e->splits || !e->phases || !e->grains ||
         (!e->times && e->device->flags & HAL_PROFILE))
         return cpu_fail(HAL_E_MEMORY, "no memory for a plan of %u steps", plan->n_steps);
     if (plan->n_args)
@@ -222,6 +223,9 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
     if (code || (code = reserve(plan, e, n_views)))
         return code;
     e->block = buffers[plan->step_buffer];
+    for (uint32_t i = 0; i < plan->n_buffers; i++)
+        if (!buffers[i]->owned)
+            e->ranges[e->n_ranges++] = buffers[i]->range;
     n_views = 0;
     for (uint32_t i = 0; i < plan->n_steps; i++, e->n_steps++) {
         exec_step *s = e->steps + i;
@@ -254,6 +258,7 @@ int cpu_compile(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers,
 void cpu_release(hal_exec *e) {
     if (!e)
         return;
+    free(e->ranges);
     free(e->steps);
     free(e->views);
     free(e->dims);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "device.h"
+#include "mapped.h"
 
 /* Steps of at most so many tokens are bound by memory, as single tokens are. */
 enum { DECODE_TOKENS = 32 };
@@ -96,6 +97,9 @@ static int run_locked(hal_exec *e, const void *block, uint64_t size) {
     pool_run(e->device->pool,
              &(pool_job){.phases = e->n_phases, .grains = e->grains, .run = run_grain,
                          .done = e->times ? end_phase : NULL, .context = e}, threads);
+    for (int i = 0; i < e->n_ranges; i++)
+        if (mapped_lost(e->ranges[i]))
+            return cpu_fail(HAL_E_INVALID, MAPPED_LOST);
     if (!(fault = atomic_load_explicit(&e->fault, memory_order_relaxed)))
         return 0;
     return cpu_fail(HAL_E_INVALID, "step %d (%s): a token id, slot, position, block or row is out of range", fault - 1,

@@ -106,10 +106,6 @@ def _print(model: Model, vectors: Any, tokens: int) -> None:
 def _save(path: Path, vectors: Any) -> None:
     import numpy as np
 
-    from satchel.quant.errors import RequestError
+    from satchel.formats.gguf.atomic import replace_files
 
-    try:
-        with path.open("wb") as file:
-            np.save(file, vectors)
-    except OSError as error:
-        raise RequestError(f"{path}: can't be written: {error.strerror or error}") from None
+    replace_files([(path, lambda file: np.save(file, vectors))])

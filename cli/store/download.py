@@ -20,8 +20,10 @@ from satchel.cli.store.entry import Progress, Watch
 from satchel.cli.store.journal import LARGEST, Identity, Journal
 from satchel.cli.store.wanted import Pace, Remote
 from satchel.cli.store.web import Answer, Interrupted, Web, check_status
+from satchel.formats.gguf.atomic import write_all
 from satchel.formats.gguf.magic import explain_magic
 from satchel.quant.errors import ModelError, RequestError
+from satchel.quant.threads import begin
 
 MAGIC = b"GGUF"
 CONTENT_RANGE = re.compile(r"bytes (\d{1,16})-(\d{1,16})/(\d{1,16})")
@@ -182,14 +184,15 @@ class Transfer:
         count = min(self._pace.workers if self._ranges else 1, len(self._pieces))
         # Daemons: a worker that waits for a silent server must not keep the program from ending.
         workers = [threading.Thread(target=self._work, daemon=True) for _ in range(count)]
-        for worker in workers:
-            worker.start()
         try:
+            for worker in workers:
+                begin(worker)
             return Fetched(self._identity.size, self._hash(watch), self._identity.etag)
         finally:
             self._stop.set()
             for worker in workers:
-                worker.join(2.0)
+                if worker.ident is not None:
+                    worker.join(2.0)
             with self._lock:
                 self._closed = True  # a worker that still waits for its server notes nothing any more
 
@@ -268,7 +271,7 @@ class Transfer:
                         return
                     if piece.at + len(data) > piece.end:
                         raise Interrupted(f"more bytes came than the {piece.end - noted} that were asked for")
-                    file.write(data)
+                    write_all(file, data)
                     piece.at += len(data)
                     if piece.at - noted >= self._pace.block:
                         noted = self._note(noted, piece.at)

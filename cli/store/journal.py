@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from satchel.formats.gguf.atomic import write_all
+
 LARGEST = 1 << 50  # bytes; a size above it is an error of the server
 
 
@@ -79,11 +81,11 @@ class Journal:
             self._file = path.open("ab", buffering=0)
         else:
             self._file = path.open("wb", buffering=0)
-            self._file.write(json.dumps(asdict(identity)).encode() + b"\n")
+            write_all(self._file, json.dumps(asdict(identity)).encode() + b"\n")
 
     def add(self, start: int, end: int) -> None:
         """Notes bytes that the part file has."""
-        self._file.write(b"%d %d\n" % (start, end))
+        write_all(self._file, b"%d %d\n" % (start, end))
         self.spans.add(start, end)
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from satchel.cli.store.journal import LARGEST
 from satchel.cli.store.names import part
-from satchel.formats.gguf.atomic import replace_files
+from satchel.formats.gguf.atomic import replace_files, write_all
 from satchel.quant.errors import RequestError
 
 VERSION = 1
@@ -107,7 +107,11 @@ class LockFile:
                 continue
             if stamp[0] != file.size:
                 raise self._changed(model, path, f"{file.size} bytes", f"{stamp[0]}")
-            found = digest_of(path, hashing)
+            try:
+                found = digest_of(path, hashing)
+            except OSError as error:
+                reason = error.strerror or error
+                raise RequestError(f"{model.name}: {path}: can't be read: {reason}; check the disk") from None
             if found != file.sha256:
                 raise self._changed(model, path, f"sha256 {file.sha256}", found)
             stamps[file.path], fresh = [*stamp, found], True
@@ -189,10 +193,9 @@ class LockFile:
 
     def _write_stamps(self, stamps: dict[str, list[int | str]]) -> None:
         """Losing stamps costs a hash, never a right answer: a store that is read-only has none."""
-        spare = self._stamps.with_name(f"{self._stamps.name}.{os.getpid()}")
-        with suppress(OSError):
-            spare.write_text(json.dumps(stamps))
-            spare.replace(self._stamps)
+        text = json.dumps(stamps).encode()
+        with suppress(RequestError):
+            replace_files([(self._stamps, lambda file: write_all(file, text))])
 
     def _wrong(self, reason: str) -> RequestError:
         return RequestError(f"{self.path}: {reason}; mend the file, or move it away and pull again")
@@ -236,4 +239,6 @@ def guard(root: Path, what: str, *, wait: bool = True) -> Iterator[bool]:
     try:
         yield True
     finally:
-        lock.release()
+        for _ in range(2):  # the second does nothing, but where the file system failed to unlock
+            with suppress(OSError):
+                lock.release(force=True)

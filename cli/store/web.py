@@ -11,7 +11,7 @@ import ipaddress
 import json
 import socket
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -77,7 +77,8 @@ class Web:
 
     def close(self) -> None:
         for pool in self._pools.values():
-            pool.close()
+            with suppress(OSError):  # nothing is lost with a connection that fails to close
+                pool.close()
 
     @contextmanager
     def open(

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from contextlib import suppress
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -47,7 +48,8 @@ class SafetensorsFile:
 
     def close(self) -> None:
         if self._fd >= 0:
-            os.close(self._fd)
+            with suppress(OSError):  # only read from: there is nothing to lose
+                os.close(self._fd)
             self._fd = -1
 
     def _fault(self, what: str, reason: str) -> ModelError:

@@ -54,6 +54,13 @@ def replace_files(files: Sequence[tuple[Path, Fill]]) -> None:
                 spare.unlink()
 
 
+def write_all(file: IO[bytes], data: bytes | memoryview) -> None:
+    """Writes all of it to a file without a buffer, whose own write() may take a part alone."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
+
+
 def find_abandoned(path: Path) -> list[Path]:
     """Temporary files of `path` that no process writes any more."""
     target = Path(os.path.realpath(path))

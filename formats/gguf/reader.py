@@ -79,7 +79,10 @@ class Part:
         process."""
         if self.closed:
             raise ValueError(f"{self.path}: closed")
-        size = os.fstat(self._fd).st_size
+        try:
+            size = os.fstat(self._fd).st_size
+        except OSError as error:
+            raise ModelError(f"{self.path}: can't be read: {error.strerror}; check the disk") from None
         if size < self.size:
             raise ModelError(
                 f"{self.path}: file: expected {self.size} bytes as when it was opened, got {size}; "
@@ -113,7 +116,8 @@ class Part:
     def close(self) -> None:
         self._memory = None
         if self._fd >= 0:
-            os.close(self._fd)
+            with suppress(OSError):  # only read from: there is nothing to lose
+                os.close(self._fd)
             self._fd = -1
         if hasattr(self, "mmap"):
             with suppress(BufferError):  # where views live on, the last of them unmaps the file
@@ -140,8 +144,9 @@ class GGUF:
     A file that another process shortens is the one thing that no check up front can rule out. What holds: the
     metadata is a private copy; read_into and chunks raise ModelError; raw, array and check() raise ModelError
     where the file is already shorter. What does not: memory of a view that is touched after the cut, between
-    two checks, gives SIGBUS, which Python can't turn into an error. So who copies weights uses read_into, and
-    who computes on views calls check() before each step.
+    two checks, gives SIGBUS, which Python can't turn into an error. So who copies weights uses read_into or
+    copy, and who computes on views either calls check() before each step or is a device that notices the loss
+    itself (cext/cpu/mapped.c).
     """
 
     def __init__(self, path: Path, parts: tuple[Part, ...], judge: Judge = STRICT) -> None:
@@ -181,13 +186,26 @@ class GGUF:
 
     def array(self, name: str) -> npt.NDArray[Any]:
         """The tensor as numbers [...] or blocks [..., row / block] of its format's dtype, a view as `raw`."""
+        return self._shaped(name, self.raw(name))
+
+    def copy(self, name: str) -> npt.NDArray[Any]:
+        """What array() gives, of bytes copied by read calls: a file that is cut meanwhile is ModelError."""
+        info = self.info(name)
+        if not info.nbytes:
+            return self.array(name)
+        data = np.empty(info.nbytes, np.uint8)
+        self.read_into(name, data)
+        return self._shaped(name, data.reshape(*info.shape[:-1], -1))
+
+    def _shaped(self, name: str, raw: Bytes) -> npt.NDArray[Any]:
+        """The bytes [..., row bytes] as array() gives them."""
         info = self.info(name)
         fmt = BY_ID.get(info.type_id)
         dtype = PLAIN_DTYPES.get(info.format) if fmt is None else fmt.dtype
         if dtype is None:
             reason = f"expected a format that this version decodes, got {info.format}"
             raise ModelError(f"{self.path}: tensor {name}: {reason}; quantize the model to another type")
-        view: npt.NDArray[Any] = self.raw(name).view(dtype)
+        view: npt.NDArray[Any] = raw.view(dtype)
         return view if info.shape else view.reshape(())
 
     def read_into(self, name: str, out: npt.NDArray[Any]) -> None:

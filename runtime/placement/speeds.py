@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from satchel.formats.gguf import GGUF, Metadata
+from satchel.formats.gguf.atomic import replace_files, write_all
 from satchel.quant import FORMATS, RequestError
 from satchel.runtime.arch import Cache, HParams, find_arch
 from satchel.runtime.device import OUT, Buffer, Device
@@ -187,14 +187,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _write(path: Path, known: Mapping[str, object]) -> None:
     """In one move; a folder that cannot be written remembers nothing."""
-    beside = path.with_suffix(f".{os.getpid()}")
-    try:
+    text = json.dumps(known).encode()
+    with suppress(OSError, RequestError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(json.dumps(known), encoding="utf-8")
-        beside.replace(path)
-    except OSError:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
+        replace_files([(path, lambda file: write_all(file, text))])
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from satchel.formats.gguf.atomic import replace_files, write_all
 from satchel.quant import RequestError
 from satchel.runtime.device import Device
 
@@ -157,15 +158,13 @@ def _write(known: Mapping[str, DeviceTuning]) -> None:
     path = place()
     if path is None:
         raise RequestError("SATCHEL_TUNING is empty: there is no file to remember the tuning in")
-    beside = path.with_suffix(f".{os.getpid()}")
+    rows = {
+        key: {"device": d.device, "day": d.day, "steps": {k: asdict(t) for k, t in d.steps.items()}}
+        for key, d in known.items()
+    }
+    text = json.dumps(rows, indent=1).encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        rows = {
-            key: {"device": d.device, "day": d.day, "steps": {k: asdict(t) for k, t in d.steps.items()}}
-            for key, d in known.items()
-        }
-        beside.write_text(json.dumps(rows, indent=1), encoding="utf-8")
-        beside.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise RequestError(f"{path}: the tuning cannot be written: {error}") from None
+    replace_files([(path, lambda file: write_all(file, text))])

@@ -16,7 +16,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, BinaryIO, cast
 
-from satchel.quant import DeviceError
+from satchel.quant import DeviceError, SatchelError
+from satchel.quant.threads import begin
 from satchel.runtime.children import interpreter, module_path, start
 from satchel.runtime.worker.wire import Message, read_message, write_message
 
@@ -72,7 +73,12 @@ class Process:
         self._to, self._from = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
         self._reading = False
         self._outbox: SimpleQueue[tuple[Message, int] | None] = SimpleQueue()
-        threading.Thread(target=self._write, name="satchel-send", daemon=True).start()
+        try:
+            begin(threading.Thread(target=self._write, name="satchel-send", daemon=True))
+        except SatchelError:
+            self._process.kill()
+            self._process.wait()
+            raise
 
     @property
     def pid(self) -> int:

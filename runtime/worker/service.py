@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from satchel.quant import DeviceError, ModelError, RequestError, SatchelError
+from satchel.quant.threads import begin
 from satchel.runtime.arch import Cache
 from satchel.runtime.detail import Sampled, token_of
 from satchel.runtime.errand import current
@@ -90,7 +91,7 @@ class WorkerService:
 
     def begin(self, progress: Callable[[int, int], object] | None) -> None:
         """Loads the model in the process; progress is called in this thread. Nothing stays where it fails."""
-        self._thread.start()
+        begin(self._thread)
         ticking(self._tick, self._over, "satchel-watch", BEAT)
         try:
             for at in iter(self._loading.get, None):
