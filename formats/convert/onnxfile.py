@@ -152,7 +152,7 @@ class _Graph:
         return Stored(tensor.name, shape, dtype, str(self.path), read)
 
     def _inline(self, tensor: Any, shape: tuple[int, ...], dtype: str) -> Any:
-        """Rows of a tensor whose data lies in the graph; ModelError where it is not as long as its shape says."""
+        """Rows of a tensor whose data lies in the graph; ModelError where its length is not its shape's."""
         field = "raw_data" if tensor.HasField("raw_data") else FIELDS[dtype]
         wanted = prod(shape) * (DTYPES[dtype].itemsize if field == "raw_data" else 1)
         got = len(getattr(tensor, field))

@@ -176,7 +176,8 @@ def _count(reader: Reader, value: Any, pointer: str, depth: int) -> None:
 
 
 def _number(reader: Reader, value: Any, pointer: str, depth: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    finite = not isinstance(value, float) or math.isfinite(value)  # an int may be too large for that
+    if isinstance(value, bool) or not isinstance(value, int | float) or not finite:
         raise reader.fail(pointer, f"expected a number, got {describe(value)}")
     if abs(value) > 2**53:
         raise reader.fail(pointer, f"expected a number up to 2^53, got {describe(value)}")

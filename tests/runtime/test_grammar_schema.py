@@ -205,3 +205,31 @@ def test_a_pattern_is_checked_in_linear_time(tokenizer: Tokenizer) -> None:
     started = time.monotonic()
     assert compile_grammar(tokenizer, schema).check(json.dumps("a" * 5000)) != ""
     assert time.monotonic() - started < LIMIT
+
+
+HUGE = "1" + "0" * 400
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            f'{{"{key}": {HUGE}}}'
+            for key in ("minimum", "exclusiveMaximum", "multipleOf", "const", "maxLength")
+        ),
+        f'{{"enum": [{{"a": -{HUGE}}}]}}',
+        '{"const": 1e400}',
+        '{"minimum": 1e400}',
+    ],
+)
+def test_a_number_of_a_schema_out_of_range_is_refused(tokenizer: Tokenizer, text: str) -> None:
+    with pytest.raises(RequestError, match="the JSON schema"):
+        compile_grammar(tokenizer, JsonSchema(text))
+
+
+@pytest.mark.parametrize(
+    "number", ["1e99999999999999999999", "-0.0E-99999999999999999999", "9" * 5000 + "e9" * 2]
+)
+def test_a_number_of_an_answer_out_of_range_is_no_json(tokenizer: Tokenizer, number: str) -> None:
+    grammar = compile_grammar(tokenizer, JsonSchema({"type": "array", "items": {"type": "number"}}))
+    assert "no JSON" in grammar.check(f"[1, {number}]")
