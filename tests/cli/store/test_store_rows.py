@@ -66,7 +66,7 @@ def test_d05_a_redirect_into_the_dark_is_not_followed(
 
 @pytest.mark.parametrize("char", ["\0", "\x1b", "\x7f", "\t"])
 def test_d05_an_address_with_a_control_character_is_not_followed(char: str) -> None:
-    """No server writes one, and what comes between may: the system's own reader of addresses ends at a NUL."""
+    """No honest server writes one, and the system's own reader of addresses refuses a NUL otherwise."""
     from satchel.cli.store.web import _target
 
     with pytest.raises(RequestError, match="it is not followed"):
