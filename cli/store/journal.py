@@ -122,7 +122,7 @@ def _is_sound(identity: Identity) -> bool:
     """Whether its fields are of their types, and the size is one of a file."""
     texts = (identity.url, identity.etag, identity.sha256)
     whole = all(isinstance(text, str) for text in texts)
-    return whole and type(identity.size) is int and 0 <= identity.size <= LARGEST
+    return whole and type(identity.size) is int and 0 < identity.size <= LARGEST
 
 
 def _cut(path: Path, size: int) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGING = ROOT / "packaging"
-EXPOSED = 20  # of 100, by `systemd-analyze security`: 13, and 18 with a GPU
+EXPOSED = 20  # of 100, by `systemd-analyze security`: 14, and 18 with a GPU
 SERVER = "/opt/satchel/venv/bin/satchel"
 
 
