@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import fuzz_targets
 import plans
-from mutate_json import mutate_json
+from mutate_values import READERS, mutate_values
 
 HERE = Path(__file__).parent
 LONGEST = 1 << 16  # bytes of an input
@@ -92,14 +92,14 @@ def main(target: str, seconds: int, folder: Path) -> None:
         "-rss_limit_mb=2048",
     ]
     places = [sys.argv[0], *limits, str(folder), str(HERE / "corpus" / target)]
-    if target in fuzz_targets.JSON_AT:
+    if target in READERS:
         inputs = [path.read_bytes() for path in sorted((HERE / "corpus" / target).iterdir())]
 
         def mutated(data: bytes, most: int, seed: int) -> bytes:
             rand = random.Random(seed)
             if rand.random() < 0.3:
                 return bytes(atheris.Mutate(data, most))
-            return mutate_json(data, rand, inputs, fuzz_targets.JSON_AT[target])[:most]
+            return mutate_values(target, data, rand, inputs)[:most]
 
         atheris.Setup(places, one, custom_mutator=mutated)
     else:

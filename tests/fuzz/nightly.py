@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 import fuzz_targets
 from mutate import mutate
-from mutate_json import mutate_json
+from mutate_values import READERS, mutate_values
 
 from satchel.formats.gguf import open_gguf
 from satchel.formats.gguf.check import Survey
@@ -110,8 +110,8 @@ def main(count: int, seed: int) -> None:
     for number in range(count):
         (target,) = rand.choices(list(shares), list(shares.values()))
         whole = rand.choice(seeds[target])
-        if target in fuzz_targets.JSON_AT and rand.random() < 0.8:
-            data = mutate_json(whole, rand, seeds[target], fuzz_targets.JSON_AT[target])
+        if target in READERS and rand.random() < 0.8:
+            data = mutate_values(target, whole, rand, seeds[target])
         else:
             data = mutate(whole, rand, seeds[target], head=8192 if target == "gguf" else 0)
         try:

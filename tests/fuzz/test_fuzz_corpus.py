@@ -8,7 +8,7 @@ from pathlib import Path
 import fuzz_targets
 import pytest
 from mutate import mutate
-from mutate_json import mutate_json
+from mutate_values import READERS, mutate_values
 
 CORPUS = Path(__file__).parent / "corpus"
 INPUTS = sorted(CORPUS.glob("*/*"))
@@ -52,8 +52,8 @@ def test_mutations_end_in_our_errors_or_in_none(target: str) -> None:
     changed, rounds = 0, ROUNDS.get(target, 300)
     for _ in range(rounds):
         whole = rand.choice(seeds)
-        if target in fuzz_targets.JSON_AT and rand.random() < 0.8:
-            data = mutate_json(whole, rand, seeds, fuzz_targets.JSON_AT[target])
+        if target in READERS and rand.random() < 0.8:
+            data = mutate_values(target, whole, rand, seeds)
         else:
             data = mutate(whole, rand, seeds, head=4096 if target == "gguf" else 0)
         changed += data != whole

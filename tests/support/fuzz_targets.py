@@ -195,8 +195,6 @@ BESIDE: tuple[Target, ...] = (
     fuzz_adapters.onnx,
 )
 TARGETS: dict[str, Target] = {f.__name__: f for f in (*HERE, *BESIDE)}
-# Bytes before the JSON text of targets that read one; a mutation may then be one of its values.
-JSON_AT = {"requests": 1, "schema": 0}
 # The packages without which a target cannot run: extras of pyproject.toml.
 NEEDS = {"requests": ("fastapi", "uvicorn"), "config": ("fastapi",), "onnx": ("onnx",)}
 

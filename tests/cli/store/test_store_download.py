@@ -260,7 +260,8 @@ def test_what_is_added_after_a_damaged_line_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", ['"size": "100"', '"size": 0', '"size": -1', '"size": 1e3', '"size": true', '"size": 1, "url": 3']
+    "fields",
+    ['"size": "100"', '"size": 0', '"size": -1', '"size": 1e3', '"size": true', '"size": 1, "url": 3'],
 )
 def test_a_journal_of_other_types_is_none(fields: str, tmp_path: Path) -> None:
     path = tmp_path / "j"

@@ -1,12 +1,17 @@
-"""JSON made wrong by its values: what is left is JSON, so that mutations reach what reads the values."""
+"""JSON and TOML made wrong by their values: the rest stays readable, so that mutations reach what reads the
+values.
+"""
 
 from __future__ import annotations
 
 import copy
 import json
 import random
+import tomllib
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import tomli_w
 
 # Beyond every range and type, or senseless; and what schemas and requests mean something by.
 EXTREMES: tuple[Any, ...] = (
@@ -88,17 +93,65 @@ CHANGES: tuple[Callable[[Any, random.Random, Any], None], ...] = (
 )
 
 
-def mutate_json(whole: bytes, rand: random.Random, others: Sequence[bytes], at: int = 0) -> bytes:
-    """A mutated copy of an input whose JSON text begins at byte `at`; the same where it has none."""
+# Where the text of an input's values stands: before it, the text, behind it.
+Parts = tuple[bytes, bytes, bytes]
+
+
+def after_one_byte(whole: bytes) -> Parts:
+    return whole[:1], whole[1:], b""
+
+
+def all_of_it(whole: bytes) -> Parts:
+    return b"", whole, b""
+
+
+def last_body(whole: bytes) -> Parts:
+    """What stands behind the last empty line."""
+    head, line, text = whole.rpartition(b"\n\n")
+    return head + line, text, b""
+
+
+def first_message(whole: bytes) -> Parts:
+    """The JSON of a message of the worker process, without its length; what follows it stays."""
+    size = int.from_bytes(whole[:8], "little")
+    return whole[8:16], whole[16 : 16 + size], whole[16 + size :]
+
+
+def mutate_values(target: str, whole: bytes, rand: random.Random, others: Sequence[bytes]) -> bytes:
+    """A copy of a target's input with other values; the same where they cannot be read or written."""
+    cut, loads, dumps = READERS[target]
+    head, text, tail = cut(whole)
     try:
-        value, other = json.loads(whole[at:]), json.loads(rand.choice(others)[at:])
-    except (ValueError, RecursionError):
+        value, other = loads(text), loads(cut(rand.choice(others))[1])
+        for _ in range(rand.choice([1, 1, 1, 2, 3, 5])):
+            if places(value):
+                rand.choice(CHANGES)(value, rand, other)
+        made = dumps(value)
+    except (ValueError, TypeError, RecursionError):
         return whole
-    for _ in range(rand.choice([1, 1, 1, 2, 3, 5])):
-        if places(value):
-            rand.choice(CHANGES)(value, rand, other)
-    head = rand.choice(others)[:at] if rand.random() < 0.1 else whole[:at]
-    try:
-        return head + json.dumps(value).encode()
-    except (ValueError, RecursionError):
-        return whole
+    if cut is first_message:
+        return len(made).to_bytes(8, "little") + head + made + tail
+    return (cut(rand.choice(others))[0] if rand.random() < 0.1 else head) + made + tail
+
+
+def json_bytes(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+def toml_value(text: bytes) -> Any:
+    return tomllib.loads(text.decode())
+
+
+def toml_bytes(value: Any) -> bytes:
+    return tomli_w.dumps(value).encode()
+
+
+# Targets whose inputs hold values, and how they are read and written.
+READERS: dict[str, tuple[Callable[[bytes], Parts], Callable[[bytes], Any], Callable[[Any], bytes]]] = {
+    "requests": (after_one_byte, json.loads, json_bytes),
+    "schema": (all_of_it, json.loads, json_bytes),
+    "registry": (last_body, json.loads, json_bytes),
+    "wire": (first_message, json.loads, json_bytes),
+    "lock": (all_of_it, toml_value, toml_bytes),
+    "config": (all_of_it, toml_value, toml_bytes),
+}
