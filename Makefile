@@ -12,7 +12,7 @@ FOR_TESTS = -C cmake.define.SATCHEL_SETS="$(or $(SATCHEL_SETS),runnable)" -C cma
 # begun anew: xdist, sharing out by file, would wait for it for ever.
 RUN_TESTS = $(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart=0
 
-.PHONY: chat serve test lint types sanitize sanitize-memory sanitize-threads arm windows macos sycl backends barriers nightly test-stressed faults fuzz nightly-fuzz soak bench doctor clean
+.PHONY: chat serve test lint types sanitize sanitize-memory sanitize-threads arm windows macos sycl backends barriers nightly test-stressed faults fuzz nightly-fuzz soak endurance bench doctor clean
 .DELETE_ON_ERROR:
 
 chat: .venv/ready
@@ -95,6 +95,10 @@ faults: .venv/ready-to-test
 # Random users of one engine, in a cache that is too small for them: make soak SECONDS=1800
 soak: .venv/ready-to-test
 	$(BIN)/python tests/soak.py $(or $(SECONDS),180)
+
+# The server for an hour: clients that stream, leave and err, and API keys that mean harm: make endurance SECONDS=600
+endurance: .venv/ready-to-test
+	$(BIN)/python bench/endurance.py --seconds $(or $(SECONDS),3600)
 
 bench: .venv/ready
 	@$(BIN)/satchel bench

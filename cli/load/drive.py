@@ -62,7 +62,7 @@ class Driven:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The time by which requests are due; tests simulate it. now: seconds, monotonic; sleep: waits so long."""
+    """The time by which requests are due; tests simulate it. now: seconds, monotonic; sleep: waits."""
 
     now: Callable[[], float] = time.perf_counter
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep

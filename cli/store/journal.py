@@ -74,10 +74,10 @@ class Journal:
 
     def __init__(self, path: Path, identity: Identity) -> None:
         self.spans = Spans()
-        known = read_journal(path)
+        known = _read(path)
         if known is not None and known[0] == identity and identity.lasting:
             self.spans = known[1]
-            _cut_torn_line(path)
+            _cut(path, known[2])
             self._file = path.open("ab", buffering=0)
         else:
             self._file = path.open("wb", buffering=0)
@@ -94,12 +94,20 @@ class Journal:
 
 def read_journal(path: Path) -> tuple[Identity, Spans] | None:
     """What a journal says; None where there is none that can be read."""
+    known = _read(path)
+    return known and known[:2]
+
+
+def _read(path: Path) -> tuple[Identity, Spans, int] | None:
+    """The same, and how many bytes of the file were read: from the first line on that is none, nothing is."""
     try:
         *lines, _torn = path.read_bytes().split(b"\n")
         identity = Identity(**json.loads(lines[0]))
     except (OSError, ValueError, TypeError, IndexError, RecursionError):
         return None
-    spans = Spans()
+    if not _is_sound(identity):
+        return None
+    spans, read = Spans(), len(lines[0]) + 1
     for line in lines[1:]:
         numbers = line.split(b" ")
         if len(numbers) != 2 or not all(n.isdigit() and len(n) < 17 for n in numbers):
@@ -108,11 +116,18 @@ def read_journal(path: Path) -> tuple[Identity, Spans] | None:
         if start >= end or end > identity.size:
             break
         spans.add(start, end)
-    return identity, spans
+        read += len(line) + 1
+    return identity, spans, read
 
 
-def _cut_torn_line(path: Path) -> None:
-    """Ends the file after its last whole line, so that the next line begins a line."""
-    raw = path.read_bytes()
+def _is_sound(identity: Identity) -> bool:
+    """Whether its fields are of their types, and the size is one of a file."""
+    texts = (identity.url, identity.etag, identity.sha256)
+    whole = all(isinstance(text, str) for text in texts)
+    return whole and type(identity.size) is int and 0 < identity.size <= LARGEST
+
+
+def _cut(path: Path, size: int) -> None:
+    """Ends the file where reading it ended, so that the next line begins a line and is read."""
     with path.open("r+b") as file:
-        file.truncate(raw.rfind(b"\n") + 1)
+        file.truncate(size)

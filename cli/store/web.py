@@ -285,7 +285,7 @@ def _target(url: str, location: str) -> str:
     try:
         target = urljoin(url, location)
         split = urlsplit(target)
-        strange = split.username is not None or not location.isascii()
+        strange = split.username is not None or not (location.isascii() and location.isprintable())
     except ValueError:
         strange = True
     if strange:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -25,6 +25,13 @@ from satchel.quant.errors import ModelError, RequestError
 
 # TensorProto's numbers of types.
 TYPES = {1: "F32", 7: "I64", 10: "F16", 11: "F64", 16: "BF16", 17: "F8_E4M3", 19: "F8_E5M2"}
+# Where a tensor without raw_data has its numbers, one each.
+FIELDS = {
+    "F32": "float_data",
+    "I64": "int64_data",
+    "F64": "double_data",
+    **dict.fromkeys(("F16", "BF16", "F8_E4M3", "F8_E5M2"), "int32_data"),
+}
 FLOATS = ("F32", "F16", "F64", "BF16")
 PREFERRED = ("model.onnx", "decoder_model_merged.onnx", "decoder_model.onnx")
 # How exporters spell what a checkpoint calls otherwise.
@@ -57,6 +64,7 @@ def open_onnx(paths: list[Path]) -> Container:
         model = onnx.load(str(chosen), load_external_data=False)
     except Exception as error:
         raise ModelError(f"{chosen}: the onnx package refuses it: {quote(str(error), 120)}") from None
+    _check_texts(model, chosen)
     return Container(_Graph(chosen, model.graph, onnx).weights(), nullcontext())
 
 
@@ -140,8 +148,19 @@ class _Graph:
         if tensor.data_location == self.onnx.TensorProto.EXTERNAL:
             read = self._external(tensor, shape, dtype)
         else:
-            read = partial(_inline, self.onnx, tensor, shape, dtype)
+            read = self._inline(tensor, shape, dtype)
         return Stored(tensor.name, shape, dtype, str(self.path), read)
+
+    def _inline(self, tensor: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        """Rows of a tensor whose data lies in the graph; ModelError where its length is not its shape's."""
+        field = "raw_data" if tensor.HasField("raw_data") else FIELDS[dtype]
+        wanted = prod(shape) * (DTYPES[dtype].itemsize if field == "raw_data" else 1)
+        got = len(getattr(tensor, field))
+        if got != wanted:
+            unit = "bytes" if field == "raw_data" else "numbers"
+            what = f"{self.path}: initializer {quote(tensor.name)}"
+            raise ModelError(f"{what}: expected {wanted} {unit}, got {got}; export it again")
+        return partial(_from_graph, self.onnx, tensor, shape, dtype, str(self.path))
 
     def _external(self, tensor: Any, shape: tuple[int, ...], dtype: str) -> Any:
         """Rows of a tensor whose data lies in a file beside; ModelError where that is elsewhere or short."""
@@ -196,8 +215,26 @@ def _canonical(name: str) -> str:
     return name
 
 
-def _inline(onnx: Any, tensor: Any, shape: tuple[int, ...], dtype: str, first: int, last: int) -> Array:
-    values = np.ascontiguousarray(onnx.numpy_helper.to_array(tensor))
+def _check_texts(message: Any, path: Path) -> None:
+    """ModelError where a text of the file is no UTF-8: the parser hands it out as bytes."""
+    for field, value in message.ListFields():
+        if field.type not in (field.TYPE_MESSAGE, field.TYPE_STRING):
+            continue
+        for one in value if isinstance(value, Iterable) and not isinstance(value, str | bytes) else (value,):
+            if isinstance(one, bytes):
+                raise ModelError(f"{path}: {field.name}: expected UTF-8, got {one[:40]!a}; download it again")
+            if field.type == field.TYPE_MESSAGE:
+                _check_texts(one, path)
+
+
+def _from_graph(
+    onnx: Any, tensor: Any, shape: tuple[int, ...], dtype: str, where: str, first: int, last: int
+) -> Array:
+    try:
+        values = np.ascontiguousarray(onnx.numpy_helper.to_array(tensor))
+    except (ValueError, TypeError, OverflowError) as error:
+        what = f"{where}: initializer {quote(tensor.name)}"
+        raise ModelError(f"{what}: the onnx package refuses it: {quote(str(error), 120)}") from None
     return values.reshape(shape or (1,)).view(DTYPES[dtype])[first:last]
 
 

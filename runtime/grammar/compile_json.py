@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from satchel.quant.errors import RequestError
 from satchel.runtime.grammar.schema import bare
 
 # A blank, or a line end with its indent: without a bound, a model may write blanks for ever.
@@ -18,10 +19,14 @@ def json_options(spaces: bool = True) -> dict[str, Any]:
 
 
 def compiled_schema(schema: Any, spaces: bool = True) -> str:
+    """RequestError for a number that llguidance cannot hold, and what else it refuses to read."""
     from llguidance import LLMatcher
 
     options: Any = json_options(spaces)
-    return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=options)
+    try:
+        return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=options)
+    except ValueError as error:
+        raise RequestError(f"the JSON schema: it cannot be read: {error}") from None
 
 
 def with_settings(schema: Any) -> str:

@@ -25,10 +25,11 @@ from satchel.runtime.grammar.tree import (
     refs,
 )
 
-BLANK = re.compile(r"(?:[ \t]|#[^\n]*)*")
-BLANKS = re.compile(r"(?:\s|#[^\n]*)*")
+# Possessive, for a comment can be cut into comments in exponentially many ways.
+BLANK = re.compile(r"(?:[ \t]|#[^\n]*+)*+")
+BLANKS = re.compile(r"(?:\s|#[^\n]*+)*+")
 NAME = re.compile(r"[A-Za-z0-9_-]+")
-HEAD = re.compile(r"(?:\s|#[^\n]*)*([A-Za-z0-9_-]+)(?:[ \t]|#[^\n]*)*::=")
+HEAD = re.compile(r"(?:\s|#[^\n]*+)*+([A-Za-z0-9_-]++)(?:[ \t]|#[^\n]*+)*+::=")
 BOUNDS = re.compile(r"\{\s*(\d{1,9})\s*(,\s*(\d{0,9})\s*)?\}")
 ESCAPE = re.compile(r'\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|([nrt\\"\[\]\-^/]))')
 PLAIN = {"n": "\n", "r": "\r", "t": "\t"}

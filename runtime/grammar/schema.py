@@ -16,6 +16,7 @@ from satchel.runtime.grammar.regex import parse
 MAX_SCHEMAS = 5_000  # schemas in a schema
 MAX_DEPTH = 60  # of schemas in each other
 MAX_NAMED = 1_000  # properties of an object; time to compile grows with their square
+EXACT = 2**53  # up to it each whole number is a float64
 MAX_SEVERAL = 500  # schemas of anyOf and its like
 MAX_POINTER = 4_000  # characters
 MAX_COUNT = 1 << 16  # of minItems and its like: more tokens than an answer has
@@ -126,10 +127,20 @@ def _type(reader: Reader, value: Any, pointer: str, depth: int) -> None:
 def _enum(reader: Reader, value: Any, pointer: str, depth: int) -> None:
     if not isinstance(value, list) or not value:
         raise reader.fail(pointer, f"expected a list with a value in it, got {describe(value)}")
+    _const(reader, value, pointer, depth)
 
 
 def _const(reader: Reader, value: Any, pointer: str, depth: int) -> None:
-    """Any value is a constant."""
+    """Any value whose whole numbers a mask can hold: llguidance rounds larger ones, and -2^63 ends the
+    process.
+    """
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, int) and abs(one) > EXACT:
+            raise reader.fail(pointer, f"expected whole numbers up to 2^53, got {describe(one)}")
+        if isinstance(one, list | Mapping):
+            left += one.values() if isinstance(one, Mapping) else one
 
 
 def _one(reader: Reader, value: Any, pointer: str, depth: int) -> None:
@@ -176,9 +187,10 @@ def _count(reader: Reader, value: Any, pointer: str, depth: int) -> None:
 
 
 def _number(reader: Reader, value: Any, pointer: str, depth: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    finite = not isinstance(value, float) or math.isfinite(value)  # an int may be too large for that
+    if isinstance(value, bool) or not isinstance(value, int | float) or not finite:
         raise reader.fail(pointer, f"expected a number, got {describe(value)}")
-    if abs(value) > 2**53:
+    if abs(value) > EXACT:
         raise reader.fail(pointer, f"expected a number up to 2^53, got {describe(value)}")
 
 

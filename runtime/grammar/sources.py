@@ -116,7 +116,7 @@ def _locate(found: dict[str, Schema]) -> str:
         alone = shared | bare(value)
         try:
             grammar = compiled_schema(alone, spaces=True)
-        except ValueError:
+        except RequestError:
             continue
         message = LLMatcher.validate_grammar(grammar)
         if message and not message.startswith("WARNING") and "registry" not in message:

@@ -8,6 +8,7 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -88,6 +89,8 @@ ERRORS: dict[str, type[Exception]] = {
         ValueError,
     )
 }
+# What reading a value raises where it is not what encode() makes.
+UNFIT = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 DTYPES = ("<f4", "<f8", "<i4", "<i8", "|u1")
 Message = dict[str, Any]
 
@@ -133,7 +136,12 @@ def read_message(file: BinaryIO) -> tuple[Message, bytes] | None:
     head, data = file.read(head_size), file.read(data_size)
     if len(head) < head_size or len(data) < data_size:
         return None
-    message: Message = json.loads(head)
+    try:
+        message: Message = json.loads(head)
+    except (ValueError, RecursionError) as error:
+        raise DeviceError(f"the worker process sent a message that is no JSON: {error}") from None
+    if not isinstance(message, dict):
+        raise DeviceError(f"the worker process sent {head[:40]!a}, which is no message")
     return message, data
 
 
@@ -177,14 +185,23 @@ def _encode_field(name: str, field: str, value: Any, arrays: Arrays | None) -> A
 
 
 def decode(value: Any, data: Array = NO_BYTES) -> Any:
-    """The inverse. data: the arrays' bytes, uint8. DeviceError for what encode() does not make."""
+    """The inverse. data: the arrays' bytes, uint8. DeviceError for what encode() does not make, whatever it
+    is: the other side may do what it likes.
+    """
+    try:
+        return _decode(value, data)
+    except UNFIT as error:
+        raise DeviceError(f"the worker process sent a value that cannot be read: {error}") from None
+
+
+def _decode(value: Any, data: Array) -> Any:
     if isinstance(value, list):
-        return [v if type(v) is int else decode(v, data) for v in value]
+        return [v if type(v) is int else _decode(v, data) for v in value]
     if not isinstance(value, dict):
         return value
     kind, inner = value.get(KIND), value.get(VALUE)
     if kind in CARRIED and isinstance(inner, dict):
-        return CARRIED[kind](**{name: decode(v, data) for name, v in inner.items()})
+        return CARRIED[kind](**{name: _decode(v, data) for name, v in inner.items()})
     if kind == "file":
         return OpenFile(Path(str(inner)))
     if kind == "Miss":
@@ -193,10 +210,12 @@ def decode(value: Any, data: Array = NO_BYTES) -> Any:
         return json.loads(inner)
     if kind == "array" and isinstance(inner, list) and inner[0] in DTYPES:
         name, shape, at = inner
-        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(name).itemsize
+        if min(shape, default=0) < 0 or at < 0:
+            raise ValueError("an array of a negative size or place")
+        size = prod(shape) * np.dtype(name).itemsize
         return data[at : at + size].view(name).reshape(shape)
     if kind in ("tuple", "frozenset", "dict") and isinstance(inner, list):
-        items: list[Any] = [v if type(v) is int else decode(v, data) for v in inner]
+        items: list[Any] = [v if type(v) is int else _decode(v, data) for v in inner]
         return tuple(items) if kind == "tuple" else frozenset(items) if kind == "frozenset" else dict(items)
     raise DeviceError(f"the worker process sent a value of the kind {kind!r}, which is not known")
 
@@ -211,9 +230,13 @@ def encode_error(error: Exception) -> list[Any]:
     return [kind, str(error), {name: n for name, n in vars(error).items() if isinstance(n, int)}]
 
 
-def decode_error(value: list[Any]) -> Exception:
-    name, text, numbers = value
-    kind = ERRORS.get(name, DeviceError)
-    error = kind.__new__(kind, text)  # its line is made already
-    vars(error).update(numbers)
+def decode_error(value: Any) -> Exception:
+    """The inverse; a DeviceError for what is no error's kind, text and numbers."""
+    try:
+        name, text, numbers = value
+        kind = ERRORS.get(name, DeviceError)
+        error = kind.__new__(kind, text)  # its line is made already
+        vars(error).update({key: n for key, n in numbers.items() if isinstance(n, int)})
+    except UNFIT as wrong:
+        return DeviceError(f"the worker process sent an error that cannot be read: {wrong}")
     return error

@@ -1,4 +1,4 @@
-"""Row 19 of the hostile inputs: sizes that 64 bits do not hold are refused by every backend, whatever stands in a
+"""Row 19 of the hostile inputs: sizes that 64 bits do not hold are refused by every backend, whatever is in a
 file or a plan. A wrapped size would end this process: by a division by 0, or by a write past a buffer.
 """
 

@@ -1,4 +1,5 @@
-"""Coverage-guided fuzzing with atheris: `python tests/fuzz/fuzz.py TARGET [SECONDS] [FOLDER]`.
+"""Coverage-guided fuzzing with atheris: `python tests/fuzz/fuzz.py TARGET [SECONDS] [FOLDER]`. The target
+`plans` is written in C, for libFuzzer itself.
 
 Starts from the committed corpus and writes what it finds into FOLDER (by default one that is thrown away).
 Ends with an error at the first input that breaks its target; the input is then kept in the current folder.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import random
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -19,26 +21,40 @@ import atheris
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-import fuzz_targets
+sys.path.insert(0, str(Path(__file__).parent))
 
-import satchel.formats
-import satchel.runtime.arch
-import satchel.runtime.blocks
-import satchel.runtime.models
-import satchel.runtime.verify
+import fuzz_targets
+import plans
+from mutate_values import READERS, mutate_values
 
 HERE = Path(__file__).parent
 LONGEST = 1 << 16  # bytes of an input
 SLOWEST = 5  # seconds; a busy machine must not make a find of what takes a few hundredths
-FOLDERS = (satchel.formats, satchel.runtime.models)
-ALONE = (satchel.runtime.arch, satchel.runtime.blocks, satchel.runtime.verify)
+# Compiling a grammar has a budget of a second, and a request may hold several.
+SLOW = {"requests": 30, "schema": 15, "gbnf": 15, "lark": 15, "regex": 15}
+FILES = ("satchel.formats", "satchel.runtime.models", "satchel.runtime.arch", "satchel.runtime.blocks")
+GRAMMAR = ("satchel.runtime.grammar", "satchel.formats.strict_json")
+STORE = ("satchel.cli.store", "satchel.formats.strict_json")
+# What reads the bytes of each target, packages with all that is in them; FILES and verify where nothing is
+# said.
+WATCHED = {
+    "requests": ("satchel.cli.server", *GRAMMAR, "satchel.runtime.ask", "satchel.formats.chat"),
+    **dict.fromkeys(("schema", "gbnf", "lark", "regex"), GRAMMAR),
+    **dict.fromkeys(("registry", "lock", "journal"), STORE),
+    "config": ("satchel.cli.config", "satchel.cli.server.catalog", "satchel.runtime.options"),
+    "wire": ("satchel.runtime.worker.wire",),
+    "lora": (*FILES, "satchel.runtime.adapters"),
+    "peft": ("satchel.formats.convert", "satchel.formats.strict_json"),
+    "onnx": ("satchel.formats.convert",),
+}
 
 
-def modules() -> Iterator[ModuleType]:
-    """What reads bytes of strangers, also what is imported at its first use."""
-    yield from ALONE
-    for package in FOLDERS:
-        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+def modules(target: str) -> Iterator[ModuleType]:
+    """What reads bytes of others, also what is imported at its first use."""
+    for name in WATCHED.get(target, (*FILES, "satchel.runtime.verify")):
+        package = importlib.import_module(name)
+        yield package
+        for found in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{name}."):
             try:
                 yield importlib.import_module(found.name)
             except ImportError:  # what needs an extra that is not installed
@@ -58,8 +74,11 @@ def functions(module: ModuleType) -> Iterator[FunctionType]:
 
 
 def main(target: str, seconds: int, folder: Path) -> None:
+    if absent := fuzz_targets.missing(target):
+        print(f"fuzz: {target}: Done 0 runs: {absent}")
+        return
     # Not by atheris's import hook, which passes over modules of an editable installation.
-    for module in modules():
+    for module in modules(target):
         for function in functions(module):
             atheris.instrument_func(function)
 
@@ -69,15 +88,30 @@ def main(target: str, seconds: int, folder: Path) -> None:
     limits = [
         f"-max_total_time={seconds}",
         f"-max_len={LONGEST}",
-        f"-timeout={SLOWEST}",
+        f"-timeout={SLOW.get(target, SLOWEST)}",
         "-rss_limit_mb=2048",
     ]
-    atheris.Setup([sys.argv[0], *limits, str(folder), str(HERE / "corpus" / target)], one)
+    places = [sys.argv[0], *limits, str(folder), str(HERE / "corpus" / target)]
+    if target in READERS:
+        inputs = [path.read_bytes() for path in sorted((HERE / "corpus" / target).iterdir())]
+
+        def mutated(data: bytes, most: int, seed: int) -> bytes:
+            rand = random.Random(seed)
+            if rand.random() < 0.3:
+                return bytes(atheris.Mutate(data, most))
+            return mutate_values(target, data, rand, inputs)[:most]
+
+        atheris.Setup(places, one, custom_mutator=mutated)
+    else:
+        atheris.Setup(places, one)
     atheris.Fuzz()
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or sys.argv[1] not in fuzz_targets.TARGETS:
-        sys.exit(f"fuzz: give one of {', '.join(fuzz_targets.TARGETS)}")
+    if len(sys.argv) < 2 or sys.argv[1] not in (*fuzz_targets.TARGETS, "plans"):
+        sys.exit(f"fuzz: give one of {', '.join(fuzz_targets.TARGETS)}, plans")
     given = Path(sys.argv[3]) if len(sys.argv) > 3 else Path(tempfile.mkdtemp(prefix="satchel-fuzz-"))
-    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 60, given)
+    length = int(sys.argv[2]) if len(sys.argv) > 2 else 60
+    if sys.argv[1] == "plans":
+        plans.main(length, given)
+    main(sys.argv[1], length, given)

@@ -16,6 +16,10 @@ import toy_vocab
 
 from satchel.formats.imatrix import Origin, Sums, write_dat, write_importance
 
+sys.path.insert(0, str(Path(__file__).parent))
+import corpus_tensors
+import corpus_texts
+
 CORPUS = Path(__file__).parent / "corpus"
 TEMPLATES = {
     "plain": "{% for m in messages %}{{ m.role }}: {{ m['content'] | trim }}\n{% endfor %}",
@@ -106,3 +110,6 @@ if __name__ == "__main__":
     importance()
     checkpoints()
     others()
+    for target, inputs in (*corpus_texts.made().items(), *corpus_tensors.made().items()):
+        for name, data in inputs.items():
+            put(target, name, data)

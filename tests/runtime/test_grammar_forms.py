@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from satchel.runtime.grammar import (
     compile_grammar,
 )
 from satchel.runtime.grammar.ambiguity import is_catastrophic
+from satchel.runtime.grammar.gbnf import read_gbnf
 from satchel.runtime.grammar.regex import parse
 
 JSON_GBNF = r"""
@@ -242,3 +244,18 @@ def test_exponential_patterns_are_seen(pattern: str) -> None:
 @pytest.mark.parametrize("pattern", HARMLESS)
 def test_other_patterns_are_not_blamed(pattern: str) -> None:
     assert not is_catastrophic(parse(pattern))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'root ::= "a"\nx ' + "#" * 200_000,
+        'root ::= "a" ' + "# # " * 50_000,
+        "#" * 100_000 + "\nroot ::= ",
+        'root ::= "a" (' + "\n#" * 50_000,
+    ],
+)
+def test_comments_of_gbnf_are_read_once(text: str) -> None:
+    """A comment that is cut into comments in every way would be tried for ever: none of these ends then."""
+    with suppress(RequestError):
+        read_gbnf(text)

@@ -11,7 +11,7 @@ from grammar_cases import SCHEMAS
 
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
 from satchel.quant.errors import RequestError
-from satchel.runtime.grammar import Json, JsonSchema, compile_grammar
+from satchel.runtime.grammar import Json, JsonSchema, Lark, Tool, ToolCall, compile_grammar
 from satchel.runtime.grammar.schema import HINTS
 
 
@@ -198,3 +198,52 @@ def test_a_pattern_is_checked_in_linear_time(tokenizer: Tokenizer) -> None:
     """Four loops over the same letters: a matcher that goes back would take hours."""
     schema = JsonSchema({"type": "string", "pattern": "^[a-z]*[a-y]*[a-x]*[a-w]*0$"})
     assert compile_grammar(tokenizer, schema).check(json.dumps("a" * 20_000)) != ""
+
+
+HUGE = "1" + "0" * 400
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            f'{{"{key}": {HUGE}}}'
+            for key in ("minimum", "exclusiveMaximum", "multipleOf", "const", "maxLength")
+        ),
+        f'{{"enum": [{{"a": -{HUGE}}}]}}',
+        '{"const": 1e400}',
+        '{"minimum": 1e400}',
+    ],
+)
+def test_a_number_of_a_schema_out_of_range_is_refused(tokenizer: Tokenizer, text: str) -> None:
+    with pytest.raises(RequestError, match="the JSON schema"):
+        compile_grammar(tokenizer, JsonSchema(text))
+
+
+@pytest.mark.parametrize(
+    "number", ["1e99999999999999999999", "-0.0E-99999999999999999999", "9" * 5000 + "e9" * 2]
+)
+def test_a_number_of_an_answer_out_of_range_is_no_json(tokenizer: Tokenizer, number: str) -> None:
+    grammar = compile_grammar(tokenizer, JsonSchema({"type": "array", "items": {"type": "number"}}))
+    assert "no JSON" in grammar.check(f"[1, {number}]")
+
+
+@pytest.mark.parametrize("number", [-(1 << 63), 1 << 63, (1 << 53) + 1, -(1 << 53) - 1])
+@pytest.mark.parametrize(
+    "schema", ['{{"const": {}}}', '{{"enum": ["x", {}]}}', '{{"const": {{"a": [[{}]]}}}}']
+)
+def test_a_constant_that_no_mask_can_hold_is_refused(tokenizer: Tokenizer, schema: str, number: int) -> None:
+    """-2^63 ended the process: it may not come as far as the compiler, in any spec that has schemas."""
+    text = schema.format(number)
+    for spec in (
+        JsonSchema(text),
+        Lark(f"start: %json {text}"),
+        ToolCall([Tool("f", {"type": "object", "properties": {"a": json.loads(text)}})]),
+    ):
+        with pytest.raises(RequestError, match=r"whole numbers up to 2\^53"):
+            compile_grammar(tokenizer, spec)
+
+
+def test_the_largest_constants_are_what_they_are(tokenizer: Tokenizer) -> None:
+    for number in (1 << 53, -(1 << 53)):
+        assert compile_grammar(tokenizer, JsonSchema({"const": number})).check(str(number)) == ""

@@ -115,6 +115,39 @@ def test_unknown_kinds_are_refused(value: object) -> None:
         decode(value)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"$": "Sampling", "v": {"no_such_field": 1}},
+        {"$": "Sampling", "v": {"top_p": "x"}},
+        {"$": ["list"], "v": 1},
+        {"$": "array", "v": []},
+        {"$": "array", "v": ["<f4", [2, 3], 0]},
+        {"$": "array", "v": ["<f4", [-1, -2], 0]},
+        {"$": "array", "v": ["<f4", [1], -4]},
+        {"$": "array", "v": ["<f4", [1 << 62, 8], 0]},
+        {"$": "json", "v": "{"},
+        {"$": "Miss", "v": "none"},
+        {"$": "dict", "v": [1]},
+        {"$": "frozenset", "v": [[1]]},
+    ],
+)
+def test_a_value_that_is_none_is_one_error(value: object) -> None:
+    with pytest.raises(DeviceError, match="worker process sent a value"):
+        decode([value], np.zeros(8, np.uint8))
+
+
+@pytest.mark.parametrize("head", [b"{", b"\xff", b"[1]", b"3", b"[" * 100_000])
+def test_a_message_that_is_none_is_one_error(head: bytes) -> None:
+    with pytest.raises(DeviceError, match="worker process sent"):
+        read_message(io.BytesIO(LENGTHS.pack(len(head), 0) + head))
+
+
+@pytest.mark.parametrize("value", [None, [], ["ValueError", "x", 3], [[], "x", {}], 7, "abc"])
+def test_an_error_that_is_none_is_one_error(value: object) -> None:
+    assert isinstance(decode_error(value), DeviceError)
+
+
 def test_cut_messages_are_an_end_and_huge_ones_an_error() -> None:
     pipe = io.BytesIO()
     write_message(pipe, {"a": 1}, b"xyz")

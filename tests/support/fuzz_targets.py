@@ -10,8 +10,12 @@ import os
 import tempfile
 from collections.abc import Callable
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
+import fuzz_adapters
+import fuzz_readers
+import fuzz_requests
 from state_file import SHAPE
 
 from satchel.formats.convert.safetensors import SafetensorsFile
@@ -172,9 +176,33 @@ def state(data: bytes) -> None:
             raise AssertionError("an id out of the vocabulary")
 
 
-TARGETS: dict[str, Target] = {
-    f.__name__: f for f in (gguf, tokenizer, template, logits, imatrix, safetensors, editing, manifest, state)
-}
+HERE: tuple[Target, ...] = (
+    gguf, tokenizer, template, logits, imatrix, safetensors, editing, manifest, state,
+)  # fmt: skip
+BESIDE: tuple[Target, ...] = (
+    fuzz_requests.requests,
+    fuzz_readers.schema,
+    fuzz_readers.gbnf,
+    fuzz_readers.lark,
+    fuzz_readers.regex,
+    fuzz_readers.registry,
+    fuzz_readers.lock,
+    fuzz_readers.journal,
+    fuzz_readers.config,
+    fuzz_readers.wire,
+    fuzz_adapters.lora,
+    fuzz_adapters.peft,
+    fuzz_adapters.onnx,
+)
+TARGETS: dict[str, Target] = {f.__name__: f for f in (*HERE, *BESIDE)}
+# The packages without which a target cannot run: extras of pyproject.toml.
+NEEDS = {"requests": ("fastapi", "uvicorn"), "config": ("fastapi",), "onnx": ("onnx",)}
+
+
+def missing(name: str) -> str:
+    """Why a target cannot run here; "" where it can."""
+    absent = [package for package in NEEDS.get(name, ()) if find_spec(package) is None]
+    return f"{', '.join(absent)} is not installed" if absent else ""
 
 
 def run(name: str, data: bytes) -> SatchelError | None:

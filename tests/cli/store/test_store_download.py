@@ -254,3 +254,24 @@ def test_a_torn_journal_says_only_what_is_true(tail: bytes, cut: int) -> None:
         path.write_bytes(whole + tail)
         found = read_journal(path)
         assert found is not None and found[1].total >= 20
+
+
+def test_what_is_added_after_a_damaged_line_is_read(tmp_path: Path) -> None:
+    path, identity = tmp_path / "j", Identity("u", 100, "e", "")
+    Journal(path, identity).close()
+    path.write_bytes(path.read_bytes() + b"0 10\n00 damaged\n20 30\n")
+    again = Journal(path, identity)
+    again.add(40, 50)
+    again.close()
+    found = read_journal(path)
+    assert found is not None and found[1].total == 20
+
+
+@pytest.mark.parametrize(
+    "fields",
+    ['"size": "100"', '"size": 0', '"size": -1', '"size": 1e3', '"size": true', '"size": 1, "url": 3'],
+)
+def test_a_journal_of_other_types_is_none(fields: str, tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    path.write_text(f'{{"url": "u", "etag": "e", "sha256": "", {fields}}}\n0 10\n')
+    assert read_journal(path) is None

@@ -64,6 +64,15 @@ def test_d05_a_redirect_into_the_dark_is_not_followed(
     assert len(hub.asked) == 2
 
 
+@pytest.mark.parametrize("char", ["\0", "\x1b", "\x7f", "\t"])
+def test_d05_an_address_with_a_control_character_is_not_followed(char: str) -> None:
+    """No honest server writes one, and the system's own reader of addresses refuses a NUL otherwise."""
+    from satchel.cli.store.web import _target
+
+    with pytest.raises(RequestError, match="it is not followed"):
+        _target("https://a.example/x", f"//127.0{char}.0.1/y")
+
+
 def only(hub: Hub) -> Callable[..., socket.socket]:
     """Connections to this server; any other would be the error that is tested for."""
     connect = socket.create_connection

@@ -249,3 +249,28 @@ def test_what_is_no_onnx_is_one_line(raw: bytes, tmp_path: Path) -> None:
 def test_sources_have_plain_metadata(tmp_path: Path) -> None:
     with open_checkpoint(toy.write(tmp_path / "m", "llama")) as source:
         assert isinstance(source.metadata, Metadata) and source.metadata.source == str(tmp_path / "m")
+
+
+def test_a_text_of_an_onnx_file_that_is_no_utf8_is_one_line(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+    folder = without_weights(tmp_path / "m", "llama")
+    raw = graph(onnx, "llama", "matmul").SerializeToString()
+    (folder / "model.onnx").write_bytes(raw.replace(b"up_proj/MatMul", b"up_proj/Mat\xff\xffl", 1))
+    with pytest.raises(ModelError, match="expected UTF-8") as error:
+        contents(folder)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("change", ["cut", "longer shape"])
+def test_an_initializer_of_another_size_than_its_shape_is_refused(change: str, tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+    folder = without_weights(tmp_path / "m", "llama")
+    model = graph(onnx, "llama", "matmul")
+    tensor = model.graph.initializer[0]
+    if change == "cut":
+        tensor.raw_data = tensor.raw_data[:-3]
+    else:
+        tensor.dims[0] += 1
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(ModelError, match=r"expected \d+ bytes, got \d+"):
+        contents(folder)

@@ -1,0 +1,148 @@
+"""The fuzz target `plans`: tables of plans, given to the CPU backend's plain kernels under sanitizers.
+
+tests/cext/fuzz_plans.c is the target; libFuzzer needs clang. The inputs to begin with are one step of every
+op, as the tests of kernels make them. fuzz.py runs it like the others: what is built stands in FOLDER's
+parent, and is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CEXT = ROOT / "cext"
+LONGEST = 1 << 14  # bytes of an input
+CASES = 3  # of an op, the smallest
+BYTES = 512  # of a buffer's contents; the rest repeats them
+PANELS = 4  # times the size of a weight that is in the device's own order has room
+SLOWEST = 20  # seconds
+OPTIONS = (
+    *(
+        "-std=c11",
+        "-O1",
+        "-g1",
+        "-Wall",
+        "-Wextra",
+        "-Wno-missing-field-initializers",
+        "-Wno-unused-function",
+    ),
+    *("-ffp-contract=off", "-fno-omit-frame-pointer", "-D_GNU_SOURCE", "-DCPU_ISA=scalar"),
+)
+WATCHED = ("-fsanitize=fuzzer-no-link,address,undefined", "-fno-sanitize-recover=all")
+# Its products are long: with all instrumentation they take clang a minute and a half, with this a few
+# seconds.
+PARTLY = {"product.c": ("-fsanitize=address",)}
+
+
+def sources() -> list[Path]:
+    """The backend's files; fmaf.c is for one compiler alone."""
+    found = [path for path in (CEXT / "cpu").glob("*.c") if path.name != "fmaf.c"]
+    return [*sorted(found), CEXT / "block_format.c", ROOT / "tests" / "cext" / "fuzz_plans.c"]
+
+
+def newest() -> float:
+    """When the last of all C files was changed."""
+    found = [*CEXT.rglob("*.[ch]"), *CEXT.rglob("*.inc"), *sources(), CEXT / "build_ffi.py", Path(__file__)]
+    return max(path.stat().st_mtime for path in found)
+
+
+def build(folder: Path) -> Path:
+    """The program, built anew where a source is younger."""
+    program = folder / "plans"
+    if program.exists() and program.stat().st_mtime > newest():
+        return program
+    include = folder / "include"
+    include.mkdir(parents=True, exist_ok=True)
+    made = [sys.executable, CEXT / "build_ffi.py", CEXT / "include" / "hal.h", CEXT / "quant"]
+    subprocess.run([*made, include / "_hal.py", include], check=True, stdout=subprocess.DEVNULL)
+    (include / "cpu_sets.inc").write_text("CPU_SET(scalar)\n", encoding="ascii")
+    places = [include, CEXT / "include", CEXT / "quant", CEXT / "cpu"]
+    common = [*OPTIONS, *(f"-I{place}" for place in places)]
+
+    def compiled(source: Path) -> str:
+        target = folder / f"{source.stem}.o"
+        how = PARTLY.get(source.name, WATCHED)
+        subprocess.run(["clang", *common, *how, "-c", source, "-o", target], check=True)
+        return str(target)
+
+    with ThreadPoolExecutor(2) as pool:
+        objects = list(pool.map(compiled, sources()))
+    linked = ["clang", "-fsanitize=fuzzer,address,undefined", *objects, "-lm", "-lpthread", "-o", program]
+    subprocess.run(linked, check=True)
+    return program
+
+
+def seeds(folder: Path) -> int:
+    """Writes one file a case; gives how many."""
+    sys.path[:0] = [str(ROOT / "tests" / "support")]
+    from kernel_cases import OP_NAMES
+    from one_step import cases_of
+
+    folder.mkdir(parents=True, exist_ok=True)
+    count = 0
+    for op in OP_NAMES:
+        cases = sorted(cases_of(op), key=lambda case: sum(array.nbytes for array, _ in case.inputs))
+        for number, data in enumerate(_inputs(op, cases)):
+            (folder / f"{op}-{number}").write_bytes(data)
+            count += 1
+    return count
+
+
+def _inputs(op: str, cases: Sequence[object]) -> Iterator[bytes]:
+    import numpy as np
+    from one_step import Case, plan_of
+
+    from satchel import cext
+    from satchel.runtime.plan import PACKED
+
+    done = 0
+    for case in cases:
+        assert isinstance(case, Case)
+        segment, contents = plan_of(op, case, 0)
+        if done == CASES:  # once more, with weights in the device's own order
+            views = segment.view_table
+            weights = [i for i in range(2, len(views)) if views[i]["ndim"] > 1]
+            views["format"][weights] |= PACKED
+            views["stride"][weights] = 0
+        described = np.zeros(len(segment.buffers), cext.dtype_of("hal_bufdesc"))
+        described["size"] = [b.size * (PANELS if done == CASES else 1) for b in segment.buffers]
+        described["usage"] = [b.usage for b in segment.buffers]
+        tables = [segment.step_table, segment.view_table, described, segment.op_table]
+        counts = [*(len(table) for table in tables), len(segment.args), len(contents[0]), 0]
+        parts = [struct.pack("=4B2HI", *counts), *(table.tobytes() for table in tables)]
+        parts += [segment.args, bytes(contents[0])]
+        parts += [struct.pack("=H", min(BYTES, len(raw))) + raw[:BYTES] for raw in contents]
+        data = b"".join(parts)
+        if len(data) <= LONGEST:
+            yield data
+            done += 1
+        if done > CASES:
+            return
+
+
+def main(seconds: int, folder: Path) -> None:
+    """Fuzzes for so long; ends the process as libFuzzer does. What breaks it is kept in the current
+    folder.
+    """
+    if shutil.which("clang") is None:
+        sys.exit("fuzz: plans: clang is missing: apt-get install clang libclang-rt-14-dev")
+    place = folder.resolve().parent / "plans-build"
+    program = build(place)
+    seeds(place / "seeds")
+    limits = [
+        f"-max_total_time={seconds}",
+        f"-max_len={LONGEST}",
+        f"-timeout={SLOWEST}",
+        "-rss_limit_mb=2048",
+    ]
+    # A too large allocation must fail as it does without a sanitizer, not end the program.
+    environment = os.environ | {"ASAN_OPTIONS": "allocator_may_return_null=1:detect_leaks=1"}
+    command = [str(program), *limits, str(folder), str(place / "seeds")]
+    os.execve(program, command, environment)

@@ -1,0 +1,248 @@
+"""Fuzz targets for texts that clients, registries and other processes send: grammars, answers of registries,
+lock files, journals, the configuration file, messages of a worker process. Like those of fuzz_targets.py,
+each ends in one of the three errors or in none.
+"""
+
+from __future__ import annotations
+
+import atexit
+import io
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import toy_vocab
+
+from satchel.formats.tokenizer import Tokenizer, build_tokenizer
+from satchel.quant.errors import RequestError
+from satchel.runtime.grammar import compile_grammar
+from satchel.runtime.grammar.spec import Gbnf, JsonSchema, Lark, Regex, Spec
+from satchel.runtime.worker.wire import LENGTHS, decode, decode_error, read_message
+
+# Finished answers that every grammar is asked about.
+ANSWERS = ("", "{}", '{"a": 1, "b": [true, null, "x"]}', "[[], 1e3]", '"a"', "-1", "yes", "a" * 40)
+TOKENS = 24  # that an answer takes at most while its grammar is walked
+LARGEST = 1 << 50  # bytes; what the store takes for the size of a file
+
+
+def text_of(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+@cache
+def folder() -> Path:
+    """A folder of this process, gone with it."""
+    made = Path(tempfile.mkdtemp(prefix="satchel-fuzz-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
+
+
+# --- grammars
+
+
+@cache
+def vocabulary() -> Tokenizer:
+    """A small byte-level vocabulary, which has all bytes."""
+    return build_tokenizer(toy_vocab.byte_level())
+
+
+def walk(spec: Spec, seed: int) -> None:
+    """Compiles a grammar, draws an answer by its masks, and asks its check. What the masks led to must not
+    fail the check; what the matcher allows must be accepted.
+    """
+    made = compile_grammar(vocabulary(), spec)
+    for answer in ANSWERS:
+        made.check(answer)
+    rng, constraint = np.random.default_rng(seed), made.constraint()
+    words = np.zeros((vocabulary().vocab_size + 31) // 32, np.uint32)
+    ids: list[int] = []
+    while len(ids) < TOKENS and not constraint.finished:
+        constraint.fill(words)
+        allowed = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))
+        token = int(rng.choice(allowed))
+        constraint.accept(token)
+        if int(made.vocabulary.ends[token >> 5]) >> (token & 31) & 1:
+            break
+        ids.append(token)
+    if constraint.complete and ids:
+        text = vocabulary().decode(ids)
+        wrong = made.check(text)
+        # A mask takes any exponent, also of more digits than a number may have.
+        if "\ufffd" not in text and wrong and "out of range" not in wrong:
+            raise AssertionError(f"the masks led to {text!r}, of which the check says: {wrong}")
+
+
+def schema(data: bytes) -> None:
+    walk(JsonSchema(text_of(data)), len(data))
+
+
+def gbnf(data: bytes) -> None:
+    walk(Gbnf(text_of(data)), len(data))
+
+
+def lark(data: bytes) -> None:
+    walk(Lark(text_of(data)), len(data))
+
+
+def regex(data: bytes) -> None:
+    walk(Regex(text_of(data)), len(data))
+
+
+# --- what registries answer
+
+
+def registry(data: bytes) -> None:
+    """A name, then answers, each after a line `---`: status, header lines, an empty line, the body. What
+    comes of a name must stay in the store's folder and at the addresses that were asked.
+    """
+    from satchel.cli.store import hub
+    from satchel.cli.store import registry as ollama
+    from satchel.cli.store.names import HubName, OllamaName, parse
+    from satchel.cli.store.wanted import from_web
+    from satchel.cli.store.web import Interrupted
+
+    first, *answers = data.split(b"\n---\n")
+    name = parse(text_of(first))
+    web = replayed(answers)
+    try:
+        if isinstance(name, HubName):
+            wanted = hub.resolve(name, web, {})
+        elif isinstance(name, OllamaName):
+            wanted = ollama.resolve(name, web, {})
+        elif hasattr(name, "url"):
+            wanted = from_web(name)
+        else:
+            return
+    except Interrupted:
+        return
+    finally:
+        web.close()
+    for remote in wanted.files:
+        path = PurePosixPath(remote.file)
+        if path.is_absolute() or ".." in path.parts or "\0" in remote.file or "\\" in remote.file:
+            raise AssertionError(f"a file outside of the store: {remote.file!r}")
+        if remote.size is not None and not 0 < remote.size <= LARGEST:
+            raise AssertionError(f"a size of {remote.size}")
+    if not (wanted.licence + wanted.name).isprintable():
+        raise AssertionError("a name or licence that writes to the terminal")
+
+
+def replayed(answers: list[bytes]) -> Any:
+    """The store's HTTP client, whose connections give these answers; it connects to nothing."""
+    from satchel.cli.store.web import Answer, Interrupted, Web
+
+    class Replayed(Web):
+        @contextmanager
+        def _stream(
+            self, method: str, url: str, headers: Mapping[str, str], body: bytes | None
+        ) -> Iterator[Answer]:
+            if not answers:
+                raise Interrupted("no more answers")
+            head, _, rest = answers.pop(0).partition(b"\n\n")
+            status, *lines = head.decode("latin-1").split("\n")
+            pairs = (line.partition(":") for line in lines)
+            found = {key.lower(): value.strip() for key, _, value in pairs}
+            number = int(status) if status.isascii() and status.isdecimal() and len(status) == 3 else 200
+            yield Answer(number, found, url, iter([rest]))
+
+    return Replayed()
+
+
+# --- files that the program keeps
+
+
+def lock(data: bytes) -> None:
+    """models.lock: what it names lies in the store or is an absolute path, and is written as it was read."""
+    from satchel.cli.store.lock import LockFile
+
+    file = LockFile(folder())
+    file.path.write_bytes(data)
+    models = file.read()
+    for model in models.values():
+        for pinned in model.files:
+            if pinned.own and not file.location(pinned).resolve().is_relative_to(folder().resolve()):
+                raise AssertionError(f"a file outside of the store: {pinned.path!r}")
+    if models:
+        file._write(models)
+        if file.read() != models:
+            raise AssertionError("what was written is not what was read")
+        for model in models.values():
+            try:
+                file.check(model)
+            except RequestError:
+                continue
+
+
+def journal(data: bytes) -> None:
+    """A journal of a download: spans lie in the file, and what is missing with what is there makes the
+    file.
+    """
+    from satchel.cli.store.journal import Journal, read_journal
+
+    path = folder() / "journal"
+    path.write_bytes(data)
+    known = read_journal(path)
+    if known is None:
+        return
+    identity, spans = known
+    if not 0 <= spans.total <= identity.size:
+        raise AssertionError(f"{spans.total} bytes are there of {identity.size}")
+    piece = max(1, identity.size // 50)
+    missing = sum(end - start for start, end in spans.gaps(identity.size, piece))
+    if missing + spans.total != identity.size:
+        raise AssertionError("what is there and what is missing are not the file")
+    log = Journal(path, identity)
+    log.add(0, 1)
+    log.close()
+    again = read_journal(path)
+    if identity.lasting and (again is None or again[0] != identity or again[1].front < 1):
+        raise AssertionError("a line that was added is not read")
+
+
+def config(data: bytes) -> None:
+    """The configuration file: options of `serve`, models and aliases, as the server reads them."""
+    from satchel.cli import config as file
+    from satchel.cli.main import UsageError
+    from satchel.cli.server.catalog import catalog_of
+    from satchel.runtime.options import Options
+
+    path = folder() / "config.toml"
+    path.write_bytes(data)
+    tables = file.read(path)
+    try:
+        file.check_tables(path, tables, ("serve", "chat"))
+    except UsageError:
+        return
+    for table in tables.get("models", {}).values():
+        if isinstance(table, dict) and isinstance(table.get("path"), str):
+            table["path"] = str(path)  # no file of the machine is looked for
+    catalog = catalog_of({"first": path}, tables, Options(), 0.0, path)
+    for alias in catalog.aliases.values():
+        if not set(alias.versions) <= set(catalog.models):
+            raise AssertionError("an alias of a model that is not there")
+
+
+# --- the worker process
+
+
+def wire(data: bytes) -> None:
+    """Messages one after the other, as either side of the pipe reads them."""
+    pipe = io.BytesIO(data)
+    while (got := read_message(pipe)) is not None:
+        message, rest = got
+        raw = np.frombuffer(rest, np.uint8)
+        for name, value in message.items():
+            if name == "error":
+                decode_error(value)
+            else:
+                decode(value, raw)
+
+
+def message_of(head: bytes, rest: bytes = b"") -> bytes:
+    """A message as it stands in the pipe."""
+    return LENGTHS.pack(len(head), len(rest)) + head + rest
