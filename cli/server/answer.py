@@ -49,12 +49,12 @@ class Answer:
     It is begun, with its first words there, before a client hears that all is well. close() ends all of it.
     """
 
-    def __init__(self, wanted: Wanted, lease: Lease, held: AsyncExitStack) -> None:
+    def __init__(self, wanted: Wanted, lease: Lease, held: AsyncExitStack, owner: str) -> None:
         self.wanted, self.lease, self.model, self.name = wanted, lease, lease.model, lease.name
         self.created, self.began = int(time.time()), time.perf_counter()
         self.replies: list[AsyncReply] = []
         self.scored: list[list[Logprob]] = []
-        self._held, self._first = held, Said(0, ())
+        self._held, self._first, self._owner = held, Said(0, ()), owner
         self._room = asyncio.Semaphore(lease.model.model.cache.slots + AHEAD)
 
     @classmethod
@@ -63,7 +63,7 @@ class Answer:
         check_counts(wanted)
         async with AsyncExitStack() as stack:
             lease = await stack.enter_async_context(models.use(wanted.model, caller.user))
-            answer = cls(wanted, lease, stack)
+            answer = cls(wanted, lease, stack, caller.salt)
             stack.callback(answer._told, models)
             if lease.alias:
                 stack.callback(follow, models, answer, caller, lease.alias)
@@ -229,7 +229,7 @@ class Answer:
                 await reply.aclose()
         if self.wanted.slot >= 0 and self.replies:
             last = self.replies[0].reply
-            self.lease.entry.slots[self.wanted.slot] = ([*last.prompt, *last.ids], last.ask.salt)
+            self.lease.entry.slots[self._owner, self.wanted.slot] = ([*last.prompt, *last.ids], last.ask.salt)
 
     def _told(self, models: Models) -> None:
         models.spans.answered(self, time.time_ns())

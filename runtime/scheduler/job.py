@@ -18,10 +18,12 @@ class Request:
     answer that were sampled before, by an engine that was lost; they count as sampled. surprises: as many, 0
     where the engine did not tell them.
 
-    priority: smaller is more urgent. user: who shares fairly with the others, by `weight`. salt: what is
-    cached is seen by requests of the same salt only. deadline: clock time after which nobody wants the answer
-    any more. draft: tokens that may be drafted at once; -1: as many as the engine would, 0: none. wishes:
-    constraint, logprobs and the like. scales: of adapters and control vectors; see runtime/extras.py.
+    client: whose share of the machine it has, "" for the user's; clients share evenly whatever they send.
+    priority: smaller is more urgent, among requests of one client. user: users of a client share what it has,
+    by `weight`. salt: what is cached is seen by requests of the same salt only. deadline: clock time after
+    which nobody wants the answer any more. draft: tokens that may be drafted at once; -1: as many as the
+    engine would, 0: none. wishes: constraint, logprobs and the like. scales: of adapters and control vectors;
+    see runtime/extras.py.
     """
 
     ids: Sequence[int]
@@ -29,6 +31,7 @@ class Request:
     sampling: Sampling = GREEDY
     ends: frozenset[int] = frozenset()
     priority: int = 0
+    client: str = ""
     user: str = ""
     weight: float = 1.0
     salt: str = ""
@@ -78,6 +81,11 @@ class Job:
         if self.detail is not None:
             for token, surprise in zip(r.given, r.surprises, strict=True):
                 self.detail.took(token, surprise)
+
+    @property
+    def client(self) -> str:
+        """Whose share of the machine it has."""
+        return self.request.client or self.request.user
 
     @property
     def prompt(self) -> int:

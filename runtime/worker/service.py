@@ -398,7 +398,8 @@ class WorkerService:
     def _refusal(self, number: int, died: str) -> DeviceError:
         if entry := self._live.get(number):
             request = entry.ticket.job.request
-            whose = f" of user {request.user!r}" if request.user else ""
+            client = request.client or request.user
+            whose = f" of client {client!r}" if client else ""
             what = f"{whose} ({len(request.ids)} prompt tokens, {len(entry.got)} of its answer)"
         else:
             what = f" ({self._asked[number].verb})"

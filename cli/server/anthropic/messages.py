@@ -13,6 +13,7 @@ from satchel.cli.server.answer import Answer
 from satchel.cli.server.anthropic.fields import Conversation, MessagesBody
 from satchel.cli.server.anthropic.shapes import Blocks, ending, head, usage
 from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import caller_of, models_of, unknown_fields
 from satchel.cli.server.stream import Stream, event, unless_gone
 from satchel.cli.server.wanted import Turn
@@ -24,6 +25,7 @@ PING = event({"type": "ping"}, "ping")
 
 
 @router.post("/v1/messages")
+@needs(USER)
 async def messages(request: Request, body: MessagesBody) -> Response:
     warnings = unknown_fields(request, body)
     work = Answer.begin(models_of(request), body.wanted(), caller_of(request))
@@ -74,6 +76,7 @@ async def _said(answer: Answer, blocks: Blocks) -> AsyncIterator[JsonObject]:
 
 
 @router.post("/v1/messages/count_tokens")
+@needs(USER)
 async def count_tokens(request: Request, body: Conversation) -> JsonObject:
     warnings, turn = unknown_fields(request, body), body.turn()
     async with models_of(request).use(body.model) as lease:

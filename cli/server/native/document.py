@@ -10,11 +10,14 @@ from threading import Lock
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
+from satchel.cli.server.roles import USER, needs
+
 router = APIRouter()
 _MAKING = Lock()  # who asks meanwhile waits, and does not make another
 
 
 @router.get("/openapi.json", include_in_schema=False)
+@needs(USER)
 async def document(request: Request) -> JSONResponse:
     def made() -> JSONResponse:
         with _MAKING:

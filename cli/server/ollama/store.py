@@ -19,7 +19,8 @@ from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
 from satchel.cli.server.models import Entry, Models
 from satchel.cli.server.problem import Problem
-from satchel.cli.server.route import check_admin, models_of, unknown_fields
+from satchel.cli.server.roles import ADMIN, needs
+from satchel.cli.server.route import models_of, unknown_fields
 from satchel.cli.server.stream import LINES, Stream, line, unless_gone
 from satchel.cli.store import Progress, Store
 from satchel.quant import RequestError, SatchelError
@@ -54,8 +55,8 @@ class CopyBody(Body):
 
 
 @router.post("/api/pull")
+@needs(ADMIN)
 async def pull(request: Request, body: PullBody) -> Response:
-    check_admin(request)
     unknown_fields(request, body)
     if body.insecure:
         raise Problem("unsupported", "insecure is not supported: models come over https", "insecure")
@@ -149,8 +150,8 @@ def serve(models: Models, name: str, path: Path) -> None:
 
 
 @router.post("/api/copy")
+@needs(ADMIN)
 async def copy(request: Request, body: CopyBody) -> Response:
-    check_admin(request)
     unknown_fields(request, body)
     models, name = models_of(request), body.destination.removesuffix(":latest")
     source = models.entry(body.source)
@@ -162,8 +163,8 @@ async def copy(request: Request, body: CopyBody) -> Response:
 
 
 @router.delete("/api/delete")
+@needs(ADMIN)
 async def delete(request: Request, body: NamedBody) -> Response:
-    check_admin(request)
     unknown_fields(request, body)
     models = models_of(request)
     entry = models.entry(body.named)
@@ -188,21 +189,25 @@ def _stored(entry: Entry) -> str:
 
 
 @router.post("/api/push")
+@needs(ADMIN)
 async def push() -> JsonObject:
     raise Problem("unsupported", "models cannot be pushed from here")
 
 
 @router.post("/api/create")
+@needs(ADMIN)
 async def create() -> JsonObject:
     line = "models cannot be created here: convert or quantize one with `satchel convert`, `satchel quantize`"
     raise Problem("unsupported", line)
 
 
 @router.head("/api/blobs/{digest}")
+@needs(ADMIN)
 async def find_blob(digest: str) -> Response:
     return Response(status_code=404)
 
 
 @router.post("/api/blobs/{digest}")
+@needs(ADMIN)
 async def take_blob(digest: str) -> JsonObject:
     raise Problem("unsupported", "blobs are not taken: models come by /api/pull")
