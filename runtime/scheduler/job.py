@@ -54,8 +54,9 @@ class Behind:
 @dataclass(slots=True, eq=False)
 class Job:
     """ids: the prompt, then what was sampled. fed: how many of them the slot holds. arrived, started, first:
-    clock times. again: of what is left, tokens that were fed before, with a wrong guess behind them.
-    finish: "" while it is under way. behind: whom it waits for, to share what that one computes.
+    clock times. again: of what is left, tokens that were fed before, with a wrong guess behind them. finish:
+    "" while it is under way. behind: whom it waits for, to share what that one computes. client: whose share
+    of the machine it has.
     """
 
     request: Request
@@ -73,19 +74,16 @@ class Job:
     behind: Behind | None = None
     used: Usage = field(default_factory=Usage)
     detail: Detail | None = None
+    client: str = ""
 
     def __post_init__(self) -> None:
         r = self.request
+        self.client = r.client or r.user
         self.ids = [*r.ids, *r.given]
         self.detail = detail_of(r.sampling, r.wishes, len(r.ids), r.ends)
         if self.detail is not None:
             for token, surprise in zip(r.given, r.surprises, strict=True):
                 self.detail.took(token, surprise)
-
-    @property
-    def client(self) -> str:
-        """Whose share of the machine it has."""
-        return self.request.client or self.request.user
 
     @property
     def prompt(self) -> int:
