@@ -80,6 +80,12 @@ class ServerOptions:
     drain: Annotated[
         float, option("--drain", min=0, help="Seconds that requests have left when it stops.")
     ] = 30
+    registry: Annotated[
+        Texts, option("--registry", help="A host that pulls by clients may name; repeatable.")
+    ] = None
+    pull_quota: Annotated[
+        float, option("--pull-quota", min=0, help="GB of models that each key may pull.")
+    ] = 500
     max_priority: Annotated[
         int,
         option("--max-priority", min=0, max=1000, help="Most urgent priority of users: minus this."),
@@ -125,6 +131,8 @@ class ServerOptions:
             ollama_port=self.ollama_port,
             api_keys=tuple(key for key, role in keys.items() if role < ADMIN),
             admin_keys=tuple(key for key, role in keys.items() if role == ADMIN),
+            registries=_hosts(self.registry),
+            pull_bytes=round(self.pull_quota * 10**9),
             most_priority=self.max_priority,
             hosts=(*LOOPBACK, *named) if own or named else (),
             origins=tuple(self.cors_origin or ()),
@@ -133,6 +141,19 @@ class ServerOptions:
             drain=self.drain,
             certificate=(self.ssl_cert, self.ssl_key) if self.ssl_cert and self.ssl_key else None,
         )
+
+
+def _hosts(given: Texts) -> tuple[str, ...]:
+    """Hosts of registries, each HOST or HOST:PORT."""
+    from satchel.cli.store.names import web_name
+
+    for host in given or ():
+        try:
+            if web_name(f"https://{host}/a.gguf").path != ("a.gguf",):
+                raise RequestError("expected HOST or HOST:PORT")
+        except RequestError as error:
+            raise wrong("--registry", f"{host!r}: {error}") from None
+    return tuple(given or ())
 
 
 def _keys(path: Path | None) -> Mapping[str, Role]:

@@ -20,6 +20,7 @@ from satchel.cli.server.guard import Guard
 from satchel.cli.server.log import LOG
 from satchel.cli.server.models import Models
 from satchel.cli.server.problem import Problem, problem_of
+from satchel.cli.server.pulls import Pulls
 from satchel.cli.server.roles import ADMIN, RoleTable, check_role
 from satchel.cli.server.route import caller_of
 from satchel.cli.server.settings import ServerSettings
@@ -56,7 +57,7 @@ def create_app(
         dependencies=[Depends(_allowed)],
     )
     app.state.models, app.state.settings, app.state.reload = models, settings, reload
-    app.state.traffic = Traffic()
+    app.state.traffic, app.state.pulls = Traffic(), Pulls(settings)
     modules = list(routed())
     for module in modules:
         app.include_router(module.router)

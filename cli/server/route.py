@@ -10,6 +10,7 @@ from starlette.requests import Request
 from satchel.cli.server.fields import Body
 from satchel.cli.server.models import Models
 from satchel.cli.server.problem import Problem
+from satchel.cli.server.pulls import Pulls
 from satchel.cli.server.settings import ServerSettings
 from satchel.cli.server.wanted import Caller
 from satchel.cli.server.watch import Traffic
@@ -30,6 +31,10 @@ def caller_of(request: Request) -> Caller:
 def reload_of(request: Request) -> Callable[[], Awaitable[list[str]]]:
     """Reads the configuration again, and says what changed."""
     return cast("Callable[[], Awaitable[list[str]]]", request.app.state.reload)
+
+
+def pulls_of(request: Request) -> Pulls:
+    return cast(Pulls, request.app.state.pulls)
 
 
 def traffic_of(request: Request) -> Traffic:

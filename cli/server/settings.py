@@ -21,6 +21,9 @@ class ServerSettings:
     key's, for HTTPS. states: the folder in which conversations are saved, None: nowhere; states_bytes: of
     files that one key may have there.
 
+    registries: hosts that a pull may name beside the configured registries. pulls, pull_bytes: of each key,
+    at once and in all.
+
     most_priority: requests of user keys may have a priority from -most_priority on; one's own come in that
     order, other keys' are not overtaken.
 
@@ -40,6 +43,9 @@ class ServerSettings:
     certificate: tuple[Path, Path] | None = None
     states: Path | None = None
     states_bytes: int = 16 << 30
+    registries: Sequence[str] = ()
+    pulls: int = 2
+    pull_bytes: int = 500 * 10**9
     most_priority: int = 10
     most_body: int = 16 << 20
     body_seconds: float = 60.0

@@ -19,8 +19,9 @@ from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
 from satchel.cli.server.models import Entry, Models
 from satchel.cli.server.problem import Problem
+from satchel.cli.server.pulls import Pulls
 from satchel.cli.server.roles import ADMIN, needs
-from satchel.cli.server.route import models_of, unknown_fields
+from satchel.cli.server.route import caller_of, models_of, pulls_of, unknown_fields
 from satchel.cli.server.stream import LINES, Stream, line, unless_gone
 from satchel.cli.store import Progress, Store
 from satchel.quant import RequestError, SatchelError
@@ -60,7 +61,9 @@ async def pull(request: Request, body: PullBody) -> Response:
     unknown_fields(request, body)
     if body.insecure:
         raise Problem("unsupported", "insecure is not supported: models come over https", "insecure")
-    work = Pull(models_of(request), body.named)
+    client, pulls = caller_of(request).client, pulls_of(request)
+    pulls.check(client)
+    work = Pull(models_of(request), body.named, pulls, client)
     if body.stream:
         return Stream(work.lines(), work.close, LINES)
     await unless_gone(request, work.read())
@@ -70,10 +73,10 @@ async def pull(request: Request, body: PullBody) -> Response:
 class Pull:
     """A model on its way into the store, and then to the models that are served."""
 
-    def __init__(self, models: Models, name: str) -> None:
+    def __init__(self, models: Models, name: str, pulls: Pulls, client: str) -> None:
         self.models, self.name, self._source = models, name.removesuffix(":latest"), store_name(name)
         self._told: asyncio.Queue[Progress | None] = asyncio.Queue()
-        self._ended = False
+        self._ended, self._pulls, self._client = False, pulls, client
 
     async def lines(self) -> AsyncIterator[bytes]:
         async for told in self._events():
@@ -117,7 +120,8 @@ class Pull:
 
     def _fetch(self, watch: Callable[[Progress | None], None]) -> Path:
         try:
-            return Store().pull(self._source, watch)
+            with self._pulls.begun(self._client) as policy:
+                return Store(policy=policy).pull(self._source, watch)
         finally:
             watch(None)
 
@@ -157,7 +161,7 @@ async def copy(request: Request, body: CopyBody) -> Response:
     source = models.entry(body.source)
     if name in models.entries or name in models.aliases:
         raise Problem("conflict", f"a model {name!r:.100} exists: delete it first", "destination")
-    made = await asyncio.to_thread(Store().copy, _stored(source), name)
+    made = await asyncio.to_thread(lambda: Store().copy(_stored(source), name))
     serve(models, name, made.path)
     return Response()
 
@@ -172,7 +176,8 @@ async def delete(request: Request, body: NamedBody) -> Response:
         raise Problem("conflict", f"{entry.name} is the only model here: it stays", "model")
     if entry.users:
         raise Problem("conflict", f"{entry.name}: {entry.users} requests use it: try again later", "model")
-    await asyncio.to_thread(Store().remove, _stored(entry))
+    removed = await asyncio.to_thread(lambda: Store().remove(_stored(entry)))
+    pulls_of(request).deleted(removed.name)
     del models.entries[entry.name]
     await entry.unload()
     return Response()
