@@ -1,4 +1,6 @@
-"""Row 13 of the hostile requests: saved conversations and cached blocks belong to the key that made them."""
+"""Row 13 of the hostile requests: saved conversations and cached blocks are the key's that made them. Row 6:
+the share of the machine that a request has is its key's.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +22,7 @@ from satchel.cli.server.models import Models
 from satchel.cli.server.native.slots import close_folder, own_folder
 from satchel.cli.server.settings import ServerSettings
 from satchel.runtime.options import Options
+from satchel.runtime.scheduler import Job, Scheduler
 
 FIRST, SECOND, ADMIN = "first-key", "second-key", "third-key"
 KEYS = {"api_keys": (FIRST, SECOND), "admin_keys": (ADMIN,)}
@@ -136,3 +139,42 @@ def test_row_13_a_folder_that_many_share_stays_theirs(tmp_path: Path) -> None:
     shared.chmod(0o1777)
     close_folder(shared)
     assert stat.S_IMODE(shared.stat().st_mode) == 0o1777
+
+
+def test_row_06_a_request_has_its_keys_share_and_no_more_urgency_than_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs: list[Job] = []
+    add = Scheduler.add
+    monkeypatch.setattr(Scheduler, "add", lambda self, job: (jobs.append(job), add(self, job))[1])
+
+    async def work(keys: Keys) -> None:
+        answers = {-10: 200, -11: 400, -1000: 400, 1000: 200}
+        for key, priority, status in [*((FIRST, p, s) for p, s in answers.items()), (ADMIN, -1000, 200)]:
+            body = {"prompt": IDS, "max_tokens": 1, "priority": priority}
+            answer = await keys.ask(key, "/v1/completions", **body)
+            assert answer.status_code == status
+            if status == 400:
+                assert answer.json()["error"]["param"] == "priority"
+        jobs.clear()
+        for key, user in ((FIRST, "a"), (FIRST, "b"), (SECOND, "a")):
+            await keys.ask(key, "/v1/completions", prompt=IDS, max_tokens=1, user=user, n=3)
+        assert [len({j.client for j in jobs[i : i + 6]}) for i in (0, 6)] == [1, 1]
+        assert len({j.client for j in jobs}) == 2 and len(jobs) == 9
+
+    run(tmp_path, work, **KEYS)
+
+
+def test_row_06_without_keys_names_of_users_are_no_shares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs: list[Job] = []
+    add = Scheduler.add
+    monkeypatch.setattr(Scheduler, "add", lambda self, job: (jobs.append(job), add(self, job))[1])
+
+    async def work(keys: Keys) -> None:
+        for user in ("a", "b", ""):
+            await keys.ask(None, "/v1/completions", prompt=IDS, max_tokens=1, user=user)
+
+    run(tmp_path, work)
+    assert len({job.client for job in jobs}) == 1 and jobs[0].client
