@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +13,7 @@ from satchel.quant.errors import RequestError
 from satchel.runtime.words import WORKERS
 
 if TYPE_CHECKING:
+    from satchel.cli.server.roles import Role
     from satchel.cli.server.settings import ServerSettings
 
 Texts = list[str] | None
@@ -45,10 +47,18 @@ class ServerOptions:
         str | None, option("-a", "--alias", env="ALIAS", help="Name of the first model; default: its file's.")
     ] = None
     api_key: Annotated[
-        Texts, option("--api-key", env="API_KEY", help="A key that requests must bring; repeatable.")
+        Texts, option("--api-key", env="API_KEY", help="A key of a user; requests bring one; repeatable.")
+    ] = None
+    admin_key: Annotated[
+        Texts,
+        option(
+            "--admin-key",
+            env="ADMIN_KEY",
+            help="A key that may also load, unload, pull, delete, reload and see /metrics; repeatable.",
+        ),
     ] = None
     api_key_file: Annotated[
-        Path | None, option("--api-key-file", metavar="FILE", help="A file with a key on each line.")
+        Path | None, option("--api-key-file", metavar="FILE", help="Lines of KEY [user|admin].")
     ] = None
     allowed_host: Annotated[
         Texts, option("--allowed-host", help="Another name of this server; repeatable.")
@@ -114,6 +124,16 @@ class ServerOptions:
     drain: Annotated[
         float, option("--drain", min=0, help="Seconds that requests have left when it stops.")
     ] = 30
+    registry: Annotated[
+        Texts, option("--registry", help="A host that pulls by clients may name; repeatable.")
+    ] = None
+    pull_quota: Annotated[
+        float, option("--pull-quota", min=0, help="GB of models that each key may pull.")
+    ] = 500
+    max_priority: Annotated[
+        int,
+        option("--max-priority", min=0, max=1000, help="Most urgent priority of users: minus this."),
+    ] = 10
     log_level: Annotated[
         str, option("--log-level", env="LOG_LEVEL", help="debug, info, warning or error.")
     ] = "warning"
@@ -139,15 +159,25 @@ class ServerOptions:
 
     def settings(self) -> ServerSettings:
         """As the server has it."""
+        from satchel.cli.server.roles import ADMIN, USER
         from satchel.cli.server.settings import LOOPBACK, ServerSettings, is_own
 
+        given = [(key, USER) for key in self.api_key or ()] + [(key, ADMIN) for key in self.admin_key or ()]
+        keys: dict[str, Role] = {}
+        for key, role in (*given, *_keys(self.api_key_file).items()):
+            if keys.setdefault(key, role) != role:
+                raise wrong("--admin-key", "one key was given for a user and for an admin: give it once")
         own = is_own(self.host)
         named = tuple(self.allowed_host or ())
         return ServerSettings(
             host=self.host,
             port=self.port,
             ollama_port=self.ollama_port,
-            api_keys=(*(self.api_key or ()), *_keys(self.api_key_file)),
+            api_keys=tuple(key for key, role in keys.items() if role < ADMIN),
+            admin_keys=tuple(key for key, role in keys.items() if role == ADMIN),
+            registries=_hosts(self.registry),
+            pull_bytes=round(self.pull_quota * 10**9),
+            most_priority=self.max_priority,
             hosts=(*LOOPBACK, *named) if own or named else (),
             origins=tuple(self.cors_origin or ()),
             strict_fields=self.strict,
@@ -165,12 +195,32 @@ class ServerOptions:
         )
 
 
-def _keys(path: Path | None) -> list[str]:
+def _hosts(given: Texts) -> tuple[str, ...]:
+    """Hosts of registries, each HOST or HOST:PORT."""
+    from satchel.cli.store.names import web_name
+
+    for host in given or ():
+        try:
+            if web_name(f"https://{host}/a.gguf").path != ("a.gguf",):
+                raise RequestError("expected HOST or HOST:PORT")
+        except RequestError as error:
+            raise wrong("--registry", f"{host!r}: {error}") from None
+    return tuple(given or ())
+
+
+def _keys(path: Path | None) -> Mapping[str, Role]:
+    """The file's keys with their roles."""
+    from satchel.cli.server.roles import read_keys
+
     if path is None:
-        return []
-    keys = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        return {}
+    lines = path.read_text(encoding="utf-8-sig").splitlines()
+    try:
+        keys = read_keys(lines)
+    except RequestError as error:
+        raise RequestError(f"{path}: {error}") from None
     if not keys:
-        raise RequestError(f"{path}: no key stands in it: write one on each line")
+        raise RequestError(f"{path}: no key stands in it: write KEY or KEY admin on each line")
     if path.stat().st_mode & 0o004 and sys.platform != "win32":
         print(f"satchel: {path} can be read by everybody: chmod 600 {path}", file=sys.stderr)
     return keys

@@ -27,10 +27,11 @@ class Ask:
     of the way through the prompt.
 
     on_overflow: "error"; "truncate-middle" cuts a prompt that is too long; "shift" lets an answer go on in a
-    full context by forgetting older tokens. priority: smaller is more urgent. user: who shares fairly with
-    the others, by weight. salt: what is cached is found by requests of the same salt only. timeout: seconds
-    after which the answer ends, 0: never. draft: tokens that may be guessed at once; -1: as the model was
-    loaded, 0: none.
+    full context by forgetting older tokens. priority: smaller is more urgent, among requests of one client.
+    client: whose share of the machine the request has; "" takes the user's. user: one of the client's users,
+    who share what it has, by weight. salt: what is cached is found by requests of the same salt only.
+    timeout: seconds after which the answer ends, 0: never. draft: tokens that may be guessed at once; -1: as
+    the model was loaded, 0: none.
 
     logprobs: 0 for those of the tokens, k for the k likeliest beside each too. constraint: what holds the
     answer to a form, token by token; grammar: the same by its description, and checked when the answer ends.
@@ -49,6 +50,7 @@ class Ask:
     progress: PromptProgress | None = None
     on_overflow: str = "error"
     priority: int = 0
+    client: str = ""
     user: str = ""
     weight: float = 1.0
     salt: str = ""
@@ -98,6 +100,7 @@ class Asking(TypedDict, total=False):
     progress: PromptProgress | None
     on_overflow: str
     priority: int
+    client: str
     user: str
     weight: float
     salt: str

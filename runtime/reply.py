@@ -230,6 +230,7 @@ class Reply:
         request = replace(
             request,
             priority=ask.priority,
+            client=ask.client,
             user=ask.user,
             weight=ask.weight,
             salt=ask.salt,

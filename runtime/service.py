@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -83,7 +83,7 @@ class Service:
         self._wanted: deque[Wanted] = deque()
         self._under: deque[Underway] = deque()  # steps whose tokens were not read yet: one between two turns
         self._bell = threading.Condition()
-        self._closed, self._coming = False, 0
+        self._closed, self._coming = False, Counter[str]()
         self._over, self._dog = threading.Event(), Watchdog(0, 0)
         self._thread = threading.Thread(target=self._live, name="satchel-engine", daemon=True)
         begin(self._thread)
@@ -100,8 +100,8 @@ class Service:
             if self._closed:
                 raise RequestError("the model was closed: load it again")
             self._check_alive()
-            self.scheduler.check(request, self._coming)
-            self._coming += 1
+            self.scheduler.check(request, self._coming.total(), self._coming.elements())
+            self._coming[job.client] += 1
             self._post(lambda: self._add(ticket))
         return ticket
 
@@ -251,7 +251,7 @@ class Service:
         self.scheduler.add(ticket.job)
         self._tickets[ticket.job] = ticket
         with self._bell:
-            self._coming -= 1
+            self._coming[ticket.job.client] -= 1
 
     def _live(self) -> None:
         try:

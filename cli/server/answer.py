@@ -53,13 +53,13 @@ class Answer:
     """
 
     def __init__(
-        self, wanted: Wanted, lease: Lease, held: AsyncExitStack, pools: Pools, user: str = ""
+        self, wanted: Wanted, lease: Lease, held: AsyncExitStack, pools: Pools, user: str, owner: str
     ) -> None:
         self.wanted, self.lease, self.model, self.name = wanted, lease, lease.model, lease.name
         self.created, self.began = int(time.time()), time.perf_counter()
         self.replies: list[AsyncReply] = []
         self.scored: list[list[Logprob]] = []
-        self._held, self._first = held, Said(0, ())
+        self._held, self._first, self._owner = held, Said(0, ()), owner
         self._pools, self._user = pools, user
         self._room = asyncio.Semaphore(lease.model.model.cache.slots + AHEAD)
 
@@ -69,7 +69,7 @@ class Answer:
         check_counts(wanted)
         async with AsyncExitStack() as stack:
             lease = await stack.enter_async_context(models.use(wanted.model, caller.user))
-            answer = cls(wanted, lease, stack, models.pools, caller.user)
+            answer = cls(wanted, lease, stack, models.pools, caller.user, caller.salt)
             stack.callback(answer._told, models)
             if lease.alias:
                 stack.callback(follow, models, answer, caller, lease.alias)
@@ -245,7 +245,7 @@ class Answer:
                 await reply.aclose()
         if self.wanted.slot >= 0 and self.replies:
             last = self.replies[0].reply
-            self.lease.entry.slots[self.wanted.slot] = ([*last.prompt, *last.ids], last.ask.salt)
+            self.lease.entry.slots[self._owner, self.wanted.slot] = ([*last.prompt, *last.ids], last.ask.salt)
 
     def _told(self, models: Models) -> None:
         models.spans.answered(self, time.time_ns())

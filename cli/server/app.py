@@ -5,11 +5,11 @@ end.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
@@ -22,6 +22,9 @@ from satchel.cli.server.log import LOG
 from satchel.cli.server.models import Models
 from satchel.cli.server.problem import Problem, problem_of
 from satchel.cli.server.protocol import Refusals
+from satchel.cli.server.pulls import Pulls
+from satchel.cli.server.roles import ADMIN, RoleTable, check_role
+from satchel.cli.server.route import caller_of
 from satchel.cli.server.settings import ServerSettings
 from satchel.cli.server.watch import Traffic, Watch
 from satchel.quant import SatchelError
@@ -30,7 +33,13 @@ NOWHERE = object()
 STATUS_KINDS = {404: "missing", 405: "method", 413: "large", 415: "media"}
 
 
-def create_app(models: Models, settings: ServerSettings, reload: Callable[[], list[str]] = list) -> FastAPI:
+async def _nothing_changed() -> list[str]:
+    return []
+
+
+def create_app(
+    models: Models, settings: ServerSettings, reload: Callable[[], Awaitable[list[str]]] = _nothing_changed
+) -> FastAPI:
     """The application over these models. reload: reads the configuration again, and says what changed."""
 
     @asynccontextmanager
@@ -42,13 +51,21 @@ def create_app(models: Models, settings: ServerSettings, reload: Callable[[], li
         await models.close()
 
     # Its OpenAPI document has a route of its own, native/document.py.
-    app = FastAPI(title="Satchel", version=version("satchel"), lifespan=life, openapi_url=None)
+    app = FastAPI(
+        title="Satchel",
+        version=version("satchel"),
+        lifespan=life,
+        openapi_url=None,
+        dependencies=[Depends(_allowed)],
+    )
     app.state.models, app.state.settings, app.state.reload = models, settings, reload
-    app.state.traffic = Traffic()
+    app.state.traffic, app.state.pulls = Traffic(), Pulls(settings)
     app.state.connections = _connections(settings)
-    for module in routed():
+    modules = list(routed())
+    for module in modules:
         app.include_router(module.router)
-    app.add_middleware(Guard, settings=settings)
+    roles = RoleTable(route for module in modules for route in module.router.routes)
+    app.add_middleware(Guard, settings=settings, roles=roles)
     if settings.origins:
         app.add_middleware(
             CORSMiddleware,
@@ -70,6 +87,11 @@ def _connections(settings: ServerSettings) -> Connections:
     shortest = min(settings.header_seconds, settings.write_seconds, settings.keep_alive)
     limits = Limits(settings.most_connections, min(settings.most_per_client, settings.most_connections))
     return Connections(limits, min(TICK, max(0.01, shortest / 4)))
+
+
+async def _allowed(request: Request) -> None:
+    """The role once more, of the route that was found: should the guard ever have taken another for it."""
+    check_role(getattr(request.scope["endpoint"], "role", ADMIN), caller_of(request).role)
 
 
 def _say(request: Request, problem: Problem) -> JSONResponse:

@@ -30,7 +30,11 @@ def asking(model: Model, wanted: Wanted, caller: Caller, adapters: Mapping[int, 
     """The wishes as this model and this caller may have them. adapters: those of requests that name none."""
     how: Asking = {**wanted.how}
     how["salt"] = _salt(how.get("salt", ""), caller)
-    how["user"] = caller.user or how.get("user", "")
+    how["client"] = caller.client
+    urgency = -how.get("priority", 0)
+    if urgency > caller.most_priority:
+        line = f"priority is {-urgency}: this key may ask for {-caller.most_priority} and more"
+        raise Problem("invalid", line, "priority")
     how["sampling"] = _sampling(model, Ask(**how).drawing, wanted.words)
     _check_ids(model, "stop_token_ids", how.get("stop_tokens", ()))
     if wanted.slot >= model.cache.slots:

@@ -57,16 +57,6 @@ def dialect_of(path: str, headers: Container[str] = ()) -> Dialect:
     return max(fits, key=lambda fit: fit[0])[1]
 
 
-@cache
-def _public() -> tuple[str, ...]:
-    return tuple(path for package in packages() for path in getattr(package, "PUBLIC", ()))
-
-
-def is_public(path: str) -> bool:
-    """Whether a path needs no key: packages name theirs as PUBLIC; x/ is all below x."""
-    return any(path == p or (p != "/" and p.endswith("/") and path.startswith(p)) for p in _public())
-
-
 def routed() -> Iterator[ModuleType]:
     """Modules of the packages that have a router, by name."""
     for package in packages():

@@ -1,5 +1,5 @@
-"""What stands before every route: who may ask, from where, and how large and deep a body may be. Plain ASGI,
-so that nothing of a request is parsed before it is allowed.
+"""What stands before every route: who may ask and in which role, from where, and how large and deep a body
+may be. Plain ASGI, so that nothing of a request is parsed before it is allowed.
 """
 
 from __future__ import annotations
@@ -8,24 +8,29 @@ import asyncio
 import hashlib
 import hmac
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from satchel.cli.server.bodies import JSON, Budget, Held, parsed
-from satchel.cli.server.dialect import Dialect, dialect_of, is_public
+from satchel.cli.server.dialect import Dialect, dialect_of
 from satchel.cli.server.problem import Problem
-from satchel.cli.server.settings import ServerSettings
+from satchel.cli.server.roles import ADMIN, PUBLIC, USER, Role, RoleTable, check_role, is_local
+from satchel.cli.server.settings import LOOPBACK, ServerSettings
 from satchel.cli.server.wanted import Caller
+
+OWN_SITES = ("", "none", "same-origin")  # Sec-Fetch-Site of programs, of people, and of our own page
 
 
 class Guard:
     """Lets a request through, with `caller` in its state, or answers in its dialect."""
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
-        self.app, self.settings = app, settings
-        self._hosts = frozenset(settings.hosts)
+    def __init__(self, app: ASGIApp, settings: ServerSettings, roles: RoleTable) -> None:
+        self.app, self.settings, self._roles = app, settings, roles
+        self._keys = settings.keys
+        # Where no key tells friend from foe, the name must: another name is a page that had its own changed.
+        self._hosts = frozenset(settings.hosts or (() if self._keys else LOOPBACK))
         self._bodies = Budget(settings.most_bodies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -38,8 +43,11 @@ class Guard:
         held: Held | None = None
         try:
             try:
+                needed = self._roles.role(scope)
                 self._check_origin(headers)
-                caller = scope["state"]["caller"] = self._caller(scope["path"], headers)
+                self._check_site(scope, headers, needed)
+                caller = scope["state"]["caller"] = self._caller(scope, headers, needed)
+                check_role(needed, caller.role)
                 if scope["method"] in ("POST", "PUT", "PATCH", "DELETE"):
                     held = self._bodies.hold(caller.user)
                     body = await self._body(headers, receive, held)
@@ -67,18 +75,33 @@ class Guard:
             line = f"the origin {origin!r:.100} is not allowed: start the server with --cors-origins"
             raise Problem("forbidden", line)
 
-    def _caller(self, path: str, headers: Headers) -> Caller:
-        keys = self.settings.api_keys
-        if not keys or is_public(path):
-            return Caller(admin=not keys)
+    def _check_site(self, scope: Scope, headers: Headers, needed: Role) -> None:
+        """A browser says of each request whether a page of another site made it, of those too that bring no
+        Origin: images, forms, links. Of them only a link to a page of ours is followed.
+        """
+        site = headers.get("sec-fetch-site", "")
+        if site in OWN_SITES or headers.get("origin") in self.settings.origins:
+            return
+        told = headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")
+        visit = scope["method"] in ("GET", "HEAD") and told == ("navigate", "document")
+        if not (visit and needed == PUBLIC):
+            line = f"a page of another site ({site!r:.40}) may not call: start the server with --cors-origins"
+            raise Problem("forbidden", line)
+
+    def _caller(self, scope: Scope, headers: Headers, needed: Role) -> Caller:
+        if not self._keys:
+            return Caller(role=ADMIN if is_local(scope, headers) else USER)
+        if needed == PUBLIC:
+            return Caller(role=PUBLIC)
         given = headers.getlist("x-api-key")
         given += [v[7:].strip() for v in headers.getlist("authorization") if v[:7].lower() == "bearer "]
-        if len(set(given)) != 1 or not _is_one_of(given[0], keys):
+        role = _role_of(given[0], self._keys) if len(set(given)) == 1 else None
+        if role is None:
             raise Problem(
                 "key", "no valid API key: send it as 'Authorization: Bearer KEY'", code="invalid_api_key"
             )
         mark = hashlib.sha256(given[0].encode("utf-8", "surrogateescape")).hexdigest()[:32]
-        return Caller(mark[:8], mark, admin=True)
+        return Caller(mark[:8], mark, role, self.settings.most_priority if role < ADMIN else 1000)
 
     async def _body(self, headers: Headers, receive: Receive, held: Held) -> bytes:
         announced = headers.get("content-length", "")
@@ -116,10 +139,13 @@ def _large(most: int) -> Problem:
     return Problem("large", f"the body has more than {most:,} bytes, which is the most")
 
 
-def _is_one_of(given: str, keys: Iterable[str]) -> bool:
-    """In a time that tells nothing of the keys."""
-    fits = [hmac.compare_digest(given.encode("utf-8", "surrogateescape"), key.encode()) for key in keys]
-    return any(fits)
+def _role_of(given: str, keys: Mapping[str, Role]) -> Role | None:
+    """The key's role, None for no key, in a time that tells nothing of the keys."""
+    data, found = given.encode("utf-8", "surrogateescape"), None
+    for key, role in keys.items():
+        if hmac.compare_digest(data, key.encode()):
+            found = role
+    return found
 
 
 def _name(host: str) -> str:

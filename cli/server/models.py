@@ -26,7 +26,7 @@ class Entry:
     """A model by name. done, total: bytes of a load under way. users: requests that use it now. keep: seconds
     without a request until it is unloaded, 0: it stays. adapters: scales of LoRA adapters, by their place,
     for requests that name none; None: as they were loaded. slots: tokens, and the salt, of the last request
-    that named each.
+    of a caller (its salt) that named each: no key sees those of another.
     """
 
     def __init__(self, served: Served) -> None:
@@ -36,7 +36,7 @@ class Entry:
         self.state, self.done, self.total, self.users = UNLOADED, 0, 0, 0
         self.error, self.tried = "", False
         self.adapters: Mapping[int, float] | None = None
-        self.slots: dict[int, tuple[list[int], str]] = {}
+        self.slots: dict[tuple[str, int], tuple[list[int], str]] = {}
         self.used, self.load_seconds = time.monotonic(), 0.0
         self._lock = asyncio.Lock()
 
@@ -53,6 +53,11 @@ class Entry:
         with suppress(OSError):
             return self.path.stat().st_size
         return 0
+
+    @property
+    def coming(self) -> bool:
+        """Whether a load is under way, or about to be without anyone's request."""
+        return self.state == LOADING or (self.served.preload and not self.tried)
 
     @property
     def idle_seconds(self) -> float:
@@ -160,6 +165,23 @@ class Models:
                 failed = lease is None or lease.failed
                 alias.record(entry.name, failed, time.monotonic() - lease.began if lease else 0.0)
 
+    @asynccontextmanager
+    async def look(self, name: str) -> AsyncIterator[Lease]:
+        """The model of this name as it is now, for requests that change nothing: it is not loaded for them,
+        and does not stay longer. A load under way is waited for. A Problem where the model is not loaded.
+        """
+        entry = self.entry(name)
+        while entry.model is None and entry.coming:
+            await asyncio.sleep(LOOK / 10)
+        if entry.model is None:
+            line = f"{entry.name} is not loaded: a request for an answer loads it, or POST /models/load"
+            raise Problem("conflict", line, "model", "model_not_loaded")
+        entry.users += 1
+        try:
+            yield Lease(entry, entry.model, name, None)
+        finally:
+            entry.users -= 1
+
     async def _make_room(self, entry: Entry) -> None:
         """Unloads what was used longest ago until this one fits. A Problem where all others are in use."""
         if not self.budget:
@@ -200,6 +222,7 @@ class Models:
                     async with self.use(entry.name):
                         pass
                 except (SatchelError, OSError, Problem) as error:
+                    entry.tried = True
                     LOG.error("%s: %s", entry.name, error)
 
     def change(self, catalog: Catalog) -> list[str]:

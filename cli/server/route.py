@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar, cast
 
 from starlette.requests import Request
@@ -11,6 +11,7 @@ from satchel.cli.server.connections import Connections
 from satchel.cli.server.fields import Body
 from satchel.cli.server.models import Models
 from satchel.cli.server.problem import Problem
+from satchel.cli.server.pulls import Pulls
 from satchel.cli.server.settings import ServerSettings
 from satchel.cli.server.wanted import Caller
 from satchel.cli.server.watch import Traffic
@@ -35,15 +36,13 @@ def caller_of(request: Request) -> Caller:
     return cast(Caller, request.scope["state"]["caller"])
 
 
-def check_admin(request: Request) -> None:
-    """A Problem for who may not change what is loaded."""
-    if not caller_of(request).admin:
-        raise Problem("forbidden", "this needs the server's API key")
-
-
-def reload_of(request: Request) -> Callable[[], list[str]]:
+def reload_of(request: Request) -> Callable[[], Awaitable[list[str]]]:
     """Reads the configuration again, and says what changed."""
-    return cast("Callable[[], list[str]]", request.app.state.reload)
+    return cast("Callable[[], Awaitable[list[str]]]", request.app.state.reload)
+
+
+def pulls_of(request: Request) -> Pulls:
+    return cast(Pulls, request.app.state.pulls)
 
 
 def traffic_of(request: Request) -> Traffic:

@@ -27,13 +27,13 @@ from satchel.cli.server.app import create_app
 from satchel.cli.server.catalog import Catalog
 from satchel.cli.server.connections import SPARE
 from satchel.cli.server.descriptors import connections_below, raised_limit
-from satchel.cli.server.log import LOG
 from satchel.cli.server.models import Models
 from satchel.cli.server.protocol import Deadlines
+from satchel.cli.server.reload import Reload
 from satchel.cli.server.settings import ServerSettings, is_own, is_unix
 from satchel.cli.server.telemetry import from_environment
 from satchel.formats.gguf import open_gguf
-from satchel.quant import RequestError, SatchelError
+from satchel.quant import RequestError
 
 BACKLOG = 2048
 
@@ -42,7 +42,7 @@ def listen(host: str, port: int, settings: ServerSettings) -> socket.socket:
     """A socket that is bound. RequestError where the address is taken, or open to others without a key."""
     if is_unix(host):
         return listen_unix(Path(host))
-    if not is_own(host) and not settings.api_keys:
+    if not is_own(host) and not settings.keys:
         raise RequestError(f"--host {host} is open to others: give a key with --api-key, or take 127.0.0.1")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Named so, asyncio turns Nagle's algorithm off, which would hold back small answers for 40 ms.
@@ -141,16 +141,15 @@ def server_of(app: FastAPI, settings: ServerSettings) -> Server:
 async def _serve(
     read: Callable[[], Catalog], models: Models, bound: list[socket.socket], settings: ServerSettings
 ) -> None:
-    def reload() -> list[str]:
+    def checked() -> Catalog:
         catalog = read()
         check_files(catalog)
-        told = models.change(catalog)
-        LOG.info("the configuration was read again: %s", "; ".join(told) or "nothing changed")
-        return told
+        return catalog
 
+    reload = Reload(checked, models)
     server = server_of(create_app(models, settings, reload), settings)
     with suppress(AttributeError, NotImplementedError):  # Windows has none
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reloaded, reload)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.by_signal)
     for one in bound:
         told = f"Satchel listens on {_address(one, settings)} (Ctrl-C stops it)"
         print(told, file=sys.stderr, flush=True)
@@ -164,11 +163,3 @@ def _address(bound: socket.socket, settings: ServerSettings) -> str:
     host, port = bound.getsockname()[:2]
     scheme = "https" if settings.certificate else "http"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def _reloaded(reload: Callable[[], list[str]]) -> None:
-    """By a signal nobody hears an error: it goes to the log, and all stays as it was."""
-    try:
-        reload()
-    except SatchelError as error:
-        LOG.error("the configuration was not read again: %s", error)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from satchel.cli.server.roles import ADMIN, USER, Role
 from satchel.runtime.ask import Asking
 
 
@@ -89,10 +90,21 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks. user: shares fairly with the others. salt: what is cached is found by the same salt only.
-    admin: may change what is loaded.
+    """Who asks. user: the key's name, by which it keeps its version of an alias; "" without keys. salt: what
+    is cached or saved is found by the same salt only. role: what the caller may. most_priority: how far below
+    0 the priority of its requests may lie.
     """
 
     user: str = ""
     salt: str = ""
-    admin: bool = True
+    role: Role = USER
+    most_priority: int = 1000
+
+    @property
+    def admin(self) -> bool:
+        return self.role >= ADMIN
+
+    @property
+    def client(self) -> str:
+        """Whose share of the machine its requests have: the key's; without keys all share one."""
+        return self.user or "anonymous"

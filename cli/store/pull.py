@@ -20,6 +20,7 @@ from satchel.cli.store.finding import matching
 from satchel.cli.store.lock import Locked, LockFile, Pinned, guard
 from satchel.cli.store.names import OLLAMA_HOST, HubName, LocalName, Name, OllamaName, WebName
 from satchel.cli.store.places import places
+from satchel.cli.store.policy import FREE, Policy
 from satchel.cli.store.wanted import INCOMING, Pace, Remote, Wanted, from_web, hub_endpoint, registry_endpoint
 from satchel.cli.store.web import Web
 from satchel.formats.gguf import open_gguf
@@ -31,13 +32,18 @@ TEMPLATE, LICENCE = "tokenizer.chat_template", "general.license"
 class Pull:
     """One pull into the store at `root`."""
 
-    def __init__(self, root: Path, lock: LockFile, environ: Mapping[str, str], pace: Pace) -> None:
-        self.root, self._lock, self._environ, self._pace = root, lock, environ, pace
+    def __init__(
+        self, root: Path, lock: LockFile, environ: Mapping[str, str], pace: Pace, policy: Policy = FREE
+    ) -> None:
+        self.root, self._lock, self._environ, self._pace, self._policy = root, lock, environ, pace, policy
 
     def run(self, name: Name, watch: Watch | None, update: bool) -> Path:
         """The model's file. RequestError where it can't be had; what was there before stays as it was."""
-        trusted = [*trusted_hosts(self._environ), named_server(name, self._environ)]
-        with closing(Web(trusted, timeout=self._pace.patience)) as web:
+        policy, environ = self._policy, self._environ
+        policy.check(name, environ)
+        named = [named_server(name, environ)] if policy.free else policy.trusted(environ)
+        trusted = [*trusted_hosts(environ), *named]
+        with closing(Web(trusted, timeout=self._pace.patience, silent=not policy.free)) as web:
             wanted = resolve(name, web, self._environ)
             try:
                 with guard(self.root, wanted.files[0].file):
@@ -85,6 +91,7 @@ class Pull:
 
     def _get(self, wanted: Wanted, web: Web, watch: Watch | None, update: bool) -> Path:
         locked = self._lock.read().get(wanted.name)
+        self._policy.admit(wanted.name, sum(remote.size or 0 for remote in wanted.files))
         remotes = [self._expected(remote, locked, update) for remote in wanted.files]
         targets = [self.root / remote.file for remote in remotes]
         spares = [target.parent / INCOMING / target.name for target in targets]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from satchel.cli.store.entry import OWN, Entry, Watch
 from satchel.cli.store.finding import matching, nothing_found, the_one
@@ -18,13 +19,16 @@ from satchel.cli.store.wanted import INCOMING, Pace, is_offline
 from satchel.formats.gguf.splits import NAME, part_path
 from satchel.quant.errors import RequestError
 
+if TYPE_CHECKING:
+    from satchel.cli.store.policy import Policy
+
 
 class Store:
     """Models of this machine by name. Cheap to make; holds nothing open; safe to use from several threads.
 
     root: the folder of its own files; default: $SATCHEL_MODELS or the user's data folder. offline: never
     open a connection; default: whether SATCHEL_OFFLINE or HF_HUB_OFFLINE is set. environ: where settings
-    are read. pace: how files are fetched.
+    are read. pace: how files are fetched. policy: from where, and how much; default: as a local user may.
     """
 
     def __init__(
@@ -34,10 +38,11 @@ class Store:
         offline: bool | None = None,
         environ: Mapping[str, str] = os.environ,
         pace: Pace | None = None,
+        policy: Policy | None = None,
     ) -> None:
         self.root = (root or default_root(environ)).absolute()
         self.offline = is_offline(environ) if offline is None else offline or is_offline(environ)
-        self.environ, self._pace = environ, pace or Pace()
+        self.environ, self._pace, self._policy = environ, pace or Pace(), policy
         self._lock = LockFile(self.root)
 
     def list(self) -> list[Entry]:
@@ -73,6 +78,7 @@ class Store:
         update: take a file that differs from the one that was pulled before; without it that is RequestError
         and the old file stays. progress: see Watch.
         """
+        from satchel.cli.store.policy import FREE
         from satchel.cli.store.pull import Pull
 
         asked = parse(name)
@@ -81,7 +87,9 @@ class Store:
             return self.find(found.name)
         if self.offline:
             raise RequestError(f"{name}: offline, and not in the store; pull it without --offline")
-        return Pull(self.root, self._lock, self.environ, self._pace).run(asked, progress, update)
+        return Pull(self.root, self._lock, self.environ, self._pace, self._policy or FREE).run(
+            asked, progress, update
+        )
 
     def remove(self, name: str) -> Entry:
         """Takes the name away, and its files where no other name has them. RequestError for what lies in

@@ -27,6 +27,10 @@ AGAIN = (408, 425, 429, 500, 502, 503, 504)  # what another try may mend
 JSON_LIMIT = 1 << 24  # bytes of an answer that is read whole
 PORTS = {"https": 443, "http": 80}
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
+# All that the IANA has given out of IPv6: what else there is, old forms of IPv4 within it too, is no server.
+GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
+# Within the public range: where clouds serve each machine its own secrets, protocols' own, old relays.
+OF_MACHINES = tuple(map(ipaddress.ip_network, ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24")))
 Origin = tuple[str, int]
 
 
@@ -68,10 +72,11 @@ class Answer:
 class Web:
     """Connections to servers. trusted: addresses whose host and port people named themselves, which may lie
     in a private network. timeout: seconds in which a connection must be made, or the next bytes must come.
+    silent: an address that is not public and one that does not exist are the same error, which tells neither.
     """
 
-    def __init__(self, trusted: Iterable[str] = (), *, timeout: float = 30.0) -> None:
-        self._trusted = {origin(url) for url in trusted}
+    def __init__(self, trusted: Iterable[str] = (), *, timeout: float = 30.0, silent: bool = False) -> None:
+        self._trusted, self._silent = {origin(url) for url in trusted}, silent
         self._timeout = dict.fromkeys(("connect", "read", "write", "pool"), timeout)
         self._pools: dict[str, httpcore2.ConnectionPool] = {}
 
@@ -139,7 +144,7 @@ class Web:
         if scheme != "https" and (scheme != "http" or (host, port) not in self._trusted):
             raise RequestError(f"{_short(url)}: expected https://, got {scheme}://; it is not followed")
         if (host, port) not in self._trusted and not _may_be_public(host):
-            raise _private(host, host)
+            raise _astray() if self._silent else _private(host, host)
 
     @contextmanager
     def _stream(
@@ -171,7 +176,9 @@ class Web:
 
     def _connect(self, proxy: str) -> httpcore2.ConnectionPool:
         if not proxy:
-            return httpcore2.ConnectionPool(max_connections=16, network_backend=Guard(self._trusted))
+            return httpcore2.ConnectionPool(
+                max_connections=16, network_backend=Guard(self._trusted, self._silent)
+            )
         split = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
         if split.scheme not in PORTS:
             raise RequestError(f"proxy {_short(proxy)}: expected http:// or https://, got {split.scheme}://")
@@ -187,9 +194,9 @@ class Guard(httpcore2.SyncBackend):
     name's server cannot lead elsewhere.
     """
 
-    def __init__(self, trusted: set[Origin]) -> None:
+    def __init__(self, trusted: set[Origin], silent: bool = False) -> None:
         super().__init__()
-        self._trusted = trusted
+        self._trusted, self._silent = trusted, silent
 
     def connect_tcp(
         self,
@@ -202,12 +209,20 @@ class Guard(httpcore2.SyncBackend):
         if (host.lower().strip("[]"), port) in self._trusted:
             return super().connect_tcp(host, port, timeout, local_address, socket_options)
         failed: Exception = httpcore2.ConnectError(f"{host} has no address")
-        for address in public_addresses(host, port):
+        for address in self._addresses(host, port):
             try:
                 return super().connect_tcp(address, port, timeout, local_address, socket_options)
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
                 failed = error
         raise failed
+
+    def _addresses(self, host: str, port: int) -> list[str]:
+        try:
+            return public_addresses(host, port)
+        except (RequestError, httpcore2.ConnectError):
+            if self._silent:
+                raise _astray() from None
+            raise
 
 
 def public_addresses(host: str, port: int) -> list[str]:
@@ -230,9 +245,10 @@ def is_public(address: str) -> bool:
         hidden = ip.ipv4_mapped or ip.sixtofour
         if ip in NAT64:
             hidden = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
-        if hidden is not None:
-            return hidden.is_global and not hidden.is_multicast
-    return ip.is_global and not ip.is_multicast
+        if hidden is None:
+            return ip in GLOBAL_UNICAST and ip.is_global
+        ip = hidden
+    return ip.is_global and not ip.is_multicast and not any(ip in network for network in OF_MACHINES)
 
 
 def _may_be_public(host: str) -> bool:
@@ -299,6 +315,10 @@ def _private(host: str, address: str) -> RequestError:
         f"{where}: a redirect or manifest leads into a private network; it is not followed "
         "(SATCHEL_TRUSTED_HOSTS names hosts that may be)"
     )
+
+
+def _astray() -> RequestError:
+    return RequestError("a redirect or manifest leads to no public address; it is not followed")
 
 
 def _short(url: str) -> str:

@@ -286,7 +286,7 @@ def _pack_text(text: str) -> bytes:
 
 
 def _write(layout: Layout, progress: Callable[[int], None] | None, mode: int | None, file: IO[bytes]) -> None:
-    if mode is not None:
+    if mode is not None and hasattr(os, "fchmod"):  # Windows has none
         os.fchmod(file.fileno(), mode)
     file.write(layout.header)
     for tensor, nbytes in layout.tensors:

@@ -15,13 +15,15 @@ from typing import Any, Self
 
 import numpy as np
 
-from satchel.formats.gguf import GGUF, OpenFile, TensorSource, fill_gguf, open_gguf, write_gguf
+from satchel.formats.gguf import GGUF, OpenFile, TensorSource, fill_gguf, open_gguf
+from satchel.formats.gguf.writer import lay_out, write_layouts
 from satchel.quant import FORMATS, ModelError, RequestError
 from satchel.runtime.graph import Array
 from satchel.runtime.kv.group import first_needed
 
 TYPE, VERSION = "satchel.state", 1
 AT_ONCE = 1 << 22  # bytes of blocks that are read, or written, together
+PRIVATE = 0o600  # a conversation is in the file, token by token
 DIGEST = 32  # bytes of a SHA-256
 AGAIN = "the file is damaged or was made up: save the state again"
 Read = Callable[[int, int, int], Array]
@@ -68,7 +70,8 @@ class Shape:
 
 def write_saved(file: Path | OpenFile, shape: Shape, ids: Sequence[int], read: Read) -> None:
     """Writes the blocks of `ids`, whose number is a multiple of the block's. read(group, place, count) gives
-    (count, block_bytes) uint8. A path appears whole or not at all; an open file is written from its start.
+    (count, block_bytes) uint8. A path appears whole or not at all, for its owner alone; an open file is
+    written from its start.
     """
     path = file.path if isinstance(file, OpenFile) else file
     length = len(ids) // shape.block
@@ -96,7 +99,7 @@ def write_saved(file: Path | OpenFile, shape: Shape, ids: Sequence[int], read: R
     if isinstance(file, OpenFile):
         fill_gguf(file.take(), path, _metadata(shape, ids), [*groups, last])
     else:
-        write_gguf(path, _metadata(shape, ids), [*groups, last])
+        write_layouts(lay_out(path, _metadata(shape, ids), [*groups, last]), mode=PRIVATE)
 
 
 def _metadata(shape: Shape, ids: Sequence[int]) -> dict[str, Any]:

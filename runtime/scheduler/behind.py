@@ -27,7 +27,9 @@ def computes(ahead: Behind, block: int) -> bool:
 
 
 def shared(job: Job, other: Job) -> Behind:
-    """How much of the job's prompt the other has, the last token aside, which must be fed for its logits."""
-    if job.salt != other.salt:
+    """How much of the job's prompt the other has, the last token aside, which must be fed for its logits.
+    None of another client's: how soon that one gets on is not this client's to wait for.
+    """
+    if job.salt != other.salt or job.client != other.client:
         return Behind(other, 0)
     return Behind(other, common(job.ids[:-1], other.ids))

@@ -18,10 +18,12 @@ class Request:
     answer that were sampled before, by an engine that was lost; they count as sampled. surprises: as many, 0
     where the engine did not tell them.
 
-    priority: smaller is more urgent. user: who shares fairly with the others, by `weight`. salt: what is
-    cached is seen by requests of the same salt only. deadline: clock time after which nobody wants the answer
-    any more. draft: tokens that may be drafted at once; -1: as many as the engine would, 0: none. wishes:
-    constraint, logprobs and the like. scales: of adapters and control vectors; see runtime/extras.py.
+    client: whose share of the machine it has, "" for the user's; clients share evenly whatever they send.
+    priority: smaller is more urgent, among requests of one client. user: users of a client share what it has,
+    by `weight`. salt: what is cached is seen by requests of the same salt only. deadline: clock time after
+    which nobody wants the answer any more. draft: tokens that may be drafted at once; -1: as many as the
+    engine would, 0: none. wishes: constraint, logprobs and the like. scales: of adapters and control vectors;
+    see runtime/extras.py.
     """
 
     ids: Sequence[int]
@@ -29,6 +31,7 @@ class Request:
     sampling: Sampling = GREEDY
     ends: frozenset[int] = frozenset()
     priority: int = 0
+    client: str = ""
     user: str = ""
     weight: float = 1.0
     salt: str = ""
@@ -51,8 +54,9 @@ class Behind:
 @dataclass(slots=True, eq=False)
 class Job:
     """ids: the prompt, then what was sampled. fed: how many of them the slot holds. arrived, started, first:
-    clock times. again: of what is left, tokens that were fed before, with a wrong guess behind them.
-    finish: "" while it is under way. behind: whom it waits for, to share what that one computes.
+    clock times. again: of what is left, tokens that were fed before, with a wrong guess behind them. finish:
+    "" while it is under way. behind: whom it waits for, to share what that one computes. client: whose share
+    of the machine it has.
     """
 
     request: Request
@@ -70,9 +74,11 @@ class Job:
     behind: Behind | None = None
     used: Usage = field(default_factory=Usage)
     detail: Detail | None = None
+    client: str = ""
 
     def __post_init__(self) -> None:
         r = self.request
+        self.client = r.client or r.user
         self.ids = [*r.ids, *r.given]
         self.detail = detail_of(r.sampling, r.wishes, len(r.ids), r.ends)
         if self.detail is not None:

@@ -4,7 +4,8 @@ itself, so it runs the same on a device, on the null backend and on a simulated 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,17 +13,25 @@ from satchel.runtime.detail import Sampled, token_of
 from satchel.runtime.kv import Miss, Pages
 from satchel.runtime.refusals import PromptTooLong, QueueFull
 from satchel.runtime.scheduler.behind import is_behind
-from satchel.runtime.scheduler.fair import Fair
 from satchel.runtime.scheduler.job import Job, Request
 from satchel.runtime.scheduler.lengths import Lengths
 from satchel.runtime.scheduler.limits import SMALL, Limits
+from satchel.runtime.scheduler.shares import (
+    TWICE,
+    Shares,
+    crowd,
+    ended_first,
+    giver,
+    held,
+    interleaved,
+    split,
+)
 from satchel.runtime.scheduler.steptime import Load, StepTime
 from satchel.runtime.scheduler.urgency import Key, order
 
 MARGIN = 0.8  # of the time that a step takes without prompts; what is left to 1 covers a wrong prediction
-
-
 CROWD = 8.0  # how many times that much it may be where many begin beside few
+NAMES = 1024  # clients and users that are kept before the list is looked through
 
 
 class Slots(Protocol):
@@ -57,22 +66,26 @@ class Scheduler:
         self.engine, self.limits = engine, limits or Limits()
         self.waiting: list[Job] = []
         self.running: list[Job] = []
-        self.fair, self.time, self.lengths = Fair(), StepTime(), Lengths()
+        self.shares, self.time, self.lengths = Shares(), StepTime(), Lengths()
         self._free = list(range(slots - 1, -1, -1))
         pages = engine.pages
         self._longest = min(pages.cache.context, pages.most * pages.cache.block)  # tokens of a job
         self._turn = 0  # decoded tokens, by which those take turns that do not fit into one step
 
-    def check(self, request: Request, coming: int = 0) -> None:
-        """RequestError where the queue is full, with `coming` others on their way into it, or the request
-        could never run. Reads nothing that a step changes but the queue's length, so any thread may ask.
+    def check(self, request: Request, coming: int = 0, clients: Iterable[str] = ()) -> None:
+        """RequestError where the queue is full, with `coming` others of these clients on their way into it,
+        or the request could never run. Reads nothing that a step changes but the queue, so any thread may
+        ask.
         """
-        pages = self.engine.pages
-        check(request, len(self.waiting) + coming, self.limits, pages.cache.block, pages.most)
+        pages, waiting = self.engine.pages, len(self.waiting) + coming
+        queued = () if waiting < self.limits.queue else (*(j.client for j in list(self.waiting)), *clients)
+        check(request, waiting, self.limits, pages.cache.block, pages.most, queued)
 
     def add(self, job: Job) -> None:
         """Puts a job into the queue; check() comes first."""
-        self.fair.arrive(job.request.user)
+        if self.shares.names >= NAMES:
+            self.shares.forget((*self.waiting, *self.running))
+        self.shares.arrive(job)
         self.waiting.append(job)
 
     def expired(self, now: float) -> list[Job]:
@@ -85,6 +98,7 @@ class Scheduler:
 
     def plan(self, now: float) -> list[Work]:
         """The next step: a token of everybody who decodes, then prompts, the most urgent first."""
+        self._make_way(now)
         every = [j for j in self.running if j.decoding]
         decoding = self._in_turn(every)
         for job in decoding:
@@ -94,11 +108,10 @@ class Scheduler:
         prompts = len(self.running) > len(every)
         if not (prompts or (self.waiting and self._free)):
             return work
-        beginning = len(self.running) - len(every) + min(len(self.waiting), len(self._free))
+        beginning = [j for j in self.running if not j.decoding] + self.waiting[: len(self._free)]
         room = self._prompt_room([w.job for w in work], beginning)
-        for job in [j for j in self.running if not j.decoding]:
-            room -= self._feed(job, room, work)
-        self._let_in(room, now, work)
+        begun = self._let_in(room, now)
+        self._feed_prompts([j for j in self.running if not j.decoding or j in begun], room, work)
         return work
 
     def ahead(self, work: Sequence[Work], now: float) -> list[Work]:
@@ -106,6 +119,8 @@ class Scheduler:
         must wait for them: somebody ends, may begin or give way, or the host has a say in the next token.
         """
         if len(work) != len(self.running) or (self.waiting and self._free) or self.limits.step_seconds:
+            return []
+        if self._giver(now) is not None:
             return []
         if any(not w.samples or w.drafts or w.job.detail is not None or w.job.finish for w in work):
             return []
@@ -119,14 +134,82 @@ class Scheduler:
 
     def _order(self, job: Job, now: float) -> Key:
         left = self.lengths.left(job) if self.limits.shortest else 0.0
-        return order(job, now, self.fair, self.limits.ageing, left)
+        return order(job, now, self.shares, self._slots, self.limits.ageing, left)
+
+    @property
+    def _slots(self) -> Counter[str]:
+        """How many each client has."""
+        return held(self.running)
+
+    @property
+    def _clients(self) -> set[str]:
+        return {j.client for j in self.waiting} | {j.client for j in self.running}
+
+    def _giver(self, now: float) -> str | None:
+        """The client that gives a slot back for the first of those who wait; None where none must."""
+        if self._free or not self.waiting or self.limits.shortest or len(self._clients) < 2:
+            return None
+        slots = self._slots
+        first = min({j.client for j in self.waiting}, key=lambda c: (slots[c], self.shares.had(c)))
+        begun = all(j.started >= 0 for j in self.waiting if j.client == first)
+        return giver(first, slots, self.shares.had, begun)
+
+    def _make_way(self, now: float) -> None:
+        """Before a step: clients that have more than their share give slots and blocks back, as far as the
+        first request of another needs them.
+        """
+        while (most := self._giver(now) or self._block_giver(now)) is not None:
+            self._preempt(self._last_of(most, now))
+
+    def _block_giver(self, now: float) -> str | None:
+        """The client that gives blocks back for the first of those who wait, which has less than an even
+        part; None where there are enough, or it would have more than that.
+        """
+        clients = self._clients
+        if not self._free or not self.waiting or self.limits.shortest or len(clients) < 2:
+            return None
+        first, pages = min(self.waiting, key=lambda j: self._order(j, now)), self.engine.pages
+        need, blocks = pages.missing(self._free[-1], len(first.ids)), self._blocks()
+        even = pages.pool.size // len(clients)
+        if need <= pages.free_blocks or blocks[first.client] + need > even:
+            return None
+        most = max(clients - {first.client}, key=lambda c: blocks[c])
+        return most if blocks[most] > even else None
+
+    def _blocks(self) -> Counter[str]:
+        """Blocks of the cache that each client's requests hold."""
+        found = Counter[str]()
+        for job in self.running:
+            found[job.client] += len(self.engine.pages.held(job.slot))
+        return found
+
+    def _last_of(self, client: str, now: float) -> Job:
+        """Of the client's jobs that run, the one that it needs least."""
+        return max((j for j in self.running if j.client == client), key=lambda j: self._order(j, now))
+
+    def _aim(self, decoding: Sequence[Job]) -> float:
+        """Seconds that the decoded rows of a step may take; 0: no aim. Beside another client's requests it is
+        not much more than one row of each client takes, with room for prompts.
+        """
+        aim = self.limits.step_seconds
+        if len(decoding) < 2 or len(self._clients) < 2:
+            return aim
+        least = self._one_each(decoding)
+        prompts = self.waiting or len(self.running) > len(decoding)
+        kept = (self.time.computing(self.limits.least) or 0.0) if prompts else 0.0
+        even = max(least, TWICE * least - kept)
+        return min(aim, even) if aim else even
+
+    def _one_each(self, decoding: Sequence[Job]) -> float:
+        """Seconds of a step with one row of each client."""
+        return self._decode_seconds(interleaved(decoding)[: len(held(decoding))])
 
     def _in_turn(self, decoding: list[Job]) -> list[Job]:
         """Those who get a token in this step: all, or as many as the aim for a step allows."""
-        aim, count = self.limits.step_seconds, len(decoding)
+        aim, count = self._aim(decoding), len(decoding)
         if not aim or count < 2 or self._decode_seconds(decoding) <= aim:
             return decoding
-        turned = [decoding[(self._turn + i) % count] for i in range(count)]
+        turned = interleaved([decoding[(self._turn + i) % count] for i in range(count)])
         while count > 1 and self._decode_seconds(turned[:count]) > aim:
             count -= 1
         self._turn += count
@@ -144,17 +227,57 @@ class Scheduler:
     def _decode_seconds(self, decoding: Sequence[Job]) -> float:
         return self.time.seconds(Load(len(decoding), 0, sum(j.fed for j in decoding)))
 
-    def _let_in(self, room: int, now: float, work: list[Work]) -> None:
-        """Begins those who wait, in their order, while there are room, slots and blocks."""
+    def _let_in(self, room: int, now: float) -> list[Job]:
+        """Begins those who wait, in their order, while there are slots and blocks, and their client has less
+        to be read than there is room for. Where one finds no blocks, its client waits; others do so once they
+        had as much since as it needs.
+        """
+        begun: list[Job] = []
+        behind, stuck, bar = set[Job](), set[str](), float("inf")
+        pending = Counter[str]()
+        for job in self.running:
+            pending[job.client] += 0 if job.decoding else job.left
+        several = len(self._clients) > 1
         self.waiting.sort(key=lambda j: self._order(j, now))
-        for job in list(self.waiting):
-            if room <= 0 or not self._free:
-                return
-            if is_behind(job, self.running, self.engine.pages.cache.block):
-                continue
-            if not self._admit(job, now):
-                return
-            room -= self._feed(job, room, work)
+        while self._free:
+            found = None
+            for job in self.waiting:
+                if job in behind or job.client in stuck or pending[job.client] >= room:
+                    continue
+                if self.shares.had(job.client) >= bar:
+                    continue
+                if not is_behind(job, self.running, self.engine.pages.cache.block):
+                    found = job
+                    break
+                behind.add(job)
+            if found is None:
+                break
+            if self._admit(found, now):
+                begun.append(found)
+                pending[found.client] += found.left
+                if several:
+                    self.waiting.sort(key=lambda j: self._order(j, now))
+            else:
+                stuck.add(found.client)
+                bar = min(bar, self.shares.had(found.client) + len(found.ids) * self._token_seconds)
+        return begun
+
+    @property
+    def _token_seconds(self) -> float:
+        """Of a prompt's token."""
+        return max(1e-9, float(self.time.weights[2]))
+
+    def _feed_prompts(self, prompts: Sequence[Job], room: int, work: list[Work]) -> None:
+        """Gives the prompts what the step has room for: of each client in their order, of several evenly."""
+        wanted = Counter[str]()
+        for job in prompts:
+            wanted[job.client] += job.left
+        parts = dict.fromkeys(wanted, room)
+        if len(wanted) > 1:
+            parts = split(room, wanted, self.shares.had, self._token_seconds)
+            parts = parts if work else ended_first(parts, wanted)
+        for job in prompts:
+            parts[job.client] -= self._feed(job, parts[job.client], work)
 
     def done(
         self, work: Sequence[Work], tokens: Sequence[int | Sampled], now: float, seconds: float
@@ -163,13 +286,14 @@ class Scheduler:
         samples, and one more for each of its drafts. Gives the jobs that ended.
         """
         self.time.learn(load(work), seconds)
+        costs = self.time.parts([load([w]) for w in work], seconds)
         sampled, ended = iter(tokens), []
-        for w in work:
+        for w, cost in zip(work, costs, strict=True):
             job = w.job
             job.fed, job.again = job.fed + w.count, 0
             if not w.samples:
                 self.engine.publish(job.slot, job.ids, job.salt)
-            self.fair.charge(job.request.user, w.count + len(w.drafts), job.request.weight)
+            self.shares.charge(job, cost)
             if w.samples:
                 self._take(w, [token_of(next(sampled)) for _ in range(1 + len(w.drafts))])
                 if job.first < 0:
@@ -208,7 +332,7 @@ class Scheduler:
             self.running.remove(job)
             self._leave(job)
         if not (self.waiting or self.running):
-            self.fair.forget(set())
+            self.shares.forget()
 
     @property
     def held_up(self) -> bool:
@@ -237,7 +361,7 @@ class Scheduler:
         length = len(job.ids) + more
         return length > self._longest or length - len(job.request.ids) >= job.request.most
 
-    def _prompt_room(self, decoding: Sequence[Job], beginning: int) -> int:
+    def _prompt_room(self, decoding: Sequence[Job], beginning: Sequence[Job]) -> int:
         """Prompt tokens for which the step has room, all that fit while nobody waits for the next token.
         Where more wait for their first one, by so much longer may the others wait for theirs.
         """
@@ -246,8 +370,10 @@ class Scheduler:
             return self._room_alone(most)
         read = sum(j.fed for j in decoding)
         alone = self._decode_seconds(decoding)
-        crowd = min(max(1.0, beginning / len(decoding)), CROWD)
-        budget = alone + (self.limits.prefill_seconds or MARGIN * crowd * alone)
+        more = min(max(1.0, crowd(decoding, beginning)), CROWD)
+        budget = alone + (self.limits.prefill_seconds or MARGIN * more * alone)
+        if len(held(decoding)) > 1:
+            budget = min(budget, max(alone, TWICE * self._one_each(decoding)))
         budget = self.limits.step_seconds or budget
         fitting = self.time.prompt_tokens(len(decoding), read, budget, most)
         return min(most, max(fitting, self.limits.least))
@@ -289,7 +415,8 @@ class Scheduler:
         if not pages.missing(job.slot, length):
             return
         while pages.missing(job.slot, length) > pages.free_blocks:
-            last = max(self.running, key=lambda j: self._order(j, now))
+            blocks = self._blocks()
+            last = self._last_of(max(blocks, key=lambda c: blocks[c]), now)
             self._preempt(last)
             if last is job:
                 return
@@ -312,12 +439,17 @@ class Scheduler:
         job.slot, job.fed, job.again = -1, 0, 0
 
 
-def check(request: Request, waiting: int, limits: Limits, block: int, have: int) -> None:
+def check(
+    request: Request, waiting: int, limits: Limits, block: int, have: int, queued: Iterable[str] = ()
+) -> None:
     """RequestError where so many wait that no other may, or where the `have` blocks of the cache never hold
-    the request.
+    the request. queued: the clients of those who wait; one that has less than its part of the queue may still
+    come where others have filled it.
     """
     if waiting >= limits.queue:
-        raise QueueFull(waiting)
+        own, clients = request.client or request.user, Counter(queued)
+        if len({*clients, own}) < 2 or clients[own] >= limits.queue // len({*clients, own}):
+            raise QueueFull(waiting)
     need = -(-(len(request.ids) + 1) // block)
     if need > have:
         line = (

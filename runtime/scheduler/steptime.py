@@ -5,6 +5,7 @@ steps.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +41,11 @@ class StepTime:
     def seconds(self, load: Load) -> float:
         """The prediction, never below 10 microseconds."""
         return max(1e-5, float(self.weights @ load.row()))
+
+    def parts(self, loads: Sequence[Load], seconds: float) -> list[float]:
+        """The seconds of a step, divided among those whose loads it had; what it takes anyhow, evenly."""
+        costs = [float(self.weights @ (load.row() / (len(loads), 1, 1, 1))) + 1e-9 for load in loads]
+        return [seconds * cost / sum(costs) for cost in costs]
 
     def reading(self, tokens: int) -> float:
         """The part of a step in which so many tokens of context are read."""

@@ -127,7 +127,8 @@ class WorkerService:
         with self._lock:
             self._check_open()
             waiting = max(0, len(self._live) - self.cache.slots)
-            check(request, waiting, self.limits, self.cache.block, self.cache.pool)
+            queued = (entry.ticket.job.client for entry in self._live.values())
+            check(request, waiting, self.limits, self.cache.block, self.cache.pool, queued)
             number = next(self._count)
             self._live[number], self._numbers[ticket] = Entry(ticket), number
             self._send_due()
@@ -453,7 +454,8 @@ class WorkerService:
     def _refusal(self, number: int, died: str) -> DeviceError:
         if entry := self._live.get(number):
             request = entry.ticket.job.request
-            whose = f" of user {request.user!r}" if request.user else ""
+            client = request.client or request.user
+            whose = f" of user {client!r}" if client else ""
             what = f"{whose} ({len(request.ids)} prompt tokens, {len(entry.got)} of its answer)"
         else:
             what = f" ({self._asked[number].verb})"

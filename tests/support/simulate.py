@@ -5,7 +5,7 @@ modelled cost of steps moves.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -27,12 +27,18 @@ COST = np.array([0.030, 0.0015, 0.0014, 4e-8])
 
 @dataclass(frozen=True)
 class Arrival:
-    """A request of the load: when it comes, and tokens of its prompt and its answer."""
+    """A request of the load: when it comes, and tokens of its prompt and its answer. patience: seconds until
+    its deadline, None: none. alike: its prompt begins as those of the same number do.
+    """
 
     at: float
     prompt: int
     answer: int
     user: str = ""
+    client: str = ""
+    priority: int = 0
+    patience: float | None = None
+    alike: int | None = None
 
 
 @dataclass
@@ -59,26 +65,40 @@ def open_engine(context: int, slots: int, blocks: int = 0, batch: int = 512) -> 
     return tiny.engine("llama", tiny.weights("llama"), cache, find_backend("null").open(), batch=batch)
 
 
-def run(engine: Engine, arrivals: Sequence[Arrival], limits: Limits | None = None, static: int = 0) -> Trace:
+def run(
+    engine: Engine,
+    arrivals: Sequence[Arrival],
+    limits: Limits | None = None,
+    static: int = 0,
+    whole: Callable[[Arrival], bool] | None = None,
+) -> Trace:
     """static: answers in groups of so many, each group whole before the next, as servers without continuous
-    batching do; 0: as the scheduler has it.
+    batching do; 0: as the scheduler has it. whole: it ends with the last of these, however many others there
+    are still.
     """
     scheduler, trace, now = (
         Scheduler(engine, engine.cache.slots, limits or Limits(queue=10_000)),
         Trace(),
         0.0,
     )
-    waiting, number = sorted(arrivals, key=lambda a: a.at), {}
+    waiting, number, number_of = sorted(arrivals, key=lambda a: a.at), {}, {}
     rng = np.random.default_rng(0)
-    while waiting or scheduler.waiting or scheduler.running:
+    left = sum(1 for a in arrivals if whole is None or whole(a))
+    while left and (waiting or scheduler.waiting or scheduler.running):
+        for job in scheduler.expired(now):
+            scheduler.remove(job)
+            left -= whole is None or whole(number_of[job])
         idle = not (scheduler.waiting or scheduler.running)
         now = max(now, waiting[0].at) if idle and waiting else now
         group = 0
         while waiting and waiting[0].at <= now and (not static or (idle and group < static)):
             a, group = waiting.pop(0), group + 1
-            ids = [int(i) for i in rng.integers(0, tiny.VOCAB, a.prompt)]
-            job = Job(Request(ids, a.answer, user=a.user), now)
-            number[job] = len(number)
+            drawn = rng if a.alike is None else np.random.default_rng(a.alike)
+            ids = [int(i) for i in drawn.integers(0, tiny.VOCAB, a.prompt)]
+            deadline = None if a.patience is None else now + a.patience
+            how = {"user": a.user, "client": a.client, "priority": a.priority, "deadline": deadline}
+            job = Job(Request(ids, a.answer, **how), a.at)
+            number[job], number_of[job] = len(number), a
             scheduler.add(job)
         work = scheduler.plan(now)
         tokens = engine.step([feed(w) for w in work]) if work else []
@@ -88,7 +108,8 @@ def run(engine: Engine, arrivals: Sequence[Arrival], limits: Limits | None = Non
         for w in work:
             if w.samples:
                 trace.tokens.setdefault(number[w.job], []).append(now)
-        scheduler.done(work, tokens, now, seconds)
+        ended = [number_of[job] for job in scheduler.done(work, tokens, now, seconds)]
+        left -= sum(1 for a in ended if whole is None or whole(a))
         engine.pages.check()
     trace.end = now
     return trace

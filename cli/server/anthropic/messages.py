@@ -14,6 +14,7 @@ from satchel.cli.server.anthropic.shapes import Blocks, ending, head, usage
 from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.reading import with_model
+from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import caller_of, models_of, unknown_fields
 from satchel.cli.server.stream import Stream, event, unless_gone
 from satchel.cli.server.wanted import Turn
@@ -25,6 +26,7 @@ PING = event({"type": "ping"}, "ping")
 
 
 @router.post("/v1/messages")
+@needs(USER)
 async def messages(request: Request, body: MessagesBody) -> Response:
     warnings = unknown_fields(request, body)
     work = Answer.begin(models_of(request), body.wanted(), caller_of(request))
@@ -75,6 +77,7 @@ async def _said(answer: Answer, blocks: Blocks) -> AsyncIterator[JsonObject]:
 
 
 @router.post("/v1/messages/count_tokens")
+@needs(USER)
 async def count_tokens(request: Request, body: Conversation) -> JsonObject:
     warnings, turn = unknown_fields(request, body), body.turn()
     _, count = await with_model(request, body.model, lambda model, salt: _count(model, turn))

@@ -21,6 +21,7 @@ from satchel.cli.server.openai.progress import reporting
 from satchel.cli.server.openai.prompts import checker, several
 from satchel.cli.server.openai.shapes import LEAST, timings
 from satchel.cli.server.problem import Problem
+from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import caller_of, models_of, unknown_fields
 from satchel.cli.server.stream import event, stream_of, unless_gone
 from satchel.cli.server.wanted import Text, Wanted
@@ -94,11 +95,13 @@ class InfillBody(NativeFields):
 
 @router.post("/completion")
 @router.post("/completions", include_in_schema=False)
+@needs(USER)
 async def completion(request: Request, body: CompletionBody) -> Response:
     return await _respond(request, body, body.wanted())
 
 
 @router.post("/infill")
+@needs(USER)
 async def infill(request: Request, body: InfillBody) -> Response:
     return await _respond(request, body, body.wanted())
 

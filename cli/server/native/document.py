@@ -9,6 +9,7 @@ from threading import Lock
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
+from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import in_pool
 
 router = APIRouter()
@@ -16,6 +17,7 @@ _MAKING = Lock()  # who asks meanwhile waits, and does not make another
 
 
 @router.get("/openapi.json", include_in_schema=False)
+@needs(USER)
 async def document(request: Request) -> JSONResponse:
     def made() -> JSONResponse:
         with _MAKING:

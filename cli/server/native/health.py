@@ -7,12 +7,14 @@ from fastapi import APIRouter, Request
 from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.models import FAILED, LOADING
 from satchel.cli.server.problem import Problem, without_paths
+from satchel.cli.server.roles import PUBLIC, needs
 from satchel.cli.server.route import models_of
 
 router = APIRouter()
 
 
 @router.get("/healthz")
+@needs(PUBLIC)
 async def alive() -> JsonObject:
     return {"status": "ok"}
 
@@ -20,6 +22,7 @@ async def alive() -> JsonObject:
 @router.get("/health")
 @router.get("/v1/health")
 @router.get("/readyz")
+@needs(PUBLIC)
 async def ready(request: Request) -> JsonObject:
     models = models_of(request)
     if models.draining:

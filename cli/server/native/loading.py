@@ -9,7 +9,8 @@ from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
 from satchel.cli.server.problem import Problem
-from satchel.cli.server.route import check_admin, models_of, reload_of
+from satchel.cli.server.roles import ADMIN, needs
+from satchel.cli.server.route import models_of, reload_of
 
 router = APIRouter(route_class=BodyRoute)
 
@@ -19,15 +20,15 @@ class NamedBody(Body):
 
 
 @router.post("/models/load")
+@needs(ADMIN)
 async def load(request: Request, body: NamedBody) -> JsonObject:
-    check_admin(request)
     async with models_of(request).use(body.model):
         return {"success": True}
 
 
 @router.post("/models/unload")
+@needs(ADMIN)
 async def unload(request: Request, body: NamedBody) -> JsonObject:
-    check_admin(request)
     entry = models_of(request).entry(body.model)
     if entry.users:
         line = f"{entry.name}: {entry.users} requests use it: try again when they have ended"
@@ -37,13 +38,14 @@ async def unload(request: Request, body: NamedBody) -> JsonObject:
 
 
 @router.get("/aliases")
+@needs(ADMIN)
 async def aliases(request: Request) -> JsonObject:
     """How the versions behind each name do."""
     return {"aliases": [alias.told() for alias in models_of(request).aliases.values()]}
 
 
 @router.post("/config/reload")
+@needs(ADMIN)
 async def reload(request: Request) -> JsonObject:
     """Reads the configuration file again, as SIGHUP does."""
-    check_admin(request)
-    return {"changed": reload_of(request)()}
+    return {"changed": await reload_of(request)()}

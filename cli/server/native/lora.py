@@ -11,7 +11,8 @@ from satchel.cli.server.asked import named_adapters
 from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.openai.fields import AdapterScale
-from satchel.cli.server.route import caller_of, check_admin, models_of
+from satchel.cli.server.roles import ADMIN, USER, needs
+from satchel.cli.server.route import caller_of, models_of
 
 router = APIRouter(route_class=BodyRoute)
 ModelName = Annotated[str, Query(max_length=1000)]
@@ -22,8 +23,9 @@ class Scales(RootModel[Annotated[list[AdapterScale], Field(max_length=64)]]):
 
 
 @router.get("/lora-adapters")
+@needs(USER)
 async def adapters(request: Request, model: ModelName = "") -> list[JsonObject]:
-    async with models_of(request).use(model, caller_of(request).user) as lease:
+    async with models_of(request).look(model) as lease:
         extras, changed = lease.model.model.extras, lease.entry.adapters
         loaded = extras.adapters if extras else {}
         return [
@@ -33,8 +35,8 @@ async def adapters(request: Request, model: ModelName = "") -> list[JsonObject]:
 
 
 @router.post("/lora-adapters")
+@needs(ADMIN)
 async def change(request: Request, scales: Scales, model: ModelName = "") -> JsonObject:
-    check_admin(request)
     async with models_of(request).use(model, caller_of(request).user) as lease:
         chosen = {one.id: one.scale for one in scales.root}
         named_adapters(lease.model.model, chosen)

@@ -10,6 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from satchel.cli.server.metrics import Counts, rendered
 from satchel.cli.server.models import Entry
+from satchel.cli.server.roles import ADMIN, needs
 from satchel.cli.server.route import connections_of, models_of, traffic_of
 from satchel.quant import SatchelError
 from satchel.runtime.stats import EngineStats
@@ -18,6 +19,7 @@ router = APIRouter()
 
 
 @router.get("/metrics")
+@needs(ADMIN)
 async def metrics(request: Request) -> Response:
     models = models_of(request)
     entries = list(models.entries.values())

@@ -11,7 +11,8 @@ from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.native.settings import generation_settings
 from satchel.cli.server.problem import Problem
-from satchel.cli.server.route import caller_of, check_admin, models_of
+from satchel.cli.server.roles import ADMIN, USER, needs
+from satchel.cli.server.route import models_of
 from satchel.runtime.ask import Ask
 from satchel.runtime.model import Model
 from satchel.runtime.sampling import Sampling
@@ -21,8 +22,9 @@ Name = Annotated[str, Query(max_length=1000)]
 
 
 @router.get("/props")
+@needs(USER)
 async def props(request: Request, model: Name = "") -> JsonObject:
-    async with models_of(request).use(model, caller_of(request).user) as lease:
+    async with models_of(request).look(model) as lease:
         return told(lease.model.model, lease.name)
 
 
@@ -54,7 +56,7 @@ def told(model: Model, name: str) -> JsonObject:
 
 
 @router.post("/props")
+@needs(ADMIN)
 async def change(request: Request) -> JsonObject:
-    check_admin(request)
     line = "properties are chosen when the server starts: change its configuration file and reload it"
     raise Problem("unsupported", line)

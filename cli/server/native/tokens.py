@@ -15,6 +15,7 @@ from satchel.cli.server.native.turns import prompt_ids
 from satchel.cli.server.openai.chat import Message, TurnBody
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.reading import with_model
+from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import unknown_fields
 from satchel.runtime.model import Model
 
@@ -51,6 +52,7 @@ class TokenizeBody(TurnBody):
 
 @router.post("/tokenize")
 @router.post("/v1/tokenize", include_in_schema=False)
+@needs(USER)
 async def tokenize(request: Request, body: TokenizeBody) -> JSONResponse:
     unknown_fields(request, body)
     body.check()
@@ -85,6 +87,7 @@ class DetokenizeBody(Body):
 
 @router.post("/detokenize")
 @router.post("/v1/detokenize", include_in_schema=False)
+@needs(USER)
 async def detokenize(request: Request, body: DetokenizeBody) -> JSONResponse:
     unknown_fields(request, body)
 

@@ -8,6 +8,7 @@ from fastapi.responses import JSONResponse
 from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.openai.chat import ChatBody
 from satchel.cli.server.reading import with_model
+from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import unknown_fields
 from satchel.cli.server.wanted import Turn
 from satchel.runtime.chat import ChatPrompt, Thinking
@@ -37,6 +38,7 @@ def prompt_ids(model: Model, turn: Turn) -> list[int]:
 
 @router.post("/apply-template")
 @router.post("/v1/chat/completions/render", include_in_schema=False)
+@needs(USER)
 async def apply_template(request: Request, body: ChatBody) -> JSONResponse:
     """The prompt's text; user text that looks like a control token stays text in a real one."""
     unknown_fields(request, body)
@@ -51,6 +53,7 @@ async def apply_template(request: Request, body: ChatBody) -> JSONResponse:
 
 @router.post("/v1/chat/completions/input_tokens")
 @router.post("/chat/completions/input_tokens", include_in_schema=False)
+@needs(USER)
 async def input_tokens(request: Request, body: ChatBody) -> JSONResponse:
     unknown_fields(request, body)
     turn = body.turn()

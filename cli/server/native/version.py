@@ -6,9 +6,12 @@ from importlib.metadata import version
 
 from fastapi import APIRouter
 
+from satchel.cli.server.roles import USER, needs
+
 router = APIRouter()
 
 
 @router.get("/version")
+@needs(USER)
 async def served_version() -> dict[str, str]:
     return {"version": version("satchel")}

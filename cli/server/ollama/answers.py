@@ -15,6 +15,7 @@ from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.ollama.fields import ChatBody, GenerateBody
 from satchel.cli.server.ollama.options import SOON, keep
 from satchel.cli.server.ollama.shapes import FINISH, Reader, Said, context, done, logprobs, stamp, timing
+from satchel.cli.server.roles import ADMIN, USER, check_role, needs
 from satchel.cli.server.route import caller_of, models_of, unknown_fields
 from satchel.cli.server.stream import LINES, Stream, line, unless_gone
 from satchel.cli.server.wanted import Turn
@@ -38,11 +39,13 @@ class Asked:
 
 
 @router.post("/api/generate")
+@needs(USER)
 async def generate(request: Request, body: GenerateBody) -> Response:
     return await _answer(request, body, Said.response)
 
 
 @router.post("/api/chat")
+@needs(USER)
 async def chat(request: Request, body: ChatBody) -> Response:
     return await _answer(request, body, Said.message)
 
@@ -63,15 +66,18 @@ async def _answer(
 async def _load(asked: Asked) -> JsonObject:
     """Loads the model, or unloads it where it is to stay for no time at all."""
     models, seconds = models_of(asked.request), asked.body.keep
-    entry = models.entry(asked.body.model)
-    keep(entry, seconds)
+    entry, caller = models.entry(asked.body.model), caller_of(asked.request)
+    if seconds == SOON:
+        check_role(ADMIN, caller.role)
+    asked.warnings.extend(keep(entry, seconds, caller))
     if seconds == SOON:
         if not entry.users:
             await entry.unload()
         return asked.told(Said(), done("unload"))
-    async with models.use(asked.body.model):
+    async with models.use(asked.body.model, caller.user):
         pass
-    return asked.told(Said(), done("load"))
+    ending = done("load")
+    return asked.told(Said(), {**ending, "warnings": asked.warnings} if asked.warnings else ending)
 
 
 async def _begin(asked: Asked) -> Answer:
@@ -82,7 +88,7 @@ async def _begin(asked: Asked) -> Answer:
     except BaseException:
         await answer.close()
         raise
-    keep(answer.lease.entry, seconds)
+    asked.warnings.extend(keep(answer.lease.entry, seconds, caller_of(asked.request)))
     return answer
 
 

@@ -15,6 +15,7 @@ from satchel.cli.server.fields import Body
 from satchel.cli.server.ollama.options import Options, keep, keep_seconds
 from satchel.cli.server.ollama.shapes import NS
 from satchel.cli.server.reading import most_tokens
+from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import caller_of, in_pool, models_of, unknown_fields
 from satchel.cli.server.stream import unless_gone
 from satchel.formats.tokenizer import at_most
@@ -47,12 +48,14 @@ class OldBody(EmbedFields):
 
 
 @router.post("/api/embed")
+@needs(USER)
 async def embed(request: Request, body: EmbedBody) -> JsonObject:
     warnings = [*unknown_fields(request, body), *body.options.warnings()]
     return await unless_gone(request, _embed(request, body, warnings))
 
 
 @router.post("/api/embeddings")
+@needs(USER)
 async def embeddings(request: Request, body: OldBody) -> JsonObject:
     warnings = [*unknown_fields(request, body), *body.options.warnings()]
     if not body.prompt:
@@ -70,10 +73,10 @@ async def embeddings(request: Request, body: OldBody) -> JsonObject:
 
 async def _embed(request: Request, body: EmbedBody, warnings: list[str]) -> JsonObject:
     arrived, seconds = time.perf_counter(), keep_seconds(body.keep_alive)
-    async with models_of(request).use(body.model) as lease:
+    async with models_of(request).use(body.model, caller_of(request).user) as lease:
         loaded, model = time.perf_counter(), lease.model
         warnings += body.options.check_context(model.model.context)
-        keep(lease.entry, seconds)
+        warnings += keep(lease.entry, seconds, caller_of(request))
         ids = await in_pool(request, "embed", partial(_tokenized, model.model, body.input))
         if body.truncate:
             ids = [_cut(one, model.model.context, i, warnings) for i, one in enumerate(ids)]

@@ -17,6 +17,7 @@ from satchel.cli.server.models import READY, Entry
 from satchel.cli.server.ollama.details import File, listed, metadata, shown
 from satchel.cli.server.ollama.shapes import FAR, stamp
 from satchel.cli.server.problem import Problem
+from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import in_pool, models_of, unknown_fields
 from satchel.runtime.sampling import Sampling
 
@@ -33,23 +34,27 @@ class ShowBody(Body):
 
 
 @router.get("/api/version")
+@needs(USER)
 async def tell_version() -> JsonObject:
     return {"version": version("satchel")}
 
 
 @router.get("/api/tags")
+@needs(USER)
 async def tags(request: Request) -> JsonObject:
     entries = list(models_of(request).entries.values())
     return {"models": await in_pool(request, "file", lambda: [_listed(e, listed(e.path)) for e in entries])}
 
 
 @router.get("/api/ps")
+@needs(USER)
 async def running(request: Request) -> JsonObject:
     entries = [e for e in models_of(request).entries.values() if e.state == READY]
     return {"models": await in_pool(request, "file", lambda: [_running(e, listed(e.path)) for e in entries])}
 
 
 @router.post("/api/show")
+@needs(USER)
 async def show(request: Request, body: ShowBody) -> JsonObject:
     warnings = unknown_fields(request, body)
     name = body.model or body.name

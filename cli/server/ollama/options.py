@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field
 from satchel.cli.server.fields import MOST_TOKENS, Body, SamplingFields
 from satchel.cli.server.models import Entry
 from satchel.cli.server.problem import Problem
+from satchel.cli.server.wanted import Caller
 from satchel.runtime.ask import Asking
 from satchel.runtime.sampling import Sampling
 
@@ -118,6 +119,11 @@ def _seconds(value: Any) -> float | None:
     return -total if value.startswith("-") else total
 
 
-def keep(entry: Entry, seconds: float | None) -> None:
-    """From now on the model stays so long; None: as the server was told."""
-    entry.keep = entry.served.idle if seconds is None else seconds
+def keep(entry: Entry, seconds: float | None, caller: Caller) -> list[str]:
+    """From now on the model stays so long; None: as the server was told. How long models stay concerns all,
+    so an admin's requests alone say so; a line where it had no effect.
+    """
+    if caller.admin:
+        entry.keep = entry.served.idle if seconds is None else seconds
+        return []
+    return [] if seconds is None else ["keep_alive had no effect: it needs an admin key"]

@@ -21,8 +21,11 @@ from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
 from satchel.cli.server.models import Entry, Models
 from satchel.cli.server.problem import Problem
-from satchel.cli.server.route import caller_of, check_admin, in_pool, models_of, unknown_fields
+from satchel.cli.server.pulls import Pulls
+from satchel.cli.server.roles import ADMIN, needs
+from satchel.cli.server.route import caller_of, in_pool, models_of, pulls_of, unknown_fields
 from satchel.cli.server.stream import LINES, Stream, line, unless_gone
+from satchel.cli.server.wanted import Caller
 from satchel.cli.store import Progress, Store
 from satchel.quant import RequestError, SatchelError
 
@@ -56,12 +59,14 @@ class CopyBody(Body):
 
 
 @router.post("/api/pull")
+@needs(ADMIN)
 async def pull(request: Request, body: PullBody) -> Response:
-    check_admin(request)
     unknown_fields(request, body)
     if body.insecure:
         raise Problem("unsupported", "insecure is not supported: models come over https", "insecure")
-    work = Pull(models_of(request), body.named, caller_of(request).user)
+    caller, pulls = caller_of(request), pulls_of(request)
+    pulls.check(caller.client)
+    work = Pull(models_of(request), body.named, pulls, caller)
     if body.stream:
         return Stream(work.lines(), work.close, LINES)
     await unless_gone(request, work.read())
@@ -71,11 +76,10 @@ async def pull(request: Request, body: PullBody) -> Response:
 class Pull:
     """A model on its way into the store, and then to the models that are served."""
 
-    def __init__(self, models: Models, name: str, user: str = "") -> None:
-        self._user = user
+    def __init__(self, models: Models, name: str, pulls: Pulls, caller: Caller) -> None:
         self.models, self.name, self._source = models, name.removesuffix(":latest"), store_name(name)
         self._told: asyncio.Queue[Progress | None] = asyncio.Queue()
-        self._ended = False
+        self._ended, self._pulls, self._caller = False, pulls, caller
 
     async def lines(self) -> AsyncIterator[bytes]:
         async for told in self._events():
@@ -101,7 +105,7 @@ class Pull:
                 raise RequestError("the client hung up")
             loop.call_soon_threadsafe(self._told.put_nowait, progress)
 
-        fetching = self.models.pools.run("pull", partial(self._fetch, watch), self._user)
+        fetching = self.models.pools.run("pull", partial(self._fetch, watch), self._caller.user)
         task = asyncio.create_task(fetching)
         task.add_done_callback(lambda _: self._told.put_nowait(None))  # also where it never began
         while (progress := await self._latest()) is not None:
@@ -121,7 +125,8 @@ class Pull:
 
     def _fetch(self, watch: Callable[[Progress | None], None]) -> Path:
         try:
-            return Store().pull(self._source, watch)
+            with self._pulls.begun(self._caller.client) as policy:
+                return Store(policy=policy).pull(self._source, watch)
         finally:
             watch(None)
 
@@ -154,8 +159,8 @@ def serve(models: Models, name: str, path: Path) -> None:
 
 
 @router.post("/api/copy")
+@needs(ADMIN)
 async def copy(request: Request, body: CopyBody) -> Response:
-    check_admin(request)
     unknown_fields(request, body)
     models, name = models_of(request), body.destination.removesuffix(":latest")
     source = models.entry(body.source)
@@ -167,8 +172,8 @@ async def copy(request: Request, body: CopyBody) -> Response:
 
 
 @router.delete("/api/delete")
+@needs(ADMIN)
 async def delete(request: Request, body: NamedBody) -> Response:
-    check_admin(request)
     unknown_fields(request, body)
     models = models_of(request)
     entry = models.entry(body.named)
@@ -176,7 +181,8 @@ async def delete(request: Request, body: NamedBody) -> Response:
         raise Problem("conflict", f"{entry.name} is the only model here: it stays", "model")
     if entry.users:
         raise Problem("conflict", f"{entry.name}: {entry.users} requests use it: try again later", "model")
-    await in_pool(request, "file", partial(Store().remove, _stored(entry)))
+    removed = await in_pool(request, "file", partial(Store().remove, _stored(entry)))
+    pulls_of(request).deleted(removed.name)
     del models.entries[entry.name]
     await entry.unload()
     return Response()
@@ -193,21 +199,25 @@ def _stored(entry: Entry) -> str:
 
 
 @router.post("/api/push")
+@needs(ADMIN)
 async def push() -> JsonObject:
     raise Problem("unsupported", "models cannot be pushed from here")
 
 
 @router.post("/api/create")
+@needs(ADMIN)
 async def create() -> JsonObject:
     line = "models cannot be created here: convert or quantize one with `satchel convert`, `satchel quantize`"
     raise Problem("unsupported", line)
 
 
 @router.head("/api/blobs/{digest}")
+@needs(ADMIN)
 async def find_blob(digest: str) -> Response:
     return Response(status_code=404)
 
 
 @router.post("/api/blobs/{digest}")
+@needs(ADMIN)
 async def take_blob(digest: str) -> JsonObject:
     raise Problem("unsupported", "blobs are not taken: models come by /api/pull")

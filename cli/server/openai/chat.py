@@ -32,6 +32,7 @@ from satchel.cli.server.openai.shapes import (
 from satchel.cli.server.openai.thinking import Placed, ThinkingFields
 from satchel.cli.server.openai.tools import Choice, Tools, must_call, offered
 from satchel.cli.server.problem import Problem
+from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import caller_of, models_of, unknown_fields
 from satchel.cli.server.stream import PING_SECONDS, stream_of, unless_gone
 from satchel.cli.server.wanted import Turn, Wanted
@@ -143,6 +144,7 @@ class ChatBody(TurnBody, TextFields):
 
 @router.post("/v1/chat/completions")
 @router.post("/chat/completions", include_in_schema=False)
+@needs(USER)
 async def chat(request: Request, body: ChatBody) -> Response:
     warnings = unknown_fields(request, body)
     models, wanted, caller = models_of(request), body.wanted(), caller_of(request)

@@ -22,6 +22,7 @@ from satchel.cli.server.openai.progress import reporting
 from satchel.cli.server.openai.prompts import Prompts, several
 from satchel.cli.server.openai.shapes import FINISH, head, new_id, prompt_logprobs, timings, usage
 from satchel.cli.server.problem import Problem
+from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import caller_of, models_of, unknown_fields
 from satchel.cli.server.stream import stream_of, unless_gone
 from satchel.cli.server.wanted import Text, Wanted
@@ -90,6 +91,7 @@ class CompletionBody(TextFields):
 
 
 @router.post("/v1/completions")
+@needs(USER)
 async def complete(request: Request, body: CompletionBody) -> Response:
     warnings = unknown_fields(request, body)
     models, wanted, caller = models_of(request), body.wanted(), caller_of(request)

@@ -18,6 +18,7 @@ from satchel.cli.server.openai.prompts import Inputs, several
 from satchel.cli.server.openai.refused import check_refused
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.reading import with_model
+from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import unknown_fields
 from satchel.runtime.graph import Array
 from satchel.runtime.model import Model
@@ -65,6 +66,7 @@ class EmbeddingBody(Body):
 
 
 @router.post("/v1/embeddings")
+@needs(USER)
 async def embeddings(request: Request, body: EmbeddingBody) -> JSONResponse:
     name, (vectors, count, told) = await _embedded(request, body)
     data = [
@@ -78,6 +80,7 @@ async def embeddings(request: Request, body: EmbeddingBody) -> JSONResponse:
 
 @router.post("/embedding")
 @router.post("/embeddings")
+@needs(USER)
 async def native(request: Request, body: EmbeddingBody) -> JSONResponse:
     """llama-server's: a list, each vector in a list of its own."""
     _, (vectors, _, _) = await _embedded(request, body)

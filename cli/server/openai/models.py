@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from satchel.cli.server.anthropic import models as anthropic
 from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.models import Entry
+from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import models_of
 from satchel.runtime.model import Model
 
@@ -17,6 +18,7 @@ router = APIRouter()
 
 @router.get("/v1/models")
 @router.get("/models")
+@needs(USER)
 async def list_models(request: Request) -> JsonObject:
     if anthropic.asked(request):
         return anthropic.page(request)
@@ -24,6 +26,7 @@ async def list_models(request: Request) -> JsonObject:
 
 
 @router.get("/v1/models/{name:path}")
+@needs(USER)
 async def one_model(request: Request, name: str) -> JsonObject:
     entry = models_of(request).entry(name)
     return anthropic.one(entry) if anthropic.asked(request) else _model(entry)

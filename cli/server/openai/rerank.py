@@ -18,6 +18,7 @@ from satchel.cli.server.openai.prompts import MOST_INPUTS
 from satchel.cli.server.openai.shapes import new_id
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.reading import with_model
+from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import unknown_fields
 from satchel.runtime.model import Model
 from satchel.runtime.rerank import INSTRUCTION, Ranked, pair_ids
@@ -64,6 +65,7 @@ class RerankBody(Body):
 @router.post("/rerank")
 @router.post("/v1/reranking")
 @router.post("/reranking")
+@needs(USER)
 async def rerank(request: Request, body: RerankBody) -> JSONResponse:
     told, documents = unknown_fields(request, body), body.given()
 
@@ -117,6 +119,7 @@ class ScoreBody(Body):
 
 @router.post("/score")
 @router.post("/v1/score")
+@needs(USER)
 async def score(request: Request, body: ScoreBody) -> JSONResponse:
     told, pairs = unknown_fields(request, body), body.pairs()
 

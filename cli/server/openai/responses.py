@@ -25,6 +25,7 @@ from satchel.cli.server.openai.shapes import FINISH, logprobs, new_id, usage
 from satchel.cli.server.openai.tools import Function, NamedTool, ToolField, ToolName, must_call, offered
 from satchel.cli.server.problem import Problem, problem_of
 from satchel.cli.server.reading import with_model
+from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import caller_of, models_of, unknown_fields
 from satchel.cli.server.stream import event, stream_of, unless_gone
 from satchel.cli.server.wanted import Turn, Wanted
@@ -163,6 +164,7 @@ class ResponseBody(TextFields):
 
 
 @router.post("/v1/responses")
+@needs(USER)
 async def respond(request: Request, body: ResponseBody) -> Response:
     warnings = [*unknown_fields(request, body), *body.warnings]
     if body.n > 1 or body.use_beam_search or body.best_of or body.return_progress:
@@ -292,6 +294,7 @@ def _written(told: tuple[str, JsonObject]) -> bytes:
 
 
 @router.post("/v1/responses/input_tokens")
+@needs(USER)
 async def input_tokens(request: Request, body: ResponseBody) -> JSONResponse:
     unknown_fields(request, body)
     turn = body.turn()

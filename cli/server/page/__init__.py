@@ -1,6 +1,4 @@
 """The web page at / and the dashboard: static files that ask the server's own routes for all the rest.
 
-PUBLIC: paths that need no key; the page asks its user for it, and sends it with what it asks for.
+They need no key; the page asks its user for it, and sends it with what it asks for.
 """
-
-PUBLIC = ("/", "/dashboard", "/page/")

@@ -11,6 +11,7 @@ from fastapi.responses import PlainTextResponse, Response
 from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.page.files import answer, files
 from satchel.cli.server.problem import Problem
+from satchel.cli.server.roles import PUBLIC, needs
 from satchel.runtime.sampling import RANGES, Sampling
 
 router = APIRouter(include_in_schema=False)
@@ -20,6 +21,7 @@ GREETING = "Ollama is running"
 
 
 @router.api_route("/", methods=READ)
+@needs(PUBLIC)
 async def chat_page(request: Request) -> Response:
     """The page for a browser; a program gets the line by which it knows the server."""
     if "text/html" not in request.headers.get("accept", ""):
@@ -30,11 +32,13 @@ async def chat_page(request: Request) -> Response:
 
 
 @router.api_route("/dashboard", methods=READ)
+@needs(PUBLIC)
 async def dashboard_page(request: Request) -> Response:
     return answer(request, files()["dashboard.html"])
 
 
 @router.get("/page/options")
+@needs(PUBLIC)
 async def options() -> JsonObject:
     """The server's version, and the sampling options with the library's ranges and defaults."""
     defaults = {f.name: getattr(Sampling(), f.name) for f in fields(Sampling)}
@@ -43,6 +47,7 @@ async def options() -> JsonObject:
 
 
 @router.api_route("/page/{path:path}", methods=READ)
+@needs(PUBLIC)
 async def static_file(request: Request, path: str) -> Response:
     file = files().get(path)
     if file is None:

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 
 from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.models import Entry
+from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import models_of
 from satchel.runtime.stats import Distribution, EngineStats
 
@@ -18,6 +19,7 @@ TIMES = ("time_to_first_token_seconds", "inter_token_seconds", "queue_seconds")
 
 
 @router.get("/dashboard/stats")
+@needs(USER)
 async def stats(request: Request) -> JsonObject:
     entries = models_of(request).entries.values()
     return {"time": time.time(), "models": [await _model(entry) for entry in entries]}

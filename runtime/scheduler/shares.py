@@ -1,0 +1,140 @@
+"""Clients share the machine evenly, whatever they send: neither priorities, nor many requests, nor long ones
+take from another client more than one ordinary request of the same client would, doubled.
+
+Invariants, wherever several clients have requests here: a slot that becomes free goes to the client that has
+the fewest; a client with two slots more than another that waits gives one back, and so with blocks of the
+cache above an even part; each client has a row in every step, and all rows and prompts together take no more
+than TWICE the time of one row a client; prompts share what there is by what each client had. Priority, length
+and user order the requests of one client among themselves. With a single client nothing of this has an
+effect.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import zip_longest
+
+from satchel.runtime.scheduler.fair import Fair
+from satchel.runtime.scheduler.job import Job
+
+TWICE = 1.8  # times one row a client; what is left to 2 covers a wrong prediction
+TURN = 0.5  # seconds of a client before another, for which no slot is left, has its turn
+FAR = 1e12  # tokens; who is behind by more has all of the room
+LEAST = 64  # prompt tokens of a client in a step in which another client's prompt ends
+
+
+class Shares:
+    """What each client had, and each of its users. Only names with requests, or with a debt, are kept."""
+
+    def __init__(self) -> None:
+        self.clients = Fair()
+        self._users: dict[str, Fair] = {}
+
+    def arrive(self, job: Job) -> None:
+        self.clients.arrive(job.client)
+        self._users.setdefault(job.client, Fair()).arrive(job.request.user)
+
+    def charge(self, job: Job, seconds: float) -> None:
+        """The job had so many seconds of the machine."""
+        self.clients.charge(job.client, seconds, job.request.weight)
+        self._users.setdefault(job.client, Fair()).charge(job.request.user, seconds, job.request.weight)
+
+    def had(self, client: str) -> float:
+        """Seconds over weight that the client had, since all clients are counted: its virtual time."""
+        return self.clients.behind(client)
+
+    def user_had(self, job: Job) -> float:
+        """The same of the job's user, among the users of its client."""
+        users = self._users.get(job.client)
+        return users.behind(job.request.user) if users else 0.0
+
+    def forget(self, jobs: Iterable[Job] = ()) -> None:
+        """Drops names without a request among these and without a debt."""
+        users: dict[str, set[str]] = {}
+        for job in jobs:
+            users.setdefault(job.client, set()).add(job.request.user)
+        self.clients.forget(set(users))
+        self._users = {client: fair for client, fair in self._users.items() if client in users}
+        for client, fair in self._users.items():
+            fair.forget(users[client])
+
+    @property
+    def names(self) -> int:
+        """How many are kept."""
+        return sum(fair.names for fair in (self.clients, *self._users.values()))
+
+
+def held(running: Iterable[Job]) -> Counter[str]:
+    """Slots of each client."""
+    return Counter(job.client for job in running)
+
+
+def giver(client: str, slots: Mapping[str, int], had: Callable[[str], float], begun: bool) -> str | None:
+    """The client that gives a slot back for a request of `client`, where none is free: one that has two more,
+    or, where there are more clients than slots, the one that had most, at once for a request that has not
+    begun, else after a turn. None: it waits.
+    """
+    others = [other for other in slots if other != client and slots[other]]
+    if not others:
+        return None
+    most = max(others, key=lambda other: (slots[other], had(other)))
+    own = slots.get(client, 0)
+    if slots[most] >= own + 2 or (not own and had(most) - had(client) > TURN * begun):
+        return most
+    return None
+
+
+def interleaved(jobs: Sequence[Job]) -> list[Job]:
+    """The first job of each client, then the second of each, and so on."""
+    by_client: dict[str, list[Job]] = {}
+    for job in jobs:
+        by_client.setdefault(job.client, []).append(job)
+    return [job for row in zip_longest(*by_client.values()) for job in row if job is not None]
+
+
+def crowd(decoding: Sequence[Job], beginning: Sequence[Job]) -> float:
+    """How many begin for each that decodes, as the client sees it that has the fewest of them: its own
+    requests count one by one, another client's as one.
+    """
+    rows, begun = held(decoding), held(beginning)
+
+    def seen(client: str) -> float:
+        others_begin, others_decode = len(begun.keys() - {client}), len(rows.keys() - {client})
+        return (begun[client] + others_begin) / (rows[client] + others_decode)
+
+    return min(map(seen, rows))
+
+
+def split(
+    room: int, wanted: Mapping[str, int], had: Callable[[str], float], seconds: float
+) -> dict[str, int]:
+    """Prompt tokens of a step for each client, `room` in all and no more than it wants: as many as bring
+    those who had less up to the others, up to one level that all share. seconds: of a token.
+    """
+    least = min(map(had, wanted), default=0.0)
+    ahead = {client: min((had(client) - least) / seconds, FAR) for client in wanted}
+
+    def up_to(level: int) -> dict[str, int]:
+        return {c: max(0, min(wanted[c], int(level - ahead[c]))) for c in wanted}
+
+    low, high = 0, int(max(ahead.values(), default=0.0)) + room + 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if sum(up_to(middle).values()) <= room else (low, middle - 1)
+    parts = up_to(low)
+    for client in sorted(wanted, key=lambda c: ahead[c]):  # what is left is less than a token for each
+        more = min(wanted[client], up_to(low + 1)[client]) - parts[client]
+        parts[client] += max(0, min(more, room - sum(parts.values())))
+    return parts
+
+
+def ended_first(parts: Mapping[str, int], wanted: Mapping[str, int]) -> dict[str, int]:
+    """The same parts for a step that nobody's next token waits for: where a client's prompts end in it, the
+    others' parts are no larger, so that it waits no more than twice as long as alone.
+    """
+    ends = [parts[c] for c in parts if parts[c] and parts[c] == wanted[c]]
+    if len(parts) < 2 or not ends:
+        return dict(parts)
+    most = max(LEAST, min(ends))
+    return {client: min(part, most) for client, part in parts.items()}
