@@ -18,13 +18,13 @@ from contextlib import suppress
 from types import FrameType
 
 import uvicorn
-from uvicorn.config import STARTUP_FAILURE
 
 from satchel.cli.server.addresses import Proxies, client_of
 from satchel.cli.server.connections import Connections, Rank, Seat
 from satchel.cli.server.log import LOG
 
 NOTHING_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+FAILED = 3  # exit code of a start that failed, as uvicorn has it
 PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds between attempts when nothing is left
 
 
@@ -149,7 +149,7 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self.lifespan.startup()
         if self.lifespan.should_exit:
-            sys.exit(STARTUP_FAILURE)
+            sys.exit(FAILED)
         listeners = [
             Listener(s, self._connections, self._proxies, self._protocol, self.config.ssl, self._seconds)
             for s in sockets or ()

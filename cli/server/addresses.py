@@ -42,6 +42,8 @@ class Proxies:
                 ) from None
 
     def trusts(self, address: str) -> bool:
+        if not self._networks:
+            return False
         try:
             found = ip_address(address.partition("%")[0])
         except ValueError:

@@ -55,7 +55,8 @@ LLAMA = {  # llama-server's names, for dashboards that were made for it
 
 class Counts(Collector):
     """engines: what each loaded model counted, by name. loaded: whether each model is. Every label has a
-    bounded set of values, whatever clients send and however many models there are.
+    bounded set of values, whatever clients send and however many models there are. What the event loop
+    changes is copied here, so that any thread may collect.
     """
 
     def __init__(
@@ -67,7 +68,12 @@ class Counts(Collector):
         connections: Connections,
     ) -> None:
         self.engines, self.loaded = labelled(engines), loaded
-        self.traffic, self.aliases, self.connections = traffic, aliases, connections
+        self.aliases, self.connections = list(islice(aliases, MOST_MODELS)), connections
+        self.requests, self.active = dict(traffic.requests), traffic.active
+        self.times = {
+            name: {route: histogram.value() for route, histogram in by_route.items()}
+            for name, by_route in (("first_byte", traffic.first_byte), ("request", traffic.whole))
+        }
 
     def collect(self) -> Iterator[Metric]:
         yield from self._engines()
@@ -120,10 +126,10 @@ class Counts(Collector):
         told = CounterMetricFamily(
             "satchel_http_requests", "HTTP requests", labels=["route", "method", "status"]
         )
-        for (route, method, status), count in self.traffic.requests.items():
+        for (route, method, status), count in self.requests.items():
             told.add_metric([route, method, str(status)], count)
         yield told
-        yield GaugeMetricFamily("satchel_http_active", "HTTP requests under way", self.traffic.active)
+        yield GaugeMetricFamily("satchel_http_active", "HTTP requests under way", self.active)
         yield GaugeMetricFamily("satchel_connections", "Connections that are open", self.connections.open)
         yield CounterMetricFamily(
             "satchel_connections_full", "Requests refused for want of a connection", self.connections.refused
@@ -134,12 +140,12 @@ class Counts(Collector):
         for reason in CUTS:
             cut.add_metric([reason], self.connections.cuts[reason])
         yield cut
-        for name, by_route in (("first_byte", self.traffic.first_byte), ("request", self.traffic.whole)):
+        for name, by_route in self.times.items():
             family = HistogramMetricFamily(
                 f"satchel_http_{name}_seconds", f"HTTP {name} seconds", labels=["route"]
             )
             for route, histogram in by_route.items():
-                add(family, [route], histogram.value())
+                add(family, [route], histogram)
             yield family
 
     def _versions(self) -> Iterator[Metric]:
@@ -149,7 +155,7 @@ class Counts(Collector):
         taken = GaugeMetricFamily(
             "satchel_alias_rolled_back", "1 where a version was taken back", labels=labels
         )
-        for alias in islice(self.aliases, MOST_MODELS):
+        for alias in self.aliases:
             for version, record in alias.records.items():
                 requests.add_metric([alias.name, version], record.requests)
                 failed.add_metric([alias.name, version], record.failed)

@@ -99,16 +99,20 @@ class Deadlines(H11Protocol):
         self._wire = Wire(transport)
         super().connection_made(cast(asyncio.Transport, self._wire))
         now = time.monotonic()
+        wire = transport.get_extra_info("socket")
         peer = self.client[0] if self.client else ""
-        self._trusted = not peer or self._proxies.trusts(peer)
+        unix = wire is not None and wire.family == getattr(socket, "AF_UNIX", None)
+        self._trusted = unix or self._proxies.trusts(peer)
         if self._seat is None:
             self._seat = self._connections.admit("" if self._trusted else client_of(peer), now)
         elif self._seat.closed:
             transport.abort()
         self._seat.holder = self
         self._since = self._seat.since
-        if peer:
-            _tune(transport.get_extra_info("socket"), self._settings.write_seconds)
+        if not (unix or peer):  # reset meanwhile: what it sent must not pass for a local socket's
+            transport.abort()
+        elif not unix:
+            _tune(wire, self._settings.write_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -187,7 +191,7 @@ class Deadlines(H11Protocol):
                 await self._inner(scope, receive, send)
                 return
             if problem is not None:
-                self._connections.refused += seat.spare
+                self._connections.refused += 1
                 scope["state"]["refused"] = problem
             await self._inner(scope, receive, _closing(send))
         finally:
@@ -353,10 +357,8 @@ def _closing(send: Send) -> Send:
     return last
 
 
-def _tune(connection: socket.socket | None, write_seconds: float) -> None:
+def _tune(connection: socket.socket, write_seconds: float) -> None:
     """Bounds what the kernel holds of an answer that is not read, and how long it tries to send it."""
-    if connection is None:
-        return
     for name, value in (("TCP_NOTSENT_LOWAT", UNSENT), ("TCP_USER_TIMEOUT", round(2e3 * write_seconds))):
         option = getattr(socket, name, None)
         if option is not None:

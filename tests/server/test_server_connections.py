@@ -280,6 +280,12 @@ def test_h26_behind_a_trusted_proxy_the_cap_counts_forwarded_addresses() -> None
             wire.close()
 
 
+def test_h26_a_reset_connection_is_no_local_one(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its peer has no address any more, like that of a Unix socket; what it sent can still be read."""
+    monkeypatch.setattr("uvicorn.protocols.http.h11_impl.get_remote_addr", lambda _: None)
+    assert heard(house.dial(HEAD % b"/whose" + b"X-Forwarded-For: 127.0.0.1\r\n\r\n")) == b""
+
+
 @pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="this system has no Unix sockets")
 def test_h26_a_unix_socket_has_no_cap_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "s.sock"

@@ -24,14 +24,16 @@ pytest.importorskip("fastapi")
 
 from house import House, serving_house
 
-from satchel.cli.server import accept, descriptors, log
+from satchel.cli.server import accept, descriptors, log, metrics
 from satchel.cli.server.addresses import Proxies
 from satchel.cli.server.connections import Connections, Limits
-from satchel.cli.server.metrics import FINISHES, MOST_MODELS, Counts, labelled, rendered
+from satchel.cli.server.metrics import FINISHES, Counts, labelled, rendered
 from satchel.cli.server.settings import ServerSettings
 from satchel.cli.server.watch import METHODS, OTHER, Traffic
 from satchel.quant import RequestError
 from satchel.runtime.stats import BOUNDS, Distribution, EngineStats
+
+MOST_MODELS = 9  # in these tests
 
 
 @pytest.fixture(scope="module")
@@ -278,7 +280,8 @@ def engine(generated: int, requests: dict[str, int]) -> EngineStats:
     return EngineStats(requests, 1, 0, generated, 1, 0, 0, 0, 8, 8, 0, histograms)
 
 
-def test_h33_models_and_finishes_have_so_many_labels() -> None:
+def test_h33_models_and_finishes_have_so_many_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "MOST_MODELS", MOST_MODELS)
     many = {f"m{i}": engine(i, {"stop": 1, f"made up {i}": 2}) for i in range(3 * MOST_MODELS)}
     found = labelled(many)
     assert len(found) == MOST_MODELS + 1 and found["m7"] is many["m7"]
