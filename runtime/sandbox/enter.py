@@ -84,13 +84,15 @@ def _limit_files(policy: Mapping[str, Any]) -> None:
     threads = len(os.listdir(f"{OWN}/task"))  # noqa: PTH208 - the list, and no module for it
     if threads > 1:
         _lack(f"a start-up hook of Python's began {threads - 1} threads, which Landlock does not reach")
-    # The kernel may forget what it knows of a process's folder unless somebody has it open.
-    _pinned.append(os.open(OWN, os.O_PATH | os.O_CLOEXEC))
+    # The kernel may forget what it knows of a process's folders unless somebody has them open.
+    _pinned.extend(os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (OWN, f"{OWN}/task"))
     compiled = _compile_kernels()
     grants = (
         (landlock.READ, [*policy["read"], OWN]),
         (landlock.DEVICE, policy["devices"]),
         (landlock.WRITE_FILE | landlock.READ_FILE, ["/dev/null"]),
+        # NVIDIA's driver names its threads there, and does not start where it may not.
+        (landlock.READ | landlock.WRITE_FILE | landlock.TRUNCATE, [f"{OWN}/task"] * _devices),
         (landlock.KEEP, [*policy["keep"], *compiled]),
     )
     try:
@@ -125,7 +127,7 @@ def close(written: int = 0) -> Sandbox | None:
         _lack(NO_TABLE.format(os.uname().machine))
         return _entered
     try:
-        seccomp.install(seccomp.program(devices=_devices))
+        seccomp.install(seccomp.program(devices=_devices, files=bool(_entered.files)))
         _entered.calls = True
     except OSError as error:
         _lack(NO_FILTER.format(_reason(error)))

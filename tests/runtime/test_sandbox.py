@@ -222,6 +222,48 @@ def test_adapters_and_a_draft_model(path: Path, tmp_path: Path) -> None:
         assert "seccomp" in there.sandbox
 
 
+@whole
+@linux
+def test_with_a_driver_its_devices_alone_can_be_written(path: Path, tmp_path: Path) -> None:
+    """/dev/zero stands for a device here."""
+    (tmp_path / "mine").write_text("x")
+    policy = policy_of([path], Options(device="cpu"))
+    policy |= {"devices": ["/dev/zero"], "keep": [str(tmp_path / "keep")]}
+    (tmp_path / "keep").mkdir()
+    given = {"path": sys.path, "sandbox": policy, "tries": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", DRIVER, json.dumps(given)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["done", "done", "done", "EACCES", "EACCES", "EPERM"]
+    assert (tmp_path / "mine").read_text() == "x"
+
+
+DRIVER = """
+import json, sys
+given = json.loads(sys.argv[1])
+sys.path[:] = given["path"]
+from satchel.runtime.sandbox.enter import close, enter
+enter(given["sandbox"])
+close()
+import errno, os, threading
+name, folder = f"/proc/self/task/{threading.get_native_id()}/comm", given["tries"]
+MAKE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+opened = [("/dev/zero", os.O_RDWR), (name, MAKE), (f"{folder}/keep/x", MAKE), (f"{folder}/mine", os.O_RDWR)]
+opened += [(f"{folder}/new", MAKE), (f"{folder}/keep", os.O_RDWR | os.O_TMPFILE)]
+for path, flags in opened:
+    try:
+        os.close(os.open(path, flags, 0o600))
+        print("done")
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+"""
+
+
 def test_a_saved_state_comes_and_goes_as_a_descriptor(path: Path, tmp_path: Path) -> None:
     file = tmp_path / "state.kv"
     with load(path) as model:
@@ -338,6 +380,9 @@ def test_the_filter_on_both_architectures(machine: str, monkeypatch: pytest.Monk
     drivers = seccomp.program(devices=True)
     assert run(drivers, code, known["openat"], 0, 0, os.O_RDWR) == ALLOW
     assert run(drivers, code, known["openat"], 0, 0, os.O_RDWR | os.O_CREAT) == EPERM
+    named = seccomp.program(devices=True, files=True)
+    assert run(named, code, known["openat"], 0, 0, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) == ALLOW
+    assert run(named, code, known["openat"], 0, 0, os.O_RDWR | seccomp.O_TMPFILE) == EPERM
     assert run(drivers, code, known["ioctl"], 0, 0x4600) == ALLOW
     assert run(drivers, code, known["ioctl"], 0, 0x5412) == EPERM
     assert run(drivers, code, known["socket"]) == EPERM
