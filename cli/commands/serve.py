@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from satchel.cli.server.catalog import Catalog
 
 GB = 10**9
-_told: set[str] = set()  # notes of this process
 
 
 @with_options
@@ -85,20 +84,7 @@ def _catalog(
         files = {} if tables.get("models") else {bundled.stem: bundled}
         stored = _stored()
     options = loading(model, server.slots, extras, server.worker, server.sandbox)
-    found = catalog_of(files, tables, options, server.idle, where, stored)
-    _tell_sandbox(found)
-    return found
-
-
-def _tell_sandbox(found: Catalog) -> None:
-    """Says once what the engines' sandboxes lack."""
-    from satchel.cli.sandboxing import note_of
-    from satchel.cli.server.log import LOG
-
-    line = note_of(served.options for served in found.models.values())
-    if line and line not in _told:
-        _told.add(line)
-        LOG.warning("%s", line)
+    return catalog_of(files, tables, options, server.idle, where, stored)
 
 
 def _stored() -> dict[str, Path]:

@@ -14,6 +14,7 @@ from contextlib import suppress
 import uvicorn
 from fastapi import FastAPI
 
+from satchel.cli.sandboxing import note_of
 from satchel.cli.server.app import create_app
 from satchel.cli.server.catalog import Catalog
 from satchel.cli.server.log import LOG
@@ -91,6 +92,8 @@ async def _serve(
     for one in bound:
         told = f"Satchel listens on {_address(one, settings)} (Ctrl-C stops it)"
         print(told, file=sys.stderr, flush=True)
+    if line := note_of(entry.options for entry in models.entries.values()):
+        LOG.warning("%s", line)
     with suppress(KeyboardInterrupt):
         await uvicorn.Server(config).serve(bound)
 
