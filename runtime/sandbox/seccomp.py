@@ -12,7 +12,16 @@ import os
 import struct
 from collections.abc import Iterable
 
-from satchel.runtime.sandbox.calls import ALLOWED, ARCHITECTURES, JUDGED, REFUSED, call, machine, numbers
+from satchel.runtime.sandbox.calls import (
+    ALLOWED,
+    ARCHITECTURES,
+    JUDGED,
+    REFUSED,
+    REMOVING,
+    call,
+    machine,
+    numbers,
+)
 
 LOAD, JUMP_EQUAL, JUMP_FROM, JUMP_BITS, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 ALLOW, ERRNO, KILL = 0x7FFF0000, 0x00050000, 0x80000000
@@ -44,12 +53,13 @@ def program(*, devices: bool, files: bool = False) -> bytes:
         (JUMP_FROM, 0, 1, X32),
         (RETURN, 0, 0, ERRNO | errno.ENOSYS),
     ]
-    for number in numbers(ALLOWED).values():
+    refused = numbers(REFUSED) | ({} if files else numbers(REMOVING))
+    for number in (numbers(ALLOWED) | (numbers(REMOVING) if files else {})).values():
         rows += [(JUMP_EQUAL, 0, 1, number), (RETURN, 0, 0, ALLOW)]
     for name, number in numbers(JUDGED).items():
         judged = _judge(name, devices, files)
         rows += [(JUMP_EQUAL, 0, len(judged), number), *judged]
-    for number in numbers(REFUSED).values():
+    for number in refused.values():
         rows += [(JUMP_EQUAL, 0, 1, number), (RETURN, 0, 0, ERRNO | errno.EPERM)]
     rows.append((RETURN, 0, 0, ERRNO | errno.ENOSYS))
     return b"".join(struct.pack("<HBBI", *row) for row in rows)
