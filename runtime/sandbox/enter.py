@@ -17,7 +17,7 @@ from satchel.runtime.sandbox import landlock, seccomp
 from satchel.runtime.sandbox.calls import machine
 
 PR_SET_NO_NEW_PRIVS = 38
-OPEN_FILES = 1024  # descriptors: parts of a model, adapters, GPUs
+OPEN_FILES = 512  # descriptors besides the files of the policy: GPUs, pipes, modules while they are imported
 OWN = "/proc/self"
 NOT_LINUX = "{} has neither Landlock nor seccomp"
 NO_LANDLOCK = "files are not limited, for Landlock is missing or off ({}; it came with Linux 5.13)"
@@ -71,7 +71,8 @@ def enter(policy: Mapping[str, Any] | None) -> None:
     _devices = bool(policy["devices"])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    most = OPEN_FILES if files == resource.RLIM_INFINITY else min(files, OPEN_FILES)
+    most = OPEN_FILES + len(policy["read"])
+    most = most if files == resource.RLIM_INFINITY else min(files, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         _lack("the kernel keeps no process from new privileges (Linux 3.5)")
