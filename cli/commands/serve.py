@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from satchel.cli.server.catalog import Catalog, Served
 
 GB = 10**9
-_told: set[str] = set()  # notes of this process
 
 
 @with_options
@@ -91,19 +90,7 @@ def _catalog(
         step_timeout=server.step_timeout,
     )
     found = catalog_of(files, tables, options, server.idle, where, stored)
-    _tell_sandbox(found)
     return _verified(found, model.verify_weights) if model.verify_weights else found
-
-
-def _tell_sandbox(found: Catalog) -> None:
-    """Says once what the engines' sandboxes lack."""
-    from satchel.cli.sandboxing import note_of
-    from satchel.cli.server.log import LOG
-
-    line = note_of(served.options for served in found.models.values())
-    if line and line not in _told:
-        _told.add(line)
-        LOG.warning("%s", line)
 
 
 def _verified(catalog: Catalog, wanted: str) -> Catalog:

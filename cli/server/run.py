@@ -21,6 +21,7 @@ from typing import Any, cast
 import uvicorn
 from fastapi import FastAPI
 
+from satchel.cli.sandboxing import note_of
 from satchel.cli.server.accept import Server
 from satchel.cli.server.addresses import Proxies
 from satchel.cli.server.app import create_app
@@ -153,6 +154,8 @@ async def _serve(
     for one in bound:
         told = f"Satchel listens on {_address(one, settings)} (Ctrl-C stops it)"
         print(told, file=sys.stderr, flush=True)
+    if line := note_of(entry.options for entry in models.entries.values()):
+        LOG.warning("%s", line)
     with suppress(KeyboardInterrupt):
         await server.serve(bound)
 

@@ -21,7 +21,7 @@ _KEPT: list[tempfile.TemporaryDirectory[str]] = []
 @functools.cache
 def compiled_folder() -> Path:
     """Of this process, gone with it."""
-    made = tempfile.TemporaryDirectory(prefix="satchel-kernels-")
+    made = tempfile.TemporaryDirectory(prefix="satchel-kernels-", ignore_cleanup_errors=True)
     _KEPT.append(made)
     return Path(made.name)
 
@@ -40,9 +40,9 @@ def compile_c(name: str, source: str, options: Sequence[str], include: Path) -> 
     digest = hashlib.sha256("\0".join((source, *options)).encode()).hexdigest()[:16]
     text, made = compiled_folder() / f"{name}-{digest}.c", compiled_folder() / f"{name}-{digest}.so"
     if not made.exists():
-        text.write_text(source, encoding="utf-8")
         command = [*compiler(), *FLAGS, f"-I{include}", *options, "-o", str(made), str(text), "-lm"]
         try:
+            text.write_text(source, encoding="utf-8")
             done = run(command, capture_output=True, text=True, timeout=SECONDS)
         except OSError as error:
             raise DeviceError(f"kernel {name}: {command[0]} cannot be started: {error.strerror}") from None

@@ -1,6 +1,7 @@
 """The system calls of a loaded worker, by name, with their numbers on x86-64 and on 64-bit Arm (-1: none).
 
 ALLOWED: whatever their arguments. JUDGED: by their arguments, see seccomp.py. REFUSED: answered with EPERM.
+REMOVING: refused unless Landlock limits which files that can be.
 Every other call is answered with ENOSYS, as if the kernel did not have it: libraries then take an older way.
 """
 
@@ -54,11 +55,12 @@ io_uring_setup 425 425, io_uring_enter 426 426, io_uring_register 427 427, bpf 3
 perf_event_open 298 241, userfaultfd 323 282, keyctl 250 219, add_key 248 217, request_key 249 218
 unshare 272 97, setns 308 268, mount 165 40, umount2 166 39, pivot_root 155 41, chroot 161 51, creat 85 -1
 truncate 76 45, mkdir 83 -1, mkdirat 258 34, mknod 133 -1, mknodat 259 33, rename 82 -1, renameat 264 38
-renameat2 316 276, link 86 -1, linkat 265 37, symlink 88 -1, symlinkat 266 36, unlink 87 -1, unlinkat 263 35
-rmdir 84 -1, chmod 90 -1, fchmod 91 52, fchmodat 268 53, chown 92 -1, fchown 93 55, fchownat 260 54
+renameat2 316 276, link 86 -1, linkat 265 37, symlink 88 -1, symlinkat 266 36
+chmod 90 -1, fchmod 91 52, fchmodat 268 53, chown 92 -1, fchown 93 55, fchownat 260 54
 tkill 200 130, rt_sigqueueinfo 129 138, rt_tgsigqueueinfo 297 240, setrlimit 160 164, setsid 112 157
 seccomp 317 277, name_to_handle_at 303 264, open_by_handle_at 304 265, init_module 175 105, kexec_load 246 104
 """
+REMOVING = "unlink 87 -1, unlinkat 263 35, rmdir 84 -1"
 LANDLOCK = (444, 445, 446)  # create_ruleset, add_rule, restrict_self: on every architecture
 CLONE3 = 435  # its flags lie in memory, where no filter reads them: the C library takes clone() instead
 

@@ -17,7 +17,7 @@ from satchel.runtime.sandbox import landlock, seccomp
 from satchel.runtime.sandbox.calls import machine
 
 PR_SET_NO_NEW_PRIVS = 38
-OPEN_FILES = 1024  # descriptors: parts of a model, adapters, GPUs
+OPEN_FILES = 512  # descriptors besides the files of the policy: GPUs, pipes, modules while they are imported
 OWN = "/proc/self"
 NOT_LINUX = "{} has neither Landlock nor seccomp"
 NO_LANDLOCK = "files are not limited, for Landlock is missing or off ({}; it came with Linux 5.13)"
@@ -71,7 +71,8 @@ def enter(policy: Mapping[str, Any] | None) -> None:
     _devices = bool(policy["devices"])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    most = OPEN_FILES if files == resource.RLIM_INFINITY else min(files, OPEN_FILES)
+    most = OPEN_FILES + len(policy["read"])
+    most = most if files == resource.RLIM_INFINITY else min(files, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         _lack("the kernel keeps no process from new privileges (Linux 3.5)")
@@ -84,13 +85,15 @@ def _limit_files(policy: Mapping[str, Any]) -> None:
     threads = len(os.listdir(f"{OWN}/task"))  # noqa: PTH208 - the list, and no module for it
     if threads > 1:
         _lack(f"a start-up hook of Python's began {threads - 1} threads, which Landlock does not reach")
-    # The kernel may forget what it knows of a process's folder unless somebody has it open.
-    _pinned.append(os.open(OWN, os.O_PATH | os.O_CLOEXEC))
+    # The kernel may forget what it knows of a process's folders unless somebody has them open.
+    _pinned.extend(os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (OWN, f"{OWN}/task"))
     compiled = _compile_kernels()
     grants = (
         (landlock.READ, [*policy["read"], OWN]),
         (landlock.DEVICE, policy["devices"]),
         (landlock.WRITE_FILE | landlock.READ_FILE, ["/dev/null"]),
+        # NVIDIA's driver names its threads there, and does not start where it may not.
+        (landlock.READ | landlock.WRITE_FILE | landlock.TRUNCATE, [f"{OWN}/task"] * _devices),
         (landlock.KEEP, [*policy["keep"], *compiled]),
     )
     try:
@@ -125,7 +128,7 @@ def close(written: int = 0) -> Sandbox | None:
         _lack(NO_TABLE.format(os.uname().machine))
         return _entered
     try:
-        seccomp.install(seccomp.program(devices=_devices))
+        seccomp.install(seccomp.program(devices=_devices, files=bool(_entered.files)))
         _entered.calls = True
     except OSError as error:
         _lack(NO_FILTER.format(_reason(error)))

@@ -26,11 +26,12 @@ from satchel.runtime.tuning import kept
 
 # Where systems and vendors install libraries. One that does not exist grants nothing.
 SYSTEM = (
-    "/usr", "/lib", "/lib32", "/lib64", "/opt", "/nix/store", "/gnu/store", "/run/opengl-driver",
+    "/usr", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store", "/run/opengl-driver",
     "/etc/ld.so.cache", "/etc/localtime", "/dev/urandom", "/dev/zero",
     "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/vm", "/proc/sys/kernel/osrelease",
     "/sys/devices/system", "/sys/fs/cgroup",
 )  # fmt: skip
+VENDORS = ("rocm*", "amdgpu*", "intel", "nvidia")  # below /opt
 TOOLKITS = ("CUDA_HOME", "CUDA_PATH", "ROCM_PATH", "HIP_PATH", "ONEAPI_ROOT")
 OURS = ("quant", "formats", "cext", "runtime", "cli", "models")
 # By backend: devices (patterns below /dev), and what else its driver reads.
@@ -81,6 +82,7 @@ def _libraries() -> Iterator[str]:
         module = sys.modules.get(f"satchel.{name}")
         yield from getattr(module, "__path__", ())
     yield from (str(path.parent) for path in library_files())
+    yield from (str(path) for name in VENDORS for path in Path("/opt").glob(name))
     for variable in ("LD_LIBRARY_PATH", *TOOLKITS):
         yield from (f for f in os.environ.get(variable, "").split(os.pathsep) if Path(f).is_absolute())
 

@@ -12,7 +12,16 @@ import os
 import struct
 from collections.abc import Iterable
 
-from satchel.runtime.sandbox.calls import ALLOWED, ARCHITECTURES, JUDGED, REFUSED, call, machine, numbers
+from satchel.runtime.sandbox.calls import (
+    ALLOWED,
+    ARCHITECTURES,
+    JUDGED,
+    REFUSED,
+    REMOVING,
+    call,
+    machine,
+    numbers,
+)
 
 LOAD, JUMP_EQUAL, JUMP_FROM, JUMP_BITS, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 ALLOW, ERRNO, KILL = 0x7FFF0000, 0x00050000, 0x80000000
@@ -20,7 +29,8 @@ NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 SET_FILTER, HAS_ACTION, ALL_THREADS = 1, 2, 1
 X32 = 0x40000000  # numbers from here on are another interface of x86-64
 
-O_WRITE, O_MAKE = 0o3, 0o100 | 0o1000 | 0o20000000  # O_WRONLY | O_RDWR; O_CREAT | O_TRUNC | O_TMPFILE
+O_WRITE, O_TMPFILE = 0o3, 0o20000000  # O_WRONLY | O_RDWR; a file without a name
+O_MAKE = 0o100 | 0o1000 | O_TMPFILE  # O_CREAT | O_TRUNC
 CLONE_THREAD = 0x100 | 0x10000  # CLONE_VM | CLONE_THREAD: a thread of this process
 CLONE_SPACES = 0x7E020000 | 0x80  # CLONE_NEW*: namespaces of its own
 TERMINAL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIO*CLEX
@@ -31,9 +41,9 @@ PRCTL = (1, 4, 22, 35, 0x59616D61)  # PR_SET_PDEATHSIG, _DUMPABLE, _SECCOMP, _MM
 Row = tuple[int, int, int, int]  # code, jump if true, jump if false, constant
 
 
-def program(*, devices: bool) -> bytes:
+def program(*, devices: bool, files: bool = False) -> bytes:
     """The filter of a loaded worker. devices: it has GPUs, whose drivers open their devices for writing and
-    control them.
+    control them. files: Landlock limits which files can be opened, so drivers may open theirs as they do.
     """
     rows: list[Row] = [
         (LOAD, 0, 0, ARCHITECTURE),
@@ -43,12 +53,13 @@ def program(*, devices: bool) -> bytes:
         (JUMP_FROM, 0, 1, X32),
         (RETURN, 0, 0, ERRNO | errno.ENOSYS),
     ]
-    for number in numbers(ALLOWED).values():
+    refused = numbers(REFUSED) | ({} if files else numbers(REMOVING))
+    for number in (numbers(ALLOWED) | (numbers(REMOVING) if files else {})).values():
         rows += [(JUMP_EQUAL, 0, 1, number), (RETURN, 0, 0, ALLOW)]
     for name, number in numbers(JUDGED).items():
-        judged = _judge(name, devices)
+        judged = _judge(name, devices, files)
         rows += [(JUMP_EQUAL, 0, len(judged), number), *judged]
-    for number in numbers(REFUSED).values():
+    for number in refused.values():
         rows += [(JUMP_EQUAL, 0, 1, number), (RETURN, 0, 0, ERRNO | errno.EPERM)]
     rows.append((RETURN, 0, 0, ERRNO | errno.ENOSYS))
     return b"".join(struct.pack("<HBBI", *row) for row in rows)
@@ -61,10 +72,11 @@ def answering(number: int, code: int) -> bytes:
     return b"".join(struct.pack("<HBBI", *row) for row in rows)
 
 
-def _judge(name: str, devices: bool) -> list[Row]:
+def _judge(name: str, devices: bool, files: bool) -> list[Row]:
     """What decides on one call; each path through it returns."""
     if name in ("open", "openat"):
-        return _without(1 if name == "open" else 2, O_MAKE if devices else O_MAKE | O_WRITE)
+        bits = (O_TMPFILE if files else O_MAKE) if devices else O_MAKE | O_WRITE
+        return _without(1 if name == "open" else 2, bits)
     if name == "clone":
         mask = CLONE_THREAD | CLONE_SPACES
         return [_argument(0), (AND, 0, 0, mask), *_among((CLONE_THREAD,))]

@@ -137,7 +137,9 @@ class Process:
             self._process.kill()
             code = self._process.wait()
         self._outbox.put(None)
-        for pipe in (self._to, self._from, *([self._side] if self._side else [])):
+        if self._side:
+            self._side.close()
+        for pipe in (self._to, self._from):
             with suppress(OSError):
                 pipe.close()
         if code >= 0:

@@ -108,7 +108,10 @@ def test_what_a_full_context_means(call: Run, fake: FakeModel, raw: bool, args: 
 
 def test_loading_is_told_of_worker_and_answers(call: Run, fake: FakeModel) -> None:
     assert call("run", "-m", "f.gguf", "hi", "--worker", "process")[0] == 0
-    assert (fake.loaded["worker"], fake.loaded["slots"]) == ("process", 1)
+    assert (fake.loaded["worker"], fake.loaded["slots"], fake.loaded["sandbox"]) == ("process", 1, True)
+    for command in ("run", "chat"):
+        assert call(command, "-m", "f.gguf", "--worker=process", "--no-sandbox", stdin="hi\n")[0] == 0
+        assert (fake.loaded["worker"], fake.loaded["sandbox"]) == ("process", False)
 
 
 @pytest.mark.parametrize(

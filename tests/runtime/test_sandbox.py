@@ -25,6 +25,7 @@ from waiting import until
 from satchel import Model
 from satchel.cli import sandboxing
 from satchel.quant import ModelError, RequestError
+from satchel.runtime import children
 from satchel.runtime.extras import Extra
 from satchel.runtime.options import Options
 from satchel.runtime.sampling import GREEDY
@@ -222,6 +223,92 @@ def test_adapters_and_a_draft_model(path: Path, tmp_path: Path) -> None:
         assert "seccomp" in there.sandbox
 
 
+@whole
+@linux
+def test_with_a_driver_its_devices_alone_can_be_written(path: Path, tmp_path: Path) -> None:
+    """/dev/zero stands for a device here."""
+    (tmp_path / "mine").write_text("x")
+    policy = policy_of([path], Options(device="cpu"))
+    policy |= {"devices": ["/dev/zero"], "keep": [str(tmp_path / "keep")]}
+    (tmp_path / "keep").mkdir()
+    given = {"path": sys.path, "sandbox": policy, "tries": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", DRIVER, json.dumps(given)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["done", "done", "done", "EACCES", "EACCES", "EPERM"]
+    assert (tmp_path / "mine").read_text() == "x"
+
+
+DRIVER = """
+import json, sys
+given = json.loads(sys.argv[1])
+sys.path[:] = given["path"]
+from satchel.runtime.sandbox.enter import close, enter
+enter(given["sandbox"])
+close()
+import errno, os, threading
+name, folder = f"/proc/self/task/{threading.get_native_id()}/comm", given["tries"]
+MAKE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+opened = [("/dev/zero", os.O_RDWR), (name, MAKE), (f"{folder}/keep/x", MAKE), (f"{folder}/mine", os.O_RDWR)]
+opened += [(f"{folder}/new", MAKE), (f"{folder}/keep", os.O_RDWR | os.O_TMPFILE)]
+for path, flags in opened:
+    try:
+        os.close(os.open(path, flags, 0o600))
+        print("done")
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+"""
+
+
+HOOK = """
+import json, sys
+given = json.loads(sys.argv[1])
+sys.path[:] = given["path"]
+from satchel import kernels
+grid = lambda call: kernels.Grid((call.output.shape[0],), 1)
+for source in (given["source"], "no C"):
+    kernels.register("add", source, "mine", grid, devices=("cpu",), when=lambda call: False)
+from satchel.runtime.sandbox.enter import close, enter
+enter(given["sandbox"])
+close()
+from satchel.quant import DeviceError
+from satchel.runtime.device import include
+from satchel.runtime.kernels.native import compile_c
+import ctypes
+print(ctypes.CDLL(compile_c("mine", given["source"], (), include()).decode()).mine(None, 0, 1))
+try:
+    compile_c("mine", "no C", (), include())
+except DeviceError as error:
+    print(error)
+"""
+
+
+@whole
+@linux
+def test_kernels_of_a_start_up_hook_are_compiled_before_it_closes(path: Path, tmp_path: Path) -> None:
+    if children.find_program("cc") is None:
+        pytest.skip("no C compiler is installed")
+    source = (
+        '#include "call.h"\nint mine(const gpu_call *c, int64_t from, int64_t to) { return 41 + (int)to; }\n'
+    )
+    policy = policy_of([path], Options(device="cpu"))
+    given = {"path": sys.path, "sandbox": policy, "source": source}
+    command, place = [sys.executable, "-P", "-c", HOOK, json.dumps(given)], {"TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        command, env=os.environ | place, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first == "42"
+    assert "kernel mine: cc cannot be started" in second
+    assert not list(tmp_path.rglob("*.so")), "what was compiled is gone; its empty folder stays"
+
+
 def test_a_saved_state_comes_and_goes_as_a_descriptor(path: Path, tmp_path: Path) -> None:
     file = tmp_path / "state.kv"
     with load(path) as model:
@@ -323,14 +410,17 @@ def test_the_filter_on_both_architectures(machine: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(calls, "machine", lambda: machine)
     monkeypatch.setattr(seccomp, "machine", lambda: machine)
     known = {**calls.numbers(calls.ALLOWED), **calls.numbers(calls.JUDGED), **calls.numbers(calls.REFUSED)}
-    known["clone3"] = calls.CLONE3
-    tables = (calls.ALLOWED, calls.JUDGED, calls.REFUSED)
+    known |= {"clone3": calls.CLONE3, **calls.numbers(calls.REMOVING)}
+    tables = (calls.ALLOWED, calls.JUDGED, calls.REFUSED, calls.REMOVING)
     assert len(known) == len(set(known.values())) == 1 + sum(len(calls.numbers(t)) for t in tables)
     program, code = seccomp.program(devices=False), calls.ARCHITECTURES[machine]
     for name, arguments, wanted in CASES:
         assert run(program, code, known[name], *arguments) == wanted, (name, arguments)
     for name, number in calls.numbers(calls.REFUSED).items():
         assert run(program, code, number) == EPERM, name
+    for name, number in calls.numbers(calls.REMOVING).items():
+        assert run(program, code, number) == EPERM, name
+        assert run(seccomp.program(devices=False, files=True), code, number) == ALLOW, name
     assert run(program, code, 9999) == ENOSYS
     assert run(program, code, known["read"] | seccomp.X32) == ENOSYS
     other = next(c for c in calls.ARCHITECTURES.values() if c != code)
@@ -338,6 +428,9 @@ def test_the_filter_on_both_architectures(machine: str, monkeypatch: pytest.Monk
     drivers = seccomp.program(devices=True)
     assert run(drivers, code, known["openat"], 0, 0, os.O_RDWR) == ALLOW
     assert run(drivers, code, known["openat"], 0, 0, os.O_RDWR | os.O_CREAT) == EPERM
+    named = seccomp.program(devices=True, files=True)
+    assert run(named, code, known["openat"], 0, 0, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) == ALLOW
+    assert run(named, code, known["openat"], 0, 0, os.O_RDWR | seccomp.O_TMPFILE) == EPERM
     assert run(drivers, code, known["ioctl"], 0, 0x4600) == ALLOW
     assert run(drivers, code, known["ioctl"], 0, 0x5412) == EPERM
     assert run(drivers, code, known["socket"]) == EPERM

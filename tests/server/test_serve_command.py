@@ -18,7 +18,10 @@ import httpx
 import pytest
 from waiting import SECONDS, joined, ready, until
 
+from satchel.runtime.sandbox.enter import lacking
+
 pytest.importorskip("fastapi")
+LACKS = lacking()
 
 ASK = {"messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 200, "ignore_eos": True}
 CHAT = "/v1/chat/completions"
@@ -181,3 +184,26 @@ def test_small_answers_are_not_held_back() -> None:
 
     with listen("127.0.0.1", 0, ServerSettings()) as bound:
         assert bound.proto == socket.IPPROTO_TCP
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("args", "table", "said"),
+    [
+        pytest.param((), "", LACKS, marks=pytest.mark.nightly),
+        (("--worker", "thread"), "", "no sandbox: with --worker thread"),
+        pytest.param(("--no-sandbox",), "", "", marks=pytest.mark.nightly),
+        pytest.param((), "sandbox = false", "", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_sandbox_that_is_missing_is_said_once(
+    tmp_path: Path, args: tuple[str, ...], table: str, said: str
+) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(f"[serve]\n{table}\n")
+    with started(*args, config=config) as (process, address):
+        ready(address)
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        lines = [line for line in process.stderr.read().splitlines() if "sandbox" in line]
+    assert len(lines) == bool(said) and all(said in line for line in lines)
