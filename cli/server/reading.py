@@ -7,6 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from starlette.requests import Request
+from starlette.responses import JSONResponse
 
 from satchel.cli.server.asked import CUT
 from satchel.cli.server.route import caller_of, in_pool, models_of
@@ -16,6 +17,11 @@ from satchel.runtime.model import Model
 
 T = TypeVar("T")
 MOST_TOKENS = 1 << 18
+
+
+async def written(request: Request, make: Callable[[], object]) -> JSONResponse:
+    """A response that may be large: made, and written as JSON, in a thread."""
+    return await in_pool(request, "response", lambda: JSONResponse(make()))
 
 
 def _limited(work: Callable[[Model, str], T], model: Model, salt: str) -> T:

@@ -28,6 +28,7 @@ from satchel.cli.server.app import create_app
 from satchel.cli.server.catalog import Catalog
 from satchel.cli.server.connections import SPARE
 from satchel.cli.server.descriptors import connections_below, raised_limit
+from satchel.cli.server.log import LOG
 from satchel.cli.server.models import Models
 from satchel.cli.server.protocol import Deadlines
 from satchel.cli.server.reload import Reload

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from satchel.quant.errors import RequestError
+from satchel.runtime.grammar.merging import check_merges
 from satchel.runtime.grammar.schema import TYPES, Schema, children, describe, shown, step
 
 IN_PLACE = ("allOf", "anyOf", "oneOf")  # they say something of the same value
@@ -16,11 +17,12 @@ IN_PLACE = ("allOf", "anyOf", "oneOf")  # they say something of the same value
 
 def check_references(found: dict[str, Schema], what: str = "the JSON schema") -> None:
     """RequestError for a reference without target, for a cycle in place, for a schema that only an infinite
-    value would satisfy. found: as `read_schema` gives it.
+    value would satisfy, for one that merges too many. found: as `read_schema` gives it.
     """
     targets = {at: _target(found, at, value, what) for at, value in found.items() if _has_reference(value)}
     _check_cycles(found, targets, what)
     _check_finite(found, targets, what)
+    check_merges(found, targets, what)
 
 
 def _has_reference(value: Schema) -> bool:

@@ -18,6 +18,8 @@ import jsonschema
 from satchel.quant.errors import RequestError
 from satchel.runtime.grammar import validate
 from satchel.runtime.grammar.check import json_check, value_errors
+from satchel.runtime.grammar.sources import check_spec
+from satchel.runtime.grammar.spec import JsonSchema
 
 SCALARS = st.sampled_from([None, True, False, 0, 1, -1, 2, 1.5, 0.1, 1e3, "", "a", "ab", "b1"])
 VALUES = st.recursive(
@@ -144,3 +146,45 @@ def test_a_message_quotes_little_of_a_large_value() -> None:
         assert len(value_errors({"type": "integer"}, value)) < 300
         assert len(value_errors({"additionalProperties": False, "items": {"type": "null"}}, value)) < 500
     assert len(json_check({"additionalProperties": {"type": "null"}})(json.dumps({"x" * 100_000: 1}))) < 500
+
+
+def refs(*names: str) -> dict[str, Any]:
+    return {"allOf": [{"$ref": f"#/$defs/{name}"} for name in names]}
+
+
+LAST = {"type": "string", "enum": ["yes"]}
+
+
+def rising(make: Any, names: str = "a") -> dict[str, Any]:
+    """a0 is made of a1, which is made of a2 ..., the 60th of LAST."""
+    steps = {f"{name}{i}": make(i + 1) for name in names for i in range(60)}
+    return {"$defs": {**steps, **{f"{name}60": LAST for name in names}}, "$ref": "#/$defs/a0"}
+
+
+MERGED: dict[str, dict[str, Any]] = {
+    "twice": doubling(60, "allOf", LAST),
+    "by two names": rising(lambda i: refs(f"a{i}", f"b{i}"), "ab"),
+    "through properties": rising(lambda i: {"properties": {"x": refs(f"a{i}", f"a{i}")}}),
+    "through items": rising(lambda i: {"items": refs(f"a{i}", f"a{i}")}),
+    "in a circle": {"$defs": {"a": {"properties": {"p": refs("a", "a")}}}, "$ref": "#/$defs/a"},
+    "entangled": {
+        "$defs": {
+            f"d{i}": {"properties": {f"p{j}": {"$ref": f"#/$defs/d{(i * i + 31 * j) % 200}"} for j in range(20)}}
+            for i in range(200)
+        },
+        **refs("d0", "d1", "d2", "d3", "d4"),
+    },
+}
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_s01_schemas_that_would_be_merged_without_end_are_refused(name: str) -> None:
+    with pytest.raises(RequestError, match="hold of one value by allOf"):
+        check_spec(JsonSchema(MERGED[name]))
+
+
+def test_usual_schemas_are_merged() -> None:
+    base = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(50)}}
+    wide = {"anyOf": [{"anyOf": [{"const": f"{i} {j}"} for j in range(40)]} for i in range(40)]}
+    own = {"properties": {"x": wide, "y": {"$ref": "#/$defs/base"}}}
+    check_spec(JsonSchema({"$defs": {"base": base}, "allOf": [{"$ref": "#/$defs/base"}, own]}))

@@ -14,7 +14,7 @@ from satchel.cli.server.fields import Body, TokenId
 from satchel.cli.server.native.turns import prompt_ids
 from satchel.cli.server.openai.chat import Message, TurnBody
 from satchel.cli.server.problem import Problem
-from satchel.cli.server.reading import with_model
+from satchel.cli.server.reading import with_model, written
 from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import unknown_fields
 from satchel.runtime.model import Model
@@ -65,7 +65,8 @@ async def tokenize(request: Request, body: TokenizeBody) -> JSONResponse:
         texts = [model.tokenizer.text(i) for i in ids] if body.return_token_strs else None
         return {**made, "token_strs": texts}
 
-    return JSONResponse((await with_model(request, body.model, work))[1])
+    told = (await with_model(request, body.model, work))[1]
+    return await written(request, lambda: told)
 
 
 def _piece(model: Model, token: int) -> JsonObject:

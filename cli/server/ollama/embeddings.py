@@ -7,6 +7,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
 from pydantic import BeforeValidator, Field
 
 from satchel.cli.server.bodies import BodyRoute
@@ -14,7 +15,7 @@ from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
 from satchel.cli.server.ollama.options import Options, keep, keep_seconds
 from satchel.cli.server.ollama.shapes import NS
-from satchel.cli.server.reading import most_tokens
+from satchel.cli.server.reading import most_tokens, written
 from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import caller_of, in_pool, models_of, unknown_fields
 from satchel.cli.server.stream import unless_gone
@@ -49,9 +50,10 @@ class OldBody(EmbedFields):
 
 @router.post("/api/embed")
 @needs(USER)
-async def embed(request: Request, body: EmbedBody) -> JsonObject:
+async def embed(request: Request, body: EmbedBody) -> JSONResponse:
     warnings = [*unknown_fields(request, body), *body.options.warnings()]
-    return await unless_gone(request, _embed(request, body, warnings))
+    told = await unless_gone(request, _embed(request, body, warnings))
+    return await written(request, lambda: told)
 
 
 @router.post("/api/embeddings")
@@ -84,7 +86,7 @@ async def _embed(request: Request, body: EmbedBody, warnings: list[str]) -> Json
         found = await model.embed(ids, dimensions=body.dimensions, salt=salt) if ids else None
     told = {
         "model": body.model,
-        "embeddings": [] if found is None else found.tolist(),
+        "embeddings": [] if found is None else await in_pool(request, "response", found.tolist),
         "total_duration": int((time.perf_counter() - arrived) * NS),
         "load_duration": int((loaded - arrived) * NS),
         "prompt_eval_count": sum(map(len, ids)),

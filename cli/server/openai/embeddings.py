@@ -17,7 +17,7 @@ from satchel.cli.server.fields import Body
 from satchel.cli.server.openai.prompts import Inputs, several
 from satchel.cli.server.openai.refused import check_refused
 from satchel.cli.server.problem import Problem
-from satchel.cli.server.reading import with_model
+from satchel.cli.server.reading import with_model, written
 from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import unknown_fields
 from satchel.runtime.graph import Array
@@ -69,13 +69,17 @@ class EmbeddingBody(Body):
 @needs(USER)
 async def embeddings(request: Request, body: EmbeddingBody) -> JSONResponse:
     name, (vectors, count, told) = await _embedded(request, body)
-    data = [
-        {"object": "embedding", "index": i, "embedding": encoded(v, body.encoding_format)}
-        for i, v in enumerate(vectors)
-    ]
-    usage = {"prompt_tokens": count, "total_tokens": count}
-    made: JsonObject = {"object": "list", "model": name, "data": data, "usage": usage}
-    return JSONResponse({**made, "warnings": told} if told else made)
+
+    def made() -> JsonObject:
+        data = [
+            {"object": "embedding", "index": i, "embedding": encoded(v, body.encoding_format)}
+            for i, v in enumerate(vectors)
+        ]
+        usage = {"prompt_tokens": count, "total_tokens": count}
+        found: JsonObject = {"object": "list", "model": name, "data": data, "usage": usage}
+        return {**found, "warnings": told} if told else found
+
+    return await written(request, made)
 
 
 @router.post("/embedding")
@@ -84,9 +88,11 @@ async def embeddings(request: Request, body: EmbeddingBody) -> JSONResponse:
 async def native(request: Request, body: EmbeddingBody) -> JSONResponse:
     """llama-server's: a list, each vector in a list of its own."""
     _, (vectors, _, _) = await _embedded(request, body)
-    return JSONResponse(
-        [{"index": i, "embedding": [encoded(v, body.encoding_format)]} for i, v in enumerate(vectors)]
-    )
+
+    def made() -> list[JsonObject]:
+        return [{"index": i, "embedding": [encoded(v, body.encoding_format)]} for i, v in enumerate(vectors)]
+
+    return await written(request, made)
 
 
 async def _embedded(request: Request, body: EmbeddingBody) -> tuple[str, tuple[Array, int, list[str]]]:
