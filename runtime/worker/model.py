@@ -52,6 +52,7 @@ class WorkerModel(Model):
         self.notes += [note for note in self.worker.notes if note not in self.notes]
         wanted = replace(self.cache, blocks=0)
         self.arch, _ = size(self.gguf, wanted, 0)
+        self.worker.widths = self.arch.vocab, self.arch.width
         extras = read_extras(self.gguf, self.options.adapters, self.options.control_vectors)
         self.extras = extras and replace(extras, stacks={}, steers={})  # names and scales alone
 

@@ -29,6 +29,7 @@ from satchel.runtime.ticket import End, Ticket
 from satchel.runtime.watchdog import BEAT, Beat, Watchdog, ticking
 from satchel.runtime.worker.asked import Asked
 from satchel.runtime.worker.blame import Blame
+from satchel.runtime.worker.expected import most_bytes
 from satchel.runtime.worker.process import PATIENCE, Process, folder
 from satchel.runtime.worker.wire import Message, decode, decode_error, encode
 
@@ -52,11 +53,13 @@ class Entry:
 
 
 class WorkerService:
-    """begin() starts the process and waits until the model is loaded."""
+    """begin() starts the process and waits until the model is loaded. widths: of its vocabulary and of a
+    hidden row, by which it is known how long answers may be.
+    """
 
     def __init__(self, path: Path, options: Options, limits: Limits | None = None) -> None:
         self.path, self.options, self.limits = path, options, limits or options.limits
-        self.cache = Cache(context=0)
+        self.cache, self.widths = Cache(context=0), (0, 0)
         self.notes: list[str] = []
         self.restarts = 0
         self._lock = threading.RLock()
@@ -144,7 +147,8 @@ class WorkerService:
 
     def _asked_while(self, worth: Callable[[], bool], verb: str, *args: Any, **how: Any) -> Any:
         """As ask(); DeviceError as soon as it is not worth waiting any more."""
-        errand, asked = current(), Asked(verb, args, how)
+        errand = current()
+        asked = Asked(verb, args, how, most_bytes(verb, args, how, *self.widths))
         errand.check()
         with self._lock:
             self._check_open()
@@ -235,8 +239,7 @@ class WorkerService:
                 process.send({"open": str(self.path), "options": encode(self.options), "beat": BEAT})
                 if self._closed:
                     process.kill()
-            while (got := process.read()) is not None:
-                self._hear(*got)
+            self._listen(process)
             died = process.reap()
             with self._lock:
                 died = f"{self._hung} and {died}" if self._hung else died
@@ -245,6 +248,17 @@ class WorkerService:
         with self._lock:
             self._end_all(End("error", self._broken) if self._broken else End("cancelled"))
         self._loading.put(None)
+
+    def _listen(self, process: Process) -> None:
+        """Until the process is gone. One that says what none of ours says is ended."""
+        try:
+            while (got := process.read()) is not None:
+                self._hear(*got)
+        except Exception as error:  # whatever it sent: this thread must live
+            with self._lock:
+                self._hung = self._hung or f"sent what is not understood ({type(error).__name__}: {error})"
+            LOG.error("%s: the worker process %s and is ended", self.path.name, self._hung)
+            process.kill()
 
     def _hear(self, message: Message, data: bytes) -> None:
         with self._lock:

@@ -116,7 +116,7 @@ static void test_params(const target *t, const hal_sampling *base, float *logits
     }
 }
 
-/* What no model should give must still give some token, whatever the stages. */
+/* A NaN, a +inf, or nothing above -inf gives no token, whatever the stages; some -inf among numbers gives one. */
 static void test_poison(const target *t, float *logits, int32_t *ring) {
     static const float poison[] = {NAN, INFINITY, -INFINITY};
     for (int i = 0; i < 9 * HAL_STAGES; i++) {
@@ -132,7 +132,9 @@ static void test_poison(const target *t, float *logits, int32_t *ring) {
         for (int j = 0; j < V; j++)
             logits[j] = i % 9 < 3 || j % 5 == 0 ? poison[i % 3] : random_float(2);
         code = run_op(t, "sample", NULL, 0, &out, in, 5);
-        CHECK(code == 0 && (!t->computes || (got >= 0 && got < V)), "%s: poisoned logits give %d", t->name, got);
+        int some = i % 9 >= 3 && i % 3 == 2;
+        CHECK(code == 0 && (!t->computes || (some ? got >= 0 && got < V : got == -1)), "%s: poisoned logits give %d", t->name,
+              got);
     }
 }
 
