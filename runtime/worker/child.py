@@ -22,7 +22,6 @@ from typing import Any, BinaryIO
 
 from satchel.quant import DeviceError, SatchelError
 from satchel.runtime.errand import Errand
-from satchel.runtime.kv.identity import identity
 from satchel.runtime.log import LOG
 from satchel.runtime.model import Model
 from satchel.runtime.scheduler import Job, Request, Work
@@ -104,7 +103,7 @@ class Worker:
         if isinstance(service, Service):
             service.watch, service.watch_errand = self._watch, self._watch_errand
         self._model = model
-        self.send({"ready": encode(model.cache), "notes": model.notes, "identity": identity(model.gguf)})
+        self.send({"ready": encode(model.cache), "notes": model.notes, "stamps": model.gguf.stamps})
         threading.Thread(target=self._deliver, name="satchel-deliver", daemon=True).start()
         return model
 

@@ -46,7 +46,7 @@ class WorkerModel(Model):
     logits = asked(Model.logits)
 
     def _open(self) -> None:
-        self.worker = WorkerService(self.path, self.options)
+        self.worker = WorkerService(self.path, self.options, stamps=self.gguf.stamps)
         self.worker.begin(self._progress)
         self.cache = self.worker.cache
         self.notes += [note for note in self.worker.notes if note not in self.notes]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -54,10 +54,17 @@ class Entry:
 
 class WorkerService:
     """begin() starts the process and waits until the model is loaded. widths: of its vocabulary and of a
-    hidden row, by which it is known how long answers may be.
+    hidden row, by which it is known how long answers may be. stamps: of the files that its owner opened;
+    every process must have opened the same.
     """
 
-    def __init__(self, path: Path, options: Options, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        options: Options,
+        limits: Limits | None = None,
+        stamps: Sequence[Sequence[int]] = (),
+    ) -> None:
         self.path, self.options, self.limits = path, options, limits or options.limits
         self.cache, self.widths = Cache(context=0), (0, 0)
         self.notes: list[str] = []
@@ -70,7 +77,7 @@ class WorkerService:
         self._numbers: dict[Ticket, int] = {}
         self._asked: dict[int, Asked] = {}
         self._step: list[int] = []
-        self._identity, self._folder = "", folder()
+        self._stamps, self._folder = [list(stamp) for stamp in stamps], folder()
         self._ready_at = 0.0
         self._dog, self._hung = self._watchdog(), ""
         self._over = threading.Event()
@@ -273,7 +280,7 @@ class WorkerService:
             elif "end" in message:
                 self._take_end(message)
             elif "progress" in message:
-                if not self._identity:  # nobody watches a later load
+                if not self._ready_at:  # nobody watches a later load
                     done, total = message["progress"]
                     self._loading.put((done, total))
             elif "ready" in message:
@@ -294,15 +301,16 @@ class WorkerService:
         return type(error)(f"the worker process was lost, and the model cannot be loaded again: {error}")
 
     def _opened(self, message: Message) -> None:
-        if message["identity"] != (self._identity or message["identity"]):
+        if message["stamps"] != (self._stamps or message["stamps"]):
+            lost = "the worker process was lost, and " if self._ready_at else ""
             self._broken = ModelError(
-                f"{self.path}: the worker process was lost, and the file is another model than the one that "
-                "was loaded: load it again"
+                f"{self.path}: {lost}the file was changed: it may be another model than the one that was"
+                " loaded: load it again"
             )
             if self._process:
                 self._process.kill()
             return
-        self._identity, self._ready_at = message["identity"], time.monotonic()
+        self._stamps, self._ready_at = message["stamps"], time.monotonic()
         self._dog.loaded = True
         self.cache, self.notes, self._ready = decode(message["ready"]), message["notes"], True
         # A later process has the same context, whatever memory is free then.
