@@ -137,10 +137,16 @@ class Model(Recovering, Readings):
             if chosen.digests and chosen.worker == "thread":  # else the process that reads the weights does
                 expected = [Expected(*line) for line in chosen.digests]
                 check_digests(gguf, expected, stopping(progress, gguf.path))
-            return kind(gguf, chosen, progress)
+            model = kind(gguf, chosen, progress)
         except BaseException:
             gguf.close()
             raise
+        try:
+            gguf.check_unchanged()
+        except BaseException:
+            model.close()
+            raise
+        return model
 
     def _make_engine(self) -> None:
         o = self.options

@@ -30,6 +30,7 @@ from satchel.quant import BY_ID
 from satchel.quant.errors import ModelError
 
 Bytes = npt.NDArray[np.uint8]
+Stamp = tuple[int, ...]  # device, inode, size, times of the last write and of the last change of the inode
 CHUNK = 1 << 23
 
 
@@ -48,7 +49,7 @@ class Part:
                 raise ModelError(
                     f"{path}: expected a regular file, got {_kind(info.st_mode)}; give a GGUF file"
                 )
-            self.size = info.st_size
+            self.size, self.stamp = info.st_size, stamp_of(info)
             self.header: Header = parse_header(self._fd, path, self.size, index, judge)
             self.mmap = mmap.mmap(self._fd, self.size, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
@@ -89,6 +90,11 @@ class Part:
                 "don't write to a model in use"
             )
 
+    @property
+    def changed(self) -> bool:
+        """Whether the open file was written since, or its times or place were changed."""
+        return not self.closed and stamp_of(os.fstat(self._fd)) != self.stamp
+
     def read_into(self, offset: int, out: memoryview) -> None:
         """Copy bytes of the file by read calls: a file that shrinks meanwhile gives ModelError, never a
         signal."""
@@ -123,6 +129,13 @@ class Part:
             with suppress(BufferError):  # where views live on, the last of them unmaps the file
                 self.mmap.close()
             del self.mmap
+
+
+def stamp_of(info: os.stat_result) -> Stamp:
+    """Which file it is, and its state: two opens with one stamp see the same bytes. A writer can set back the
+    time of the last write, but not that of the inode's last change.
+    """
+    return (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
 
 
 def _kind(mode: int) -> str:
@@ -225,6 +238,20 @@ class GGUF:
             piece = buffer[: min(size, info.nbytes - start)]
             self.parts[info.part].read_into(info.offset + start, piece)
             yield piece
+
+    @property
+    def stamps(self) -> tuple[Stamp, ...]:
+        """Of each part when it was opened."""
+        return tuple(part.stamp for part in self.parts)
+
+    def check_unchanged(self) -> None:
+        """ModelError where a part was written since it was opened: what was read of it is of two files."""
+        for part in self.parts:
+            if part.changed:
+                raise ModelError(
+                    f"{part.path}: expected the file as when it was opened, got one that was changed while it"
+                    " was loaded: load it again when nobody writes to it"
+                )
 
     def check(self) -> None:
         """ModelError where a part became shorter since it was opened; about a microsecond a part."""

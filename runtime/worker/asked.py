@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,42 +10,52 @@ from typing import Any
 import numpy as np
 
 from satchel.formats.gguf import OpenFile
+from satchel.quant import DeviceError
 from satchel.runtime.worker.verbs import BARE
-from satchel.runtime.worker.wire import NO_BYTES, Message, decode, decode_error, encode
+from satchel.runtime.worker.wire import Message, decode, decode_error, encode
 
 
 class Asked:
-    """sent: the process has it. turns: steps of the engine that it took there. done: it was answered."""
+    """sent: the process has it. turns: steps of the engine that it took there. done: it was answered. most:
+    bytes that the answer may have.
+    """
 
-    def __init__(self, verb: str, args: Sequence[Any], how: Mapping[str, Any]) -> None:
+    def __init__(self, verb: str, args: Sequence[Any], how: Mapping[str, Any], most: int) -> None:
         self.verb, self.bare = verb, verb in BARE
         # Of a file that the process may not open itself; the asker keeps it open until it has the answer.
         self.descriptor = next((a.descriptor for a in args if isinstance(a, OpenFile)), -1)
         self.message = {"verb": verb, "args": encode(list(args)), "how": encode(how)}
         self.done = threading.Event()
-        self.sent, self.turns = False, 0
-        self._value: Any = None
-        self._data, self._at = NO_BYTES, 0
+        self.sent, self.turns, self.most = False, 0, most
+        self._json, self._size = 0, -1  # bytes of the answer's JSON text, and with its arrays; -1: not known
+        self._data = bytearray()
         self._error: Exception | None = None
 
     def again(self) -> None:
         """The process was lost: the next one is asked anew."""
         self.sent, self.turns = False, 0
-        self._data, self._at = NO_BYTES, 0
+        self._size, self._data = -1, bytearray()
 
     def answered(self, message: Message) -> None:
-        """The answer, but for the bytes that belong to it, which follow."""
+        """How long the answer is whose bytes follow. DeviceError for one that is longer than what was asked
+        can give: nothing is reserved for it.
+        """
         if "error" in message:
             self.fail(decode_error(message["error"]))
             return
-        self._value, self._data = message["value"], np.empty(message["bytes"], np.uint8)
+        text, arrays = message["json"], message["bytes"]
+        if self._size >= 0 or min(text, arrays) < 0 or text + arrays > self.most:
+            told = f"{text:,} and {arrays:,} bytes, expected {self.most:,} at most"
+            raise DeviceError(f"the worker process sent an answer to {self.verb} of {told}")
+        self._json, self._size = text, text + arrays
         self.part(b"")
 
     def part(self, data: bytes) -> None:
-        end = self._at + len(data)
-        self._data[self._at : end] = np.frombuffer(data, np.uint8)
-        self._at = end
-        if end == len(self._data):
+        """The next bytes. DeviceError for more than were announced."""
+        self._data += data
+        if len(self._data) > self._size:
+            raise DeviceError(f"the worker process sent more of an answer to {self.verb} than it said")
+        if len(self._data) == self._size:
             self.done.set()
 
     def fail(self, error: Exception) -> None:
@@ -55,4 +66,8 @@ class Asked:
         """What the verb gave; raises what it raised. For the asker's thread, as it may be long."""
         if self._error is not None:
             raise self._error
-        return decode(self._value, self._data)
+        try:
+            value = json.loads(self._data[: self._json])
+            return decode(value, np.frombuffer(self._data, np.uint8)[self._json :])
+        except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
+            raise DeviceError(f"the worker process sent no answer to {self.verb}: {error}") from None

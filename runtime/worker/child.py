@@ -13,17 +13,18 @@ import socket
 import stat
 import sys
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from queue import SimpleQueue
 from typing import Any, BinaryIO, cast
 
 from satchel.formats.gguf import OpenFile
 from satchel.quant import DeviceError, SatchelError
 from satchel.runtime.errand import Errand
-from satchel.runtime.kv.identity import identity
 from satchel.runtime.log import LOG
 from satchel.runtime.model import Model
 from satchel.runtime.sandbox import enter
@@ -34,9 +35,19 @@ from satchel.runtime.watchdog import Beats, Pulse, ticking
 from satchel.runtime.wishes import with_constraint
 from satchel.runtime.worker.outlet import Outlet
 from satchel.runtime.worker.verbs import VERBS
-from satchel.runtime.worker.wire import Arrays, Message, decode, encode, encode_error, read_message
+from satchel.runtime.worker.wire import (
+    MOST_REQUEST,
+    TEXT,
+    Arrays,
+    Message,
+    decode,
+    encode,
+    encode_error,
+    read_message,
+)
 
 PR_SET_PDEATHSIG = 1
+ITEMS = 1024  # tokens of a message, with what is told of them: a fraction of what one may have
 FORMS = 2  # threads that compile forms
 NO_SANDBOX = "none: it is switched off"
 SPARE = 1 << 30  # bytes of a written file besides: its header, lines in a log
@@ -51,7 +62,7 @@ class Telling(logging.Handler):
         self._send = send
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._send({"log": [record.levelno, self.format(record)]})
+        self._send({"log": [record.levelno, self.format(record)[:TEXT]]})
 
 
 def close_sandbox(model: Model) -> enter.Sandbox | None:
@@ -107,12 +118,12 @@ class Worker:
         if isinstance(service, Service):
             service.watch, service.watch_errand = self._watch, self._watch_errand
         self._model = model
-        own = identity(model.gguf)
         held, notes = close_sandbox(model), model.notes
         if held is not None and held.note:
             notes = [*notes, held.note]
         told = held.text if held else NO_SANDBOX
-        self.send({"ready": encode(model.cache), "notes": notes, "identity": own, "sandbox": told})
+        ready = {"ready": encode(model.cache), "notes": notes, "sandbox": told}
+        self.send({**ready, "stamps": model.gguf.stamps})
         threading.Thread(target=self._deliver, name="satchel-deliver", daemon=True).start()
         return model
 
@@ -121,7 +132,7 @@ class Worker:
         a form, or the other side to read.
         """
         with ThreadPoolExecutor(FORMS, "satchel-form") as forms:
-            while (got := read_message(source)) is not None and "close" not in got[0]:
+            while (got := read_message(source, MOST_REQUEST)) is not None and "close" not in got[0]:
                 message = got[0]
                 if "submit" in message:
                     number, request = message["submit"], decode(message["request"])
@@ -191,8 +202,10 @@ class Worker:
         except Exception as error:  # also a bug of ours: nobody must wait for ever
             self.send({"answer": number, "error": encode_error(error)})
         else:
-            self.send({"answer": number, "value": value, "bytes": arrays.size})
-            self._outlet.send_parts({"part": number}, arrays.parts)
+            text = json.dumps(value, separators=(",", ":")).encode()
+            text += b" " * (-len(text) % 8)  # the arrays behind it stay aligned
+            self.send({"answer": number, "json": len(text), "bytes": arrays.size})
+            self._outlet.send_parts({"part": number}, [memoryview(text), *arrays.parts])
         finally:
             del self._errands[number]
             for file in (a for a in args if isinstance(a, OpenFile)):
@@ -226,9 +239,12 @@ class Worker:
     def _hand_over(self, tickets: Sequence[tuple[int, Ticket]]) -> None:
         """What came of these requests: all their tokens in one message, then their ends."""
         came = [(number, ticket, ticket.drain()) for number, ticket in tickets]
-        rows = [[n, encode([i for i in items if not isinstance(i, End)])] for n, _, items in came]
-        if any(tokens for _, tokens in rows):
-            self.send({"tokens": [row for row in rows if row[1]]})
+        tokens = [(n, [i for i in items if not isinstance(i, End)]) for n, _, items in came]
+        rows = [(n, items[at : at + ITEMS]) for n, items in tokens for at in range(0, len(items), ITEMS)]
+        while rows:  # in messages of a bounded size, however long nobody read them
+            some = count_of(rows)
+            self.send({"tokens": [[n, encode(items)] for n, items in rows[:some]]})
+            del rows[:some]
         for number, ticket, items in came:
             for end in (i for i in items if isinstance(i, End)):
                 del self._tickets[number], self._numbers[ticket.job]
@@ -237,6 +253,12 @@ class Worker:
     def _end(self, number: int, end: End, known: Message | None = None) -> None:
         error = encode_error(end.error) if end.error else None
         self.send({"end": number, "finish": end.finish, "error": error, "facts": known or {}})
+
+
+def count_of(rows: Sequence[tuple[int, Sequence[object]]]) -> int:
+    """How many of the rows go into one message: the first, and others as long as they have ITEMS together."""
+    total = list(accumulate(len(items) for _, items in rows))
+    return max(1, bisect_right(total, ITEMS))
 
 
 def begin(work: Callable[..., object], *args: Any) -> None:
@@ -254,7 +276,7 @@ def main() -> None:
     side = json.loads(sys.argv[1])["side"]
     worker = Worker(out, socket.socket(fileno=side) if side >= 0 else None)
     LOG.addHandler(Telling(worker.send))
-    first = read_message(source)
+    first = read_message(source, MOST_REQUEST)
     if first is None:
         return
     try:

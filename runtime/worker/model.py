@@ -51,7 +51,8 @@ class WorkerModel(Model):
     logits = asked(Model.logits)
 
     def _open(self) -> None:
-        self.worker = WorkerService(self.path, self.options, files=[p.path for p in self.gguf.parts])
+        files = [p.path for p in self.gguf.parts]
+        self.worker = WorkerService(self.path, self.options, files=files, stamps=self.gguf.stamps)
         self.worker.begin(self._progress)
         self.cache = self.worker.cache
         self.notes += [note for note in self.worker.notes if note not in self.notes]
@@ -62,6 +63,7 @@ class WorkerModel(Model):
             )
         wanted = replace(self.cache, blocks=0)
         self.arch, _ = size(self.gguf, wanted, 0)
+        self.worker.widths = self.arch.vocab, self.arch.width
         extras = read_extras(self.gguf, self.options.adapters, self.options.control_vectors)
         self.extras = extras and replace(extras, stacks={}, steers={})  # names and scales alone
 

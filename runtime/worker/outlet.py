@@ -8,9 +8,7 @@ import threading
 from collections.abc import Sequence
 from typing import BinaryIO
 
-from satchel.runtime.worker.wire import Message, write_message
-
-PART = 1 << 18  # bytes of a part: a fraction of a millisecond
+from satchel.runtime.worker.wire import PART, Message, write_message
 
 
 class Outlet:

@@ -31,6 +31,7 @@ from satchel.runtime.ticket import End, Ticket
 from satchel.runtime.watchdog import BEAT, Beat, Watchdog, ticking
 from satchel.runtime.worker.asked import Asked
 from satchel.runtime.worker.blame import Blame
+from satchel.runtime.worker.expected import most_bytes
 from satchel.runtime.worker.process import PATIENCE, Process, folder
 from satchel.runtime.worker.wire import Message, decode, decode_error, encode
 
@@ -54,15 +55,22 @@ class Entry:
 
 
 class WorkerService:
-    """begin() starts the process and waits until the model is loaded. files: all of the model's.
-    sandbox: what holds of it in the process at hand.
+    """begin() starts the process and waits until the model is loaded. files: all of the model's. sandbox:
+    what holds of it in the process at hand. widths: of its vocabulary and of a hidden row, by which it is
+    known how long answers may be. stamps: of the files that its owner opened; every process must have opened
+    the same.
     """
 
     def __init__(
-        self, path: Path, options: Options, limits: Limits | None = None, files: Sequence[Path] = ()
+        self,
+        path: Path,
+        options: Options,
+        limits: Limits | None = None,
+        files: Sequence[Path] = (),
+        stamps: Sequence[Sequence[int]] = (),
     ) -> None:
         self.path, self.options, self.limits = path, options, limits or options.limits
-        self.cache = Cache(context=0)
+        self.cache, self.widths = Cache(context=0), (0, 0)
         self.notes: list[str] = []
         self.restarts = 0
         self._lock = threading.RLock()
@@ -73,7 +81,7 @@ class WorkerService:
         self._numbers: dict[Ticket, int] = {}
         self._asked: dict[int, Asked] = {}
         self._step: list[int] = []
-        self._identity, self._folder = "", folder()
+        self._stamps, self._folder = [list(stamp) for stamp in stamps], folder()
         self._sandbox = policy_of(files or (path,), options) if options.sandbox else None
         self.sandbox = ""
         self._ready_at = 0.0
@@ -153,7 +161,8 @@ class WorkerService:
 
     def _asked_while(self, worth: Callable[[], bool], verb: str, *args: Any, **how: Any) -> Any:
         """As ask(); DeviceError as soon as it is not worth waiting any more."""
-        errand, asked = current(), Asked(verb, args, how)
+        errand = current()
+        asked = Asked(verb, args, how, most_bytes(verb, args, how, *self.widths))
         errand.check()
         with self._lock:
             self._check_open()
@@ -244,8 +253,7 @@ class WorkerService:
                 process.send({"open": str(self.path), "options": encode(self.options), "beat": BEAT})
                 if self._closed:
                     process.kill()
-            while (got := process.read()) is not None:
-                self._hear(*got)
+            self._listen(process)
             died = process.reap()
             with self._lock:
                 died = f"{self._hung} and {died}" if self._hung else died
@@ -254,6 +262,17 @@ class WorkerService:
         with self._lock:
             self._end_all(End("error", self._broken) if self._broken else End("cancelled"))
         self._loading.put(None)
+
+    def _listen(self, process: Process) -> None:
+        """Until the process is gone. One that says what none of ours says is ended."""
+        try:
+            while (got := process.read()) is not None:
+                self._hear(*got)
+        except Exception as error:  # whatever it sent: this thread must live
+            with self._lock:
+                self._hung = self._hung or f"sent what is not understood ({type(error).__name__}: {error})"
+            LOG.error("%s: the worker process %s and is ended", self.path.name, self._hung)
+            process.kill()
 
     def _hear(self, message: Message, data: bytes) -> None:
         with self._lock:
@@ -268,7 +287,7 @@ class WorkerService:
             elif "end" in message:
                 self._take_end(message)
             elif "progress" in message:
-                if not self._identity:  # nobody watches a later load
+                if not self._ready_at:  # nobody watches a later load
                     done, total = message["progress"]
                     self._loading.put((done, total))
             elif "ready" in message:
@@ -289,15 +308,16 @@ class WorkerService:
         return type(error)(f"the worker process was lost, and the model cannot be loaded again: {error}")
 
     def _opened(self, message: Message) -> None:
-        if message["identity"] != (self._identity or message["identity"]):
+        if message["stamps"] != (self._stamps or message["stamps"]):
+            lost = "the worker process was lost, and " if self._ready_at else ""
             self._broken = ModelError(
-                f"{self.path}: the worker process was lost, and the file is another model than the one that "
-                "was loaded: load it again"
+                f"{self.path}: {lost}the file was changed: it may be another model than the one that was"
+                " loaded: load it again"
             )
             if self._process:
                 self._process.kill()
             return
-        self._identity, self._ready_at = message["identity"], time.monotonic()
+        self._stamps, self._ready_at = message["stamps"], time.monotonic()
         self._dog.loaded = True
         self.cache, self.notes, self._ready = decode(message["ready"]), message["notes"], True
         self.sandbox = message["sandbox"]

@@ -1,14 +1,15 @@
 """Messages between a program and its worker process: a JSON object and, after it, plain bytes, each with its
-length before it. Only the kinds of values named here are carried: nothing that is read can run code.
+length before it. Only the kinds of values named here are carried: nothing that is read can run code, and no
+length that is read reserves more than a message may have.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -38,7 +39,10 @@ from satchel.runtime.speculative.options import Speculation
 from satchel.runtime.stats import Distribution, EngineStats, Usage
 
 LENGTHS = struct.Struct("<QQ")  # bytes of the JSON object, bytes after it
-MOST = 1 << 36
+PART = 1 << 18  # bytes that follow a message at most: a fraction of a millisecond
+MOST = 1 << 22  # bytes of a message's JSON object, of those that a worker sends
+MOST_REQUEST = 1 << 32  # the same for those that the program sends
+TEXT = 1 << 16  # characters of an error or a line of the log
 KIND, VALUE = "$", "v"
 CARRIED: dict[str, type] = {
     kind.__name__: kind
@@ -125,14 +129,17 @@ def write_message(file: BinaryIO, message: Message, data: bytes | memoryview = b
     file.flush()
 
 
-def read_message(file: BinaryIO) -> tuple[Message, bytes] | None:
-    """The next message; None where the other side is gone, also in the middle of one."""
+def read_message(file: BinaryIO, most: int = MOST) -> tuple[Message, bytes] | None:
+    """The next message; None where the other side is gone, also in the middle of one. DeviceError for a JSON
+    object of more than `most` bytes, for more than PART behind it, and for what is no message.
+    """
     lengths = file.read(LENGTHS.size)
     if len(lengths) < LENGTHS.size:
         return None
     head_size, data_size = LENGTHS.unpack(lengths)
-    if max(head_size, data_size) > MOST:
-        raise DeviceError(f"the worker process sent a message of {max(head_size, data_size):,} bytes")
+    if head_size > most or data_size > PART:
+        told = f"{head_size:,} and {data_size:,} bytes, expected {most:,} and {PART:,} at most"
+        raise DeviceError(f"the worker process sent a message of {told}")
     head, data = file.read(head_size), file.read(data_size)
     if len(head) < head_size or len(data) < data_size:
         return None
@@ -209,15 +216,21 @@ def _decode(value: Any, data: Array) -> Any:
     if kind == "json" and isinstance(inner, str):
         return json.loads(inner)
     if kind == "array" and isinstance(inner, list) and inner[0] in DTYPES:
-        name, shape, at = inner
-        if min(shape, default=0) < 0 or at < 0:
-            raise ValueError("an array of a negative size or place")
-        size = prod(shape) * np.dtype(name).itemsize
-        return data[at : at + size].view(name).reshape(shape)
+        return _array(data, *inner)
     if kind in ("tuple", "frozenset", "dict") and isinstance(inner, list):
         items: list[Any] = [v if type(v) is int else _decode(v, data) for v in inner]
         return tuple(items) if kind == "tuple" else frozenset(items) if kind == "frozenset" else dict(items)
     raise DeviceError(f"the worker process sent a value of the kind {kind!r}, which is not known")
+
+
+def _array(data: Array, name: str, shape: Sequence[int], at: int) -> Array:
+    """The array that lies in the bytes from `at` on; DeviceError where it does not lie within them."""
+    if not all(isinstance(n, int) and n >= 0 for n in (at, *shape)):
+        raise DeviceError(f"the worker process sent an array of the shape {shape} at {at}")
+    size = math.prod(shape) * np.dtype(name).itemsize
+    if at + size > len(data):
+        raise DeviceError(f"the worker process sent {len(data):,} bytes, and an array of {size:,} at {at:,}")
+    return data[at : at + size].view(name).reshape(shape)
 
 
 def encode_error(error: Exception) -> list[Any]:
@@ -226,8 +239,8 @@ def encode_error(error: Exception) -> list[Any]:
     """
     kind = next((k.__name__ for k in type(error).__mro__ if ERRORS.get(k.__name__) is k), "")
     if not kind:
-        return ["DeviceError", repr(error), {}]
-    return [kind, str(error), {name: n for name, n in vars(error).items() if isinstance(n, int)}]
+        return ["DeviceError", repr(error)[:TEXT], {}]
+    return [kind, str(error)[:TEXT], {name: n for name, n in vars(error).items() if isinstance(n, int)}]
 
 
 def decode_error(value: Any) -> Exception:

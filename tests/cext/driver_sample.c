@@ -116,11 +116,11 @@ static void test_params(const target *t, const hal_sampling *base, float *logits
     }
 }
 
-/* A row with a NaN or +inf, or with nothing above -inf, has no token, whatever the stages; some -inf are no damage. */
+/* A NaN, a +inf, or nothing above -inf gives no token, whatever the stages; some -inf among numbers gives one. */
 static void test_poison(const target *t, float *logits, int32_t *ring) {
     static const float poison[] = {NAN, INFINITY, -INFINITY};
     for (int i = 0; i < 9 * HAL_STAGES; i++) {
-        int32_t slot = 0, pos = 3, got = -2, code, lost;
+        int32_t slot = 0, pos = 3, got = -2, code;
         hal_sampling s = {.temperature = i % 3 ? 1 : 0, .top_p = 0.5f, .min_p = 0.1f, .top_k = 40 * (i % 2),
                           .typical_p = 0.5f, .top_n_sigma = 1, .xtc_probability = 1, .xtc_threshold = 0.05f,
                           .dynatemp_range = (float)(i % 2), .dynatemp_exponent = 1, .mirostat_mu = 3,
@@ -132,8 +132,8 @@ static void test_poison(const target *t, float *logits, int32_t *ring) {
         for (int j = 0; j < V; j++)
             logits[j] = i % 9 < 3 || j % 5 == 0 ? poison[i % 3] : random_float(2);
         code = run_op(t, "sample", NULL, 0, &out, in, 5);
-        lost = i % 3 < 2 || i % 9 < 3;
-        CHECK(code == 0 && (!t->computes || (lost ? got == -1 : got >= 0 && got < V)), "%s: poisoned logits give %d", t->name,
+        int some = i % 9 >= 3 && i % 3 == 2;
+        CHECK(code == 0 && (!t->computes || (some ? got >= 0 && got < V : got == -1)), "%s: poisoned logits give %d", t->name,
               got);
     }
 }

@@ -1,5 +1,5 @@
-"""Row 19 of the hostile inputs: sizes that 64 bits do not hold are refused by every backend, whatever is in a
-file or a plan. A wrapped size would end this process: by a division by 0, or by a write past a buffer.
+"""Row 19 of the hostile inputs: sizes that 64 bits do not hold are refused by every backend, whatever stands
+in a file or a plan. A wrapped size would end this process: by a division by 0, or by a write past a buffer.
 """
 
 from __future__ import annotations
@@ -13,23 +13,7 @@ from satchel import cext
 from satchel.quant import DeviceError
 from satchel.runtime.device import Device, find_backend
 
-EDGES = (
-    -(2**63),
-    -1,
-    0,
-    1,
-    16,
-    32,
-    256,
-    2**20,
-    2**31 - 1,
-    2**32,
-    2**58,
-    2**59,
-    2**62,
-    2**63 - 256,
-    2**63 - 1,
-)
+EDGES = (-(2**63), -1, 0, 1, 16, 32, 256, 2**20, 2**31 - 1, 2**32, 2**58, 2**59, 2**62, 2**63 - 1)
 FORMATS = range(48)
 ROOM = 1 << 16
 

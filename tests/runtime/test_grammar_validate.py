@@ -169,7 +169,9 @@ MERGED: dict[str, dict[str, Any]] = {
     "in a circle": {"$defs": {"a": {"properties": {"p": refs("a", "a")}}}, "$ref": "#/$defs/a"},
     "entangled": {
         "$defs": {
-            f"d{i}": {"properties": {f"p{j}": {"$ref": f"#/$defs/d{(i * i + 31 * j) % 200}"} for j in range(20)}}
+            f"d{i}": {
+                "properties": {f"p{j}": {"$ref": f"#/$defs/d{(i * i + 31 * j) % 200}"} for j in range(20)}
+            }
             for i in range(200)
         },
         **refs("d0", "d1", "d2", "d3", "d4"),
