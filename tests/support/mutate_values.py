@@ -119,7 +119,7 @@ def first_message(whole: bytes) -> Parts:
 
 
 def mutate_values(target: str, whole: bytes, rand: random.Random, others: Sequence[bytes]) -> bytes:
-    """A copy of a target's input with other values, or other bytes where the values cannot be read or written."""
+    """A copy of a target's input with other values; with other bytes where its values cannot be read."""
     cut, loads, dumps = READERS[target]
     head, text, tail = cut(whole)
     try:
