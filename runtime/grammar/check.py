@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from decimal import Decimal, localcontext
+from decimal import Decimal, InvalidOperation, localcontext
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -83,11 +83,18 @@ def value_errors(schema: Any, value: Any) -> str:
 
 def parse_exact(text: str) -> Any:
     """JSON with numbers as they stand: int, and Decimal for what has a point, an exponent or many digits."""
-    return json.loads(text, parse_float=Decimal, parse_int=_whole, parse_constant=_refuse)
+    return json.loads(text, parse_float=_exact, parse_int=_whole, parse_constant=_refuse)
 
 
 def _whole(digits: str) -> int | Decimal:
-    return int(digits) if len(digits) < 1000 else Decimal(digits)
+    return int(digits) if len(digits) < 1000 else _exact(digits)
+
+
+def _exact(digits: str) -> Decimal:
+    try:
+        return Decimal(digits)
+    except InvalidOperation:  # an exponent of more than 18 digits
+        raise ValueError(f"{digits[:40]} is a number out of range") from None
 
 
 def _refuse(name: str) -> Any:

@@ -227,6 +227,14 @@ def test_a_number_of_a_schema_out_of_range_is_refused(tokenizer: Tokenizer, text
         compile_grammar(tokenizer, JsonSchema(text))
 
 
+@pytest.mark.parametrize(
+    "number", ["1e99999999999999999999", "-0.0E-99999999999999999999", "9" * 5000 + "e9" * 2]
+)
+def test_a_number_of_an_answer_out_of_range_is_no_json(tokenizer: Tokenizer, number: str) -> None:
+    grammar = compile_grammar(tokenizer, JsonSchema({"type": "array", "items": {"type": "number"}}))
+    assert "no JSON" in grammar.check(f"[1, {number}]")
+
+
 @pytest.mark.parametrize("number", [-(1 << 63), 1 << 63, (1 << 53) + 1, -(1 << 53) - 1])
 @pytest.mark.parametrize(
     "schema", ['{{"const": {}}}', '{{"enum": ["x", {}]}}', '{{"const": {{"a": [[{}]]}}}}']
