@@ -36,9 +36,11 @@ OPTIONS = (
     *("-ffp-contract=off", "-fno-omit-frame-pointer", "-D_GNU_SOURCE", "-DCPU_ISA=scalar"),
 )
 WATCHED = ("-fsanitize=fuzzer-no-link,address,undefined", "-fno-sanitize-recover=all")
-# Its products are long: with all instrumentation they take clang a minute and a half, with this a few
-# seconds.
-PARTLY = {"product.c": ("-fsanitize=address",)}
+# Its products are long: with all instrumentation they take clang a minute and a half, with this a second.
+PARTLY = {"product.c": ("-O0", "-fsanitize=address")}
+LONG = (
+    60  # seconds of fuzzing from which on a program that is optimized, which takes long to build, is quicker
+)
 
 
 def sources() -> list[Path]:
@@ -53,8 +55,8 @@ def newest() -> float:
     return max(path.stat().st_mtime for path in found)
 
 
-def build(folder: Path) -> Path:
-    """The program, built anew where a source is younger."""
+def build(folder: Path, level: str) -> Path:
+    """The program, built anew where a source is younger. level: -O0 or -O1."""
     program = folder / "plans"
     if program.exists() and program.stat().st_mtime > newest():
         return program
@@ -64,7 +66,7 @@ def build(folder: Path) -> Path:
     subprocess.run([*made, include / "_hal.py", include], check=True, stdout=subprocess.DEVNULL)
     (include / "cpu_sets.inc").write_text("CPU_SET(scalar)\n", encoding="ascii")
     places = [include, CEXT / "include", CEXT / "quant", CEXT / "cpu"]
-    common = [*OPTIONS, *(f"-I{place}" for place in places)]
+    common = [*OPTIONS, level, *(f"-I{place}" for place in places)]
 
     def compiled(source: Path) -> str:
         target = folder / f"{source.stem}.o"
@@ -133,8 +135,9 @@ def main(seconds: int, folder: Path) -> None:
     """
     if shutil.which("clang") is None:
         sys.exit("fuzz: plans: clang is missing: apt-get install clang libclang-rt-14-dev")
-    place = folder.resolve().parent / "plans-build"
-    program = build(place)
+    level = "-O1" if seconds >= LONG else "-O0"
+    place = folder.resolve().parent / f"plans-build{level}"
+    program = build(place, level)
     seeds(place / "seeds")
     limits = [
         f"-max_total_time={seconds}",

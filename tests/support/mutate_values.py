@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tomli_w
+from mutate import mutate
 
 # Beyond every range and type, or senseless; and what schemas and requests mean something by.
 EXTREMES: tuple[Any, ...] = (
@@ -118,7 +119,7 @@ def first_message(whole: bytes) -> Parts:
 
 
 def mutate_values(target: str, whole: bytes, rand: random.Random, others: Sequence[bytes]) -> bytes:
-    """A copy of a target's input with other values; the same where they cannot be read or written."""
+    """A copy of a target's input with other values; with other bytes where its values cannot be read."""
     cut, loads, dumps = READERS[target]
     head, text, tail = cut(whole)
     try:
@@ -128,7 +129,7 @@ def mutate_values(target: str, whole: bytes, rand: random.Random, others: Sequen
                 rand.choice(CHANGES)(value, rand, other)
         made = dumps(value)
     except (ValueError, TypeError, RecursionError):
-        return whole
+        return mutate(whole, rand, others)
     if cut is first_message:
         return len(made).to_bytes(8, "little") + head + made + tail
     return (cut(rand.choice(others))[0] if rand.random() < 0.1 else head) + made + tail
