@@ -138,6 +138,7 @@ def test_faults_are_told(folder: Path) -> None:
     assert suite(folder, "metal and test_an_index", tests, MOCK_METAL_LEAKS="1") > 10
 
 
+@pytest.mark.nightly
 def test_whole_models(folder: Path) -> None:
     assert suite(folder, "metal and (norms_of_heads or closing_gives)", "tests/gpu/test_gpu_models.py") == 2
 

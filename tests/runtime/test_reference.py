@@ -32,7 +32,7 @@ SURE, CERTAIN = 0.1, 1.5  # logits
 SHARE = 0.975
 EXACT = ("bf16", "f16")  # products are exact here: every position
 # For every change; the others by night: making a file takes seconds, and each product has tests of its own.
-OFTEN = ("bf16", "q4_k_m", "q8_0")
+OFTEN = ("bf16", "q4_k_m")
 
 
 def reference_file() -> ModuleType:

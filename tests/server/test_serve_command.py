@@ -66,7 +66,7 @@ def started(*args: str, config: Path | None = None) -> Iterator[tuple[subprocess
 @pytest.mark.model
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_request_under_way_is_finished_before_it_stops(number: int) -> None:
-    with started() as (process, address):
+    with started("--drain", str(SECONDS)) as (process, address):
         ready(address)
         got: list[str] = []
 
