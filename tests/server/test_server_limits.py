@@ -11,8 +11,10 @@ import json
 import logging
 import re
 import socket
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +25,7 @@ from waiting import until
 pytest.importorskip("fastapi")
 
 from house import House, serving_house
+from serving_process import Process
 
 from satchel.cli.server import accept, descriptors, log, metrics
 from satchel.cli.server.addresses import Proxies
@@ -128,6 +131,23 @@ def test_h27_without_descriptors_the_loop_waits_and_makes_room(monkeypatch: pyte
     asyncio.run(main())
     assert attempts[0] in (6, 7) and given == ["descriptors"] * 3
     assert pauses[:5] == [0.05, 0.1, 0.2, 0.4, 0.8]
+
+
+@pytest.mark.model
+@pytest.mark.nightly
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="Linux alone")
+def test_h27_a_server_with_few_descriptors_answers_and_says_little() -> None:
+    command = f"ulimit -n 128 && exec '{sys.executable}' -m satchel serve --port 0"
+    with Process(["sh", "-c", command]) as server:
+        server.ready("/readyz")
+        address = ("127.0.0.1", httpx.URL(server.url).port or 0)
+        held = [socket.create_connection(address) for _ in range(300)]
+        for path in ("/v1/models", "/health"):
+            assert httpx.get(server.url + path, timeout=60).status_code == 200
+        assert len(list(Path(f"/proc/{server.child.pid}/fd").iterdir())) < 128
+        assert len(server.said) < 40 and any("limit of open files is 128" in line for line in server.said)
+        for wire in held:
+            wire.close()
 
 
 # the log

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import uvicorn
@@ -26,6 +27,7 @@ from satchel.cli.server.run import listen, server_of
 from satchel.cli.server.settings import ServerSettings
 from satchel.runtime.options import Options
 
+SLOWER = 100  # times the usual deadlines: so long that none passes by itself, on any machine
 LARGE = 2 << 20  # bytes: more than a socket takes unread
 
 
@@ -65,10 +67,12 @@ class House:
         return asyncio.run_coroutine_threadsafe(call(), self.loop).result(60)
 
     def later(self, seconds: float) -> None:
-        """Checks deadlines as if so much time had passed: once to see what is there, and once after it."""
+        """Checks deadlines as if so much time had passed: once to see what is there, and once after it.
+        Seconds are those of a server with the usual deadlines.
+        """
         self._ahead = max(self._ahead, time.monotonic()) + 0.001
         self.run(self.connections.check, self._ahead)
-        self._ahead += seconds
+        self._ahead += SLOWER * seconds
         self.run(self.connections.check, self._ahead)
 
     def open_door(self) -> None:
@@ -111,6 +115,14 @@ def _routes(house: House) -> None:
 @contextmanager
 def serving_house(settings: ServerSettings, secure: ssl.SSLContext | None = None) -> Iterator[House]:
     """A server with routes that wait, that answer more than is read, and that never end."""
+    settings = replace(
+        settings,
+        header_seconds=SLOWER * settings.header_seconds,
+        body_seconds=SLOWER * settings.body_seconds,
+        keep_alive=SLOWER * settings.keep_alive,
+        write_seconds=SLOWER * settings.write_seconds,
+        least_rate=settings.least_rate // SLOWER,
+    )
     app = create_app(Models(catalog_of({}, {}, Options(), 0, None)), settings)
     bound = listen(settings.host, settings.port, settings)
     started = threading.Event()
