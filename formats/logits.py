@@ -100,14 +100,13 @@ class LogitsFile:
     context: int
     vocab: int
     tokens: npt.NDArray[np.int32]
-    _records: Records
 
     def log_probs(self, window: int, start: int, stop: int) -> F32:
         """Log-probabilities (stop - start, V) of some of a window's scored tokens; ModelError where they are
         none.
         """
         first = window * scored(self.context)
-        records = np.array(self._records[first + start : first + stop])
+        records = self._read(first + start, stop - start)
         scale, lowest = records["scale"], records["lowest"]
         good = np.isfinite(scale) & np.isfinite(lowest) & (scale >= 0) & (lowest <= 0)
         if not good.all():
@@ -115,6 +114,20 @@ class LogitsFile:
             wanted, got = "expected a scale >= 0 and a lowest <= 0", f"{scale[bad]} and {lowest[bad]}"
             raise ModelError(f"{self.path}: record {first + start + bad}: {wanted}, got {got}; make it again")
         return decode(records, self.vocab)
+
+    def _read(self, first: int, count: int) -> Records:
+        """Records from one on, by read calls: a file that is cut meanwhile is ModelError."""
+        dtype = record_dtype(self.vocab)
+        offset = HEADER.size + self.tokens.nbytes + first * dtype.itemsize
+        try:
+            found = np.fromfile(self.path, dtype, count, offset=offset)
+        except OSError as error:
+            raise ModelError(f"{self.path}: can't be read: {error.strerror or error}") from None
+        if len(found) != count:
+            raise ModelError(
+                f"{self.path}: expected {count} records from {first} on, got {len(found)}; it was cut"
+            )
+        return found
 
 
 def open_logits(path: str | Path) -> LogitsFile:
@@ -135,7 +148,6 @@ def open_logits(path: str | Path) -> LogitsFile:
     if context < 4 or vocab < 1 or windows < 1:
         got = f"context {context}, vocabulary {vocab}, windows {windows}"
         raise ModelError(f"{path}: expected positive sizes, got {got}; the file is damaged")
-    dtype = record_dtype(vocab) if vocab <= size else np.dtype("u1")
     rows = windows * scored(context)
     wanted = HEADER.size + 4 * windows * context + rows * (8 + 2 * (vocab + vocab % 2))
     if size != wanted:
@@ -145,5 +157,4 @@ def open_logits(path: str | Path) -> LogitsFile:
     tokens = np.fromfile(path, "<i4", windows * context, offset=HEADER.size).reshape(windows, context)
     if tokens.min() < 0 or tokens.max() >= vocab:
         raise ModelError(f"{path}: a token id is not below the vocabulary of {vocab}; the file is damaged")
-    records = np.memmap(path, dtype, "r", HEADER.size + tokens.nbytes, (rows,))
-    return LogitsFile(path, context, vocab, tokens, records)
+    return LogitsFile(path, context, vocab, tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from satchel.formats.gguf import (
     typed,
     write_gguf,
 )
+from satchel.formats.gguf.atomic import write_all
 from satchel.formats.gguf.types import DTYPES
 from satchel.quant.errors import RequestError
 
@@ -276,3 +278,19 @@ def test_metadata_can_be_made_in_memory() -> None:
     names = [values.typed(key).type_name for key in values]
     numbers = ["uint32", "int32", "uint64", "float32", "bool", "string"]
     assert names == [*numbers, "array of int32", "array of string"]
+
+
+def test_a_file_without_a_buffer_is_written_to_its_end() -> None:
+    class Narrow(io.RawIOBase):
+        """Takes three bytes at a time, as a full pipe or disk may."""
+
+        def __init__(self) -> None:
+            self.taken = b""
+
+        def write(self, data: Any) -> int:
+            self.taken += bytes(data[:3])
+            return min(3, len(data))
+
+    file = Narrow()
+    write_all(file, b"0123456789")  # type: ignore[arg-type]
+    assert file.taken == b"0123456789"

@@ -1,0 +1,24 @@
+"""Threads that the system does not give are one error; other errors stay what they are."""
+
+import threading
+
+import pytest
+
+from satchel.quant import DeviceError
+from satchel.quant.threads import Pool, begin
+
+REFUSED, MISUSED = "can't start new thread", "threads can only be started once"
+
+
+@pytest.mark.parametrize(("text", "kind"), [(REFUSED, DeviceError), (MISUSED, RuntimeError)])
+def test_a_thread_that_does_not_begin(
+    text: str, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError(text)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(kind, match="ulimit -u" if kind is DeviceError else text):
+        begin(threading.Thread(target=print))
+    with pytest.raises(kind), Pool(1) as pool:
+        pool.submit(print)
