@@ -80,6 +80,8 @@ class Service:
         self._on_lost, self._lost = on_lost, list[DeviceLost]()
         self._tickets: dict[Job, Ticket] = {}
         self._inbox: deque[Callable[[], None]] = deque()
+        self._calls: deque[Callable[[], None]] = deque()  # one between two steps, however many there are
+        self._lent = False  # the last free slot went to a call while requests waited
         self._wanted: deque[Wanted] = deque()
         self._under: deque[Underway] = deque()  # steps whose tokens were not read yet: one between two turns
         self._bell = threading.Condition()
@@ -128,7 +130,9 @@ class Service:
             finally:
                 done.set()
 
-        self._post(run)
+        with self._bell:
+            self._calls.append(run)
+            self._bell.notify()
         try:
             self._wait(done)
         except BaseException:
@@ -209,8 +213,15 @@ class Service:
         self._post(give)
 
     def _serve_wanted(self) -> None:
-        """Whoever has waited longest for slots, where there are enough."""
+        """Lends slots to the call that has waited longest for them, where there are enough; where requests
+        wait too, every other time.
+        """
         while self._wanted and self._wanted[0].count <= self.scheduler.free_slots:
+            waiting = bool(self.scheduler.waiting)
+            if waiting and self._lent:
+                self._lent = False
+                return
+            self._lent = waiting
             wanted = self._wanted.popleft()
             found = [self.scheduler.lend() for _ in range(wanted.count)]
             wanted.slots += [slot for slot in found if slot is not None]
@@ -263,13 +274,15 @@ class Service:
         while True:
             self.pulse.begin("step")
             with self._bell:
-                while not (self._inbox or self._closed or self._busy or self._lost):
+                while not (self._inbox or self._calls or self._closed or self._busy or self._lost):
                     self.pulse.end()
                     self._bell.wait()
                     self.pulse.begin("step")
                 tasks = list(self._inbox)
                 self._inbox.clear()
                 closed = self._closed
+                calls = len(self._calls) if closed else min(1, len(self._calls))
+                tasks += [self._calls.popleft() for _ in range(calls)]
             if tasks or closed:
                 self._guarded(self._settle)  # they find nothing under way
             for task in tasks:
@@ -306,8 +319,9 @@ class Service:
         told = self._on_lost(error) if self._on_lost else error
         with self._bell:
             self.gone = told
-            tasks = list(self._inbox)
+            tasks = [*self._inbox, *self._calls]
             self._inbox.clear()
+            self._calls.clear()
         for task in tasks:  # requests that came meanwhile end below; calls do nothing
             task()
         self._fail(told)

@@ -31,7 +31,7 @@ from satchel.runtime.scheduler.urgency import Key, order
 
 MARGIN = 0.8  # of the time that a step takes without prompts; what is left to 1 covers a wrong prediction
 CROWD = 8.0  # how many times that much it may be where many begin beside few
-NAMES = 1024  # clients and users that are kept before the list is looked through
+NAMES = 1024  # clients and users that are always kept
 
 
 class Slots(Protocol):
@@ -70,6 +70,7 @@ class Scheduler:
         self._free = list(range(slots - 1, -1, -1))
         pages = engine.pages
         self._longest = min(pages.cache.context, pages.most * pages.cache.block)  # tokens of a job
+        self._names = NAMES  # clients and users that are kept before the list is looked through again
         self._turn = 0  # decoded tokens, by which those take turns that do not fit into one step
 
     def check(self, request: Request, coming: int = 0, clients: Iterable[str] = ()) -> None:
@@ -83,8 +84,9 @@ class Scheduler:
 
     def add(self, job: Job) -> None:
         """Puts a job into the queue; check() comes first."""
-        if self.shares.names >= NAMES:
+        if self.shares.names >= self._names:
             self.shares.forget((*self.waiting, *self.running))
+            self._names = max(NAMES, 2 * self.shares.names)
         self.shares.arrive(job)
         self.waiting.append(job)
 
