@@ -224,12 +224,12 @@ def _decode(value: Any, data: Array) -> Any:
 
 
 def _array(data: Array, name: str, shape: Sequence[int], at: int) -> Array:
-    """The array that lies in the bytes from `at` on; DeviceError where it does not lie within them."""
+    """The array that lies in the bytes from `at` on; ValueError where it does not lie within them."""
     if not all(isinstance(n, int) and n >= 0 for n in (at, *shape)):
-        raise DeviceError(f"the worker process sent an array of the shape {shape} at {at}")
+        raise ValueError(f"an array of the shape {shape} at {at}")
     size = math.prod(shape) * np.dtype(name).itemsize
     if at + size > len(data):
-        raise DeviceError(f"the worker process sent {len(data):,} bytes, and an array of {size:,} at {at:,}")
+        raise ValueError(f"an array of {size:,} bytes at {at:,} of {len(data):,}")
     return data[at : at + size].view(name).reshape(shape)
 
 
