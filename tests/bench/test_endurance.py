@@ -29,9 +29,9 @@ linux = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads 
 
 
 def driven(url: str, *options: str) -> dict[str, Any]:
-    """The findings of a second against a server of this process, by row."""
+    """The findings of half a second against a server of this process, by row."""
     process: Any = SimpleNamespace(url=url, child=SimpleNamespace(pid=os.getpid()), engine=lambda: None)
-    asked = arguments(["--seconds", "1", "--clients", "6", *options])
+    asked = arguments(["--seconds", "0.5", "--clients", "6", *options])
     found = list(findings(endure(process, [KEY, KEY], asked), asked.seconds))
     return {f.row: f for f in found}
 
