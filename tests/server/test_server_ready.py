@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tiny_file import write_model
 from waiting import until
@@ -65,3 +66,18 @@ def test_row_14_a_server_that_stops_is_not_ready() -> None:
     assert asyncio.run(ask()) == 200
     models.draining = True
     assert asyncio.run(ask()) == 503
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_row_18_a_damaged_model_is_an_error_without_the_servers_folders(
+    tmp_path: Path, serving_of: Callable[..., Any], stream: bool
+) -> None:
+    def damage(weights: Any) -> None:
+        weights.tensors["output_norm.weight"][3] = np.nan
+
+    path = write_model(tmp_path / "bad.gguf", change=damage)
+    with serving_of([path], Options(threads=1), ServerSettings(port=0)) as url:
+        ask = {"prompt": [1, 2, 3], "max_tokens": 2, "stream": stream}
+        told = httpx.post(f"{url}/v1/completions", json=ask, timeout=60)
+        assert told.status_code == 500
+        assert "satchel verify bad.gguf" in told.text and str(tmp_path) not in told.text
