@@ -8,7 +8,9 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 COUNTS = {"G": 25, "M": 24, "D": 12, "H": 23}
-ROWS = [f"{kind}{n:02d}" for kind, count in COUNTS.items() for n in range(1, count + 1)]
+# Of the rows of hostile requests (S), those about what a request costs.
+COSTS = ("S01", "S05", "S07", "S11", "S12", "S17", "S20")
+ROWS = [*(f"{kind}{n:02d}" for kind, count in COUNTS.items() for n in range(1, count + 1)), *COSTS]
 # What the program does not have, a malformed form of it can't reach.
 ABSENT = {
     "M18": "images are not read",
@@ -16,7 +18,7 @@ ABSENT = {
 }
 
 
-ID = re.compile(r"(?<![A-Za-z0-9])[GMDHgmdh]\d\d(?=[\W_])")
+ID = re.compile(r"(?<![A-Za-z0-9])[GMDHSgmdhs]\d\d(?=[\W_])")
 
 
 @cache

@@ -15,7 +15,7 @@ LONGEST_WORD = 100  # characters: BERT's own limit; a longer word is one unknown
 class WordPiece:
     """Encodes one stretch of ordinary text; knows each token's bytes."""
 
-    longest = None  # blanks are dropped, and a long word is one unknown token
+    longest: int | None = None  # blanks are dropped, and a long word is one unknown token
     cuts = True
 
     def __init__(self, meta: Meta, vocab: Vocab, unk: int | None) -> None:

@@ -57,7 +57,7 @@ def find_breakers(
     for token in range(vocabulary):
         data = piece(token)
         whole = {raw for raw in wanted if raw in data}
-        found = {()} if whole else set[tuple[int, ...]]()
+        found: set[tuple[int, ...]] = {()} if whole else set()
         for n in range(min(longest, len(data)), 0, -1):
             for raw in begun.get(data[-n:], ()):
                 if raw not in whole:

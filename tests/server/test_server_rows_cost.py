@@ -46,7 +46,7 @@ def probed(server: str) -> Iterator[None]:
 
 
 def post(server: str, path: str, body: object, **headers: str) -> httpx.Response:
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    data = body if isinstance(body, bytes) else json.dumps(body, ensure_ascii=False).encode()
     return httpx.post(server + path, content=data, headers={**JSON, **headers}, timeout=120)
 
 
@@ -217,7 +217,7 @@ def test_s11_a_prompt_is_refused_by_its_bytes(server: str) -> None:
             ("/v1/completions", {"prompt": text, "max_tokens": 1}),
             ("/completion", {"prompt": text, "n_predict": 1}),
             ("/v1/responses", {"input": text, "max_output_tokens": 1}),
-            ("/infill", {"input_prefix": text, "input_suffix": text}),
+            ("/infill", {"input_prefix": text, "input_suffix": "x"}),
             ("/tokenize", {"content": text}),
             ("/v1/embeddings", {"input": text}),
             ("/v1/rerank", {"query": text, "documents": ["a"]}),
