@@ -47,9 +47,11 @@ def tiny(tmp_path_factory: pytest.TempPathFactory, serving_of: Any) -> Iterator[
 def asked(address: str, *options: str, seconds: float) -> dict[str, Any]:
     """Runs schema_requests.py, and gives its counts. Its failures are this test's."""
     command = [sys.executable, str(REQUESTS), address, *options]
-    with httpx.Client(base_url=address, timeout=60) as client:
-        with Prober(lambda: client.get("/health").status_code) as prober:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+    with (
+        httpx.Client(base_url=address, timeout=60) as client,
+        Prober(lambda: client.get("/health").status_code) as prober,
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
     print(f"slowest of {len(prober.answers)} answers of /health: {prober.worst * 1e3:.0f} ms")
     assert set(prober.answers) == {200}
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-20_000:]}{done.stderr[-5_000:]}"
