@@ -8,9 +8,9 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 COUNTS = {"G": 25, "M": 24, "D": 12, "H": 23}
-ROWS = [f"{kind}{n:02d}" for kind, count in COUNTS.items() for n in range(1, count + 1)]
-# Rows 3, 4, 10 and 15 of the hostile reading of the server: connections, descriptors, labels, unread streams.
-ROWS += ["H26", "H27", "H33", "H38"]
+# The rows of hostile requests, files and surroundings that broke this program once.
+ATTACKS = [f"A{n:02d}" for n in range(1, 21)]
+ROWS = [*(f"{kind}{n:02d}" for kind, count in COUNTS.items() for n in range(1, count + 1)), *ATTACKS]
 # What the program does not have, a malformed form of it can't reach.
 ABSENT = {
     "M18": "images are not read",
@@ -18,7 +18,7 @@ ABSENT = {
 }
 
 
-ID = re.compile(r"(?<![A-Za-z0-9])[GMDHgmdh]\d\d(?=[\W_])")
+ID = re.compile(r"(?<![A-Za-z0-9])[GMDHAgmdha]\d\d(?=[\W_])")
 
 
 @cache

@@ -189,8 +189,8 @@ class _Scan:
         runs = quotes - 1 - before + np.where(before < 0, self._slashes, 0)
         end = int(last[-1])
         self._slashes = len(data) - 1 - end + (self._slashes if end < 0 else 0)
-        found: npt.NDArray[np.intp] = quotes[runs % 2 == 0]
-        return found
+        real: npt.NDArray[np.intp] = quotes[runs % 2 == 0]
+        return real
 
 
 class _Read(Request):

@@ -95,8 +95,9 @@ class Body(BaseModel):
 def _unknown(value: Any, name: str) -> list[str]:
     if isinstance(value, Body):
         return [f"{name}.{path}" for path in value.unknown]
-    if isinstance(value, list):
-        return [path for i, one in enumerate(value) for path in _unknown(one, f"{name}[{i}]")]
+    if isinstance(value, list) and not isinstance(value[0] if value else 0, int | float):  # ids have none
+        inner = ((i, one) for i, one in enumerate(value) if isinstance(one, Body | list))
+        return [path for i, one in inner for path in _unknown(one, f"{name}[{i}]")]
     return []
 
 

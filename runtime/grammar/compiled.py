@@ -15,6 +15,7 @@ import numpy as np
 
 from satchel.formats.tokenizer import Tokenizer
 from satchel.quant.errors import RequestError
+from satchel.runtime.grammar.deep import begin_deep, run_deep
 from satchel.runtime.grammar.schema import read_schema
 from satchel.runtime.grammar.sources import Source, read_spec
 from satchel.runtime.grammar.spec import JsonSchema, Spec
@@ -223,9 +224,8 @@ def _compile(vocabulary: Vocabulary, source: Source) -> LLMatcher:
 
     if not _turns.acquire(timeout=PATIENCE):
         raise Busy(f"{COMPILING} grammars are being compiled, and take long: try again later")
-    thread = threading.Thread(target=work, name="satchel-grammar", daemon=True)
     try:
-        thread.start()
+        thread = begin_deep(work, "satchel-grammar")
     except RuntimeError:
         _turns.release()
         raise
@@ -233,7 +233,7 @@ def _compile(vocabulary: Vocabulary, source: Source) -> LLMatcher:
     if not made:
         raise source.fail(f"it takes over {BUDGET:g} s to compile: make it simpler")
     if made[0].is_error():
-        raise source.fail(one_line(made[0].get_error()), source.locate() if source.locate else "")
+        raise source.fail(one_line(made[0].get_error()), run_deep(source.locate) if source.locate else "")
     return made[0]
 
 

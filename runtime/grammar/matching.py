@@ -8,6 +8,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from satchel.runtime.grammar.deep import run_deep
+
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
@@ -39,7 +41,7 @@ def matcher_of(grammar: str) -> LLMatcher:
     """A matcher over bytes at the start of a grammar in llguidance's form."""
     from llguidance import LLMatcher
 
-    return LLMatcher(_tokenizer(), grammar, log_level=0)
+    return run_deep(lambda: LLMatcher(_tokenizer(), grammar, log_level=0))
 
 
 def is_sentence(matcher: LLMatcher, text: str) -> bool:

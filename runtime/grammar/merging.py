@@ -24,7 +24,8 @@ def check_merges(found: Mapping[str, Schema], targets: Mapping[str, str], what: 
     references; there is no cycle in place.
     """
     steps = 0
-    waiting: list[tuple[str, Group]] = [(at, {at: 1}) for at in found]
+    # A mere reference is what it refers to, which is looked at for itself.
+    waiting: list[tuple[str, Group]] = [(at, {at: 1}) for at in found if not _is_reference(found[at])]
     seen: set[frozenset[tuple[str, int]]] = set()
     while waiting:
         at, group = waiting.pop()
@@ -83,6 +84,10 @@ def _in_place(at: str, found: Mapping[str, Schema], targets: Mapping[str, str]) 
 
 def _is_only_a_way(value: Schema) -> bool:
     return isinstance(value, bool) or value.keys() <= {"allOf", "$ref", "$defs", "definitions"}
+
+
+def _is_reference(value: Schema) -> bool:
+    return not isinstance(value, bool) and value.keys() == {"$ref"}
 
 
 def _parts(merged: Counter[str], found: Mapping[str, Schema]) -> list[Counter[str]]:

@@ -332,7 +332,7 @@ def _multiple(run: _Run, step: Number, value: Any) -> str:
     return f"{quoted(value)} is no multiple of {step}" if wrong else ""
 
 
-def _count(kind: type[str] | type[list[Any]] | type[dict[str, Any]], what: str, most: bool) -> Check:
+def _count(kind: type[list[Any] | dict[str, Any] | str], what: str, most: bool) -> Check:
     def check(run: _Run, limit: Number, value: Any) -> str:
         if not isinstance(value, kind) or (len(value) <= limit if most else len(value) >= limit):
             return ""

@@ -1,4 +1,4 @@
-"""Row 19 of the hostile inputs: sizes that 64 bits do not hold are refused by every backend, whatever stands
+"""A19 of the hostile requests: sizes that 64 bits do not hold are refused by every backend, whatever stands
 in a file or a plan. A wrapped size would end this process: by a division by 0, or by a write past a buffer.
 """
 
@@ -29,7 +29,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[Device]:
     made.close()
 
 
-def test_row_19_no_size_wraps(device: Device) -> None:
+def test_a19_no_size_wraps(device: Device) -> None:
     table, ffi, rng = device.backend.table, cext.ffi, random.Random(19)
     if not table.packed:
         pytest.skip("it packs nothing")

@@ -1,4 +1,4 @@
-"""A text of too many tokens is refused by its bytes, or given up half-way (row S11)."""
+"""A text of too many tokens is refused by its bytes, or given up half-way (row A11)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def encoded(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def test_s11_14_mb_are_refused_before_they_are_tokenized(
+def test_a11_14_mb_are_refused_before_they_are_tokenized(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = encoded(tokenizer, monkeypatch)
@@ -52,7 +52,7 @@ def test_s11_14_mb_are_refused_before_they_are_tokenized(
     assert sizes == []
 
 
-def test_s11_what_its_bytes_allow_is_given_up_half_way(
+def test_a11_what_its_bytes_allow_is_given_up_half_way(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = encoded(tokenizer, monkeypatch)

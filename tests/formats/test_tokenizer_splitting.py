@@ -1,4 +1,4 @@
-"""Special tokens are cut out as the definition says, in one pass whatever their number (row S17)."""
+"""Special tokens are cut out as the definition says, in one pass whatever their number (row A17)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def specials(texts: set[str] | list[str]) -> list[Special]:
 
 
 @given(TOKENS, TEXTS)
-def test_s17_the_pieces_are_those_of_the_definition(texts: set[str], text: str) -> None:
+def test_a17_the_pieces_are_those_of_the_definition(texts: set[str], text: str) -> None:
     assert Cutter(specials(texts)).cut(text) == by_definition(text, specials(texts))
 
 
 @pytest.mark.parametrize("window", [1, 2, 5])
-def test_s17_a_token_may_lie_across_two_windows(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a17_a_token_may_lie_across_two_windows(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(splitting, "WINDOW", window)
     draw = random.Random(5)
     for _ in range(300):
@@ -58,20 +58,20 @@ def one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kinds", [1, 2000])
-def test_s17_texts_of_many_kinds_of_tokens_take_one_pass(kinds: int, one_pass: None) -> None:
+def test_a17_texts_of_many_kinds_of_tokens_take_one_pass(kinds: int, one_pass: None) -> None:
     text = "".join(f"<unused{i % kinds}>" for i in range(30_000))
     assert len(Cutter(specials([f"<unused{i}>" for i in range(kinds)])).cut(text)) == 30_000
 
 
 @pytest.mark.parametrize("text", ["<" * 2_000_000, "<unused1" * 200_000, "\n" * 300_000, "\n\n\nx" * 50_000])
-def test_s17_texts_that_almost_hold_tokens_take_one_pass(text: str, one_pass: None) -> None:
+def test_a17_texts_that_almost_hold_tokens_take_one_pass(text: str, one_pass: None) -> None:
     tokens = [f"<unused{i}>" for i in range(500)] + ["\n" * n for n in range(1, 32)]
     found = Cutter(specials(tokens)).cut(text)
     by_id = {special.id: special.text for special in specials(tokens)}
     assert "".join(part if isinstance(part, str) else by_id[part] for part in found) == text
 
 
-def test_s17_tokens_that_overlap_cost_the_definition_on_what_they_cover_alone(
+def test_a17_tokens_that_overlap_cost_the_definition_on_what_they_cover_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     covered = 0

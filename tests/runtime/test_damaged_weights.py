@@ -1,4 +1,4 @@
-"""Row 18 of the hostile inputs: a model with damaged weights answers nothing in silence. Whatever is asked of
+"""A18 of the hostile requests: a model with damaged weights answers nothing in silence. Whatever is asked of
 it, the error names the file and what to do.
 """
 
@@ -74,19 +74,19 @@ ASKED: dict[str, Callable[[Model], object]] = {
 
 
 @pytest.mark.parametrize("what", ASKED)
-def test_row_18_damaged_weights_are_an_error_that_names_the_file(model: Model, what: str) -> None:
+def test_a18_damaged_weights_are_an_error_that_names_the_file(model: Model, what: str) -> None:
     with pytest.raises(ModelError, match=r"bad\.gguf: .*NaN or infinity.*satchel verify .*bad\.gguf"):
         ASKED[what](model)
 
 
-def test_row_18_embeddings_of_a_damaged_model_are_an_error(tmp_path: Path) -> None:
+def test_a18_embeddings_of_a_damaged_model_are_an_error(tmp_path: Path) -> None:
     with Model.load(write_model(tmp_path / "bad.gguf", change=norm_of(np.nan)), threads=1) as model:
         for call in (model.embed, model.embed_tokens):
             with pytest.raises(ModelError, match=r"bad\.gguf.*hidden states.*satchel verify"):
                 call(["a text"])
 
 
-def test_row_18_a_worker_process_and_a_repeated_prompt_say_the_same(tmp_path: Path) -> None:
+def test_a18_a_worker_process_and_a_repeated_prompt_say_the_same(tmp_path: Path) -> None:
     path = write_model(tmp_path / "bad.gguf", change=one_row)
     with Model.load(path, threads=1, worker="process") as model:
         for what in ("greedy", "logprobs", "logits", "score", "greedy"):
@@ -94,7 +94,7 @@ def test_row_18_a_worker_process_and_a_repeated_prompt_say_the_same(tmp_path: Pa
                 ASKED[what](model)
 
 
-def test_row_18_one_request_of_a_step_fails_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a18_one_request_of_a_step_fails_and_the_others_go_on(tmp_path: Path) -> None:
     """The embedding of one token is damaged: only a prompt that has it is harmed."""
 
     def untied(weights: tiny.TinyWeights) -> None:
@@ -121,7 +121,7 @@ def test_row_18_one_request_of_a_step_fails_and_the_others_go_on(tmp_path: Path)
         assert fine.ids == wanted.ids
 
 
-def test_row_18_speculation_and_a_damaged_draft_model(tmp_path: Path, model: Model) -> None:
+def test_a18_speculation_and_a_damaged_draft_model(tmp_path: Path, model: Model) -> None:
     good = write_model(tmp_path / "good.gguf")
     for path, how in (
         (model.path, Speculation(lookup=True)),
@@ -134,7 +134,7 @@ def test_row_18_speculation_and_a_damaged_draft_model(tmp_path: Path, model: Mod
             guessing.generate([1, 2, 3] * 5, max_tokens=40, ignore_eos=True).read()
 
 
-def test_row_18_perplexity_and_the_command_line(
+def test_a18_perplexity_and_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))

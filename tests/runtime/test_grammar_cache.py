@@ -1,4 +1,4 @@
-"""What is kept of clients' grammars is bounded by its bytes (row S12)."""
+"""What is kept of clients' grammars is bounded by its bytes (row A12)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def kept(tokenizer: Tokenizer) -> Compiler:
     return compiled._compilers[tokenizer]
 
 
-def test_s12_what_is_kept_is_bounded_by_its_bytes(
+def test_a12_what_is_kept_is_bounded_by_its_bytes(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = compile_grammar(tokenizer, schema(0)).cost
@@ -54,7 +54,7 @@ def test_the_cost_grows_with_the_text(tokenizer: Tokenizer) -> None:
     assert large > 20 * small > 20 * compiled.LEAST
 
 
-def test_s12_a_grammar_in_use_is_made_once(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a12_a_grammar_in_use_is_made_once(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that is not kept: a reply and its constraint share it."""
     monkeypatch.setattr(compiled, "MAX_KEPT", 1)
     first = compile_grammar(tokenizer, schema(1))
@@ -64,7 +64,7 @@ def test_s12_a_grammar_in_use_is_made_once(tokenizer: Tokenizer, monkeypatch: py
     assert not kept(tokenizer)._live
 
 
-def test_s12_grammars_that_were_given_up_are_bounded(
+def test_a12_grammars_that_were_given_up_are_bounded(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiled, "PATIENCE", 0.01)
@@ -85,7 +85,7 @@ def test_a_text_that_is_too_large_is_refused(tokenizer: Tokenizer) -> None:
         compile_grammar(tokenizer, JsonSchema({"const": "x" * 2_100_000}))
 
 
-def test_s12_breakers_of_repetitions_are_bounded(
+def test_a12_breakers_of_repetitions_are_bounded(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = wishes.breakers_of(tokenizer, ("e",)).size

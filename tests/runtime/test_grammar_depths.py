@@ -1,4 +1,4 @@
-"""Grammars that are deep, long, or whose rules form chains: read, or refused in words (row S20)."""
+"""Grammars that are deep, long, or whose rules form chains: read, or refused in words (row A20)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import sys
 import threading
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("llguidance")
 
 from satchel.formats.chat.tagged import BRANCHES, branches, kinds_of
+from satchel.formats.gguf import open_gguf
+from satchel.formats.tokenizer import build_tokenizer
 from satchel.quant.errors import RequestError
+from satchel.runtime.grammar import compile_grammar
 from satchel.runtime.grammar.ambiguity import is_catastrophic
 from satchel.runtime.grammar.gbnf import read_gbnf
 from satchel.runtime.grammar.regex import parse
@@ -90,17 +95,17 @@ def in_a_thread(work: Callable[[], None]) -> None:
 
 
 @pytest.mark.parametrize("name", READ)
-def test_s20_deep_grammars_are_read(name: str) -> None:
+def test_a20_deep_grammars_are_read(name: str) -> None:
     in_a_thread(lambda: check_spec(READ[name]))
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_s20_deeper_ones_are_refused_in_words(name: str) -> None:
+def test_a20_deeper_ones_are_refused_in_words(name: str) -> None:
     with pytest.raises(RequestError):
         in_a_thread(lambda: check_spec(REFUSED[name]))
 
 
-def test_s20_a_nearly_full_stack_is_refused_in_words() -> None:
+def test_a20_a_nearly_full_stack_is_refused_in_words() -> None:
     def deeper(levels: int) -> None:
         if levels:
             deeper(levels - 1)
@@ -140,3 +145,42 @@ def test_branches_of_any_schema_are_bounded() -> None:
     steps = {f"a{i}": {"anyOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 2} for i in range(50)}
     root = {"$defs": {**steps, "a50": {"type": "integer"}}}
     assert kinds_of({"$ref": "#/$defs/a0"}, root) == ("integer",)
+
+
+def far(i: int) -> str:
+    return f"#/$defs/g{i // 990}/$defs/a{i % 990}"
+
+
+def chained(make: Callable[[str], Any], count: int) -> JsonSchema:
+    """A schema of so many that lead to each other, by names in groups."""
+    groups: dict[str, Any] = {}
+    for i in range(count):
+        group = groups.setdefault(f"g{i // 990}", {"$defs": {}})
+        group["$defs"][f"a{i % 990}"] = make(far(i + 1)) if i + 1 < count else {"type": "string"}
+    return JsonSchema({"$defs": groups, "$ref": far(0)})
+
+
+CHAINS: dict[str, Spec] = {
+    "references": chained(lambda to: {"$ref": to}, 4900),
+    "items": chained(lambda to: {"items": {"$ref": to}}, 2400),
+    "properties": chained(lambda to: {"properties": {"x": {"$ref": to}}}, 2400),
+    "branches": chained(lambda to: {"anyOf": [{"$ref": to}, {"type": "integer"}]}, 1600),
+    "gbnf": READ["gbnf chain with a way back"],
+    "gbnf optional": Gbnf(chain("root", "::=", "", '"a"').replace("\n", "?\n")),
+    "lark": Lark(chain("start", ":", "", '"a" | "b" start').replace(" :", ":")),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_a20_chains_are_compiled_without_the_end_of_the_process(name: str, bundled_model: Path) -> None:
+    """The compiler recurses: on a usual stack each of these was a segmentation fault."""
+    with open_gguf(bundled_model) as gguf:
+        tokenizer = build_tokenizer(gguf.metadata)
+    try:
+        grammar = compile_grammar(tokenizer, CHAINS[name])
+    except RequestError:
+        return
+    grammar.check('"a"')
+    words = np.zeros(-(-tokenizer.vocab_size // 32), np.uint32)
+    grammar.constraint().fill(words)
+    assert words.any()

@@ -161,6 +161,10 @@ def rising(make: Any, names: str = "a") -> dict[str, Any]:
     return {"$defs": {**steps, **{f"{name}60": LAST for name in names}}, "$ref": "#/$defs/a0"}
 
 
+def entangled(i: int) -> dict[str, Any]:
+    return {f"p{j}": {"$ref": f"#/$defs/d{(i * i + 31 * j) % 200}"} for j in range(20)}
+
+
 MERGED: dict[str, dict[str, Any]] = {
     "twice": doubling(60, "allOf", LAST),
     "by two names": rising(lambda i: refs(f"a{i}", f"b{i}"), "ab"),
@@ -168,12 +172,7 @@ MERGED: dict[str, dict[str, Any]] = {
     "through items": rising(lambda i: {"items": refs(f"a{i}", f"a{i}")}),
     "in a circle": {"$defs": {"a": {"properties": {"p": refs("a", "a")}}}, "$ref": "#/$defs/a"},
     "entangled": {
-        "$defs": {
-            f"d{i}": {
-                "properties": {f"p{j}": {"$ref": f"#/$defs/d{(i * i + 31 * j) % 200}"} for j in range(20)}
-            }
-            for i in range(200)
-        },
+        "$defs": {f"d{i}": {"properties": entangled(i)} for i in range(200)},
         **refs("d0", "d1", "d2", "d3", "d4"),
     },
 }

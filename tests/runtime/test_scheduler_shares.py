@@ -1,4 +1,4 @@
-"""Row 6 of the hostile requests: clients share the machine evenly, whatever one of them sends."""
+"""A06 of the hostile requests: clients share the machine evenly, whatever one of them sends."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def honest(slots: int, at: float) -> tuple[float, float]:
 
 @needs_null
 @pytest.mark.parametrize("name", MIXTURES)
-def test_row_06_a_victim_waits_at_most_twice_what_it_waits_beside_one_request(name: str) -> None:
+def test_a06_a_victim_waits_at_most_twice_what_it_waits_beside_one_request(name: str) -> None:
     assert late(name, 8, 3.0) <= 2
 
 
@@ -72,7 +72,7 @@ def test_row_06_a_victim_waits_at_most_twice_what_it_waits_beside_one_request(na
 @pytest.mark.nightly
 @pytest.mark.parametrize("slots", [2, 4, 16])
 @pytest.mark.parametrize("name", MIXTURES)
-def test_row_06_whenever_it_comes_and_however_many_run(name: str, slots: int) -> None:
+def test_a06_whenever_it_comes_and_however_many_run(name: str, slots: int) -> None:
     assert max(late(name, slots, 0.1 + 0.37 * i) for i in range(16)) <= 2
 
 
@@ -85,12 +85,12 @@ def late(name: str, slots: int, at: float) -> float:
 
 @needs_null
 @pytest.mark.parametrize("name", ["extreme priorities", "long answers", "many short ones"])
-def test_row_06_with_one_slot_clients_take_turns(name: str) -> None:
+def test_a06_with_one_slot_clients_take_turns(name: str) -> None:
     assert late(name, 1, 3.0) <= 2
 
 
 @needs_null
-def test_row_06_the_hostile_client_has_its_share_too() -> None:
+def test_a06_the_hostile_client_has_its_share_too() -> None:
     """Fair is fair: whoever sends much is not kept from what the others leave."""
     load = [*many(30, 200, 60), *(Arrival(0.5 * i, 200, 60, client=VICTIM) for i in range(10))]
     engine = open_engine(4096, 4)
@@ -100,7 +100,7 @@ def test_row_06_the_hostile_client_has_its_share_too() -> None:
 
 
 @needs_null
-def test_row_06_a_prompt_that_needs_most_of_the_cache_gets_it_beside_many_small_ones() -> None:
+def test_a06_a_prompt_that_needs_most_of_the_cache_gets_it_beside_many_small_ones() -> None:
     small = [Arrival(0.1 * i, 300, 40, client=f"c{i % 3}") for i in range(300)]
     large = Arrival(0.5, 3500, 10, client="large")
     engine = open_engine(4096, 8, blocks=120)
@@ -168,7 +168,7 @@ def test_a_prompt_that_ends_is_not_kept_waiting_by_others() -> None:
     assert ended_first({"a": 256, "b": 256}, {"a": 900, "b": 900}) == {"a": 256, "b": 256}
 
 
-def test_row_06_a_client_does_not_fill_the_queue_for_others() -> None:
+def test_a06_a_client_does_not_fill_the_queue_for_others() -> None:
     limits, request = Limits(queue=10), Request([1], 1, client=VICTIM)
     check(request, 10, limits, 32, 10, [HOSTILE] * 10)
     check(request, 14, limits, 32, 10, [HOSTILE] * 10 + [VICTIM] * 4)
@@ -180,7 +180,7 @@ def test_row_06_a_client_does_not_fill_the_queue_for_others() -> None:
 
 
 @needs_null
-def test_row_06_the_queue_is_counted_with_those_on_their_way() -> None:
+def test_a06_the_queue_is_counted_with_those_on_their_way() -> None:
     engine = open_engine(512, 1)
     scheduler = Scheduler(engine, 1, Limits(queue=4))
     for _ in range(4):
@@ -192,7 +192,7 @@ def test_row_06_the_queue_is_counted_with_those_on_their_way() -> None:
 
 
 @needs_null
-def test_row_06_names_do_not_pile_up() -> None:
+def test_a06_names_do_not_pile_up() -> None:
     """A client that gives each request another user, and is never idle."""
     engine = open_engine(512, 1)
     scheduler = Scheduler(engine, 1)

@@ -1,4 +1,4 @@
-"""Row 6 of the hostile requests: calls (embeddings, scores) of many threads do not add up between steps."""
+"""A06 of the hostile requests: calls (embeddings, scores) of many threads do not add up between steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def service() -> Iterator[Service]:
     engine.close()
 
 
-def test_row_06_one_call_between_two_steps_however_many_ask(service: Service) -> None:
+def test_a06_one_call_between_two_steps_however_many_ask(service: Service) -> None:
     done: list[str] = []
     over = threading.Event()
 
@@ -54,7 +54,7 @@ def test_row_06_one_call_between_two_steps_however_many_ask(service: Service) ->
     assert ("call", "step") in pairs, "they do get on"
 
 
-def test_row_06_slots_that_are_lent_do_not_keep_requests_out(service: Service) -> None:
+def test_a06_slots_that_are_lent_do_not_keep_requests_out(service: Service) -> None:
     """Sixteen threads that want a slot again as soon as they gave one back, and one request."""
     over = threading.Event()
 

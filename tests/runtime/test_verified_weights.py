@@ -1,4 +1,4 @@
-"""Row 18 of the hostile inputs: digests are verified at load, by whoever reads the weights."""
+"""A18 of the hostile requests: digests are verified at load, by whoever reads the weights."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
 
 
 @pytest.mark.parametrize("worker", ["thread", "process"])
-def test_row_18_a_flipped_bit_is_found_before_anything_is_answered(
+def test_a18_a_flipped_bit_is_found_before_anything_is_answered(
     files: tuple[Path, Path, Path], worker: str
 ) -> None:
     good, bad, manifest = files
@@ -48,7 +48,7 @@ def test_row_18_a_flipped_bit_is_found_before_anything_is_answered(
         Model.load(bad, digests=digests, worker=worker)
 
 
-def test_row_18_lists_of_sums_and_a_model_that_nobody_pinned(
+def test_a18_lists_of_sums_and_a_model_that_nobody_pinned(
     files: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good, bad, _ = files
@@ -65,7 +65,7 @@ def test_row_18_lists_of_sums_and_a_model_that_nobody_pinned(
         digests_of(good, str(tmp_path / "none"))
 
 
-def test_row_18_the_command_line_verifies(
+def test_a18_the_command_line_verifies(
     files: tuple[Path, Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good, bad, manifest = files

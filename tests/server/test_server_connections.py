@@ -1,5 +1,5 @@
 """Connections that are held open in bad manners: they are cut, and a good client is answered meanwhile. Rows
-H26 (connections), H27 (descriptors) and H38 (streams that nobody reads) of hostile inputs. The clock is moved
+A03 (connections), A04 (descriptors) and A15 (streams that nobody reads) of hostile inputs. The clock is moved
 by the tests: see tests/support/house.py.
 """
 
@@ -73,7 +73,7 @@ def good(house: House, path: str = "/v1/models", source: str = "127.0.0.1") -> h
 
 
 @pytest.mark.parametrize("manner", MANNERS)
-def test_h26_twice_the_limit_of_bad_connections(house: House, manner: str) -> None:
+def test_a03_twice_the_limit_of_bad_connections(house: House, manner: str) -> None:
     """Those of one address, and of many: a good client at that address or another is answered."""
     data, seconds = MANNERS[manner]
     held = [house.dial(data, f"127.0.0.{1 + i % 5}", window=4096) for i in range(2 * MOST)]
@@ -93,7 +93,7 @@ def test_h26_twice_the_limit_of_bad_connections(house: House, manner: str) -> No
         wire.close()
 
 
-def test_h26_an_attack_of_one_address_leaves_others_alone(house: House) -> None:
+def test_a03_an_attack_of_one_address_leaves_others_alone(house: House) -> None:
     others = [house.dial(source=f"127.0.1.{i}") for i in range(5)]
     held = [house.dial() for _ in range(3 * MOST)]
     assert good(house).status_code == 200
@@ -103,7 +103,7 @@ def test_h26_an_attack_of_one_address_leaves_others_alone(house: House) -> None:
         wire.close()
 
 
-def test_h26_a_full_house_answers_health_and_refuses_the_rest(house: House) -> None:
+def test_a03_a_full_house_answers_health_and_refuses_the_rest(house: House) -> None:
     working = [house.dial(HEAD % b"/wait" + b"\r\n", f"127.0.0.{1 + i % 4}") for i in range(MOST)]
     until(lambda: house.asked == MOST, "all seats are taken by requests")
     for path in ("/health", "/healthz", "/readyz", "/v1/health"):
@@ -124,7 +124,7 @@ def test_h26_a_full_house_answers_health_and_refuses_the_rest(house: House) -> N
         wire.close()
 
 
-def test_h26_a_request_under_way_outlives_every_deadline_and_every_flood(house: House) -> None:
+def test_a03_a_request_under_way_outlives_every_deadline_and_every_flood(house: House) -> None:
     working = house.dial(HEAD % b"/wait" + b"\r\n")
     until(lambda: house.asked == 1, "the request runs")
     flood = [house.dial() for _ in range(3 * MOST)]
@@ -137,7 +137,7 @@ def test_h26_a_request_under_way_outlives_every_deadline_and_every_flood(house: 
         wire.close()
 
 
-def test_h26_an_abandoned_request_keeps_its_seat(house: House) -> None:
+def test_a03_an_abandoned_request_keeps_its_seat(house: House) -> None:
     """Else a client could have any number of requests run, by leaving each."""
     for i in range(EACH):
         wire = house.dial(HEAD % b"/wait" + b"\r\n")
@@ -149,7 +149,7 @@ def test_h26_an_abandoned_request_keeps_its_seat(house: House) -> None:
     until(lambda: good(house).status_code == 200, "abandoned requests end")
 
 
-def test_h26_a_late_header_is_told_and_an_idle_connection_just_ends(house: House) -> None:
+def test_a03_a_late_header_is_told_and_an_idle_connection_just_ends(house: House) -> None:
     late, idle = house.dial(HEAD % b"/healthz"), house.dial(HEAD % b"/healthz" + b"\r\n")
     until(lambda: house.connections.open == 2, "both are there")
     assert answered(idle, b'"ok"}')
@@ -157,7 +157,7 @@ def test_h26_a_late_header_is_told_and_an_idle_connection_just_ends(house: House
     assert heard(late).startswith(b"HTTP/1.1 408") and heard(idle) == b""
 
 
-def test_h26_a_drip_of_bytes_prolongs_nothing(house: House) -> None:
+def test_a03_a_drip_of_bytes_prolongs_nothing(house: House) -> None:
     """Each byte comes in time, and the whole does not."""
     header, body, rest = house.dial(), house.dial(POST), house.dial(HEAD % b"/healthz")
     body.sendall(b"Content-Length: 90000\r\n\r\n")
@@ -175,7 +175,7 @@ def test_h26_a_drip_of_bytes_prolongs_nothing(house: House) -> None:
         wire.close()
 
 
-def test_h26_an_honest_slow_body_is_waited_for(house: House) -> None:
+def test_a03_an_honest_slow_body_is_waited_for(house: House) -> None:
     content = b'{"content": "' + b"a" * 60_000 + b'"}'
     wire = house.dial(POST + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(content))
     until(lambda: house.connections.open == 1, "it is there")
@@ -192,7 +192,7 @@ def received(connections: Any) -> int:
     return max((seat.holder._received for seat in list(connections._seats)), default=0)
 
 
-def test_h26_pipelined_requests_are_answered_in_order_and_bounded(house: House) -> None:
+def test_a03_pipelined_requests_are_answered_in_order_and_bounded(house: House) -> None:
     wire = house.dial((HEAD % b"/healthz" + b"\r\n") * 20 + HEAD % b"/whose" + b"Connection: close\r\n\r\n")
     answers = heard(wire)
     assert answers.count(b"HTTP/1.1 200") == 21 and answers.endswith(b"127.0.0.1")
@@ -209,7 +209,7 @@ def test_h26_pipelined_requests_are_answered_in_order_and_bounded(house: House) 
     flood.close()
 
 
-def test_h26_many_small_chunks_are_read_in_slices(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a03_many_small_chunks_are_read_in_slices(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """256 kB of one-byte chunks take h11 0.3 s, in which nobody else would be answered."""
     seen: list[int] = []
     whole = H11Protocol.data_received
@@ -225,7 +225,7 @@ def test_h26_many_small_chunks_are_read_in_slices(house: House, monkeypatch: pyt
     wire.close()
 
 
-def test_h26_too_many_headers_and_other_protocols(house: House) -> None:
+def test_a03_too_many_headers_and_other_protocols(house: House) -> None:
     for count, status in ((100, b"200"), (200, b"431"), (16_000, b"431")):
         many = b"".join(b"a:\r\n" for i in range(count)) + b"Connection: close\r\n\r\n"
         assert heard(house.dial(HEAD % b"/healthz" + many)).startswith(b"HTTP/1.1 " + status)
@@ -243,7 +243,7 @@ def test_h26_too_many_headers_and_other_protocols(house: House) -> None:
     tunnel.close()
 
 
-def test_h26_a_handshake_that_never_comes_has_a_seat_and_a_deadline() -> None:
+def test_a03_a_handshake_that_never_comes_has_a_seat_and_a_deadline() -> None:
     settings = ServerSettings(port=0, most_connections=MOST, most_per_client=EACH)
     with serving_house(settings, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)) as house:
         held = [house.dial(b"" if i % 2 else b"\x16\x03\x01\x02", f"127.0.0.{1 + i % 3}") for i in range(60)]
@@ -254,7 +254,7 @@ def test_h26_a_handshake_that_never_comes_has_a_seat_and_a_deadline() -> None:
             wire.close()
 
 
-def test_h26_behind_a_trusted_proxy_the_cap_counts_forwarded_addresses() -> None:
+def test_a03_behind_a_trusted_proxy_the_cap_counts_forwarded_addresses() -> None:
     settings = ServerSettings(port=0, most_per_client=2, trusted_proxies=("127.0.0.1", "10.0.0.0/8"))
     with serving_house(settings) as house:
 
@@ -281,14 +281,14 @@ def test_h26_behind_a_trusted_proxy_the_cap_counts_forwarded_addresses() -> None
             wire.close()
 
 
-def test_h26_a_reset_connection_is_no_local_one(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a03_a_reset_connection_is_no_local_one(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its peer has no address any more, like that of a Unix socket; what it sent can still be read."""
     monkeypatch.setattr("uvicorn.protocols.http.h11_impl.get_remote_addr", lambda _: None)
     assert heard(house.dial(HEAD % b"/whose" + b"X-Forwarded-For: 127.0.0.1\r\n\r\n")) == b""
 
 
 @pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="this system has no Unix sockets")
-def test_h26_a_unix_socket_has_no_cap_of_its_own(tmp_path: Path) -> None:
+def test_a03_a_unix_socket_has_no_cap_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "s.sock"
     with serving_house(ServerSettings(host=str(path), most_per_client=2)) as house:
         assert path.stat().st_mode & 0o777 == 0o660
@@ -335,7 +335,7 @@ def test_forwarded_addresses() -> None:
 
 
 @pytest.mark.model
-def test_h38_a_stream_that_nobody_reads_lets_go_of_its_model(
+def test_a15_a_stream_that_nobody_reads_lets_go_of_its_model(
     bundled_model: Path, serving_of: Callable[..., Any]
 ) -> None:
     settings = ServerSettings(port=0, write_seconds=0.5)

@@ -1,5 +1,5 @@
-"""What must not grow with what clients send: descriptors, lines of the log, labels of metrics. Rows H27 and
-H33 of hostile inputs.
+"""What must not grow with what clients send: descriptors, lines of the log, labels of metrics. Rows A04 and
+A10 of hostile inputs.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ def house() -> Iterator[House]:
     [(None, 1024, 1, 1024), (65536, 1024, 1, 1024), (1024, 1024, 1, 948), (128, 1024, 1, 52),
      (128, 1024, 500, 28), (128, 8, 1, 8)],
 )  # fmt: skip
-def test_h27_connections_stay_below_the_limit(
+def test_a04_connections_stay_below_the_limit(
     monkeypatch: pytest.MonkeyPatch, limit: int | None, wanted: int, models: int, most: int
 ) -> None:
     monkeypatch.setattr(descriptors, "in_use", lambda: 20)
     assert descriptors.connections_below(limit, wanted, 16, models) == most
 
 
-def test_h27_a_limit_without_room_is_one_line() -> None:
+def test_a04_a_limit_without_room_is_one_line() -> None:
     with pytest.raises(RequestError, match=r"limit of open files is 24.*raise it to \d+ or more"):
         descriptors.connections_below(24, 1024, 16, 1)
 
 
-def test_h27_the_soft_limit_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a04_the_soft_limit_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     resource = pytest.importorskip("resource")
     assert descriptors.in_use() >= 3
     for soft, hard, now in ((128, 4096, 4096), (128, 128, 128), (256, 1 << 30, descriptors.ENOUGH)):
@@ -83,7 +83,7 @@ def test_h27_the_soft_limit_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     assert descriptors.raised_limit() == 128
 
 
-def test_h27_without_descriptors_the_loop_waits_and_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a04_without_descriptors_the_loop_waits_and_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """One attempt, one line, one pause; and whoever waits is accepted when there is a descriptor again."""
     attempts, pauses, given = [0], [], []
 
@@ -136,7 +136,7 @@ def test_h27_without_descriptors_the_loop_waits_and_makes_room(monkeypatch: pyte
 @pytest.mark.model
 @pytest.mark.nightly
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="Linux alone")
-def test_h27_a_server_with_few_descriptors_answers_and_says_little() -> None:
+def test_a04_a_server_with_few_descriptors_answers_and_says_little() -> None:
     command = f"ulimit -n 128 && exec '{sys.executable}' -m satchel serve --port 0"
     with Process(["sh", "-c", command]) as server:
         server.ready("/readyz")
@@ -168,7 +168,7 @@ class Written:
         return self.stream.getvalue().splitlines()
 
 
-def test_h27_a_repeated_line_is_counted() -> None:
+def test_a04_a_repeated_line_is_counted() -> None:
     written = Written()
     for _ in range(20_000):
         written.log.error("no descriptor: %s", "Too many open files")
@@ -183,7 +183,7 @@ def test_h27_a_repeated_line_is_counted() -> None:
     written.handler.close()
 
 
-def test_h27_lines_that_differ_in_what_a_client_sent_are_counted_by_their_place() -> None:
+def test_a04_lines_that_differ_in_what_a_client_sent_are_counted_by_their_place() -> None:
     written = Written()
     for i in range(5000):
         written.log.warning(f"no route {i}")
@@ -196,7 +196,7 @@ def test_h27_lines_that_differ_in_what_a_client_sent_are_counted_by_their_place(
     assert f"(repeated {5000 - log.ORIGIN:,} times" in written.lines[-1]
 
 
-def test_h27_a_window_that_ends_in_silence_is_told_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a04_a_window_that_ends_in_silence_is_told_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "WINDOW", 0.05)
     written = Written()
     for _ in range(log.SAME + 5):
@@ -206,7 +206,7 @@ def test_h27_a_window_that_ends_in_silence_is_told_by_the_clock(monkeypatch: pyt
     written.handler.close()
 
 
-def test_h27_answers_of_models_are_all_logged_and_refusals_are_not() -> None:
+def test_a04_answers_of_models_are_all_logged_and_refusals_are_not() -> None:
     written = Written(log.JsonLines())
     answered, refused = {"model": "m", "seconds": 1.0, "request_id": "r"}, {"status": 401}
     for _ in range(100):
@@ -217,7 +217,7 @@ def test_h27_answers_of_models_are_all_logged_and_refusals_are_not() -> None:
     written.handler.close()
 
 
-def test_h27_a_message_is_one_line_of_bounded_length() -> None:
+def test_a04_a_message_is_one_line_of_bounded_length() -> None:
     for formatter in (log.JsonLines(), log.Lines("%(message)s")):
         written = Written(formatter)
         written.log.error("GET %s", "/\n2026-01-01 INFO all is well\r\u2028\x1b[2J" + "a" * 100_000)
@@ -226,7 +226,7 @@ def test_h27_a_message_is_one_line_of_bounded_length() -> None:
         written.handler.close()
 
 
-def test_h27_every_logger_goes_through_it() -> None:
+def test_a04_every_logger_goes_through_it() -> None:
     root = logging.getLogger()
     names = ("satchel", "uvicorn")
     kept = root.handlers, root.level
@@ -261,7 +261,7 @@ def labels(text: str) -> dict[str, set[str]]:
     return found
 
 
-def test_h33_what_clients_make_up_is_no_label(house: House) -> None:
+def test_a10_what_clients_make_up_is_no_label(house: House) -> None:
     def told_after(round: int) -> str:
         with httpx.Client(timeout=60) as client:
             for i in range(round, round + 6):
@@ -300,7 +300,7 @@ def engine(generated: int, requests: dict[str, int]) -> EngineStats:
     return EngineStats(requests, 1, 0, generated, 1, 0, 0, 0, 8, 8, 0, histograms)
 
 
-def test_h33_models_and_finishes_have_so_many_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a10_models_and_finishes_have_so_many_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "MOST_MODELS", MOST_MODELS)
     many = {f"m{i}": engine(i, {"stop": 1, f"made up {i}": 2}) for i in range(3 * MOST_MODELS)}
     found = labelled(many)

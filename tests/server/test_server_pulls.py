@@ -1,4 +1,4 @@
-"""Row 8 of the hostile requests: what a client can make the server's pulls reach, and how much they bring."""
+"""A08 of the hostile requests: what a client can make the server's pulls reach, and how much they bring."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ HOSTS = (
 )  # fmt: skip
 
 
-def test_row_08_a_host_that_a_client_names_is_not_asked(
+def test_a08_a_host_that_a_client_names_is_not_asked(
     hub: hub_server.Hub, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     touched: list[Any] = []
@@ -107,7 +107,7 @@ def test_row_08_a_host_that_a_client_names_is_not_asked(
     assert touched == [] and hub.asked == []
 
 
-def test_row_08_open_and_closed_ports_are_one_answer(hub: hub_server.Hub, tiny: Path) -> None:
+def test_a08_open_and_closed_ports_are_one_answer(hub: hub_server.Hub, tiny: Path) -> None:
     """Where a registry's answer leads: to a port that listens, one that does not, a name that is none."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listening, closing(socket.socket()) as bound:
         bound.bind(("127.0.0.1", 0))
@@ -133,7 +133,7 @@ def test_row_08_open_and_closed_ports_are_one_answer(hub: hub_server.Hub, tiny: 
             listening.accept()
 
 
-def test_row_08_the_configured_registry_and_a_local_user_are_free(
+def test_a08_the_configured_registry_and_a_local_user_are_free(
     hub: hub_server.Hub, tiny: Path, tmp_path: Path
 ) -> None:
     async def work(wire: Wire) -> None:
@@ -152,7 +152,7 @@ def test_row_08_the_configured_registry_and_a_local_user_are_free(
             Policy(("10.0.0.1",)).check(parse(url), {})
 
 
-def test_row_08_a_registry_that_may_be_named_must_still_be_public(
+def test_a08_a_registry_that_may_be_named_must_still_be_public(
     hub: hub_server.Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def resolve(host: str, port: int, **more: Any) -> list[Any]:
@@ -189,11 +189,11 @@ def test_row_08_a_registry_that_may_be_named_must_still_be_public(
         ("2a00:1450:4001::1", True),
     ],
 )
-def test_row_08_what_a_public_address_is(address: str, public: bool) -> None:
+def test_a08_what_a_public_address_is(address: str, public: bool) -> None:
     assert is_public(address) is public
 
 
-def test_row_08_what_is_refused_tells_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a08_what_is_refused_tells_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
     def resolve(host: str, port: int, **more: Any) -> list[Any]:
         if host == "none.example":
             raise socket.gaierror("no such name")
@@ -209,7 +209,7 @@ def test_row_08_what_is_refused_tells_no_address(monkeypatch: pytest.MonkeyPatch
     assert len(told) == 1 and "10.1.2.3" not in told.pop()
 
 
-def test_row_08_a_key_pulls_as_much_as_it_may(hub: hub_server.Hub, tiny: Path) -> None:
+def test_a08_a_key_pulls_as_much_as_it_may(hub: hub_server.Hub, tiny: Path) -> None:
     size = tiny.stat().st_size
 
     async def work(wire: Wire) -> None:
@@ -229,7 +229,7 @@ def test_row_08_a_key_pulls_as_much_as_it_may(hub: hub_server.Hub, tiny: Path) -
     served(tiny, work, pull_bytes=2 * size)
 
 
-def test_row_08_a_key_has_so_many_pulls_at_once(hub: hub_server.Hub, tiny: Path) -> None:
+def test_a08_a_key_has_so_many_pulls_at_once(hub: hub_server.Hub, tiny: Path) -> None:
     go, asked = threading.Event(), threading.Semaphore(0)
 
     def before(path: str) -> None:
@@ -252,7 +252,7 @@ def test_row_08_a_key_has_so_many_pulls_at_once(hub: hub_server.Hub, tiny: Path)
     served(tiny, work)
 
 
-def test_row_08_a_cut_pull_counts_once() -> None:
+def test_a08_a_cut_pull_counts_once() -> None:
     pulls = Pulls(ServerSettings(pull_bytes=10, pulls=1))
     for _ in range(3):
         with pulls.begun("a") as policy:

@@ -1,4 +1,4 @@
-"""Row 14 of the hostile inputs: /readyz says what is true of a worker that is stopped, of one that goes on,
+"""A14 of the hostile requests: /readyz says what is true of a worker that is stopped, of one that goes on,
 and of a server that stops; /metrics does not wait for a stopped one.
 """
 
@@ -30,7 +30,7 @@ from satchel.runtime.worker import service as worker_service  # noqa: E402
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the process in /proc")
-def test_row_14_a_stopped_worker_is_not_ready_until_it_goes_on(
+def test_a14_a_stopped_worker_is_not_ready_until_it_goes_on(
     tmp_path: Path, serving_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_service, "BEAT", 0.05)
@@ -54,7 +54,7 @@ def test_row_14_a_stopped_worker_is_not_ready_until_it_goes_on(
         assert httpx.post(f"{url}/v1/completions", json=ask, timeout=60).status_code == 200
 
 
-def test_row_14_a_server_that_stops_is_not_ready() -> None:
+def test_a14_a_server_that_stops_is_not_ready() -> None:
     models = Models(catalog_of({}, {}, Options(), 0, None))
     app = create_app(models, ServerSettings(port=0))
 
@@ -69,7 +69,7 @@ def test_row_14_a_server_that_stops_is_not_ready() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_row_18_a_damaged_model_is_an_error_without_the_servers_folders(
+def test_a18_a_damaged_model_is_an_error_without_the_servers_folders(
     tmp_path: Path, serving_of: Callable[..., Any], stream: bool
 ) -> None:
     def damage(weights: Any) -> None:

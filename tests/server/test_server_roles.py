@@ -80,7 +80,7 @@ def declared() -> Iterator[tuple[str, str, Role | None]]:
                 yield method, route.path, role_of(route)
 
 
-def test_row_09_every_route_says_who_may_call_it() -> None:
+def test_a09_every_route_says_who_may_call_it() -> None:
     found = list(declared())
     assert len(found) > 60
     assert [route for route in found if route[2] is None] == []
@@ -88,7 +88,7 @@ def test_row_09_every_route_says_who_may_call_it() -> None:
     assert {path for _, path, role in found if role is PUBLIC} == OPEN
 
 
-def test_row_09_a_route_without_a_role_keeps_the_server_from_starting(monkeypatch: Any) -> None:
+def test_a09_a_route_without_a_role_keeps_the_server_from_starting(monkeypatch: Any) -> None:
     class Module:
         router = APIRouter()
 
@@ -99,7 +99,7 @@ def test_row_09_a_route_without_a_role_keeps_the_server_from_starting(monkeypatc
 
 
 @pytest.mark.parametrize(("method", "path"), sorted(ADMINS))
-def test_row_09_a_users_key_is_no_admin(method: str, path: str) -> None:
+def test_a09_a_users_key_is_no_admin(method: str, path: str) -> None:
     app = application(**KEYS)
     path = path.replace("{digest}", f"sha256:{'0' * 64}")
     assert asked(app, method, path).status_code == 401
@@ -117,7 +117,7 @@ def test_row_09_a_users_key_is_no_admin(method: str, path: str) -> None:
     assert asked(app, method, path, headers=key(ADMIN_KEY)).status_code not in (401, 403)
 
 
-def test_row_09_anthropics_clients_read_the_refusal() -> None:
+def test_a09_anthropics_clients_read_the_refusal() -> None:
     headers = key(USER_KEY) | {"anthropic-version": "2023-06-01"}
     answer = asked(application(**KEYS), "POST", "/models/load", json={"model": "x"}, headers=headers)
     assert answer.status_code == 403
@@ -128,18 +128,18 @@ def test_row_09_anthropics_clients_read_the_refusal() -> None:
     "path",
     ["//models/load", "/models//load", "/models/load/", "/./models/load", "/models/%6coad", "/MODELS/LOAD"],
 )
-def test_row_09_no_spelling_of_a_path_goes_around_the_role(path: str) -> None:
+def test_a09_no_spelling_of_a_path_goes_around_the_role(path: str) -> None:
     answer = asked(application(**KEYS), "POST", path, json={"model": "x"}, headers=key(USER_KEY))
     assert answer.status_code in (307, 403, 404)
 
 
-def test_row_09_the_second_look_is_at_the_route_that_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a09_the_second_look_is_at_the_route_that_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Should the table ever name another route than the one that answers, its own role counts."""
     monkeypatch.setattr(RoleTable, "role", lambda self, scope: PUBLIC)
     assert asked(application(**KEYS), "POST", "/models/load", json={"model": "x"}).status_code == 403
 
 
-def test_row_09_without_keys_this_machine_is_admin_and_nobody_else() -> None:
+def test_a09_without_keys_this_machine_is_admin_and_nobody_else() -> None:
     app, load = application(), ("POST", "/models/load")
     near = ("127.0.0.1", 5), ("127.8.9.10", 5), ("::1", 5), ("::ffff:127.0.0.1", 5)
     far = ("10.0.0.1", 5), ("203.0.113.9", 5), ("::ffff:10.0.0.1", 5), ("fe80::1%lo", 5), ("testclient", 5)
@@ -161,25 +161,25 @@ def test_row_09_without_keys_this_machine_is_admin_and_nobody_else() -> None:
         {"x-forwarded-host": "localhost"},
     ],
 )
-def test_row_09_who_comes_through_a_proxy_is_not_of_this_machine(header: dict[str, str]) -> None:
+def test_a09_who_comes_through_a_proxy_is_not_of_this_machine(header: dict[str, str]) -> None:
     assert asked(application(), "POST", "/models/load", json={}, headers=header).status_code == 403
 
 
-def test_row_09_a_unix_socket_is_of_this_machine_and_a_lost_connection_is_not() -> None:
+def test_a09_a_unix_socket_is_of_this_machine_and_a_lost_connection_is_not() -> None:
     headers = httpx.Headers()
     assert is_local({"type": "http", "client": None, "server": ("/run/satchel.sock", None)}, headers)  # type: ignore[arg-type]
     assert not is_local({"type": "http", "client": None, "server": ("0.0.0.0", 80)}, headers)  # type: ignore[arg-type]
     assert not is_local({"type": "http", "client": None, "server": None}, headers)  # type: ignore[arg-type]
 
 
-def test_row_09_a_line_of_the_key_file_is_a_key_and_its_role() -> None:
+def test_a09_a_line_of_the_key_file_is_a_key_and_its_role() -> None:
     lines = ["", "# admin", "one", "two user", "  three\tadmin ", "one"]
     assert read_keys(lines) == {"one": USER, "two": USER, "three": ADMIN}
     assert read_keys(["\ufeffone admin"]) == {"one": ADMIN}
 
 
 @pytest.mark.parametrize("line", ["key root", "key admin now", "admin", "user", "admin admin", "key Admin"])
-def test_row_09_a_line_that_may_mean_something_else_is_refused(line: str) -> None:
+def test_a09_a_line_that_may_mean_something_else_is_refused(line: str) -> None:
     with pytest.raises(RequestError, match="key 2: ") as error:
         read_keys(["first", line])
     assert "key Admin" not in str(error.value)
@@ -187,7 +187,7 @@ def test_row_09_a_line_that_may_mean_something_else_is_refused(line: str) -> Non
         read_keys(["first", "first admin"])
 
 
-def test_row_09_a_declared_role_stays_with_its_function() -> None:
+def test_a09_a_declared_role_stays_with_its_function() -> None:
     def endpoint() -> None: ...
 
     assert needs(ADMIN)(endpoint) is endpoint
@@ -198,7 +198,7 @@ SITE = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-
 VISIT = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
 
 
-def test_row_16_a_page_of_another_site_calls_nothing() -> None:
+def test_a16_a_page_of_another_site_calls_nothing() -> None:
     """A GET without an Origin: an image, a script, a frame, a link, a form."""
     app = application()
     for method, path, role in declared():
@@ -212,7 +212,7 @@ def test_row_16_a_page_of_another_site_calls_nothing() -> None:
     assert asked(app, "GET", "/", headers=frame).status_code == 403
 
 
-def test_row_16_our_own_page_people_and_programs_call() -> None:
+def test_a16_our_own_page_people_and_programs_call() -> None:
     app = application(origins=("https://app.example",))
     for site in ("same-origin", "none"):
         assert asked(app, "GET", "/v1/models", headers={"sec-fetch-site": site}).status_code == 200
@@ -224,7 +224,7 @@ def test_row_16_our_own_page_people_and_programs_call() -> None:
 @pytest.mark.parametrize(
     "host", ["evil.example", "localhost.evil.example", "127.0.0.1.nip.io", "0.0.0.0", ""]
 )
-def test_row_16_without_a_key_the_servers_name_is_asked_for(host: str) -> None:
+def test_a16_without_a_key_the_servers_name_is_asked_for(host: str) -> None:
     """A name that was changed to lead here is a page's own origin: nothing else tells."""
     app = application(hosts=())
     for method, path in (("POST", "/v1/chat/completions"), ("POST", "/config/reload"), ("GET", "/v1/models")):
@@ -242,7 +242,7 @@ def two(tmp_path: Path) -> Catalog:
     return Catalog({one.name: one for one in served}, {})
 
 
-def test_row_16_reading_changes_nothing(two: Catalog) -> None:
+def test_a16_reading_changes_nothing(two: Catalog) -> None:
     models = Models(two)
     app = create_app(models, ServerSettings())
     gets = [path for method, path, _ in declared() if method == "GET"]
@@ -265,7 +265,7 @@ def test_row_16_reading_changes_nothing(two: Catalog) -> None:
     asyncio.run(ask())
 
 
-def test_row_16_a_load_under_way_is_waited_for(two: Catalog) -> None:
+def test_a16_a_load_under_way_is_waited_for(two: Catalog) -> None:
     models = Models(two)
 
     async def ask() -> None:
@@ -279,7 +279,7 @@ def test_row_16_a_load_under_way_is_waited_for(two: Catalog) -> None:
     asyncio.run(ask())
 
 
-def test_row_09_how_long_a_model_stays_is_an_admins(two: Catalog) -> None:
+def test_a09_how_long_a_model_stays_is_an_admins(two: Catalog) -> None:
     models = Models(two)
     app = create_app(models, ServerSettings(**KEYS))
 

@@ -1,4 +1,4 @@
-"""Requests that cost more than they weigh: rows S01 to S20 of the list of hostile requests, those about cost.
+"""Requests that cost more than they weigh: rows A01 to A20 of the list of hostile requests, those about cost.
 While each is answered the server's health is asked for; conftest's `loop_budget` times the loop's turns.
 """
 
@@ -38,14 +38,15 @@ def healthy(server: str) -> int:
 @pytest.fixture(autouse=True)
 def probed(server: str) -> Iterator[None]:
     """The server says that it is well all the while."""
+    ready(server)
     with httpx.Client(base_url=server, timeout=60) as client:
         with Prober(lambda: client.get("/health").status_code) as prober:
             yield
-        assert set(prober.answers) <= {200, 503} and prober.answers[-1] == 200, "503: it was loading"
+        assert set(prober.answers) == {200}
 
 
 def post(server: str, path: str, body: object, **headers: str) -> httpx.Response:
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    data = body if isinstance(body, bytes) else json.dumps(body, ensure_ascii=False).encode()
     return httpx.post(server + path, content=data, headers={**JSON, **headers}, timeout=120)
 
 
@@ -72,20 +73,20 @@ def held(server: str, path: str, schema: object, **more: Any) -> httpx.Response:
 
 
 @pytest.mark.parametrize("path", [CHAT, "/completion", "/v1/completions"])
-def test_s01_a_schema_that_doubles_is_refused(server: str, path: str) -> None:
+def test_a01_a_schema_that_doubles_is_refused(server: str, path: str) -> None:
     """2^60 schemas of one value: to compile them takes all memory, to judge the answer by them for ever."""
     assert "over 1,000 schemas" in refused(held(server, path, doubling("allOf", WORD)))
     assert held(server, path, doubling("anyOf", WORD)).status_code in (200, 400)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_s01_one_that_doubles_a_little_is_judged_in_linear_time(server: str, stream: bool) -> None:
+def test_a01_one_that_doubles_a_little_is_judged_in_linear_time(server: str, stream: bool) -> None:
     answer = held(server, CHAT, doubling("allOf", WORD, 9), stream=stream)
     assert answer.status_code == 200 and "yes" in answer.text
 
 
 @pytest.mark.parametrize("levels", [9, 60])
-def test_s01_arguments_of_calls_are_judged_alike(server: str, levels: int) -> None:
+def test_a01_arguments_of_calls_are_judged_alike(server: str, levels: int) -> None:
     schema = doubling("allOf", WORD, levels)
     parameters = {"type": "object", "properties": {"a": {"$ref": schema["$ref"]}}, "$defs": schema["$defs"]}
     tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
@@ -109,19 +110,20 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_s05_bodies_of_many_parts(server: str, name: str) -> None:
+def test_a05_bodies_of_many_parts(server: str, name: str) -> None:
     body, told = HOSTILE[name]
     assert told in refused(post(server, "/v1/completions", body))
 
 
-def test_s05_six_at_once(server: str) -> None:
+def test_a05_six_at_once(server: str) -> None:
     body = HOSTILE["lists"][0]
     with ThreadPoolExecutor(6) as pool:
         for answer in pool.map(lambda _: post(server, CHAT, body), range(6)):
-            assert "too many lists" in refused(answer)
+            assert answer.status_code in (400, 503)
+            assert any(told in answer.text for told in ("too many lists", "fill their memory"))
 
 
-def test_s05_as_many_parts_as_are_read(server: str) -> None:
+def test_a05_as_many_parts_as_are_read(server: str) -> None:
     """Just below the limits: parsed and validated, and wrong in every part."""
     many = MOST_CONTAINERS - 10
     bodies: list[tuple[str, Any]] = [
@@ -149,7 +151,7 @@ def shape(body: bytes) -> str:
     return ""
 
 
-def test_s05_the_shape_is_that_of_the_json(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a05_the_shape_is_that_of_the_json(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever stands in texts counts for nothing, wherever a piece ends."""
     texts = ['[{"\\', "\\\\", '"', "],}", "\\u005b", "é[", '\\"' * 7]
     inside = json.dumps([texts] * 40).encode()
@@ -157,12 +159,12 @@ def test_s05_the_shape_is_that_of_the_json(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr("satchel.cli.server.bodies.PIECE", piece)
         monkeypatch.setattr("satchel.cli.server.bodies.MOST_CONTAINERS", 41)
         monkeypatch.setattr("satchel.cli.server.bodies.MOST_STRINGS", 40 * len(texts))
-        monkeypatch.setattr("satchel.cli.server.bodies.MOST_ELEMENTS", 40 * len(texts) + 41)
+        monkeypatch.setattr("satchel.cli.server.bodies.MOST_ELEMENTS", 40 * len(texts) + 42)
         monkeypatch.setattr("satchel.cli.server.bodies.MOST_DEPTH", 2)
         assert shape(inside) == ""
         assert "lists" in shape(inside[:-1] + b",[]]")
         assert "texts" in shape(inside[:-1] + b',""]')
-        assert "values" in shape(inside[:-1] + b",1]")
+        assert "values" in shape(inside[:-1] + b",1,1]")
         assert "deeper" in shape(b"[" + inside + b"]")
 
 
@@ -175,7 +177,7 @@ def small(bundled_model: Path, serving_of: Any) -> Iterator[str]:
         yield address
 
 
-def test_s05_bodies_under_way_share_a_budget(small: str) -> None:
+def test_a05_bodies_under_way_share_a_budget(small: str) -> None:
     """One key has half of it at most, and what it holds comes back."""
     body = json.dumps({"prompt": "a" * (3 * MB)}).encode()
     assert "bodies" in refused(post(small, "/v1/completions", body, authorization="Bearer one"), 503)
@@ -185,7 +187,7 @@ def test_s05_bodies_under_way_share_a_budget(small: str) -> None:
     assert post(small, CHAT, {"messages": HI, "max_tokens": 1}, authorization="Bearer two").status_code == 200
 
 
-def test_s07_stalled_pulls_do_not_delay_a_chat(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a07_stalled_pulls_do_not_delay_a_chat(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     go, begun = threading.Event(), threading.Semaphore(0)
 
     def stalled(self: Pull, watch: Any) -> Path:
@@ -208,14 +210,14 @@ def test_s07_stalled_pulls_do_not_delay_a_chat(server: str, monkeypatch: pytest.
         assert all(pull.result(60).status_code >= 400 for pull in pulls)
 
 
-def test_s11_a_prompt_is_refused_by_its_bytes(server: str) -> None:
+def test_a11_a_prompt_is_refused_by_its_bytes(server: str) -> None:
     for text in ("word " * (14 * MB // 5), "é" * (5 * MB), "<|im_end|>" * MB):
         for path, body in (
             (CHAT, {"messages": [{"role": "user", "content": text}], "max_tokens": 1}),
             ("/v1/completions", {"prompt": text, "max_tokens": 1}),
             ("/completion", {"prompt": text, "n_predict": 1}),
             ("/v1/responses", {"input": text, "max_output_tokens": 1}),
-            ("/infill", {"input_prefix": text, "input_suffix": text}),
+            ("/infill", {"input_prefix": text, "input_suffix": "x"}),
             ("/tokenize", {"content": text}),
             ("/v1/embeddings", {"input": text}),
             ("/v1/rerank", {"query": text, "documents": ["a"]}),
@@ -225,20 +227,20 @@ def test_s11_a_prompt_is_refused_by_its_bytes(server: str) -> None:
             assert answer.status_code == 400, (path, answer.text[:300])
 
 
-def test_s11_the_refusal_says_how_many(server: str) -> None:
+def test_a11_the_refusal_says_how_many(server: str) -> None:
     answer = post(server, CHAT, {"messages": [{"role": "user", "content": "word " * MB}]})
     error = answer.json()["error"]
     assert "at least" in error["message"] and error["code"] == "context_length_exceeded"
     assert error["param"] == "messages"
 
 
-def test_s17_a_text_of_special_tokens(server: str) -> None:
+def test_a17_a_text_of_special_tokens(server: str) -> None:
     text = "<|im_start|><|im_end|>" * 13_000  # 295 kB
     assert "tokens" in refused(post(server, "/completion", {"prompt": text, "n_predict": 1}))
     assert len(post(server, "/tokenize", {"content": text}).json()["tokens"]) == 26_000
 
 
-def test_s20_a_grammar_of_5000_chained_rules(server: str) -> None:
+def test_a20_a_grammar_of_5000_chained_rules(server: str) -> None:
     rules = [f"{'root' if i == 0 else f'r{i}'} ::= r{i + 1}" for i in range(4999)]
     for last in ('"a"', '"a" | "b" root'):
         grammar = "\n".join([*rules, f"r4999 ::= {last}"])
@@ -248,7 +250,7 @@ def test_s20_a_grammar_of_5000_chained_rules(server: str) -> None:
         assert "grammar" in refused(post(server, "/completion", {"prompt": "x", "grammar": grammar}))
 
 
-def test_s12_many_large_schemas(server: str) -> None:
+def test_a12_many_large_schemas(server: str) -> None:
     """Each is another one: none is kept for long."""
     for i in range(6):
         schema = {"type": "object", "properties": {f"p{i}_{j}": {"enum": ["a" * 40]} for j in range(500)}}

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from loop_budget import Prober
 from tiny_file import write_model
 
 pytest.importorskip("schemathesis")
@@ -48,7 +49,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory, serving_of: Any) -> Iterator[
 def asked(address: str, *options: str, seconds: float) -> dict[str, Any]:
     """Runs schema_requests.py, and gives its counts. Its failures are this test's."""
     command = [sys.executable, str(REQUESTS), address, *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+    with (
+        httpx.Client(base_url=address, timeout=60) as client,
+        Prober(lambda: client.get("/health").status_code) as prober,
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+    print(f"slowest of {len(prober.answers)} answers of /health: {prober.worst * 1e3:.0f} ms")
+    assert set(prober.answers) == {200}
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-20_000:]}{done.stderr[-5_000:]}"
     counts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return counts

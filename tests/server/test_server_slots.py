@@ -1,4 +1,4 @@
-"""Row 13 of the hostile requests: saved conversations and cached blocks are the key's that made them. Row 6:
+"""A13 of the hostile requests: saved conversations and cached blocks are the key's that made them. Row 6:
 the share of the machine that a request has is its key's.
 """
 
@@ -66,7 +66,7 @@ def run(folder: Path, work: Callable[[Keys], Coroutine[Any, Any, None]], **more:
     asyncio.run(all_of_it())
 
 
-def test_row_13_what_a_key_saved_no_other_restores(tmp_path: Path) -> None:
+def test_a13_what_a_key_saved_no_other_restores(tmp_path: Path) -> None:
     async def work(keys: Keys) -> None:
         assert await keys.cached(FIRST, id_slot=1) == 0
         assert await keys.slots(FIRST) == [0, len(IDS) + 1]
@@ -91,7 +91,7 @@ def test_row_13_what_a_key_saved_no_other_restores(tmp_path: Path) -> None:
         assert mode == (0o600 if path.is_file() else 0o700), path
 
 
-def test_row_13_a_restored_conversation_is_another_keys_nowhere(tmp_path: Path) -> None:
+def test_a13_a_restored_conversation_is_another_keys_nowhere(tmp_path: Path) -> None:
     """A file that is copied into a key's folder by the operator is that key's alone."""
 
     async def work(keys: Keys) -> None:
@@ -109,7 +109,7 @@ def test_row_13_a_restored_conversation_is_another_keys_nowhere(tmp_path: Path) 
     run(tmp_path, work, **KEYS)
 
 
-def test_row_13_a_key_fills_its_own_part_of_the_disk(tmp_path: Path) -> None:
+def test_a13_a_key_fills_its_own_part_of_the_disk(tmp_path: Path) -> None:
     async def work(keys: Keys) -> None:
         for key in (FIRST, SECOND):
             await keys.cached(key, id_slot=0)
@@ -121,7 +121,7 @@ def test_row_13_a_key_fills_its_own_part_of_the_disk(tmp_path: Path) -> None:
     run(tmp_path, work, **KEYS, states_bytes=1000)
 
 
-def test_row_13_without_keys_files_lie_in_the_folder_itself(tmp_path: Path) -> None:
+def test_a13_without_keys_files_lie_in_the_folder_itself(tmp_path: Path) -> None:
     (tmp_path / "states").mkdir(mode=0o755)
 
     async def work(keys: Keys) -> None:
@@ -133,7 +133,7 @@ def test_row_13_without_keys_files_lie_in_the_folder_itself(tmp_path: Path) -> N
     assert stat.S_IMODE((tmp_path / "states" / "a").stat().st_mode) == 0o600
 
 
-def test_row_13_a_folder_that_many_share_stays_theirs(tmp_path: Path) -> None:
+def test_a13_a_folder_that_many_share_stays_theirs(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o1777)
@@ -141,7 +141,7 @@ def test_row_13_a_folder_that_many_share_stays_theirs(tmp_path: Path) -> None:
     assert stat.S_IMODE(shared.stat().st_mode) == 0o1777
 
 
-def test_row_06_a_request_has_its_keys_share_and_no_more_urgency_than_the_key(
+def test_a06_a_request_has_its_keys_share_and_no_more_urgency_than_the_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs: list[Job] = []
@@ -165,7 +165,7 @@ def test_row_06_a_request_has_its_keys_share_and_no_more_urgency_than_the_key(
     run(tmp_path, work, **KEYS)
 
 
-def test_row_06_without_keys_names_of_users_are_no_shares(
+def test_a06_without_keys_names_of_users_are_no_shares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs: list[Job] = []

@@ -96,4 +96,4 @@ async def detokenize(request: Request, body: DetokenizeBody) -> JSONResponse:
         return model.detokenize(body.tokens, special=True)
 
     text = (await with_model(request, body.model, work))[1]
-    return JSONResponse({"content": text, "prompt": text})
+    return await written(request, lambda: {"content": text, "prompt": text})
