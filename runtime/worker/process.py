@@ -58,6 +58,7 @@ class Process:
         except OSError as error:
             raise DeviceError(f"the worker process could not be begun: {error}") from None
         self._to, self._from = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
+        self._fault = ""  # of a pipe, where that is why the process is ended
         self._outbox: SimpleQueue[Message | None] = SimpleQueue()
         try:
             begin(threading.Thread(target=self._write, name="satchel-send", daemon=True))
@@ -77,13 +78,26 @@ class Process:
         self._outbox.put(message)
 
     def _write(self) -> None:
-        with suppress(OSError, ValueError):
+        try:
             while (message := self._outbox.get()) is not None:
                 write_message(self._to, message)
+        except BrokenPipeError:
+            pass  # it is gone already, and says itself what it died of
+        except (OSError, ValueError) as error:
+            self._give_up(error)  # who waits for the rest of a message would wait for ever
 
     def read(self) -> tuple[Message, bytes] | None:
         """The next message; None where there are no more."""
-        return read_message(self._from)
+        try:
+            return read_message(self._from)
+        except (OSError, ValueError, SatchelError) as error:
+            self._give_up(error)
+            return None
+
+    def _give_up(self, error: Exception) -> None:
+        """A pipe failed: the process is lost, and whoever reads from it learns so."""
+        self._fault = self._fault or str(error)
+        self._process.kill()
 
     def kill(self) -> None:
         self._process.kill()
@@ -101,5 +115,7 @@ class Process:
                 pipe.close()
         if code >= 0:
             return f"ended with status {code}"
+        if self._fault:
+            return f"was ended: its pipe failed: {self._fault}"
         names = {s.value: s.name for s in signal.Signals}
         return f"was ended by {names.get(-code, f'signal {-code}')}"
