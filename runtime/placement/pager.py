@@ -66,4 +66,11 @@ def layer_of(name: str, tied: bool) -> str:
 
 
 def _rank(label: str) -> int:
-    return int(label.split(".")[1]) if label.startswith("blk.") else 1 << 30
+    number = layer_number(label)
+    return 1 << 30 if number is None else number
+
+
+def layer_number(name: str) -> int | None:
+    """Of a tensor or label of a layer; None for another, also for `blk.2&norm` of a damaged file."""
+    found = name.split(".")[1] if name.startswith("blk.") else ""
+    return int(found) if found.isascii() and found.isdecimal() else None

@@ -31,6 +31,7 @@ from satchel.runtime.graph import Array, Type
 from satchel.runtime.options import Options
 from satchel.runtime.placement.asked import read_size
 from satchel.runtime.placement.devices import open_one
+from satchel.runtime.placement.pager import layer_number
 from satchel.runtime.placement.predict import PROMPT, Speed
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.weights import FileWeights, upload
@@ -69,7 +70,7 @@ class _Slice(FileWeights):
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(n for n in super().names if not n.startswith("blk.") or int(n.split(".")[1]) < self.kept)
+        return tuple(n for n in super().names if (layer_number(n) or 0) < self.kept)
 
 
 class _MadeUp(Mapping[str, Array]):

@@ -72,6 +72,7 @@ class Process:
                 other.close()
         self._to, self._from = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
         self._reading = False
+        self._fault = ""  # of a pipe, where that is why the process is ended
         self._outbox: SimpleQueue[tuple[Message, int] | None] = SimpleQueue()
         try:
             begin(threading.Thread(target=self._write, name="satchel-send", daemon=True))
@@ -91,12 +92,16 @@ class Process:
         self._outbox.put((message, os.dup(descriptor) if descriptor >= 0 else -1))
 
     def _write(self) -> None:
-        with suppress(OSError, ValueError):
+        try:
             while (item := self._outbox.get()) is not None:
                 message, descriptor = item
                 if descriptor >= 0:
                     self._pass(descriptor)
                 write_message(self._to, message)
+        except BrokenPipeError:
+            pass  # it is gone already, and says itself what it died of
+        except (OSError, ValueError) as error:
+            self._give_up(error)  # who waits for the rest of a message would wait for ever
         while not self._outbox.empty():
             if (left := self._outbox.get()) is not None and left[1] >= 0:
                 os.close(left[1])
@@ -114,8 +119,16 @@ class Process:
         self._reading = True
         try:
             return read_message(self._from)
+        except (OSError, ValueError) as error:
+            self._give_up(error)
+            return None
         finally:
             self._reading = False
+
+    def _give_up(self, error: Exception) -> None:
+        """A pipe failed: the process is lost, and whoever reads from it learns so."""
+        self._fault = self._fault or str(error)
+        self._process.kill()
 
     @property
     def unread(self) -> bool:
@@ -144,5 +157,7 @@ class Process:
                 pipe.close()
         if code >= 0:
             return f"ended with status {code}"
+        if self._fault:
+            return f"was ended: its pipe failed: {self._fault}"
         names = {s.value: s.name for s in signal.Signals}
         return f"was ended by {names.get(-code, f'signal {-code}')}"

@@ -45,7 +45,7 @@ class Operation:
     """prepare(folder): its inputs. begin(folder): what comes before the part that is looked at, and gives
     that part. outputs: files that it writes, which are as they were, or whole and new; lasting: whether
     those of a killed process are looked at too. warm: whether modules are imported before. program: whether
-    it gives an exit code. most: points of one kind above which a sample is tried.
+    it gives an exit code. most: points of one kind above which a sample is tried. slow: not in a short run.
     """
 
     name: str
@@ -56,6 +56,7 @@ class Operation:
     warm: bool = True
     program: bool = False
     most: int = 2000
+    slow: bool = False
 
 
 def command(*args: str) -> Run:
@@ -103,6 +104,14 @@ def _run(folder: Path) -> Run:
     os.dup2(file, 0)
     os.close(file)
     return command("run", "-m", "model.gguf", "-n", "4", "--temp", "0", "-t", "1", "-c", "64", "--seed", "1")
+
+
+def _worker(folder: Path) -> Run:
+    def run() -> Any:
+        with Model.load(folder / "model.gguf", worker="process", **OPTIONS) as model:
+            return answer_of(model)
+
+    return run
 
 
 def _save(folder: Path) -> Run:
@@ -286,6 +295,7 @@ def hub(folder: Path) -> Iterator[None]:
 OPERATIONS = (
     Operation("first run", _model, _run, warm=False, program=True, most=12),
     Operation("load", _model, _load),
+    Operation("worker", _model, _worker, most=6, slow=True),
     Operation("load without repacking", _model, _load_unpacked),
     Operation(
         "pull", _nothing, _pull, ("models/hf/user/repo/m.gguf", "models/models.lock"), _pulled_is_whole

@@ -41,6 +41,8 @@ def _on(kind: str, name: str, rows: Kind) -> dict[str, Table]:
     operation = next(o for o in OPERATIONS if o.name == name)
 
     def table(folder: Path, short: bool, seed: int) -> list[Row]:
+        if short and operation.slow:
+            return []
         with hub(folder):
             return rows(Sweep(Shim(), operation, folder / kind / name.replace(" ", "-")), short, seed)
 

@@ -29,7 +29,7 @@ from satchel.runtime.placement.asked import (
 )
 from satchel.runtime.placement.choose import Room, Way, choose, fits, ways
 from satchel.runtime.placement.devices import Open
-from satchel.runtime.placement.pager import FilePages
+from satchel.runtime.placement.pager import FilePages, layer_number
 from satchel.runtime.placement.predict import PROMPT, Prediction, Speed, crossings, predict
 from satchel.runtime.placement.sizes import Sizes, sizes_of
 from satchel.runtime.placement.smaller import recipe_that_fits
@@ -484,3 +484,17 @@ def test_steps_are_large_where_all_is_on_devices_apart(
         assert dry_run(gguf, devices, options, lambda d: FAST).batch == batch
         for device in devices:
             device.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("blk.12.ffn_up.weight", 12),
+        ("output.weight", None),
+        ("blk.2&ffn_up", None),
+        ("blk. .x", None),
+        ("blk.", None),
+    ],
+)
+def test_the_layer_of_a_name_that_a_damaged_file_may_have(name: str, number: int | None) -> None:
+    assert layer_number(name) == number
