@@ -151,7 +151,8 @@ class AsyncModel:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        # Their threads begin as they are needed. Other work of the program's threads holds up neither.
+        # Their threads begin as they are needed; those of the second end with this object, since a closed model
+        # still says that it is. Other work of the program's threads holds up neither.
         self._long = ThreadPoolExecutor(LONG, "satchel-async")
         self._short = ThreadPoolExecutor(SHORT, "satchel-prepare")
 
@@ -292,7 +293,6 @@ class AsyncModel:
     async def close(self) -> None:
         """As Model.close."""
         self._long.shutdown(wait=False)
-        self._short.shutdown(wait=False)
         await asyncio.to_thread(self.model.close)
 
     async def __aenter__(self) -> Self:
