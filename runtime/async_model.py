@@ -151,8 +151,8 @@ class AsyncModel:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        # Their threads begin as they are needed; those of the second end with this object, since a closed model
-        # still says that it is. Other work of the program's threads holds up neither.
+        # Their threads begin as they are needed, and no other work holds them up. The second is never shut
+        # down: a closed model still says that it is.
         self._long = ThreadPoolExecutor(LONG, "satchel-async")
         self._short = ThreadPoolExecutor(SHORT, "satchel-prepare")
 
