@@ -151,7 +151,8 @@ class AsyncModel:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        # Their threads begin as they are needed. Other work of the program's threads holds up neither.
+        # Their threads begin as they are needed, and no other work holds them up. The second is never shut
+        # down: a closed model still says that it is.
         self._long = ThreadPoolExecutor(LONG, "satchel-async")
         self._short = ThreadPoolExecutor(SHORT, "satchel-prepare")
 
@@ -297,7 +298,6 @@ class AsyncModel:
     async def close(self) -> None:
         """As Model.close."""
         self._long.shutdown(wait=False)
-        self._short.shutdown(wait=False)
         await asyncio.to_thread(self.model.close)
 
     async def __aenter__(self) -> Self:

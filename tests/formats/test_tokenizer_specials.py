@@ -134,7 +134,7 @@ def test_half_a_surrogate_pair_is_refused(call: str) -> None:
 
 
 @given(st.text(st.sampled_from("<|a\U000f0000\U000f0001\U000f0002\U000f0003 "), max_size=60))
-def test_s11_long_texts_are_escaped_in_pieces(text: str) -> None:
+def test_a11_long_texts_are_escaped_in_pieces(text: str) -> None:
     escape = Escape(["<|a|>", "<b>"])
     whole = escape.escape(text)
     with pytest.MonkeyPatch.context() as patch:

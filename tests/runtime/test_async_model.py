@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tiny_file import write_model
@@ -18,7 +18,9 @@ from waiting import happened, until
 
 from satchel import AsyncModel, Model
 from satchel.quant import RequestError
+from satchel.runtime.async_model import AsyncReply
 from satchel.runtime.program import Program
+from satchel.runtime.reply import Reply
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.service import Service
 
@@ -175,3 +177,31 @@ def test_a_loop_that_is_gone_does_not_harm_the_engine(model: Model) -> None:
     kept.clear()
     idle(model)
     assert model.generate(PROMPTS[0], max_tokens=2, ignore_eos=True).read() is not None
+
+
+def test_a01_a_whole_answer_is_judged_in_another_thread() -> None:
+    """And so is a request begun whose grammar is compiled first."""
+
+    class Judged:
+        starts_slowly, unjudged, over, ticket = True, False, False, None
+
+        def __init__(self) -> None:
+            self.threads: list[int] = []
+
+        def start(self) -> None:
+            if self.starts_slowly:
+                self.starts_slowly = False
+                self.threads.append(threading.get_ident())
+
+        def feed(self, token: int | None) -> str:
+            self.over = self.unjudged = True
+            return "all"
+
+        def conclude(self) -> None:
+            self.unjudged = False
+            self.threads.append(threading.get_ident())
+
+    reply = Judged()
+    assert asyncio.run(AsyncReply(cast(Reply, reply)).burst()) == "all"
+    assert len(reply.threads) == 2 and threading.get_ident() not in reply.threads
+    assert not reply.unjudged

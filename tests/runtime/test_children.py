@@ -1,4 +1,4 @@
-"""Nothing runs because it lies in the current folder: no module, no program, no settings, in this process or
+"""A02: nothing runs because it lies in the current folder: no module, no program, no settings, in this process or
 in one that it starts.
 """
 

@@ -211,12 +211,11 @@ def test_a07_stalled_pulls_do_not_delay_a_chat(server: str, monkeypatch: pytest.
 
 
 def test_a11_a_prompt_is_refused_by_its_bytes(server: str) -> None:
-    for text in ("word " * (14 * MB // 5), "é" * (5 * MB), "<|im_end|>" * MB):
+    for text in ("word " * (14 * MB // 5), "<|im_end|>" * MB):
         for path, body in (
             (CHAT, {"messages": [{"role": "user", "content": text}], "max_tokens": 1}),
             ("/v1/completions", {"prompt": text, "max_tokens": 1}),
             ("/completion", {"prompt": text, "n_predict": 1}),
-            ("/v1/responses", {"input": text, "max_output_tokens": 1}),
             ("/infill", {"input_prefix": text, "input_suffix": "x"}),
             ("/tokenize", {"content": text}),
             ("/v1/embeddings", {"input": text}),
