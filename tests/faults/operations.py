@@ -29,7 +29,6 @@ from satchel.cli.main import main
 from satchel.cli.store import Store
 from satchel.cli.store.lock import Locked, LockFile, Pinned
 from satchel.formats.gguf import open_gguf
-from satchel.formats.gguf.atomic import find_abandoned
 from satchel.quant.errors import SatchelError
 from satchel.runtime.sampling import GREEDY
 
@@ -43,9 +42,9 @@ PR_SET_PDEATHSIG = 1
 @dataclass(frozen=True, slots=True)
 class Operation:
     """prepare(folder): its inputs. begin(folder): what comes before the part that is looked at, and gives
-    that part. outputs: files that it writes, which are as they were, or whole and new; lasting: whether
-    those of a killed process are looked at too. warm: whether modules are imported before. program: whether
-    it gives an exit code. most: points of one kind above which a sample is tried. slow: not in a short run.
+    that part. outputs: files that it writes, which are as they were, or whole and new; check: what else must
+    hold of them. warm: whether modules are imported before. program: whether it gives an exit code. most:
+    points of one kind above which a sample is tried. slow: not in a short run.
     """
 
     name: str
@@ -344,10 +343,6 @@ def copied(template: Path, to: Path) -> Path:
     shutil.rmtree(to, ignore_errors=True)
     shutil.copytree(template, to)
     return to
-
-
-def abandoned(folder: Path, outputs: tuple[str, ...]) -> list[Path]:
-    return [path for name in outputs for path in find_abandoned(folder / name)]
 
 
 def dumped(value: Any) -> str:

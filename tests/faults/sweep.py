@@ -50,7 +50,7 @@ class Sweep:
 
     def warm(self) -> None:
         """Imports here what the operation imports: modules that cannot be read are the interpreter's
-        matter, and are tried by `first load` alone.
+        matter, and are tried by `first run` alone.
         """
 
         def work() -> Any:
