@@ -146,7 +146,7 @@ def read_message(file: BinaryIO, most: int = MOST) -> tuple[Message, bytes] | No
     try:
         message: Message = json.loads(head)
     except (ValueError, RecursionError) as error:
-        raise DeviceError(f"the worker process sent a message that is no JSON: {error}") from None
+        raise DeviceError(f"the worker process sent what is no message, for it is no JSON: {error}") from None
     if not isinstance(message, dict):
         raise DeviceError(f"the worker process sent {head[:40]!a}, which is no message")
     return message, data

@@ -105,7 +105,7 @@ def _server(path: Path) -> Any:
         request = urllib.request.Request(
             f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=50) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             first = answer.readline()
             process.send_signal(signal.SIGSTOP)
             _paused(1.0)
@@ -115,7 +115,7 @@ def _server(path: Path) -> Any:
         process.send_signal(signal.SIGSTOP)
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGCONT)
-        return [whole, process.wait(40) in (0, -signal.SIGTERM)]
+        return [whole, process.wait(120) in (0, -signal.SIGTERM)]
     finally:
         process.kill()
         process.wait()

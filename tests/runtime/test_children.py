@@ -1,5 +1,5 @@
-"""A02: nothing runs because it lies in the current folder: no module, no program, no settings, in this process or
-in one that it starts.
+"""A02: nothing runs because it lies in the current folder: no module, no program, no settings, in this
+process or in one that it starts.
 """
 
 from __future__ import annotations

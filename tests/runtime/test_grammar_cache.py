@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import SECONDS
 
 pytest.importorskip("llguidance")
 
@@ -70,7 +71,7 @@ def test_a12_grammars_that_were_given_up_are_bounded(
     monkeypatch.setattr(compiled, "PATIENCE", 0.01)
     turns = compiled._turns
     for _ in range(compiled.COMPILING):
-        assert turns.acquire(timeout=30)
+        assert turns.acquire(timeout=SECONDS)
     try:
         with pytest.raises(Busy, match="try again later"):
             compile_grammar(tokenizer, Choice(["never", "made"]))

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from waiting import until_async
 
 pytest.importorskip("fastapi")
 
@@ -33,9 +34,7 @@ class Stalled:
 
 
 async def begun(stalled: Stalled, count: int) -> None:
-    async with asyncio.timeout(SECONDS):
-        while len(stalled.begun) < count:
-            await asyncio.sleep(0.002)
+    await until_async(lambda: len(stalled.begun) >= count, "so much has begun")
 
 
 def test_a07_a_stalled_kind_delays_no_other() -> None:

@@ -12,17 +12,23 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import PlainTextResponse, StreamingResponse
-from waiting import until
+from waiting import joined, until
 
+from satchel.cli.server import app as app_module
 from satchel.cli.server.app import create_app
+from satchel.cli.server.bodies import JSON
 from satchel.cli.server.catalog import catalog_of
 from satchel.cli.server.connections import Connections
+from satchel.cli.server.dialect import routed
 from satchel.cli.server.models import Models
+from satchel.cli.server.roles import PUBLIC, needs
 from satchel.cli.server.run import listen, server_of
 from satchel.cli.server.settings import ServerSettings
 from satchel.runtime.options import Options
@@ -79,27 +85,39 @@ class House:
         self.run(self.door.set)
 
 
-def _routes(house: House) -> None:
-    @house.app.get("/wait")
+def _router(made: list[tuple[House, uvicorn.Server]]) -> APIRouter:
+    """Routes that anyone may call, of the house that is made later."""
+    router = APIRouter()
+
+    @router.get("/wait")
+    @needs(PUBLIC)
     async def wait() -> PlainTextResponse:
+        house = made[0][0]
         house.asked += 1
         await house.door.wait()
         return PlainTextResponse("waited")
 
-    @house.app.get("/large")
+    @router.get("/large")
+    @needs(PUBLIC)
     async def large() -> PlainTextResponse:
         return PlainTextResponse("x" * LARGE)
 
-    @house.app.get("/whose")
+    @router.get("/whose")
+    @needs(PUBLIC)
     async def whose(request: Request) -> PlainTextResponse:
         return PlainTextResponse(request.client.host if request.client else "unix")
 
-    @house.app.post("/length")
+    @router.post("/length")
+    @needs(PUBLIC)
     async def length(request: Request) -> PlainTextResponse:
-        return PlainTextResponse(str(len(await request.body())))
+        _, size = request.scope["state"].get(JSON, (None, 0))  # the guard has read the body
+        return PlainTextResponse(str(size))
 
-    @house.app.get("/endless")
+    @router.get("/endless")
+    @needs(PUBLIC)
     async def endless() -> StreamingResponse:
+        house = made[0][0]
+
         async def bits() -> AsyncIterator[bytes]:
             house.streams += 1
             try:
@@ -110,6 +128,8 @@ def _routes(house: House) -> None:
                 house.streams -= 1
 
         return StreamingResponse(bits())
+
+    return router
 
 
 @contextmanager
@@ -123,14 +143,15 @@ def serving_house(settings: ServerSettings, secure: ssl.SSLContext | None = None
         write_seconds=SLOWER * settings.write_seconds,
         least_rate=settings.least_rate // SLOWER,
     )
-    app = create_app(Models(catalog_of({}, {}, Options(), 0, None)), settings)
     bound = listen(settings.host, settings.port, settings)
     started = threading.Event()
     made: list[tuple[House, uvicorn.Server]] = []
+    own = SimpleNamespace(router=_router(made))
+    with patch.object(app_module, "routed", lambda: [*routed(), own]):
+        app = create_app(Models(catalog_of({}, {}, Options(), 0, None)), settings)
 
     async def main() -> None:
         house = House(app, bound, asyncio.get_running_loop())
-        _routes(house)
         server = server_of(app, settings)
         server.config.load()
         server.config.ssl = secure
@@ -149,7 +170,7 @@ def serving_house(settings: ServerSettings, secure: ssl.SSLContext | None = None
     finally:
         house.open_door()
         server.should_exit = True
-        thread.join(20)
+        joined(thread, "the server")
 
 
 def heard(wire: socket.socket) -> bytes:
