@@ -111,7 +111,8 @@ class SatchelEngine:
         row, ledger, n, total = self.row, Ledger(self.model.engine), self.row.sequences, 0.0
         for at in range(row.depth + row.prompt, row.depth + row.prompt + row.generate):
             together, alone = Fed(n, at, n), Fed(1, at)
-            total += ledger.plan(self.model.engine.program(n, n).plan, together).bytes
+            steps = ledger.plan(self.model.engine.program(n, n).plan, together)
+            total += sum(work.bytes for _, work in steps)
             for attention in ledger.attention.values():
                 total += n * attention.work(alone).bytes - attention.work(together).bytes
         return total / max(1, row.generate * n)
@@ -134,7 +135,7 @@ class SatchelEngine:
     def bandwidth(self) -> float:
         from satchel.runtime.limits import read_rate
 
-        return read_rate(self.model.device, int(self.bytes_per_token() * self.row.sequences))
+        return read_rate({self.model.device: self.bytes_per_token() * self.row.sequences}) or 0.0
 
 
 Setting = Mapping[str, Any]  # fields of llama_context_params

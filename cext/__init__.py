@@ -91,7 +91,7 @@ def libraries() -> list[Path]:
     """Backend libraries: in the folders of SATCHEL_BACKENDS first, then those installed with the package."""
     suffix = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
     extra = [Path(p) for p in os.environ.get("SATCHEL_BACKENDS", "").split(os.pathsep) if p]
-    folders = [*extra, Path(_hal.__file__).parent]
+    folders = dict.fromkeys([*extra, Path(_hal.__file__).parent])  # one that is named twice counts once
     return [p for folder in folders for p in sorted(folder.glob(f"libsatchel_*{suffix}"))]
 
 

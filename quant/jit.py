@@ -18,7 +18,7 @@ SETTINGS = Path(".numba_config.yaml")
 
 def import_numba() -> Any:
     """The module numba. ImportError where it cannot be imported."""
-    if "numba" in sys.modules:
+    if sys.modules.get("numba"):
         return sys.modules["numba"]
     numba = _import_without_yaml() if SETTINGS.exists() else importlib.import_module("numba")
     config: Any = sys.modules.get("numba.core.config")
