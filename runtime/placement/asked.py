@@ -143,10 +143,15 @@ def read_devices(text: str) -> tuple[str, ...]:
     """Names of a comma list, each NAME or NAME:INDEX; () for auto."""
     if text in (AUTO, ""):
         return ()
-    names = tuple(part.strip() for part in text.split(","))
+    names = tuple(_known(part.strip()) for part in text.split(","))
     if "" in names or AUTO in names or len(set(names)) < len(names):
         raise RequestError(f"device {text!r}: expected auto, or different names with commas between them")
     return tuple("cpu" if name == NONE else name for name in names)
+
+
+def _known(name: str) -> str:
+    """The name by which a device is told of: the first one of a backend has no number."""
+    return name.removesuffix(":0")
 
 
 def read_layers(text: str | int) -> int | None:
@@ -168,7 +173,7 @@ def read_rules(text: str) -> list[Rule]:
         if not equals or not pattern or not device:
             raise RequestError(f"tensor place {part!r}: expected PATTERN=DEVICE")
         try:
-            found.append(Rule(re.compile(pattern), device.strip().lower()))
+            found.append(Rule(re.compile(pattern), _known(device.strip().lower())))
         except re.error as error:
             raise RequestError(f"tensor place {part!r}: the pattern cannot be read: {error}") from None
     return found

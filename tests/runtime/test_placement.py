@@ -116,7 +116,8 @@ def test_what_is_no_number_of_layers(text: str) -> None:
 def test_devices_are_read() -> None:
     assert read_devices("auto") == () and read_devices("none") == ("cpu",)
     assert read_devices("cuda:1, cpu") == ("cuda:1", "cpu")
-    for text in ("cpu,", "auto,cpu", "cpu,cpu"):
+    assert read_devices("cuda:0,cuda:1") == ("cuda", "cuda:1")
+    for text in ("cpu,", "auto,cpu", "cpu,cpu", "cuda,cuda:0"):
         with pytest.raises(RequestError, match="device"):
             read_devices(text)
 
@@ -124,7 +125,7 @@ def test_devices_are_read() -> None:
 def test_rules_are_read() -> None:
     (one,) = read_rules(r"blk\.\d{1,2}\.ffn=CPU")
     assert one.device == "cpu" and one.pattern.search("blk.11.ffn_up.weight")
-    assert [r.device for r in read_rules("a=cpu,b=remote")] == ["cpu", "remote"]
+    assert [r.device for r in read_rules("a=cpu,b=remote:0,c=remote:1")] == ["cpu", "remote", "remote:1"]
     for text in ("cpu", "=cpu", "a=", "(=cpu"):
         with pytest.raises(RequestError, match="tensor place"):
             read_rules(text)
