@@ -23,7 +23,7 @@ class Reload:
         self._signalled: set[asyncio.Task[None]] = set()
 
     async def __call__(self) -> list[str]:
-        """What changed. Whoever asks while a reading goes on shares the next one, which sees all that was
+        """What changed. Callers that ask while a reading goes on share the next one, which sees all that was
         written before. SatchelError or OSError where it cannot be read; all stays as it was then.
         """
         if self._next is None:

@@ -1,4 +1,4 @@
-"""A file that somebody else opened: a process that may open none gets its descriptor."""
+"""A file that another process opened: one that may open none gets its descriptor."""
 
 from __future__ import annotations
 

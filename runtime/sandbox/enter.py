@@ -86,7 +86,7 @@ def _limit_files(policy: Mapping[str, Any]) -> None:
     threads = len(os.listdir(f"{OWN}/task"))  # noqa: PTH208 - the list, and no module for it
     if threads > 1:
         _lack(f"a start-up hook of Python's began {threads - 1} threads, which Landlock does not reach")
-    # The kernel may forget what it knows of a process's folders unless somebody has them open.
+    # The kernel may forget what it knows of a process's folders unless they are held open.
     _pinned.extend(os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (OWN, f"{OWN}/task"))
     compiled = _compile_kernels()
     grants = (

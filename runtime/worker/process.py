@@ -126,7 +126,7 @@ class Process:
             self._reading = False
 
     def _give_up(self, error: Exception) -> None:
-        """A pipe failed: the process is lost, and whoever reads from it learns so."""
+        """A pipe failed: the process is lost, and its reader learns so."""
         self._fault = self._fault or str(error)
         self._process.kill()
 
