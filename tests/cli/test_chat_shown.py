@@ -130,6 +130,7 @@ def test_the_line_after_an_answer(fake: FakeModel, capsys: pytest.CaptureFixture
 
 
 def test_the_bar_comes_late_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")  # one that is dumb is shown no bar
     quick, slow, piped = Terminal(), Terminal(), io.StringIO()
     with bar.late_bar("quick", quick) as progress:
         progress(1, 2)

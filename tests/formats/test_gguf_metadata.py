@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from satchel.formats.gguf import Metadata, StringArray, Typed, ValueType, typed
+from satchel.formats.gguf import Metadata, StringArray, ValueType, typed
 from satchel.quant.errors import ModelError
 
 WIDTHS = [kind for kind in ValueType if kind.name.lstrip("U").startswith("INT")]
@@ -103,7 +103,8 @@ def test_getter_refuses(getter: str, key: str, options: dict[str, Any], match: s
 def test_metadata_is_a_read_only_mapping() -> None:
     assert "half" in META and "no" not in META and META.get("no") is None
     assert list(META)[-1] == "broken" and len(META) == len(dict(META))
-    assert META.typed("ints") == Typed(ValueType.ARRAY, META["ints"], ValueType.INT32)
+    ints = META.typed("ints")
+    assert (ints.type, ints.element) == (ValueType.ARRAY, ValueType.INT32) and ints.value is META["ints"]
     with pytest.raises(TypeError):
         META["half"] = 1  # type: ignore[index]
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import itertools
 import logging
 import random
 import subprocess
@@ -14,13 +15,14 @@ import threading
 import typing
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_file import write_model
-from waiting import until
+from waiting import happened, until
 
 from satchel import Model
 from satchel.quant import RequestError
@@ -75,7 +77,15 @@ def test_a_load_that_is_stopped_leaves_nothing(path: Path, answer: bool | Except
 
 
 @pytest.mark.parametrize("way", ["close", "with", "del", "break"])
-def test_an_answer_that_nobody_wants_ends(model: Model, way: str) -> None:
+def test_an_answer_that_nobody_wants_ends(model: Model, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill, steps, go = model.engine.fill, itertools.count(), threading.Event()
+
+    def waits(*args: Any, **options: Any) -> Any:
+        if next(steps) >= 8:  # the answer must not end by itself before it is let go
+            happened(go, "the answer is let go")
+        return fill(*args, **options)
+
+    monkeypatch.setattr(model.engine, "fill", waits)
     gc.disable()  # letting go is enough: no cycle keeps an answer alive
     try:
         if way == "break":
@@ -91,11 +101,14 @@ def test_an_answer_that_nobody_wants_ends(model: Model, way: str) -> None:
                 with reply:
                     pass
             del reply
+        go.set()
         service = model.service
         assert isinstance(service, Service)
         until(lambda: not service._tickets, "the answer is let go")
+        until(lambda: model.stats().requests, "it is counted")
         assert model.stats().requests["cancelled"] == 1
     finally:
+        go.set()
         gc.enable()
 
 
