@@ -46,6 +46,7 @@ RAN: Counter[str] = Counter()  # seconds by file
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--order-seed", type=int, default=None, help="shuffle files, and the tests in each")
     parser.addoption("--record-durations", action="store_true", help=f"write {DURATIONS.name} anew")
+    parser.addoption("--listed", type=Path, metavar="FILE", help="only tests that --skipped wrote elsewhere")
     parser.addoption("--skipped", type=Path, metavar="FILE", help="for skipped tests and why")
 
 
@@ -68,6 +69,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if any(row.covers(name) for row in by_file.get(name.partition("::")[0], ())):
             item.add_marker(pytest.mark.nightly)
     config.stash[COLLECTED] = [(name_of(i), i.get_closest_marker("nightly") is not None) for i in items]
+    if file := config.getoption("--listed"):
+        items[:] = listed(items, file)
     seed = config.getoption("--order-seed")
     if seed is not None:
         shuffle(items, seed)
@@ -118,6 +121,20 @@ def pytest_configure(config: pytest.Config) -> None:
             file.write_text("")
         if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
             config.pluginmanager.register(SkippedTests(file))
+
+
+def listed(items: list[pytest.Item], file: Path) -> list[pytest.Item]:
+    """The tests of a file of names. A name that is not there was skipped before its parameters were known, or
+    with all of its file: then every test of that function, or file, counts as named.
+    """
+    names = {line.partition("\t")[0] for line in file.read_text(encoding="utf-8").splitlines()}
+    whole = {name.partition("[")[0] for name in names - {item.nodeid for item in items}}
+
+    def is_named(item: pytest.Item) -> bool:
+        name = item.nodeid
+        return name in names or name.partition("[")[0] in whole or name.partition("::")[0] in whole
+
+    return [item for item in items if is_named(item)]
 
 
 class SkippedTests:
