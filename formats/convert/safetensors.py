@@ -17,12 +17,12 @@ import numpy as np
 
 from satchel.formats.convert.stored import DTYPES, Array, Stored
 from satchel.formats.gguf.check import NUMBER_LIMIT, quote
+from satchel.formats.gguf.opened import OPEN_FLAGS
 from satchel.quant.errors import ModelError
 
 HEADER_LIMIT = 100_000_000  # bytes: the format's own limit
 DIMS_LIMIT = 8
 AGAIN = "the file is damaged or no safetensors file: download it again"
-OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class SafetensorsFile:
