@@ -39,8 +39,9 @@ static atomic_long at, seen, fired;
 static atomic_llong shift;
 static atomic_bool exempt[EXEMPT];
 typedef struct { uintptr_t first, last; } range;
-typedef struct { range at[RANGES]; int count; char name[64]; } ranges;
-static ranges wanted = {.name = "libsatchel_"}, interpreter = {.name = "libpython"};
+/* Code of the libraries whose paths have the name in them, or of the one object that has the address in it. */
+typedef struct { range at[RANGES]; int count; char name[64]; void *inside; } ranges;
+static ranges wanted = {.name = "libsatchel_"}, interpreter;
 static char after[64], mark[512];
 
 /* ---- what a power cut takes: bytes of files that were written and not synced ---- */
@@ -127,8 +128,16 @@ static int hit(int family, int fd, int *ends) {
     return how & SHORT && !(how & STICKY) ? 0 : atomic_load(&error_of);
 }
 
+static int from(const ranges *r, const void *caller) {
+    for (int i = 0; i < r->count; i++)
+        if ((uintptr_t)caller >= r->at[i].first && (uintptr_t)caller < r->at[i].last)
+            return 1;
+    return 0;
+}
+
 static int find_ranges(struct dl_phdr_info *info, size_t size, void *found) {
     ranges *r = found;
+    int before = r->count;
     (void)size;
     if (!info->dlpi_name || !strstr(info->dlpi_name, r->name))
         return 0;
@@ -138,17 +147,14 @@ static int find_ranges(struct dl_phdr_info *info, size_t size, void *found) {
             r->at[r->count].last = r->at[r->count].first + info->dlpi_phdr[i].p_memsz;
             r->count++;
         }
+    if (r->inside && !from(r, r->inside))
+        r->count = before;
     return 0;
 }
 
-static int from(const ranges *r, void *caller) {
-    for (int i = 0; i < r->count; i++)
-        if ((uintptr_t)caller >= r->at[i].first && (uintptr_t)caller < r->at[i].last)
-            return 1;
-    return 0;
-}
-
+/* The interpreter is a library, or, as Debian has it, a part of the program itself. */
 static void find_libraries(void) {
+    interpreter.inside = dlsym(RTLD_DEFAULT, "Py_GetVersion");
     wanted.count = interpreter.count = 0;
     dl_iterate_phdr(find_ranges, &wanted);
     dl_iterate_phdr(find_ranges, &interpreter);
@@ -371,7 +377,7 @@ int close(int fd) {
 SEEKS(lseek, off_t);
 SEEKS(lseek64, off64_t);
 
-/* Not the interpreter's own: without memory for a thread's first frame, CPython 3.11 waits for that thread for ever. */
+/* Not the interpreter's own: without memory for a thread's first frame, CPython 3.11 to 3.13 wait for that thread for ever. */
 #define MAPS(name, type)                                                                                             \
     void *name(void *to, size_t size, int access, int how, int fd, type start) {                                     \
         int ends, code;                                                                                              \

@@ -47,13 +47,7 @@ def wrong(rows: list[dict[str, Any]]) -> str:
     return "\n\n".join(f"{kind}: {place}\n{text[-1500:]}" for place, kind, text in bad[:10])
 
 
-FORKS = pytest.mark.skipif(
-    sys.version_info >= (3, 13),
-    reason="children forked for it stood still under Python 3.13, and why is not known yet",
-)
-
-
-@pytest.mark.parametrize("group", [pytest.param(g, marks=FORKS) if g == "calls" else g for g in GROUPS])
+@pytest.mark.parametrize("group", GROUPS)
 def test_a_sample_of_faults_leaves_no_corrupt_file_no_hang_and_no_traceback(group: str) -> None:
     rows = rows_of("--short", "--only", group)
     assert not wrong(rows), wrong(rows)
