@@ -131,13 +131,13 @@ class Models:
         """The entry of this name; "" is the default, and an alias stands for its heaviest version. A Problem
         where there is none.
         """
-        if not name:
+        if not name and self.entries:
             return next(iter(self.entries.values()))
         if name in self.aliases:
             return self.entries[self.aliases[name].main]
         found = self.entries.get(name) or self.entries.get(name.removesuffix(":latest"))
         if found is None:
-            there = ", ".join([*self.entries, *self.aliases])
+            there = ", ".join([*self.entries, *self.aliases]) or "none"
             line = f"the model {name!r:.100} does not exist: there is {there}"
             raise Problem("missing", line, "model", "model_not_found")
         return found

@@ -18,9 +18,11 @@ pytest.importorskip("fastapi")
 
 from satchel.cli.server import app as app_module
 from satchel.cli.server.app import create_app
+from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.catalog import Catalog, Served
 from satchel.cli.server.dialect import routed
 from satchel.cli.server.models import Models
+from satchel.cli.server.problem import Problem
 from satchel.cli.server.reload import Reload
 from satchel.cli.server.roles import (
     ADMIN,
@@ -86,6 +88,18 @@ def test_a09_every_route_says_who_may_call_it() -> None:
     assert [route for route in found if route[2] is None] == []
     assert {(method, path) for method, path, role in found if role is ADMIN} == ADMINS
     assert {path for _, path, role in found if role is PUBLIC} == OPEN
+
+
+def test_a05_every_route_with_a_body_takes_it_as_it_was_parsed() -> None:
+    """FastAPI's own routes would parse and validate a body of any size on the event loop."""
+    found = [r for module in routed() for r in module.router.routes if getattr(r, "body_field", None)]
+    assert len(found) > 20
+    assert [r for r in found if not isinstance(r, BodyRoute)] == []
+
+
+def test_a_server_without_models_says_so() -> None:
+    with pytest.raises(Problem, match="there is none"):
+        Models(Catalog({}, {})).entry("")
 
 
 def test_a09_a_route_without_a_role_keeps_the_server_from_starting(monkeypatch: Any) -> None:
