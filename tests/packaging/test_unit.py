@@ -38,7 +38,8 @@ def unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     text = (PACKAGING / "satchel.service").read_text(encoding="utf-8")
     assert SERVER in text
     path = tmp_path / "satchel.service"
-    path.write_text(text.replace(SERVER, sys.executable), encoding="utf-8")
+    there = sys.executable.replace("%", "%%")  # its folder may have a space in its name, too
+    path.write_text(text.replace(SERVER, f'"{there}"'), encoding="utf-8")
     if request.param:
         (tmp_path / "satchel.service.d").mkdir()
         shutil.copy(PACKAGING / "gpu.conf", tmp_path / "satchel.service.d")
