@@ -17,9 +17,9 @@ from nightly import Row, rows
 ROOT = Path(__file__).parent.parent
 os.environ["SATCHEL_CONFIG"] = ""  # the user's own file has no say here
 os.environ["SATCHEL_TUNING"] = ""  # nor what was tuned
-# The backends that only tests use are not installed: they lie where `make test` built them, in the folder of the
-# wheel's tag (pyproject.toml). Beside it stand other builds, such as a sanitizer's, whose libraries end a process
-# that does not have its runtime.
+# The backends that only tests use are not installed: they lie where `make test` built them, in the folder of
+# the wheel's tag (pyproject.toml). Beside it stand other builds, such as a sanitizer's, whose libraries end a
+# process that does not have its runtime.
 folders = [os.environ.get("SATCHEL_BACKENDS", ""), *map(str, sorted(ROOT.glob("build/py3-*/test-backends")))]
 os.environ["SATCHEL_BACKENDS"] = os.pathsep.join(f for f in folders if f)
 
