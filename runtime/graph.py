@@ -131,7 +131,7 @@ def toposort(roots: Iterable[Node]) -> list[Node]:
         elif node not in seen:
             seen.add(node)
             stack.append((node, True))
-            stack.extend((source, False) for source in reversed(node.src))
+            stack.extend([(source, False) for source in reversed(node.src) if source not in seen])
     return order
 
 

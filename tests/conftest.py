@@ -17,6 +17,9 @@ from nightly import Row, rows
 ROOT = Path(__file__).parent.parent
 os.environ["SATCHEL_CONFIG"] = ""  # the user's own file has no say here
 os.environ["SATCHEL_TUNING"] = ""  # nor what was tuned
+# Servers of the tests speak plain HTTP, yet httpx reads the trusted certificates anew for each client, which
+# takes 16 ms for the system's 140. One that vouches for nobody is enough.
+os.environ["SSL_CERT_FILE"] = str(ROOT / "tests" / "data" / "no-authority.pem")
 # The backends that only tests use are not installed: they lie where `make test` built them, in the folder of
 # the wheel's tag (pyproject.toml). Beside it stand other builds, such as a sanitizer's, whose libraries end a
 # process that does not have its runtime.

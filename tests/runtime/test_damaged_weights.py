@@ -28,7 +28,7 @@ def norm_of(value: float) -> Callable[[tiny.TinyWeights], None]:
     """Damage of every row: one weight of the last norm."""
 
     def change(weights: tiny.TinyWeights) -> None:
-        weights.tensors["output_norm.weight"].view(np.float32)[3] = value
+        weights.changeable("output_norm.weight").view(np.float32)[3] = value
 
     return change
 
@@ -36,7 +36,7 @@ def norm_of(value: float) -> Callable[[tiny.TinyWeights], None]:
 def one_row(weights: tiny.TinyWeights) -> None:
     """Damage of one token's logit alone: the scale of a block of the head is NaN."""
     head = "output.weight" if "output.weight" in weights.tensors else "token_embd.weight"
-    weights.tensors[head]["d"][77, 0] = np.float16(np.nan)
+    weights.changeable(head)["d"][77, 0] = np.float16(np.nan)
 
 
 DAMAGES = {"NaN": norm_of(np.nan), "infinity": norm_of(np.inf), "one row": one_row}
@@ -103,8 +103,7 @@ def test_a18_one_request_of_a_step_fails_and_the_others_go_on(tmp_path: Path) ->
 
     def harmed_row(weights: tiny.TinyWeights) -> None:
         untied(weights)
-        weights.tensors["token_embd.weight"] = weights.tensors["token_embd.weight"].copy()
-        weights.tensors["token_embd.weight"]["d"][200, 0] = np.float16(np.nan)
+        weights.changeable("token_embd.weight")["d"][200, 0] = np.float16(np.nan)
 
     good = write_model(tmp_path / "good.gguf", change=untied)
     bad = write_model(tmp_path / "bad.gguf", change=harmed_row)

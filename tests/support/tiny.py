@@ -5,6 +5,7 @@ cache sizes.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 import tiny_grown
@@ -39,6 +40,11 @@ class TinyWeights:
     def array(self, name: str) -> Array:
         return FORMATS[self.formats[name]].decode(self.tensors[name])
 
+    def changeable(self, name: str) -> Array:
+        """The tensor's blocks, no longer shared with others."""
+        self.tensors[name] = self.tensors[name].copy()
+        return self.tensors[name]
+
     def put(self, name: str, values: Array, format: str = "f32") -> None:
         encode = FORMATS[format].encode
         assert encode is not None, format
@@ -70,8 +76,25 @@ def weights(
     arch: str, format: str = "f32", seed: int = 0, tied: bool = True, mixed: bool = False
 ) -> TinyWeights:
     """Random tensors under the names that the architecture reads. mixed: V and the down projection in
-    another format.
+    another format. Many tests ask for the same ones: the arrays are shared and cannot be written.
     """
+    sizes = (WIDTH, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCAB, LAYERS, EXPERTS, EXPERT_FFN)
+    made = _weights(arch, format, seed, tied, mixed, sizes)
+    return TinyWeights(dict(made.tensors), dict(made.formats), dict(made.shapes))
+
+
+@lru_cache(maxsize=100)
+def _weights(
+    arch: str, format: str, seed: int, tied: bool, mixed: bool, sizes: tuple[int, ...]
+) -> TinyWeights:
+    """sizes: a test may set this module's own."""
+    made = _random(arch, format, seed, tied, mixed)
+    for array in made.tensors.values():
+        array.flags.writeable = False
+    return made
+
+
+def _random(arch: str, format: str, seed: int, tied: bool, mixed: bool) -> TinyWeights:
     rng, w = np.random.default_rng(seed), TinyWeights()
     other = {"q4_k": "q6_k", "q8_0": "q4_0"}.get(format, format) if mixed else format
     if arch in tiny_grown.SPECS:
