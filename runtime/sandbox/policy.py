@@ -76,8 +76,9 @@ def _devices(backend: str) -> list[str]:
 def _libraries() -> Iterator[str]:
     """Folders that Python and the loader read: this Python's own, its modules, Satchel's."""
     yield from {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
-    yield from site.getsitepackages()
-    yield from module_path()
+    for folder in (*site.getsitepackages(), *module_path()):
+        yield folder
+        yield from _linked(folder)
     for name in OURS:
         module = sys.modules.get(f"satchel.{name}")
         yield from getattr(module, "__path__", ())
@@ -85,6 +86,21 @@ def _libraries() -> Iterator[str]:
     yield from (str(path) for name in VENDORS for path in Path("/opt").glob(name))
     for variable in ("LD_LIBRARY_PATH", *TOOLKITS):
         yield from (f for f in os.environ.get(variable, "").split(os.pathsep) if Path(f).is_absolute())
+
+
+def _linked(folder: str) -> Iterator[str]:
+    """Where packages of this folder really are: installers may fill it with links to a store, one for a
+    package or one for each of its files.
+    """
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                yield os.path.realpath(entry)
+            elif entry.is_dir():
+                with os.scandir(entry) as files:
+                    link = next((file for file in files if file.is_symlink()), None)
+                if link:
+                    yield str(Path(link).resolve().parent)
 
 
 def _files(files: Iterable[Path], options: Options) -> Iterator[Path]:

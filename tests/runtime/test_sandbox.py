@@ -30,6 +30,7 @@ from satchel.runtime.extras import Extra
 from satchel.runtime.options import Options
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.sandbox import calls, enter, seccomp
+from satchel.runtime.sandbox import policy as policy_module
 from satchel.runtime.sandbox.policy import policy_of
 from satchel.runtime.sandbox.probe import ATTEMPTS
 from satchel.runtime.speculative import Speculation
@@ -207,6 +208,21 @@ def test_a_policy_grants_a_models_files_and_no_folder_of_theirs(path: Path, tmp_
     assert not ({"/", "/etc", "/proc", "/dev", tempfile.gettempdir()} | homes) & read
     assert (policy["devices"], policy["keep"]) == ([], [])
     assert all(Path(p).is_absolute() for p in read)
+
+
+def test_a_policy_grants_packages_that_are_links(path: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    store, site = tmp_path / "store", tmp_path / "site"
+    for package in ("linked", "of_links"):
+        (store / package).mkdir(parents=True)
+        (store / package / "__init__.py").touch()
+    (site / "of_links").mkdir(parents=True)
+    (site / "linked").symlink_to(store / "linked")
+    (site / "of_links" / "__init__.py").symlink_to(store / "of_links" / "__init__.py")
+    (site / "broken").symlink_to(store / "missing")
+    monkeypatch.setattr(policy_module, "module_path", lambda: [str(site), str(tmp_path / "no folder")])
+    read = set(policy_of([path], Options(device="cpu"))["read"])
+    assert {str(site), str(store / "linked"), str(store / "of_links")} <= read
+    assert str(store) not in read
 
 
 @whole

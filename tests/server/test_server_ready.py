@@ -73,7 +73,7 @@ def test_a18_a_damaged_model_is_an_error_without_the_servers_folders(
     tmp_path: Path, serving_of: Callable[..., Any], stream: bool
 ) -> None:
     def damage(weights: Any) -> None:
-        weights.tensors["output_norm.weight"][3] = np.nan
+        weights.changeable("output_norm.weight")[3] = np.nan
 
     path = write_model(tmp_path / "bad.gguf", change=damage)
     with serving_of([path], Options(threads=1), ServerSettings(port=0)) as url:
