@@ -88,14 +88,17 @@ def _limit_files(policy: Mapping[str, Any]) -> None:
         _lack(f"a start-up hook of Python's began {threads - 1} threads, which Landlock does not reach")
     # The kernel may forget what it knows of a process's folders unless they are held open.
     _pinned.extend(os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (OWN, f"{OWN}/task"))
-    compiled = _compile_kernels()
+    written = [*policy["keep"], *_compile_kernels()]
+    if scratch := policy.get("scratch"):
+        os.environ["TMPDIR"] = scratch
+        written.append(scratch)
     grants = (
         (landlock.READ, [*policy["read"], OWN]),
         (landlock.DEVICE, policy["devices"]),
         (landlock.WRITE_FILE | landlock.READ_FILE, ["/dev/null"]),
         # NVIDIA's driver names its threads there, and does not start where it may not.
         (landlock.READ | landlock.WRITE_FILE | landlock.TRUNCATE, [f"{OWN}/task"] * _devices),
-        (landlock.KEEP, [*policy["keep"], *compiled]),
+        (landlock.KEEP, written),
     )
     try:
         _entered.files = landlock.restrict(grants)

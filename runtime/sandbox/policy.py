@@ -40,11 +40,14 @@ DRIVERS = {
     "hip": (("kfd", "dri/*"), ("/proc/devices", "/sys", "/etc/OpenCL")),
     "sycl": (("dri/*",), ("/sys", "/etc/OpenCL")),
 }
+# Whose driver compiles kernels, by temporary files, while a model is loaded.
+COMPILING = ("sycl",)
 
 
 def policy_of(files: Sequence[Path], options: Options) -> dict[str, Any]:
     """The policy of a worker that loads these files with these options, as JSON has it. Files that do not
-    exist are left to the worker to miss.
+    exist are left to the worker to miss. compiles: it needs a folder of its own for temporary files, whose
+    path its owner puts under "scratch".
     """
     backends = _backends(options)
     devices = [path for name in backends for path in _devices(name)]
@@ -56,7 +59,9 @@ def policy_of(files: Sequence[Path], options: Options) -> dict[str, Any]:
         with suppress(OSError):
             cache_file().parent.mkdir(parents=True, exist_ok=True)
             keep.append(str(cache_file().parent))
-    return {"read": list(dict.fromkeys(map(_absolute, read))), "devices": devices, "keep": keep}
+    read = list(dict.fromkeys(map(_absolute, read)))
+    compiles = any(name in COMPILING for name in backends)
+    return {"read": read, "devices": devices, "keep": keep, "compiles": compiles}
 
 
 def _backends(options: Options) -> list[str]:

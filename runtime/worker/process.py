@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
+from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, cast
 
 from satchel.quant import DeviceError, SatchelError
@@ -52,6 +53,9 @@ class Process:
         if PASSES:
             ends = socket.socketpair()
         self._side, other = ends
+        self._scratch = TemporaryDirectory(prefix="satchel-") if sandbox and sandbox["compiles"] else None
+        if sandbox and self._scratch:
+            sandbox = {**sandbox, "scratch": self._scratch.name}
         given = {"path": module_path(), "sandbox": sandbox, "side": other.fileno() if other else -1}
         pipe = subprocess.PIPE
         try:
@@ -66,6 +70,7 @@ class Process:
         except OSError as error:
             if self._side:
                 self._side.close()
+            self._clean_up()
             raise DeviceError(f"the worker process could not be begun: {error}") from None
         finally:
             if other:
@@ -79,7 +84,12 @@ class Process:
         except SatchelError:
             self._process.kill()
             self._process.wait()
+            self._clean_up()
             raise
+
+    def _clean_up(self) -> None:
+        if self._scratch:
+            self._scratch.cleanup()
 
     @property
     def pid(self) -> int:
@@ -150,6 +160,7 @@ class Process:
             self._process.kill()
             code = self._process.wait()
         self._outbox.put(None)
+        self._clean_up()
         if self._side:
             self._side.close()
         for pipe in (self._to, self._from):

@@ -17,8 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from extra_files import factors, write_adapter
+from gpus import GPUS
 from tiny_file import write_model
 from waiting import until
 
@@ -26,6 +28,7 @@ from satchel import Model
 from satchel.cli import sandboxing
 from satchel.quant import ModelError, RequestError
 from satchel.runtime import children
+from satchel.runtime.device import libraries
 from satchel.runtime.extras import Extra
 from satchel.runtime.options import Options
 from satchel.runtime.sampling import GREEDY
@@ -208,6 +211,20 @@ def test_a_policy_grants_a_models_files_and_no_folder_of_theirs(path: Path, tmp_
     assert not ({"/", "/etc", "/proc", "/dev", tempfile.gettempdir()} | homes) & read
     assert (policy["devices"], policy["keep"]) == ([], [])
     assert all(Path(p).is_absolute() for p in read)
+
+
+@whole
+@pytest.mark.parametrize("gpu", GPUS)
+def test_a_gpu_computes_in_the_sandbox(path: Path, gpu: str) -> None:
+    """Its driver finds its devices and, where it compiles kernels, a folder to do that in, which goes."""
+    if why := next((f.reason for f in libraries() if f.name == gpu), "its library was not built"):
+        pytest.skip(f"{gpu}: {why}")
+    before = set(Path(tempfile.gettempdir()).glob("satchel-*"))
+    with load(path, device="cpu") as here, load(path, device=gpu) as there:
+        assert there.sandbox == here.sandbox != ""
+        a, b = (m.logits(PROMPT[:20]) for m in (here, there))
+        assert np.abs(a - b).max() <= 0.02 * np.abs(a).max()
+    assert set(Path(tempfile.gettempdir()).glob("satchel-*")) <= before
 
 
 def test_a_policy_grants_packages_that_are_links(path: Path, tmp_path: Path, monkeypatch: Any) -> None:
