@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from fastapi.responses import JSONResponse
+
 from satchel.cli.server.asked import asking, ids_of, limited
 from satchel.cli.server.models import Lease, Models
 from satchel.cli.server.pools import Pools
@@ -28,6 +30,7 @@ from satchel.runtime.sampling.logprobs import Logprob
 
 T = TypeVar("T")
 MOST = 512  # answers to one request, those to all of its prompts together
+LARGE = 512  # tokens, of answers and prompts, of which more is told than the event loop has time for
 AHEAD = 2  # answers that wait for a slot of those that run, so that none stands empty
 
 
@@ -127,6 +130,13 @@ class Answer:
         """The result of work of a kind, in a thread that is shared fairly with the others' work."""
         bounded = partial(limited, self.model.model, self.wanted, work)
         return await self._pools.run(kind, bounded, self._user)
+
+    async def response(self, make: Callable[[], object]) -> JSONResponse:
+        """What `make` gives of the answers, as JSON. Of many tokens it is made in a thread."""
+        count = sum(len(reply.ids) + reply.stats.prompt for reply in self.replies)
+        if count <= LARGE:
+            return JSONResponse(make())
+        return await self.in_pool("response", lambda: JSONResponse(make()))
 
     async def _score(self, ids: Sequence[int], how: Asking) -> None:
         asked = partial(

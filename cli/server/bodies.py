@@ -22,6 +22,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.types import Scope
 
+from satchel.cli.server.fields import Body
 from satchel.cli.server.pools import Pools
 from satchel.cli.server.problem import Problem
 from satchel.formats import strict_json
@@ -222,7 +223,7 @@ class BodyRoute(APIRoute):
             value, size = state.pop(JSON)
             if value is None:
                 return await handle(_Read(request, None))
-            work = partial(field.validate, value, {}, loc=("body",))
+            work = partial(_validated, field, value)
             if size <= INLINE:
                 made, errors = work()
             else:
@@ -232,6 +233,14 @@ class BodyRoute(APIRoute):
             return await handle(_Read(request, made))
 
         return with_body
+
+
+def _validated(field: Any, value: Any) -> tuple[Any, Any]:
+    """The body as its route has it, and what is wrong with it."""
+    made, errors = field.validate(value, {}, loc=("body",))
+    if isinstance(made, Body):
+        made.prepare()
+    return made, errors
 
 
 def _user(scope: Scope) -> str:

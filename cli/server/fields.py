@@ -5,9 +5,11 @@ An option of sampling takes its range from the library, so it is stated once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
-from typing import Annotated, Any
+from functools import cache
+from typing import Annotated, Any, Generic, TypeVar, cast, overload
 
 from pydantic import (
     AliasChoices,
@@ -20,15 +22,18 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
+from satchel.cli.server.problem import Problem
 from satchel.quant import RequestError
 from satchel.runtime.sampling import RANGES, Sampling
 from satchel.runtime.sampling.options import LETTERS, ORDER, stages
 
+T = TypeVar("T")
 LIMITS = {name: (low, high) for name, low, high in RANGES}
 OPTIONS = frozenset(f.name for f in fields(Sampling))
 MOST_TOKENS = 1 << 31
 MOST_NAMES = 1024  # entries of a list of tokens or words
 MOST_FIELDS = 1024  # of an object with declared fields
+MOST_MESSAGES = 10_000
 MOST_BREAKERS, BREAKER = 32, 40  # of DRY, and characters of one: each is looked for in the whole vocabulary
 
 TokenId = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
@@ -62,12 +67,48 @@ def _fail_fast(part: Any) -> None:
         _fail_fast(inner)
 
 
+class kept(Generic[T]):
+    """Decorates a property of a Body that is worked out once; a Problem that it raises is kept too."""
+
+    def __init__(self, work: Callable[[Any], T]) -> None:
+        self._work, self.__doc__ = work, work.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._key = f"kept {name}"
+
+    @overload
+    def __get__(self, body: None, owner: type) -> kept[T]: ...
+
+    @overload
+    def __get__(self, body: object, owner: type) -> T: ...
+
+    def __get__(self, body: object | None, owner: type) -> kept[T] | T:
+        if body is None:
+            return self
+        found = vars(body)
+        if self._key not in found:
+            try:
+                found[self._key] = self._work(body)
+            except Problem as problem:
+                found[self._key] = problem
+        value = found[self._key]
+        if isinstance(value, Problem):
+            raise value
+        return cast(T, value)
+
+
 class Body(BaseModel):
     """A request's body. A number is no text and no bool; null means absent. Fields that nobody declared are
     kept apart, to be named in a warning or refused.
     """
 
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        extra="allow",
+        strict=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+        ignored_types=(kept,),
+    )
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -85,16 +126,34 @@ class Body(BaseModel):
             raise ValueError(f"it has {len(data):,} fields, {MOST_FIELDS:,} are the most")
         return {k: v for k, v in data.items() if v is not None}
 
-    @property
+    @kept
     def unknown(self) -> list[str]:
         """Paths of the fields that nobody declared, of bodies within this one too."""
-        within = ((name, getattr(self, name)) for name in type(self).model_fields)
-        return [*sorted(self.model_extra or ()), *(path for name, v in within for path in _unknown(v, name))]
+        return _unknown_of(self)
+
+    def prepare(self) -> None:
+        """Works out what routes make of the body, its kept properties, ahead of them. It takes as long as the
+        body is large: a large one's is done in a thread (bodies.py).
+        """
+        for name in _kept_of(type(self)):
+            with suppress(Problem):  # kept as well; the route that asks for it raises it
+                getattr(self, name)
+
+
+@cache
+def _kept_of(kind: type[Body]) -> tuple[str, ...]:
+    found = (name for one in kind.__mro__ for name, value in vars(one).items() if isinstance(value, kept))
+    return tuple(dict.fromkeys(found))
+
+
+def _unknown_of(body: Body) -> list[str]:
+    within = ((name, getattr(body, name)) for name in type(body).model_fields)
+    return [*sorted(body.model_extra or ()), *(path for name, v in within for path in _unknown(v, name))]
 
 
 def _unknown(value: Any, name: str) -> list[str]:
     if isinstance(value, Body):
-        return [f"{name}.{path}" for path in value.unknown]
+        return [f"{name}.{path}" for path in _unknown_of(value)]
     if isinstance(value, list) and not isinstance(value[0] if value else 0, int | float):  # ids have none
         inner = ((i, one) for i, one in enumerate(value) if isinstance(one, Body | list))
         return [path for i, one in inner for path in _unknown(one, f"{name}[{i}]")]

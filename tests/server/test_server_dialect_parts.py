@@ -14,6 +14,7 @@ pytest.importorskip("fastapi")
 from satchel.cli.server.anthropic import DIALECT as ANTHROPIC
 from satchel.cli.server.anthropic.shapes import Blocks
 from satchel.cli.server.dialect import dialect_of
+from satchel.cli.server.fields import Body, kept
 from satchel.cli.server.ollama import DIALECT as OLLAMA
 from satchel.cli.server.ollama.options import SOON, STAYS, keep_seconds
 from satchel.cli.server.ollama.shapes import Reader, Said, stamp
@@ -21,6 +22,36 @@ from satchel.cli.server.problem import KINDS, Problem
 from satchel.formats.chat import ChatParser, Event, Style
 
 FAMILIES = ("hermes", "mistral", "deepseek", "llama3", "")
+
+
+class Counted(Body):
+    """A body that counts how often its kept properties are worked out."""
+
+    @kept
+    def good(self) -> list[int]:
+        made.append("good")
+        return [1]
+
+    @kept
+    def bad(self) -> int:
+        made.append("bad")
+        raise Problem("invalid", "no")
+
+
+made: list[str] = []
+
+
+def test_what_is_kept_is_worked_out_once_a_problem_too() -> None:
+    made.clear()
+    body = Counted.model_validate({"more": 1})
+    body.prepare()
+    assert sorted(made) == ["bad", "good"] and body.unknown == ["more"]
+    assert body.good is body.good
+    for _ in range(2):
+        with pytest.raises(Problem, match="no"):
+            _ = body.bad
+    assert sorted(made) == ["bad", "good"]
+    assert body.model_dump() == {"more": 1}
 
 
 def events(case: Case, step: int) -> Iterator[list[Event]]:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from waiting import SECONDS, happened, joined
+from waiting import SECONDS, happened, joined, until
 
 pytest.importorskip("fastapi")
 
@@ -36,8 +36,9 @@ POST = b"POST " + CHAT.encode() + b" HTTP/1.1\r\nHost: localhost\r\n"
 
 @pytest.fixture(scope="module")
 def locked(bundled_model: Path, serving_of: object) -> Iterator[str]:
-    """A server with keys."""
+    """A server with keys, whose model is loaded."""
     with serving_of([bundled_model], Options(slots=2), ServerSettings(port=0, api_keys=KEYS)) as address:
+        until(lambda: httpx.get(f"{address}/health").status_code == 200, "the model is not loaded")
         yield address
 
 

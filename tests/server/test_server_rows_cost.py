@@ -20,6 +20,8 @@ pytest.importorskip("fastapi")
 
 from satchel.cli.server.bodies import FACTOR, MOST_CONTAINERS, MOST_ELEMENTS, MOST_STRINGS, check_shape
 from satchel.cli.server.ollama.store import Pull
+from satchel.cli.server.openai import chat
+from satchel.cli.server.openai.legacy import Legacy
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.settings import ServerSettings
 from satchel.runtime.options import Options
@@ -263,6 +265,68 @@ def test_breakers_are_bounded(server: str, breakers: list[str]) -> None:
     refused(post(server, "/completion", asked))
     asked["dry_sequence_breakers"] = [f"e{i}" for i in range(32)]
     assert post(server, "/completion", asked).status_code == 200
+
+
+def threads_of(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> list[str]:
+    """The names of the threads in which a function is called from now on."""
+    usual, seen = getattr(owner, name), list[str]()
+
+    def watched(*args: Any, **how: Any) -> Any:
+        seen.append(threading.current_thread().name)
+        return usual(*args, **how)
+
+    monkeypatch.setattr(owner, name, watched)
+    return seen
+
+
+LONG = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}] * 5000
+F = {"name": "f", "arguments": "{}"}
+CALLS = [{"id": f"c{i}", "type": "function", "function": F} for i in range(4999)]
+RESULTS = [{"role": "tool", "tool_call_id": f"c{i}", "content": "x"} for i in range(4999)]
+ITEMS = [{"type": "function_call", "call_id": f"c{i}", **F} for i in range(5000)]
+USES = [{"type": "tool_use", "id": f"c{i}", "name": "f", "input": {}} for i in range(9000)]
+ONE = {"model": "MODEL", "max_tokens": 1}
+FUNCTIONS = [{"name": f"f{i}", "input_schema": {"type": "object"}} for i in range(20_000)]
+
+
+SOUND: dict[str, tuple[str, Any]] = {
+    "chat": (CHAT, {"messages": LONG}),
+    "calls": (CHAT, {"messages": [*HI, {"role": "assistant", "tool_calls": CALLS}, *RESULTS]}),
+    "unknown": (CHAT, {"messages": [{**HI[0], **{f"u{i}": 1 for i in range(20)}}] * 5000}),
+    "responses": ("/v1/responses", {"input": ITEMS}),
+    "template": ("/apply-template", {"messages": LONG}),
+    "messages": ("/v1/messages", {**ONE, "messages": LONG}),
+    "uses": ("/v1/messages", {**ONE, "messages": [*HI, {"role": "assistant", "content": USES}]}),
+    "tools": ("/v1/messages", {**ONE, "messages": HI, "tools": FUNCTIONS}),
+    "more": ("/v1/messages", {**ONE, "messages": LONG * 5}),
+    "ollama": ("/api/chat", {"model": "MODEL", "messages": LONG}),
+    "echo": ("/v1/completions", {"prompt": "a b c d " * 450, "echo": True, "logprobs": 5, "max_tokens": 0}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a05_sound_requests_that_are_large(server: str, name: str) -> None:
+    path, body = SOUND[name]
+    model = httpx.get(f"{server}/v1/models").json()["data"][0]["id"]
+    body = {**body, "model": model} if body.get("model") == "MODEL" else body
+    assert post(server, path, body).status_code in (200, 400)
+
+
+def test_a05_what_a_route_makes_of_a_large_body_is_made_elsewhere(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = threads_of(monkeypatch, chat, "offered")
+    post(server, CHAT, {"messages": LONG[:2000]})
+    assert len(seen) == 1 and seen[0].startswith("satchel-body")
+
+
+def test_what_is_told_of_many_tokens_is_made_elsewhere(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = threads_of(monkeypatch, Legacy, "told")
+    for stream in (False, True):
+        body = {"prompt": "a b c d " * 200, "echo": True, "logprobs": 1, "max_tokens": 1, "stream": stream}
+        assert post(server, "/v1/completions", body).status_code == 200
+        assert seen and seen[0].startswith("satchel-response")
+        seen.clear()
 
 
 def test_large_answers_are_written_elsewhere(server: str) -> None:

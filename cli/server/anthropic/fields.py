@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -10,11 +11,12 @@ from pydantic import Field, model_validator
 from satchel.cli.server.anthropic.blocks import Cached, Name, Texts
 from satchel.cli.server.anthropic.conversation import Message, messages_of
 from satchel.cli.server.dialect import JsonObject
-from satchel.cli.server.fields import MOST_TOKENS, Body, ranged
+from satchel.cli.server.fields import MOST_MESSAGES, MOST_TOKENS, Body, kept, ranged
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.wanted import MustCall, Turn, Wanted
 from satchel.runtime.ask import Asking
 from satchel.runtime.grammar.spec import JsonSchema, Spec
+from satchel.runtime.grammar.tools import MAX_TOOLS
 from satchel.runtime.sampling import Sampling
 
 SAMPLING = ("temperature", "top_p", "top_k")
@@ -78,9 +80,9 @@ class Conversation(Cached):
     """What is counted, and what is answered."""
 
     model: str = Field(min_length=1)
-    messages: Annotated[list[Message], Field(min_length=1, max_length=100_000)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES)]
     system: Texts = Field(default_factory=list)
-    tools: list[Tool] = Field(default_factory=list)
+    tools: list[Tool] = Field(default_factory=list, max_length=MAX_TOOLS)
     tool_choice: ToolChoice = ToolChoice(type="auto")
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig = OutputConfig()
@@ -100,6 +102,7 @@ class Conversation(Cached):
             )
         return self.thinking.budget_tokens
 
+    @kept
     def turn(self) -> Turn:
         tools = [] if self.tool_choice.type == "none" else [t.function() for t in self.tools]
         return Turn(
@@ -113,7 +116,7 @@ class Conversation(Cached):
     def _call(self) -> MustCall | None:
         """What has to be called; None where the model decides."""
         choice, names = self.tool_choice, [t.name for t in self.tools]
-        twice = next((n for i, n in enumerate(names) if n in names[:i]), None)
+        twice = next((n for n, count in Counter(names).items() if count > 1), None)
         if twice is not None:
             raise Problem("invalid", f"tools: {twice!r:.80} stands twice", "tools")
         if choice.type in ("auto", "none"):
@@ -163,5 +166,6 @@ class MessagesBody(Conversation):
             grammar=self.spec(),
         )
 
+    @kept
     def wanted(self) -> Wanted:
-        return Wanted(self.model, self.turn(), self.asking())
+        return Wanted(self.model, self.turn, self.asking())

@@ -29,7 +29,7 @@ PING = event({"type": "ping"}, "ping")
 @needs(USER)
 async def messages(request: Request, body: MessagesBody) -> Response:
     warnings = unknown_fields(request, body)
-    work = Answer.begin(models_of(request), body.wanted(), caller_of(request))
+    work = Answer.begin(models_of(request), body.wanted, caller_of(request))
     if body.stream:
         answer = await unless_gone(request, work)
         return Stream(events(answer, body, warnings), answer.close, ping=PING)
@@ -79,7 +79,7 @@ async def _said(answer: Answer, blocks: Blocks) -> AsyncIterator[JsonObject]:
 @router.post("/v1/messages/count_tokens")
 @needs(USER)
 async def count_tokens(request: Request, body: Conversation) -> JsonObject:
-    warnings, turn = unknown_fields(request, body), body.turn()
+    warnings, turn = unknown_fields(request, body), body.turn
     _, count = await with_model(request, body.model, lambda model, salt: _count(model, turn))
     return {"input_tokens": count, **({"warnings": warnings} if warnings else {})}
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from satchel.cli.server.answer import MOST, Answer, Said
 from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.dialect import JsonObject
-from satchel.cli.server.fields import Body
+from satchel.cli.server.fields import Body, kept
 from satchel.cli.server.native.settings import generation_settings
 from satchel.cli.server.openai.chat import silence
 from satchel.cli.server.openai.fields import TextFields
@@ -68,6 +68,7 @@ class NativeFields(TextFields):
 class CompletionBody(NativeFields):
     prompt: Mixed
 
+    @kept
     def wanted(self) -> Wanted:
         given: Any = self.prompt
         mixed = isinstance(given, list) and any(type(v) is int for v in given)
@@ -88,6 +89,7 @@ class InfillBody(NativeFields):
     input_extra: list[Chunk] = Field(default_factory=list, max_length=256)
     prompt: str = ""
 
+    @kept
     def wanted(self) -> Wanted:
         files = [(chunk.filename, chunk.text) for chunk in self.input_extra]
         return self.wanted_of(Text(self.input_prefix, hole=self.input_suffix, begun=self.prompt, files=files))
@@ -97,20 +99,20 @@ class InfillBody(NativeFields):
 @router.post("/completions", include_in_schema=False)
 @needs(USER)
 async def completion(request: Request, body: CompletionBody) -> Response:
-    return await _respond(request, body, body.wanted())
+    return await _respond(request, body, body.wanted)
 
 
 @router.post("/infill")
 @needs(USER)
 async def infill(request: Request, body: InfillBody) -> Response:
-    return await _respond(request, body, body.wanted())
+    return await _respond(request, body, body.wanted)
 
 
 async def _respond(request: Request, body: NativeFields, wanted: Wanted) -> Response:
     warnings, early = unknown_fields(request, body), None
     if not body.stream:
         made = whole(Answer.begin(models_of(request), wanted, caller_of(request)), body, warnings)
-        return JSONResponse(await unless_gone(request, made))
+        return await unless_gone(request, made)
     if body.return_progress:
         wanted, early = reporting(wanted, "completion")
     work = Answer.begin(models_of(request), wanted, caller_of(request))
@@ -118,13 +120,17 @@ async def _respond(request: Request, body: NativeFields, wanted: Wanted) -> Resp
     return await stream_of(request, work, bits, early=early, ping_seconds=silence(body))
 
 
-async def whole(work: Coroutine[Any, Any, Answer], body: NativeFields, warnings: list[str]) -> Any:
+async def whole(work: Coroutine[Any, Any, Answer], body: NativeFields, warnings: list[str]) -> JSONResponse:
     """One object, or a list of several."""
     answer = await work
+
+    def made() -> JsonObject | list[JsonObject]:
+        each = [_whole(answer, i, body, warnings) for i in range(len(answer.replies))]
+        return each[0] if len(each) == 1 else each
+
     try:
         await answer.read()
-        made = [_whole(answer, i, body, warnings) for i in range(len(answer.replies))]
-        return made[0] if len(made) == 1 else made
+        return await answer.response(made)
     finally:
         await answer.close()
 

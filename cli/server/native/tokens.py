@@ -10,7 +10,7 @@ from pydantic import Field
 
 from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.dialect import JsonObject
-from satchel.cli.server.fields import Body, TokenId
+from satchel.cli.server.fields import MOST_MESSAGES, Body, TokenId
 from satchel.cli.server.native.turns import prompt_ids
 from satchel.cli.server.openai.chat import Message, TurnBody
 from satchel.cli.server.problem import Problem
@@ -26,7 +26,7 @@ class TokenizeBody(TurnBody):
     """content: llama-server's; prompt or messages: vLLM's."""
 
     model: str = Field(default="", max_length=1000)
-    messages: list[Message] = Field(default_factory=list, max_length=10_000)
+    messages: list[Message] = Field(default_factory=list, max_length=MOST_MESSAGES)
     content: str | None = None
     prompt: str | None = None
     add_special: bool = False
@@ -43,7 +43,7 @@ class TokenizeBody(TurnBody):
 
     def ids(self, model: Model) -> list[int]:
         if self.messages:
-            return prompt_ids(model, self.turn())
+            return prompt_ids(model, self.turn)
         if self.content is not None:
             bos = None if self.add_special else False
             return model.tokenize(self.content, special=self.parse_special, bos=bos)

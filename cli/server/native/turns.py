@@ -42,7 +42,7 @@ def prompt_ids(model: Model, turn: Turn) -> list[int]:
 async def apply_template(request: Request, body: ChatBody) -> JSONResponse:
     """The prompt's text; user text that looks like a control token stays text in a real one."""
     unknown_fields(request, body)
-    turn = body.turn()
+    turn = body.turn
 
     def work(model: Model, salt: str) -> str:
         prompt = chat_prompt(model, turn)
@@ -56,7 +56,7 @@ async def apply_template(request: Request, body: ChatBody) -> JSONResponse:
 @needs(USER)
 async def input_tokens(request: Request, body: ChatBody) -> JSONResponse:
     unknown_fields(request, body)
-    turn = body.turn()
+    turn = body.turn
 
     def work(model: Model, salt: str) -> int:
         return len(prompt_ids(model, turn))

@@ -82,7 +82,7 @@ async def _load(asked: Asked) -> JsonObject:
 
 async def _begin(asked: Asked) -> Answer:
     body, seconds = asked.body, asked.body.keep
-    answer = await Answer.begin(models_of(asked.request), body.wanted(), caller_of(asked.request))
+    answer = await Answer.begin(models_of(asked.request), body.wanted, caller_of(asked.request))
     try:
         asked.warnings.extend(body.options.check_context(answer.model.model.context))
     except BaseException:

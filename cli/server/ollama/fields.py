@@ -7,12 +7,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from satchel.cli.server.dialect import JsonObject
-from satchel.cli.server.fields import Body
+from satchel.cli.server.fields import MOST_MESSAGES, Body, kept
 from satchel.cli.server.ollama.options import Options, keep_seconds
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.wanted import Text, Turn, Wanted
 from satchel.runtime.ask import Asking
 from satchel.runtime.grammar.spec import Json, JsonSchema, Spec
+from satchel.runtime.grammar.tools import MAX_TOOLS
 
 
 class AnswerFields(Body):
@@ -73,6 +74,7 @@ class GenerateBody(AnswerFields):
         """Whether the model is only to be loaded, or unloaded."""
         return not self.prompt and not self.suffix
 
+    @kept
     def wanted(self) -> Wanted:
         self._check()
         return Wanted(self.model, self._prompt(), self.asking())
@@ -140,13 +142,14 @@ class Message(Body):
 
 
 class ChatBody(AnswerFields):
-    messages: list[Message] = Field(default_factory=list, max_length=100_000)
-    tools: list[JsonObject] = Field(default_factory=list)
+    messages: list[Message] = Field(default_factory=list, max_length=MOST_MESSAGES)
+    tools: list[JsonObject] = Field(default_factory=list, max_length=MAX_TOOLS)
 
     @property
     def empty(self) -> bool:
         return not self.messages
 
+    @kept
     def wanted(self) -> Wanted:
         said = [m.told(f"messages[{i}]") for i, m in enumerate(self.messages)]
         turn = Turn(said, tools=self.tools or None, reasoning=self.think)

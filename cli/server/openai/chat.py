@@ -13,7 +13,7 @@ from pydantic import Field
 from satchel.cli.server.answer import Answer, Said
 from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.dialect import JsonObject
-from satchel.cli.server.fields import MOST_TOKENS, Body
+from satchel.cli.server.fields import MOST_MESSAGES, MOST_TOKENS, Body, kept
 from satchel.cli.server.openai.beams import beamed_chat
 from satchel.cli.server.openai.chunks import DONE, Chunks
 from satchel.cli.server.openai.fields import TextFields
@@ -42,7 +42,6 @@ from satchel.runtime.ask import Asking
 from satchel.runtime.sampling import Sampling
 
 router = APIRouter(route_class=BodyRoute)
-MOST_MESSAGES = 10_000
 
 
 class Message(Body):
@@ -76,6 +75,7 @@ class TurnBody(ThinkingFields):
     add_generation_prompt: bool = True
     continue_final_message: bool | None = None
 
+    @kept
     def turn(self) -> Turn:
         tools = self.tools or []
         return Turn(
@@ -119,9 +119,10 @@ class ChatBody(TurnBody, TextFields):
             raise Problem("invalid", "top_logprobs needs logprobs: true", "top_logprobs")
         return {**super().asking(base), "logprobs": (self.top_logprobs or 0) if self.logprobs else -1}
 
+    @kept
     def wanted(self) -> Wanted:
         self.check_together()
-        turn, how = self.turn(), self.asking(Sampling())
+        turn, how = self.turn, self.asking(Sampling())
         if turn.tools and not turn.call and how.get("grammar") is not None:
             raise Problem(
                 "invalid",
@@ -147,12 +148,12 @@ class ChatBody(TurnBody, TextFields):
 @needs(USER)
 async def chat(request: Request, body: ChatBody) -> Response:
     warnings = unknown_fields(request, body)
-    models, wanted, caller = models_of(request), body.wanted(), caller_of(request)
+    models, wanted, caller = models_of(request), body.wanted, caller_of(request)
     if body.use_beam_search:
         return JSONResponse(await unless_gone(request, beamed_chat(models, wanted, caller, body)))
     if not body.stream:
         made = whole(Answer.begin(models, wanted, caller), body, warnings)
-        return JSONResponse(await unless_gone(request, made))
+        return await unless_gone(request, made)
     early = None
     if body.return_progress:
         wanted, early = reporting(wanted, "chat.completion.chunk")
@@ -167,21 +168,25 @@ def silence(body: TextFields) -> float:
     return PING_SECONDS if asked is None else float(asked) if asked > 0 else 1e9
 
 
-async def whole(work: Coroutine[Any, Any, Answer], body: ChatBody, warnings: list[str]) -> JsonObject:
+async def whole(work: Coroutine[Any, Any, Answer], body: ChatBody, warnings: list[str]) -> JSONResponse:
     """The answer in one piece."""
     answer = await work
     try:
         await answer.read()
-        made = head(answer, "chat.completion", new_id("chatcmpl"))
-        made["choices"] = [choice(answer, i, place, body) for place, i in enumerate(answer.given)]
-        made["usage"], made["timings"] = usage(answer), timings(answer.replies[0])
-        if answer.scored:
-            tokenizer = answer.model.model.tokenizer
-            made["prompt_logprobs"] = prompt_logprobs(tokenizer, answer.scored[0])
-        told = [*warnings, *answer.notes]
-        return {**made, "warnings": told} if told else made
+        return await answer.response(lambda: _whole(answer, body, warnings))
     finally:
         await answer.close()
+
+
+def _whole(answer: Answer, body: ChatBody, warnings: list[str]) -> JsonObject:
+    made = head(answer, "chat.completion", new_id("chatcmpl"))
+    made["choices"] = [choice(answer, i, place, body) for place, i in enumerate(answer.given)]
+    made["usage"], made["timings"] = usage(answer), timings(answer.replies[0])
+    if answer.scored:
+        tokenizer = answer.model.model.tokenizer
+        made["prompt_logprobs"] = prompt_logprobs(tokenizer, answer.scored[0])
+    told = [*warnings, *answer.notes]
+    return {**made, "warnings": told} if told else made
 
 
 def choice(answer: Answer, index: int, place: int, body: ChatBody) -> JsonObject:

@@ -13,6 +13,7 @@ from pydantic import Field
 from satchel.cli.server.answer import Answer, Said
 from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.fields import kept
 from satchel.cli.server.openai.beams import beamed_texts
 from satchel.cli.server.openai.chat import silence
 from satchel.cli.server.openai.chunks import DONE, Chunks
@@ -72,6 +73,7 @@ class CompletionBody(TextFields):
         told = -1 if self.logprobs is None else self.logprobs
         return {**super().asking(base), "logprobs": told}
 
+    @kept
     def wanted(self) -> Wanted:
         self.check_together()
         first, *others = self.texts()
@@ -94,12 +96,12 @@ class CompletionBody(TextFields):
 @needs(USER)
 async def complete(request: Request, body: CompletionBody) -> Response:
     warnings = unknown_fields(request, body)
-    models, wanted, caller = models_of(request), body.wanted(), caller_of(request)
+    models, wanted, caller = models_of(request), body.wanted, caller_of(request)
     if body.use_beam_search:
         return JSONResponse(await unless_gone(request, beamed_texts(models, wanted, caller, body)))
     if not body.stream:
         made = whole(Answer.begin(models, wanted, caller), body, warnings)
-        return JSONResponse(await unless_gone(request, made))
+        return await unless_gone(request, made)
     early = None
     if body.return_progress:
         wanted, early = reporting(wanted, "text_completion")
@@ -108,18 +110,24 @@ async def complete(request: Request, body: CompletionBody) -> Response:
     return await stream_of(request, work, bits, early=early, ping_seconds=silence(body))
 
 
-async def whole(work: Coroutine[Any, Any, Answer], body: CompletionBody, warnings: list[str]) -> JsonObject:
+async def whole(
+    work: Coroutine[Any, Any, Answer], body: CompletionBody, warnings: list[str]
+) -> JSONResponse:
     """The answers in one piece."""
     answer = await work
     try:
         await answer.read()
-        made = head(answer, "text_completion", new_id("cmpl"))
-        made["choices"] = [_choice(answer, i, place, body) for place, i in enumerate(answer.given)]
-        made["usage"], made["timings"] = usage(answer), timings(answer.replies[0])
-        told = [*warnings, *answer.notes]
-        return {**made, "warnings": told} if told else made
+        return await answer.response(lambda: _whole(answer, body, warnings))
     finally:
         await answer.close()
+
+
+def _whole(answer: Answer, body: CompletionBody, warnings: list[str]) -> JsonObject:
+    made = head(answer, "text_completion", new_id("cmpl"))
+    made["choices"] = [_choice(answer, i, place, body) for place, i in enumerate(answer.given)]
+    made["usage"], made["timings"] = usage(answer), timings(answer.replies[0])
+    told = [*warnings, *answer.notes]
+    return {**made, "warnings": told} if told else made
 
 
 def _choice(answer: Answer, index: int, place: int, body: CompletionBody) -> JsonObject:
@@ -171,7 +179,7 @@ async def chunks(answer: Answer, body: CompletionBody, warnings: list[str]) -> A
     if body.echo:
         for index in range(count):
             known = _known(answer, index, body)
-            told = lists[index].told(known) if known else None
+            told = await answer.in_pool("response", partial(lists[index].told, known)) if known else None
             yield made.choice(
                 index, {"text": _echoed(answer, index), "logprobs": told, "finish_reason": None}
             )

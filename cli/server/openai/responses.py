@@ -14,7 +14,7 @@ from pydantic import Field
 from satchel.cli.server.answer import Answer, Said
 from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.dialect import JsonObject
-from satchel.cli.server.fields import MOST_TOKENS, Body
+from satchel.cli.server.fields import MOST_TOKENS, Body, kept
 from satchel.cli.server.native.turns import prompt_ids
 from satchel.cli.server.openai.chat import silence
 from satchel.cli.server.openai.fields import TextFields
@@ -132,6 +132,7 @@ class ResponseBody(TextFields):
         made["logprobs"] = (self.top_logprobs or 0) if self.tells_logprobs else -1
         return made
 
+    @kept
     def turn(self) -> Turn:
         tools = [tool.nested() for tool in self.tools or ()]
         choice = self.tool_choice
@@ -149,9 +150,10 @@ class ResponseBody(TextFields):
             one_call=not self.parallel_tool_calls,
         )
 
+    @kept
     def wanted(self) -> Wanted:
         self.check_together()
-        turn, how = self.turn(), self.asking(Sampling())
+        turn, how = self.turn, self.asking(Sampling())
         if turn.tools and not turn.call and how.get("grammar") is not None:
             line = (
                 "tools and a form for the answer were given: calls would not fit it; set tool_choice to none"
@@ -169,7 +171,7 @@ async def respond(request: Request, body: ResponseBody) -> Response:
     warnings = [*unknown_fields(request, body), *body.warnings]
     if body.n > 1 or body.use_beam_search or body.best_of or body.return_progress:
         raise Problem("unsupported", "a response is one answer: leave n, best_of and beams out", "n")
-    work = Answer.begin(models_of(request), body.wanted(), caller_of(request))
+    work = Answer.begin(models_of(request), body.wanted, caller_of(request))
     if body.stream:
         bits = partial(events, body=body, warnings=warnings)
         return await stream_of(request, work, bits, ping_seconds=silence(body))
@@ -297,7 +299,7 @@ def _written(told: tuple[str, JsonObject]) -> bytes:
 @needs(USER)
 async def input_tokens(request: Request, body: ResponseBody) -> JSONResponse:
     unknown_fields(request, body)
-    turn = body.turn()
+    turn = body.turn
 
     def work(model: Model, salt: str) -> int:
         return len(prompt_ids(model, turn))
