@@ -50,7 +50,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("H07 minItems true", {"minItems": True}, "#/minItems"),
     ("H07 100,000 properties", {"properties": {f"p{i}": {} for i in range(10**5)}}, "#/properties"),
     ("H07 deep anyOf", deep("anyOf", 400), "#/anyOf/0/anyOf/0"),
-    ("H07 deep anyOf as text", '{"anyOf":[' * 10**4 + "{}" + "]}" * 10**4, "deeply"),
+    # CPython's parser refuses so many levels up to 3.13, and reads them from 3.14 on.
+    ("H07 deep anyOf as text", '{"anyOf":[' * 10**4 + "{}" + "]}" * 10**4, "deep"),
     ("H07 unknown type", {"type": "nope"}, "#/type"),
     ("no type at all", {"type": []}, "#/type"),
     ("unhashable type", {"type": [{}]}, "#/type"),

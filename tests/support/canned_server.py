@@ -153,6 +153,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
+    request_queue_size = 128  # of connections that are not accepted yet; a crowd is more than the usual 5
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
