@@ -194,6 +194,11 @@ class Deadlines(H11Protocol):
                 self._connections.refused += 1
                 scope["state"]["refused"] = problem
             await self._inner(scope, receive, _closing(send))
+        except asyncio.CancelledError:
+            # Work for a client that hung up was given up (stream.py): no failure, and nobody to answer.
+            task = asyncio.current_task()
+            if not self._lost or (task is not None and task.cancelling()):
+                raise
         finally:
             self._running = False
             self._connections.leave(seat)

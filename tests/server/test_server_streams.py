@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 import uvicorn
 from chat_model import write_chat_model
-from waiting import SECONDS
+from waiting import SECONDS, until
 
 from satchel.cli.options import default_model
 from satchel.cli.server.app import create_app
@@ -60,6 +62,27 @@ def test_no_part_of_a_stop_text_leaks(server: str, stop: str) -> None:
     chunks = stream(server, "/v1/chat/completions", **ask, stop=[stop])
     assert said(chunks) == whole.partition(stop)[0]
     assert [c["choices"][0]["finish_reason"] for c in chunks][-1] == "stop"
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_client_that_hangs_up_is_no_failure(
+    server: str, streams: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = json.dumps({"messages": HI, "max_tokens": 1500, "ignore_eos": True, "stream": streams})
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    place = urlsplit(server)
+
+    def busy() -> bool:
+        return any(slot["is_processing"] for slot in httpx.get(f"{server}/slots").json())
+
+    with caplog.at_level("WARNING"):
+        with socket.create_connection((place.hostname, place.port), timeout=SECONDS) as wire:
+            wire.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+            until(busy, "the answer has not begun")
+        until(lambda: not busy(), "the answer goes on")
+        assert httpx.get(f"{server}/healthz").status_code == 200  # what was logged meanwhile has come
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []
 
 
 @pytest.mark.model
