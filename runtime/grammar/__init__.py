@@ -3,7 +3,7 @@
 Fails closed: what can't be enforced in full is refused before the first token, with the place in it.
 """
 
-from satchel.runtime.grammar.compiled import Grammar, GrammarConstraint, compile_grammar
+from satchel.runtime.grammar.compiled import Grammar, GrammarConstraint, compile_grammar, only_check
 from satchel.runtime.grammar.spec import Choice, Gbnf, Json, JsonSchema, Lark, Regex, Spec, Tool, ToolCall
 
 __all__ = [
@@ -19,4 +19,5 @@ __all__ = [
     "Tool",
     "ToolCall",
     "compile_grammar",
+    "only_check",
 ]

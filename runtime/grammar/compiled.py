@@ -9,7 +9,7 @@ import hashlib
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import numpy as np
 
@@ -142,7 +142,7 @@ class Compiler:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self.vocabulary = Vocabulary(tokenizer)
+        self.vocabulary = Vocabulary(tokenizer, draws=tokenizer not in _checked)
         self._kept: OrderedDict[str, Grammar] = OrderedDict()
         self._live: WeakValueDictionary[str, Grammar] = WeakValueDictionary()  # of answers under way
         self._size = 0
@@ -173,8 +173,14 @@ class Compiler:
 
 # A compiler holds no tokenizer, so both go with the model.
 _compilers: WeakKeyDictionary[Tokenizer, Compiler] = WeakKeyDictionary()
+_checked: WeakSet[Tokenizer] = WeakSet()
 _making = threading.Lock()
 _turns = threading.BoundedSemaphore(COMPILING)
+
+
+def only_check(tokenizer: Tokenizer) -> None:
+    """Grammars of this vocabulary are compiled to check requests and answers: another process draws."""
+    _checked.add(tokenizer)
 
 
 def compile_grammar(tokenizer: Tokenizer, spec: Spec) -> Grammar:

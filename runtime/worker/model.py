@@ -13,8 +13,10 @@ from typing import IO, Any, TypeVar, cast
 
 from satchel.formats.gguf import OpenFile, open_file
 from satchel.formats.gguf.atomic import replace_files
+from satchel.formats.tokenizer import Tokenizer
 from satchel.quant import RequestError
 from satchel.runtime.extras import read_extras
+from satchel.runtime.grammar import only_check
 from satchel.runtime.kernels import registered
 from satchel.runtime.model import Model
 from satchel.runtime.resume import Restored
@@ -66,6 +68,11 @@ class WorkerModel(Model):
         self.worker.widths = self.arch.vocab, self.arch.width
         extras = read_extras(self.gguf, self.options.adapters, self.options.control_vectors)
         self.extras = extras and replace(extras, stacks={}, steers={})  # names and scales alone
+
+    def _build_tokenizer(self) -> Tokenizer:
+        made = super()._build_tokenizer()
+        only_check(made)
+        return made
 
     def __getattr__(self, name: str) -> object:
         if name in ("engine", "device", "devices"):

@@ -31,6 +31,7 @@ from satchel.runtime.grammar import (
     ToolCall,
     compile_grammar,
     compiled,
+    only_check,
 )
 
 KINDS = ("gpt2", "llama", "gemma4")
@@ -178,6 +179,26 @@ def test_a_mask_of_a_larger_vocabulary_is_zero_behind_the_tokens() -> None:
 def test_a_wrong_mask_buffer_is_refused(words: Any) -> None:
     with pytest.raises(RequestError, match="mask"):
         compile_grammar(TOKENIZERS["llama"], Json()).constraint().fill(words)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_process_that_only_checks_has_the_same_masks(kind: str) -> None:
+    """It leaves llguidance's slices of the vocabulary out, which take longest to make."""
+    drawing, checking = toy(kind), toy(kind)
+    only_check(checking)
+    rng = np.random.default_rng(5)
+    for spec in (JsonSchema(SCHEMAS["person"]), *OTHERS):
+        a, b = (compile_grammar(one, spec).constraint() for one in (drawing, checking))
+        words = np.zeros((2, -(-drawing.vocab_size // 32)), np.uint32)
+        for _ in range(30):
+            a.fill(words[0])
+            b.fill(words[1])
+            assert np.array_equal(words[0], words[1])
+            if a.finished:
+                break
+            token = int(rng.choice(np.flatnonzero(unpack(words[0], drawing.vocab_size))))
+            a.accept(token)
+            b.accept(token)
 
 
 def test_rollback_gives_the_masks_of_before() -> None:

@@ -25,7 +25,7 @@ from waiting import SECONDS, joined, until, until_async
 from satchel import AsyncModel, Model
 from satchel.quant import DeviceError, ModelError, RequestError
 from satchel.runtime.errand import Errand
-from satchel.runtime.grammar import Choice, JsonSchema, Regex, Tool, ToolCall
+from satchel.runtime.grammar import Choice, JsonSchema, Regex, Tool, ToolCall, compiled
 from satchel.runtime.kv import Miss
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.service import Service
@@ -271,6 +271,10 @@ def test_a_wrong_form_is_refused_with_its_place_before_anything_runs(
 ) -> None:
     with pytest.raises(RequestError, match=words):
         there.generate("x", grammar=spec)
+
+
+def test_only_the_process_that_draws_prepares_for_masks(here: Model, there: WorkerModel) -> None:
+    assert there.tokenizer in compiled._checked and here.tokenizer not in compiled._checked
 
 
 def test_code_is_not_sent(there: WorkerModel) -> None:
