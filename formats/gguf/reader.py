@@ -80,10 +80,7 @@ class Part:
         process."""
         if self.closed:
             raise ValueError(f"{self.path}: closed")
-        try:
-            size = os.fstat(self._fd).st_size
-        except OSError as error:
-            raise ModelError(f"{self.path}: can't be read: {error.strerror}; check the disk") from None
+        size = self._info().st_size
         if size < self.size:
             raise ModelError(
                 f"{self.path}: file: expected {self.size} bytes as when it was opened, got {size}; "
@@ -92,8 +89,15 @@ class Part:
 
     @property
     def changed(self) -> bool:
-        """Whether the open file was written since, or its times or place were changed."""
-        return not self.closed and stamp_of(os.fstat(self._fd)) != self.stamp
+        """Whether the open file was written since, or its times or place were changed. ModelError where the
+        system cannot tell."""
+        return not self.closed and stamp_of(self._info()) != self.stamp
+
+    def _info(self) -> os.stat_result:
+        try:
+            return os.fstat(self._fd)
+        except OSError as error:
+            raise ModelError(f"{self.path}: can't be read: {error.strerror}; check the disk") from None
 
     def read_into(self, offset: int, out: memoryview) -> None:
         """Copy bytes of the file by read calls: a file that shrinks meanwhile gives ModelError, never a
