@@ -83,7 +83,7 @@ def weights(
     return TinyWeights(dict(made.tensors), dict(made.formats), dict(made.shapes))
 
 
-@lru_cache(maxsize=100)
+@lru_cache(maxsize=48)  # the architectures, in one format; some 10 MB each
 def _weights(
     arch: str, format: str, seed: int, tied: bool, mixed: bool, sizes: tuple[int, ...]
 ) -> TinyWeights:
