@@ -41,6 +41,12 @@ def folder() -> str | None:
         return None
 
 
+def _close(end: socket.socket | BinaryIO) -> None:
+    """Gives it back, also where the system complains of that: its descriptor is gone all the same."""
+    with suppress(OSError):
+        end.close()
+
+
 class Process:
     """A worker process in a folder, its pipes, and a socket for descriptors. Any thread may send; one reads.
     The thread that makes it must live as long as it does: on Linux the process is ended with the thread that
@@ -68,13 +74,11 @@ class Process:
                 pass_fds=[other.fileno()] if other else [],
             )
         except OSError as error:
-            if self._side:
-                self._side.close()
             self._clean_up()
             raise DeviceError(f"the worker process could not be begun: {error}") from None
         finally:
             if other:
-                other.close()
+                _close(other)
         self._to, self._from = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
         self._reading = False
         self._fault = ""  # of a pipe, where that is why the process is ended
@@ -88,8 +92,11 @@ class Process:
             raise
 
     def _clean_up(self) -> None:
+        if self._side:
+            _close(self._side)
         if self._scratch:
-            self._scratch.cleanup()
+            with suppress(OSError):  # what a driver left there may be in use yet
+                self._scratch.cleanup()
 
     @property
     def pid(self) -> int:
@@ -161,11 +168,8 @@ class Process:
             code = self._process.wait()
         self._outbox.put(None)
         self._clean_up()
-        if self._side:
-            self._side.close()
         for pipe in (self._to, self._from):
-            with suppress(OSError):
-                pipe.close()
+            _close(pipe)
         if code >= 0:
             return f"ended with status {code}"
         if self._fault:

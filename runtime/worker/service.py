@@ -234,13 +234,24 @@ class WorkerService:
                 process.kill()
 
     def _run(self) -> None:
+        """The thread that begins processes and hears them; whatever ends it, nobody waits for it for ever."""
         try:
             self._run_processes()
+        except Exception as error:
+            LOG.exception("%s: the worker process was not heard any more", self.path.name)
+            with self._lock:
+                lost = DeviceError(f"{self.path}: the worker process is lost: {error}")
+                self._broken = self._broken or lost
+                if self._process:
+                    self._process.kill()
         finally:
+            with self._lock:
+                self._end_all(End("error", self._broken) if self._broken else End("cancelled"))
+            self._loading.put(None)
             self._over.set()
 
     def _run_processes(self) -> None:
-        """The thread that begins processes and hears them, one after the other."""
+        """One after the other."""
         failed = 0
         while not (self._closed or self._broken):
             with self._lock:
@@ -259,9 +270,6 @@ class WorkerService:
                 died = f"{self._hung} and {died}" if self._hung else died
                 failed = failed + 1 if self._useless() else 0
                 self._lost(died, failed)
-        with self._lock:
-            self._end_all(End("error", self._broken) if self._broken else End("cancelled"))
-        self._loading.put(None)
 
     def _listen(self, process: Process) -> None:
         """Until the process is gone. One that says what none of ours says is ended."""

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from satchel import Model
 from satchel.quant import DeviceError, ModelError, RequestError
 from satchel.runtime.reply import Reply
 from satchel.runtime.sampling import GREEDY, Sampling
-from satchel.runtime.worker import process
+from satchel.runtime.worker import process, service
 from satchel.runtime.worker.model import WorkerModel
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are not sent there")
@@ -75,6 +76,16 @@ def answers(model: Model, asked: list[list[int]], most: int = 24) -> list[Reply]
 
     with ThreadPoolExecutor(len(asked)) as pool:
         return list(pool.map(one, asked))
+
+
+def test_whatever_ends_the_thread_that_hears_the_worker_nobody_waits(path: Path, monkeypatch: Any) -> None:
+    def refuse(*args: object) -> None:
+        raise OSError("a system that refuses what it never refuses")
+
+    monkeypatch.setattr(service, "Process", refuse)
+    with pytest.raises(DeviceError, match="the worker process is lost: a system that refuses"):
+        Model.load(path, worker="process", context=64)
+
 
 
 def test_answers_logits_and_counts_are_those_of_the_engine_here(here: Model, there: WorkerModel) -> None:
