@@ -25,6 +25,7 @@ from satchel.runtime.sampling import GREEDY
 from satchel.runtime.scheduler import Request
 from satchel.runtime.service import Service
 from satchel.runtime.watchdog import MISSED, SLOW, Beat, Beats, Pulse, Watchdog
+from satchel.runtime.worker import process
 from satchel.runtime.worker import service as worker_service
 from satchel.runtime.worker.model import WorkerModel
 
@@ -169,13 +170,20 @@ def test_a_stopped_worker_is_trouble_until_it_goes_on(stopped: WorkerModel) -> N
 
 
 @stops
-def test_what_asks_a_stopped_worker_is_answered_by_the_next(path: Path, quick: None) -> None:
-    """As after kill -9: the answer goes on in another process, token for token."""
+def test_what_asks_a_stopped_worker_is_answered_by_the_next(
+    path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after kill -9: the answer goes on in another process, token for token. The first process takes half
+    a minute for its answer, so that it is stopped in the middle.
+    """
+    monkeypatch.setattr(process, "MODULE", "crashing_child")
+    monkeypatch.setenv("SATCHEL_TEST_SLOW", "1")
     with Model.load(path, threads=1) as here:
         wanted = here.generate([1, 2, 3], max_tokens=30, sampling=GREEDY, ignore_eos=True)
         wanted.read()
     model = Model.load(path, threads=1, worker="process", worker_timeout=0)
     assert isinstance(model, WorkerModel)
+    monkeypatch.delenv("SATCHEL_TEST_SLOW")
     with model:
         first = model.worker.pid
         reply = model.generate([1, 2, 3], max_tokens=30, sampling=GREEDY, ignore_eos=True)
