@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -332,7 +331,6 @@ def test_a_spent_budget_makes_the_request_go_on_behind_the_end() -> None:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    logging.getLogger("satchel").setLevel(logging.ERROR)
     return write_chat_model(tmp_path_factory.mktemp("chat") / "tiny.gguf")
 
 

@@ -5,7 +5,6 @@ everything.
 from __future__ import annotations
 
 import gc
-import logging
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,6 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    logging.getLogger("satchel").setLevel(logging.ERROR)
     return write_model(tmp_path_factory.mktemp("model") / "tiny.gguf")
 
 
