@@ -22,7 +22,6 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
-from satchel.cli.server.problem import Problem
 from satchel.quant import RequestError
 from satchel.runtime.sampling import RANGES, Sampling
 from satchel.runtime.sampling.options import LETTERS, ORDER, stages
@@ -68,7 +67,7 @@ def _fail_fast(part: Any) -> None:
 
 
 class kept(Generic[T]):
-    """Decorates a property of a Body that is worked out once; a Problem that it raises is kept too."""
+    """Decorates a property of a Body that is worked out once; what it raises is kept too."""
 
     def __init__(self, work: Callable[[Any], T]) -> None:
         self._work, self.__doc__ = work, work.__doc__
@@ -89,10 +88,10 @@ class kept(Generic[T]):
         if self._key not in found:
             try:
                 found[self._key] = self._work(body)
-            except Problem as problem:
-                found[self._key] = problem
+            except Exception as error:
+                found[self._key] = error
         value = found[self._key]
-        if isinstance(value, Problem):
+        if isinstance(value, Exception):
             raise value
         return cast(T, value)
 
@@ -136,7 +135,7 @@ class Body(BaseModel):
         body is large: a large one's is done in a thread (bodies.py).
         """
         for name in _kept_of(type(self)):
-            with suppress(Problem):  # kept as well; the route that asks for it raises it
+            with suppress(Exception):  # kept as well: a route that asks for it raises it
                 getattr(self, name)
 
 

@@ -41,7 +41,7 @@ class Counted(Body):
 made: list[str] = []
 
 
-def test_what_is_kept_is_worked_out_once_a_problem_too() -> None:
+def test_what_is_kept_is_worked_out_once_an_error_too() -> None:
     made.clear()
     body = Counted.model_validate({"more": 1})
     body.prepare()
