@@ -215,16 +215,18 @@ def test_a_policy_grants_a_models_files_and_no_folder_of_theirs(path: Path, tmp_
 
 @whole
 @pytest.mark.parametrize("gpu", GPUS)
-def test_a_gpu_computes_in_the_sandbox(path: Path, gpu: str) -> None:
+def test_a_gpu_computes_in_the_sandbox(
+    path: Path, gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its driver finds its devices and, where it compiles kernels, a folder to do that in, which goes."""
     if why := next((f.reason for f in libraries() if f.name == gpu), "its library was not built"):
         pytest.skip(f"{gpu}: {why}")
-    before = set(Path(tempfile.gettempdir()).glob("satchel-*"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with load(path, device="cpu") as here, load(path, device=gpu) as there:
         assert there.sandbox == here.sandbox != ""
         a, b = (m.logits(PROMPT[:20]) for m in (here, there))
         assert np.abs(a - b).max() <= 0.02 * np.abs(a).max()
-    assert set(Path(tempfile.gettempdir()).glob("satchel-*")) <= before
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_policy_grants_packages_that_are_links(path: Path, tmp_path: Path, monkeypatch: Any) -> None:
