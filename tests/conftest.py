@@ -3,6 +3,7 @@ long property tests search.
 """
 
 import faulthandler
+import gc
 import os
 import random
 import signal
@@ -84,6 +85,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     seconds = {file: float(took) for took, _, file in (line.partition(" ") for line in lines if line)}
     # A file that nobody has measured may be long.
     items.sort(key=lambda item: -seconds.get(name_of(item).partition("::")[0], 10.0))
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests and all modules are there to stay. A collection of garbage that looks at them takes
+    some thread's time, which limits of processor time then charge to the work that the thread was at.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def shuffle(items: list[pytest.Item], seed: int) -> None:
