@@ -40,6 +40,8 @@ DRIVERS = {
     "hip": (("kfd", "dri/*"), ("/proc/devices", "/sys", "/etc/OpenCL")),
     "sycl": (("dri/*",), ("/sys", "/etc/OpenCL")),
 }
+# Folders that installers fill; elsewhere on the module path a link may lead to what is nobody's package.
+INSTALLED = ("site-packages", "dist-packages")
 # Whose driver compiles kernels, by temporary files, while a model is loaded.
 COMPILING = ("sycl",)
 
@@ -83,7 +85,8 @@ def _libraries() -> Iterator[str]:
     yield from {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     for folder in (*site.getsitepackages(), *module_path()):
         yield folder
-        yield from _linked(folder)
+        if Path(folder).name in INSTALLED:
+            yield from _linked(folder)
     for name in OURS:
         module = sys.modules.get(f"satchel.{name}")
         yield from getattr(module, "__path__", ())

@@ -230,7 +230,7 @@ def test_a_gpu_computes_in_the_sandbox(
 
 
 def test_a_policy_grants_packages_that_are_links(path: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    store, site = tmp_path / "store", tmp_path / "site"
+    store, site, other = tmp_path / "store", tmp_path / "site-packages", tmp_path / "project"
     for package in ("linked", "of_links"):
         (store / package).mkdir(parents=True)
         (store / package / "__init__.py").touch()
@@ -238,10 +238,14 @@ def test_a_policy_grants_packages_that_are_links(path: Path, tmp_path: Path, mon
     (site / "linked").symlink_to(store / "linked")
     (site / "of_links" / "__init__.py").symlink_to(store / "of_links" / "__init__.py")
     (site / "broken").symlink_to(store / "missing")
-    monkeypatch.setattr(policy_module, "module_path", lambda: [str(site), str(tmp_path / "no folder")])
+    other.mkdir()
+    (other / "private").symlink_to(tmp_path / "private")
+    monkeypatch.setattr(
+        policy_module, "module_path", lambda: [str(site), str(other), str(tmp_path / "no folder")]
+    )
     read = set(policy_of([path], Options(device="cpu"))["read"])
     assert {str(site), str(store / "linked"), str(store / "of_links")} <= read
-    assert str(store) not in read
+    assert not {str(store), str(tmp_path / "private")} & read
 
 
 @whole
