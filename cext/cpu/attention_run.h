@@ -281,10 +281,8 @@ static int follows(const setup *s, int64_t t) {
  * what comes after them. */
 static int end_of(const tile *w, int32_t slot) {
     const setup *s = w->s;
-    int last = w->pos + w->tokens - 1;
-    if (s->causal)
-        return last + 1;
-    for (int64_t t = 0; t < s->q->shape[0]; t++)
+    int last = w->pos + (w->tokens - 1);
+    for (int64_t t = 0; t < s->q->shape[0] && !s->causal; t++)
         if (cpu_i32(s->c->v + 4, t) == slot && cpu_i32(s->c->v + 5, t) > last)
             last = cpu_i32(s->c->v + 5, t);
     return last < INT32_MAX ? last + 1 : last;

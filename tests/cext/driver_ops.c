@@ -276,6 +276,9 @@ static void test_attention(const target *t, int window) {
     CHECK(!t->computes || run_op(t, "attention", &arg, sizeof arg, &out, in, 6) == HAL_E_INVALID,
           "%s: a block past the end", t->name);
     table[1] = 2;
+    pos[0] = INT32_MAX; /* what follows it is no number */
+    CHECK(!t->computes || run_op(t, "attention", &arg, sizeof arg, &out, in, 6) == HAL_E_INVALID,
+          "%s: a position past the table's end", t->name);
     free(q), free(k), free(v);
 }
 
