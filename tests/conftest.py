@@ -123,6 +123,22 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         DURATIONS.write_text("".join(f"{took} {file}\n" for took, file in rows), encoding="utf-8")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Why tests were skipped, a line for each reason, before pytest tells what failed."""
+    reasons = Counter(reason_of(report) for report in terminalreporter.stats.get("skipped", ()))
+    if reasons:
+        terminalreporter.section("skipped, and why", sep="=")
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count:6} {reason}")
+
+
+def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Of a skipped test, or of a file that was skipped as a whole, in one line."""
+    told = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return " ".join(told.split()).removeprefix("Skipped: ")
+
+
 @pytest.fixture(scope="session")
 def collected(pytestconfig: pytest.Config) -> list[tuple[str, bool]]:
     """Names of all tests that were collected, those by night too, and whether each is such a one."""
@@ -161,9 +177,8 @@ class SkippedTests:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.skipped and not hasattr(report, "wasxfail"):
-            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
             with self._file.open("a", encoding="utf-8") as lines:
-                lines.write(f"{report.nodeid}\t{' '.join(reason.split())}\n")
+                lines.write(f"{report.nodeid}\t{reason_of(report)}\n")
 
     pytest_collectreport = pytest_runtest_logreport
 
