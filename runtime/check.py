@@ -32,7 +32,6 @@ from satchel.runtime.sampling.record import record
 if TYPE_CHECKING:
     from satchel.runtime.model import Model
 
-EXACT = frozenset({"get_rows", "kv_write", "conv_write", "pick", "tokens_put", "tokens_get", "sample"})
 HALVES = ("f16", "bf16")
 SUM, ROUNDED_SUM, CODES = 1e-8, 1e-5, 1e-5  # normalized squared errors
 Raw = Callable[[str], Array]  # a weight's values in its own format, by name
@@ -56,13 +55,14 @@ class StepReport:
 
 
 def bound_of(node: Node) -> float:
-    """Moves are exact; sums differ by their order; a code of a quantized result may tip at a tie."""
-    if node.op in EXACT:
+    """Sums differ by their order; a code of a quantized result may tip at a tie."""
+    made_by = OPS[node.op]
+    if made_by.exact:
         return 0.0
     if "format" in dict(node.args):
         return CODES
     # attention may multiply in the f16 of the cache; a number between two of its may be rounded either way
-    halves = node.op in ("attention", "rope_kv_write") and any(s.type.format in HALVES for s in node.src)
+    halves = any(cache.type.format in HALVES for cache in node.src[made_by.cache])
     return ROUNDED_SUM if halves else SUM
 
 

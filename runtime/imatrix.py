@@ -25,6 +25,7 @@ from satchel.runtime.compiler.memory import assign, storage
 from satchel.runtime.engine import MAX_TOKENS, Engine, Feed
 from satchel.runtime.graph import LEAVES, Array, Dim, Node, toposort
 from satchel.runtime.model import Model
+from satchel.runtime.op import op_of
 from satchel.runtime.packing import own_bytes
 from satchel.runtime.perplexity import opened
 from satchel.runtime.program import Program
@@ -55,9 +56,11 @@ def find_taps(forward: Forward) -> list[Tap]:
     """The distinct inputs of a model's products, in order."""
     names: dict[tuple[Node, Node | None], list[Node]] = {}
     for node in toposort((forward.logits,)):
-        if node.op in ("linear", "expert_linear") and node.src[1].op == "weight":
-            ids = node.src[2] if node.op == "expert_linear" else None
-            names.setdefault((node.src[0], ids), []).append(node.src[1])
+        made_by = op_of(node)
+        if made_by is None or not made_by.product or node.src[1].op != "weight":
+            continue
+        if made_by.experts or len(node.src[1].shape) == 2:
+            names.setdefault((node.src[0], node.src[-1] if made_by.experts else None), []).append(node.src[1])
     found = []
     for (x, ids), weights in names.items():
         first = weights[0].shape[0]

@@ -35,13 +35,13 @@ def _columns(x: Type, *weights: Type) -> Type:
 # --- views: no step, no copy
 
 
-@op(lambda x, *, shape: Type((x.shape[0], *shape), x.format), view=True)
+@op(lambda x, *, shape: Type((x.shape[0], *shape), x.format), view=True, row_wise=True, follows=True)
 def reshape(x: Array, *, shape: tuple[int, ...]) -> Array:
     """Everything but the first dimension in a new shape."""
     return x.reshape(-1, *shape)
 
 
-@op(lambda x, *, start, size: Type((*x.shape[:-1], size), x.format), view=True)
+@op(lambda x, *, start, size: Type((*x.shape[:-1], size), x.format), view=True, row_wise=True, follows=True)
 def cols(x: Array, *, start: int, size: int) -> Array:
     """Columns of a (T, N) matrix: (T, size)."""
     return np.asarray(x[..., start : start + size])
@@ -50,7 +50,7 @@ def cols(x: Array, *, start: int, size: int) -> Array:
 # --- heads taken apart and put together
 
 
-@op(lambda x, *, start, size: Type((*x.shape[:-1], size)))
+@op(lambda x, *, start, size: Type((*x.shape[:-1], size)), row_wise=True, follows=True, exact=True)
 def take(x: Array, *, start: int, size: int) -> Array:
     """Numbers start .. start + size - 1 of each head of x (T, H, D), copied: (T, H, size)."""
     return np.ascontiguousarray(x[..., start : start + size])
@@ -67,7 +67,7 @@ def _joined(a: Type, b: Type) -> Type:
     return Type((*a.shape[:2], a.shape[2] + b.shape[2]))  # type: ignore[operator]
 
 
-@op(_joined)
+@op(_joined, row_wise=True, exact=True)
 def concat(a: Array, b: Array) -> Array:
     """Heads of a (T, H, A) and b (T, H, B), or one b (T, 1, B) for all, side by side: (T, H, A + B)."""
     return np.concatenate((a, np.broadcast_to(b, (*a.shape[:2], b.shape[2]))), axis=-1)
@@ -76,26 +76,32 @@ def concat(a: Array, b: Array) -> Array:
 # --- products
 
 
-@op(lambda w, ids: Type((ids.shape[0], w.shape[-1])))
+@op(lambda w, ids: Type((ids.shape[0], w.shape[-1])), exact=True, weights=slice(1), indexes=(0, 0))
 def get_rows(w: Array, ids: Array) -> Array:
     """Rows of a (V, D) weight by number (T): (T, D)."""
     return np.stack([_rows(w[i]) for i in ids])
 
 
-@op(_columns)
+@op(_columns, row_wise=True, product=True, weights=slice(1, None))
 def linear(x: Array, *weights: Array) -> Array:
     """(T, K) with any number of (N, K) weights, side by side: (T, sum of N). x is float32 or quantized."""
     a = _rows(x)
     return np.concatenate([a @ _rows(w).T for w in weights], axis=-1).astype(np.float32)
 
 
-@op(lambda x, w, r: _columns(x, w), parts=lambda x, w, r: OPS["add"](linear(x, w), r))
+@op(
+    lambda x, w, r: _columns(x, w),
+    parts=lambda x, w, r: OPS["add"](linear(x, w), r),
+    row_wise=True,
+    product=True,
+    weights=slice(1, 2),
+)
 def linear_add(x: Array, w: Array, r: Array) -> Array:
     """x @ w.T + r: the residual stream meets the product without another pass over memory."""
     return (linear.define(x, w) + r).astype(np.float32)
 
 
-@op(lambda x, *, format: Type(x.shape, format))
+@op(lambda x, *, format: Type(x.shape, format), row_wise=True, follows=True)
 def quantize(x: Array, *, format: str) -> Array:
     """Activations (T, K) in a block format, for products with weights whose format asks for it."""
     encode = FORMATS[format].encode
@@ -107,14 +113,14 @@ def quantize(x: Array, *, format: str) -> Array:
 # --- norms, activations, sums
 
 
-@op(_same)
+@op(_same, row_wise=True)
 def rms_norm(x: Array, w: Array, *, eps: float) -> Array:
     """x / sqrt(mean(x^2) + eps) * w over the last dimension; x (T, D) with w (D), or (T, H, D) per head."""
     mean = np.mean(np.square(x, dtype=np.float32), axis=-1, keepdims=True, dtype=np.float32)
     return (x / np.sqrt(mean + np.float32(eps)) * w).astype(np.float32)
 
 
-@op(_same)
+@op(_same, row_wise=True)
 def layer_norm(x: Array, w: Array, *bias: Array, eps: float) -> Array:
     """(x - mean) / sqrt(variance + eps) * w, plus a bias where one is given, over the last dimension; x
     (T, D) with w (D), or (T, H, D) per head. Source: Ba et al., arXiv 1607.06450.
@@ -128,13 +134,14 @@ def layer_norm(x: Array, w: Array, *bias: Array, eps: float) -> Array:
 @op(
     lambda x, w, *, eps, format: Type(x.shape, format),
     parts=lambda x, w, *, eps, format: quantize(rms_norm(x, w, eps=eps), format=format),
+    row_wise=True,
 )
 def norm_quantize(x: Array, w: Array, *, eps: float, format: str) -> Array:
     """quantize(rms_norm(x, w)): one pass over the row."""
     return quantize.define(rms_norm.define(x, w, eps=eps), format=format)
 
 
-@op(_same)
+@op(_same, row_wise=True, follows=True)
 def swiglu(gate: Array, up: Array) -> Array:
     """gate * sigmoid(gate) * up, elementwise (T, N)."""
     with np.errstate(over="ignore"):
@@ -145,6 +152,8 @@ def swiglu(gate: Array, up: Array) -> Array:
 @op(
     lambda g, u, *, format: Type(g.shape, format),
     parts=lambda g, u, *, format: quantize(swiglu(g, u), format=format),
+    row_wise=True,
+    follows=True,
 )
 def swiglu_quantize(gate: Array, up: Array, *, format: str) -> Array:
     """quantize(swiglu(gate, up))."""
@@ -157,7 +166,13 @@ def _gated(x: Type, *weights: Type) -> Type:
     return _columns(x, weights[0])
 
 
-@op(_gated, parts=lambda x, g, u: swiglu(linear(x, g), linear(x, u)))
+@op(
+    _gated,
+    parts=lambda x, g, u: swiglu(linear(x, g), linear(x, u)),
+    row_wise=True,
+    product=True,
+    weights=slice(1, 3),
+)
 def linear_swiglu(x: Array, gate: Array, up: Array) -> Array:
     """swiglu(x @ gate.T, x @ up.T) of x (T, K) and weights (N, K): (T, N). The two products never meet
     memory.
@@ -168,13 +183,16 @@ def linear_swiglu(x: Array, gate: Array, up: Array) -> Array:
 @op(
     lambda *src, format: Type(_gated(*src).shape, format),
     parts=lambda x, g, u, *, format: quantize(swiglu(linear(x, g), linear(x, u)), format=format),
+    row_wise=True,
+    product=True,
+    weights=slice(1, 3),
 )
 def linear_swiglu_quantize(x: Array, gate: Array, up: Array, *, format: str) -> Array:
     """quantize(linear_swiglu(x, gate, up))."""
     return quantize.define(linear_swiglu.define(x, gate, up), format=format)
 
 
-@op(_same)
+@op(_same, row_wise=True, follows=True)
 def gelu(x: Array, *, style: int) -> Array:
     """x * P(normal < x), elementwise; style 0 by its approximation with tanh, style 1 exactly. Source:
     Hendrycks & Gimpel, arXiv 1606.08415.
@@ -188,7 +206,7 @@ def gelu(x: Array, *, style: int) -> Array:
     return np.asarray(y, np.float32)
 
 
-@op(_same)
+@op(_same, row_wise=True, follows=True)
 def soft_cap(x: Array, *, cap: float) -> Array:
     """cap * tanh(x / cap), elementwise: numbers stay below cap, small ones as they are. Source: Gemma 2,
     arXiv 2408.00118.
@@ -197,13 +215,13 @@ def soft_cap(x: Array, *, cap: float) -> Array:
         return (np.float32(cap) * np.tanh(x / np.float32(cap))).astype(np.float32)
 
 
-@op(_same)
+@op(_same, row_wise=True)
 def add(a: Array, b: Array) -> Array:
     """a + b; b has a's shape, or one row that is added to every row."""
     return (a + b).astype(np.float32)
 
 
-@op(_same)
+@op(_same, row_wise=True, follows=True)
 def mul(a: Array, b: Array) -> Array:
     """a * b; b has a's shape, or one row that every row is multiplied by."""
     return (a * b).astype(np.float32)
@@ -218,7 +236,7 @@ def _chosen(logits: Type, *_: Type, k: int, **__: Arg) -> Type:
     return Type((logits.shape[0], k), "i32")
 
 
-@op(_chosen)
+@op(_chosen, row_wise=True)
 def top_experts(
     logits: Array, *bias: Array, k: int, groups: int = 1, kept: int = 1, sigmoid: int = 0
 ) -> Array:
@@ -246,7 +264,7 @@ def top_experts(
 RIVAL = 0.02  # SparseMixer's jitter, twice
 
 
-@op(lambda logits, ids, **_: Type(ids.shape))
+@op(lambda logits, ids, **_: Type(ids.shape), row_wise=True, indexes=(0, 1))
 def expert_weights(logits: Array, ids: Array, *, norm: int, sigmoid: int = 0, scale: float = 1.0) -> Array:
     """Softmax of logits (T, E), or with sigmoid 1 their logistic function, at ids (T, k): (T, k); with norm 1
     divided by their sum; with norm 2 each expert's softmax among its rivals; times scale. A NaN anywhere in
@@ -287,7 +305,7 @@ def _expert_rows(x: Type, *weights_and_ids: Type) -> Type:
     return Type((*ids.shape, weights[0].shape[1]))
 
 
-@op(_expert_rows)
+@op(_expert_rows, row_wise=True, product=True, experts=True, weights=slice(1, 2), indexes=(1, 0))
 def expert_linear(x: Array, w: Array, ids: Array) -> Array:
     """Products of each token's row with the weights (E, N, K) of its experts ids (T, k): (T, k, N).
 
@@ -305,19 +323,24 @@ def expert_linear(x: Array, w: Array, ids: Array) -> Array:
 @op(
     _expert_rows,
     parts=lambda x, g, u, ids: OPS["swiglu"](expert_linear(x, g, ids), expert_linear(x, u, ids)),
+    row_wise=True,
+    product=True,
+    experts=True,
+    weights=slice(1, 3),
+    indexes=(1, 0),
 )
 def expert_swiglu(x: Array, gate: Array, up: Array, ids: Array) -> Array:
     """swiglu of two expert_linear of one x: (T, k, N)."""
     return swiglu.define(expert_linear.define(x, gate, ids), expert_linear.define(x, up, ids))
 
 
-@op(_same)
+@op(_same, row_wise=True, experts=True, indexes=(1, 0))
 def expert_add(y: Array, bias: Array, ids: Array) -> Array:
     """y (T, k, N) plus the rows of bias (E, N) of its experts ids (T, k); as it is where an id is below 0."""
     return np.where(ids[..., None] < 0, y, y + bias[np.maximum(ids, 0)]).astype(np.float32)
 
 
-@op(_same)
+@op(_same, row_wise=True, follows=True)
 def swiglu_limited(gate: Array, up: Array, *, limit: float, alpha: float) -> Array:
     """gate * sigmoid(alpha * gate) * (up + 1) of a gate up to `limit` and an up within it. Source:
     gpt-oss.
@@ -333,7 +356,7 @@ def _by_head(x: Type, w: Type) -> Type:
     return Type((x.shape[0], w.shape[0], w.shape[1]))
 
 
-@op(_by_head)
+@op(_by_head, row_wise=True, product=True, weights=slice(1, 2))
 def head_linear(x: Array, w: Array) -> Array:
     """Products of each head of x (T, H, K) with its own weights (H, N, K): (T, H, N)."""
     return np.stack([a @ _rows(m).T for a, m in zip(np.swapaxes(_rows(x), 0, 1), w, strict=True)], 1).astype(
@@ -341,7 +364,7 @@ def head_linear(x: Array, w: Array) -> Array:
     )
 
 
-@op(lambda y, weights: Type((y.shape[0], y.shape[2])))
+@op(lambda y, weights: Type((y.shape[0], y.shape[2])), row_wise=True, follows=True)
 def expert_sum(y: Array, weights: Array) -> Array:
     """Sum over the experts of y (T, k, N) times weights (T, k): (T, N)."""
     out: Array = np.einsum("tkn,tk->tn", y, weights)
@@ -351,14 +374,14 @@ def expert_sum(y: Array, weights: Array) -> Array:
 # --- positions, cache, attention
 
 
-@op(lambda pos, freq, *, scale: Type((pos.shape[0], 2 * freq.shape[0])))
+@op(lambda pos, freq, *, scale: Type((pos.shape[0], 2 * freq.shape[0])), row_wise=True)
 def rope_table(pos: Array, freq: Array, *, scale: float = 1.0) -> Array:
     """Cosines and then sines of pos (T) * freq (N), times scale: (T, 2 N). All layers turn by one table."""
     angle = pos[:, None].astype(np.float32) * freq[None, :].astype(np.float32)
     return np.float32(scale) * np.concatenate((np.cos(angle), np.sin(angle)), axis=-1)
 
 
-@op(lambda pos, **_: Type((pos.shape[0], 1)))
+@op(lambda pos, **_: Type((pos.shape[0], 1)), row_wise=True)
 def position_scale(pos: Array, *, step: int, slope: float) -> Array:
     """1 + slope * ln(1 + floor((pos + 1) / step)) of pos (T): (T, 1), by which queries far on are sharpened.
     Source: Llama 4.
@@ -367,7 +390,7 @@ def position_scale(pos: Array, *, step: int, slope: float) -> Array:
     return np.asarray(1 + np.float32(slope) * np.log1p(part), np.float32)
 
 
-@op(_same)
+@op(_same, row_wise=True, follows=True)
 def rope(x: Array, turns: Array, *, style: int) -> Array:
     """Turns the first n_rot numbers of each head of x (T, H, D) by a rope_table (T, n_rot).
 
@@ -386,7 +409,7 @@ def rope(x: Array, turns: Array, *, style: int) -> Array:
     return y
 
 
-@op(_same)
+@op(_same, row_wise=True, follows=True)
 def hadamard(x: Array) -> Array:
     """Turns each head of x (T, H, D) by the Walsh-Hadamard matrix over sqrt(n), stretch by stretch of the n
     numbers that are the largest power of two dividing D. Its own inverse.
@@ -402,7 +425,7 @@ def hadamard(x: Array) -> Array:
     return np.asarray(turned.reshape(x.shape), np.float32)
 
 
-@op(_same, alias=True)
+@op(_same, alias=True, exact=True, cache=slice(1))
 def kv_write(cache: Array, x: Array, slot: Array, pos: Array, table: Array) -> Array:
     """Puts x (T, H, D) at its positions into the paged cache (blocks, H, block, D) through the block table
     (S, B), coded as quant/cache.py has it.
@@ -418,6 +441,7 @@ def kv_write(cache: Array, x: Array, slot: Array, pos: Array, table: Array) -> A
     _same,
     alias=True,
     parts=lambda cache, x, turns, *place, style: kv_write(cache, rope(x, turns, style=style), *place),
+    cache=slice(1),
 )
 def rope_kv_write(
     cache: Array, x: Array, turns: Array, slot: Array, pos: Array, table: Array, *, style: int
@@ -426,7 +450,11 @@ def rope_kv_write(
     return kv_write.define(cache, rope.define(x, turns, style=style), slot, pos, table)
 
 
-@op(lambda q, k, v, *_, value=0, **__: Type((q.shape[0], q.shape[1] * (value or v.shape[3]))))
+@op(
+    lambda q, k, v, *_, value=0, **__: Type((q.shape[0], q.shape[1] * (value or v.shape[3]))),
+    cache=slice(1, 3),
+    attends=True,
+)
 def attention(
     q: Array,
     k: Array,

@@ -8,7 +8,7 @@ from satchel.runtime.graph import Array, Type
 from satchel.runtime.op import op
 
 
-@op(lambda ids, table: Type(ids.shape, "i32"))
+@op(lambda ids, table: Type(ids.shape, "i32"), row_wise=True, exact=True, indexes=(1, 0))
 def expert_slots(ids: Array, table: Array) -> Array:
     """Where experts ids (T, k) are held, by a table (E) of places; below 0: not here. Products of such
     places leave out what is below 0.

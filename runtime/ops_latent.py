@@ -19,7 +19,7 @@ def _runs(slot: Array, pos: Array) -> Array:
     return np.asarray(np.bincount(number, minlength=1)[number] if len(slot) else number)
 
 
-@op(lambda q, k, v, *_, value, **__: Type((q.shape[0], q.shape[1] * value)))
+@op(lambda q, k, v, *_, value, **__: Type((q.shape[0], q.shape[1] * value)), cache=slice(1, 3))
 def short_attention(
     q: Array,
     k: Array,
@@ -41,7 +41,12 @@ def short_attention(
     return out
 
 
-@op(lambda q, k, v, slot, pos, table, k_b, v_b, left, **_: left)
+@op(
+    lambda q, k, v, slot, pos, table, k_b, v_b, left, **_: left,
+    cache=slice(1, 3),
+    attends=True,
+    weights=slice(6, 8),
+)
 def expanded_attention(
     q: Array,
     k: Array,
@@ -76,7 +81,7 @@ def expanded_attention(
     return out
 
 
-@op(lambda q, *_, k: Type((q.shape[0], k), "i32"))
+@op(lambda q, *_, k: Type((q.shape[0], k), "i32"), cache=slice(2, 3))
 def index_positions(
     q: Array, weights: Array, keys: Array, slot: Array, pos: Array, table: Array, *, k: int
 ) -> Array:
@@ -100,7 +105,7 @@ def index_positions(
     return out
 
 
-@op(lambda q, k, v, *_, value, **__: Type((q.shape[0], q.shape[1] * value)))
+@op(lambda q, k, v, *_, value, **__: Type((q.shape[0], q.shape[1] * value)), cache=slice(1, 3), attends=True)
 def chosen_attention(
     q: Array,
     k: Array,

@@ -17,14 +17,14 @@ from satchel.runtime.op import op
 from satchel.runtime.op import same as _same
 
 
-@op(_same)
+@op(_same, row_wise=True, follows=True)
 def sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x)), elementwise."""
     with np.errstate(over="ignore"):
         return np.asarray(1 / (1 + np.exp(-x, dtype=np.float32)), np.float32)
 
 
-@op(_same)
+@op(_same, row_wise=True, follows=True)
 def softplus(x: Array) -> Array:
     """ln(1 + exp(x)), elementwise."""
     return np.logaddexp(x.astype(np.float64), 0).astype(np.float32)
@@ -64,7 +64,7 @@ def _convolved(x: Type, state: Type, w: Type, *_: Type, block: int) -> Type:
     return x
 
 
-@op(_convolved)
+@op(_convolved, cache=slice(1, 2))
 def short_conv(
     x: Array, state: Array, w: Array, slot: Array, pos: Array, table: Array, *bias: Array, block: int
 ) -> Array:
@@ -81,7 +81,7 @@ def short_conv(
         return np.asarray(out / (1 + np.exp(-out, dtype=np.float32)), np.float32)
 
 
-@op(_same, alias=True)
+@op(_same, alias=True, exact=True, cache=slice(1))
 def conv_write(state: Array, x: Array, slot: Array, pos: Array, table: Array, *, block: int) -> Array:
     """The states (pages, K - 1, C) of a short_conv with the inputs x (T, C) of this step."""
     out, kept = state.copy(), state.shape[1]
@@ -107,7 +107,7 @@ def _key_of(heads: int, groups: int, tiled: int) -> Array:
     return np.arange(heads) % groups if tiled else np.arange(heads) // (heads // groups)
 
 
-@op(_scanned)
+@op(_scanned, cache=slice(5, 6))
 def gated_scan(
     q: Array,
     k: Array,
@@ -143,7 +143,7 @@ def gated_scan(
     return out
 
 
-@op(_same, alias=True)
+@op(_same, alias=True, cache=slice(1))
 def scan_write(
     state: Array,
     k: Array,

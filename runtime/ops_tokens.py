@@ -9,13 +9,13 @@ from satchel.runtime.op import op
 from satchel.runtime.op import same as _same
 
 
-@op(lambda x, rows: Type((rows.shape[0], *x.shape[1:]), x.format))
+@op(lambda x, rows: Type((rows.shape[0], *x.shape[1:]), x.format), exact=True, indexes=(0, 0))
 def pick(x: Array, rows: Array) -> Array:
     """Rows of x (T, ...) by number (R): (R, ...)."""
     return np.asarray(x[rows])
 
 
-@op(_same, alias=True)
+@op(_same, alias=True, exact=True)
 def tokens_put(ring: Array, ids: Array, slot: Array, pos: Array, *, shift: int = 0) -> Array:
     """Notes the token ids in the slots' token table (S, W) at pos + shift; a negative id notes nothing."""
     out = ring.copy()
@@ -24,7 +24,7 @@ def tokens_put(ring: Array, ids: Array, slot: Array, pos: Array, *, shift: int =
     return out
 
 
-@op(lambda ring, slot, pos: Type(pos.shape, "i32"))
+@op(lambda ring, slot, pos: Type(pos.shape, "i32"), exact=True)
 def tokens_get(ring: Array, slot: Array, pos: Array) -> Array:
     """The tokens (T) that stand in the table at these positions: what the last step sampled needs no way
     through the host.
@@ -32,7 +32,7 @@ def tokens_get(ring: Array, slot: Array, pos: Array) -> Array:
     return np.asarray(ring[slot, pos % ring.shape[1]])
 
 
-@op(lambda logits, *_: Type((logits.shape[0],), "i32"))
+@op(lambda logits, *_: Type((logits.shape[0],), "i32"), exact=True)
 def sample(logits: Array, ring: Array, slot: Array, pos: Array, params: Array) -> Array:
     """One token id per row of logits (R, V), by the row's hal_sampling, -1 where there is none; see
     runtime/sampling/chain.py for the definition.

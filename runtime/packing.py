@@ -13,13 +13,9 @@ from satchel.quant import FORMATS
 from satchel.runtime.arch import Forward
 from satchel.runtime.device import Device
 from satchel.runtime.graph import LEAVES, Dim, Node, Type, toposort
+from satchel.runtime.op import op_of
 from satchel.runtime.plan import WeightPlace, align_up
 
-# Ops that meet packed weights; a weight that any other op reads stays as it is.
-READERS = frozenset(
-    {"get_rows", "linear", "linear_add", "linear_swiglu", "linear_swiglu_quantize"}
-    | {"expert_linear", "expert_swiglu", "head_linear", "expanded_attention"}
-)
 PACKED_BUFFER = "weights.packed"
 ALIGNMENT = 32  # of a tensor in its file: a device may read it in place
 
@@ -72,13 +68,15 @@ class Places:
 
 
 def packable(forward: Forward) -> dict[str, Type]:
-    """Matrices, and stacks of them, that products and row look-ups alone read."""
+    """Matrices, and stacks of them, that are read as their ops' `weights` alone."""
     found: dict[str, Type] = {}
     barred: set[str] = set()
     roots = (*forward.roots("tokens"), *forward.roots("logits"))
     for node in toposort(roots):
+        made_by = op_of(node)
+        matrices = () if made_by is None else node.src[made_by.weights]
         for weight in (s for s in node.src if s.op == "weight"):
-            if node.op in READERS and len(weight.shape) in (2, 3):
+            if weight in matrices and len(weight.shape) in (2, 3):
                 found[weight.name] = weight.type
             else:
                 barred.add(weight.name)

@@ -13,10 +13,10 @@ from satchel.runtime.arch import Cache, table_name, windows_of
 from satchel.runtime.compiler.memory import nbytes
 from satchel.runtime.device import Buffer
 from satchel.runtime.graph import Array, Roots, Type, leaves, toposort
+from satchel.runtime.op import NONE, op_of
 from satchel.runtime.plan import Bucket
 
 TOKENS = "tokens"
-WRITERS = ("kv_write", "rope_kv_write", "conv_write", "scan_write")  # of blocks; the table comes last
 Layouts = Mapping[str, Mapping[str, int]]  # by device
 
 
@@ -84,7 +84,9 @@ def paged_formats(roots: Roots) -> tuple[tuple[str, ...], ...]:
 
 def grouped(roots: Roots) -> tuple[tuple[tuple[str, Type], ...], ...]:
     """Names and types of the states that have blocks, by groups of layers."""
-    tables = {n.src[0].name: n.src[-1].name for n in toposort(roots) if n.op in WRITERS}
+    made = ((node, op_of(node)) for node in toposort(roots))
+    writers = (node for node, by in made if by is not None and by.alias and by.cache != NONE)
+    tables = {n.src[0].name: n.src[-1].name for n in writers}  # of blocks, the last source
     states = {n.name: n.type for n in leaves(roots, "state") if n.name in tables}
 
     def of(window: int) -> tuple[tuple[str, Type], ...]:

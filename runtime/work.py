@@ -13,14 +13,12 @@ from satchel.runtime.compiler.memory import stride_of
 from satchel.runtime.device import WEIGHT
 from satchel.runtime.engine import Engine
 from satchel.runtime.graph import Array, Node, Type, toposort
+from satchel.runtime.op import op_of
+from satchel.runtime.ops import OPS
 from satchel.runtime.plan import PACKED, Bucket, Plan, Segment, Step
 
 ROWS = 1  # hal.h's number of the count of output rows
 NAMES = {f.id: f.name for f in FORMATS.values()}
-# Whatever form a layer's attention takes, its work is counted once; chosen_attention's as if it saw all.
-# Beside expanded_attention, which a plan has for long prompts, short_attention has next to nothing to do.
-ATTENTION = ("attention", "chosen_attention", "expanded_attention")
-EXPERTS = ("expert_linear", "expert_swiglu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,8 @@ class Ledger:
 
     def __init__(self, engine: Engine) -> None:
         nodes = toposort(engine.optimized("tokens").roots)
-        self.attention = {n.name: Attention.of(n) for n in nodes if n.op in ATTENTION[:2]}
+        ops = ((node, op_of(node)) for node in nodes)
+        self.attention = {n.name: Attention.of(n) for n, made_by in ops if made_by and made_by.attends}
 
     def steps(self, segment: Segment, bucket: Bucket, fed: Fed) -> list[Work]:
         """What each step of a segment does in a run of a plan of this bucket."""
@@ -104,16 +103,15 @@ class Ledger:
 
     def _step(self, segment: Segment, i: int, bucket: Bucket, fed: Fed) -> Work:
         step = segment.steps[i]
-        if step.op == "short_attention":
-            return Work()
-        if step.op in ATTENTION:
+        made_by = OPS[step.op]
+        if made_by.attends:
             return self.attention[step.label].work(fed)
         first, n_in = int(segment.step_table["view"][i]), int(segment.step_table["n_in"][i])
         views = segment.view_table[first : first + 1 + n_in]
         count, most = (fed.rows, bucket.rows) if views["count"][0] == ROWS else (fed.tokens, bucket.tokens)
         if not count:
             return Work()
-        if step.op == "get_rows":
+        if made_by.gathers:
             return Work(step.weight_bytes * count / most)
         return Work(_weight_bytes(step, views, count, most), _macs(segment, views, count))
 
@@ -126,7 +124,7 @@ class Ledger:
 
 def _weight_bytes(step: Step, views: Array, count: int, most: int) -> float:
     """Each weight once, whatever the number of tokens; of experts, as many as there can be asked for."""
-    if step.op not in EXPERTS:
+    if not OPS[step.op].experts:
         return step.weight_bytes
     experts, asked = int(views["shape"][2][0]), int(views["shape"][-1][1])
     return step.weight_bytes * min(experts, count * asked) / min(experts, most * asked)

@@ -12,7 +12,6 @@ from satchel.runtime.ops import OPS
 if TYPE_CHECKING:
     from satchel.runtime.compiler import Context
 
-BY_EXPERT = frozenset({"expert_linear", "expert_add"})
 HOT, COLD = ".hot", ".cold"  # a tensor's experts that are held; the table of places of each part
 
 
@@ -34,7 +33,7 @@ def split(roots: Roots, context: Context) -> Roots:
 def _by_expert(node: Node) -> Node | None:
     """The last product with experts behind a value (T, k, N)."""
     while node.op not in LEAVES and len(node.shape) == 3:
-        if node.op in BY_EXPERT:
+        if OPS[node.op].experts:
             return node
         node = node.src[0]
     return None
@@ -56,9 +55,9 @@ def _again(node: Node, ids: Node, places: Node, count: int, known: dict[Node, No
         return node
     if node not in known:
         src = [_again(s, ids, places, count, known) for s in node.src]
-        if node.op in BY_EXPERT and node.src[-1] is ids:
+        if OPS[node.op].experts and node.src[-1] is ids:
             src[-1] = places
-            src[1] = held(src[1], count) if count else src[1]
+            src[1:-1] = [held(stack, count) if count else stack for stack in src[1:-1]]
         known[node] = node.graph.node(node.op, tuple(src), node.type, node.name, **dict(node.args))
     return known[node]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from satchel.quant import FORMATS, Format, RequestError
 from satchel.runtime.graph import Node, Roots, rewrite
+from satchel.runtime.op import op_of
 from satchel.runtime.ops import OPS
 
 if TYPE_CHECKING:
@@ -20,14 +21,15 @@ WIDE = "bf16"  # activations of 16 bits
 
 def layout(roots: Roots, context: Context) -> Roots:
     def rule(node: Node, src: tuple[Node, ...]) -> Node | None:
-        if node.op not in ("linear", "expert_linear", "head_linear") or src[0].type.format != "f32":
+        made_by = op_of(node)
+        if made_by is None or not made_by.product or src[0].type.format != "f32":
             return None
         fmt, device = FORMATS[src[1].type.format], context.wanted(node)
         node.graph.label = node.name
         for act in _choices(fmt, context.activations):
             if act is None or src[0].width % FORMATS[act].block:
                 return None
-            made = OPS[node.op](OPS["quantize"](src[0], format=act), *src[1:])
+            made = made_by(OPS["quantize"](src[0], format=act), *src[1:])
             refusal = context.target(device).refusal(made)
             if not refusal:
                 return made

@@ -172,10 +172,10 @@ class Lowering:
         """Bytes of weights that a full step of the bucket reads: of rows and experts, as many as are asked
         for.
         """
-        if node.op == "get_rows":
+        if OPS[node.op].gathers:
             return stride_of(node.src[0].type) * self.bucket.tokens
         asked = 1 << 62
-        if node.op in ("expert_linear", "expert_swiglu"):
+        if OPS[node.op].experts:
             asked = self.bucket.size(node.shape[0]) * node.src[-1].width
         read = (s.type for s in node.src if s.op == "weight")
         return sum(stride_of(w) * min(self.bucket.size(w.shape[0]), asked) for w in read)

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 
 from satchel.runtime.compiler.memory import storage
 from satchel.runtime.graph import LEAVES, Node
+from satchel.runtime.op import op_of
 from satchel.runtime.ops import OPS
 
-PRODUCTS = frozenset(
-    {"linear", "linear_add", "linear_swiglu", "linear_swiglu_quantize", "expert_linear", "expert_swiglu"}
-)
 AHEAD = 6  # turns behind its own in which a device finds what it could do already
 
 
@@ -115,4 +113,4 @@ def _first_step(nodes: Sequence[Node]) -> list[Node]:
 
 
 def _multiplies(nodes: Sequence[Node]) -> bool:
-    return any(node.op in PRODUCTS for node in nodes)
+    return any((made_by := op_of(node)) is not None and made_by.product for node in nodes)

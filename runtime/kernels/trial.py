@@ -7,7 +7,7 @@ last row is beyond the step's count, and a kernel must leave it alone.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,41 +22,30 @@ from satchel.runtime.plan import COUNTS_BYTES, Buffer, Segment
 TOKENS, BLOCKS = 6, 4  # of the trial, at most
 FILL = 0x5A
 STEP = 4
-CACHES = {"kv_write": (0,), "rope_kv_write": (0,), "attention": (1, 2)}  # inputs that are KV caches
-Numbers = Callable[[Call, np.random.Generator, tuple[int, ...]], Array]
+MOST = 4096  # of a position that stands alone, and of a number that is only moved
 
 
-def _below(bound: Callable[[Call], int]) -> Numbers:
-    return lambda call, rng, shape: rng.integers(0, bound(call), shape).astype(np.int32)
-
-
-def _zeros(call: Call, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    return np.zeros(shape, np.int32)
-
-
-def _counting(call: Call, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    return np.arange(shape[0], dtype=np.int32)
-
-
-def _blocks(call: Call, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    caches = [call.inputs[i] for i in CACHES[call.op]]
-    return (np.arange(shape[0] * shape[1]) % caches[0].shape[0]).reshape(shape).astype(np.int32)
-
-
-# Inputs that are whole numbers, by op: how they are made so that they mean something.
-WHOLE: dict[str, dict[int, Numbers]] = {
-    "get_rows": {1: _below(lambda c: c.inputs[0].shape[0])},
-    "pick": {0: _below(lambda c: 999), 1: _below(lambda c: max(1, c.inputs[0].shape[0] - 1))},
-    "expert_linear": {2: _below(lambda c: c.inputs[1].shape[0])},
-    "expert_swiglu": {3: _below(lambda c: c.inputs[1].shape[0])},
-    "expert_weights": {1: _below(lambda c: c.inputs[0].shape[1])},
-    "expert_add": {2: _below(lambda c: c.inputs[1].shape[0])},
-    "rope_table": {0: _below(lambda c: 4096)},
-    "position_scale": {1: _below(lambda c: 4096)},
-    "kv_write": {2: _zeros, 3: _counting, 4: _blocks},
-    "rope_kv_write": {3: _zeros, 4: _counting, 5: _blocks},
-    "attention": {3: _zeros, 4: _counting, 5: _blocks},
-}
+def _integers(call: Call, index: int, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Whole numbers that mean something as this input, which its name in the op's definition tells."""
+    op = OPS[call.op]
+    name = op.sources[index] if index < len(op.sources) else ""
+    caches = call.inputs[op.cache]
+    if name in ("ids", "rows") and op.indexes is not None:
+        source, dimension = op.indexes
+        counted = dimension == 0 and call.inputs[source].count >= 0
+        beyond = max(1, call.inputs[source].shape[dimension] - counted)
+    elif name == "slot":
+        beyond = 1
+    elif name == "pos" and caches:
+        return np.arange(shape[0], dtype=np.int32)
+    elif name == "table" and caches:
+        blocks = np.arange(shape[0] * shape[1]) % caches[0].shape[0]
+        return blocks.reshape(shape).astype(np.int32)
+    elif name == "pos" or op.exact:
+        beyond = MOST
+    else:
+        raise DeviceError(f"{call.op}: input {index} holds whole numbers, and no check knows what they mean")
+    return rng.integers(0, beyond, shape).astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +95,15 @@ def trial_of(segment: Segment, step: int, call: Call, device: Device) -> Trial:
 
 
 def _small(view: View, call: Call, index: int) -> View:
-    most = TOKENS if view.count >= 0 else BLOCKS if _is_cache(call, index) else view.shape[0]
+    most = TOKENS if view.count >= 0 else BLOCKS if is_cache(call, index) else view.shape[0]
     return replace(view, shape=(min(view.shape[0], most), *view.shape[1:]))
 
 
-def _is_cache(call: Call, index: int) -> bool:
-    caches = CACHES.get(call.op, ())
-    return index in caches or (index < 0 and OPS[call.op].alias and bool(caches))
+def is_cache(call: Call, index: int) -> bool:
+    """Whether an input, or the output (-1), lies in the blocks of a cache."""
+    op = OPS[call.op]
+    caches = range(len(call.inputs))[op.cache]
+    return index in caches or (index < 0 and op.alias and bool(caches))
 
 
 def _lay(row: Mapping[str, object], view: View, buffer: int, device: Device) -> int:
@@ -141,10 +132,7 @@ def _operands(call: Call) -> Iterator[Array]:
 def _operand(call: Call, index: int, view: View, rng: np.random.Generator) -> Array:
     format = FORMATS[view.format]
     if view.format in ("i32", "i8", "i16", "i64"):
-        make = WHOLE.get(call.op, {}).get(index)
-        if make is None:
-            raise DeviceError(f"{call.op}: input {index} is {view.format}, and no check knows what it means")
-        return make(call, rng, view.shape)
+        return _integers(call, index, rng, view.shape)
     if format.encode is None:
         raise DeviceError(f"{call.op}: input {index} is {view.format}, which nothing here can write")
     values = rng.standard_normal(view.shape, np.float32)

@@ -13,12 +13,12 @@ from satchel.runtime.compiler.memory import nbytes, stride_of
 from satchel.runtime.compiler.place import touched
 from satchel.runtime.device import Device
 from satchel.runtime.graph import LEAVES, Node, Type, toposort
+from satchel.runtime.ops import OPS
 from satchel.runtime.packing import packable, packed_by
 from satchel.runtime.placement.where import Where
 from satchel.runtime.plan import Bucket, align_up
 
 TOKENS = "tokens"  # the state that sampling keeps
-EXPERT_OPS = frozenset({"expert_linear", "expert_swiglu"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +88,11 @@ def sizes_of(forward: Forward, layers: int, devices: Sequence[Device], repack: b
 
 
 def _read(node: Node) -> Iterator[Tensor]:
+    made_by = OPS[node.op]
     for w in (s for s in node.src if s.op == "weight"):
-        whole, expert = nbytes(w.type, Bucket(1, 1)), node.op in EXPERT_OPS
+        whole, expert = nbytes(w.type, Bucket(1, 1)), made_by.experts and made_by.product
         sizes = [d for d in w.shape if isinstance(d, int)]
-        if node.op == "get_rows":
+        if made_by.gathers:
             yield Tensor(w.name, node.name, w.type, float(stride_of(w.type)), 0, False)
         elif expert:
             used = node.src[-1].width

@@ -9,11 +9,8 @@ from dataclasses import dataclass, field
 
 from satchel.runtime.compiler.place import touched
 from satchel.runtime.graph import LEAVES, Node
+from satchel.runtime.op import op_of
 
-# What has no weight and no state of its own, and makes no more of its input: it stays where that is.
-FOLLOWS = frozenset(
-    {"quantize", "swiglu", "swiglu_quantize", "expert_sum", "hadamard", "rope", "reshape", "cols"}
-)
 LORA = (".lora_a", ".lora_b")
 
 
@@ -40,9 +37,11 @@ class Where:
         state = None if node.op in LEAVES else touched(node)
         if state is not None and state.name in self.states:
             return self.states[state.name]
-        before = node.src[0] if node.src else None
-        if node.op in FOLLOWS and before is not None and before.op not in LEAVES and before.name == node.name:
-            return self(before)
+        made_by = op_of(node)
+        if made_by is not None and made_by.follows:
+            before = node.src[0]
+            if before.op not in LEAVES and before.name == node.name:
+                return self(before)
         return self.label(node.name)
 
     def label(self, label: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from satchel.runtime.kernels.call import Call, View
-from satchel.runtime.kernels.trial import CACHES
+from satchel.runtime.kernels.trial import is_cache
 
 
 def shape_of(call: Call) -> str:
@@ -15,8 +15,8 @@ def shape_of(call: Call) -> str:
 
 
 def _text(view: View, call: Call, index: int) -> str:
-    caches = CACHES.get(call.op, ())
-    table = bool(caches) and view.format == "i32" and len(view.shape) == 2
-    shape = view.shape[1:] if index in caches or (index < 0 and call.op.endswith("kv_write")) else view.shape
+    paged = any(is_cache(call, i) for i in range(len(call.inputs)))
+    table = paged and view.format == "i32" and len(view.shape) == 2
+    shape = view.shape[1:] if is_cache(call, index) else view.shape
     sizes = "?" if table else "x".join(map(str, shape))
     return f"{view.format}{'*' if view.packed else ''}:{sizes}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import wraps
 
 import numpy as np
 import pytest
@@ -60,11 +62,12 @@ def test_the_first_wrong_step_is_named(device: Device, op: str, monkeypatch: pyt
     """A definition that is off stands for a kernel that is."""
     right = OPS[op].define
 
+    @wraps(right)
     def off(*src: Array, **args: object) -> Array:
         value = right(*src, **args)
         return (value + 1 if value.dtype == np.int32 else value * value.dtype.type(1.01)).astype(value.dtype)
 
-    monkeypatch.setattr(OPS[op], "define", off)
+    monkeypatch.setitem(OPS, op, replace(OPS[op], define=off))
     label = {"get_rows": "embed", "sample": "output"}.get(op, "blk.0")
     with pytest.raises(DeviceError, match=rf"{label}: {op} on {device.name}, 20 tokens.*nmse"):
         check(device, "qwen2", "f32")

@@ -287,6 +287,15 @@ def test_experts_on_the_cpu_and_the_rest_elsewhere(
         assert not on_cpu & {"attention", "top_experts", "rope_kv_write", "linear"}
 
 
+def test_what_stands_between_the_products_of_experts_stays_with_them(tmp_path: Path) -> None:
+    """Gemma 4's experts have a gate of their own kind, which must not cross to the other device and back."""
+    path = tiny_file.write_model(tmp_path / "m.gguf", "gemma4")
+    with Model.load(path, device="remote", threads=1, tensor_place=["_exps=cpu"]) as model:
+        segments = model.engine.program(1, 1).plan.segments
+        mixed = sum(name.endswith("ffn_down_exps.weight") for name in model.gguf.tensors)
+    assert sum(s.device == "cpu" for s in segments) == mixed > 0
+
+
 def test_what_did_not_fit_is_said(files: dict[str, Path]) -> None:
     with Model.load(files["dense"], device="remote", gpu_memory=1_800_000) as model:
         assert any("layers" in note and "cpu: there is no room for more" in note for note in model.notes)

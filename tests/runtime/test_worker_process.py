@@ -87,7 +87,6 @@ def test_whatever_ends_the_thread_that_hears_the_worker_nobody_waits(path: Path,
         Model.load(path, worker="process", context=64)
 
 
-
 def test_answers_logits_and_counts_are_those_of_the_engine_here(here: Model, there: WorkerModel) -> None:
     asked = prompts(6)
     wanted = [r.ids for r in answers(here, asked)]

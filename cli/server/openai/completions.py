@@ -110,9 +110,7 @@ async def complete(request: Request, body: CompletionBody) -> Response:
     return await stream_of(request, work, bits, early=early, ping_seconds=silence(body))
 
 
-async def whole(
-    work: Coroutine[Any, Any, Answer], body: CompletionBody, warnings: list[str]
-) -> JSONResponse:
+async def whole(work: Coroutine[Any, Any, Answer], body: CompletionBody, warnings: list[str]) -> JSONResponse:
     """The answers in one piece."""
     answer = await work
     try:
