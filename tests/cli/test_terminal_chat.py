@@ -123,6 +123,7 @@ def test_a_conversation_is_kept_by_name(chat: Chat, tmp_path: Path) -> None:
         assert "2 messages loaded" in t.wait(ready)
         assert "2 messages saved" in ask(t, "/save other")
         t.type("/load o")
+        t.wait("/load other")  # the menu: a Tab before it is lost to the completion that makes it
         t.press("Tab")
         t.wait("> /load other")
     with chat("--resume", "nobody") as t:
