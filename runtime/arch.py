@@ -338,7 +338,7 @@ class Arch:
 
     def embed(self, ids: Node) -> Node:
         name = "token_embd.weight"
-        x = ops.OPS["get_rows"](self.weight(name, None, self.width), ids)
+        x = ops.get_rows(self.weight(name, None, self.width), ids)
         return x if self.additions is None else self.additions.rows(ids, x, name)
 
     def added(self, x: Node, y: Node, weight: str) -> Node:
@@ -349,9 +349,9 @@ class Arch:
         """x under the norm of this name, over its last dimension."""
         w = self.weight(f"{name}.weight", x.width)
         if not self.centered:
-            return ops.OPS["rms_norm"](x, w, eps=self.eps)
+            return ops.rms_norm(x, w, eps=self.eps)
         bias = self.optional(f"{name}.bias", x.width)
-        return ops.OPS["layer_norm"](x, w, *([] if bias is None else [bias]), eps=self.eps)
+        return ops.layer_norm(x, w, *([] if bias is None else [bias]), eps=self.eps)
 
     def output_norm(self, x: Node) -> Node:
         """Rows (R, D) as the head meets them."""
@@ -361,9 +361,9 @@ class Arch:
         """Logits (R, V) of picked rows (R, D); a file without output.weight reuses the embeddings."""
         tied = self.weights.type("output.weight") is None
         x, name = self.output_norm(x), "token_embd.weight" if tied else "output.weight"
-        y = ops.OPS["linear"](x, self.weight(name, None, self.width))
+        y = ops.linear(x, self.weight(name, None, self.width))
         bias = None if tied else self.optional("output.bias", y.width)
-        y = y if bias is None else ops.OPS["add"](y, bias)
+        y = y if bias is None else ops.add(y, bias)
         return y if tied else self.added(x, y, name)
 
     def build_with(self, additions: Additions | None) -> Forward:
@@ -377,41 +377,41 @@ class Arch:
         return replace(plain, mixed=mixed)
 
     def build(self) -> Forward:
-        g, call = self.graph, ops.OPS
+        g = self.graph
         ring = self.state("tokens", Type((self.cache.slots, self.cache.context + 1), "i32"))
         rows, params = (
             self.input("rows", Type((ROWS,), "i32")),
             self.input("params", Type((ROWS, SAMPLING_BYTES), "i8")),
         )
         g.label = "embed"
-        ring = call["tokens_put"](ring, self.ids, self.slot, self.pos)
-        x = self.embed(call["tokens_get"](ring, self.slot, self.pos))
+        ring = ops.tokens_put(ring, self.ids, self.slot, self.pos)
+        x = self.embed(ops.tokens_get(ring, self.slot, self.pos))
         for i in range(self.layers):
             g.label = f"blk.{i}"
             x = self.layer(x, i)
             x = x if self.additions is None else self.additions.steer(x, i)
         g.label = "output"
-        picked = call["pick"](x, rows)
+        picked = ops.pick(x, rows)
         logits = self.head(picked)
-        slot, pos = call["pick"](self.slot, rows), call["pick"](self.pos, rows)
-        tokens = call["sample"](logits, ring, slot, pos, params)
+        slot, pos = ops.pick(self.slot, rows), ops.pick(self.pos, rows)
+        tokens = ops.sample(logits, ring, slot, pos, params)
         self._reject_unused()
-        after = (*self.written, call["tokens_put"](ring, tokens, slot, pos, shift=1))
+        after = (*self.written, ops.tokens_put(ring, tokens, slot, pos, shift=1))
         details = self._details(logits, ring, slot, pos, params)
         targets = self.input("targets", Type((ROWS,), "i32"))
-        scores = call["logprobs"](logits, targets, k=self._top(logits))
+        scores = ops.logprobs(logits, targets, k=self._top(logits))
         hidden = self.output_norm(picked)
         return Forward(tokens, logits, after, details, scores, hidden, causal=self.causal)
 
     def _details(self, logits: Node, ring: Node, slot: Node, pos: Node, params: Node) -> Roots:
         """Roots of a plan whose sampling waits for the host: see runtime/detail.py."""
-        call, words = ops.OPS, -(-logits.width // 32)
+        words = -(-logits.width // 32)
         allowed = self.input("words", Type((ROWS, words), "i32"))
         edits = self.input("edits", Type((ROWS, EDITS, 2), "i32"))
-        drawn = call["sample_detail"](logits, ring, slot, pos, params, allowed, edits)
-        tokens = call["reshape"](call["cols"](drawn, start=0, size=1), shape=())
-        report = call["logprobs"](logits, tokens, params, k=self._top(logits))
-        put = call["tokens_put"](ring, tokens, slot, pos, shift=1)
+        drawn = ops.sample_detail(logits, ring, slot, pos, params, allowed, edits)
+        tokens = ops.reshape(ops.cols(drawn, start=0, size=1), shape=())
+        report = ops.logprobs(logits, tokens, params, k=self._top(logits))
+        put = ops.tokens_put(ring, tokens, slot, pos, shift=1)
         return (drawn, report, logits, *self.written, put)
 
     def _top(self, logits: Node) -> int:

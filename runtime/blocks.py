@@ -12,22 +12,22 @@ import numpy as np
 
 from satchel.quant import ModelError
 from satchel.quant.cache import TURNED
+from satchel.runtime import ops
 from satchel.runtime.arch import KINDS, Arch
 from satchel.runtime.graph import TOKENS, Array, Node, Type
-from satchel.runtime.ops import OPS
 
 
 def scaled(a: Arch, x: Node, factor: float) -> Node:
     """x (T, N) times a number."""
     if factor == 1.0:
         return x
-    return OPS["mul"](x, a.graph.const(np.full(x.width, factor, np.float32), "f32", "factor"))
+    return ops.mul(x, a.graph.const(np.full(x.width, factor, np.float32), "f32", "factor"))
 
 
 def windows(y: Node, *sizes: int) -> tuple[Node, ...]:
     """Columns of y (T, sum of sizes), in order, as tensors of their own."""
     starts = itertools.accumulate(sizes, initial=0)
-    return tuple(OPS["cols"](y, start=at, size=n) for at, n in zip(starts, sizes, strict=False))
+    return tuple(ops.cols(y, start=at, size=n) for at, n in zip(starts, sizes, strict=False))
 
 
 TANH, ERF = 0, 1  # gelu's styles
@@ -37,9 +37,9 @@ Part = Callable[[Arch, Node, int], Node]  # of a layer: (T, D) to (T, D)
 
 def linear(a: Arch, x: Node, name: str, rows: int) -> Node:
     """(T, rows) = x by the (rows, K) weight of this name, plus its bias where the file has one."""
-    y = OPS["linear"](x, a.weight(f"{name}.weight", rows, x.width))
+    y = ops.linear(x, a.weight(f"{name}.weight", rows, x.width))
     bias = a.optional(f"{name}.bias", rows)
-    return a.added(x, y if bias is None else OPS["add"](y, bias), f"{name}.weight")
+    return a.added(x, y if bias is None else ops.add(y, bias), f"{name}.weight")
 
 
 def projections(a: Arch, x: Node, i: int) -> tuple[Node, ...]:
@@ -61,7 +61,7 @@ def attention(a: Arch, x: Node, i: int, *, scale: float = 0.0, cap: float = 0.0)
     q = rotate(a, head_norm(a, q, f"blk.{i}.attn_q_norm", a.heads[i]), i)
     k = rotate(a, head_norm(a, k, f"blk.{i}.attn_k_norm", a.kv_heads[i]), i)
     q, k = a.adjust(q, k, i)
-    v = OPS["reshape"](v, shape=(a.kv_heads[i], a.value_dim))
+    v = ops.reshape(v, shape=(a.kv_heads[i], a.value_dim))
     return attend(a, q, write_cache(a, k, v, i), i, scale=scale, cap=cap)
 
 
@@ -74,9 +74,9 @@ def write_cache(a: Arch, k: Node, v: Node, i: int) -> tuple[Node, ...]:
     window, caches = a.group(i), []
     pool, table = a.cache.pool_of(window), a.table(window)
     for part, y, format in (("k", k, a.cache.keys), ("v", v, a.cache.values)):
-        y = OPS["hadamard"](y) if format in TURNED else y
+        y = ops.hadamard(y) if format in TURNED else y
         state = a.state(f"{part}.{i}", Type((pool, a.kv_heads[i], a.cache.block, y.width), format))
-        caches.append(OPS["kv_write"](state, y, a.slot, a.pos, table))
+        caches.append(ops.kv_write(state, y, a.slot, a.pos, table))
     a.written.extend(caches)
     return tuple(caches)
 
@@ -101,15 +101,15 @@ def attend(
     rest = [] if sinks is None else [sinks]
     if factor := a.alibi(i):
         rest.append(a.graph.const(alibi_slopes(a.heads[i], factor), "f32", "slopes"))
-    q = OPS["hadamard"](q) if a.cache.keys in TURNED else q
+    q = ops.hadamard(q) if a.cache.keys in TURNED else q
     window, dim = a.group(i), caches[1].width
     seen = {"window": window if a.causal else a.window(i), "chunk": a.chunk(i), "causal": int(a.causal)}
     seen["alibi"] = int(factor != 0)
-    y = OPS["attention"](q, *caches, a.slot, a.pos, a.table(window), *rest, scale=scale, cap=cap, **seen)
+    y = ops.attention(q, *caches, a.slot, a.pos, a.table(window), *rest, scale=scale, cap=cap, **seen)
     if a.cache.values in TURNED:
-        heads = OPS["hadamard"](OPS["reshape"](y, shape=(a.heads[i], dim)))
-        y = OPS["reshape"](heads, shape=(a.heads[i] * dim,))
-    y = y if gate is None else OPS["mul"](y, gate)
+        heads = ops.hadamard(ops.reshape(y, shape=(a.heads[i], dim)))
+        y = ops.reshape(heads, shape=(a.heads[i] * dim,))
+    y = y if gate is None else ops.mul(y, gate)
     return linear(a, y, f"blk.{i}.attn_output", a.width)
 
 
@@ -122,8 +122,8 @@ def with_kinds(a: Arch, x: Node) -> Node:
         return x
     if kinds.shape[0] == 1:
         first = np.asarray(a.weights.array("token_types.weight")[0], np.float32)
-        return OPS["add"](x, a.graph.const(first, "f32", "token_type"))
-    return OPS["add"](x, OPS["get_rows"](kinds, a.input(KINDS, Type((TOKENS,), "i32"))))
+        return ops.add(x, a.graph.const(first, "f32", "token_type"))
+    return ops.add(x, ops.get_rows(kinds, a.input(KINDS, Type((TOKENS,), "i32"))))
 
 
 def usual_alibi(a: Arch) -> float:
@@ -151,15 +151,15 @@ def head_norm(a: Arch, x: Node, name: str, heads: int) -> Node:
     for all numbers of a token together, (H, D) for each head its own.
     """
     dim, found = x.width // heads, a.weights.type(f"{name}.weight")
-    y = OPS["reshape"](x, shape=(heads, dim))
+    y = ops.reshape(x, shape=(heads, dim))
     if found is None:
         return y
     if found.shape == (x.width,):
-        return OPS["reshape"](a.norm(x, name), shape=(heads, dim))
+        return ops.reshape(a.norm(x, name), shape=(heads, dim))
     if len(found.shape) == 1:
         return a.norm(y, name)
     ones, kind = a.graph.const(np.ones(dim, np.float32), "f32", "one"), "layer" if a.centered else "rms"
-    return OPS["mul"](OPS[f"{kind}_norm"](y, ones, eps=a.eps), a.weight(f"{name}.weight", heads, dim))
+    return ops.mul(ops.OPS[f"{kind}_norm"](y, ones, eps=a.eps), a.weight(f"{name}.weight", heads, dim))
 
 
 def gate_and_up(a: Arch, x: Node, i: int) -> tuple[Node, ...]:
@@ -177,7 +177,7 @@ def is_double(a: Arch, name: str, size: int) -> bool:
 
 def swiglu(a: Arch, x: Node, i: int) -> Node:
     """down(silu(gate(x)) * up(x)) of layer i."""
-    return linear(a, OPS["swiglu"](*gate_and_up(a, x, i)), f"blk.{i}.ffn_down", a.width)
+    return linear(a, ops.swiglu(*gate_and_up(a, x, i)), f"blk.{i}.ffn_down", a.width)
 
 
 def geglu(a: Arch, x: Node, i: int, *, style: int = TANH) -> Node:
@@ -187,7 +187,7 @@ def geglu(a: Arch, x: Node, i: int, *, style: int = TANH) -> Node:
 
 def geglu_of(gate: Node, up: Node, *, style: int = TANH) -> Node:
     """gelu(gate) * up."""
-    return OPS["mul"](OPS["gelu"](gate, style=style), up)
+    return ops.mul(ops.gelu(gate, style=style), up)
 
 
 def geglu_erf(a: Arch, x: Node, i: int) -> Node:
@@ -197,7 +197,7 @@ def geglu_erf(a: Arch, x: Node, i: int) -> Node:
 def mlp(a: Arch, x: Node, i: int, *, style: int) -> Node:
     """down(gelu(up(x))) of layer i."""
     up = linear(a, x, f"blk.{i}.ffn_up", a.hp.each_layer("feed_forward_length", a.layers)[i])
-    return linear(a, OPS["gelu"](up, style=style), f"blk.{i}.ffn_down", a.width)
+    return linear(a, ops.gelu(up, style=style), f"blk.{i}.ffn_down", a.width)
 
 
 def mlp_tanh(a: Arch, x: Node, i: int) -> Node:
@@ -218,8 +218,8 @@ def rotate(a: Arch, x: Node, i: int) -> Node:
             f"{a.hp.arch}.rope.dimension_count: expected an even number up to {a.head_dim}, got {n_rot}"
         )
     freq, scale = rope_frequencies(a, n_rot, a.rope_base(i))
-    turns = OPS["rope_table"](a.pos, a.graph.const(freq, "f32", "rope_freq"), scale=scale)
-    return OPS["rope"](x, turns, style=a.rope_style)
+    turns = ops.rope_table(a.pos, a.graph.const(freq, "f32", "rope_freq"), scale=scale)
+    return ops.rope(x, turns, style=a.rope_style)
 
 
 def rope_frequencies(a: Arch, n_rot: int, own: float = 0.0) -> tuple[Array, float]:
@@ -323,8 +323,8 @@ def pre_norm_layer(
     """The layer that most families share: attention and feed-forward, each behind a norm, each added to the
     residual stream, times `residual`. second: the name of the feed-forward's norm.
     """
-    x = OPS["add"](x, scaled(a, attend(a, a.norm(x, f"blk.{i}.attn_norm"), i), residual))
-    return OPS["add"](x, scaled(a, feed(a, a.norm(x, f"blk.{i}.{second}"), i), residual))
+    x = ops.add(x, scaled(a, attend(a, a.norm(x, f"blk.{i}.attn_norm"), i), residual))
+    return ops.add(x, scaled(a, feed(a, a.norm(x, f"blk.{i}.{second}"), i), residual))
 
 
 def post_norm_layer(
@@ -334,9 +334,9 @@ def post_norm_layer(
     see the residual stream as it is.
     """
     y = attend(a, a.norm(x, f"blk.{i}.attn_norm") if before else x, i)
-    x = OPS["add"](x, a.norm(y, f"blk.{i}.post_attention_norm"))
+    x = ops.add(x, a.norm(y, f"blk.{i}.post_attention_norm"))
     y = feed(a, a.norm(x, f"blk.{i}.ffn_norm") if before else x, i)
-    return OPS["add"](x, a.norm(y, f"blk.{i}.post_ffw_norm"))
+    return ops.add(x, a.norm(y, f"blk.{i}.post_ffw_norm"))
 
 
 def parallel_layer(a: Arch, x: Node, i: int, *, feed: Part, seen: str = "attn_norm") -> Node:
@@ -345,13 +345,13 @@ def parallel_layer(a: Arch, x: Node, i: int, *, feed: Part, seen: str = "attn_no
     """
     y = a.norm(x, f"blk.{i}.attn_norm")
     heard = y if seen == "attn_norm" else a.norm(x, f"blk.{i}.{seen}")
-    return OPS["add"](OPS["add"](x, attention(a, heard, i)), feed(a, y, i))
+    return ops.add(ops.add(x, attention(a, heard, i)), feed(a, y, i))
 
 
 def capped(a: Arch, logits: Node) -> Node:
     """Logits kept within `final_logit_softcapping`, where the file states it."""
     cap = a.hp.real("final_logit_softcapping", 0.0)
-    return OPS["soft_cap"](logits, cap=cap) if cap else logits
+    return ops.soft_cap(logits, cap=cap) if cap else logits
 
 
 def alternating(a: Arch, i: int, period: int) -> bool:

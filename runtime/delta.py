@@ -7,10 +7,10 @@ from __future__ import annotations
 import numpy as np
 
 from satchel.quant import ModelError
+from satchel.runtime import ops
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import Part, attend, head_norm, linear, rotate, windows, write_cache
 from satchel.runtime.graph import Node
-from satchel.runtime.ops import OPS
 from satchel.runtime.recurrent import scan, short_conv, sizes_of, steps_and_fading
 
 INTERVAL = 4  # of so many layers the last attends
@@ -30,13 +30,13 @@ def gated_attention(a: Arch, x: Node, i: int) -> Node:
     head finds.
     """
     heads, kv, dim, p = a.heads[i], a.kv_heads[i], a.head_dim, f"blk.{i}."
-    both = OPS["reshape"](linear(a, x, f"{p}attn_q", 2 * heads * dim), shape=(heads, 2 * dim))
-    q = OPS["reshape"](OPS["take"](both, start=0, size=dim), shape=(heads * dim,))
-    gate = OPS["sigmoid"](OPS["reshape"](OPS["take"](both, start=dim, size=dim), shape=(heads * dim,)))
+    both = ops.reshape(linear(a, x, f"{p}attn_q", 2 * heads * dim), shape=(heads, 2 * dim))
+    q = ops.reshape(ops.take(both, start=0, size=dim), shape=(heads * dim,))
+    gate = ops.sigmoid(ops.reshape(ops.take(both, start=dim, size=dim), shape=(heads * dim,)))
     k, v = linear(a, x, f"{p}attn_k", kv * dim), linear(a, x, f"{p}attn_v", kv * a.value_dim)
     q = rotate(a, head_norm(a, q, f"{p}attn_q_norm", heads), i)
     k = rotate(a, head_norm(a, k, f"{p}attn_k_norm", kv), i)
-    caches = write_cache(a, k, OPS["reshape"](v, shape=(kv, a.value_dim)), i)
+    caches = write_cache(a, k, ops.reshape(v, shape=(kv, a.value_dim)), i)
     return attend(a, q, caches, i, gate=gate)
 
 
@@ -52,8 +52,8 @@ def delta_net(a: Arch, x: Node, i: int, *, tiled: bool) -> Node:
     beta, step = rates(a, x, i)
     _, fading = steps_and_fading(a, step, i)
     q, k = unit(a, q, 1 / np.sqrt(s.keys)), unit(a, k, 1.0)
-    y = a.norm(scan(a, i, q, k, v, fading, OPS["sigmoid"](beta), delta=True, tiled=tiled), f"{p}ssm_norm")
-    y = OPS["swiglu"](linear(a, x, f"{p}attn_gate", s.inner), OPS["reshape"](y, shape=(s.inner,)))
+    y = a.norm(scan(a, i, q, k, v, fading, ops.sigmoid(beta), delta=True, tiled=tiled), f"{p}ssm_norm")
+    y = ops.swiglu(linear(a, x, f"{p}attn_gate", s.inner), ops.reshape(y, shape=(s.inner,)))
     return linear(a, y, f"{p}ssm_out", a.width)
 
 
@@ -65,17 +65,17 @@ def rates(a: Arch, x: Node, i: int) -> tuple[Node, Node]:
     if a.weights.type(f"{p}ssm_ba.weight") is None:
         return linear(a, x, f"{p}ssm_beta", s.heads), linear(a, x, f"{p}ssm_alpha", s.heads)
     each = s.heads // s.groups
-    both = OPS["reshape"](linear(a, x, f"{p}ssm_ba", 2 * s.heads), shape=(s.groups, 2 * each))
-    beta, step = (OPS["take"](both, start=at, size=each) for at in (0, each))
-    return OPS["reshape"](beta, shape=(s.heads,)), OPS["reshape"](step, shape=(s.heads,))
+    both = ops.reshape(linear(a, x, f"{p}ssm_ba", 2 * s.heads), shape=(s.groups, 2 * each))
+    beta, step = (ops.take(both, start=at, size=each) for at in (0, each))
+    return ops.reshape(beta, shape=(s.heads,)), ops.reshape(step, shape=(s.heads,))
 
 
 def unit(a: Arch, x: Node, length: float) -> Node:
     """x (T, G * N) with each group's numbers brought to this length."""
     s = sizes_of(a)
     weight = a.graph.const(np.full(s.keys, length / np.sqrt(s.keys), np.float32), "f32", "length")
-    y = OPS["rms_norm"](OPS["reshape"](x, shape=(s.groups, s.keys)), weight, eps=UNIT_EPS / s.keys)
-    return OPS["reshape"](y, shape=(s.shared,))
+    y = ops.rms_norm(ops.reshape(x, shape=(s.groups, s.keys)), weight, eps=UNIT_EPS / s.keys)
+    return ops.reshape(y, shape=(s.shared,))
 
 
 class Hybrid(Arch):
@@ -90,5 +90,5 @@ class Hybrid(Arch):
         """Delta net or attention, then feed-forward, each behind a norm, each added to x."""
         h = self.norm(x, f"blk.{i}.attn_norm")
         y = delta_net(self, h, i, tiled=self.tiled) if is_delta(self, i) else gated_attention(self, h, i)
-        x = OPS["add"](x, y)
-        return OPS["add"](x, feed(self, self.norm(x, f"blk.{i}.post_attention_norm"), i))
+        x = ops.add(x, y)
+        return ops.add(x, feed(self, self.norm(x, f"blk.{i}.post_attention_norm"), i))

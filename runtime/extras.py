@@ -15,11 +15,11 @@ import numpy as np
 
 from satchel.formats.gguf import GGUF
 from satchel.quant import ModelError, RequestError
+from satchel.runtime import ops
 from satchel.runtime.adapters import Adapter, Stack, read_adapter, stacked
 from satchel.runtime.arch import Scales
 from satchel.runtime.device import WEIGHT, Device
 from satchel.runtime.graph import ROWS, TOKENS, Array, Node, Type
-from satchel.runtime.ops import OPS
 from satchel.runtime.packing import packed_by
 from satchel.runtime.plan import align_up
 from satchel.runtime.steering import ControlVector, columns, read_control_vector
@@ -94,14 +94,14 @@ class Extras:
         stack = self.stacks.get(weight)
         if stack is None:
             return y
-        return self._changed(OPS["linear"](x, self._weight(x, f"{weight}.lora_a", stack.a)), y, weight)
+        return self._changed(ops.linear(x, self._weight(x, f"{weight}.lora_a", stack.a)), y, weight)
 
     def rows(self, ids: Node, y: Node, weight: str) -> Node:
         """y, rows of the embedding by number, and what adapters change of them."""
         stack = self.stacks.get(weight)
         if stack is None:
             return y
-        return self._changed(OPS["get_rows"](self._weight(ids, f"{weight}.lora_a", stack.a), ids), y, weight)
+        return self._changed(ops.get_rows(self._weight(ids, f"{weight}.lora_a", stack.a), ids), y, weight)
 
     def steer(self, x: Node, layer: int) -> Node:
         """x as it leaves a layer, and what control vectors add to it."""
@@ -109,22 +109,22 @@ class Extras:
         if steer is None:
             return x
         # No plain linear: those of all layers would become one step, for they share their input.
-        return OPS["linear_add"](self._scales(x), self._weight(x, f"direction.{layer}", steer), x)
+        return ops.linear_add(self._scales(x), self._weight(x, f"direction.{layer}", steer), x)
 
     def _changed(self, inner: Node, y: Node, weight: str) -> Node:
         stack = self.stacks[weight]
         self.applied.add(weight)
         expand = y.graph.const(stack.expand, "f32", "lora_expand")
-        gate = OPS["linear"](self._scales(y), expand)
+        gate = ops.linear(self._scales(y), expand)
         outer = self._weight(y, f"{weight}.lora_b", stack.b)
-        return OPS["add"](OPS["linear"](OPS["mul"](inner, gate), outer), y)
+        return ops.add(ops.linear(ops.mul(inner, gate), outer), y)
 
     def _scales(self, like: Node) -> Node:
         """The scales of the rows of `like`."""
         scales = like.graph.node("input", (), Type((TOKENS, self.width)), "scales")
         if like.shape[0] != ROWS:
             return scales
-        return OPS["pick"](scales, like.graph.node("input", (), Type((ROWS,), "i32"), "rows"))
+        return ops.pick(scales, like.graph.node("input", (), Type((ROWS,), "i32"), "rows"))
 
     def _weight(self, like: Node, name: str, values: Array) -> Node:
         return like.graph.node("weight", (), Type(values.shape), name)

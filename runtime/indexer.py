@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from satchel.quant import FORMATS, ModelError, RequestError
 from satchel.quant.cache import TURNED
+from satchel.runtime import ops
 from satchel.runtime.arch import Arch, Cache
 from satchel.runtime.blocks import linear
 from satchel.runtime.graph import Node, Type
 from satchel.runtime.latent import low_queries, sizes_of, turns_of
-from satchel.runtime.ops import OPS
 
 EPS = 1e-6  # of the keys' norm, which no key of the file states
 HALVES = 1  # the indexer turns halves of its heads, where the attention beside it turns neighbours
@@ -62,10 +62,8 @@ def chosen_positions(a: Arch, x: Node, i: int) -> Node | None:
     low = low_queries(a, x, i)
     if low is None:
         raise ModelError(f"blk.{i}.attn_q_a.weight is missing: the indexer's queries are made of its product")
-    q = OPS["reshape"](
-        linear(a, low, f"{p}attn_q_b", found.heads * found.size), shape=(found.heads, found.size)
-    )
-    key = OPS["layer_norm"](
+    q = ops.reshape(linear(a, low, f"{p}attn_q_b", found.heads * found.size), shape=(found.heads, found.size))
+    key = ops.layer_norm(
         linear(a, x, f"{p}attn_k", found.size),
         a.weight(f"{p}k_norm.weight", found.size),
         a.weight(f"{p}k_norm.bias", found.size),
@@ -76,16 +74,16 @@ def chosen_positions(a: Arch, x: Node, i: int) -> Node | None:
     if not is_sparse(found, a.cache):
         return None
     turns = turns_of(a, sizes_of(a))
-    q = OPS["rope"](q, turns, style=HALVES)
-    key = OPS["rope"](OPS["reshape"](key, shape=(1, found.size)), turns, style=HALVES)
+    q = ops.rope(q, turns, style=HALVES)
+    key = ops.rope(ops.reshape(key, shape=(1, found.size)), turns, style=HALVES)
     if found.size % FORMATS[a.cache.keys].block:
         raise RequestError(
             f"a {a.cache.keys} cache holds heads of a multiple of {FORMATS[a.cache.keys].block}, the"
             f" indexer's have {found.size}: take f16"
         )
     if a.cache.keys in TURNED:
-        q, key = OPS["hadamard"](q), OPS["hadamard"](key)
+        q, key = ops.hadamard(q), ops.hadamard(key)
     state = a.state(f"index.{i}", Type((a.cache.pool, 1, a.cache.block, found.size), a.cache.keys))
-    cache = OPS["kv_write"](state, key, a.slot, a.pos, a.table(0))
+    cache = ops.kv_write(state, key, a.slot, a.pos, a.table(0))
     a.written.append(cache)
-    return OPS["index_positions"](q, weights, cache, a.slot, a.pos, a.table(0), k=found.chosen)
+    return ops.index_positions(q, weights, cache, a.slot, a.pos, a.table(0), k=found.chosen)

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from satchel.quant import ModelError, RequestError
 from satchel.quant.cache import TURNED
+from satchel.runtime import ops
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import linear, rope_frequencies, rope_scaling
 from satchel.runtime.graph import Node, Type
-from satchel.runtime.ops import OPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,12 @@ Choose = Callable[[Arch, Node, int], Node | None]
 def latent_attention(a: Arch, x: Node, i: int, *, choose: Choose = lambda a, x, i: None) -> Node:
     """Attention of layer i: (T, D) to (T, D)."""
     s, p, heads = sizes_of(a), f"blk.{i}.", a.heads[i]
-    q = OPS["reshape"](queries(a, x, i, heads * (s.plain + s.turned)), shape=(heads, s.plain + s.turned))
-    plain = OPS["take"](q, start=0, size=s.plain)
-    turned = rotate(a, OPS["take"](q, start=s.plain, size=s.turned), s)
+    q = ops.reshape(queries(a, x, i, heads * (s.plain + s.turned)), shape=(heads, s.plain + s.turned))
+    plain = ops.take(q, start=0, size=s.plain)
+    turned = rotate(a, ops.take(q, start=s.plain, size=s.turned), s)
     both = linear(a, x, f"{p}attn_kv_a_mqa", s.rank + s.turned)
-    latent = a.norm(OPS["cols"](both, start=0, size=s.rank), f"{p}attn_kv_a_norm")
-    shared = OPS["reshape"](OPS["cols"](both, start=s.rank, size=s.turned), shape=(1, s.turned))
+    latent = a.norm(ops.cols(both, start=0, size=s.rank), f"{p}attn_kv_a_norm")
+    shared = ops.reshape(ops.cols(both, start=s.rank, size=s.turned), shape=(1, s.turned))
     shared, chosen = rotate(a, shared, s), choose(a, x, i)
     if s.absorbed:
         y = absorbed(a, i, s, (plain, turned), latent, shared, chosen)
@@ -88,12 +88,12 @@ def low_queries(a: Arch, x: Node, i: int) -> Node | None:
 def turns_of(a: Arch, s: Sizes) -> Node:
     """The rope table of what turns, without YaRN's factor, which is that of the scores: see scale_of."""
     freq, _ = rope_frequencies(a, s.turned)
-    return OPS["rope_table"](a.pos, a.graph.const(freq, "f32", "rope_freq"), scale=1.0)
+    return ops.rope_table(a.pos, a.graph.const(freq, "f32", "rope_freq"), scale=1.0)
 
 
 def rotate(a: Arch, x: Node, s: Sizes) -> Node:
     """x (T, H, turned) by its position."""
-    return OPS["rope"](x, turns_of(a, s), style=a.rope_style)
+    return ops.rope(x, turns_of(a, s), style=a.rope_style)
 
 
 def scale_of(a: Arch, s: Sizes) -> float:
@@ -114,44 +114,44 @@ def absorbed(
             f"the cache of {a.hp.arch} keeps one latent for keys and values, so both have one type:"
             f" got {a.cache.label}"
         )
-    asked = OPS["head_linear"](q[0], a.weight(f"{p}attn_k_b.weight", heads, s.rank, s.plain))
-    asked = OPS["concat"](asked, q[1])
-    row = OPS["concat"](OPS["reshape"](latent, shape=(1, s.rank)), shared)
+    asked = ops.head_linear(q[0], a.weight(f"{p}attn_k_b.weight", heads, s.rank, s.plain))
+    asked = ops.concat(asked, q[1])
+    row = ops.concat(ops.reshape(latent, shape=(1, s.rank)), shared)
     width = s.rank + s.turned
     if format in TURNED:
         stretch = width & -width
         if s.rank % stretch:
             raise RequestError(f"a {format} cache cannot hold latents of {s.rank} numbers: take f16")
-        asked, row = OPS["hadamard"](asked), OPS["hadamard"](row)
+        asked, row = ops.hadamard(asked), ops.hadamard(row)
     state = a.state(f"k.{i}", Type((a.cache.pool, 1, a.cache.block, width), format))
-    cache = OPS["kv_write"](state, row, a.slot, a.pos, a.table(0))
+    cache = ops.kv_write(state, row, a.slot, a.pos, a.table(0))
     a.written.append(cache)
     seen, more = (asked, cache, cache, a.slot, a.pos, a.table(0)), {"scale": scale_of(a, s), "value": s.rank}
-    y = OPS["attention"](*seen, **more) if chosen is None else OPS["chosen_attention"](*seen, chosen, **more)
+    y = ops.attention(*seen, **more) if chosen is None else ops.chosen_attention(*seen, chosen, **more)
     if format in TURNED:
-        y = OPS["hadamard"](OPS["reshape"](y, shape=(heads * s.rank // stretch, stretch)))
-    y = OPS["reshape"](y, shape=(heads, s.rank))
-    y = OPS["head_linear"](y, a.weight(f"{p}attn_v_b.weight", heads, s.value, s.rank))
-    return OPS["reshape"](y, shape=(heads * s.value,))
+        y = ops.hadamard(ops.reshape(y, shape=(heads * s.rank // stretch, stretch)))
+    y = ops.reshape(y, shape=(heads, s.rank))
+    y = ops.head_linear(y, a.weight(f"{p}attn_v_b.weight", heads, s.value, s.rank))
+    return ops.reshape(y, shape=(heads * s.value,))
 
 
 def unpacked(a: Arch, i: int, s: Sizes, q: tuple[Node, Node], latent: Node, shared: Node) -> Node:
     """(T, H * value) by keys and values of each head."""
     heads = a.heads[i]
     both = linear(a, latent, f"blk.{i}.attn_kv_b", heads * (s.plain + s.value))
-    both = OPS["reshape"](both, shape=(heads, s.plain + s.value))
-    k = OPS["concat"](OPS["take"](both, start=0, size=s.plain), shared)
-    v = OPS["take"](both, start=s.plain, size=s.value)
-    query = OPS["concat"](*q)
+    both = ops.reshape(both, shape=(heads, s.plain + s.value))
+    k = ops.concat(ops.take(both, start=0, size=s.plain), shared)
+    v = ops.take(both, start=s.plain, size=s.value)
+    query = ops.concat(*q)
     if a.cache.keys in TURNED:
-        query, k = OPS["hadamard"](query), OPS["hadamard"](k)
-    v = OPS["hadamard"](v) if a.cache.values in TURNED else v
+        query, k = ops.hadamard(query), ops.hadamard(k)
+    v = ops.hadamard(v) if a.cache.values in TURNED else v
     caches = []
     for part, y, format in (("k", k, a.cache.keys), ("v", v, a.cache.values)):
         state = a.state(f"{part}.{i}", Type((a.cache.pool, heads, a.cache.block, y.width), format))
-        caches.append(OPS["kv_write"](state, y, a.slot, a.pos, a.table(0)))
+        caches.append(ops.kv_write(state, y, a.slot, a.pos, a.table(0)))
     a.written.extend(caches)
-    y = OPS["attention"](query, *caches, a.slot, a.pos, a.table(0), scale=scale_of(a, s))
+    y = ops.attention(query, *caches, a.slot, a.pos, a.table(0), scale=scale_of(a, s))
     if a.cache.values in TURNED:
-        y = OPS["hadamard"](OPS["reshape"](y, shape=(heads, s.value)))
-    return OPS["reshape"](y, shape=(heads * s.value,))
+        y = ops.hadamard(ops.reshape(y, shape=(heads, s.value)))
+    return ops.reshape(y, shape=(heads * s.value,))

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from satchel.quant import ModelError
+from satchel.runtime import ops
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import linear
 from satchel.runtime.graph import Node
-from satchel.runtime.ops import OPS
 
 SOFTMAX, SIGMOID = 1, 2  # GGUF's numbers of <arch>.expert_gating_func
 Gate = Callable[[Node, Node], Node]
@@ -73,7 +73,7 @@ def experts(
     i: int,
     *,
     router: Router | None = None,
-    gate: Gate = OPS["swiglu"],
+    gate: Gate = ops.swiglu,
     size: int = 0,
     asked: Node | None = None,
 ) -> Node:
@@ -84,7 +84,7 @@ def experts(
     size = size or a.hp.uint("expert_feed_forward_length")
     logits = linear(a, x if asked is None else asked, f"blk.{i}.ffn_gate_inp", count)
     bias = a.optional(f"blk.{i}.exp_probs_b.bias", count)
-    ids = OPS["top_experts"](
+    ids = ops.top_experts(
         logits,
         *([] if bias is None else [bias]),
         k=used,
@@ -92,24 +92,24 @@ def experts(
         kept=router.kept,
         sigmoid=int(router.sigmoid),
     )
-    share = OPS["expert_weights"](
+    share = ops.expert_weights(
         logits, ids, norm=int(router.norm), sigmoid=int(router.sigmoid), scale=router.scale
     )
 
     def product(y: Node, name: str, rows: int) -> Node:
-        made = OPS["expert_linear"](y, a.weight(f"blk.{i}.{name}.weight", count, rows, y.width), ids)
+        made = ops.expert_linear(y, a.weight(f"blk.{i}.{name}.weight", count, rows, y.width), ids)
         more = a.optional(f"blk.{i}.{name}.bias", count, rows)
-        return made if more is None else OPS["expert_add"](made, more, ids)
+        return made if more is None else ops.expert_add(made, more, ids)
 
-    seen = OPS["expert_sum"](OPS["reshape"](x, shape=(1, x.width)), share) if router.early else x
+    seen = ops.expert_sum(ops.reshape(x, shape=(1, x.width)), share) if router.early else x
     if a.weights.type(f"blk.{i}.ffn_gate_up_exps.weight") is None:
         parts = [product(seen, f"ffn_{n}_exps", size) for n in ("gate", "up")]
     else:
         both = product(seen, "ffn_gate_up_exps", 2 * size)
-        parts = [OPS["take"](both, start=start, size=size) for start in (0, size)]
+        parts = [ops.take(both, start=start, size=size) for start in (0, size)]
     y = product(gate(*parts), "ffn_down_exps", a.width)
     share = rescaled(a, share, ids, i, count)
-    y = OPS["reshape"](y, shape=(a.width,)) if router.early else OPS["expert_sum"](y, share)
+    y = ops.reshape(y, shape=(a.width,)) if router.early else ops.expert_sum(y, share)
     return with_shared(a, x, y, i)
 
 
@@ -126,9 +126,9 @@ def rescaled(a: Arch, share: Node, ids: Node, i: int, count: int) -> Node:
         return share
     used = share.width
     factors = a.graph.const(np.asarray(a.weights.array(name), np.float32).reshape(-1, 1), "f32", name)
-    none = OPS["mul"](share, a.graph.const(np.zeros(used, np.float32), "f32", "none"))
-    found = OPS["expert_add"](OPS["reshape"](none, shape=(used, 1)), factors, ids)
-    return OPS["mul"](share, OPS["reshape"](found, shape=(used,)))
+    none = ops.mul(share, a.graph.const(np.zeros(used, np.float32), "f32", "none"))
+    found = ops.expert_add(ops.reshape(none, shape=(used, 1)), factors, ids)
+    return ops.mul(share, ops.reshape(found, shape=(used,)))
 
 
 def with_shared(a: Arch, x: Node, y: Node, i: int) -> Node:
@@ -139,11 +139,11 @@ def with_shared(a: Arch, x: Node, y: Node, i: int) -> Node:
     if found is None or not isinstance(found.shape[0], int):
         return y
     gate, up = (linear(a, x, f"blk.{i}.ffn_{n}_shexp", found.shape[0]) for n in ("gate", "up"))
-    shared = linear(a, OPS["swiglu"](gate, up), f"blk.{i}.ffn_down_shexp", a.width)
+    shared = linear(a, ops.swiglu(gate, up), f"blk.{i}.ffn_down_shexp", a.width)
     wanted = a.weights.type(f"blk.{i}.ffn_gate_inp_shexp.weight")
     if wanted is not None:
         shared = gated_row(a, x, shared, i, len(wanted.shape) == 1)
-    return OPS["add"](y, shared)
+    return ops.add(y, shared)
 
 
 def gated_row(a: Arch, x: Node, y: Node, i: int, flat: bool) -> Node:
@@ -151,9 +151,9 @@ def gated_row(a: Arch, x: Node, y: Node, i: int, flat: bool) -> Node:
     name = f"blk.{i}.ffn_gate_inp_shexp.weight"
     if flat:
         ones = a.graph.const(np.ones((1, a.width), np.float32), "f32", "ones")
-        logits = OPS["linear"](OPS["mul"](x, a.weight(name, a.width)), ones)
+        logits = ops.linear(ops.mul(x, a.weight(name, a.width)), ones)
     else:
-        logits = OPS["linear"](x, a.weight(name, 1, a.width))
-    ids = OPS["top_experts"](logits, k=1)
-    share = OPS["expert_weights"](logits, ids, norm=0, sigmoid=1)
-    return OPS["expert_sum"](OPS["reshape"](y, shape=(1, a.width)), share)
+        logits = ops.linear(x, a.weight(name, 1, a.width))
+    ids = ops.top_experts(logits, k=1)
+    share = ops.expert_weights(logits, ids, norm=0, sigmoid=1)
+    return ops.expert_sum(ops.reshape(y, shape=(1, a.width)), share)

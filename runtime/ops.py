@@ -14,14 +14,47 @@ import numpy as np
 
 from satchel.quant import FORMATS
 from satchel.quant.cache import encode_cache
-from satchel.runtime import ops_experts, ops_latent, ops_recurrent, ops_tokens
 from satchel.runtime.graph import LEAVES, Arg, Array, Dim, Node, Roots, Type, toposort
 from satchel.runtime.op import OPS, op
 from satchel.runtime.op import format_of as _format_of
 from satchel.runtime.op import rows_of as _rows
 from satchel.runtime.op import same as _same
+from satchel.runtime.ops_experts import expert_slots
+from satchel.runtime.ops_latent import chosen_attention, expanded_attention, index_positions, short_attention
+from satchel.runtime.ops_recurrent import (
+    behind,
+    conv_write,
+    gated_scan,
+    scan_write,
+    short_conv,
+    sigmoid,
+    softplus,
+)
+from satchel.runtime.ops_tokens import logprobs, pick, sample, sample_detail, tokens_get, tokens_put
 
-__all__ = ["OPS", "evaluate", "ops_experts", "ops_latent", "ops_recurrent", "ops_tokens"]
+# What other modules define, to be found here: `ops.pick`, `ops.gated_scan`.
+__all__ = [
+    "OPS",
+    "behind",
+    "chosen_attention",
+    "conv_write",
+    "evaluate",
+    "expanded_attention",
+    "expert_slots",
+    "gated_scan",
+    "index_positions",
+    "logprobs",
+    "pick",
+    "sample",
+    "sample_detail",
+    "scan_write",
+    "short_attention",
+    "short_conv",
+    "sigmoid",
+    "softplus",
+    "tokens_get",
+    "tokens_put",
+]
 
 
 def _columns(x: Type, *weights: Type) -> Type:

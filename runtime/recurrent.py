@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from satchel.quant import ModelError
+from satchel.runtime import ops
 from satchel.runtime.arch import RECURRENT, Arch
 from satchel.runtime.blocks import linear, windows
 from satchel.runtime.graph import Array, Node, Type
-from satchel.runtime.ops import OPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def _state(a: Arch, name: str, shape: tuple[int, ...]) -> Node:
 def _follow(a: Arch, y: Node, written: Node) -> Node:
     """y, once the state that it was made from has moved on: so nothing of this step waits for that."""
     a.written.append(written)
-    return OPS["behind"](y, written)
+    return ops.behind(y, written)
 
 
 def short_conv(a: Arch, x: Node, i: int) -> Node:
@@ -75,8 +75,8 @@ def short_conv(a: Arch, x: Node, i: int) -> Node:
     s, p, block = sizes_of(a), f"blk.{i}.ssm_conv1d", a.cache.block
     w, bias = plain_weight(a, f"{p}.weight", x.width, s.taps), a.optional(f"{p}.bias", x.width)
     state, place = _state(a, f"conv.{i}", s.states[0]), (a.slot, a.pos, a.table(RECURRENT))
-    y = OPS["short_conv"](x, state, w, *place, *([] if bias is None else [bias]), block=block)
-    return _follow(a, y, OPS["conv_write"](state, OPS["behind"](x, y), *place, block=block))
+    y = ops.short_conv(x, state, w, *place, *([] if bias is None else [bias]), block=block)
+    return _follow(a, y, ops.conv_write(state, ops.behind(x, y), *place, block=block))
 
 
 def plain_weight(a: Arch, name: str, *shape: int) -> Node:
@@ -94,13 +94,13 @@ def scan(
     see gated_scan in ops_recurrent.py.
     """
     s, block = sizes_of(a), a.cache.block
-    q, k = (OPS["reshape"](x, shape=(s.groups, s.keys)) for x in (q, k))
-    v = OPS["reshape"](v, shape=(s.heads, s.size))
+    q, k = (ops.reshape(x, shape=(s.groups, s.keys)) for x in (q, k))
+    v = ops.reshape(v, shape=(s.heads, s.size))
     state, place = _state(a, f"scan.{i}", s.states[1]), (a.slot, a.pos, a.table(RECURRENT))
     how = {"block": block, "tiled": int(tiled)}
-    made = OPS["gated_scan"](q, k, v, g, beta, state, *place, delta=int(delta), **how)
-    written = OPS["scan_write"](state, k, made, g, *place, **how)
-    return _follow(a, OPS["take"](made, start=0, size=s.size), written)
+    made = ops.gated_scan(q, k, v, g, beta, state, *place, delta=int(delta), **how)
+    written = ops.scan_write(state, k, made, g, *place, **how)
+    return _follow(a, ops.take(made, start=0, size=s.size), written)
 
 
 def per_head(a: Arch, i: int, part: str) -> Array:
@@ -113,8 +113,8 @@ def per_head(a: Arch, i: int, part: str) -> Array:
 
 def steps_and_fading(a: Arch, x: Node, i: int) -> tuple[Node, Node]:
     """Of x (T, H): each head's step softplus(x + bias), and the logarithm of how its matrix fades by it."""
-    step = OPS["softplus"](OPS["add"](x, a.weight(f"blk.{i}.ssm_dt.bias", x.width)))
-    return step, OPS["mul"](step, a.graph.const(per_head(a, i, "a"), "f32", "fading"))
+    step = ops.softplus(ops.add(x, a.weight(f"blk.{i}.ssm_dt.bias", x.width)))
+    return step, ops.mul(step, a.graph.const(per_head(a, i, "a"), "f32", "fading"))
 
 
 def mamba_net(a: Arch, x: Node, i: int) -> Node:
@@ -124,9 +124,9 @@ def mamba_net(a: Arch, x: Node, i: int) -> Node:
     gate, mixed, step = windows(mixed, s.inner, s.channels, s.heads)
     v, k, q = windows(short_conv(a, mixed, i), s.inner, s.shared, s.shared)
     step, fading = steps_and_fading(a, step, i)
-    y = OPS["reshape"](scan(a, i, q, k, v, fading, step, delta=False), shape=(s.inner,))
+    y = ops.reshape(scan(a, i, q, k, v, fading, step, delta=False), shape=(s.inner,))
     skip = a.graph.const(np.repeat(per_head(a, i, "d"), s.size), "f32", "skip")
-    y = OPS["swiglu"](gate, OPS["add"](y, OPS["mul"](v, skip)))
+    y = ops.swiglu(gate, ops.add(y, ops.mul(v, skip)))
     return linear(a, _norm_groups(a, y, i), f"{p}ssm_out", a.width)
 
 
@@ -135,5 +135,5 @@ def _norm_groups(a: Arch, y: Node, i: int) -> Node:
     groups, name = sizes_of(a).groups, f"blk.{i}.ssm_norm.weight"
     part = y.width // groups
     ones = a.graph.const(np.ones(part, np.float32), "f32", "one")
-    y = OPS["rms_norm"](OPS["reshape"](y, shape=(groups, part)), ones, eps=a.eps)
-    return OPS["reshape"](OPS["mul"](y, plain_weight(a, name, groups, part)), shape=(y.width * groups,))
+    y = ops.rms_norm(ops.reshape(y, shape=(groups, part)), ones, eps=a.eps)
+    return ops.reshape(ops.mul(y, plain_weight(a, name, groups, part)), shape=(y.width * groups,))

@@ -13,12 +13,13 @@ import numpy as np
 
 from satchel.quant import FORMATS, DeviceError, ModelError
 from satchel.quant.cache import CACHE_TYPES, TURNED
+from satchel.runtime import ops
 from satchel.runtime.arch import Cache, Forward
 from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.device import Device
 from satchel.runtime.engine import Engine, Feed
 from satchel.runtime.graph import LEAVES, ROWS, TOKENS, Array, Graph, Node, Roots, Type, rewrite, toposort
-from satchel.runtime.ops import OPS, evaluate
+from satchel.runtime.ops import evaluate
 from satchel.runtime.weights import upload
 
 WIDTH, HEADS, KV_HEADS, VOCAB, FORMAT = 64, 2, 1, 96, "q8_0"
@@ -31,7 +32,7 @@ BOUND = (
 
 def forward(cache: Cache = CACHE) -> Forward:
     """The graph of the check."""
-    g, call, dim = Graph(), OPS, WIDTH // HEADS
+    g, dim = Graph(), WIDTH // HEADS
 
     def weight(name: str, rows: int) -> Node:
         return g.node("weight", (), Type((rows, WIDTH), FORMAT), name)
@@ -46,17 +47,17 @@ def forward(cache: Cache = CACHE) -> Forward:
     )
     norm = g.const(np.linspace(0.5, 1.5, WIDTH, dtype=np.float32), "f32", "norm")
     freq = g.const((1e4 ** -(np.arange(dim // 2) * 2 / dim)).astype(np.float32), "f32", "freq")
-    x = call["get_rows"](weight("embed", VOCAB), ids)
-    h = call["rms_norm"](x, norm, eps=1e-5)
+    x = ops.get_rows(weight("embed", VOCAB), ids)
+    h = ops.rms_norm(x, norm, eps=1e-5)
     q, key, value = (
-        call["reshape"](call["linear"](h, weight(name, heads * dim)), shape=(heads, dim))
+        ops.reshape(ops.linear(h, weight(name, heads * dim)), shape=(heads, dim))
         for name, heads in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS))
     )
-    q, key = (call["rope"](n, call["rope_table"](pos, freq), style=1) for n in (q, key))
-    k, v = (call["kv_write"](state, n, slot, pos, table) for state, n in ((k, key), (v, value)))
-    a = call["attention"](q, k, v, slot, pos, table, scale=dim**-0.5)
-    x = call["add"](x, call["linear"](a, weight("out", WIDTH)))
-    logits = call["linear"](call["pick"](call["swiglu"](x, x), rows), weight("embed", VOCAB))
+    q, key = (ops.rope(n, ops.rope_table(pos, freq), style=1) for n in (q, key))
+    k, v = (ops.kv_write(state, n, slot, pos, table) for state, n in ((k, key), (v, value)))
+    a = ops.attention(q, k, v, slot, pos, table, scale=dim**-0.5)
+    x = ops.add(x, ops.linear(a, weight("out", WIDTH)))
+    logits = ops.linear(ops.pick(ops.swiglu(x, x), rows), weight("embed", VOCAB))
     return Forward(logits, logits, (k, v, logits))
 
 
@@ -70,7 +71,7 @@ def _cached(kind: str) -> list[Node]:
     """The steps of the check that touch a cache of this type."""
     made = forward(replace(CACHE, keys=kind, values=kind))
     steps = [node for node in toposort((made.tokens,)) if node.op in ("kv_write", "attention")]
-    turned = [OPS["hadamard"](node.src[0]) for node in steps if node.op == "attention" and kind in TURNED]
+    turned = [ops.hadamard(node.src[0]) for node in steps if node.op == "attention" and kind in TURNED]
     return steps + turned
 
 
@@ -99,7 +100,7 @@ def lacking(device: Device) -> tuple[str, ...]:
     """Ops of the check that the device leaves to others."""
     target = DeviceTarget(device)
     steps = [node for node in toposort(forward().roots("tokens")) if node.op not in LEAVES]
-    return tuple(sorted({n.op for n in steps if not OPS[n.op].view and target.refusal(n)}))
+    return tuple(sorted({n.op for n in steps if not ops.OPS[n.op].view and target.refusal(n)}))
 
 
 def selftest(device: Device, behind: Sequence[Device] = ()) -> float:

@@ -14,10 +14,10 @@ import numpy as np
 
 from satchel.quant import BY_ID, Format
 from satchel.quant.cache import encode_cache
+from satchel.runtime import ops
 from satchel.runtime.backends.numba_kernels import PANEL, attend, multiply, panels
 from satchel.runtime.device import SAMPLING
 from satchel.runtime.graph import Array
-from satchel.runtime.ops import OPS
 
 CHUNK = 16  # panels that are decoded at a time where a weight is not kept
 
@@ -102,8 +102,8 @@ Work = Callable[[Operands, Array], None]
 
 def defined(name: str) -> Work:
     """The op's own definition, its result copied to where the plan wants it."""
-    define = OPS[name].define
-    wants_format = "format" in OPS[name].arguments
+    define = ops.OPS[name].define
+    wants_format = "format" in ops.OPS[name].arguments
 
     def run(o: Operands, counts: Array) -> None:
         args = {**o.args, "format": o.out.format.name} if wants_format else o.args
@@ -172,19 +172,19 @@ def _records(params: Array) -> Array:
 
 def sample(o: Operands, counts: Array) -> None:
     *inputs, params = (v.array(counts) for v in o.inputs)
-    o.out.array(counts)[...] = OPS["sample"].define(*inputs, _records(params))
+    o.out.array(counts)[...] = ops.sample.define(*inputs, _records(params))
 
 
 def sample_detail(o: Operands, counts: Array) -> None:
     *inputs, params, words, edits = (v.array(counts) for v in o.inputs)
-    drawn = OPS["sample_detail"].define(*inputs, _records(params), words, edits)
+    drawn = ops.sample_detail.define(*inputs, _records(params), words, edits)
     o.out.array(counts)[...] = drawn
 
 
 def logprobs(o: Operands, counts: Array) -> None:
     logits, ids, *params = (v.array(counts) for v in o.inputs)
     asked = [_records(p) for p in params]
-    o.out.array(counts)[...] = OPS["logprobs"].define(logits, ids, *asked, **o.args)
+    o.out.array(counts)[...] = ops.logprobs.define(logits, ids, *asked, **o.args)
 
 
 OWN: dict[str, Work] = {
@@ -195,9 +195,9 @@ OWN: dict[str, Work] = {
 
 def work_of(name: str) -> Work | None:
     """How this backend does an op, or None where it has it not: fused ops are left to their parts."""
-    if name not in OPS or OPS[name].view:
+    if name not in ops.OPS or ops.OPS[name].view:
         return None
-    return OWN.get(name) or (None if OPS[name].parts else defined(name))
+    return OWN.get(name) or (None if ops.OPS[name].parts else defined(name))
 
 
 def view_of(raw: Any, memory: Sequence[Memory]) -> View:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from satchel.runtime import ops
 from satchel.runtime.graph import Node, Roots, rewrite, toposort
-from satchel.runtime.ops import OPS
 
 if TYPE_CHECKING:
     from satchel.runtime.compiler import Context
@@ -28,18 +28,18 @@ def expand(roots: Roots, context: Context) -> Roots:
         attention, k_b, q, picked = found
         node.graph.label = node.name
         cache, place, scale = attention.src[1], attention.src[3:], attention.arg("scale")
-        some = OPS["short_attention"](
+        some = ops.short_attention(
             *attention.src, scale=scale, value=attention.arg("value"), least=context.long
         )
-        left = OPS["head_linear"](OPS["reshape"](some, shape=src[0].arg("shape")), src[1])
-        made = OPS["expanded_attention"](
+        left = ops.head_linear(ops.reshape(some, shape=src[0].arg("shape")), src[1])
+        made = ops.expanded_attention(
             q, cache, cache, *place, k_b, src[1], left, scale=scale, least=context.long
         )
         if any(context.target(context.wanted(n)).refusal(n) for n in (some, made)):
             return None
         if len({context.wanted(w) for w in (k_b, src[1])}) > 1:
             return None
-        return made if picked is None else OPS["pick"](made, picked)
+        return made if picked is None else ops.pick(made, picked)
 
     return rewrite(roots, rule)
 
@@ -59,7 +59,7 @@ def _absorbed(node: Node, src: tuple[Node, ...]) -> tuple[Node, Node, Node, Node
     if asked.op != "concat" or asked.src[0].op != "head_linear":
         return None
     plain, k_b = asked.src[0].src
-    return attention, k_b, OPS["concat"](plain, asked.src[1]), rows
+    return attention, k_b, ops.concat(plain, asked.src[1]), rows
 
 
 def expandable(roots: Roots) -> bool:

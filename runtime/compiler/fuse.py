@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from satchel.runtime import ops
 from satchel.runtime.graph import Node, Roots, readers, rewrite
-from satchel.runtime.ops import OPS
 
 if TYPE_CHECKING:
     from satchel.runtime.compiler import Context
@@ -25,21 +25,21 @@ def residual(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
         return None
     for product, old, other in ((src[0], node.src[0], src[1]), (src[1], node.src[1], src[0])):
         if product.op == "linear" and len(product.src) == 2 and uses[old] == 1 and other.type == node.type:
-            return OPS["linear_add"](*product.src, other)
+            return ops.linear_add(*product.src, other)
     return None
 
 
 def quantized_norm(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
     """quantize(rms_norm(x, w)) -> norm_quantize(x, w)."""
     if node.op == "quantize" and src[0].op == "rms_norm" and uses[node.src[0]] == 1:
-        return OPS["norm_quantize"](*src[0].src, eps=src[0].arg("eps"), format=node.arg("format"))
+        return ops.norm_quantize(*src[0].src, eps=src[0].arg("eps"), format=node.arg("format"))
     return None
 
 
 def quantized_swiglu(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
     """quantize(swiglu(gate, up)) -> swiglu_quantize(gate, up)."""
     if node.op == "quantize" and src[0].op == "swiglu" and uses[node.src[0]] == 1:
-        return OPS["swiglu_quantize"](*src[0].src, format=node.arg("format"))
+        return ops.swiglu_quantize(*src[0].src, format=node.arg("format"))
     return None
 
 
@@ -59,20 +59,20 @@ def gated_linear(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
         return None
     gate, up = (_product(new, old, uses) for new, old in zip(src, node.src, strict=True))
     same = gate and up and gate[0] is up[0] and gate[1].shape == up[1].shape
-    return OPS["linear_swiglu"](*gate, up[1]) if same else None
+    return ops.linear_swiglu(*gate, up[1]) if same else None
 
 
 def quantized_gated_linear(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
     """quantize(linear_swiglu(x, gate, up)) -> linear_swiglu_quantize(x, gate, up)."""
     if node.op == "quantize" and src[0].op == "linear_swiglu" and uses[node.src[0]] == 1:
-        return OPS["linear_swiglu_quantize"](*src[0].src, format=node.arg("format"))
+        return ops.linear_swiglu_quantize(*src[0].src, format=node.arg("format"))
     return None
 
 
 def turned_write(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
     """kv_write(cache, rope(x, turns), ...) -> rope_kv_write(cache, x, turns, ...)."""
     if node.op == "kv_write" and src[1].op == "rope" and uses[node.src[1]] == 1:
-        return OPS["rope_kv_write"](src[0], *src[1].src, *src[2:], style=src[1].arg("style"))
+        return ops.rope_kv_write(src[0], *src[1].src, *src[2:], style=src[1].arg("style"))
     return None
 
 
@@ -83,7 +83,7 @@ def gated_experts(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
     ):
         return None
     (x, gate, ids), (y, up, others) = src[0].src, src[1].src
-    return OPS["expert_swiglu"](x, gate, up, ids) if (x, ids) == (y, others) else None
+    return ops.expert_swiglu(x, gate, up, ids) if (x, ids) == (y, others) else None
 
 
 RULES: tuple[Local, ...] = (

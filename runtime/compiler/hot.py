@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from satchel.runtime import ops
 from satchel.runtime.graph import LEAVES, Node, Roots, Type, rewrite
-from satchel.runtime.ops import OPS
 
 if TYPE_CHECKING:
     from satchel.runtime.compiler import Context
@@ -25,7 +25,7 @@ def split(roots: Roots, context: Context) -> Roots:
             return None
         node.graph.label = node.name
         parts = [_part(node, src, first.src[-1], kind, count) for kind in (COLD, HOT)]
-        return OPS["add"](*parts)
+        return ops.add(*parts)
 
     return rewrite(roots, rule) if context.hot else roots
 
@@ -33,7 +33,7 @@ def split(roots: Roots, context: Context) -> Roots:
 def _by_expert(node: Node) -> Node | None:
     """The last product with experts behind a value (T, k, N)."""
     while node.op not in LEAVES and len(node.shape) == 3:
-        if OPS[node.op].experts:
+        if ops.OPS[node.op].experts:
             return node
         node = node.src[0]
     return None
@@ -44,7 +44,7 @@ def _part(join: Node, src: tuple[Node, ...], ids: Node, kind: str, count: int) -
     graph, stack = join.graph, _by_expert(src[0])
     experts = stack.src[1].shape[0] if stack is not None else 0
     table = graph.node("weight", (), Type((experts,), "i32"), table_name(join.name, kind))
-    places = OPS["expert_slots"](ids, table)
+    places = ops.expert_slots(ids, table)
     y = _again(src[0], ids, places, count if kind == HOT else 0, {})
     return graph.node(join.op, (y, *src[1:]), join.type, join.name, **dict(join.args))
 
@@ -55,7 +55,7 @@ def _again(node: Node, ids: Node, places: Node, count: int, known: dict[Node, No
         return node
     if node not in known:
         src = [_again(s, ids, places, count, known) for s in node.src]
-        if OPS[node.op].experts and node.src[-1] is ids:
+        if ops.OPS[node.op].experts and node.src[-1] is ids:
             src[-1] = places
             src[1:-1] = [held(stack, count) if count else stack for stack in src[1:-1]]
         known[node] = node.graph.node(node.op, tuple(src), node.type, node.name, **dict(node.args))

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from satchel.quant import FORMATS, Format, RequestError
+from satchel.runtime import ops
 from satchel.runtime.graph import Node, Roots, rewrite
 from satchel.runtime.op import op_of
-from satchel.runtime.ops import OPS
 
 if TYPE_CHECKING:
     from satchel.runtime.compiler import Context
@@ -29,7 +29,7 @@ def layout(roots: Roots, context: Context) -> Roots:
         for act in _choices(fmt, context.activations):
             if act is None or src[0].width % FORMATS[act].block:
                 return None
-            made = made_by(OPS["quantize"](src[0], format=act), *src[1:])
+            made = made_by(ops.quantize(src[0], format=act), *src[1:])
             refusal = context.target(device).refusal(made)
             if not refusal:
                 return made

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from satchel.quant import FORMATS
+from satchel.runtime import ops
 from satchel.runtime.graph import Node, Roots, rewrite, toposort
-from satchel.runtime.ops import OPS
 
 if TYPE_CHECKING:
     from satchel.runtime.compiler import Context
@@ -35,6 +35,6 @@ def merge(roots: Roots, context: Context) -> Roots:
             return None
         weights, at = start[node]
         node.graph.label = node.name
-        return OPS["cols"](OPS["linear"](src[0], *weights), start=at, size=node.width)
+        return ops.cols(ops.linear(src[0], *weights), start=at, size=node.width)
 
     return rewrite(roots, rule)

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from satchel.runtime import ops
 from satchel.runtime.graph import TOKENS, Node, Roots, readers, rewrite
 from satchel.runtime.op import op_of
-from satchel.runtime.ops import OPS
 
 if TYPE_CHECKING:
     from satchel.runtime.compiler import Context
@@ -26,7 +26,7 @@ def sink(roots: Roots, context: Context) -> Roots:
             made_by = op_of(inner)
             if made_by is None or not made_by.row_wise:
                 return None
-            picked = (OPS["pick"](s, rows) if s.shape[0] == TOKENS else s for s in inner.src)
+            picked = (ops.pick(s, rows) if s.shape[0] == TOKENS else s for s in inner.src)
             inner.graph.label = inner.name
             return made_by(*picked, **dict(inner.args))
 

@@ -5,10 +5,10 @@ text; norms come after what they follow is added; words, places and kinds of sen
 from dataclasses import replace
 
 from satchel.formats.convert.mapping import ArchMapping, Guard, Key, Reader, Rule
+from satchel.runtime import ops
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import attention, mlp_erf, with_kinds
 from satchel.runtime.graph import Node
-from satchel.runtime.ops import OPS
 
 _LAYER = "encoder.layer.{i}."
 _EMBEDDINGS = "embeddings."
@@ -121,12 +121,12 @@ class Bert(Arch):
         x = with_kinds(self, x)
         if self.weights.type("position_embd.weight") is not None:
             places = self.weight("position_embd.weight", self.context, self.width)
-            x = OPS["add"](x, OPS["get_rows"](places, self.pos))
+            x = ops.add(x, ops.get_rows(places, self.pos))
         return self.norm(x, "token_embd_norm")
 
     def layer(self, x: Node, i: int) -> Node:
-        x = self.norm(OPS["add"](x, attention(self, x, i)), f"blk.{i}.attn_output_norm")
-        return self.norm(OPS["add"](x, mlp_erf(self, x, i)), f"blk.{i}.layer_output_norm")
+        x = self.norm(ops.add(x, attention(self, x, i)), f"blk.{i}.attn_output_norm")
+        return self.norm(ops.add(x, mlp_erf(self, x, i)), f"blk.{i}.layer_output_norm")
 
     def output_norm(self, x: Node) -> Node:
         return x

@@ -23,6 +23,7 @@ from satchel.formats.convert.mapping import (
     Rule,
     unneeded,
 )
+from satchel.runtime import ops
 from satchel.runtime.arch import Arch, Cache, HParams, Weights
 from satchel.runtime.blocks import (
     attend,
@@ -38,7 +39,6 @@ from satchel.runtime.blocks import (
 )
 from satchel.runtime.graph import Node
 from satchel.runtime.mixture import experts
-from satchel.runtime.ops import OPS
 
 STILL = 1e30  # divides the frequencies of pairs that do not turn
 PERIOD = 6
@@ -230,11 +230,11 @@ class Gemma4(Arch):
         x = scaled(self, super().embed(ids), self.width**0.5)
         if self.own:
             size = self.layers * self.own
-            rows = OPS["get_rows"](self.weight("per_layer_token_embd.weight", None, size), ids)
+            rows = ops.get_rows(self.weight("per_layer_token_embd.weight", None, size), ids)
             y = scaled(self, linear(self, x, "per_layer_model_proj", size), self.width**-0.5)
-            y = self.norm(OPS["reshape"](y, shape=(self.layers, self.own)), "per_layer_proj_norm")
-            y = OPS["add"](OPS["reshape"](y, shape=(size,)), scaled(self, rows, self.own**0.5))
-            self.inputs = OPS["reshape"](scaled(self, y, 0.5**0.5), shape=(1, size))
+            y = self.norm(ops.reshape(y, shape=(self.layers, self.own)), "per_layer_proj_norm")
+            y = ops.add(ops.reshape(y, shape=(size,)), scaled(self, rows, self.own**0.5))
+            self.inputs = ops.reshape(scaled(self, y, 0.5**0.5), shape=(1, size))
         return x
 
     def layer(self, x: Node, i: int) -> Node:
@@ -243,13 +243,11 @@ class Gemma4(Arch):
         else:
             x = self._with_experts(x, i)
         if self.inputs is not None:
-            gate = OPS["gelu"](linear(self, x, f"blk.{i}.inp_gate", self.own), style=0)
+            gate = ops.gelu(linear(self, x, f"blk.{i}.inp_gate", self.own), style=0)
             # A copy, not a window: layers may be on different devices.
-            one = OPS["take"](self.inputs, start=i * self.own, size=self.own)
-            y = linear(
-                self, OPS["mul"](gate, OPS["reshape"](one, shape=(self.own,))), f"blk.{i}.proj", self.width
-            )
-            x = OPS["add"](x, self.norm(y, f"blk.{i}.post_norm"))
+            one = ops.take(self.inputs, start=i * self.own, size=self.own)
+            y = linear(self, ops.mul(gate, ops.reshape(one, shape=(self.own,))), f"blk.{i}.proj", self.width)
+            x = ops.add(x, self.norm(y, f"blk.{i}.post_norm"))
         name = f"blk.{i}.layer_output_scale.weight"
         if self.optional(name, 1) is None:
             return x
@@ -261,20 +259,20 @@ class Gemma4(Arch):
         """
         p = f"blk.{i}."
         y = self._attend(self, self.norm(x, f"{p}attn_norm"), i)
-        x = OPS["add"](x, self.norm(y, f"{p}post_attention_norm"))
+        x = ops.add(x, self.norm(y, f"{p}post_attention_norm"))
         dense = self.norm(geglu(self, self.norm(x, f"{p}ffn_norm"), i), f"{p}post_ffw_norm_1")
         self.weight(f"{p}ffn_gate_inp.scale", self.width)
         factors = self.weights.array(f"{p}ffn_gate_inp.scale") * self.width**-0.5
-        asked = OPS["rms_norm"](x, self.graph.const(factors.astype(np.float32), "f32", "asked"), eps=self.eps)
+        asked = ops.rms_norm(x, self.graph.const(factors.astype(np.float32), "f32", "asked"), eps=self.eps)
         few = experts(self, self.norm(x, f"{p}pre_ffw_norm_2"), i, gate=geglu_of, asked=asked)
-        y = OPS["add"](dense, self.norm(few, f"{p}post_ffw_norm_2"))
-        return OPS["add"](x, self.norm(y, f"{p}post_ffw_norm"))
+        y = ops.add(dense, self.norm(few, f"{p}post_ffw_norm_2"))
+        return ops.add(x, self.norm(y, f"{p}post_ffw_norm"))
 
     def _turn(self, x: Node, i: int) -> Node:
         base = self.hp.real("rope.freq_base_swa", 10000.0, low=1e-6) if self.near[i] else 0.0
         freq, scale = rope_frequencies(self, self.dim(i), base)
-        turns = OPS["rope_table"](self.pos, self.graph.const(freq, "f32", "rope_freq"), scale=scale)
-        return OPS["rope"](x, turns, style=self.rope_style)
+        turns = ops.rope_table(self.pos, self.graph.const(freq, "f32", "rope_freq"), scale=scale)
+        return ops.rope(x, turns, style=self.rope_style)
 
     def _keys_and_values(self, x: Node, i: int) -> tuple[Node, ...]:
         """The caches of layer i, with this step's tokens in them."""
@@ -283,7 +281,7 @@ class Gemma4(Arch):
         same = self.weights.type(f"{p}v.weight") is None and not self.near[i]
         value = raw if same else linear(self, x, f"{p}v", heads * dim)
         ones = self.graph.const(np.ones(dim, np.float32), "f32", "one")
-        value = OPS["rms_norm"](OPS["reshape"](value, shape=(heads, dim)), ones, eps=self.eps)
+        value = ops.rms_norm(ops.reshape(value, shape=(heads, dim)), ones, eps=self.eps)
         return write_cache(self, self._turn(head_norm(self, raw, f"{p}k_norm", heads), i), value, i)
 
     def _attend(self, a: Arch, x: Node, i: int) -> Node:

@@ -19,11 +19,11 @@ from satchel.formats.convert.mapping import (
     Rule,
     unneeded,
 )
+from satchel.runtime import ops
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import attention, swiglu
 from satchel.runtime.graph import Node
 from satchel.runtime.mixture import experts, router_of
-from satchel.runtime.ops import OPS
 
 
 def _extra(reader: Reader) -> None:
@@ -63,9 +63,9 @@ MAPPING = ArchMapping(
 
 class Glm4Moe(Arch):
     def layer(self, x: Node, i: int) -> Node:
-        x = OPS["add"](x, attention(self, self.norm(x, f"blk.{i}.attn_norm"), i))
+        x = ops.add(x, attention(self, self.norm(x, f"blk.{i}.attn_norm"), i))
         y = self.norm(x, f"blk.{i}.post_attention_norm")
-        return OPS["add"](x, self._feed(y, i))
+        return ops.add(x, self._feed(y, i))
 
     def _feed(self, x: Node, i: int) -> Node:
         if i < self.hp.uint("leading_dense_block_count", 0, low=0):

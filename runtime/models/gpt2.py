@@ -3,10 +3,10 @@ with GELU.
 """
 
 from satchel.formats.convert.mapping import ArchMapping, Guard, Key, Reader, Rule
+from satchel.runtime import ops
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import mlp_tanh, pre_norm_layer
 from satchel.runtime.graph import Node
-from satchel.runtime.ops import OPS
 
 
 def _width(reader: Reader) -> None:
@@ -56,7 +56,7 @@ class Gpt2(Arch):
 
     def embed(self, ids: Node) -> Node:
         places = self.weight("position_embd.weight", self.context, self.width)
-        return OPS["add"](super().embed(ids), OPS["get_rows"](places, self.pos))
+        return ops.add(super().embed(ids), ops.get_rows(places, self.pos))
 
     def layer(self, x: Node, i: int) -> Node:
         return pre_norm_layer(self, x, i, feed=mlp_tanh)

@@ -14,11 +14,11 @@ from satchel.formats.convert.mapping import (
     Rule,
     every_second_near,
 )
+from satchel.runtime import ops
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import alternating, attention
 from satchel.runtime.graph import Node
 from satchel.runtime.mixture import experts
-from satchel.runtime.ops import OPS
 
 _LAYER = "model.layers.{i}."
 _EXPERTS = f"{_LAYER}mlp.experts."
@@ -88,10 +88,10 @@ class GptOss(Arch):
     whole_ramp = False
 
     def layer(self, x: Node, i: int) -> Node:
-        gate = partial(OPS["swiglu_limited"], limit=7.0, alpha=1.702)
-        x = OPS["add"](x, attention(self, self.norm(x, f"blk.{i}.attn_norm"), i))
+        gate = partial(ops.swiglu_limited, limit=7.0, alpha=1.702)
+        x = ops.add(x, attention(self, self.norm(x, f"blk.{i}.attn_norm"), i))
         y = self.norm(x, f"blk.{i}.post_attention_norm")
-        return OPS["add"](x, experts(self, y, i, gate=gate))
+        return ops.add(x, experts(self, y, i, gate=gate))
 
     def window(self, i: int) -> int:
         return self.hp.uint("attention.sliding_window", high=1 << 30) if alternating(self, i, 2) else 0

@@ -1,10 +1,10 @@
 """Hunyuan (dense): Llama's layer whose queries and keys are normed per head after they are turned."""
 
 from satchel.formats.convert.mapping import DENSE_BODY, DENSE_GUARDS, DENSE_KEYS, ArchMapping, Rule
+from satchel.runtime import ops
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import attend, pre_norm_layer, projections, rotate, write_cache
 from satchel.runtime.graph import Node
-from satchel.runtime.ops import OPS
 
 _ATTENTION = "model.layers.{i}.self_attn."
 MAPPING = ArchMapping(
@@ -30,7 +30,7 @@ def _attention(a: Arch, x: Node, i: int) -> Node:
     p, heads, kv = f"blk.{i}.attn_", a.heads[i], a.kv_heads[i]
     q, k, v = projections(a, x, i)
     a.weight(f"{p}q_norm.weight", a.head_dim), a.weight(f"{p}k_norm.weight", a.head_dim)
-    q = rotate(a, OPS["reshape"](q, shape=(heads, a.head_dim)), i)
-    k = rotate(a, OPS["reshape"](k, shape=(kv, a.head_dim)), i)
-    v = OPS["reshape"](v, shape=(kv, a.value_dim))
+    q = rotate(a, ops.reshape(q, shape=(heads, a.head_dim)), i)
+    k = rotate(a, ops.reshape(k, shape=(kv, a.head_dim)), i)
+    v = ops.reshape(v, shape=(kv, a.value_dim))
     return attend(a, a.norm(q, f"{p}q_norm"), write_cache(a, a.norm(k, f"{p}k_norm"), v, i), i)

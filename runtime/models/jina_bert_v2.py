@@ -5,11 +5,11 @@ added, with GeGLU; in its model of code queries and keys are normed, and what th
 from dataclasses import replace
 
 from satchel.formats.convert.mapping import Guard, Rule
+from satchel.runtime import ops
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import attention, geglu_erf, usual_alibi, with_kinds
 from satchel.runtime.graph import Node
 from satchel.runtime.models.bert import MAPPING as BERT
-from satchel.runtime.ops import OPS
 
 _LAYER = "encoder.layer.{i}."
 _REPLACED = ("position_embd", "blk.{i}.ffn_up", "blk.{i}.ffn_down", "blk.{i}.layer_output_norm")
@@ -43,11 +43,11 @@ class JinaBertV2(Arch):
         return self.norm(with_kinds(self, super().embed(ids)), "token_embd_norm")
 
     def layer(self, x: Node, i: int) -> Node:
-        y = self.norm(OPS["add"](x, attention(self, x, i)), f"blk.{i}.attn_output_norm")
+        y = self.norm(ops.add(x, attention(self, x, i)), f"blk.{i}.attn_output_norm")
         again = f"blk.{i}.attn_norm_2"
         if self.weights.type(f"{again}.weight") is not None:
-            y = self.norm(OPS["add"](y, x), again)
-        return self.norm(OPS["add"](y, geglu_erf(self, y, i)), f"blk.{i}.layer_output_norm")
+            y = self.norm(ops.add(y, x), again)
+        return self.norm(ops.add(y, geglu_erf(self, y, i)), f"blk.{i}.layer_output_norm")
 
     def output_norm(self, x: Node) -> Node:
         return x

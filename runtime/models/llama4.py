@@ -17,11 +17,11 @@ from satchel.formats.convert.mapping import (
     check_layers,
     unneeded,
 )
+from satchel.runtime import ops
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import pre_norm_layer, swiglu
 from satchel.runtime.graph import Node
 from satchel.runtime.mixture import Router, experts
-from satchel.runtime.ops import OPS
 
 _FEED = "model.layers.{i}.feed_forward."
 _PARTS = ("gate", "up", "down")
@@ -117,10 +117,10 @@ class Llama4(Arch):
             if self.hp.uint("expert_count", 0, low=0) == UNNORMED:
                 return q, k
             ones = self.graph.const(np.ones(self.head_dim, np.float32), "f32", "ones")
-            return OPS["rms_norm"](q, ones, eps=self.eps), OPS["rms_norm"](k, ones, eps=self.eps)
-        share = OPS["position_scale"](self.pos, step=FLOOR, slope=SLOPE)
-        flat = OPS["reshape"](q, shape=(1, self.heads[i] * self.head_dim))
-        return OPS["reshape"](OPS["expert_sum"](flat, share), shape=(self.heads[i], self.head_dim)), k
+            return ops.rms_norm(q, ones, eps=self.eps), ops.rms_norm(k, ones, eps=self.eps)
+        share = ops.position_scale(self.pos, step=FLOOR, slope=SLOPE)
+        flat = ops.reshape(q, shape=(1, self.heads[i] * self.head_dim))
+        return ops.reshape(ops.expert_sum(flat, share), shape=(self.heads[i], self.head_dim)), k
 
 
 def mixture(a: Arch, x: Node, i: int) -> Node:

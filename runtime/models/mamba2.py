@@ -2,9 +2,9 @@
 
 from satchel.formats.convert.hybrid import mamba_net_rules
 from satchel.formats.convert.mapping import ArchMapping, Guard, Key, Reader, Rule
+from satchel.runtime import ops
 from satchel.runtime.arch import Arch, HParams
 from satchel.runtime.graph import Node
-from satchel.runtime.ops import OPS
 from satchel.runtime.recurrent import mamba_net, sizes_of
 
 UNLIMITED = 1 << 20  # what files say of the context, which nothing limits
@@ -71,4 +71,4 @@ class Mamba2(Arch):
 
     def layer(self, x: Node, i: int) -> Node:
         h = self.norm(x, f"blk.{i}.attn_norm")
-        return OPS["add"](x, mamba_net(self, h, i))
+        return ops.add(x, mamba_net(self, h, i))

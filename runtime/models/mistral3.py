@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from satchel.formats.convert.mapping import DENSE_GUARDS, DENSE_KEYS, LLAMA_BODY, ArchMapping, Guard, Reader
+from satchel.runtime import ops
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import pre_norm_layer
 from satchel.runtime.graph import Node
-from satchel.runtime.ops import OPS
 
 
 def _extra(reader: Reader) -> None:
@@ -50,6 +50,6 @@ class Mistral3(Arch):
         step = self.hp.uint("rope.scaling.original_context_length", self.context, high=1 << 30)
         part = np.arange(self.cache.context) // step
         table = np.asarray(1 + slope * np.log1p(part), np.float32).reshape(-1, 1)
-        share = OPS["get_rows"](self.graph.const(table, "f32", "sharpness"), self.pos)
-        flat = OPS["reshape"](q, shape=(1, self.heads[i] * self.head_dim))
-        return OPS["reshape"](OPS["expert_sum"](flat, share), shape=(self.heads[i], self.head_dim)), k
+        share = ops.get_rows(self.graph.const(table, "f32", "sharpness"), self.pos)
+        flat = ops.reshape(q, shape=(1, self.heads[i] * self.head_dim))
+        return ops.reshape(ops.expert_sum(flat, share), shape=(self.heads[i], self.head_dim)), k

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from satchel.formats.convert.mapping import ArchMapping, Guard, Key, Reader, Rule
+from satchel.runtime import ops
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import attention, geglu_erf, swiglu
 from satchel.runtime.graph import Node
-from satchel.runtime.ops import OPS
 
 _LAYER = "layers.{i}."
 PERIOD = 3
@@ -122,8 +122,8 @@ class ModernBert(Arch):
     def layer(self, x: Node, i: int) -> Node:
         name = f"blk.{i}.attn_norm"
         y = x if self.weights.type(f"{name}.weight") is None else self.norm(x, name)
-        x = OPS["add"](x, attention(self, y, i))
-        return OPS["add"](x, self._feed(self.norm(x, f"blk.{i}.ffn_norm"), i))
+        x = ops.add(x, attention(self, y, i))
+        return ops.add(x, self._feed(self.norm(x, f"blk.{i}.ffn_norm"), i))
 
     def _feed(self, x: Node, i: int) -> Node:
         kind = self.hp.text("hidden_activation", "gelu")

@@ -1,10 +1,10 @@
 """nomic-bert (nomic-embed-text): BERT with rotary positions, SwiGLU and no biases on products."""
 
 from satchel.formats.convert.mapping import ArchMapping, Guard, Key, Reader, Rule, unneeded
+from satchel.runtime import ops
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import attention, swiglu, with_kinds
 from satchel.runtime.graph import Node
-from satchel.runtime.ops import OPS
 
 _LAYER = "encoder.layers.{i}."
 _OTHER = "layers.{i}."  # as transformers names them since it has the family itself
@@ -87,8 +87,8 @@ class NomicBert(Arch):
         return self.norm(with_kinds(self, super().embed(ids)), "token_embd_norm")
 
     def layer(self, x: Node, i: int) -> Node:
-        x = self.norm(OPS["add"](x, attention(self, x, i)), f"blk.{i}.attn_output_norm")
-        return self.norm(OPS["add"](x, swiglu(self, x, i)), f"blk.{i}.layer_output_norm")
+        x = self.norm(ops.add(x, attention(self, x, i)), f"blk.{i}.attn_output_norm")
+        return self.norm(ops.add(x, swiglu(self, x, i)), f"blk.{i}.layer_output_norm")
 
     def output_norm(self, x: Node) -> Node:
         return x
