@@ -14,11 +14,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from satchel.runtime import ops
 from satchel.runtime.arch import SAMPLING_BYTES
 from satchel.runtime.compiler.lower import probe
 from satchel.runtime.device import Device, find_backend, pointer
 from satchel.runtime.graph import Array, Graph, Type
-from satchel.runtime.ops import OPS
 from satchel.runtime.plan import Buffer
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.record import record
@@ -60,7 +60,7 @@ def measure(device: Device, logits: Array, sampling: Sampling, rounds: int) -> l
         leaf("pos", (1,), "i32"),
         leaf("params", (1, SAMPLING_BYTES), "i8"),
     ]
-    segment = probe(OPS["sample"](*operands), "cpu")  # type: ignore[arg-type]
+    segment = probe(ops.sample(*operands), "cpu")  # type: ignore[arg-type]
     segment = replace(segment, buffers=(*segment.buffers, Buffer("step", STEP, 64)))
     data = [np.zeros(1, np.int32), logits, np.arange(4096, dtype=np.int32), np.zeros(1, np.int32)]
     data += [np.full(1, 4000, np.int32), np.frombuffer(record(sampling, 4096).tobytes(), np.uint8)]
