@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waiting import SECONDS, until
+from waiting import SECONDS
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -81,25 +81,6 @@ def screen(tmp_path: Path) -> Iterator[None]:
 
 @pytest.mark.model
 def test_the_window_answers_and_closes(screen: None, bundled_model: Path) -> None:
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location("window", EXAMPLES / "window.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    window = module.Window(str(bundled_model))
-
-    def shown(what: str) -> str:
-        def found() -> bool:
-            window.update()
-            return what in window.said.get("1.0", "end")
-
-        until(found, what)
-        return str(window.said.get("1.0", "end"))
-
-    shown("is ready")
-    window.entry.insert(0, "Who are you?")
-    window.send()
-    answer = shown("tokens a second").partition("Who are you?\n")[2]
+    driver = EXAMPLES.parent / "tests" / "support" / "drive_window.py"
+    answer = "\n".join(run(str(driver), str(EXAMPLES), str(bundled_model)))
     assert re.match(r"\S.*\n\d+ tokens a second", answer, re.DOTALL)  # drawn anew each time
-    window.leave()

@@ -5,6 +5,8 @@ is wrong.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from satchel.formats.gguf import open_gguf
 from satchel.runtime.device import find_backend, libraries
 from satchel.runtime.dryrun import dry_run, scratch
 from satchel.runtime.engine import Feed
-from satchel.runtime.graph import Type
+from satchel.runtime.graph import Array, Type
 from satchel.runtime.model import Model
 from satchel.runtime.ops import OPS
 from satchel.runtime.packing import packed_by
@@ -115,9 +117,12 @@ def test_what_does_not_fit_is_said(model: Path, capsys: pytest.CaptureFixture[st
 def test_check(model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(model), "--check", "hello you"]) == 0
     assert "steps are within their bounds" in capsys.readouterr().out
-    monkeypatch.setattr(
-        OPS["attention"], "define", lambda q, *_, **__: np.zeros((len(q), tiny.WIDTH), np.float32)
-    )
+
+    @wraps(OPS["attention"].define)
+    def nothing(q: Array, *_: Array, **__: object) -> Array:
+        return np.zeros((len(q), tiny.WIDTH), np.float32)
+
+    monkeypatch.setitem(OPS, "attention", replace(OPS["attention"], define=nothing))
     assert main(["plan", str(model), "--check", "hello you"]) == 1
     assert "blk.0: attention on cpu" in capsys.readouterr().err
 

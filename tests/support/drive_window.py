@@ -1,0 +1,32 @@
+"""Uses the desktop program of examples/ as a person would. Arguments: the folder of examples, a model. Prints
+the answer and its rate. It is a process of its own, for Tk aborts one in which a thread other than its own
+collects a closed window as garbage.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from waiting import until
+
+sys.path.insert(0, sys.argv[1])
+
+from window import Window
+
+
+def main() -> None:
+    window = Window(sys.argv[2])
+
+    def said() -> str:
+        window.update()
+        return str(window.said.get("1.0", "end"))
+
+    until(lambda: "is ready" in said(), "the model is ready")
+    window.entry.insert(0, "Who are you?")
+    window.send()
+    until(lambda: "tokens a second" in said(), "the answer")
+    print(said().partition("Who are you?\n")[2], end="")
+    window.leave()
+
+
+main()
