@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ ollama = pytest.importorskip("ollama")
 
 from satchel.cli.server.catalog import catalog_of  # noqa: E402
 from satchel.cli.server.models import Models  # noqa: E402
-from satchel.cli.server.ollama.store import serve, store_name  # noqa: E402
+from satchel.cli.server.ollama.store import Pull, serve, store_name  # noqa: E402
 from satchel.cli.server.problem import Problem  # noqa: E402
 from satchel.cli.server.settings import ServerSettings  # noqa: E402
 from satchel.quant import RequestError  # noqa: E402
@@ -74,6 +75,16 @@ def test_a_model_is_pulled_and_answers(client: Any, tiny: Path, name: str) -> No
     assert digest.startswith("sha256:") and last.completed == last.total == tiny.stat().st_size
     assert client.generate(model=name, prompt="x", options={"num_predict": 2}).eval_count == 2
     assert len(names(client)) == 2
+
+
+def test_the_last_step_of_a_pull_is_told_although_the_end_is_known_by_then() -> None:
+    async def told() -> list[Any]:
+        work = Pull(None, "small", None, None)  # type: ignore[arg-type]
+        for step in ("first", "last", None, None):
+            work._told.put_nowait(step)  # type: ignore[arg-type]
+        return [await work._latest(), await work._latest()]
+
+    assert asyncio.run(told()) == ["last", None]
 
 
 def test_a_pulled_model_is_copied_and_deleted(client: Any) -> None:

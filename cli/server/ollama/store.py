@@ -117,10 +117,16 @@ class Pull:
         yield SUCCESS
 
     async def _latest(self) -> Progress | None:
-        """The newest of what was told: a client that reads slowly need not see each step."""
+        """The newest of what was told: a client that reads slowly need not see each step. None where there is
+        no more, after the last step.
+        """
         found = await self._told.get()
         while found is not None and not self._told.empty():
-            found = self._told.get_nowait()
+            later = self._told.get_nowait()
+            if later is None:
+                self._told.put_nowait(None)  # for the next call
+                break
+            found = later
         return found
 
     def _fetch(self, watch: Callable[[Progress | None], None]) -> Path:
