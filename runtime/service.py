@@ -259,9 +259,9 @@ class Service:
             self._bell.notify()
 
     def _add(self, ticket: Ticket) -> None:
-        self.scheduler.add(ticket.job)
         self._tickets[ticket.job] = ticket
-        with self._bell:
+        with self._bell:  # in one go, or submit() would count it twice meanwhile
+            self.scheduler.add(ticket.job)
             self._coming[ticket.job.client] -= 1
 
     def _live(self) -> None:

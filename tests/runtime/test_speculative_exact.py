@@ -182,7 +182,7 @@ def test_sampling_with_drafts_follows_the_same_distribution() -> None:
 
     def pairs(start: int, speculator: Speculator | None) -> list[tuple[int, ...]]:
         wanted = [Request([11, 12], 3, chosen.with_seed(start + i)) for i in range(count)]
-        service = Service(engine, Limits(queue=2 * count), speculator=speculator)
+        service = Service(engine, Limits(queue=count), speculator=speculator)
         found = [tuple(t) for t in [service.submit(r) for r in wanted]]
         service.close()
         return [(a, b) for _, a, b in found]

@@ -182,7 +182,7 @@ def test_a03_an_honest_slow_body_is_waited_for(house: House) -> None:
     for end in range(15_000, 60_001, 15_000):
         wire.sendall(content[end - 15_000 : end])
         until(lambda most=end: received(house.connections) >= most, "the piece has come")
-        house.later(5)
+        house.later(9)
     wire.sendall(content[60_000:])
     assert heard(wire).endswith(str(len(content)).encode())
     wire.close()
