@@ -12,7 +12,6 @@ import errno
 import socket
 import ssl
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
@@ -101,13 +100,12 @@ class Listener:
     def _begin(self, connection: socket.socket, address: object) -> None:
         peer = str(address[0]) if isinstance(address, tuple) else ""
         client = "" if not peer or self.proxies.trusts(peer) else client_of(peer)
-        now = time.monotonic()
-        seat = self.connections.admit(client, now)
+        seat = self.connections.admit(client)
 
         def note(reason: str) -> None:
             self.connections.cuts[reason] += 1
 
-        held = seat.holder = Handshake(now, self.seconds, note)
+        held = seat.holder = Handshake(seat.since, self.seconds, note)
 
         def done(task: asyncio.Task[None]) -> None:
             self._beginning.discard(task)

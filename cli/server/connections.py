@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -64,11 +64,13 @@ class Limits:
 
 class Connections:
     """The seats. cuts: connections closed by the server, by reason. refused: requests that found only a spare
-    seat. tick: seconds between two checks.
+    seat. tick: seconds between two checks. clock: gives the seconds by which all deadlines are kept.
     """
 
-    def __init__(self, limits: Limits, tick: float = TICK) -> None:
-        self.limits, self.tick = limits, tick
+    def __init__(
+        self, limits: Limits, tick: float = TICK, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.limits, self.tick, self.clock = limits, tick, clock
         self.cuts: Counter[str] = Counter()
         self.refused = 0
         self._seats: set[Seat] = set()
@@ -83,9 +85,9 @@ class Connections:
     def open(self) -> int:
         return len(self._seats) + len(self._spares)
 
-    def admit(self, client: str, now: float | None = None) -> Seat:
+    def admit(self, client: str) -> Seat:
         """A seat for a new connection: a regular one, if need be of one that gives way, or a spare one."""
-        now = time.monotonic() if now is None else now
+        now = self.clock()
         self._watch()
         room = not client or self._room(client, len(self._clients[client]) >= self.limits.each, now)
         if not self._clients[client]:
@@ -104,7 +106,7 @@ class Connections:
 
     def enter(self, seat: Seat, client: str) -> bool:
         """Counts a request that a proxy passed on for the client whose it is. False: he has too many."""
-        now = time.monotonic()
+        now = self.clock()
         if seat.spare or not self._room(client, len(self._clients[client]) >= self.limits.each, now):
             return False
         seat.client = client
@@ -126,10 +128,11 @@ class Connections:
 
     def make_room(self, reason: str) -> bool:
         """Closes one connection that can give way; whether there was one."""
-        return self._give_way("", time.monotonic(), reason)
+        return self._give_way("", self.clock(), reason)
 
-    def check(self, now: float) -> None:
+    def check(self) -> None:
         """Cuts what is behind its deadline. A check that fails keeps no other from being made."""
+        now = self.clock()
         for seat in (*self._seats, *self._spares):
             if seat.holder is not None:
                 try:
@@ -198,7 +201,7 @@ class Connections:
         self._timer = None
         if self.open:
             self._watch()
-        self.check(time.monotonic())
+        self.check()
 
 
 def _rank(seat: Seat, now: float) -> Rank | None:

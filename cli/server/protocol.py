@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from contextlib import suppress
 from typing import Any, cast
 
@@ -98,13 +97,12 @@ class Deadlines(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._wire = Wire(transport)
         super().connection_made(cast(asyncio.Transport, self._wire))
-        now = time.monotonic()
         wire = transport.get_extra_info("socket")
         peer = self.client[0] if self.client else ""
         unix = wire is not None and wire.family == getattr(socket, "AF_UNIX", None)
         self._trusted = unix or self._proxies.trusts(peer)
         if self._seat is None:
-            self._seat = self._connections.admit("" if self._trusted else client_of(peer), now)
+            self._seat = self._connections.admit("" if self._trusted else client_of(peer))
         elif self._seat.closed:
             transport.abort()
         self._seat.holder = self
