@@ -125,7 +125,7 @@ class ReplyOptions:
 
     @property
     def overflow(self) -> str:
-        """As Ask has it."""
+        """As GenerateOptions.on_overflow."""
         return self.on_overflow or ("shift" if self.shift else "error")
 
 

@@ -14,13 +14,13 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from satchel.formats.chat import Event
-from satchel.runtime.ask import Asking
 from satchel.runtime.chat_reply import ChatReply
 from satchel.runtime.errand import Errand
+from satchel.runtime.generate_options import GenerateKwargs
 from satchel.runtime.graph import Array
 from satchel.runtime.likelihood import Scored
 from satchel.runtime.model import Message, Model
-from satchel.runtime.options import LoadProgress, Options, Settings
+from satchel.runtime.options import LoadKwargs, LoadProgress, Options
 from satchel.runtime.readings import Text
 from satchel.runtime.reply import POLL, Reply, Stats
 from satchel.runtime.report import Report
@@ -96,7 +96,7 @@ class AsyncReply:
         if ticket is None:
             return None
         try:
-            while reply.ask.progress and not reply.stats.generated:
+            while reply.options.progress and not reply.stats.generated:
                 try:
                     return await asyncio.wait_for(ticket.wait(), POLL)
                 except TimeoutError:
@@ -163,7 +163,7 @@ class AsyncModel:
         options: Options | None = None,
         *,
         progress: LoadProgress | None = None,
-        **changes: Unpack[Settings],
+        **changes: Unpack[LoadKwargs],
     ) -> Self:
         """Model.load in a thread of its own. progress is called in the loop's thread. Cancelling the task
         stops the load at the next call of progress, and what was loaded is freed.
@@ -189,7 +189,7 @@ class AsyncModel:
         prefill: bool | None = None,
         variables: Mapping[str, object] | None = None,
         before: Sequence[int] = (),
-        **how: Unpack[Asking],
+        **kwargs: Unpack[GenerateKwargs],
     ) -> AsyncChatReply:
         """As Model.chat. The template is rendered in a thread."""
         asked = partial(
@@ -201,23 +201,23 @@ class AsyncModel:
             prefill=prefill,
             variables=variables,
             before=before,
-            **how,
+            **kwargs,
         )
         return AsyncChatReply(await self._thread(asked), self._thread)
 
-    async def generate(self, prompt: str | Sequence[int], **how: Unpack[Asking]) -> AsyncReply:
+    async def generate(self, prompt: str | Sequence[int], **kwargs: Unpack[GenerateKwargs]) -> AsyncReply:
         """As Model.generate."""
-        return AsyncReply(await self._thread(partial(self.model.generate, prompt, **how)), self._thread)
+        return AsyncReply(await self._thread(partial(self.model.generate, prompt, **kwargs)), self._thread)
 
     async def generate_many(
-        self, prompts: Iterable[str | Sequence[int]], **how: Unpack[Asking]
+        self, prompts: Iterable[str | Sequence[int]], **kwargs: Unpack[GenerateKwargs]
     ) -> list[AsyncReply]:
         """As Model.generate_many; cancelling the task ends all of them."""
         room = asyncio.Semaphore(self.model.cache.slots + 2)
 
         async def run(prompt: str | Sequence[int]) -> AsyncReply:
             async with room:
-                reply = await self.generate(prompt, **how)
+                reply = await self.generate(prompt, **kwargs)
                 await reply.read()
                 return reply
 

@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from satchel.formats.tokenizer import Detokenizer, StopStrings
-from satchel.runtime.ask import Ask
 from satchel.runtime.form import Form
+from satchel.runtime.generate_options import GenerateOptions
 from satchel.runtime.log import LOG
 from satchel.runtime.overflow import Fitted, shifted
 from satchel.runtime.report import Report, Work
@@ -76,23 +76,23 @@ class Reply:
     whole answer.
     """
 
-    def __init__(self, model: Model, fitted: Fitted, ask: Ask) -> None:
-        self.model, self.prompt, self.ask = model, fitted.ids, ask
-        self.sampling = in_tokens(ask.drawing, model.tokenizer)
+    def __init__(self, model: Model, fitted: Fitted, options: GenerateOptions) -> None:
+        self.model, self.prompt, self.options = model, fitted.ids, options
+        self.sampling = in_tokens(options.seeded_sampling, model.tokenizer)
         self.logprobs: list[Logprob] = []
         self._grammar: Grammar | None = None
-        if ask.grammar is not None:
+        if options.grammar is not None:
             from satchel.runtime.grammar import compile_grammar
 
-            self._grammar = compile_grammar(model.tokenizer, ask.grammar)
+            self._grammar = compile_grammar(model.tokenizer, options.grammar)
         self.ticket: Ticket | None = None
         self.ids: list[int] = []
         self.stats = Stats(prompt=len(self.prompt))
         self.over = self._cancelled = self.unjudged = False
-        self._stop, self._fitted = StopStrings(ask.stop, ask.keep_stop), fitted
-        self._ends = ends_of(model.tokenizer, ask)
-        room = ENDLESS if ask.on_overflow == "shift" else model.context - len(self.prompt) + 1
-        self._limit = room if ask.max_tokens < 0 else min(ask.max_tokens, room)
+        self._stop, self._fitted = StopStrings(options.stop, options.keep_stop), fitted
+        self._ends = ends_of(model.tokenizer, options)
+        room = ENDLESS if options.on_overflow == "shift" else model.context - len(self.prompt) + 1
+        self._limit = room if options.max_tokens < 0 else min(options.max_tokens, room)
         self._context = self.prompt  # what the engine was given: the prompt, or what a shift left of all
         self._detokenizer: Detokenizer | None = None
         self._parts: list[str] = []
@@ -210,7 +210,7 @@ class Reply:
     @property
     def starts_slowly(self) -> bool:
         """Whether start() may compile a grammar, or go through the vocabulary: a second's work."""
-        return self.ticket is None and (self.ask.grammar is not None or self.sampling.dry_multiplier > 0)
+        return self.ticket is None and (self.options.grammar is not None or self.sampling.dry_multiplier > 0)
 
     def start(self) -> Ticket | None:
         """The request under way, which begins with the first call; None where no token is wanted."""
@@ -225,19 +225,19 @@ class Reply:
     def _submit(self) -> None:
         room = self.model.context - len(self._context) + 1
         most = min(room, self._limit - self.stats.generated)
-        ask, request = self.ask, Request(self._context, most, self._drawing(), self._ends)
-        deadline = time.monotonic() + ask.timeout if ask.timeout else None
+        options, request = self.options, Request(self._context, most, self._drawing(), self._ends)
+        deadline = time.monotonic() + options.timeout if options.timeout else None
         request = replace(
             request,
-            priority=ask.priority,
-            client=ask.client,
-            user=ask.user,
-            weight=ask.weight,
-            salt=ask.salt,
+            priority=options.priority,
+            client=options.client,
+            user=options.user,
+            weight=options.weight,
+            salt=options.salt,
             deadline=deadline,
-            draft=ask.draft,
-            scales=self.model.scales(ask.adapters, ask.control_vectors),
-            wishes=wishes_of(self.model.tokenizer, self.sampling, ask, self._form()),
+            draft=options.draft,
+            scales=self.model.scales(options.adapters, options.control_vectors),
+            wishes=wishes_of(self.model.tokenizer, self.sampling, options, self._form()),
         )
         self.ticket = self.model.submit(request)
         self.ticket.logprobs = self.logprobs  # a shift goes on in the same list
@@ -245,7 +245,7 @@ class Reply:
 
     def _form(self) -> Form | None:
         """What the tokens of the request at hand are held to."""
-        held = self.ask.grammar if self.ask.grammar is not None else self.ask.constraint
+        held = self.options.grammar if self.options.grammar is not None else self.options.constraint
         return Form(held) if held is not None else None
 
     def _formed(self) -> str:
@@ -272,7 +272,7 @@ class Reply:
 
     def _wait(self, ticket: Ticket) -> int | None:
         """The next token; until the first one, the way through the prompt is told."""
-        while self.ask.progress and not self.stats.generated:
+        while self.options.progress and not self.stats.generated:
             with suppress(Empty):
                 return ticket.get(timeout=POLL)
             self.tell()
@@ -282,9 +282,9 @@ class Reply:
         """Tells `progress` how far the prompt is, if that changed; done: tokens, None: as the job says."""
         job = self._jobs[0]
         at = max(job.fed, job.cached) if done is None else done
-        if self.ask.progress and at != self._told and job.started >= 0:
+        if self.options.progress and at != self._told and job.started >= 0:
             self._told = at
-            self.ask.progress(at - job.cached, len(self.prompt) - job.cached)
+            self.options.progress(at - job.cached, len(self.prompt) - job.cached)
 
     def feed(self, token: int | None) -> str:
         """The text that a token brings, often none; None ends the answer, or lets it go on after a shift."""
@@ -340,7 +340,7 @@ class Reply:
     def _shift(self) -> bool:
         """Goes on with a shorter context where the one before is full and the caller chose so."""
         ticket, left = self.ticket, self._limit - self.stats.generated
-        shifts = self.ask.on_overflow == "shift"
+        shifts = self.options.on_overflow == "shift"
         if not (shifts and ticket and ticket.finish == "length" and left > 0 and not self.stats.finish):
             return False
         whole = [*self._context, *ticket.job.ids[len(self._context) :]]
@@ -359,7 +359,7 @@ class Reply:
             stats.finish = "stop"
         if not stats.finish:
             stats.finish = self.ticket.finish if self.ticket else "length"
-            full = not 0 <= self.ask.max_tokens <= self._limit
+            full = not 0 <= self.options.max_tokens <= self._limit
             if stats.finish == "length" and full and self._limit <= len(self.ids):
                 stats.reason = f"the context of {self.model.context} tokens is full"
         if self._jobs:

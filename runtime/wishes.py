@@ -9,9 +9,9 @@ from weakref import WeakKeyDictionary
 
 from satchel.formats.tokenizer import Tokenizer
 from satchel.quant import RequestError
-from satchel.runtime.ask import Ask
 from satchel.runtime.detail import Wishes
 from satchel.runtime.form import Form
+from satchel.runtime.generate_options import GenerateOptions
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.dry import Breakers, find_breakers
 from satchel.runtime.scheduler import Request
@@ -68,19 +68,21 @@ def in_tokens(sampling: Sampling, tokenizer: Tokenizer) -> Sampling:
     return replace(sampling, bad_words=tuple(dict.fromkeys(w for w in found if w)))
 
 
-def ends_of(tokenizer: Tokenizer, ask: Ask) -> frozenset[int]:
+def ends_of(tokenizer: Tokenizer, options: GenerateOptions) -> frozenset[int]:
     """Tokens that end an answer. RequestError for one that the vocabulary has not."""
-    bad = next((t for t in ask.stop_tokens if not 0 <= t < tokenizer.vocab_size), None)
+    bad = next((t for t in options.stop_tokens if not 0 <= t < tokenizer.vocab_size), None)
     if bad is not None:
         raise RequestError(f"stop_tokens: {bad} is not in the vocabulary of {tokenizer.vocab_size}")
-    return frozenset(ask.stop_tokens) | (frozenset() if ask.ignore_eos else tokenizer.eog)
+    return frozenset(options.stop_tokens) | (frozenset() if options.ignore_eos else tokenizer.eog)
 
 
-def wishes_of(tokenizer: Tokenizer, sampling: Sampling, ask: Ask, form: Form | None) -> Wishes:
+def wishes_of(
+    tokenizer: Tokenizer, sampling: Sampling, options: GenerateOptions, form: Form | None
+) -> Wishes:
     """What a request asks for beyond its sampling."""
-    banned = frozenset(tokenizer.eog) if ask.ignore_eos else frozenset[int]()
+    banned = frozenset(tokenizer.eog) if options.ignore_eos else frozenset[int]()
     breakers = breakers_of(tokenizer, sampling.dry_breakers) if sampling.dry_multiplier > 0 else Breakers()
-    return Wishes(None, ask.logprobs, tuple(ask.processors), banned, breakers, form)
+    return Wishes(None, options.logprobs, tuple(options.processors), banned, breakers, form)
 
 
 def with_constraint(request: Request, tokenizer: Tokenizer) -> Request:

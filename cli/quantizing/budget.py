@@ -18,7 +18,7 @@ from satchel.quant.errors import RequestError
 
 if TYPE_CHECKING:
     from satchel.formats.gguf import GGUF
-    from satchel.formats.quantize import Settings
+    from satchel.formats.quantize import QuantizeOptions
     from satchel.quant.recipes import Recipe
     from satchel.runtime.budget.probe import Prober, Windows
     from satchel.runtime.budget.search import Budget
@@ -104,8 +104,8 @@ def _texts(gguf: GGUF, options: BudgetOptions) -> Texts:
 
 def _search(
     job: Job, gguf: GGUF, prober: Prober, mix: MixOptions, options: BudgetOptions
-) -> tuple[Budget, Settings]:
-    from satchel.formats.quantize import Settings, find_recipe
+) -> tuple[Budget, QuantizeOptions]:
+    from satchel.formats.quantize import QuantizeOptions, find_recipe
     from satchel.formats.quantizing.plan import find_overrides, head_of
     from satchel.runtime.budget.search import Search
 
@@ -124,7 +124,7 @@ def _search(
             progress=progress,
         )
         same = {name: gguf.tensors[name].format for name in search.candidates}
-        settings = Settings(find_recipe("F16"), requantize=mix.requantize, formats=same)
+        settings = QuantizeOptions(find_recipe("F16"), requantize=mix.requantize, formats=same)
         planned = job.plan(settings)
         fixed = planned.file_bytes - sum(search.bytes_in(name, f) for name, f in same.items())
         if options.size is not None:
@@ -170,13 +170,13 @@ def _measure(written: Path, threads: int, texts: Texts, base: Path, judge: Path,
 
 def recipes(job: Job, found: Budget) -> dict[str, tuple[int, float]]:
     """File bytes and predicted divergence of the named recipes that the search can tell of."""
-    from satchel.formats.quantize import Settings
+    from satchel.formats.quantize import QuantizeOptions
     from satchel.quant.recipes import RECIPES
 
     told: dict[str, tuple[int, float]] = {}
     for name, recipe in RECIPES.items():
         if recipe.quantized:
-            choices = job.plan(Settings(recipe, requantize=True)).choices
+            choices = job.plan(QuantizeOptions(recipe, requantize=True)).choices
             predicted = found.predict({c.name: c.target for c in choices})
             if predicted is not None and predicted not in told.values():
                 told[name] = predicted

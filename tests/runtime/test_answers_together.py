@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from satchel.formats.chat import Style
 from satchel.quant import RequestError
 from satchel.runtime.arch import Cache
-from satchel.runtime.ask import Ask
 from satchel.runtime.chat_reply import ChatReply
 from satchel.runtime.detail import Wishes
 from satchel.runtime.device import find_backend, libraries
 from satchel.runtime.engine import Engine
+from satchel.runtime.generate_options import GenerateOptions
 from satchel.runtime.grammar import Choice, Gbnf, Json, Regex, Spec, Tool, ToolCall, compile_grammar
 from satchel.runtime.model import Model
 from satchel.runtime.overflow import Fitted
@@ -49,7 +49,7 @@ compiled = pytest.mark.skipif(
 def test_no_part_of_a_stop_string_that_comes_is_ever_shown(stops: list[str], text: str, most: int) -> None:
     """Characters come as their bytes, a token each, so they are split wherever they can be."""
     model: Any = chat_model.Scripted(WORDS, byte_ids(text))
-    reply, shown = Reply(model, Fitted([5]), Ask(stop=stops).checked()), ""
+    reply, shown = Reply(model, Fitted([5]), GenerateOptions(stop=stops).checked()), ""
     first = min(((text.find(s) + len(s), text.find(s)) for s in stops if s in text), default=None)
     wanted = text if first is None else text[: first[1]]
     for piece in reply:
@@ -124,7 +124,7 @@ def test_all_that_follows_the_thinking_is_judged(kind: int, thought: str, spec: 
 
     def reply(said: str) -> ChatReply:
         model: Any = chat_model.Scripted(words, words.encode(thought + said, special=True, bos=False))
-        return ChatReply(model, Fitted([5]), Ask(grammar=spec).checked(), STYLE, tools=[TOOL])
+        return ChatReply(model, Fitted([5]), GenerateOptions(grammar=spec).checked(), STYLE, tools=[TOOL])
 
     whole = reply(text)
     whole.read()

@@ -17,10 +17,10 @@ from satchel import Model
 from satchel.formats.chat import CallEnd, Content, Reasoning, Style, ToolCall, detect
 from satchel.formats.template import ChatTemplate
 from satchel.quant import RequestError
-from satchel.runtime.ask import Ask
 from satchel.runtime.async_model import AsyncModel
 from satchel.runtime.chat import ChatPrompt, Thinking
 from satchel.runtime.chat_reply import ChatReply
+from satchel.runtime.generate_options import GenerateOptions
 from satchel.runtime.overflow import Fitted
 from satchel.runtime.reasoning import ReasoningBudget, closing_ids
 from satchel.runtime.sampling import GREEDY
@@ -36,7 +36,7 @@ def scripted(text: str, kind: int = USER_DEFINED, **options: Any) -> ChatReply:
     asked = {name: options.pop(name) for name in ("stop", "max_tokens") if name in options}
     model: Any = Scripted(words, words.encode(text, special=True, bos=False))
     fitted = Fitted(words.encode("hello", bos=False))
-    return ChatReply(model, fitted, Ask(**asked).checked(), STYLE, **{"tools": TOOLS, **options})
+    return ChatReply(model, fitted, GenerateOptions(**asked).checked(), STYLE, **{"tools": TOOLS, **options})
 
 
 @pytest.mark.parametrize("kind", [USER_DEFINED, CONTROL])
@@ -83,7 +83,7 @@ def test_people_see_thinking_in_the_same_tags(
 ) -> None:
     words = tokenizer(kind)
     model: Any = Scripted(words, words.encode(text, special=True, bos=False))
-    reply = ChatReply(model, Fitted([1]), Ask().checked(), style)
+    reply = ChatReply(model, Fitted([1]), GenerateOptions().checked(), style)
     assert "".join(reply.shown()) == shown and reply.spoken == spoken
 
 
@@ -91,7 +91,7 @@ def test_a_marker_spelt_in_plain_tokens_is_text() -> None:
     words = tokenizer()
     ids = [i for char in "<think>no</think>" for i in words.encode(char, bos=False)]
     model: Any = Scripted(words, ids)
-    reply = ChatReply(model, Fitted([1]), Ask().checked(), STYLE)
+    reply = ChatReply(model, Fitted([1]), GenerateOptions().checked(), STYLE)
     reply.read()
     assert (reply.content, reply.reasoning) == ("<think>no</think>", "")
 
@@ -317,7 +317,9 @@ def test_a_spent_budget_makes_the_request_go_on_behind_the_end() -> None:
     words = tokenizer()
     model: Any = Scripted(words, words.encode("abcdefgh", bos=False), words.encode("So yes.", bos=False))
     budget = ReasoningBudget(words, STYLE, 4, opening="reasoning", end="!")
-    reply = ChatReply(model, Fitted([5, 6]), Ask().checked(), STYLE, opening="reasoning", budget=budget)
+    reply = ChatReply(
+        model, Fitted([5, 6]), GenerateOptions().checked(), STYLE, opening="reasoning", budget=budget
+    )
     assert reply.read() == "abcd!\n</think>\n\nSo yes."
     assert (reply.reasoning, reply.content) == ("abcd!", "So yes.")
     closing = closing_ids(words, STYLE, "!")

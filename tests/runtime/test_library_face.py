@@ -26,8 +26,8 @@ from waiting import happened, until
 
 from satchel import Model
 from satchel.quant import RequestError
-from satchel.runtime.ask import Ask, Asking
-from satchel.runtime.options import Options, Settings
+from satchel.runtime.generate_options import GenerateKwargs, GenerateOptions
+from satchel.runtime.options import LoadKwargs, Options
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.service import Service
 from satchel.runtime.stats import BOUNDS, Histogram, Traffic
@@ -44,7 +44,7 @@ def model(path: Path) -> Iterator[Model]:
         yield made
 
 
-@pytest.mark.parametrize(("options", "keywords"), [(Options, Settings), (Ask, Asking)])
+@pytest.mark.parametrize(("options", "keywords"), [(Options, LoadKwargs), (GenerateOptions, GenerateKwargs)])
 def test_keywords_are_the_fields_of_the_definition(options: type, keywords: type) -> None:
     fields = {f.name: f.type for f in dataclasses.fields(options)}
     written = {name: ref.__forward_arg__ for name, ref in keywords.__annotations__.items()}

@@ -1,5 +1,5 @@
-"""What a caller may say about one request: Ask is the definition, Asking the same names for calls with
-keywords. An option of a request is added here and nowhere else.
+"""Options of one request: GenerateOptions defines them, GenerateKwargs types the same names for `**kwargs`. A
+new option is added here and nowhere else.
 """
 
 from __future__ import annotations
@@ -20,25 +20,29 @@ PromptProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """max_tokens -1: until the end or a full context. sampling None: the defaults; a seed is drawn where it
-    has none. stop: texts before which the answer ends; stop_tokens: tokens that end it besides the model's
-    own. keep_stop: the text that ends the answer belongs to it. progress(tokens read, tokens to read) is told
-    of the way through the prompt.
+class GenerateOptions:
+    """Options of one request: how its answer is sampled, when it ends, and how it is scheduled.
 
-    on_overflow: "error"; "truncate-middle" cuts a prompt that is too long; "shift" lets an answer go on in a
-    full context by forgetting older tokens. priority: smaller is more urgent, among requests of one client.
-    client: whose share of the machine the request has; "" takes the user's. user: one of the client's users,
-    who share what it has, by weight. salt: what is cached is found by requests of the same salt only.
-    timeout: seconds after which the answer ends, 0: never. draft: tokens that may be guessed at once; -1: as
-    the model was loaded, 0: none.
+    max_tokens: most tokens of the answer; -1: until an end token or a full context. sampling None: the
+    defaults; `checked` draws a seed where it has none. stop: texts that end the answer, which does not hold
+    them unless keep_stop. stop_tokens: token ids that end it besides the model's own end tokens, which
+    ignore_eos forbids. progress(tokens computed, tokens to compute) is called during the prefill.
 
-    logprobs: 0 for those of the tokens, k for the k likeliest beside each too. constraint: what holds the
-    answer to a form, token by token; grammar: the same by its description, and checked when the answer ends.
-    processors: functions of (tokens so far, logits) that change the logits.
+    on_overflow, when prompt and answer exceed the context: "error" refuses the prompt or ends the answer;
+    "truncate-middle" drops tokens from the middle of the prompt; "shift" drops the oldest tokens and goes on.
+    priority: smaller is more urgent, among requests of one client. client: the name under which fair
+    scheduling accounts the request; "" takes `user`. user: one of the client's users; weight: its share of
+    what the client gets. salt: only requests with the same salt share cached prefixes. timeout: seconds after
+    which the answer ends; 0: none. draft: most draft tokens of speculative decoding; -1: as the model was
+    loaded, 0: none.
 
-    adapters, control_vectors: scales of those that were loaded, by name; None: as they were loaded, else
-    those that are named alone.
+    logprobs: -1: none; 0: of each token of the answer; k: of the k likeliest tokens beside it too.
+    constraint: limits the answer token by token; grammar: its description, which the engine compiles and
+    which the finished answer is checked against. processors: functions of (tokens so far, logits) that change
+    the logits.
+
+    adapters, control_vectors: scales by name of those that were loaded; None: their scales as loaded,
+    otherwise those that are not named are off.
     """
 
     max_tokens: int = -1
@@ -63,8 +67,8 @@ class Ask:
     adapters: Mapping[str, float] | None = None
     control_vectors: Mapping[str, float] | None = None
 
-    def checked(self) -> Ask:
-        """The same with a seed. RequestError for what cannot be."""
+    def checked(self) -> GenerateOptions:
+        """A copy whose sampling has a seed. RequestError for values out of range or at odds."""
         if self.max_tokens < -1:
             raise RequestError(f"max_tokens is {self.max_tokens}: it must be -1 (no limit) or more")
         if not self.weight > 0 or not self.timeout >= 0:
@@ -79,17 +83,17 @@ class Ask:
                 "an answer that is held to a form cannot shift, for its form would begin anew: "
                 "take on_overflow='error'"
             )
-        return replace(self, sampling=self.drawing, stop=tuple(self.stop))
+        return replace(self, sampling=self.seeded_sampling, stop=tuple(self.stop))
 
     @property
-    def drawing(self) -> Sampling:
-        """The sampling with a seed."""
-        chosen = self.sampling or Sampling()
-        return chosen if chosen.seed is not None else chosen.with_seed(secrets.randbits(63))
+    def seeded_sampling(self) -> Sampling:
+        """`sampling`, with a random seed where it has none."""
+        sampling = self.sampling or Sampling()
+        return sampling if sampling.seed is not None else sampling.with_seed(secrets.randbits(63))
 
 
-class Asking(TypedDict, total=False):
-    """The fields of Ask as keyword arguments; a test holds the two together."""
+class GenerateKwargs(TypedDict, total=False):
+    """The fields of GenerateOptions as keyword arguments; a test holds the two equal."""
 
     max_tokens: int
     sampling: Sampling | None
