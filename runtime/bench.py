@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from satchel.quant import RequestError
-from satchel.runtime.detail import drawn
 from satchel.runtime.device import Device
 from satchel.runtime.energy import Counters
 from satchel.runtime.engine import LAST, Engine, Feed, Launched
+from satchel.runtime.host_sampling import drawn
 from satchel.runtime.limits import Limits
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.work import Fed, Ledger, Work

@@ -11,8 +11,8 @@ from typing import TypedDict
 
 from satchel.quant import RequestError
 from satchel.runtime.constraint import Constraint
-from satchel.runtime.detail import Processor
 from satchel.runtime.grammar.spec import Spec
+from satchel.runtime.logits_options import Processor
 from satchel.runtime.overflow import check_policy
 from satchel.runtime.sampling import Sampling
 

@@ -59,8 +59,8 @@ from satchel.runtime.speculative import Speculator
 from satchel.runtime.speculative.load import buckets, open_draft
 from satchel.runtime.stats import EngineStats
 from satchel.runtime.ticket import Requests, Ticket
+from satchel.runtime.tokenized_options import with_constraint
 from satchel.runtime.weights import DeviceWeights, bind_beside
-from satchel.runtime.wishes import with_constraint
 
 __all__ = ["Message", "Model", "Options"]
 

@@ -24,7 +24,7 @@ from satchel.runtime.sampling import MASK, Sampling
 from satchel.runtime.sampling.logprobs import Logprob
 from satchel.runtime.scheduler import Job, Request
 from satchel.runtime.ticket import Ticket
-from satchel.runtime.wishes import ends_of, in_tokens, wishes_of
+from satchel.runtime.tokenized_options import ends_of, in_tokens, logits_options_of
 
 if TYPE_CHECKING:
     from satchel.runtime.grammar import Grammar
@@ -237,7 +237,7 @@ class Reply:
             deadline=deadline,
             draft=options.draft,
             scales=self.model.scales(options.adapters, options.control_vectors),
-            wishes=wishes_of(self.model.tokenizer, self.sampling, options, self._form()),
+            logits_options=logits_options_of(self.model.tokenizer, self.sampling, options, self._form()),
         )
         self.ticket = self.model.submit(request)
         self.ticket.logprobs = self.logprobs  # a shift goes on in the same list

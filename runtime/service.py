@@ -17,9 +17,9 @@ from typing import TypeVar
 
 from satchel.quant import DeviceError, RequestError, SatchelError
 from satchel.quant.threads import begin
-from satchel.runtime.detail import Sampled
 from satchel.runtime.engine import LAST, Engine, Feed
 from satchel.runtime.errand import current
+from satchel.runtime.host_sampling import Sampled
 from satchel.runtime.log import LOG
 from satchel.runtime.lost import DeviceLost
 from satchel.runtime.scheduler import Job, Limits, Request, Scheduler, Work
@@ -95,8 +95,8 @@ class Service:
     def submit(self, request: Request) -> Ticket:
         """Queues a request. RequestError where the queue is full, or the request can never run."""
         job = Job(request, self.clock())
-        if job.detail is not None:
-            job.detail.check(self.engine.vocabulary)
+        if job.host_sampling is not None:
+            job.host_sampling.check(self.engine.vocabulary)
         ticket = Ticket(self, job)
         with self._bell:
             if self._closed:
@@ -369,7 +369,7 @@ class Service:
     def _launch(self, work: list[Work], feeds: Sequence[Feed]) -> None:
         if self.watch is not None:
             self.watch(work)
-        if not self.engine.overlaps or any(f.detail is not None for f in feeds):
+        if not self.engine.overlaps or any(f.host_sampling is not None for f in feeds):
             step = Underway(work, partial(self.engine.sample, feeds), launched=False)
         else:
             step = Underway(work, partial(self.engine.collect, self.engine.launch(feeds)), launched=True)
@@ -467,7 +467,7 @@ def feed_of(work: Work) -> Feed:
         ids,
         r.sampling,
         1 + len(work.drafts),
-        job.detail,
+        job.host_sampling,
         job.ids,
         r.scales,
         guessed=bool(work.drafts),

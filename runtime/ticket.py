@@ -14,7 +14,7 @@ from typing import Protocol
 
 from satchel.quant import SatchelError
 from satchel.runtime.bell import Bell, Waiter, bell_of
-from satchel.runtime.detail import Sampled
+from satchel.runtime.host_sampling import Sampled
 from satchel.runtime.sampling.logprobs import Logprob
 from satchel.runtime.scheduler import Job, Request
 from satchel.runtime.stats import EngineStats

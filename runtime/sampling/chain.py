@@ -248,14 +248,19 @@ def lost(logits: Array) -> bool:
 
 
 def sample_row(
-    logits: Array, ring: Array, pos: int, params: Any, words: Array | None = None, edits: Array | None = None
+    logits: Array,
+    ring: Array,
+    pos: int,
+    params: Any,
+    bitmask: Array | None = None,
+    edits: Array | None = None,
 ) -> tuple[int, float]:
     """The token that a row's chain draws, and its surprise in bits; NONE and 0 for logits that are lost, or
-    where masks and edits leave none above -inf.
+    where bitmask and edits leave none above -inf.
 
     logits (V) float32; ring (W): the slot's tokens by position; pos: position of
-    the last token; params: one hal_sampling record; words (V / 32) uint32: bits of the tokens that may come,
-    read where params["masked"]; edits (E, 2): what is added to logits, params["biases"] at once, the next
+    the last token; params: one hal_sampling record; bitmask (V / 32) uint32: token bitmask, read
+    where params["masked"]; edits (E, 2): what is added to logits, params["biases"] at once, the next
     params["drops"] in the stage "dry".
     """
     if lost(logits):
@@ -265,8 +270,8 @@ def sample_row(
     n_bias, n_drop = int(params["biases"]), int(params["drops"])
     given = none if edits is None else edits
     x = added(x, given[:n_bias])
-    if words is not None and params["masked"]:
-        allowed = np.unpackbits(np.ascontiguousarray(words).view(np.uint8), bitorder="little")[: len(x)]
+    if bitmask is not None and params["masked"]:
+        allowed = np.unpackbits(np.ascontiguousarray(bitmask).view(np.uint8), bitorder="little")[: len(x)]
         x = np.where(allowed == 1, x, -np.inf).astype(np.float32)
     if x.max() == -np.inf:
         return NONE, 0.0

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from satchel.runtime.detail import Sampled, token_of
+from satchel.runtime.host_sampling import Sampled, token_of
 from satchel.runtime.kv import Miss, Pages
 from satchel.runtime.refusals import PromptTooLong, QueueFull
 from satchel.runtime.scheduler.behind import is_behind
@@ -124,7 +124,7 @@ class Scheduler:
             return []
         if self._giver(now) is not None:
             return []
-        if any(not w.samples or w.drafts or w.job.detail is not None or w.job.finish for w in work):
+        if any(not w.samples or w.drafts or w.job.host_sampling is not None or w.job.finish for w in work):
             return []
         if any(self._ends(w.job, 1) for w in work) or self.expired(now):
             return []
@@ -354,7 +354,7 @@ class Scheduler:
         self._free.append(slot)
 
     def _finish(self, job: Job) -> str:
-        if job.ids[-1] in job.request.ends or (job.detail is not None and job.detail.finished):
+        if job.ids[-1] in job.request.ends or (job.host_sampling is not None and job.host_sampling.finished):
             return "stop"
         return "length" if self._ends(job) else ""
 

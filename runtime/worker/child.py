@@ -31,8 +31,8 @@ from satchel.runtime.sandbox import enter
 from satchel.runtime.scheduler import Job, Request, Work
 from satchel.runtime.service import Service
 from satchel.runtime.ticket import End, Ticket
+from satchel.runtime.tokenized_options import with_constraint
 from satchel.runtime.watchdog import Beats, Pulse, ticking
-from satchel.runtime.wishes import with_constraint
 from satchel.runtime.worker.outlet import Outlet
 from satchel.runtime.worker.verbs import VERBS
 from satchel.runtime.worker.wire import (
@@ -136,7 +136,7 @@ class Worker:
                 message = got[0]
                 if "submit" in message:
                     number, request = message["submit"], decode(message["request"])
-                    if request.wishes.form is None:
+                    if request.logits_options.form is None:
                         self._submit(model, number, request)
                     else:
                         self._making[number] = True

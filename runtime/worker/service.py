@@ -18,8 +18,8 @@ from typing import Any
 from satchel.quant import DeviceError, ModelError, RequestError, SatchelError
 from satchel.quant.threads import begin
 from satchel.runtime.arch import Cache
-from satchel.runtime.detail import Sampled, token_of
 from satchel.runtime.errand import current
+from satchel.runtime.host_sampling import Sampled, token_of
 from satchel.runtime.kv import Miss
 from satchel.runtime.log import LOG
 from satchel.runtime.options import Options

@@ -1,4 +1,4 @@
-"""Requests with wishes of their own in one batch: answers, grammars, thinking, logprobs, stop strings."""
+"""Requests with different options in one batch: answers, grammars, thinking, logprobs, stop strings."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from satchel.formats.chat import Style
 from satchel.quant import RequestError
 from satchel.runtime.arch import Cache
 from satchel.runtime.chat_reply import ChatReply
-from satchel.runtime.detail import Wishes
 from satchel.runtime.device import find_backend, libraries
 from satchel.runtime.engine import Engine
 from satchel.runtime.generate_options import GenerateOptions
 from satchel.runtime.grammar import Choice, Gbnf, Json, Regex, Spec, Tool, ToolCall, compile_grammar
+from satchel.runtime.logits_options import LogitsOptions
 from satchel.runtime.model import Model
 from satchel.runtime.overflow import Fitted
 from satchel.runtime.reasoning import ReasoningBudget, closing_ids
@@ -222,8 +222,8 @@ def requests(count: int = 8) -> list[Request]:
         ids = [1 + i, *[7, 8, 9, 10] * (3 + i)]
         sampling = (GREEDY, Sampling(temperature=1.4, top_k=0, seed=i))[i % 2]
         held = grammars[i % 3].constraint() if i % 4 in (1, 2) else None
-        wishes = Wishes(constraint=held, logprobs=2 if i % 4 >= 2 else -1)
-        found.append(Request(ids, 30, sampling, frozenset(WORDS.eog), wishes=wishes))
+        logits_options = LogitsOptions(constraint=held, logprobs=2 if i % 4 >= 2 else -1)
+        found.append(Request(ids, 30, sampling, frozenset(WORDS.eog), logits_options=logits_options))
     return found
 
 
@@ -258,5 +258,5 @@ def test_a_batch_of_everything_gives_each_what_it_gets_alone() -> None:
     assert run(0, True)[0] == alone
     found, preempted, _ = run(8, True)
     assert preempted > 0 and found == alone
-    held = [r.wishes.constraint is not None for r in requests()]
+    held = [r.logits_options.constraint is not None for r in requests()]
     assert any(len(ids) > 30 for (ids, _, _), h in zip(alone, held, strict=True) if h)  # type: ignore[misc]

@@ -242,10 +242,10 @@ def test_foreign_ids_take_the_family_s_form() -> None:
 # Budgets
 
 
-def words_of(budget: ReasoningBudget, size: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    words = np.zeros(-(-size // 32), np.uint32)
-    budget.fill(words)
-    return np.unpackbits(words.view(np.uint8), bitorder="little")[:size].astype(bool)
+def allowed_by(budget: ReasoningBudget, size: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    bitmask = np.zeros(-(-size // 32), np.uint32)
+    budget.fill(bitmask)
+    return np.unpackbits(bitmask.view(np.uint8), bitorder="little")[:size].astype(bool)
 
 
 class Even:
@@ -255,8 +255,8 @@ class Even:
         self.taken: list[int] = []
         self.finished = False
 
-    def fill(self, words: Any) -> None:
-        words[:] = 0x55555555
+    def fill(self, bitmask: Any) -> None:
+        bitmask[:] = 0x55555555
 
     def accept(self, token: int) -> None:
         self.taken.append(token)
@@ -270,27 +270,27 @@ def test_a_budget_forces_the_end_and_then_the_inner_constraint_holds() -> None:
     budget = ReasoningBudget(words, STYLE, 3, end="well", inner=inner)
     size = words.vocab_size
     opener = words.vocab.index["<think>"]
-    first = words_of(budget, size)
+    first = allowed_by(budget, size)
     assert first[opener] and first[::2].all() and first.sum() <= size // 2 + 2
     budget.accept(opener)
     states = []
     for token in (65, 66, 67):
-        assert words_of(budget, size).all()
-        states.append((words_of(budget, size).tolist(), budget.phase))
+        assert allowed_by(budget, size).all()
+        states.append((allowed_by(budget, size).tolist(), budget.phase))
         budget.accept(token)
     closing = closing_ids(words, STYLE, "well")
     assert words.decode(closing, special=True) == "well\n</think>\n\n"
     for i, token in enumerate(closing):
         assert budget.forced == closing[i:]
-        assert np.flatnonzero(words_of(budget, size)).tolist() == [token]
+        assert np.flatnonzero(allowed_by(budget, size)).tolist() == [token]
         budget.accept(token)
     assert budget.forced == () and budget.phase == "after" and not inner.taken
-    assert not words_of(budget, size)[1::2].any()
+    assert not allowed_by(budget, size)[1::2].any()
     budget.accept(70)
     assert inner.taken == [70]
     budget.rollback(1 + len(closing) + 3)
     assert inner.taken == [] and budget.phase == "inside" and budget.forced == ()
-    assert words_of(budget, size).tolist() == states[0][0]
+    assert allowed_by(budget, size).tolist() == states[0][0]
 
 
 def test_an_answer_without_thinking_is_the_inner_constraint_s_from_the_start() -> None:

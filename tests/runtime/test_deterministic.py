@@ -15,9 +15,9 @@ import tiny
 
 from satchel.quant import RequestError
 from satchel.runtime.arch import Cache
-from satchel.runtime.detail import Wishes
 from satchel.runtime.device import find_backend, libraries
 from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.logits_options import LogitsOptions
 from satchel.runtime.model import Model, Options
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.scheduler import Request
@@ -82,8 +82,8 @@ def requests() -> list[Request]:
     for i, length in enumerate((1, 200, 33, 5, 120, 64, 17, 250)):
         own = [int(t) for t in rng.integers(0, tiny.VOCAB, length)]
         ids = (own, shared + own[:40], loop * 6 + own[:3])[i % 3]
-        wishes = Wishes(logprobs=i % 4 if i % 2 else -1)
-        found.append(Request(ids, 24, KINDS[i // 2], wishes=wishes))
+        logits_options = LogitsOptions(logprobs=i % 4 if i % 2 else -1)
+        found.append(Request(ids, 24, KINDS[i // 2], logits_options=logits_options))
     return found
 
 

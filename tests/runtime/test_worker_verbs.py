@@ -281,8 +281,8 @@ def test_code_is_not_sent(there: WorkerModel) -> None:
     class Anything:
         finished = False
 
-        def fill(self, words: Any) -> None:
-            words[:] = 0xFFFFFFFF
+        def fill(self, bitmask: Any) -> None:
+            bitmask[:] = 0xFFFFFFFF
 
         def accept(self, token: int) -> None: ...
         def rollback(self, n: int) -> None: ...
