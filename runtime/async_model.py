@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from satchel.formats.chat import Event
+from satchel.runtime.cancel_scope import CancelScope
 from satchel.runtime.chat_reply import ChatReply
-from satchel.runtime.errand import Errand
 from satchel.runtime.generate_options import GenerateKwargs
 from satchel.runtime.graph import Array
 from satchel.runtime.likelihood import Scored
@@ -84,24 +84,24 @@ class AsyncReply:
     async def burst(self) -> str:
         """The next piece, with all that has come meanwhile; "" at the end."""
         piece, reply = await anext(self, ""), self.reply
-        while not reply.over and reply.ticket is not None and reply.ticket.ready:
-            piece += await self._feed(reply.ticket.get())
+        while not reply.over and reply.handle is not None and reply.handle.ready:
+            piece += await self._feed(reply.handle.get())
         return piece
 
     async def _token(self) -> int | None:
         reply = self.reply
         if reply.starts_slowly:
             await self._run(reply.start)
-        ticket = reply.start()
-        if ticket is None:
+        handle = reply.start()
+        if handle is None:
             return None
         try:
             while reply.options.progress and not reply.stats.generated:
                 try:
-                    return await asyncio.wait_for(ticket.wait(), POLL)
+                    return await asyncio.wait_for(handle.wait(), POLL)
                 except TimeoutError:
                     reply.tell()
-            return await ticket.wait()
+            return await handle.wait()
         except asyncio.CancelledError:
             reply.close()
             raise
@@ -315,11 +315,11 @@ class AsyncModel:
         """In a thread for what takes long, so that answers need not wait for one to begin. Cancelling the
         task stops what the engine does for it.
         """
-        errand, loop = Errand(), asyncio.get_running_loop()
+        scope, loop = CancelScope(), asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._long, errand.run, work)
+            return await loop.run_in_executor(self._long, scope.run, work)
         except asyncio.CancelledError:
-            errand.stop()
+            scope.cancel()
             raise
 
 

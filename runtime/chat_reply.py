@@ -161,9 +161,9 @@ class ChatReply(Reply):
     def _force(self, ids: tuple[int, ...]) -> str:
         """Says these tokens, and goes on behind them."""
         context, made = [*self._context, *self._fed, *ids], self.stats.generated + len(ids)
-        if len(context) > self.model.context or made >= self._limit or self.ticket is None:
+        if len(context) > self.model.context or made >= self._limit or self.handle is None:
             return ""
-        self.ticket.cancel()
+        self.handle.cancel()
         piece = ""
         for token in ids:
             if self._budget:

@@ -49,6 +49,7 @@ from satchel.runtime.readings import Readings
 from satchel.runtime.recovering import Recovering
 from satchel.runtime.refusals import PromptTooLong
 from satchel.runtime.reply import Reply
+from satchel.runtime.request_handle import RequestHandle, Requests
 from satchel.runtime.resume import Restored, numbers_of, restore, save, shape_of
 from satchel.runtime.sampling.logprobs import Logprob
 from satchel.runtime.scheduler import Request
@@ -58,7 +59,6 @@ from satchel.runtime.service import Service
 from satchel.runtime.speculative import Speculator
 from satchel.runtime.speculative.load import buckets, open_draft
 from satchel.runtime.stats import EngineStats
-from satchel.runtime.ticket import Requests, Ticket
 from satchel.runtime.tokenized_options import with_constraint
 from satchel.runtime.weights import DeviceWeights, bind_beside
 
@@ -208,7 +208,7 @@ class Model(Recovering, Readings):
     def _start(self, old: Service | None) -> Requests:
         return self.serve_engine(old)
 
-    def submit(self, request: Request) -> Ticket:
+    def submit(self, request: Request) -> RequestHandle:
         """Queues a request. RequestError where the queue is full, the request can never run, or its form
         cannot be compiled.
         """

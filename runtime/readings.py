@@ -17,9 +17,9 @@ from satchel.runtime.embedding import embed, embed_tokens, pooling_of
 from satchel.runtime.graph import Array
 from satchel.runtime.likelihood import Scored, branch, score
 from satchel.runtime.reading import Reader
+from satchel.runtime.request_handle import Requests
 from satchel.runtime.rerank import INSTRUCTION, Ranked, pair_ids, ranked, scorer
 from satchel.runtime.service import Service
-from satchel.runtime.ticket import Requests
 
 Text = str | Sequence[int]
 Names = Mapping[str, float]

@@ -20,10 +20,10 @@ from satchel.runtime.generate_options import GenerateOptions
 from satchel.runtime.log import LOG
 from satchel.runtime.overflow import Fitted, shifted
 from satchel.runtime.report import Report, Work
+from satchel.runtime.request_handle import RequestHandle
 from satchel.runtime.sampling import MASK, Sampling
 from satchel.runtime.sampling.logprobs import Logprob
 from satchel.runtime.scheduler import Job, Request
-from satchel.runtime.ticket import Ticket
 from satchel.runtime.tokenized_options import ends_of, in_tokens, logits_options_of
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Reply:
             from satchel.runtime.grammar import compile_grammar
 
             self._grammar = compile_grammar(model.tokenizer, options.grammar)
-        self.ticket: Ticket | None = None
+        self.handle: RequestHandle | None = None
         self.ids: list[int] = []
         self.stats = Stats(prompt=len(self.prompt))
         self.over = self._cancelled = self.unjudged = False
@@ -160,8 +160,8 @@ class Reply:
 
     def __next__(self) -> str:
         while not self.over:
-            ticket = self.start()
-            piece = self.feed(self._wait(ticket) if ticket else None)
+            handle = self.start()
+            piece = self.feed(self._wait(handle) if handle else None)
             if self.unjudged:
                 self.conclude()
             if piece:
@@ -183,8 +183,8 @@ class Reply:
     def cancel(self) -> None:
         """Ends the answer after the token or the chunk of the prompt at hand. Safe in a signal handler."""
         self._cancelled, self.stats.finish = True, "cancelled"
-        if self.ticket is not None:
-            self.ticket.cancel()
+        if self.handle is not None:
+            self.handle.cancel()
 
     def close(self) -> None:
         """Ends the answer at once: no piece comes after it. A second time, or at the end, it does nothing."""
@@ -192,8 +192,8 @@ class Reply:
             return
         self.over = True
         self.stats.finish = self.stats.finish or "cancelled"
-        if self.ticket is not None:
-            self.ticket.cancel()
+        if self.handle is not None:
+            self.handle.cancel()
 
     @property
     def mean_logprob(self) -> float:
@@ -210,17 +210,17 @@ class Reply:
     @property
     def starts_slowly(self) -> bool:
         """Whether start() may compile a grammar, or go through the vocabulary: a second's work."""
-        return self.ticket is None and (self.options.grammar is not None or self.sampling.dry_multiplier > 0)
+        return self.handle is None and (self.options.grammar is not None or self.sampling.dry_multiplier > 0)
 
-    def start(self) -> Ticket | None:
+    def start(self) -> RequestHandle | None:
         """The request under way, which begins with the first call; None where no token is wanted."""
-        if self.ticket is None and self._limit > 0 and not self.stats.finish:
+        if self.handle is None and self._limit > 0 and not self.stats.finish:
             self._detokenizer = self._stream()
             self._began = time.perf_counter()
             self._submit()
-            if (self._cancelled or self.over) and self.ticket is not None:  # by a signal or a task, just now
-                self.ticket.cancel()
-        return self.ticket
+            if (self._cancelled or self.over) and self.handle is not None:  # by a signal or a task, just now
+                self.handle.cancel()
+        return self.handle
 
     def _submit(self) -> None:
         room = self.model.context - len(self._context) + 1
@@ -239,9 +239,9 @@ class Reply:
             scales=self.model.scales(options.adapters, options.control_vectors),
             logits_options=logits_options_of(self.model.tokenizer, self.sampling, options, self._form()),
         )
-        self.ticket = self.model.submit(request)
-        self.ticket.logprobs = self.logprobs  # a shift goes on in the same list
-        self._jobs.append(self.ticket.job)
+        self.handle = self.model.submit(request)
+        self.handle.logprobs = self.logprobs  # a shift goes on in the same list
+        self._jobs.append(self.handle.job)
 
     def _form(self) -> Form | None:
         """What the tokens of the request at hand are held to."""
@@ -270,13 +270,13 @@ class Reply:
             return self.sampling
         return self.sampling.with_seed((self.sampling.seed + len(self._jobs) * STRIDE) & MASK)
 
-    def _wait(self, ticket: Ticket) -> int | None:
+    def _wait(self, handle: RequestHandle) -> int | None:
         """The next token; until the first one, the way through the prompt is told."""
         while self.options.progress and not self.stats.generated:
             with suppress(Empty):
-                return ticket.get(timeout=POLL)
+                return handle.get(timeout=POLL)
             self.tell()
-        return ticket.get()
+        return handle.get()
 
     def tell(self, done: int | None = None) -> None:
         """Tells `progress` how far the prompt is, if that changed; done: tokens, None: as the job says."""
@@ -339,11 +339,11 @@ class Reply:
 
     def _shift(self) -> bool:
         """Goes on with a shorter context where the one before is full and the caller chose so."""
-        ticket, left = self.ticket, self._limit - self.stats.generated
+        handle, left = self.handle, self._limit - self.stats.generated
         shifts = self.options.on_overflow == "shift"
-        if not (shifts and ticket and ticket.finish == "length" and left > 0 and not self.stats.finish):
+        if not (shifts and handle and handle.finish == "length" and left > 0 and not self.stats.finish):
             return False
-        whole = [*self._context, *ticket.job.ids[len(self._context) :]]
+        whole = [*self._context, *handle.job.ids[len(self._context) :]]
         self._context = shifted(whole, self._fitted.head)
         self._forgotten += len(whole) - len(self._context)
         LOG.info("the context was full: %d tokens were forgotten", len(whole) - len(self._context))
@@ -358,7 +358,7 @@ class Reply:
         if self._stop.found:
             stats.finish = "stop"
         if not stats.finish:
-            stats.finish = self.ticket.finish if self.ticket else "length"
+            stats.finish = self.handle.finish if self.handle else "length"
             full = not 0 <= self.options.max_tokens <= self._limit
             if stats.finish == "length" and full and self._limit <= len(self.ids):
                 stats.reason = f"the context of {self.model.context} tokens is full"

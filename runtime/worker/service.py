@@ -18,16 +18,16 @@ from typing import Any
 from satchel.quant import DeviceError, ModelError, RequestError, SatchelError
 from satchel.quant.threads import begin
 from satchel.runtime.arch import Cache
-from satchel.runtime.errand import current
+from satchel.runtime.cancel_scope import current_scope
 from satchel.runtime.host_sampling import Sampled, token_of
 from satchel.runtime.kv import Miss
 from satchel.runtime.log import LOG
 from satchel.runtime.options import Options
+from satchel.runtime.request_handle import End, RequestHandle
 from satchel.runtime.sandbox.policy import policy_of
 from satchel.runtime.scheduler import Job, Limits, Request
 from satchel.runtime.scheduler.scheduler import check
 from satchel.runtime.stats import EngineStats, Meter, Traffic
-from satchel.runtime.ticket import End, Ticket
 from satchel.runtime.watchdog import BEAT, Beat, Watchdog, ticking
 from satchel.runtime.worker.asked import Asked
 from satchel.runtime.worker.blame import Blame
@@ -46,7 +46,7 @@ class Entry:
     process has it, until so many tokens. begun: by a process that was lost.
     """
 
-    ticket: Ticket
+    handle: RequestHandle
     got: list[int] = field(default_factory=list)
     surprises: list[float] = field(default_factory=list)
     sent: bool = False
@@ -78,7 +78,7 @@ class WorkerService:
         self._ready = self._closed = False
         self._broken: SatchelError | None = None
         self._live: dict[int, Entry] = {}
-        self._numbers: dict[Ticket, int] = {}
+        self._numbers: dict[RequestHandle, int] = {}
         self._asked: dict[int, Asked] = {}
         self._step: list[int] = []
         self._stamps, self._folder = [list(stamp) for stamp in stamps], folder()
@@ -126,26 +126,26 @@ class WorkerService:
             return "the worker process is loading the model" + (" again" if self.restarts else "")
         return self._dog.trouble
 
-    def submit(self, request: Request) -> Ticket:
+    def submit(self, request: Request) -> RequestHandle:
         """Queues a request. RequestError where the queue is full, or the request can never run, or holds what
         cannot be sent to another process.
         """
         encode(request)
-        ticket = Ticket(self, Job(request, time.monotonic()))
+        handle = RequestHandle(self, Job(request, time.monotonic()))
         with self._lock:
             self._check_open()
             waiting = max(0, len(self._live) - self.cache.slots)
-            queued = (entry.ticket.job.client for entry in self._live.values())
+            queued = (entry.handle.job.client for entry in self._live.values())
             check(request, waiting, self.limits, self.cache.block, self.cache.pool, queued)
             number = next(self._count)
-            self._live[number], self._numbers[ticket] = Entry(ticket), number
+            self._live[number], self._numbers[handle] = Entry(handle), number
             self._send_due()
-        return ticket
+        return handle
 
-    def cancel(self, ticket: Ticket) -> None:
+    def cancel(self, handle: RequestHandle) -> None:
         """Ends the request at once as far as the caller sees; the process hears of it too."""
         with self._lock:
-            number = self._numbers.get(ticket)
+            number = self._numbers.get(handle)
             if number is None:
                 return
             if self._live[number].sent and self._process:
@@ -155,15 +155,15 @@ class WorkerService:
 
     def ask(self, verb: str, *args: Any, **how: Any) -> Any:
         """What a verb of the worker's model gives. Where the process is lost meanwhile, the next is asked;
-        DeviceError where the question is what ends them. Stopping the errand that asks ends it.
+        DeviceError where the question is what ends them. Cancelling the current CancelScope ends it.
         """
         return self._asked_while(lambda: True, verb, *args, **how)
 
     def _asked_while(self, worth: Callable[[], bool], verb: str, *args: Any, **how: Any) -> Any:
         """As ask(); DeviceError as soon as it is not worth waiting any more."""
-        errand = current()
+        scope = current_scope()
         asked = Asked(verb, args, how, most_bytes(verb, args, how, *self.widths))
-        errand.check()
+        scope.check()
         with self._lock:
             self._check_open()
             number = next(self._count)
@@ -171,7 +171,7 @@ class WorkerService:
             self._send_due()
         try:
             while not asked.done.wait(POLL):
-                errand.check()
+                scope.check()
                 if not worth():
                     raise DeviceError(f"{verb}: {self.trouble}")
         except BaseException:
@@ -338,13 +338,13 @@ class WorkerService:
         self._step = [row[0] for row in rows]
         for number, fed, cached, started in rows:
             if entry := self._live.get(number):
-                job = entry.ticket.job
+                job = entry.handle.job
                 job.fed = fed
                 if job.started < 0:
                     job.cached, job.started = cached, started
 
     def _note_turn(self, number: int) -> None:
-        """A piece of an errand begins."""
+        """A piece of a call begins."""
         self._step = []
         asked = self._asked.get(number)
         if asked is None:
@@ -358,13 +358,13 @@ class WorkerService:
         entry = self._live.get(number)
         if entry is None:
             return
-        job = entry.ticket.job
+        job = entry.handle.job
         for item in map(decode, tokens):
             job.first = job.first if job.first >= 0 else time.monotonic()
             entry.got.append(token_of(item))
             entry.surprises.append(item.surprise if isinstance(item, Sampled) else 0.0)
             job.ids.append(token_of(item))
-            entry.ticket.put(item)
+            entry.handle.put(item)
 
     def _take_end(self, message: Message) -> None:
         number, finish, error = message["end"], message["finish"], message["error"]
@@ -381,7 +381,7 @@ class WorkerService:
 
     def _note_facts(self, entry: Entry, facts: Message) -> None:
         """What the process says of a job; a job that began anew keeps when it first did."""
-        job = entry.ticket.job
+        job = entry.handle.job
         known = {name: decode(value) for name, value in facts.items()}
         used = known.get("used")
         if used is not None:
@@ -424,7 +424,7 @@ class WorkerService:
 
     def _submitted(self, number: int, entry: Entry, alone: bool) -> Message:
         """The message that gives the process what is left of a request."""
-        request, got = entry.ticket.job.request, len(entry.got)
+        request, got = entry.handle.job.request, len(entry.got)
         entry.until = min(request.most, got + self._blame.trial(number)) if alone else request.most
         entry.sent = True
         given, surprises = tuple(entry.got), tuple(entry.surprises)
@@ -448,8 +448,8 @@ class WorkerService:
             often = f", {failed} times in a row: load it again" if failed > 1 else ""
             self._broken = DeviceError(f"{self.path}: the worker process {died} {when} the model{often}")
             return
-        errands = [n for n, a in self._asked.items() if a.sent and not a.bare]
-        step, self._step = [*(n for n in self._step if n in self._live), *errands], []
+        calls = [n for n, a in self._asked.items() if a.sent and not a.bare]
+        step, self._step = [*(n for n in self._step if n in self._live), *calls], []
         guilty = self._blame.died(step)
         if guilty in self._live:
             self._end(guilty, End("error", self._refusal(guilty, died)))
@@ -464,14 +464,14 @@ class WorkerService:
             finish = self._complete(entry)
             if finish:  # all its tokens came, the word of its end did not
                 self._end(number, End(finish))
-            entry.ticket.job.used.replayed += entry.sent
-            entry.sent, entry.begun = False, entry.ticket.job.started >= 0
+            entry.handle.job.used.replayed += entry.sent
+            entry.sent, entry.begun = False, entry.handle.job.started >= 0
         for asked in self._asked.values():
             asked.again()
 
     def _complete(self, entry: Entry) -> str:
         """How an answer that lacks no token ended; "" for one that goes on."""
-        job = entry.ticket.job
+        job = entry.handle.job
         if entry.got and job.ids[-1] in job.request.ends:
             return "stop"
         return "length" if len(entry.got) >= job.request.most or self._full(job) else ""
@@ -481,7 +481,7 @@ class WorkerService:
 
     def _refusal(self, number: int, died: str) -> DeviceError:
         if entry := self._live.get(number):
-            request = entry.ticket.job.request
+            request = entry.handle.job.request
             client = request.client or request.user
             whose = f" of user {client!r}" if client else ""
             what = f"{whose} ({len(request.ids)} prompt tokens, {len(entry.got)} of its answer)"
@@ -494,10 +494,10 @@ class WorkerService:
 
     def _end(self, number: int, end: End) -> None:
         entry = self._live.pop(number)
-        del self._numbers[entry.ticket]
+        del self._numbers[entry.handle]
         self._blame.forget(number)
-        entry.ticket.job.finish = end.finish
-        entry.ticket.put(end)
+        entry.handle.job.finish = end.finish
+        entry.handle.put(end)
 
     def _end_all(self, end: End) -> None:
         for number in list(self._live):

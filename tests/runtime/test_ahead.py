@@ -95,8 +95,8 @@ def answers(engine: Engine, wanted: Sequence[Request], overlaps: bool) -> list[t
     engine.overlaps = overlaps
     service = Service(engine)
     try:
-        tickets = [service.submit(r) for r in wanted]
-        return [(list(t), t.finish) for t in tickets]
+        handles = [service.submit(r) for r in wanted]
+        return [(list(t), t.finish) for t in handles]
     finally:
         service.close()
         engine.pages.check()
@@ -188,9 +188,9 @@ def test_a_step_that_fails_ends_everybody_and_the_next_ones_run(engine: Engine) 
         engine.collect = fail  # type: ignore[method-assign, assignment]
         service = Service(engine)
         try:
-            ticket = service.submit(Request([2, 3], 60))
+            handle = service.submit(Request([2, 3], 60))
             with pytest.raises(DeviceError, match="fell off"):
-                list(ticket)
+                list(handle)
             assert (list(service.submit(Request([2, 3], 6))), "length") == alone
         finally:
             service.close()

@@ -236,18 +236,18 @@ def run(blocks: int, together: bool) -> tuple[list[object], int, int]:
     device = find_backend("cpu").open(threads=2)
     engine: Engine = tiny.engine("llama", tiny.weights("llama", "q8_0"), cache, device)
     service = Service(engine, speculator=Speculator(Speculation(lookup=True)))
-    tickets, found = [], []
+    handles, found = [], []
     for request in requests():
-        tickets.append(service.submit(request))
+        handles.append(service.submit(request))
         if not together:
-            list(tickets[-1])
-    for ticket in tickets:
-        list(ticket)
-        found.append((ticket.job.ids, ticket.finish, ticket.logprobs))
+            list(handles[-1])
+    for handle in handles:
+        list(handle)
+        found.append((handle.job.ids, handle.finish, handle.logprobs))
     service.close()
     engine.pages.check()
     engine.close()
-    return found, sum(t.job.preempted for t in tickets), sum(t.job.used.drafted for t in tickets)
+    return found, sum(t.job.preempted for t in handles), sum(t.job.used.drafted for t in handles)
 
 
 @compiled

@@ -87,20 +87,20 @@ def test_a_constraint_holds_and_ends_the_answer(service: Service) -> None:
     sets = [{5, 6, 7}, {100}, {31, 32, 287}, {0}]
     constraint = Pattern(sets)
     assert isinstance(constraint, Constraint)
-    ticket = service.submit(Request(PROMPT, 50, GREEDY, logits_options=LogitsOptions(constraint)))
-    tokens = list(ticket)
+    handle = service.submit(Request(PROMPT, 50, GREEDY, logits_options=LogitsOptions(constraint)))
+    tokens = list(handle)
     assert len(tokens) == 4 and all(t in s for t, s in zip(tokens, sets, strict=True))
-    assert ticket.finish == "stop" and constraint.taken == tokens
+    assert handle.finish == "stop" and constraint.taken == tokens
 
 
 def test_others_in_the_batch_are_drawn_as_ever(service: Service) -> None:
     plain = [Request([7, i], 20, Sampling(seed=i)) for i in range(3)]
     alone = [list(service.submit(r)) for r in plain]
-    tickets = [service.submit(r) for r in plain]
+    handles = [service.submit(r) for r in plain]
     held = service.submit(
         Request(PROMPT, 20, Sampling(seed=9), logits_options=LogitsOptions(Pattern([{1, 2, 3}] * 20)))
     )
-    assert [list(t) for t in tickets] == alone
+    assert [list(t) for t in handles] == alone
     assert set(held) <= {1, 2, 3}
 
 
@@ -157,11 +157,11 @@ def test_processors_change_logits_and_reports_stay_the_model_s(service: Service)
         logits[np.arange(len(logits)) != 9] = -np.inf
 
     request = Request(PROMPT, 3, GREEDY, logits_options=LogitsOptions(logprobs=2, processors=(only_nine,)))
-    ticket = service.submit(request)
-    assert list(ticket) == [9, 9, 9]
+    handle = service.submit(request)
+    assert list(handle) == [9, 9, 9]
     assert seen == [PROMPT, [*PROMPT, 9], [*PROMPT, 9, 9]]
     wanted = reference(service, [*PROMPT, 9, 9, 9])[-3:]
-    for told, row in zip(ticket.logprobs, wanted, strict=True):
+    for told, row in zip(handle.logprobs, wanted, strict=True):
         assert told.logprob == pytest.approx(row[9], abs=1e-4)
         assert told.top[0][0] == int(row.argmax())
 
@@ -183,11 +183,11 @@ def test_logprobs_are_those_of_the_logits(service: Service, k: int) -> None:
     request = Request(
         PROMPT, 6, Sampling(temperature=2, top_k=0, seed=4), logits_options=LogitsOptions(logprobs=k)
     )
-    ticket = service.submit(request)
-    tokens = list(ticket)
+    handle = service.submit(request)
+    tokens = list(handle)
     rows = reference(service, [*PROMPT, *tokens])[len(PROMPT) - 1 :]
-    assert [p.token for p in ticket.logprobs] == tokens
-    for told, row in zip(ticket.logprobs, rows, strict=True):
+    assert [p.token for p in handle.logprobs] == tokens
+    for told, row in zip(handle.logprobs, rows, strict=True):
         assert told.logprob == pytest.approx(row[told.token], abs=1e-4)
         assert told.rank == int((row > row[told.token]).sum())
         assert [t for t, _ in told.top] == np.argsort(-row, kind="stable")[:k].tolist()
@@ -202,9 +202,9 @@ def test_prompt_logprobs(service: Service) -> None:
     for told, token, row in zip(found, long[1:], rows, strict=True):
         assert told.token == token and told.logprob == pytest.approx(row[token], abs=1e-4)
         assert len(told.top) == 3
-    ticket = service.submit(Request(long, 1, GREEDY))
-    list(ticket)
-    assert ticket.job.cached == 80, "what was scored is found again"
+    handle = service.submit(Request(long, 1, GREEDY))
+    list(handle)
+    assert handle.job.cached == 80, "what was scored is found again"
 
 
 def test_others_get_their_tokens_between_the_steps_of_prompt_logprobs(
@@ -225,14 +225,14 @@ def test_others_get_their_tokens_between_the_steps_of_prompt_logprobs(
         return fill(feeds, rows, output, every=every)
 
     engine.fill = recorded  # type: ignore[method-assign]
-    ticket = made.submit(Request(PROMPT, 80, GREEDY))
+    handle = made.submit(Request(PROMPT, 80, GREEDY))
     happened(begun, "the first step")
     monkeypatch.setattr(scoring, "BESIDE", 8)
     try:
         assert score(made, long, 2) == alone
     finally:
         over.set()
-    assert len(list(ticket)) == 80
+    assert len(list(handle)) == 80
     made.close()
     engine.pages.check()
     engine.close()
@@ -248,10 +248,10 @@ def test_mirostat_comes_near_its_surprise_and_survives_pre_emption() -> None:
         small = Service(open_engine(blocks=blocks))
         sampling = Sampling(temperature=1, mirostat=2, mirostat_tau=3, mirostat_eta=0.2)
         requests = [Request([i, *PROMPT], 40, replace(sampling, seed=i)) for i in range(3)]
-        tickets = [small.submit(r) for r in requests]
-        texts.append([list(t) for t in tickets])
-        preempted = sum(t.job.preempted for t in tickets)
-        mus = [t.job.host_sampling.mu for t in tickets if t.job.host_sampling is not None]
+        handles = [small.submit(r) for r in requests]
+        texts.append([list(t) for t in handles])
+        preempted = sum(t.job.preempted for t in handles)
+        mus = [t.job.host_sampling.mu for t in handles if t.job.host_sampling is not None]
         assert all(mu != 6 for mu in mus), "it has followed the surprise"
         small.close()
         small.engine.pages.check()
@@ -340,9 +340,9 @@ def test_beams_are_those_of_brute_force(service: Service, width: int, ends: froz
 
 
 def test_beams_run_beside_others_and_give_their_slots_back(service: Service) -> None:
-    tickets = [service.submit(Request([i, 2], 30, GREEDY)) for i in range(6)]
+    handles = [service.submit(Request([i, 2], 30, GREEDY)) for i in range(6)]
     assert len(beam_search(service, PROMPT, BeamOptions(4, 20))) == 4
-    assert [len(list(t)) for t in tickets] == [30] * 6
+    assert [len(list(t)) for t in handles] == [30] * 6
     assert service.ask(lambda: service.scheduler.free_slots) == 4
     with pytest.raises(RequestError, match="slots"):
         beam_search(service, PROMPT, BeamOptions(5, 20))

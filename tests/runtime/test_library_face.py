@@ -104,7 +104,7 @@ def test_an_answer_that_nobody_wants_ends(model: Model, way: str, monkeypatch: p
         go.set()
         service = model.service
         assert isinstance(service, Service)
-        until(lambda: not service._tickets, "the answer is let go")
+        until(lambda: not service._handles, "the answer is let go")
         until(lambda: model.stats().requests, "it is counted")
         assert model.stats().requests["cancelled"] == 1
     finally:

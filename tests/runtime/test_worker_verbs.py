@@ -24,7 +24,7 @@ from waiting import SECONDS, joined, until, until_async
 
 from satchel import AsyncModel, Model
 from satchel.quant import DeviceError, ModelError, RequestError
-from satchel.runtime.errand import Errand
+from satchel.runtime.cancel_scope import CancelScope
 from satchel.runtime.grammar import Choice, JsonSchema, Regex, Tool, ToolCall, compiled
 from satchel.runtime.kv import Miss
 from satchel.runtime.sampling import GREEDY, Sampling
@@ -138,11 +138,11 @@ def test_a_call_that_kills_is_named_and_refused_and_streams_go_on(
 
 def test_a_call_that_nobody_wants_any_more_ends(there: WorkerModel) -> None:
     """The slots that it had are free for others."""
-    errand, ended, before = Errand(), list[BaseException](), there.worker.restarts
+    scope, ended, before = CancelScope(), list[BaseException](), there.worker.restarts
 
     def work() -> None:
         try:
-            errand.run(lambda: there.embed(TEXTS * 100))
+            scope.run(lambda: there.embed(TEXTS * 100))
         except RequestError as error:
             ended.append(error)
 
@@ -151,7 +151,7 @@ def test_a_call_that_nobody_wants_any_more_ends(there: WorkerModel) -> None:
     until(
         lambda: any(a.turns > 2 for a in list(there.worker._asked.values())), "the call has had three turns"
     )
-    errand.stop()
+    scope.cancel()
     joined(thread, "the call that was stopped")
     assert "cancelled" in str(ended[0])
     assert len(there.beam_search(TEXTS[0], 4, 2)) == 4, "all four slots are to be had"
@@ -184,19 +184,19 @@ def test_cancelling_a_task_ends_what_it_asked_for(path: Path, worker: str) -> No
 
 def test_a_borrower_that_gave_up_leaves_no_slot_behind(here: Model) -> None:
     """It waits for four slots while one is taken, and is stopped."""
-    service, errand, ended = here.service, Errand(), list[str]()
+    service, scope, ended = here.service, CancelScope(), list[str]()
     assert isinstance(service, Service)
     (taken,) = service.borrow(1)
 
     def work() -> None:
         with pytest.raises(RequestError) as error:
-            errand.run(lambda: here.beam_search(TEXTS[1], 4, 2))
+            scope.run(lambda: here.beam_search(TEXTS[1], 4, 2))
         ended.append(str(error.value))
 
     thread = threading.Thread(target=work)
     thread.start()
     until(lambda: service._wanted, "the search waits for slots")
-    errand.stop()
+    scope.cancel()
     joined(thread, "the search that was stopped")
     service.give_back([taken])
     assert ended == ["the call was cancelled"]
@@ -205,17 +205,17 @@ def test_a_borrower_that_gave_up_leaves_no_slot_behind(here: Model) -> None:
 
 def test_a_stream_goes_on_beside_long_calls(there: WorkerModel) -> None:
     """The calls would take minutes; they are stopped once the stream is at its end."""
-    errand = Errand()
+    scope = CancelScope()
     with ThreadPoolExecutor(6) as pool:
         try:
-            calls = [pool.submit(errand.run, lambda: there.embed(TEXTS * 400)) for _ in range(6)]
+            calls = [pool.submit(scope.run, lambda: there.embed(TEXTS * 400)) for _ in range(6)]
             until(lambda: len(there.worker._asked) == 6, "six calls are under way")
             reply = there.generate(TEXTS[0], max_tokens=20, sampling=WARM, ignore_eos=True)
             reply.read()
             assert len(reply.ids) == 20 and not any(c.done() for c in calls)
             assert there.stats().steps > 0 and not any(c.done() for c in calls)
         finally:
-            errand.stop()
+            scope.cancel()
         for call in calls:
             with pytest.raises(RequestError, match="cancelled"):
                 call.result(SECONDS)
