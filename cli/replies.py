@@ -76,7 +76,7 @@ class ReplyOptions:
         ),
     ] = True
     report: Annotated[
-        bool, option("--report", help="Tell what was really done: cache, drafts, devices, bytes read.")
+        bool, option("--report", help="Print the usage report: cache, drafts, devices, bytes read.")
     ] = False
 
     def __post_init__(self) -> None:

@@ -23,10 +23,10 @@ from satchel.runtime.model import Message, Model
 from satchel.runtime.options import LoadKwargs, LoadProgress, Options
 from satchel.runtime.readings import Text
 from satchel.runtime.reply import POLL, Reply, Stats
-from satchel.runtime.report import Report
 from satchel.runtime.rerank import INSTRUCTION, Ranked
 from satchel.runtime.resume import Restored
 from satchel.runtime.stats import EngineStats
+from satchel.runtime.usage_report import UsageReport
 
 T = TypeVar("T")
 LONG = 64  # calls at once of those that read texts or states
@@ -57,7 +57,7 @@ class AsyncReply:
         return self.reply.stats
 
     @property
-    def report(self) -> Report:
+    def report(self) -> UsageReport:
         return self.reply.report
 
     @property
@@ -100,7 +100,7 @@ class AsyncReply:
                 try:
                     return await asyncio.wait_for(handle.wait(), POLL)
                 except TimeoutError:
-                    reply.tell()
+                    reply.report_progress()
             return await handle.wait()
         except asyncio.CancelledError:
             reply.close()

@@ -14,7 +14,7 @@ import numpy as np
 from satchel.quant import RequestError, SatchelError
 from satchel.runtime.graph import Array
 from satchel.runtime.logits_options import LogitsOptions
-from satchel.runtime.sampling.dry import drops
+from satchel.runtime.sampling.dry import dry_penalties
 from satchel.runtime.sampling.logprobs import Logprob
 from satchel.runtime.sampling.options import MOST_BIASES, Sampling
 
@@ -97,7 +97,7 @@ class HostSampling:
         s = self.sampling
         finite = [(t, a) for t, a in s.bias_pairs if a > -np.inf]
         wanted = s.dry_multiplier > 0 and s.dry_base >= 1 and s.dry_last_n != 0 and not s.mirostat
-        return finite, drops(past, s, self.options.breakers, context) if wanted else []
+        return finite, dry_penalties(past, s, self.options.breakers, context) if wanted else []
 
     def mask(self, past: Sequence[int], vocabulary: int) -> Array | None:
         """Token bitmask (V / 32) uint32 without the constraint's part; None: every token is allowed."""

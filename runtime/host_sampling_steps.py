@@ -109,14 +109,14 @@ class HostSamplingSteps:
             row.host_sampling,
             row.number,
         )
-        biases, drops = host.edits(row.feed.past, self.engine.cache.context)
-        listed = [*biases, *drops]
+        biases, dry_penalties = host.edits(row.feed.past, self.engine.cache.context)
+        listed = [*biases, *dry_penalties]
         if listed:
             edits[i, : len(listed), 0] = [t for t, _ in listed]
             edits[i, : len(listed), 1] = np.array([a for _, a in listed], np.float32).view(np.int32)
         mask = host.mask(row.feed.past, vocabulary_of(program))
         program.sampled = []  # the row's own numbers go into its record
-        params["biases"][i], params["drops"][i] = len(biases), len(drops)
+        params["biases"][i], params["dry_penalties"][i] = len(biases), len(dry_penalties)
         params["masked"][i] = mask is not None or host.options.constraint is not None
         params["report"][i], params["mirostat_mu"][i] = host.reports, host.mu
         program.fields["token_bitmask"][i].view(np.uint32)[:] = 0xFFFFFFFF if mask is None else mask

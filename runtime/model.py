@@ -369,10 +369,10 @@ class Model(Recovering, Readings):
             raise RequestError("a constraint goes with one answer: give several ones a grammar instead")
         ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
         head = int(bool(ids) and ids[0] == self.tokenizer.bos)
-        told = max(0, options.logprobs) if made > n else options.logprobs
+        logprobs = max(0, options.logprobs) if made > n else options.logprobs
         drawing = options.seeded_sampling
         asked = [
-            replace(options, sampling=drawing.with_seed(seed), logprobs=told)
+            replace(options, sampling=drawing.with_seed(seed), logprobs=logprobs)
             for seed in seeds(drawing.seed or 0, made)
         ]
         return best([self._reply(Fitted(list(ids), head=head), a) for a in asked], n)

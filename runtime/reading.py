@@ -27,14 +27,14 @@ PATIENCE = 0.005  # seconds between looks for blocks that others hold
 @dataclass(frozen=True, slots=True)
 class Passage:
     """Tokens to read; rows are wanted of those from `first` on. shared: what stands before `first` may come
-    from the prefix tree, and all of it goes there. behind: number of a passage that begins alike and is read
-    before. kinds: of each token's sentence; see Feed.
+    from the prefix tree, and all of it goes there. waits_for_prefix: number of a passage with
+    the same prefix, which is read first. kinds: of each token's sentence; see Feed.
     """
 
     ids: Sequence[int]
     first: int = 0
     shared: bool = False
-    behind: int | None = None
+    waits_for_prefix: int | None = None
     kinds: Sequence[int] = ()
 
 
@@ -137,7 +137,14 @@ class Reader:
 
     def _next(self) -> tuple[int, Passage] | None:
         """The next passage whose forerunner was read."""
-        return next((w for w in self._waiting if w[1].behind is None or w[1].behind in self._done), None)
+        return next(
+            (
+                w
+                for w in self._waiting
+                if w[1].waits_for_prefix is None or w[1].waits_for_prefix in self._done
+            ),
+            None,
+        )
 
     def _enter(self, slot: int, number: int, passage: Passage) -> bool:
         """Puts a passage into an empty slot with all the blocks that it will need; False where they are not

@@ -19,12 +19,12 @@ from satchel.runtime.form import Form
 from satchel.runtime.generate_options import GenerateOptions
 from satchel.runtime.log import LOG
 from satchel.runtime.overflow import Fitted, shifted
-from satchel.runtime.report import Report, Work
 from satchel.runtime.request_handle import RequestHandle
 from satchel.runtime.sampling import MASK, Sampling
 from satchel.runtime.sampling.logprobs import Logprob
 from satchel.runtime.scheduler import Job, Request
 from satchel.runtime.tokenized_options import ends_of, in_tokens, logits_options_of
+from satchel.runtime.usage_report import EngineUsage, UsageReport
 
 if TYPE_CHECKING:
     from satchel.runtime.grammar import Grammar
@@ -97,7 +97,7 @@ class Reply:
         self._detokenizer: Detokenizer | None = None
         self._parts: list[str] = []
         self._jobs: list[Job] = []
-        self._forgotten, self._told = 0, -1
+        self._forgotten, self._reported = 0, -1
         self._resumed = 0  # requests that only went on from where one was ended on purpose
         self._began = self._first_at = 0.0
 
@@ -125,10 +125,10 @@ class Reply:
         return (*self._fitted.notes, shift)
 
     @property
-    def report(self) -> Report:
-        """What was really done for this request, so far."""
-        work, stats, fitted = Work.of(self._jobs), self.stats, self._fitted
-        return Report(
+    def report(self) -> UsageReport:
+        """Usage report of this request, so far."""
+        usage, stats, fitted = EngineUsage.of(self._jobs), self.stats, self._fitted
+        return UsageReport(
             sampling=self.sampling,
             prompt_tokens=stats.prompt,
             generated_tokens=stats.generated,
@@ -137,20 +137,20 @@ class Reply:
             cut_tokens=fitted.cut + self._forgotten,
             cut_messages=fitted.messages,
             shifts=max(0, len(self._jobs) - 1 - self._resumed),
-            cached_tokens=work.cached_tokens,
-            missed=work.missed,
-            drafted=work.drafted,
-            accepted=work.accepted,
-            queue_seconds=work.queue_seconds,
-            prefill_seconds=work.prefill_seconds,
-            decode_seconds=work.decode_seconds,
-            steps=work.steps,
-            preempted=work.preempted,
-            replayed=work.replayed,
-            devices=work.devices or {},
-            weight_bytes=work.weight_bytes,
-            kv_bytes=work.kv_bytes,
-            bandwidth=work.bandwidth,
+            cached_tokens=usage.cached_tokens,
+            missed=usage.missed,
+            drafted=usage.drafted,
+            accepted=usage.accepted,
+            queue_seconds=usage.queue_seconds,
+            prefill_seconds=usage.prefill_seconds,
+            decode_seconds=usage.decode_seconds,
+            steps=usage.steps,
+            preempted=usage.preempted,
+            replayed=usage.replayed,
+            devices=usage.devices or {},
+            weight_bytes=usage.weight_bytes,
+            kv_bytes=usage.kv_bytes,
+            bandwidth=usage.bandwidth,
             limit=self.model.measured_bandwidth,
             notes=self.notes,
         )
@@ -254,7 +254,7 @@ class Reply:
 
     def conclude(self) -> None:
         """Says where an answer that was held to a grammar is not whole; RequestError where it claims to, and
-        where that can't be told at a bounded cost.
+        where that can't be decided at a bounded cost.
         """
         self.unjudged = False
         if self._grammar is None:
@@ -271,19 +271,21 @@ class Reply:
         return self.sampling.with_seed((self.sampling.seed + len(self._jobs) * STRIDE) & MASK)
 
     def _wait(self, handle: RequestHandle) -> int | None:
-        """The next token; until the first one, the way through the prompt is told."""
+        """The next token; until the first one, reports the progress of the prefill."""
         while self.options.progress and not self.stats.generated:
             with suppress(Empty):
                 return handle.get(timeout=POLL)
-            self.tell()
+            self.report_progress()
         return handle.get()
 
-    def tell(self, done: int | None = None) -> None:
-        """Tells `progress` how far the prompt is, if that changed; done: tokens, None: as the job says."""
+    def report_progress(self, done: int | None = None) -> None:
+        """Calls `progress` with the tokens of the prompt computed so far, if that changed. done: how many;
+        None: as the job says.
+        """
         job = self._jobs[0]
         at = max(job.fed, job.cached) if done is None else done
-        if self.options.progress and at != self._told and job.started >= 0:
-            self._told = at
+        if self.options.progress and at != self._reported and job.started >= 0:
+            self._reported = at
             self.options.progress(at - job.cached, len(self.prompt) - job.cached)
 
     def feed(self, token: int | None) -> str:
@@ -327,7 +329,7 @@ class Reply:
         self._first_at = time.perf_counter()
         self.stats.prefill_seconds = self._first_at - self._began
         self.stats.cached = self._jobs[0].cached
-        self.tell(len(self.prompt))
+        self.report_progress(len(self.prompt))
 
     def _say(self, piece: str) -> str:
         if piece:

@@ -68,7 +68,7 @@ static int run_stage(uint8_t stage, set *s, const row_facts *r) {
     case HAL_STAGE_PENALTIES:
         return r->ring && stage_penalties(s, r);
     case HAL_STAGE_DRY:
-        if (!add_edits(s, r->drops, r->p.drops, r->vocabulary))
+        if (!add_edits(s, r->dry_penalties, r->p.dry_penalties, r->vocabulary))
             return 0;
         find_best(s);
         return 1;
@@ -110,12 +110,12 @@ static int32_t sample_row(set *s, row_facts *r, const uint32_t *bitmask, const i
     if (is_damaged(s))
         return NO_TOKEN;
     if (edits) {
-        if (r->p.biases < 0 || r->p.drops < 0 || r->p.biases > n_edits || r->p.drops > n_edits - r->p.biases ||
-            !add_edits(s, edits, r->p.biases, r->vocabulary))
+        if (r->p.biases < 0 || r->p.dry_penalties < 0 || r->p.biases > n_edits ||
+            r->p.dry_penalties > n_edits - r->p.biases || !add_edits(s, edits, r->p.biases, r->vocabulary))
             return BAD_INDEX;
-        r->drops = edits + 2 * r->p.biases;
+        r->dry_penalties = edits + 2 * r->p.biases;
     } else
-        r->p.drops = 0;
+        r->p.dry_penalties = 0;
     if (bitmask && r->p.masked)
         mask(s, bitmask);
     find_best(s);

@@ -178,7 +178,7 @@ typedef struct {
     int32_t top_k;
     int32_t repeat_last_n;   /* how many last tokens the penalties look at */
     int32_t masked;          /* 1: only tokens whose bits are set in the row's token bitmask */
-    int32_t biases, drops;   /* how many of the row's edits are added at once, and how many more in the stage DRY */
+    int32_t biases, dry_penalties; /* of the row's edits: how many are added first, how many more in the stage DRY */
     int32_t report;          /* 1: the row's logprobs are wanted */
     uint8_t chain[HAL_STAGES]; /* HAL_STAGE_ in order, ended by HAL_STAGE_END */
     uint64_t seed;

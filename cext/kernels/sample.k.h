@@ -136,8 +136,8 @@ FN int start_row(self m, THREAD set *s, CONSTANT gpu_call *c, int row, THREAD co
         return NO_TOKEN;
     if (!r->edits)
         return s->all_lost ? NO_TOKEN : 0;
-    if (r->p.biases < 0 || r->p.drops < 0 || r->p.biases > n_edits || r->p.drops > n_edits - r->p.biases ||
-        !add_edits(m, s, r->edits, r->p.biases, r->vocabulary))
+    if (r->p.biases < 0 || r->p.dry_penalties < 0 || r->p.biases > n_edits ||
+        r->p.dry_penalties > n_edits - r->p.biases || !add_edits(m, s, r->edits, r->p.biases, r->vocabulary))
         return BAD_INDEX;
     changed(m, s);
     if (r->p.masked)

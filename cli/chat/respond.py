@@ -126,11 +126,11 @@ def respond_often(model: Model, ids: Sequence[int], request: Request, n: int, ma
 
     started, sampling = time.perf_counter(), request.sampling
     first = secrets.randbits(63) if sampling.seed is None else sampling.seed
-    told = max(0, request.logprobs) if made > n else request.logprobs
+    logprobs = max(0, request.logprobs) if made > n else request.logprobs
     with Stop() as stop, late_bar("reading the prompt", sys.stderr) as progressed:
         replies = []
         for seed in seeds(first, made):
-            one = replace(request, sampling=sampling.with_seed(seed), logprobs=told)
+            one = replace(request, sampling=sampling.with_seed(seed), logprobs=logprobs)
             replies.append(begun(model, ids, one, progressed))
             stop.watch(replies[-1])
         answers = [answer_of(reply, started) for reply in best(replies, n)]

@@ -170,7 +170,7 @@ class Session:
         if answer.text or not answer.stopped:
             turn = Turn("assistant", answer.text, answer.stopped)
             self.conversation = replace(asked, turns=(*asked.turns, turn))
-        self.out.told(self, answer)
+        self.out.report_answer(self, answer)
         if self.keeps and self.file is not None:
             save(self.conversation, self.file)
         if answer.twice or (answer.stopped and not self.interactive):

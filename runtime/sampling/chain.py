@@ -29,14 +29,14 @@ CODE = {name: code for code, name in enumerate(STAGES)}  # HAL_STAGE_ of hal.h
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a stage may look at besides the candidates. ring (W): the slot's tokens by position; drops: tokens
-    and what DRY takes off each; vocabulary: the number of logits.
+    """What a stage may look at besides the candidates. ring (W): the slot's tokens by position; dry_penalties
+    (n, 2): logit edits of the stage DRY; vocabulary: the number of logits.
     """
 
     params: Any
     ring: Array
     pos: int
-    drops: Array
+    dry_penalties: Array
     vocabulary: int
 
 
@@ -109,7 +109,7 @@ def penalties(c: Candidates, row: Row) -> Candidates:
 
 
 def dry(c: Candidates, row: Row) -> Candidates:
-    return _scattered(c, row, lambda x: added(x, row.drops))
+    return _scattered(c, row, lambda x: added(x, row.dry_penalties))
 
 
 def top_n_sigma(c: Candidates, row: Row) -> Candidates:
@@ -261,13 +261,13 @@ def sample_row(
     logits (V) float32; ring (W): the slot's tokens by position; pos: position of
     the last token; params: one hal_sampling record; bitmask (V / 32) uint32: token bitmask, read
     where params["masked"]; edits (E, 2): what is added to logits, params["biases"] at once, the next
-    params["drops"] in the stage "dry".
+    params["dry_penalties"] in the stage "dry".
     """
     if lost(logits):
         return NONE, 0.0
     x = logits.astype(np.float32)
     none = np.zeros((0, 2), np.int32)
-    n_bias, n_drop = int(params["biases"]), int(params["drops"])
+    n_bias, n_dry = int(params["biases"]), int(params["dry_penalties"])
     given = none if edits is None else edits
     x = added(x, given[:n_bias])
     if bitmask is not None and params["masked"]:
@@ -275,7 +275,7 @@ def sample_row(
         x = np.where(allowed == 1, x, -np.inf).astype(np.float32)
     if x.max() == -np.inf:
         return NONE, 0.0
-    row = Row(params, ring, int(pos), given[n_bias : n_bias + n_drop], len(x))
+    row = Row(params, ring, int(pos), given[n_bias : n_bias + n_dry], len(x))
     c = Candidates(x, np.arange(len(x)))
     for code in params["chain"]:
         if code == 0:

@@ -45,8 +45,8 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
-    """A job that computes the first `shared` tokens of another's prompt."""
+class SharedPrefix:
+    """A job that computes the first `shared` tokens of another job's prompt."""
 
     job: Job
     shared: int
@@ -56,8 +56,8 @@ class Behind:
 class Job:
     """ids: the prompt, then what was sampled. fed: how many of them the slot holds. arrived, started, first:
     clock times. again: of what is left, tokens that were fed before, with a wrong guess behind them. finish:
-    "" while it is under way. behind: whom it waits for, to share what that one computes. client: whose share
-    of the machine it has.
+    "" while it is under way. waits_for_prefix: the job whose prefix this one waits to share. client: whose
+    share of the machine it has.
     """
 
     request: Request
@@ -72,7 +72,7 @@ class Job:
     first: float = -1.0
     preempted: int = 0
     finish: str = ""
-    behind: Behind | None = None
+    waits_for_prefix: SharedPrefix | None = None
     used: Usage = field(default_factory=Usage)
     host_sampling: HostSampling | None = None
     client: str = ""

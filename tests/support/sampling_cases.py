@@ -130,7 +130,7 @@ def masked_cases(rng: np.random.Generator) -> Iterator[Case]:
             ),
             axis=-1,
         )
-        given = {**options, "masked": i % 2, "biases": i % 4, "drops": i % 3}
+        given = {**options, "masked": i % 2, "biases": i % 4, "dry_penalties": i % 3}
         inputs = (
             (logits(rng, vocabulary), "f32"),
             *places(rng, vocabulary),
