@@ -30,7 +30,7 @@ DRAWN, REPORT, LOGITS = 0, 1, 2  # places of the plan's outputs
 
 
 @dataclass(slots=True)
-class Row:
+class HostSampledRow:
     """A row whose sampling waits for the host. number: its place among the step's rows. bitmask: tokens that
     its constraint allows; raw: its logits before processors; failed: why it has no token.
     """
@@ -62,7 +62,7 @@ class Pending:
     """A step under way."""
 
     program: Program
-    rows: list[Row]
+    rows: list[HostSampledRow]
 
 
 class HostSamplingSteps:
@@ -80,7 +80,7 @@ class HostSamplingSteps:
         step = Pending(
             program,
             [
-                Row(first + i, feed, feed.host_sampling)
+                HostSampledRow(first + i, feed, feed.host_sampling)
                 for first, feed in zip(firsts, feeds, strict=False)
                 if feed.host_sampling is not None
                 for i in range(feed.rows)
@@ -101,7 +101,7 @@ class HostSamplingSteps:
         if self._filler is not None:
             self._filler.shutdown()
 
-    def _prepare(self, program: Program, row: Row) -> None:
+    def _prepare(self, program: Program, row: HostSampledRow) -> None:
         """Fills the step block with what is known before the step runs."""
         params, edits, host, i = (
             program.fields["params"],
@@ -151,7 +151,7 @@ class HostSamplingSteps:
             if row.host_sampling.options.processors and not row.failed:
                 self._process(step.program, row)
 
-    def _process(self, program: Program, row: Row) -> None:
+    def _process(self, program: Program, row: HostSampledRow) -> None:
         """Runs the request's processors on its logits (V)."""
         row.raw = program.output(LOGITS, row.number, np.empty(vocabulary_of(program), np.float32))
         logits, past = row.raw.copy(), list(row.feed.past)
@@ -186,7 +186,7 @@ class HostSamplingSteps:
             found[row.number] = Sampled(token, report, bits, row.failed)
         return [self.engine.undrawn() if t == NONE else t for t in found] if NONE in found else found
 
-    def _report(self, program: Program, row: Row, token: int) -> Logprob | None:
+    def _report(self, program: Program, row: HostSampledRow, token: int) -> Logprob | None:
         k = row.host_sampling.options.logprobs
         if k < 0:
             return None

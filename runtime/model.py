@@ -30,13 +30,13 @@ from satchel.runtime.beam import Beam, BeamOptions, beam_search
 from satchel.runtime.chat import ChatPrompt, Thinking
 from satchel.runtime.chat_reply import ChatReply
 from satchel.runtime.device import Device
+from satchel.runtime.device_peaks import BEYOND_CACHE, read_rate
 from satchel.runtime.engine import Engine, Feed
 from satchel.runtime.extras import Extras, read_extras
 from satchel.runtime.generate_options import GenerateKwargs, GenerateOptions
 from satchel.runtime.graph import Array
 from satchel.runtime.kv.identity import identity
 from satchel.runtime.kv.saved import Shape
-from satchel.runtime.limits import BEYOND_CACHE, read_rate
 from satchel.runtime.log import LOG
 from satchel.runtime.options import LoadKwargs, LoadProgress, Options, settled, stopping
 from satchel.runtime.overflow import Fitted, Render, fit_messages, fit_tokens, head_of

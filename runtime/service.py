@@ -22,12 +22,12 @@ from satchel.runtime.engine import LAST, Engine, Feed
 from satchel.runtime.host_sampling import Sampled
 from satchel.runtime.log import LOG
 from satchel.runtime.lost import DeviceLost
+from satchel.runtime.plan_cost import CostModel
 from satchel.runtime.request_handle import End, RequestHandle
 from satchel.runtime.scheduler import Job, Limits, Request, Scheduler, Work
 from satchel.runtime.speculative import Speculator
-from satchel.runtime.stats import EngineStats, Meter, Part, StepFacts, Traffic
+from satchel.runtime.stats import EngineStats, KVTraffic, Part, StatsCollector, StepFacts
 from satchel.runtime.watchdog import Beats, Pulse, Watchdog, ticking
-from satchel.runtime.work import Ledger
 
 T = TypeVar("T")
 PATIENCE = 0.1  # seconds between looks whether something that is waited for will still come
@@ -43,8 +43,8 @@ class Underway:
 
 
 @dataclass(slots=True, eq=False)
-class Wanted:
-    """Slots that somebody waits for."""
+class SlotRequest:
+    """A call that waits for `count` free slots."""
 
     count: int
     slots: list[int] = field(default_factory=list)
@@ -71,8 +71,12 @@ class Service:
         self.scheduler = Scheduler(engine, engine.cache.slots, limits)
         if engine.tier is not None:
             engine.tier.recompute = self.scheduler.time.computing
-        attention = Ledger(engine).attention.values()
-        self.meter: Meter = after.meter if after else Meter(Traffic((a.window, a.bytes) for a in attention))
+        attention = CostModel(engine).attention.values()
+        self.stats_collector: StatsCollector = (
+            after.stats_collector
+            if after
+            else StatsCollector(KVTraffic((a.window, a.bytes) for a in attention))
+        )
         # Called before each step, and before each piece of a call whose cancel scope has a number.
         self.watch: Callable[[Sequence[Work]], None] | None = after.watch if after else None
         self.watch_scope: Callable[[int], None] | None = after.watch_scope if after else None
@@ -82,7 +86,7 @@ class Service:
         self._inbox: deque[Callable[[], None]] = deque()
         self._calls: deque[Callable[[], None]] = deque()  # one between two steps, however many there are
         self._lent = False  # the last free slot went to a call while requests waited
-        self._wanted: deque[Wanted] = deque()
+        self._slot_requests: deque[SlotRequest] = deque()
         self._under: deque[Underway] = deque()  # steps whose tokens were not read yet: one between two turns
         self._wakeup = threading.Condition()
         self._closed, self._coming = False, Counter[str]()
@@ -185,21 +189,21 @@ class Service:
 
     def borrow(self, count: int) -> list[int]:
         """So many empty slots, as soon as they are free together; give_back() ends it."""
-        scope, wanted = current_scope(), Wanted(count)
-        self._post(partial(self._wanted.append, wanted))
+        scope, wanted = current_scope(), SlotRequest(count)
+        self._post(partial(self._slot_requests.append, wanted))
         try:
             while not wanted.done.wait(PATIENCE):
                 scope.check()
                 self._check_alive()
         except BaseException:
-            self._post(partial(self._unwant, wanted))
+            self._post(partial(self._withdraw, wanted))
             raise
         return wanted.slots
 
-    def _unwant(self, wanted: Wanted) -> None:
-        """Nobody waits for these slots any more."""
-        if wanted in self._wanted:
-            self._wanted.remove(wanted)
+    def _withdraw(self, wanted: SlotRequest) -> None:
+        """Takes the request back, with the slots that it was given."""
+        if wanted in self._slot_requests:
+            self._slot_requests.remove(wanted)
         for slot in wanted.slots:
             self.scheduler.give_back(slot)
 
@@ -216,13 +220,13 @@ class Service:
         """Lends slots to the call that has waited longest for them, where there are enough; where requests
         wait too, every other time.
         """
-        while self._wanted and self._wanted[0].count <= self.scheduler.free_slots:
+        while self._slot_requests and self._slot_requests[0].count <= self.scheduler.free_slots:
             waiting = bool(self.scheduler.waiting)
             if waiting and self._lent:
                 self._lent = False
                 return
             self._lent = waiting
-            wanted = self._wanted.popleft()
+            wanted = self._slot_requests.popleft()
             found = [self.scheduler.lend() for _ in range(wanted.count)]
             wanted.slots += [slot for slot in found if slot is not None]
             wanted.done.set()
@@ -388,7 +392,7 @@ class Service:
         if not work:
             return
         parts: list[Part] = [(w.job, w.count + len(w.drafts), w.job.fed, w.job.decoding) for w in work]
-        self.meter.step(parts, self._facts(seconds, timing.weight_bytes - read), now)
+        self.stats_collector.step(parts, self._facts(seconds, timing.weight_bytes - read), now)
         if self.speculator:
             self.speculator.timed(work, timing.total - total, self.scheduler)
         known = [len(w.job.ids) for w in work]
@@ -411,7 +415,7 @@ class Service:
                 ended.remove(job)
             self._end(job, End("error", failed))
             return
-        self.meter.token(job, now, len(items))
+        self.stats_collector.token(job, now, len(items))
         for item in items:
             self._handles[job].put(item)
 
@@ -423,7 +427,7 @@ class Service:
         """What was counted so far, without waiting for the step at hand."""
         s, pages = self.scheduler, self.engine.pages
         blocks = (pages.pool.size, pages.pool.free, pages.tree.size)
-        found, tier = self.meter.snapshot(len(s.waiting), len(s.running), blocks), self.engine.tier
+        found, tier = self.stats_collector.snapshot(len(s.waiting), len(s.running), blocks), self.engine.tier
         if (hot := self.engine.hot) is not None:
             picks, held = hot.counted
             found = replace(found, expert_picks=picks, hot_picks=held, hot_bytes=hot.moved)
@@ -445,7 +449,7 @@ class Service:
             self._close(job, end)
 
     def _close(self, job: Job, end: End) -> None:
-        self.meter.ended(job, self.clock())
+        self.stats_collector.ended(job, self.clock())
         if self.speculator:
             self.speculator.forget(job)
         self._handles.pop(job).put(end)

@@ -61,6 +61,7 @@ CARRIED: dict[str, type] = {
         JsonSchema,
         Lark,
         Limits,
+        LogitsOptions,
         Logprob,
         Options,
         Ranked,
@@ -75,7 +76,6 @@ CARRIED: dict[str, type] = {
         Tool,
         ToolCall,
         Usage,
-        LogitsOptions,
     )
 }
 SCHEMAS = {("JsonSchema", "schema"), ("Tool", "parameters")}  # fields of any depth, which go as JSON text

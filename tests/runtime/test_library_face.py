@@ -30,7 +30,7 @@ from satchel.runtime.generate_options import GenerateKwargs, GenerateOptions
 from satchel.runtime.options import LoadKwargs, Options
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.service import Service
-from satchel.runtime.stats import BOUNDS, Histogram, Traffic
+from satchel.runtime.stats import BOUNDS, Histogram, KVTraffic
 
 
 @pytest.fixture(scope="module")
@@ -175,9 +175,9 @@ def test_the_report_tells_what_was_done(model: Model) -> None:
 
 
 def ledger(model: Model) -> list[typing.Any]:
-    from satchel.runtime.work import Ledger
+    from satchel.runtime.plan_cost import CostModel
 
-    return list(Ledger(model.engine).attention.values())
+    return list(CostModel(model.engine).attention.values())
 
 
 def test_counts_add_up(model: Model) -> None:
@@ -211,7 +211,7 @@ def test_histograms_hold_every_value_once(values: list[float]) -> None:
 
 
 def test_a_window_bounds_what_is_read() -> None:
-    traffic = Traffic([(0, 100), (8, 10), (8, 10)])
+    traffic = KVTraffic([(0, 100), (8, 10), (8, 10)])
     assert traffic.kv(4, 1) == 500 + 100 and traffic.kv(100, 1) == 10100 + 20 * 9
 
 

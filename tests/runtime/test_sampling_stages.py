@@ -11,7 +11,7 @@ import pytest
 from satchel.quant import RequestError
 from satchel.runtime.graph import Array
 from satchel.runtime.sampling import Sampling, sample_row
-from satchel.runtime.sampling.chain import CODE, STAGE, Candidates, Row
+from satchel.runtime.sampling.chain import CODE, STAGE, Candidates, StageContext
 from satchel.runtime.sampling.dry import Breakers, dry_penalties, find_breakers, suffix_lengths
 from satchel.runtime.sampling.exact import BITS, exp, lanes, log, power, weights
 from satchel.runtime.sampling.record import chain, record
@@ -21,7 +21,7 @@ P = np.array([0.4, 0.3, 0.15, 0.1, 0.04, 0.01])
 
 def kept(stage: str, sampling: Sampling, p: Array = P, pos: int = 3) -> list[int]:
     params = record(sampling, 64).copy()
-    row = Row(params, np.zeros(8, np.int32), pos, np.zeros((0, 2), np.int32), len(p))
+    row = StageContext(params, np.zeros(8, np.int32), pos, np.zeros((0, 2), np.int32), len(p))
     c = Candidates(np.log(p).astype(np.float32), np.arange(len(p)))
     found: list[int] = STAGE[CODE[stage]](c, row).ids.tolist()
     return found
@@ -59,7 +59,7 @@ def test_xtc_draws_as_often_as_it_is_told() -> None:
 def test_a_dynamic_temperature_follows_the_entropy() -> None:
     sampling = Sampling(temperature=1, dynatemp_range=0.9, seed=0)
     params = record(sampling, 64)
-    row = Row(params, np.zeros(8, np.int32), 0, np.zeros((0, 2), np.int32), 4)
+    row = StageContext(params, np.zeros(8, np.int32), 0, np.zeros((0, 2), np.int32), 4)
     for p, by in ((np.full(4, 0.25), 1.9), (np.array([1 - 3e-6, 1e-6, 1e-6, 1e-6]), 0.1)):
         c = Candidates(np.log(p).astype(np.float32), np.arange(4))
         spread = STAGE[CODE["temperature"]](c, row).x

@@ -110,7 +110,7 @@ def test_what_was_lost_with_a_worker_is_asked_again(here: Model, there: WorkerMo
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(ask) for ask in work(there)]
         until(
-            lambda: any(a.turns > 1 for a in list(there.worker._asked.values())), "a call has had two turns"
+            lambda: any(a.turns > 1 for a in list(there.worker._calls.values())), "a call has had two turns"
         )
         kill(there)
         found = [a.result(SECONDS) for a in asked]
@@ -149,7 +149,7 @@ def test_a_call_that_nobody_wants_any_more_ends(there: WorkerModel) -> None:
     thread = threading.Thread(target=work)
     thread.start()
     until(
-        lambda: any(a.turns > 2 for a in list(there.worker._asked.values())), "the call has had three turns"
+        lambda: any(a.turns > 2 for a in list(there.worker._calls.values())), "the call has had three turns"
     )
     scope.cancel()
     joined(thread, "the call that was stopped")
@@ -161,7 +161,7 @@ def test_a_call_that_nobody_wants_any_more_ends(there: WorkerModel) -> None:
 def begun(model: Model | WorkerModel) -> bool:
     """Whether a call has work done by the engine, here or in a worker."""
     if isinstance(model, WorkerModel):
-        return any(a.turns > 0 for a in list(model.worker._asked.values()))
+        return any(a.turns > 0 for a in list(model.worker._calls.values()))
     service = model.service
     assert isinstance(service, Service)
     return service.scheduler.free_slots < 2
@@ -195,7 +195,7 @@ def test_a_borrower_that_gave_up_leaves_no_slot_behind(here: Model) -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    until(lambda: service._wanted, "the search waits for slots")
+    until(lambda: service._slot_requests, "the search waits for slots")
     scope.cancel()
     joined(thread, "the search that was stopped")
     service.give_back([taken])
@@ -209,7 +209,7 @@ def test_a_stream_goes_on_beside_long_calls(there: WorkerModel) -> None:
     with ThreadPoolExecutor(6) as pool:
         try:
             calls = [pool.submit(scope.run, lambda: there.embed(TEXTS * 400)) for _ in range(6)]
-            until(lambda: len(there.worker._asked) == 6, "six calls are under way")
+            until(lambda: len(there.worker._calls) == 6, "six calls are under way")
             reply = there.generate(TEXTS[0], max_tokens=20, sampling=WARM, ignore_eos=True)
             reply.read()
             assert len(reply.ids) == 20 and not any(c.done() for c in calls)

@@ -76,7 +76,7 @@ class Metadata(Body):
     user_id: str = Field(default="", max_length=512)
 
 
-class Conversation(Cached):
+class PromptBody(Cached):
     """What is counted, and what is answered."""
 
     model: str = Field(min_length=1)
@@ -134,7 +134,7 @@ class Conversation(Cached):
         return JsonSchema(formed.schema_) if formed else None
 
 
-class MessagesBody(Conversation):
+class MessagesBody(PromptBody):
     max_tokens: int = Field(ge=1, le=MOST_TOKENS)
     stop_sequences: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=1000)]], Field(max_length=64)
