@@ -12,7 +12,7 @@ from typing import TypedDict
 from satchel.quant import RequestError
 from satchel.runtime.constraint import Constraint
 from satchel.runtime.grammar.spec import Spec
-from satchel.runtime.logits_options import Processor
+from satchel.runtime.logits_options import LogitsProcessor
 from satchel.runtime.overflow import check_policy
 from satchel.runtime.sampling import Sampling
 
@@ -25,8 +25,9 @@ class GenerateOptions:
 
     max_tokens: most tokens of the answer; -1: until an end token or a full context. sampling None: the
     defaults; `checked` draws a seed where it has none. stop: texts that end the answer, which does not hold
-    them unless keep_stop. stop_tokens: token ids that end it besides the model's own end tokens, which
-    ignore_eos forbids. progress(tokens computed, tokens to compute) is called during the prefill.
+    them unless include_stop_str_in_output. stop_token_ids: tokens that end it besides the model's own end
+    tokens, which ignore_eos forbids. progress(tokens computed, tokens to compute) is called during the
+    prefill.
 
     on_overflow, when prompt and answer exceed the context: "error" refuses the prompt or ends the answer;
     "truncate-middle" drops tokens from the middle of the prompt; "shift" drops the oldest tokens and goes on.
@@ -38,8 +39,8 @@ class GenerateOptions:
 
     logprobs: -1: none; 0: of each token of the answer; k: of the k likeliest tokens beside it too.
     constraint: limits the answer token by token; grammar: its description, which the engine compiles and
-    which the finished answer is checked against. processors: functions of (tokens so far, logits) that change
-    the logits.
+    which the finished answer is checked against. logits_processors: functions of (tokens so far, logits) that
+    change the logits.
 
     adapters, control_vectors: scales by name of those that were loaded; None: their scales as loaded,
     otherwise those that are not named are off.
@@ -48,8 +49,8 @@ class GenerateOptions:
     max_tokens: int = -1
     sampling: Sampling | None = None
     stop: Sequence[str] = ()
-    stop_tokens: Sequence[int] = ()
-    keep_stop: bool = False
+    stop_token_ids: Sequence[int] = ()
+    include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     progress: PromptProgress | None = None
     on_overflow: str = "error"
@@ -63,7 +64,7 @@ class GenerateOptions:
     logprobs: int = -1
     constraint: Constraint | None = None
     grammar: Spec | None = None
-    processors: Sequence[Processor] = ()
+    logits_processors: Sequence[LogitsProcessor] = ()
     adapters: Mapping[str, float] | None = None
     control_vectors: Mapping[str, float] | None = None
 
@@ -98,8 +99,8 @@ class GenerateKwargs(TypedDict, total=False):
     max_tokens: int
     sampling: Sampling | None
     stop: Sequence[str]
-    stop_tokens: Sequence[int]
-    keep_stop: bool
+    stop_token_ids: Sequence[int]
+    include_stop_str_in_output: bool
     ignore_eos: bool
     progress: PromptProgress | None
     on_overflow: str
@@ -113,6 +114,6 @@ class GenerateKwargs(TypedDict, total=False):
     logprobs: int
     constraint: Constraint | None
     grammar: Spec | None
-    processors: Sequence[Processor]
+    logits_processors: Sequence[LogitsProcessor]
     adapters: Mapping[str, float] | None
     control_vectors: Mapping[str, float] | None

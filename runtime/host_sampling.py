@@ -74,12 +74,12 @@ class HostSampling:
         """Whether bitmask and edits are the same for every token, so drafts can be verified in one step."""
         s, w = self.sampling, self.options
         changing = s.mirostat or s.min_tokens or s.dry_multiplier > 0 or any(len(b) > 1 for b in s.bad_words)
-        return not (changing or w.constraint is not None or w.processors or w.logprobs >= 0)
+        return not (changing or w.constraint is not None or w.logits_processors or w.logprobs >= 0)
 
     @property
     def reports(self) -> bool:
         """Whether the device computes the logprobs; after processors, which change logits, the host does."""
-        return self.options.logprobs >= 0 and not self.options.processors
+        return self.options.logprobs >= 0 and not self.options.logits_processors
 
     def check(self, vocabulary: int) -> None:
         """RequestError for a token id that is not in the vocabulary."""
@@ -155,7 +155,7 @@ def host_sampling_of(
     s = sampling
     plain = not (s.mirostat or s.min_tokens or s.logit_bias or s.bad_words or s.allowed is not None)
     plain = plain and s.dry_multiplier == 0 and options.constraint is None and options.logprobs < 0
-    if plain and not options.processors and not options.banned:
+    if plain and not options.logits_processors and not options.banned:
         return None
     return HostSampling(sampling, options, prompt, ends)
 

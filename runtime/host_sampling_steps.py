@@ -148,7 +148,7 @@ class HostSamplingSteps:
                 bitmask &= row.bitmask
             if step.program.fields["params"]["masked"][row.number] and not bitmask.any():
                 row.fail("masks and the constraint together allow no token")
-            if row.host_sampling.options.processors and not row.failed:
+            if row.host_sampling.options.logits_processors and not row.failed:
                 self._process(step.program, row)
 
     def _process(self, program: Program, row: HostSampledRow) -> None:
@@ -159,7 +159,7 @@ class HostSamplingSteps:
             row.refuse(damaged(self.engine.source, "logits"))
             return
         with row.guarded("a logits processor"):
-            for processor in row.host_sampling.options.processors:
+            for processor in row.host_sampling.options.logits_processors:
                 given = processor(past, logits)
                 logits = logits if given is None else np.asarray(given, np.float32)
                 if logits.shape != row.raw.shape:

@@ -89,7 +89,7 @@ class Reply:
         self.ids: list[int] = []
         self.stats = Stats(prompt=len(self.prompt))
         self.over = self._cancelled = self.unjudged = False
-        self._stop, self._fitted = StopStrings(options.stop, options.keep_stop), fitted
+        self._stop, self._fitted = StopStrings(options.stop, options.include_stop_str_in_output), fitted
         self._ends = ends_of(model.tokenizer, options)
         room = ENDLESS if options.on_overflow == "shift" else model.context - len(self.prompt) + 1
         self._limit = room if options.max_tokens < 0 else min(options.max_tokens, room)

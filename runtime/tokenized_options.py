@@ -70,10 +70,10 @@ def in_tokens(sampling: Sampling, tokenizer: Tokenizer) -> Sampling:
 
 def ends_of(tokenizer: Tokenizer, options: GenerateOptions) -> frozenset[int]:
     """Tokens that end an answer. RequestError for an id outside of the vocabulary."""
-    bad = next((t for t in options.stop_tokens if not 0 <= t < tokenizer.vocab_size), None)
+    bad = next((t for t in options.stop_token_ids if not 0 <= t < tokenizer.vocab_size), None)
     if bad is not None:
-        raise RequestError(f"stop_tokens: {bad} is not in the vocabulary of {tokenizer.vocab_size}")
-    return frozenset(options.stop_tokens) | (frozenset() if options.ignore_eos else tokenizer.eog)
+        raise RequestError(f"stop_token_ids: {bad} is not in the vocabulary of {tokenizer.vocab_size}")
+    return frozenset(options.stop_token_ids) | (frozenset() if options.ignore_eos else tokenizer.eog)
 
 
 def logits_options_of(
@@ -82,7 +82,7 @@ def logits_options_of(
     """LogitsOptions of a request. ignore_eos bans the end tokens."""
     banned = frozenset(tokenizer.eog) if options.ignore_eos else frozenset[int]()
     breakers = breakers_of(tokenizer, sampling.dry_breakers) if sampling.dry_multiplier > 0 else Breakers()
-    return LogitsOptions(None, options.logprobs, tuple(options.processors), banned, breakers, form)
+    return LogitsOptions(None, options.logprobs, tuple(options.logits_processors), banned, breakers, form)
 
 
 def with_constraint(request: Request, tokenizer: Tokenizer) -> Request:

@@ -71,7 +71,7 @@ def _prompt(model: Model, wanted: Wanted, kwargs: GenerateKwargs) -> list[int]:
 def _check(kwargs: GenerateKwargs) -> None:
     asked = {
         "stop": kwargs.get("stop"),
-        "stop_token_ids": kwargs.get("stop_tokens"),
+        "stop_token_ids": kwargs.get("stop_token_ids"),
         "logprobs": kwargs.get("logprobs", -1) >= 0,
         "a form for the answer": kwargs.get("grammar"),
         "t_max_predict_ms": kwargs.get("timeout"),

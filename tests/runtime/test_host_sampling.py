@@ -121,7 +121,9 @@ def test_a_caller_s_own_code_fails_alone(service: Service, trouble: str) -> None
         raise KeyError("lost")
 
     custom = trouble in ("processor", "shape")
-    logits_options = LogitsOptions(processors=(broken,)) if custom else LogitsOptions(Broken([{1}] * 9))
+    logits_options = (
+        LogitsOptions(logits_processors=(broken,)) if custom else LogitsOptions(Broken([{1}] * 9))
+    )
     beside = service.submit(Request([4, 5], 15, GREEDY))
     with pytest.raises(RequestError, match=r"failed|no token"):
         list(service.submit(Request(PROMPT, 9, GREEDY, logits_options=logits_options)))
@@ -156,7 +158,9 @@ def test_processors_change_logits_and_reports_stay_the_model_s(service: Service)
         seen.append(list(past))
         logits[np.arange(len(logits)) != 9] = -np.inf
 
-    request = Request(PROMPT, 3, GREEDY, logits_options=LogitsOptions(logprobs=2, processors=(only_nine,)))
+    request = Request(
+        PROMPT, 3, GREEDY, logits_options=LogitsOptions(logprobs=2, logits_processors=(only_nine,))
+    )
     handle = service.submit(request)
     assert list(handle) == [9, 9, 9]
     assert seen == [PROMPT, [*PROMPT, 9], [*PROMPT, 9, 9]]

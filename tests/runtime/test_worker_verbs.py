@@ -287,7 +287,7 @@ def test_code_is_not_sent(there: WorkerModel) -> None:
         def accept(self, token: int) -> None: ...
         def rollback(self, n: int) -> None: ...
 
-    for how in ({"constraint": Anything()}, {"processors": [lambda past, logits: None]}):
+    for how in ({"constraint": Anything()}, {"logits_processors": [lambda past, logits: None]}):
         with pytest.raises(RequestError, match=r"cannot be sent to a worker process: .*worker='thread'"):
             there.generate("x", **how).read()
 
