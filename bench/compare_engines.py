@@ -106,15 +106,15 @@ class SatchelEngine:
 
     def bytes_per_token(self) -> float:
         """Bytes read for a decoded token: a step's weights serve all sequences, each has its own cache."""
-        from satchel.runtime.work import Fed, Ledger
+        from satchel.runtime.plan_cost import CostModel, SequenceStep
 
-        row, ledger, n, total = self.row, Ledger(self.model.engine), self.row.sequences, 0.0
+        row, costs, n, total = self.row, CostModel(self.model.engine), self.row.sequences, 0.0
         for at in range(row.depth + row.prompt, row.depth + row.prompt + row.generate):
-            together, alone = Fed(n, at, n), Fed(1, at)
-            steps = ledger.plan(self.model.engine.program(n, n).plan, together)
-            total += sum(work.bytes for _, work in steps)
-            for attention in ledger.attention.values():
-                total += n * attention.work(alone).bytes - attention.work(together).bytes
+            together, alone = SequenceStep(n, at, n), SequenceStep(1, at)
+            steps = costs.plan(self.model.engine.program(n, n).plan, together)
+            total += sum(cost.bytes for _, cost in steps)
+            for attention in costs.attention.values():
+                total += n * attention.cost(alone).bytes - attention.cost(together).bytes
         return total / max(1, row.generate * n)
 
     def timed(self, row: Row) -> float:
@@ -133,7 +133,7 @@ class SatchelEngine:
         return self.timed(self.row)
 
     def bandwidth(self) -> float:
-        from satchel.runtime.limits import read_rate
+        from satchel.runtime.device_peaks import read_rate
 
         return read_rate({self.model.device: self.bytes_per_token() * self.row.sequences}) or 0.0
 

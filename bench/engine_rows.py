@@ -272,11 +272,11 @@ def python_seconds(path: Path, batch: int, length: int = 4000) -> float:
     """Seconds a step outside of the backend, with nobody reading the tokens meanwhile."""
     with Model.load(path, device="null", slots=batch, context=length + 200) as model:
         service, timing = model.service, model.engine.timing
-        tickets = [service.submit(Request([1, 2, n + 3], length, Sampling(seed=n))) for n in range(batch)]
-        while any(t.job.generated < 100 for t in tickets):
+        handles = [service.submit(Request([1, 2, n + 3], length, Sampling(seed=n))) for n in range(batch)]
+        while any(t.job.generated < 100 for t in handles):
             time.sleep(0.001)
         started, steps, inside = time.perf_counter(), timing.steps, timing.inside
-        while not any(t.job.generated > length - 100 for t in tickets):
+        while not any(t.job.generated > length - 100 for t in handles):
             time.sleep(0.005)
         seconds, steps, inside = time.perf_counter() - started, timing.steps - steps, timing.inside - inside
     return (seconds - inside) / steps

@@ -68,14 +68,14 @@ class Once:
             if self.as_json:
                 from satchel.cli.reports import facts
 
-                told = facts(
+                reported = facts(
                     loaded,
                     answers,
                     loading,
                     report=self.reply.report,
                     logprobs=self.count.logprobs >= 0,
                 )
-                print(json.dumps(told, ensure_ascii=False), flush=True)
+                print(json.dumps(reported, ensure_ascii=False), flush=True)
             _say(answers, loading, self.text.verbose, self.reply.report and not self.as_json)
         return INTERRUPTED if any(answer.stopped for answer in answers) else None
 

@@ -13,24 +13,24 @@ from satchel.cli.tables import MARKDOWN_PROFILE, NUMBERS, Row, writer
 
 if TYPE_CHECKING:
     from satchel.runtime.bench import Test
-    from satchel.runtime.limits import Limits
-    from satchel.runtime.profile import Line, Profile
+    from satchel.runtime.device_peaks import DevicePeaks
+    from satchel.runtime.profile import Profile, ProfileLine
 
 HEADS = {"op": "By op", "weights": "By op and weights", "sum": "In all"}
 
 
-def rows(found: Profile, limits: Limits, read: float | None) -> Iterator[dict[str, Any]]:
+def rows(found: Profile, peaks: DevicePeaks, read: float | None) -> Iterator[dict[str, Any]]:
     """All rows of a test, in the order in which they are shown. read: bytes a second at which its devices can
     read what it reads; None where that is not known.
     """
     both = {
-        "memory_gb_per_second": limits.read and limits.read / 1e9,
+        "memory_gb_per_second": peaks.read and peaks.read / 1e9,
         "limit_gb_per_second": read and read / 1e9,
-        **{f"{name}_gmac_per_second": limits.giga(name) for name in NUMBERS},
+        **{f"{name}_gmac_per_second": peaks.giga(name) for name in NUMBERS},
     }
 
-    def row(part: str, op: str, weights: str, line: Line) -> dict[str, Any]:
-        return {"test": found.test.name, **numbers(found, part, op, weights, line, limits, read), **both}
+    def row(part: str, op: str, weights: str, line: ProfileLine) -> dict[str, Any]:
+        return {"test": found.test.name, **numbers(found, part, op, weights, line, peaks, read), **both}
 
     for op, line in sorted(found.by_op().items(), key=lambda item: -item[1].seconds):
         yield row("op", op, "", line)
@@ -41,25 +41,31 @@ def rows(found: Profile, limits: Limits, read: float | None) -> Iterator[dict[st
 
 
 def numbers(
-    found: Profile, part: str, op: str, weights: str, line: Line, limits: Limits, read: float | None
+    found: Profile,
+    part: str,
+    op: str,
+    weights: str,
+    line: ProfileLine,
+    peaks: DevicePeaks,
+    read: float | None,
 ) -> dict[str, Any]:
     """One line's numbers; rates are None where nothing is multiplied."""
-    work, seconds = line.work, line.seconds
-    timed = bool(work.total) and seconds > 0
+    cost, seconds = line.cost, line.seconds
+    timed = bool(cost.total) and seconds > 0
     return {
         "part": part,
         "op": op,
         "weights": weights,
-        "numbers": "+".join(sorted(work.macs)),
+        "numbers": "+".join(sorted(cost.macs)),
         "calls_per_token": line.calls / found.tokens,
         "us_per_token": seconds / found.tokens * 1e6,
         "share": seconds / found.whole,
-        "bytes_per_token": work.bytes / found.tokens,
-        "macs_per_token": work.total / found.tokens,
-        "gb_per_second": work.bytes / seconds / 1e9 if timed else None,
-        "gmac_per_second": work.total / seconds / 1e9 if timed else None,
-        "macs_per_byte": work.total / work.bytes if work.total else None,
-        "share_of_roof": line.share_of_roof(limits, read),
+        "bytes_per_token": cost.bytes / found.tokens,
+        "macs_per_token": cost.total / found.tokens,
+        "gb_per_second": cost.bytes / seconds / 1e9 if timed else None,
+        "gmac_per_second": cost.total / seconds / 1e9 if timed else None,
+        "macs_per_byte": cost.total / cost.bytes if cost.total else None,
+        "share_of_roof": line.share_of_roof(peaks, read),
     }
 
 

@@ -76,7 +76,7 @@ class ReplyOptions:
         ),
     ] = True
     report: Annotated[
-        bool, option("--report", help="Tell what was really done: cache, drafts, devices, bytes read.")
+        bool, option("--report", help="Print the usage report: cache, drafts, devices, bytes read.")
     ] = False
 
     def __post_init__(self) -> None:
@@ -125,7 +125,7 @@ class ReplyOptions:
 
     @property
     def overflow(self) -> str:
-        """As Ask has it."""
+        """As GenerateOptions.on_overflow."""
         return self.on_overflow or ("shift" if self.shift else "error")
 
 

@@ -1,4 +1,4 @@
-"""What is told of an answer beside its text: facts as JSON, timings and the report as lines."""
+"""An answer's facts beside its text: JSON, or timings and the usage report as lines."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from satchel.cli.speculation import accepted
 if TYPE_CHECKING:
     from satchel.cli.chat.respond import Answer
     from satchel.runtime.model import Model
-    from satchel.runtime.report import Report
     from satchel.runtime.sampling.logprobs import Logprob
+    from satchel.runtime.usage_report import UsageReport
 
 MIB, GIGA, WIDTH = 1 << 20, 10**9, 22
 Rows = Sequence[tuple[str, str]]
@@ -87,7 +87,7 @@ def timings(answer: Answer, loading: float) -> Rows:
     return rows + ((("drafts", guessed),) if guessed else ())
 
 
-def report_rows(r: Report) -> Rows:
+def report_rows(r: UsageReport) -> Rows:
     """The report of a request, what did not happen left out."""
     from satchel.runtime.kv import Miss
 
@@ -113,7 +113,7 @@ def report_rows(r: Report) -> Rows:
     return [(name, text) for name, text in rows if text]
 
 
-def drawn(r: Report) -> str:
+def drawn(r: UsageReport) -> str:
     """The sampling as used: the seed, and what is not at its default."""
     s, usual = r.sampling, type(r.sampling)()
     if s.temperature == 0:

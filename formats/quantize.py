@@ -16,7 +16,7 @@ from pathlib import Path
 from satchel.formats.gguf import GGUF, TensorSource, Typed, Value, ValueType, open_gguf, write_gguf
 from satchel.formats.gguf.writer import lay_out
 from satchel.formats.quantizing.encode import Calibration, Diagonals, Encoder
-from satchel.formats.quantizing.plan import Choice, Override, Report, Settings, plan_tensors
+from satchel.formats.quantizing.plan import Choice, Override, QuantizeOptions, Report, plan_tensors
 from satchel.formats.quantizing.rules import find_recipe
 from satchel.formats.source import Source
 from satchel.quant import FORMATS, RequestError
@@ -30,8 +30,8 @@ __all__ = [
     "Choice",
     "Dry",
     "Override",
+    "QuantizeOptions",
     "Report",
-    "Settings",
     "find_recipe",
     "plan",
     "plan_file",
@@ -69,7 +69,7 @@ def plan_file(
     leave_output: bool = False,
 ) -> Dry:
     """What quantize_file would write, from the header alone; the arguments are its."""
-    return plan(source, target, Settings(recipe, overrides, pure, requantize, leave_output))
+    return plan(source, target, QuantizeOptions(recipe, overrides, pure, requantize, leave_output))
 
 
 def quantize_file(
@@ -87,16 +87,16 @@ def quantize_file(
 ) -> Report:
     """Write `target` as `source` in the recipe's formats.
 
-    overrides ... leave_output: see Settings; the others: see write.
+    overrides ... leave_output: see QuantizeOptions; the others: see write.
     """
-    settings = Settings(recipe, overrides, pure, requantize, leave_output)
+    settings = QuantizeOptions(recipe, overrides, pure, requantize, leave_output)
     return write(source, target, settings, importance=importance, threads=threads, progress=progress)
 
 
 def plan(
     source: Origin,
     target: str | Path,
-    settings: Settings,
+    settings: QuantizeOptions,
     *,
     keep_split: bool = False,
     metadata: Extra | None = None,
@@ -118,7 +118,7 @@ def plan(
 def write(
     source: Origin,
     target: str | Path,
-    settings: Settings,
+    settings: QuantizeOptions,
     *,
     keep_split: bool = False,
     metadata: Extra | None = None,

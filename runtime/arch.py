@@ -172,7 +172,7 @@ class Forward:
     tokens: Node
     logits: Node
     after: Roots
-    details: Roots = ()
+    host_sampling: Roots = ()
     scores: Node | None = None
     hidden: Node | None = None
     mixed: Forward | None = None
@@ -186,9 +186,9 @@ class Forward:
         return 8 if self.causal else 16
 
     def roots(self, output: str) -> Roots:
-        """Roots of a plan that gives sampled "tokens", all "logits" of the picked rows, "detail" (tokens with
-        their surprise, reports, logits that the host may change before the draw), "scores" of given
-        targets, or "hidden" rows.
+        """Roots of a plan by what it gives: sampled "tokens"; "logits" of the picked rows; "host_sampling"
+        (tokens with their surprise, logprobs, and logits that the host may change before sampling); "scores"
+        of given targets; or "hidden" rows.
         """
         if output.startswith(MIXED) and self.mixed is not None:
             return self.mixed.roots(output.removeprefix(MIXED))
@@ -196,8 +196,8 @@ class Forward:
             return (self.hidden, *self.after[:-1])
         if output == "tokens":
             return (self.tokens, *self.after)
-        if output == "detail":
-            return self.details
+        if output == "host_sampling":
+            return self.host_sampling
         first = self.scores if output == "scores" and self.scores is not None else self.logits
         return (first, *self.after[:-1])
 
@@ -397,18 +397,17 @@ class Arch:
         tokens = ops.sample(logits, ring, slot, pos, params)
         self._reject_unused()
         after = (*self.written, ops.tokens_put(ring, tokens, slot, pos, shift=1))
-        details = self._details(logits, ring, slot, pos, params)
+        host_sampling = self._host_sampling(logits, ring, slot, pos, params)
         targets = self.input("targets", Type((ROWS,), "i32"))
         scores = ops.logprobs(logits, targets, k=self._top(logits))
         hidden = self.output_norm(picked)
-        return Forward(tokens, logits, after, details, scores, hidden, causal=self.causal)
+        return Forward(tokens, logits, after, host_sampling, scores, hidden, causal=self.causal)
 
-    def _details(self, logits: Node, ring: Node, slot: Node, pos: Node, params: Node) -> Roots:
-        """Roots of a plan whose sampling waits for the host: see runtime/detail.py."""
-        words = -(-logits.width // 32)
-        allowed = self.input("words", Type((ROWS, words), "i32"))
+    def _host_sampling(self, logits: Node, ring: Node, slot: Node, pos: Node, params: Node) -> Roots:
+        """Roots of a plan whose sampling waits for the host: see runtime/host_sampling.py."""
+        bitmask = self.input("token_bitmask", Type((ROWS, -(-logits.width // 32)), "i32"))
         edits = self.input("edits", Type((ROWS, EDITS, 2), "i32"))
-        drawn = ops.sample_detail(logits, ring, slot, pos, params, allowed, edits)
+        drawn = ops.sample_masked(logits, ring, slot, pos, params, bitmask, edits)
         tokens = ops.reshape(ops.cols(drawn, start=0, size=1), shape=())
         report = ops.logprobs(logits, tokens, params, k=self._top(logits))
         put = ops.tokens_put(ring, tokens, slot, pos, shift=1)

@@ -14,19 +14,19 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from satchel.formats.chat import Event
-from satchel.runtime.ask import Asking
+from satchel.runtime.cancel_scope import CancelScope
 from satchel.runtime.chat_reply import ChatReply
-from satchel.runtime.errand import Errand
+from satchel.runtime.generate_options import GenerateKwargs
 from satchel.runtime.graph import Array
 from satchel.runtime.likelihood import Scored
 from satchel.runtime.model import Message, Model
-from satchel.runtime.options import LoadProgress, Options, Settings
+from satchel.runtime.options import LoadKwargs, LoadProgress, Options
 from satchel.runtime.readings import Text
 from satchel.runtime.reply import POLL, Reply, Stats
-from satchel.runtime.report import Report
 from satchel.runtime.rerank import INSTRUCTION, Ranked
 from satchel.runtime.resume import Restored
 from satchel.runtime.stats import EngineStats
+from satchel.runtime.usage_report import UsageReport
 
 T = TypeVar("T")
 LONG = 64  # calls at once of those that read texts or states
@@ -57,7 +57,7 @@ class AsyncReply:
         return self.reply.stats
 
     @property
-    def report(self) -> Report:
+    def report(self) -> UsageReport:
         return self.reply.report
 
     @property
@@ -84,24 +84,24 @@ class AsyncReply:
     async def burst(self) -> str:
         """The next piece, with all that has come meanwhile; "" at the end."""
         piece, reply = await anext(self, ""), self.reply
-        while not reply.over and reply.ticket is not None and reply.ticket.ready:
-            piece += await self._feed(reply.ticket.get())
+        while not reply.over and reply.handle is not None and reply.handle.ready:
+            piece += await self._feed(reply.handle.get())
         return piece
 
     async def _token(self) -> int | None:
         reply = self.reply
         if reply.starts_slowly:
             await self._run(reply.start)
-        ticket = reply.start()
-        if ticket is None:
+        handle = reply.start()
+        if handle is None:
             return None
         try:
-            while reply.ask.progress and not reply.stats.generated:
+            while reply.options.progress and not reply.stats.generated:
                 try:
-                    return await asyncio.wait_for(ticket.wait(), POLL)
+                    return await asyncio.wait_for(handle.wait(), POLL)
                 except TimeoutError:
-                    reply.tell()
-            return await ticket.wait()
+                    reply.report_progress()
+            return await handle.wait()
         except asyncio.CancelledError:
             reply.close()
             raise
@@ -163,7 +163,7 @@ class AsyncModel:
         options: Options | None = None,
         *,
         progress: LoadProgress | None = None,
-        **changes: Unpack[Settings],
+        **changes: Unpack[LoadKwargs],
     ) -> Self:
         """Model.load in a thread of its own. progress is called in the loop's thread. Cancelling the task
         stops the load at the next call of progress, and what was loaded is freed.
@@ -189,7 +189,7 @@ class AsyncModel:
         prefill: bool | None = None,
         variables: Mapping[str, object] | None = None,
         before: Sequence[int] = (),
-        **how: Unpack[Asking],
+        **kwargs: Unpack[GenerateKwargs],
     ) -> AsyncChatReply:
         """As Model.chat. The template is rendered in a thread."""
         asked = partial(
@@ -201,23 +201,23 @@ class AsyncModel:
             prefill=prefill,
             variables=variables,
             before=before,
-            **how,
+            **kwargs,
         )
         return AsyncChatReply(await self._thread(asked), self._thread)
 
-    async def generate(self, prompt: str | Sequence[int], **how: Unpack[Asking]) -> AsyncReply:
+    async def generate(self, prompt: str | Sequence[int], **kwargs: Unpack[GenerateKwargs]) -> AsyncReply:
         """As Model.generate."""
-        return AsyncReply(await self._thread(partial(self.model.generate, prompt, **how)), self._thread)
+        return AsyncReply(await self._thread(partial(self.model.generate, prompt, **kwargs)), self._thread)
 
     async def generate_many(
-        self, prompts: Iterable[str | Sequence[int]], **how: Unpack[Asking]
+        self, prompts: Iterable[str | Sequence[int]], **kwargs: Unpack[GenerateKwargs]
     ) -> list[AsyncReply]:
         """As Model.generate_many; cancelling the task ends all of them."""
         room = asyncio.Semaphore(self.model.cache.slots + 2)
 
         async def run(prompt: str | Sequence[int]) -> AsyncReply:
             async with room:
-                reply = await self.generate(prompt, **how)
+                reply = await self.generate(prompt, **kwargs)
                 await reply.read()
                 return reply
 
@@ -315,11 +315,11 @@ class AsyncModel:
         """In a thread for what takes long, so that answers need not wait for one to begin. Cancelling the
         task stops what the engine does for it.
         """
-        errand, loop = Errand(), asyncio.get_running_loop()
+        scope, loop = CancelScope(), asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._long, errand.run, work)
+            return await loop.run_in_executor(self._long, scope.run, work)
         except asyncio.CancelledError:
-            errand.stop()
+            scope.cancel()
             raise
 
 

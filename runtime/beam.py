@@ -48,8 +48,8 @@ class Beam:
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
-    """A beam that goes on: its slot holds all of its tokens but the last."""
+class ActiveBeam:
+    """A beam that is still extended. Its slot holds all of its tokens but the last."""
 
     slot: int
     ids: tuple[int, ...]
@@ -63,21 +63,21 @@ def log_softmax(logits: Array) -> Array:
     return np.asarray(x - np.log(np.exp(x).sum(-1, keepdims=True)))
 
 
-def expand(opened: Sequence[Open], logprobs: Array, width: int) -> list[tuple[int, int, float]]:
+def expand(opened: Sequence[ActiveBeam], logprobs: Array, width: int) -> list[tuple[int, int, float]]:
     """The 2 width likeliest continuations as (beam, token, sum), best first."""
     total = logprobs + np.array([b.logprob for b in opened])[:, None]
     order = np.argsort(-total, axis=None, kind="stable")[: 2 * width]
     return [(int(i) // total.shape[1], int(i) % total.shape[1], float(total.flat[i])) for i in order]
 
 
-class Search:
+class BeamSearch:
     """One search over borrowed slots."""
 
     def __init__(
         self, engine: Engine, prompt: Sequence[int], options: BeamOptions, slots: Sequence[int]
     ) -> None:
         self.engine, self.prompt, self.options, self.slots = engine, list(prompt), options, list(slots)
-        self.opened: list[Open] = []
+        self.opened: list[ActiveBeam] = []
         self.closed: list[Beam] = []
 
     def close(self, ids: tuple[int, ...], logprob: float, finish: str) -> None:
@@ -95,7 +95,7 @@ class Search:
         for at in range(0, len(rest) - 1, n):
             engine.step([self._feed(slot, rest[at : min(at + n, len(rest) - 1)])])
         logits = engine.logits([self._feed(slot, rest[-1:])])
-        self._choose([Open(slot, (), 0.0)], log_softmax(logits))
+        self._choose([ActiveBeam(slot, (), 0.0)], log_softmax(logits))
 
     def step(self) -> bool:
         """One token for each open beam; False when there is nothing left to do."""
@@ -114,9 +114,9 @@ class Search:
         best = max(b.logprob for b in self.opened) / float(length) ** self.options.length_penalty
         return bool(best <= worst)
 
-    def _choose(self, beams: Sequence[Open], logprobs: Array) -> None:
+    def _choose(self, beams: Sequence[ActiveBeam], logprobs: Array) -> None:
         """Keeps the best continuations of the beams; ends close, the others get slots."""
-        chosen: list[tuple[Open, int, float]] = []
+        chosen: list[tuple[ActiveBeam, int, float]] = []
         for rank, (i, token, total) in enumerate(expand(beams, logprobs, self.options.width)):
             if total == -np.inf:
                 break
@@ -127,7 +127,7 @@ class Search:
                 chosen.append((beams[i], token, total))
         self._move(chosen)
 
-    def _move(self, chosen: Sequence[tuple[Open, int, float]]) -> None:
+    def _move(self, chosen: Sequence[tuple[ActiveBeam, int, float]]) -> None:
         """Each parent's slot goes to its first child; the others fork it into slots that are free."""
         going = {parent.slot for parent, _, _ in chosen}
         free = [s for s in self.slots if s not in going]
@@ -139,7 +139,7 @@ class Search:
                 slot = free.pop()
                 self.engine.fork(parent.slot, slot, [*self.prompt, *parent.ids])
             taken.add(slot)
-            self.opened.append(Open(slot, (*parent.ids, token), total))
+            self.opened.append(ActiveBeam(slot, (*parent.ids, token), total))
 
     def result(self) -> list[Beam]:
         for beam in self.opened:
@@ -164,7 +164,7 @@ def beam_search(service: Service, prompt: Sequence[int], options: BeamOptions) -
         )
     slots = service.borrow(options.width)
     try:
-        search = Search(engine, prompt, options, slots)
+        search = BeamSearch(engine, prompt, options, slots)
         service.ask(search.begin)
         while service.ask(search.step):
             pass

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from satchel.quant import RequestError
-from satchel.runtime.detail import drawn
 from satchel.runtime.device import Device
+from satchel.runtime.device_peaks import DevicePeaks
 from satchel.runtime.energy import Counters
 from satchel.runtime.engine import LAST, Engine, Feed, Launched
-from satchel.runtime.limits import Limits
+from satchel.runtime.host_sampling import drawn
+from satchel.runtime.plan_cost import CostModel, PlanCost, SequenceStep
 from satchel.runtime.sampling import GREEDY
-from satchel.runtime.work import Fed, Ledger, Work
 
 STEPS_ALONE = 24  # steps that are sent in a row to time the device alone
 COUNTING = 1.0  # seconds for which energy is measured: counters move a few dozen times a second
@@ -53,15 +53,15 @@ class Test:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """Tokens a second of each repeat, what the test must read and multiply, and the share of time outside the
-    C call. waits: seconds of each step of an answer in which the device had nothing to do; joules: of a
-    token; None where it was not measured.
+class BenchResult:
+    """Result of one test. samples: tokens a second of each repeat; cost: bytes and multiply-adds of the whole
+    test; outside_c: share of the time outside of the C call; waits: idle seconds of the device per decode
+    step; joules: per token; None where it was not measured.
     """
 
     test: Test
     samples: tuple[float, ...]
-    work: Work
+    cost: PlanCost
     outside_c: float
     waits: float | None = None
     joules: float | None = None
@@ -76,7 +76,7 @@ class Measured:
 
     @property
     def bytes_per_token(self) -> float:
-        return self.work.bytes / self.test.tokens
+        return self.cost.bytes / self.test.tokens
 
     @property
     def bytes_per_second(self) -> float:
@@ -85,45 +85,45 @@ class Measured:
     @property
     def macs_per_second(self) -> float:
         """Multiply-adds, those of attention among them."""
-        return self.work.total / self.test.tokens * self.tokens_per_second
+        return self.cost.total / self.test.tokens * self.tokens_per_second
 
-    def share_of_peak(self, limits: Limits) -> float | None:
+    def share_of_peak(self, peaks: DevicePeaks) -> float | None:
         """The least time that the multiply-adds take over the time that they took; None: no peak is known."""
-        least = limits.least_seconds(self.work)
+        least = peaks.least_seconds(self.cost)
         return least and least / self.test.tokens * self.tokens_per_second
 
 
-def steps_of(test: Test, batch: int) -> Iterator[Fed]:
+def steps_of(test: Test, batch: int) -> Iterator[SequenceStep]:
     """The steps of a test, in order: only the last one of a prompt gives a token."""
     at, end = test.depth, test.depth + test.prompt
     for n in chunks(test.prompt, batch):
         at += n
-        yield Fed(n, at - n, int(at == end))
+        yield SequenceStep(n, at - n, int(at == end))
     for i in range(test.generate):
-        yield Fed(1, end + i)
+        yield SequenceStep(1, end + i)
 
 
-def work_of(engine: Engine, test: Test) -> Work:
-    """What a test must read and multiply, in all."""
-    whole = Work()
-    for work in work_by_device(engine, test).values():
-        whole.add(work)
+def cost_of(engine: Engine, test: Test) -> PlanCost:
+    """Bytes and multiply-adds of a whole test."""
+    whole = PlanCost()
+    for cost in cost_by_device(engine, test).values():
+        whole.add(cost)
     return whole
 
 
-def work_by_device(engine: Engine, test: Test) -> dict[str, Work]:
-    """What a test must read and multiply on each of the model's devices."""
-    ledger, found = Ledger(engine), {name: Work() for name in engine.devices}
-    for fed in steps_of(test, engine.batch):
-        for device, work in ledger.plan(engine.program(fed.tokens, 1).plan, fed):
-            found.setdefault(device, Work()).add(work)
+def cost_by_device(engine: Engine, test: Test) -> dict[str, PlanCost]:
+    """Bytes and multiply-adds of a test on each of the model's devices."""
+    costs, found = CostModel(engine), {name: PlanCost() for name in engine.devices}
+    for seq in steps_of(test, engine.batch):
+        for device, cost in costs.plan(engine.program(seq.tokens, 1).plan, seq):
+            found.setdefault(device, PlanCost()).add(cost)
     return found
 
 
 def bytes_by_device(engine: Engine, test: Test) -> dict[Device, float]:
     """Bytes that each device reads for a token of a test, in the mean."""
-    found = work_by_device(engine, test)
-    return {engine.device_of(name): work.bytes / test.tokens for name, work in found.items()}
+    found = cost_by_device(engine, test)
+    return {engine.device_of(name): cost.bytes / test.tokens for name, cost in found.items()}
 
 
 def chunks(count: int, most: int) -> Iterator[int]:
@@ -235,7 +235,7 @@ class Runner:
 
     def run(
         self, test: Test, repeats: int, warm_up: bool = True, counters: Counters | None = None
-    ) -> Measured:
+    ) -> BenchResult:
         """Times a test. RequestError where it does not fit the context. counters: of energy, which is then
         measured too.
         """
@@ -250,7 +250,7 @@ class Runner:
         if test.generate and not test.prompt:
             waits = max(0.0, 1 / statistics.median(samples) - self.device_seconds(test))
         joules = self.joules(test, counters) if counters else None
-        return Measured(test, samples, work_of(self.engine, test), share, waits, joules)
+        return BenchResult(test, samples, cost_of(self.engine, test), share, waits, joules)
 
 
 @dataclass(frozen=True, slots=True)

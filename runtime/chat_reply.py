@@ -23,9 +23,9 @@ from satchel.formats.chat import (
 )
 from satchel.formats.chat.style import PAIRS
 from satchel.formats.tokenizer import Detokenizer
-from satchel.runtime.ask import Ask
 from satchel.runtime.chat import ChatPrompt
 from satchel.runtime.form import Form
+from satchel.runtime.generate_options import GenerateOptions
 from satchel.runtime.overflow import Fitted
 from satchel.runtime.reasoning import AFTER, INSIDE, ReasoningBudget, Thought
 from satchel.runtime.reply import Reply
@@ -45,7 +45,7 @@ class ChatReply(Reply):
         self,
         model: Model,
         fitted: Fitted,
-        ask: Ask,
+        options: GenerateOptions,
         style: Style,
         *,
         opening: str = "",
@@ -53,7 +53,7 @@ class ChatReply(Reply):
         budget: ReasoningBudget | None = None,
         thinks: bool = True,
     ) -> None:
-        super().__init__(model, fitted, ask)
+        super().__init__(model, fitted, options)
         markers = marker_ids(model.tokenizer, style)
         parser = ChatParser(style, tools=tools, opening=opening, tokens=markers.values())
         self._marked, self._said = TokenFeed(parser, markers), Collected()
@@ -69,7 +69,7 @@ class ChatReply(Reply):
         self._read = False
 
     @classmethod
-    def to(cls, model: Model, prompt: ChatPrompt, fitted: Fitted, ask: Ask) -> ChatReply:
+    def to(cls, model: Model, prompt: ChatPrompt, fitted: Fitted, options: GenerateOptions) -> ChatReply:
         """The answer to a prompt that was rendered."""
         most, budget = prompt.thinking.budget, None
         if most is not None:
@@ -79,7 +79,7 @@ class ChatReply(Reply):
         return cls(
             model,
             fitted,
-            ask,
+            options,
             prompt.style,
             opening=prompt.opening,
             tools=prompt.tools,
@@ -161,9 +161,9 @@ class ChatReply(Reply):
     def _force(self, ids: tuple[int, ...]) -> str:
         """Says these tokens, and goes on behind them."""
         context, made = [*self._context, *self._fed, *ids], self.stats.generated + len(ids)
-        if len(context) > self.model.context or made >= self._limit or self.ticket is None:
+        if len(context) > self.model.context or made >= self._limit or self.handle is None:
             return ""
-        self.ticket.cancel()
+        self.handle.cancel()
         piece = ""
         for token in ids:
             if self._budget:

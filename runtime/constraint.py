@@ -1,6 +1,4 @@
-"""What may hold an answer to a form: the protocol between an engine that samples and a grammar that knows
-which tokens may come next.
-"""
+"""Constraint: the protocol between an engine that samples and a grammar that allows tokens."""
 
 from __future__ import annotations
 
@@ -11,21 +9,21 @@ from satchel.runtime.graph import Array
 
 @runtime_checkable
 class Constraint(Protocol):
-    """One answer's way through a grammar. The engine thread calls it, `fill` from a thread beside it."""
+    """State of one answer in its grammar. The engine thread calls it; `fill` runs in a thread beside it."""
 
     @property
     def finished(self) -> bool:
-        """Whether the answer is whole: nothing may follow, or the end token came."""
+        """Whether the answer is complete: no token may follow, or the end token came."""
         ...
 
-    def fill(self, words: Array) -> None:
-        """Writes words (ceil(V / 32)) uint32: bit i of word j says whether token 32 j + i may come next."""
+    def fill(self, bitmask: Array) -> None:
+        """Writes the token bitmask (ceil(V / 32)) uint32: bit i of word j allows token 32 j + i."""
         ...
 
     def accept(self, token: int) -> None:
-        """This token came."""
+        """Advances by a sampled token."""
         ...
 
     def rollback(self, n: int) -> None:
-        """The last n tokens did not come after all."""
+        """Takes the last n tokens back."""
         ...

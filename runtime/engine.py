@@ -20,11 +20,11 @@ from satchel.runtime.compiler import Context, Optimized, compile, optimize
 from satchel.runtime.compiler.expand import expandable
 from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.compiler.target import DeviceTarget
-from satchel.runtime.detail import Detail, Sampled
-from satchel.runtime.detailed import DetailedSteps
 from satchel.runtime.device import HOST_MEMORY, Device
 from satchel.runtime.finite import check_logits, damaged
 from satchel.runtime.graph import Array, Node, Type
+from satchel.runtime.host_sampling import HostSampling, Sampled
+from satchel.runtime.host_sampling_steps import HostSamplingSteps
 from satchel.runtime.hot.experts import HotExperts, HotOffer
 from satchel.runtime.kv import Copy, Miss, Pages
 from satchel.runtime.kv.host import HostTier
@@ -46,9 +46,10 @@ LAST = -1  # a token id that stands for "what this slot sampled last"
 @dataclass(frozen=True, slots=True)
 class Feed:
     """What one slot brings to a step: tokens for the positions that follow, and whether tokens are sampled:
-    one after each of the last `samples` of them. detail: what the host does about that token; past: then all
-    tokens up to it. scales: of adapters and control vectors; see runtime/extras.py. kinds: of each token's
-    sentence, for encoders that tell them apart; (): all of the first. guessed: rewind() may be asked to take
+    one after each of the last `samples` of them. host_sampling: state of host-side sampling, None where the
+    device samples alone; past: with it, all tokens up to the one to sample. scales: of adapters and control
+    vectors; see runtime/extras.py. kinds: of each token's sentence, for encoders that tell them apart; ():
+    all of the first. guessed: rewind() may be asked to take
     tokens of this step back, or of later ones that are guessed on.
     """
 
@@ -56,7 +57,7 @@ class Feed:
     ids: Sequence[int]
     sampling: Sampling | None = None
     samples: int = 1
-    detail: Detail | None = None
+    host_sampling: HostSampling | None = None
     past: Sequence[int] = ()
     scales: Scales = ()
     kinds: Sequence[int] = ()
@@ -196,7 +197,7 @@ class Engine:
         # Which form a token takes hangs on what stands beside it, which `deterministic` rules out.
         steady = any(d.steady for d in devices)
         self._long = LONG if not steady and expandable(forward.roots("tokens")) else 0
-        self._detailed = DetailedSteps(self)
+        self._host_sampling = HostSamplingSteps(self)
         tokens = self.optimized("tokens")
         self._context = replace(self._context, homes=tokens.placement.homes)
         self.pages = Pages(cache, windows_of(forward.roots("tokens")))
@@ -349,14 +350,14 @@ class Engine:
         self.pages.publish(slot, ids[: self._lengths[slot]], salt)
 
     def sample(self, feeds: Sequence[Feed]) -> Sequence[int | Sampled]:
-        """As step(), with a Sampled for feeds that have a detail."""
-        if any(f.detail is not None for f in feeds):
-            return self._detailed.step(feeds)
+        """As step(), with a Sampled for feeds that have host_sampling."""
+        if any(f.host_sampling is not None for f in feeds):
+            return self._host_sampling.step(feeds)
         return self.step(feeds)
 
     def step(self, feeds: Sequence[Feed]) -> list[int | Sampled]:
-        """Feeds tokens and gives the tokens sampled for each feed that has `sampling`, in order, whatever its
-        detail; a Sampled with an error where there is none. At most `batch` tokens.
+        """Feeds tokens and gives the tokens sampled for each feed that has `sampling`, in order, without
+        host-side sampling; a Sampled with an error where there is none. At most `batch` tokens.
         """
         return self.collect(self.launch(feeds))
 
@@ -461,7 +462,7 @@ class Engine:
 
     def release(self) -> None:
         """Frees programs and states; the devices and their weights stay, for another engine to use."""
-        self._detailed.close()
+        self._host_sampling.close()
         for program in (*self._seconds.values(), *self._programs.values()):
             program.close()
         self._seconds.clear()

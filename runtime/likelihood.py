@@ -15,7 +15,7 @@ import numpy.typing as npt
 from satchel.runtime.graph import Array
 from satchel.runtime.kv import common
 from satchel.runtime.perplexity import Softmax
-from satchel.runtime.reading import Passage, Reader
+from satchel.runtime.reading import Passage, PassageReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class Branches:
 
 
 @dataclass(slots=True)
-class Found:
-    """What is known of a continuation so far."""
+class PartialScore:
+    """Score of a continuation whose tokens are read in part."""
 
     logprobs: list[float] = field(default_factory=list)
     greedy: bool = True
@@ -66,17 +66,19 @@ def logprobs(logits: Array, targets: Sequence[int]) -> npt.NDArray[np.float64]:
     return -Softmax.of(logits).nll(np.asarray(targets, np.int32))
 
 
-def score(reader: Reader, asked: Sequence[Branches]) -> list[list[Scored]]:
+def score(reader: PassageReader, asked: Sequence[Branches]) -> list[list[Scored]]:
     """Every continuation of every prompt, in order. reader: of "logits"."""
     passages: list[Passage] = []
     targets: list[Sequence[int]] = []
     for branches in asked:
         leader = len(passages)
         for ids in branches.wholes:
-            behind = leader if len(passages) > leader and branches.start > 1 else None
-            passages.append(Passage(ids[:-1], branches.start - 1, shared=True, behind=behind))
+            leader_before = leader if len(passages) > leader and branches.start > 1 else None
+            passages.append(
+                Passage(ids[:-1], branches.start - 1, shared=True, waits_for_prefix=leader_before)
+            )
             targets.append(ids)
-    found = [Found() for _ in passages]
+    found = [PartialScore() for _ in passages]
     for rows in reader.read(passages):
         next_ids = targets[rows.number][rows.first + 1 : rows.first + 1 + len(rows.values)]
         one = found[rows.number]

@@ -26,19 +26,19 @@ from satchel.formats.verify_text import check_vocabulary
 from satchel.quant import ModelError, RequestError
 from satchel.runtime.answers import best, check_counts, seeds
 from satchel.runtime.arch import Scales
-from satchel.runtime.ask import Ask, Asking
 from satchel.runtime.beam import Beam, BeamOptions, beam_search
 from satchel.runtime.chat import ChatPrompt, Thinking
 from satchel.runtime.chat_reply import ChatReply
 from satchel.runtime.device import Device
+from satchel.runtime.device_peaks import BEYOND_CACHE, read_rate
 from satchel.runtime.engine import Engine, Feed
 from satchel.runtime.extras import Extras, read_extras
+from satchel.runtime.generate_options import GenerateKwargs, GenerateOptions
 from satchel.runtime.graph import Array
 from satchel.runtime.kv.identity import identity
 from satchel.runtime.kv.saved import Shape
-from satchel.runtime.limits import BEYOND_CACHE, read_rate
 from satchel.runtime.log import LOG
-from satchel.runtime.options import LoadProgress, Options, Settings, settled, stopping
+from satchel.runtime.options import LoadKwargs, LoadProgress, Options, settled, stopping
 from satchel.runtime.overflow import Fitted, Render, fit_messages, fit_tokens, head_of
 from satchel.runtime.packing import Packed
 from satchel.runtime.placement.devices import apart, open_for, used_of
@@ -49,6 +49,7 @@ from satchel.runtime.readings import Readings
 from satchel.runtime.recovering import Recovering
 from satchel.runtime.refusals import PromptTooLong
 from satchel.runtime.reply import Reply
+from satchel.runtime.request_handle import RequestHandle, Requests
 from satchel.runtime.resume import Restored, numbers_of, restore, save, shape_of
 from satchel.runtime.sampling.logprobs import Logprob
 from satchel.runtime.scheduler import Request
@@ -58,9 +59,8 @@ from satchel.runtime.service import Service
 from satchel.runtime.speculative import Speculator
 from satchel.runtime.speculative.load import buckets, open_draft
 from satchel.runtime.stats import EngineStats
-from satchel.runtime.ticket import Requests, Ticket
+from satchel.runtime.tokenized_options import with_constraint
 from satchel.runtime.weights import DeviceWeights, bind_beside
-from satchel.runtime.wishes import with_constraint
 
 __all__ = ["Message", "Model", "Options"]
 
@@ -123,7 +123,7 @@ class Model(Recovering, Readings):
         options: Options | None = None,
         *,
         progress: LoadProgress | None = None,
-        **changes: Unpack[Settings],
+        **changes: Unpack[LoadKwargs],
     ) -> Self:
         """Opens, checks and maps the file, and brings the weights to the device. Keywords are fields of
         Options and stand above `options`. progress(bytes done, bytes in all) is called while the weights are
@@ -208,7 +208,7 @@ class Model(Recovering, Readings):
     def _start(self, old: Service | None) -> Requests:
         return self.serve_engine(old)
 
-    def submit(self, request: Request) -> Ticket:
+    def submit(self, request: Request) -> RequestHandle:
         """Queues a request. RequestError where the queue is full, the request can never run, or its form
         cannot be compiled.
         """
@@ -283,15 +283,15 @@ class Model(Recovering, Readings):
         prefill: bool | None = None,
         variables: Mapping[str, object] | None = None,
         before: Sequence[int] = (),
-        **how: Unpack[Asking],
+        **kwargs: Unpack[GenerateKwargs],
     ) -> ChatReply:
-        """The answer to a conversation, piece by piece; what is kept of its beginning, by an earlier turn or
-        another request, is not computed again. Keywords are fields of Ask. reasoning: False or 0 for none,
-        True, a word for its effort, or so many tokens at most; reasoning_end is then what the model reads
-        before its thinking ends. prefill: whether to go on from the last message if it is the assistant's;
-        None: where it is. variables: switches of the template. before: tokens of an earlier conversation.
+        """The answer to a conversation, piece by piece; a prefix that an earlier turn or another request left
+        in the KV cache is not computed again. Keywords are fields of GenerateOptions. reasoning: False or 0
+        for none, True, a word for its effort, or the most tokens of it; reasoning_end is then what the model
+        reads before its thinking ends. prefill: whether to continue the last message if it is the
+        assistant's; None: where it is. variables: of the template. before: tokens of an earlier conversation.
         """
-        ask, thinking = Ask(**how).checked(), Thinking.of(reasoning, reasoning_end)
+        options, thinking = GenerateOptions(**kwargs).checked(), Thinking.of(reasoning, reasoning_end)
         prompt = ChatPrompt(
             self.template,
             self.tokenizer,
@@ -303,32 +303,34 @@ class Model(Recovering, Readings):
             variables=variables,
             before=before,
         )
-        fitted = self._fit_chat(prompt.messages, prompt.render, ask)
+        fitted = self._fit_chat(prompt.messages, prompt.render, options)
         self.check_ids(fitted.ids)
-        return ChatReply.to(self, prompt, fitted, ask)
+        return ChatReply.to(self, prompt, fitted, options)
 
-    def answer(self, ids: Sequence[int], **how: Unpack[Asking]) -> ChatReply:
+    def answer(self, ids: Sequence[int], **kwargs: Unpack[GenerateKwargs]) -> ChatReply:
         """The answer to a prompt that `prompt_ids` gave, told apart as that of `chat`."""
-        ask, tail = Ask(**how).checked(), self.detokenize(ids[-TAIL:], special=True)
+        options, tail = GenerateOptions(**kwargs).checked(), self.detokenize(ids[-TAIL:], special=True)
         self.check_ids(ids)
         opening = "reasoning" if tail.rstrip().endswith(self.style.open) else ""
-        return ChatReply(self, Fitted(list(ids)), ask, self.style, opening=opening)
+        return ChatReply(self, Fitted(list(ids)), options, self.style, opening=opening)
 
-    def generate(self, prompt: str | Sequence[int], **how: Unpack[Asking]) -> Reply:
-        """The continuation of a text or of token ids, piece by piece. Keywords are fields of Ask."""
-        ask = Ask(**how).checked()
+    def generate(self, prompt: str | Sequence[int], **kwargs: Unpack[GenerateKwargs]) -> Reply:
+        """The completion of a text or of token ids, piece by piece. Keywords: fields of GenerateOptions."""
+        options = GenerateOptions(**kwargs).checked()
         ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
         head = int(bool(ids) and ids[0] == self.tokenizer.bos)
-        cut = ask.on_overflow == "truncate-middle"
-        fitted = fit_tokens(ids, self.context, ask.max_tokens) if cut else Fitted(ids, head=head)
-        return self._reply(fitted, ask)
+        cut = options.on_overflow == "truncate-middle"
+        fitted = fit_tokens(ids, self.context, options.max_tokens) if cut else Fitted(ids, head=head)
+        return self._reply(fitted, options)
 
-    def generate_many(self, prompts: Iterable[str | Sequence[int]], **how: Unpack[Asking]) -> list[Reply]:
+    def generate_many(
+        self, prompts: Iterable[str | Sequence[int]], **kwargs: Unpack[GenerateKwargs]
+    ) -> list[Reply]:
         """The continuations of many prompts, computed together and read to their ends, in order."""
-        Ask(**how).checked()
+        GenerateOptions(**kwargs).checked()
 
         def run(prompt: str | Sequence[int]) -> Reply:
-            reply = self.generate(prompt, **how)
+            reply = self.generate(prompt, **kwargs)
             reply.read()
             return reply
 
@@ -336,36 +338,41 @@ class Model(Recovering, Readings):
         with ThreadPoolExecutor(self.cache.slots + 2, "satchel-many") as pool:
             return list(pool.map(run, prompts))
 
-    def _reply(self, fitted: Fitted, ask: Ask) -> Reply:
+    def _reply(self, fitted: Fitted, options: GenerateOptions) -> Reply:
         self.arch.check_generates()
         self.check_ids(fitted.ids)
-        self.scales(ask.adapters, ask.control_vectors)
-        return Reply(self, fitted, ask)
+        self.scales(options.adapters, options.control_vectors)
+        return Reply(self, fitted, options)
 
-    def _fit_chat(self, messages: Sequence[Message], render: Render, ask: Ask) -> Fitted:
+    def _fit_chat(self, messages: Sequence[Message], render: Render, options: GenerateOptions) -> Fitted:
         """The conversation as ids that fit, if the caller lets it be cut."""
-        if ask.on_overflow == "truncate-middle":
-            return fit_messages(messages, render, self.context, ask.max_tokens)
+        if options.on_overflow == "truncate-middle":
+            return fit_messages(messages, render, self.context, options.max_tokens)
         ids = render(messages)
-        keeps = ask.on_overflow == "shift"
+        keeps = options.on_overflow == "shift"
         return Fitted(ids, head=head_of(messages, ids, render, self.context) if keeps else 0)
 
     def answers(
-        self, prompt: str | Sequence[int], n: int, *, best_of: int | None = None, **how: Unpack[Asking]
+        self,
+        prompt: str | Sequence[int],
+        n: int,
+        *,
+        best_of: int | None = None,
+        **kwargs: Unpack[GenerateKwargs],
     ) -> list[Reply]:
         """n answers to one prompt, which is read once, each with a seed of its own, all run to their ends.
         best_of: so many are made, and those with the highest mean logarithm of probability are given, best
-        first. Keywords are fields of Ask.
+        first. Keywords are fields of GenerateOptions.
         """
-        made, ask = check_counts(n, best_of), Ask(**how).checked()
-        if made > 1 and ask.constraint is not None:
+        made, options = check_counts(n, best_of), GenerateOptions(**kwargs).checked()
+        if made > 1 and options.constraint is not None:
             raise RequestError("a constraint goes with one answer: give several ones a grammar instead")
         ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
         head = int(bool(ids) and ids[0] == self.tokenizer.bos)
-        told = max(0, ask.logprobs) if made > n else ask.logprobs
-        drawing = ask.drawing
+        logprobs = max(0, options.logprobs) if made > n else options.logprobs
+        drawing = options.seeded_sampling
         asked = [
-            replace(ask, sampling=drawing.with_seed(seed), logprobs=told)
+            replace(options, sampling=drawing.with_seed(seed), logprobs=logprobs)
             for seed in seeds(drawing.seed or 0, made)
         ]
         return best([self._reply(Fitted(list(ids), head=head), a) for a in asked], n)

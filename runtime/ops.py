@@ -30,7 +30,7 @@ from satchel.runtime.ops_recurrent import (
     sigmoid,
     softplus,
 )
-from satchel.runtime.ops_tokens import logprobs, pick, sample, sample_detail, tokens_get, tokens_put
+from satchel.runtime.ops_tokens import logprobs, pick, sample, sample_masked, tokens_get, tokens_put
 
 # What other modules define, to be found here: `ops.pick`, `ops.gated_scan`.
 __all__ = [
@@ -46,7 +46,7 @@ __all__ = [
     "logprobs",
     "pick",
     "sample",
-    "sample_detail",
+    "sample_masked",
     "scan_write",
     "short_attention",
     "short_conv",

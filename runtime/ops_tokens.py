@@ -44,15 +44,15 @@ def sample(logits: Array, ring: Array, slot: Array, pos: Array, params: Array) -
 
 
 @op(lambda logits, *_: Type((logits.shape[0], 2), "i32"), waits=True)
-def sample_detail(
-    logits: Array, ring: Array, slot: Array, pos: Array, params: Array, words: Array, edits: Array
+def sample_masked(
+    logits: Array, ring: Array, slot: Array, pos: Array, params: Array, bitmask: Array, edits: Array
 ) -> Array:
-    """As sample, with words (R, V / 32) of allowed tokens and edits (R, E, 2) of single logits: (R, 2), the
-    token and the bits of its surprise as a float32.
+    """As sample, after logit edits (R, E, 2) and under a token bitmask (R, V / 32): (R, 2), the token and the
+    bits of its surprise as a float32.
     """
     from satchel.runtime.sampling import sample_row
 
-    rows = zip(logits, ring[slot], pos, params, words, edits, strict=True)
+    rows = zip(logits, ring[slot], pos, params, bitmask, edits, strict=True)
     found = [sample_row(*row) for row in rows]
     surprise = np.array([bits for _, bits in found], np.float32).view(np.int32)
     return np.stack((np.array([token for token, _ in found], np.int32), surprise), axis=-1)

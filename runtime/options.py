@@ -1,5 +1,5 @@
-"""How a model is loaded: Options is the definition, Settings the same names for calls with keywords. An
-option is added here and nowhere else.
+"""How a model is loaded: Options defines it, LoadKwargs types the same names for `**kwargs`. A new option is
+added here and nowhere else.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ class Options:
             )
 
 
-class Settings(TypedDict, total=False):
-    """The fields of Options as keyword arguments; a test holds the two together."""
+class LoadKwargs(TypedDict, total=False):
+    """The fields of Options as keyword arguments; a test holds the two equal."""
 
     context: int
     slots: int
@@ -167,7 +167,7 @@ class Settings(TypedDict, total=False):
     step_timeout: float
 
 
-def settled(options: Options | None, changes: Settings) -> Options:
+def settled(options: Options | None, changes: LoadKwargs) -> Options:
     """The options with these changed, and checked."""
     made = replace(options or Options(), **changes)
     made.check()

@@ -24,7 +24,7 @@ Window = npt.NDArray[np.int32]
 SLICE = 64 << 20  # bytes of logits that are looked at together
 UNLIKELY = -16.0  # log-probabilities that a file of logits cannot tell apart count for nothing
 QUANTILES = (0, 0.01, 0.05, 0.1, 0.5, 0.9, 0.95, 0.99, 0.999, 1)
-PLACES = 16  # parts of a window that divergence is told for
+WINDOW_PARTS = 16  # parts of a window that divergence is told for
 Progress = Callable[[int, int, "Perplexity"], None]  # windows done, windows in all, so far
 
 
@@ -38,9 +38,9 @@ class Perplexity:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Scored tokens from `first` to `last` of each window (counted from the window's start): mean divergence,
-    and the share for which both hold the same token most likely.
+class WindowPart:
+    """Divergence by position: tokens `first` to `last` of every window. kld: mean; same_top: share of tokens
+    for which both models have the same most likely token.
     """
 
     first: int
@@ -54,7 +54,8 @@ class Divergence:
     """Kullback-Leibler divergence from a base, in nats a token.
 
     kld_pN: what N in a hundred tokens stay below. same_top: share of tokens (0 to 1) for which both hold the
-    same token most likely, and its standard error. places: the same by position in the window.
+    same token most likely, and its standard error. by_position: mean and share
+    for parts of the window.
     """
 
     kld_mean: float
@@ -72,7 +73,7 @@ class Divergence:
     same_top: float
     same_top_error: float
     ppl_base: float
-    places: tuple[Place, ...]
+    by_position: tuple[WindowPart, ...]
 
 
 @dataclass(slots=True)
@@ -244,16 +245,18 @@ class Compared:
             same_top=top,
             same_top_error=spread(top - top * top, n),
             ppl_base=self.base.result().ppl,
-            places=self._places(kld, same),
+            by_position=self._by_position(kld, same),
         )
 
-    def _places(self, kld: npt.NDArray[np.float64], same: npt.NDArray[np.bool_]) -> tuple[Place, ...]:
+    def _by_position(
+        self, kld: npt.NDArray[np.float64], same: npt.NDArray[np.bool_]
+    ) -> tuple[WindowPart, ...]:
         rows = scored(self.context)
         by_place = kld.reshape(-1, rows).mean(axis=0), same.reshape(-1, rows).mean(axis=0)
         start = self.context // 2 + 1
-        cut = np.array_split(np.arange(rows), min(PLACES, rows))
+        cut = np.array_split(np.arange(rows), min(WINDOW_PARTS, rows))
         return tuple(
-            Place(start + int(at[0]), start + int(at[-1]), *(float(m[at].mean()) for m in by_place))
+            WindowPart(start + int(at[0]), start + int(at[-1]), *(float(m[at].mean()) for m in by_place))
             for at in cut
         )
 

@@ -1,5 +1,5 @@
-"""Where a test's time goes: the device counts the time of each step of a plan, the ledger what the step must
-do.
+"""Profile of a test: the device measures the time of each step of a plan, the cost model counts its bytes and
+multiply-adds.
 
 Times are those of the device's first thread, so that a step which others end later shows in the next one that
 waits for them. What no step accounts for is the rest of the call.
@@ -12,35 +12,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from satchel.runtime.bench import Runner, Test, steps_of
-from satchel.runtime.limits import Limits
+from satchel.runtime.device_peaks import DevicePeaks
 from satchel.runtime.plan import Step
+from satchel.runtime.plan_cost import CostModel, PlanCost, SequenceStep
 from satchel.runtime.program import Program
-from satchel.runtime.work import Fed, Ledger, Work
 
 LAYER = re.compile(r"\b(blk|k|v)\.\d+\b")
 
 
 @dataclass(slots=True)
-class Line:
-    """Steps of one kind: how often they ran, their seconds, and what they did."""
+class ProfileLine:
+    """Steps of one kind: how often they ran, their seconds and their cost."""
 
     calls: int = 0
     seconds: float = 0.0
-    work: Work = field(default_factory=Work)
+    cost: PlanCost = field(default_factory=PlanCost)
 
-    def add(self, other: Line) -> None:
+    def add(self, other: ProfileLine) -> None:
         self.calls += other.calls
         self.seconds += other.seconds
-        self.work.add(other.work)
+        self.cost.add(other.cost)
 
-    def share_of_roof(self, limits: Limits, read: float | None) -> float | None:
-        """The least time for the work over the time that it took, where it multiplies: reading, at `read`
-        bytes a second, and computing go on at once.
+    def share_of_roof(self, peaks: DevicePeaks, read: float | None) -> float | None:
+        """Share of the roofline: the least time of the cost over the time taken, None without multiply-adds.
+        Reading, at `read` bytes a second, and computing overlap.
         """
-        least = limits.least_seconds(self.work)
-        if not self.seconds or not self.work.macs or least is None or not read:
+        least = peaks.least_seconds(self.cost)
+        if not self.seconds or not self.cost.macs or least is None or not read:
             return None
-        return max(least, self.work.bytes / read) / self.seconds
+        return max(least, self.cost.bytes / read) / self.seconds
 
 
 @dataclass(slots=True)
@@ -50,36 +50,36 @@ class Profile:
     """
 
     test: Test
-    lines: dict[tuple[str, str], Line]
+    lines: dict[tuple[str, str], ProfileLine]
     inside: float
     whole: float
     tokens: int
     runs: int
 
-    def line(self, step: Step) -> Line:
+    def line(self, step: Step) -> ProfileLine:
         """The line that a step of a plan belongs to."""
-        return self.lines.setdefault((step.op, group_of(step)), Line())
+        return self.lines.setdefault((step.op, group_of(step)), ProfileLine())
 
-    def by_op(self) -> dict[str, Line]:
+    def by_op(self) -> dict[str, ProfileLine]:
         """The same, all weights of an op together."""
-        found: dict[str, Line] = {}
+        found: dict[str, ProfileLine] = {}
         for (op, _), line in self.lines.items():
-            found.setdefault(op, Line()).add(line)
+            found.setdefault(op, ProfileLine()).add(line)
         return found
 
-    def sums(self) -> dict[str, Line]:
+    def sums(self) -> dict[str, ProfileLine]:
         """What the lines add up to, the rest of the C call, what is outside it, and the three together."""
         steps = self.total()
         return {
             "all steps": steps,
-            "rest of the call": Line(self.runs, self.inside - steps.seconds),
-            "outside C": Line(self.runs, self.whole - self.inside),
-            "whole": Line(self.runs, self.whole, steps.work),
+            "rest of the call": ProfileLine(self.runs, self.inside - steps.seconds),
+            "outside C": ProfileLine(self.runs, self.whole - self.inside),
+            "whole": ProfileLine(self.runs, self.whole, steps.cost),
         }
 
-    def total(self) -> Line:
+    def total(self) -> ProfileLine:
         """All steps together."""
-        found = Line()
+        found = ProfileLine()
         for line in self.lines.values():
             found.add(line)
         return found
@@ -106,9 +106,9 @@ def profile(runner: Runner, test: Test, repeats: int) -> Profile:
         found.whole, found.inside = found.whole + whole, found.inside + inside
         for program, start in zip(programs, before, strict=True):
             _add_times(found, program, start)
-    ledger = Ledger(engine)
-    for program, fed in runs:
-        _add_work(found, program, ledger, fed, repeats)
+    costs = CostModel(engine)
+    for program, seq in runs:
+        _add_cost(found, program, costs, seq, repeats)
     return found
 
 
@@ -118,11 +118,11 @@ def _add_times(found: Profile, program: Program, before: Sequence[Sequence[int]]
             found.line(step).seconds += (end - start) / 1e9
 
 
-def _add_work(found: Profile, program: Program, ledger: Ledger, fed: Fed, repeats: int) -> None:
+def _add_cost(found: Profile, program: Program, costs: CostModel, seq: SequenceStep, repeats: int) -> None:
     """One step of the test, which ran `repeats` times."""
     for segment in program.plan.segments:
-        works = ledger.steps(segment, program.plan.bucket, fed)
-        for step, work in zip(segment.steps, works, strict=True):
+        step_costs = costs.steps(segment, program.plan.bucket, seq)
+        for step, cost in zip(segment.steps, step_costs, strict=True):
             line = found.line(step)
             line.calls += repeats
-            line.work.add(work.times(repeats))
+            line.cost.add(cost.times(repeats))

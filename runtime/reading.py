@@ -1,6 +1,5 @@
-"""Reads many texts for what the model makes of them, rows of hidden states or of logits: each step takes
-pieces of as many as have a slot. Others' requests run between the steps, and what a row holds does not depend
-on what else was in its step.
+"""Computes hidden states or logits of many texts without generating: each step takes chunks of all passages
+that have a slot. Requests run between these steps. A row does not depend on what else is in its step.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ PATIENCE = 0.005  # seconds between looks for blocks that others hold
 @dataclass(frozen=True, slots=True)
 class Passage:
     """Tokens to read; rows are wanted of those from `first` on. shared: what stands before `first` may come
-    from the prefix tree, and all of it goes there. behind: number of a passage that begins alike and is read
-    before. kinds: of each token's sentence; see Feed.
+    from the prefix tree, and all of it goes there. waits_for_prefix: number of a passage with
+    the same prefix, which is read first. kinds: of each token's sentence; see Feed.
     """
 
     ids: Sequence[int]
     first: int = 0
     shared: bool = False
-    behind: int | None = None
+    waits_for_prefix: int | None = None
     kinds: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """Rows (n, W) float32 of a passage's tokens from `first` on."""
+class PassageRows:
+    """values (n, W) float32: rows of passage `number`'s tokens from `first` on."""
 
     number: int
     first: int
@@ -48,8 +47,8 @@ class Rows:
 
 
 @dataclass(slots=True)
-class Open:
-    """A passage in a slot: its tokens up to `at` were fed."""
+class ActivePassage:
+    """A passage that has a slot; its first `at` tokens are computed."""
 
     number: int
     passage: Passage
@@ -57,16 +56,16 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Tokens at .. end - 1 of an open passage go into a step; rows of those from `first` on are wanted."""
+class PassageChunk:
+    """Tokens at .. end - 1 of an active passage, for one step; rows are output from token `first` on."""
 
     slot: int
-    open: Open
+    open: ActivePassage
     first: int
     end: int
 
 
-class Reader:
+class PassageReader:
     """Reads passages once. output: "hidden" or "logits"; scales: of adapters and control vectors."""
 
     def __init__(self, service: Service, output: str, scales: Scales = (), salt: str = "") -> None:
@@ -77,11 +76,11 @@ class Reader:
         self.width = (forward.hidden or forward.logits).width if output == "hidden" else forward.logits.width
         self.most_rows = max(1, min(self.engine.batch, ROW_BYTES // (4 * self.width)))
         self._waiting: list[tuple[int, Passage]] = []
-        self._open: dict[int, Open] = {}
+        self._open: dict[int, ActivePassage] = {}
         self._free: list[int] = []
         self._done: set[int] = set()
 
-    def read(self, passages: Sequence[Passage]) -> Iterator[Rows]:
+    def read(self, passages: Sequence[Passage]) -> Iterator[PassageRows]:
         """Rows of all passages, each passage's in order. RequestError for one that the cache never holds."""
         pages = self.engine.pages
         for passage in passages:
@@ -115,11 +114,11 @@ class Reader:
 
     # --- on the engine's thread
 
-    def _turn(self) -> list[Rows]:
+    def _turn(self) -> list[PassageRows]:
         """One step."""
         self._begin()
-        pieces = self._cut()
-        return self._step(pieces) if pieces else []
+        chunks = self._cut()
+        return self._step(chunks) if chunks else []
 
     def _begin(self) -> None:
         """Opens passages while there are slots and blocks."""
@@ -137,7 +136,14 @@ class Reader:
 
     def _next(self) -> tuple[int, Passage] | None:
         """The next passage whose forerunner was read."""
-        return next((w for w in self._waiting if w[1].behind is None or w[1].behind in self._done), None)
+        return next(
+            (
+                w
+                for w in self._waiting
+                if w[1].waits_for_prefix is None or w[1].waits_for_prefix in self._done
+            ),
+            None,
+        )
 
     def _enter(self, slot: int, number: int, passage: Passage) -> bool:
         """Puts a passage into an empty slot with all the blocks that it will need; False where they are not
@@ -150,10 +156,10 @@ class Reader:
             engine.rewind(slot, 0)
             return False
         pages.reserve(slot, len(passage.ids))
-        self._open[slot] = Open(number, passage, at)
+        self._open[slot] = ActivePassage(number, passage, at)
         return True
 
-    def _cut(self) -> list[Piece]:
+    def _cut(self) -> list[PassageChunk]:
         """Who brings what to the next step."""
         room, rows, found = self.engine.batch, self.most_rows, []
         for slot, o in self._open.items():
@@ -162,18 +168,18 @@ class Reader:
             if self.whole and end < len(o.passage.ids):
                 continue
             if end > o.at:
-                found.append(Piece(slot, o, first, end))
+                found.append(PassageChunk(slot, o, first, end))
                 room -= end - o.at
                 rows -= max(0, end - first)
         return found
 
-    def _step(self, pieces: Sequence[Piece]) -> list[Rows]:
+    def _step(self, chunks: Sequence[PassageChunk]) -> list[PassageRows]:
         engine, at = self.engine, 0
         wanted: list[int] = []
-        for p in pieces:
+        for p in chunks:
             wanted += range(at + p.first - p.open.at, at + p.end - p.open.at)
             at += p.end - p.open.at
-        feeds = [self._feed(p.slot, p.open, p.end) for p in pieces]
+        feeds = [self._feed(p.slot, p.open, p.end) for p in chunks]
         program = engine.fill(feeds, len(wanted), self.output, every=False)
         program.fields["rows"][: len(wanted)] = wanted
         program.counts[1] = len(wanted)
@@ -184,16 +190,16 @@ class Reader:
         check = check_hidden if self.output == "hidden" else check_logits
         check(values[: len(wanted)], engine.source)
         found, at = [], 0
-        for p in pieces:
+        for p in chunks:
             if p.end > p.first:
-                found.append(Rows(p.open.number, p.first, values[at : at + p.end - p.first]))
+                found.append(PassageRows(p.open.number, p.first, values[at : at + p.end - p.first]))
                 at += p.end - p.first
             p.open.at = p.end
             if p.end == len(p.open.passage.ids):
                 self._leave(p.slot)
         return found
 
-    def _feed(self, slot: int, o: Open, end: int) -> Feed:
+    def _feed(self, slot: int, o: ActivePassage, end: int) -> Feed:
         part = slice(o.at, end)
         return Feed(slot, o.passage.ids[part], scales=self.scales, kinds=o.passage.kinds[part])
 

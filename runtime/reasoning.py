@@ -18,13 +18,13 @@ from satchel.quant.errors import RequestError
 ALL = np.uint32(0xFFFFFFFF)
 BEFORE, INSIDE, AFTER = "before", "inside", "after"
 SLACK = 64  # bytes beside a marker in the tail that is searched for it
-Words = npt.NDArray[np.uint32]
+TokenBitmask = npt.NDArray[np.uint32]
 
 
 class Inner(Protocol):
     """A constraint of the text that follows the thinking."""
 
-    def fill(self, words: Words) -> None: ...
+    def fill(self, bitmask: TokenBitmask) -> None: ...
     def accept(self, token: int) -> None: ...
     def rollback(self, n: int) -> None: ...
     @property
@@ -133,19 +133,19 @@ class ReasoningBudget:
         spent = self._most is not None and thought.phase == INSIDE and thought.count >= self._most
         self._forcing = spent or 0 < self._forced < len(self._closing)
 
-    def fill(self, words: Words) -> None:
-        """words: (ceil(V/32)) bits of the tokens that may come next."""
+    def fill(self, bitmask: TokenBitmask) -> None:
+        """Writes the token bitmask (ceil(V / 32)) of the next token."""
         if self.forced:
-            words[:] = 0
-            _allow(words, self.forced[0])
+            bitmask[:] = 0
+            _allow(bitmask, self.forced[0])
         elif self._inner is None or self._thought.phase == INSIDE:
-            words[:] = ALL
+            bitmask[:] = ALL
             if self._size % 32:
-                words[-1] = (1 << self._size % 32) - 1
+                bitmask[-1] = (1 << self._size % 32) - 1
         else:
-            self._inner.fill(words)
+            self._inner.fill(bitmask)
             if self._thought.may_open and self._opener is not None:
-                _allow(words, self._opener)
+                _allow(bitmask, self._opener)
 
     def accept(self, token: int) -> None:
         forced, before = self.forced, self._thought.phase
@@ -188,5 +188,5 @@ def closing_ids(tokenizer: Tokenizer, style: Style, end: str = "") -> tuple[int,
     return (*said, *tokenizer.encode(style.between + style.close + style.tail, special=True, bos=False))
 
 
-def _allow(words: Words, token: int) -> None:
-    words[token // 32] |= np.uint32(1 << token % 32)
+def _allow(bitmask: TokenBitmask, token: int) -> None:
+    bitmask[token // 32] |= np.uint32(1 << token % 32)

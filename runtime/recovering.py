@@ -14,8 +14,8 @@ from satchel.quant import RequestError, SatchelError
 from satchel.runtime.log import LOG
 from satchel.runtime.lost import DeviceLost
 from satchel.runtime.placement.asked import Asked
+from satchel.runtime.request_handle import Requests
 from satchel.runtime.service import Service
-from satchel.runtime.ticket import Requests
 from satchel.runtime.watchdog import Pulse
 
 if TYPE_CHECKING:

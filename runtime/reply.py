@@ -15,16 +15,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from satchel.formats.tokenizer import Detokenizer, StopStrings
-from satchel.runtime.ask import Ask
 from satchel.runtime.form import Form
+from satchel.runtime.generate_options import GenerateOptions
 from satchel.runtime.log import LOG
 from satchel.runtime.overflow import Fitted, shifted
-from satchel.runtime.report import Report, Work
+from satchel.runtime.request_handle import RequestHandle
 from satchel.runtime.sampling import MASK, Sampling
 from satchel.runtime.sampling.logprobs import Logprob
 from satchel.runtime.scheduler import Job, Request
-from satchel.runtime.ticket import Ticket
-from satchel.runtime.wishes import ends_of, in_tokens, wishes_of
+from satchel.runtime.tokenized_options import ends_of, in_tokens, logits_options_of
+from satchel.runtime.usage_report import EngineUsage, UsageReport
 
 if TYPE_CHECKING:
     from satchel.runtime.grammar import Grammar
@@ -76,28 +76,28 @@ class Reply:
     whole answer.
     """
 
-    def __init__(self, model: Model, fitted: Fitted, ask: Ask) -> None:
-        self.model, self.prompt, self.ask = model, fitted.ids, ask
-        self.sampling = in_tokens(ask.drawing, model.tokenizer)
+    def __init__(self, model: Model, fitted: Fitted, options: GenerateOptions) -> None:
+        self.model, self.prompt, self.options = model, fitted.ids, options
+        self.sampling = in_tokens(options.seeded_sampling, model.tokenizer)
         self.logprobs: list[Logprob] = []
         self._grammar: Grammar | None = None
-        if ask.grammar is not None:
+        if options.grammar is not None:
             from satchel.runtime.grammar import compile_grammar
 
-            self._grammar = compile_grammar(model.tokenizer, ask.grammar)
-        self.ticket: Ticket | None = None
+            self._grammar = compile_grammar(model.tokenizer, options.grammar)
+        self.handle: RequestHandle | None = None
         self.ids: list[int] = []
         self.stats = Stats(prompt=len(self.prompt))
         self.over = self._cancelled = self.unjudged = False
-        self._stop, self._fitted = StopStrings(ask.stop, ask.keep_stop), fitted
-        self._ends = ends_of(model.tokenizer, ask)
-        room = ENDLESS if ask.on_overflow == "shift" else model.context - len(self.prompt) + 1
-        self._limit = room if ask.max_tokens < 0 else min(ask.max_tokens, room)
+        self._stop, self._fitted = StopStrings(options.stop, options.include_stop_str_in_output), fitted
+        self._ends = ends_of(model.tokenizer, options)
+        room = ENDLESS if options.on_overflow == "shift" else model.context - len(self.prompt) + 1
+        self._limit = room if options.max_tokens < 0 else min(options.max_tokens, room)
         self._context = self.prompt  # what the engine was given: the prompt, or what a shift left of all
         self._detokenizer: Detokenizer | None = None
         self._parts: list[str] = []
         self._jobs: list[Job] = []
-        self._forgotten, self._told = 0, -1
+        self._forgotten, self._reported = 0, -1
         self._resumed = 0  # requests that only went on from where one was ended on purpose
         self._began = self._first_at = 0.0
 
@@ -125,10 +125,10 @@ class Reply:
         return (*self._fitted.notes, shift)
 
     @property
-    def report(self) -> Report:
-        """What was really done for this request, so far."""
-        work, stats, fitted = Work.of(self._jobs), self.stats, self._fitted
-        return Report(
+    def report(self) -> UsageReport:
+        """Usage report of this request, so far."""
+        usage, stats, fitted = EngineUsage.of(self._jobs), self.stats, self._fitted
+        return UsageReport(
             sampling=self.sampling,
             prompt_tokens=stats.prompt,
             generated_tokens=stats.generated,
@@ -137,20 +137,20 @@ class Reply:
             cut_tokens=fitted.cut + self._forgotten,
             cut_messages=fitted.messages,
             shifts=max(0, len(self._jobs) - 1 - self._resumed),
-            cached_tokens=work.cached_tokens,
-            missed=work.missed,
-            drafted=work.drafted,
-            accepted=work.accepted,
-            queue_seconds=work.queue_seconds,
-            prefill_seconds=work.prefill_seconds,
-            decode_seconds=work.decode_seconds,
-            steps=work.steps,
-            preempted=work.preempted,
-            replayed=work.replayed,
-            devices=work.devices or {},
-            weight_bytes=work.weight_bytes,
-            kv_bytes=work.kv_bytes,
-            bandwidth=work.bandwidth,
+            cached_tokens=usage.cached_tokens,
+            missed=usage.missed,
+            drafted=usage.drafted,
+            accepted=usage.accepted,
+            queue_seconds=usage.queue_seconds,
+            prefill_seconds=usage.prefill_seconds,
+            decode_seconds=usage.decode_seconds,
+            steps=usage.steps,
+            preempted=usage.preempted,
+            replayed=usage.replayed,
+            devices=usage.devices or {},
+            weight_bytes=usage.weight_bytes,
+            kv_bytes=usage.kv_bytes,
+            bandwidth=usage.bandwidth,
             limit=self.model.measured_bandwidth,
             notes=self.notes,
         )
@@ -160,8 +160,8 @@ class Reply:
 
     def __next__(self) -> str:
         while not self.over:
-            ticket = self.start()
-            piece = self.feed(self._wait(ticket) if ticket else None)
+            handle = self.start()
+            piece = self.feed(self._wait(handle) if handle else None)
             if self.unjudged:
                 self.conclude()
             if piece:
@@ -183,8 +183,8 @@ class Reply:
     def cancel(self) -> None:
         """Ends the answer after the token or the chunk of the prompt at hand. Safe in a signal handler."""
         self._cancelled, self.stats.finish = True, "cancelled"
-        if self.ticket is not None:
-            self.ticket.cancel()
+        if self.handle is not None:
+            self.handle.cancel()
 
     def close(self) -> None:
         """Ends the answer at once: no piece comes after it. A second time, or at the end, it does nothing."""
@@ -192,8 +192,8 @@ class Reply:
             return
         self.over = True
         self.stats.finish = self.stats.finish or "cancelled"
-        if self.ticket is not None:
-            self.ticket.cancel()
+        if self.handle is not None:
+            self.handle.cancel()
 
     @property
     def mean_logprob(self) -> float:
@@ -210,42 +210,42 @@ class Reply:
     @property
     def starts_slowly(self) -> bool:
         """Whether start() may compile a grammar, or go through the vocabulary: a second's work."""
-        return self.ticket is None and (self.ask.grammar is not None or self.sampling.dry_multiplier > 0)
+        return self.handle is None and (self.options.grammar is not None or self.sampling.dry_multiplier > 0)
 
-    def start(self) -> Ticket | None:
+    def start(self) -> RequestHandle | None:
         """The request under way, which begins with the first call; None where no token is wanted."""
-        if self.ticket is None and self._limit > 0 and not self.stats.finish:
+        if self.handle is None and self._limit > 0 and not self.stats.finish:
             self._detokenizer = self._stream()
             self._began = time.perf_counter()
             self._submit()
-            if (self._cancelled or self.over) and self.ticket is not None:  # by a signal or a task, just now
-                self.ticket.cancel()
-        return self.ticket
+            if (self._cancelled or self.over) and self.handle is not None:  # by a signal or a task, just now
+                self.handle.cancel()
+        return self.handle
 
     def _submit(self) -> None:
         room = self.model.context - len(self._context) + 1
         most = min(room, self._limit - self.stats.generated)
-        ask, request = self.ask, Request(self._context, most, self._drawing(), self._ends)
-        deadline = time.monotonic() + ask.timeout if ask.timeout else None
+        options, request = self.options, Request(self._context, most, self._drawing(), self._ends)
+        deadline = time.monotonic() + options.timeout if options.timeout else None
         request = replace(
             request,
-            priority=ask.priority,
-            client=ask.client,
-            user=ask.user,
-            weight=ask.weight,
-            salt=ask.salt,
+            priority=options.priority,
+            client=options.client,
+            user=options.user,
+            weight=options.weight,
+            salt=options.salt,
             deadline=deadline,
-            draft=ask.draft,
-            scales=self.model.scales(ask.adapters, ask.control_vectors),
-            wishes=wishes_of(self.model.tokenizer, self.sampling, ask, self._form()),
+            draft=options.draft,
+            scales=self.model.scales(options.adapters, options.control_vectors),
+            logits_options=logits_options_of(self.model.tokenizer, self.sampling, options, self._form()),
         )
-        self.ticket = self.model.submit(request)
-        self.ticket.logprobs = self.logprobs  # a shift goes on in the same list
-        self._jobs.append(self.ticket.job)
+        self.handle = self.model.submit(request)
+        self.handle.logprobs = self.logprobs  # a shift goes on in the same list
+        self._jobs.append(self.handle.job)
 
     def _form(self) -> Form | None:
         """What the tokens of the request at hand are held to."""
-        held = self.ask.grammar if self.ask.grammar is not None else self.ask.constraint
+        held = self.options.grammar if self.options.grammar is not None else self.options.constraint
         return Form(held) if held is not None else None
 
     def _formed(self) -> str:
@@ -254,7 +254,7 @@ class Reply:
 
     def conclude(self) -> None:
         """Says where an answer that was held to a grammar is not whole; RequestError where it claims to, and
-        where that can't be told at a bounded cost.
+        where that can't be decided at a bounded cost.
         """
         self.unjudged = False
         if self._grammar is None:
@@ -270,21 +270,23 @@ class Reply:
             return self.sampling
         return self.sampling.with_seed((self.sampling.seed + len(self._jobs) * STRIDE) & MASK)
 
-    def _wait(self, ticket: Ticket) -> int | None:
-        """The next token; until the first one, the way through the prompt is told."""
-        while self.ask.progress and not self.stats.generated:
+    def _wait(self, handle: RequestHandle) -> int | None:
+        """The next token; until the first one, reports the progress of the prefill."""
+        while self.options.progress and not self.stats.generated:
             with suppress(Empty):
-                return ticket.get(timeout=POLL)
-            self.tell()
-        return ticket.get()
+                return handle.get(timeout=POLL)
+            self.report_progress()
+        return handle.get()
 
-    def tell(self, done: int | None = None) -> None:
-        """Tells `progress` how far the prompt is, if that changed; done: tokens, None: as the job says."""
+    def report_progress(self, done: int | None = None) -> None:
+        """Calls `progress` with the tokens of the prompt computed so far, if that changed. done: how many;
+        None: as the job says.
+        """
         job = self._jobs[0]
         at = max(job.fed, job.cached) if done is None else done
-        if self.ask.progress and at != self._told and job.started >= 0:
-            self._told = at
-            self.ask.progress(at - job.cached, len(self.prompt) - job.cached)
+        if self.options.progress and at != self._reported and job.started >= 0:
+            self._reported = at
+            self.options.progress(at - job.cached, len(self.prompt) - job.cached)
 
     def feed(self, token: int | None) -> str:
         """The text that a token brings, often none; None ends the answer, or lets it go on after a shift."""
@@ -327,7 +329,7 @@ class Reply:
         self._first_at = time.perf_counter()
         self.stats.prefill_seconds = self._first_at - self._began
         self.stats.cached = self._jobs[0].cached
-        self.tell(len(self.prompt))
+        self.report_progress(len(self.prompt))
 
     def _say(self, piece: str) -> str:
         if piece:
@@ -339,11 +341,11 @@ class Reply:
 
     def _shift(self) -> bool:
         """Goes on with a shorter context where the one before is full and the caller chose so."""
-        ticket, left = self.ticket, self._limit - self.stats.generated
-        shifts = self.ask.on_overflow == "shift"
-        if not (shifts and ticket and ticket.finish == "length" and left > 0 and not self.stats.finish):
+        handle, left = self.handle, self._limit - self.stats.generated
+        shifts = self.options.on_overflow == "shift"
+        if not (shifts and handle and handle.finish == "length" and left > 0 and not self.stats.finish):
             return False
-        whole = [*self._context, *ticket.job.ids[len(self._context) :]]
+        whole = [*self._context, *handle.job.ids[len(self._context) :]]
         self._context = shifted(whole, self._fitted.head)
         self._forgotten += len(whole) - len(self._context)
         LOG.info("the context was full: %d tokens were forgotten", len(whole) - len(self._context))
@@ -358,8 +360,8 @@ class Reply:
         if self._stop.found:
             stats.finish = "stop"
         if not stats.finish:
-            stats.finish = self.ticket.finish if self.ticket else "length"
-            full = not 0 <= self.ask.max_tokens <= self._limit
+            stats.finish = self.handle.finish if self.handle else "length"
+            full = not 0 <= self.options.max_tokens <= self._limit
             if stats.finish == "length" and full and self._limit <= len(self.ids):
                 stats.reason = f"the context of {self.model.context} tokens is full"
         if self._jobs:

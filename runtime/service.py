@@ -1,7 +1,7 @@
 """One engine thread for any number of threads and asyncio tasks: requests come in, steps run, tokens go out.
 
 The thread sleeps while there is nothing to do. Only it touches the engine; others put requests and cancels
-into its inbox, and read tokens from their ticket.
+into its inbox, and read tokens from their RequestHandle.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import TypeVar
 
 from satchel.quant import DeviceError, RequestError, SatchelError
 from satchel.quant.threads import begin
-from satchel.runtime.detail import Sampled
+from satchel.runtime.cancel_scope import current_scope
 from satchel.runtime.engine import LAST, Engine, Feed
-from satchel.runtime.errand import current
+from satchel.runtime.host_sampling import Sampled
 from satchel.runtime.log import LOG
 from satchel.runtime.lost import DeviceLost
+from satchel.runtime.plan_cost import CostModel
+from satchel.runtime.request_handle import End, RequestHandle
 from satchel.runtime.scheduler import Job, Limits, Request, Scheduler, Work
 from satchel.runtime.speculative import Speculator
-from satchel.runtime.stats import EngineStats, Meter, Part, StepFacts, Traffic
-from satchel.runtime.ticket import End, Ticket
+from satchel.runtime.stats import EngineStats, KVTraffic, Part, StatsCollector, StepFacts
 from satchel.runtime.watchdog import Beats, Pulse, Watchdog, ticking
-from satchel.runtime.work import Ledger
 
 T = TypeVar("T")
 PATIENCE = 0.1  # seconds between looks whether something that is waited for will still come
@@ -43,8 +43,8 @@ class Underway:
 
 
 @dataclass(slots=True, eq=False)
-class Wanted:
-    """Slots that somebody waits for."""
+class SlotRequest:
+    """A call that waits for `count` free slots."""
 
     count: int
     slots: list[int] = field(default_factory=list)
@@ -71,20 +71,24 @@ class Service:
         self.scheduler = Scheduler(engine, engine.cache.slots, limits)
         if engine.tier is not None:
             engine.tier.recompute = self.scheduler.time.computing
-        attention = Ledger(engine).attention.values()
-        self.meter: Meter = after.meter if after else Meter(Traffic((a.window, a.bytes) for a in attention))
-        # Called before each step, and before each piece of an errand that has a number.
+        attention = CostModel(engine).attention.values()
+        self.stats_collector: StatsCollector = (
+            after.stats_collector
+            if after
+            else StatsCollector(KVTraffic((a.window, a.bytes) for a in attention))
+        )
+        # Called before each step, and before each piece of a call whose cancel scope has a number.
         self.watch: Callable[[Sequence[Work]], None] | None = after.watch if after else None
-        self.watch_errand: Callable[[int], None] | None = after.watch_errand if after else None
+        self.watch_scope: Callable[[int], None] | None = after.watch_scope if after else None
         self.gone: SatchelError | None = None  # why it does nothing more: a device is lost
         self._on_lost, self._lost = on_lost, list[DeviceLost]()
-        self._tickets: dict[Job, Ticket] = {}
+        self._handles: dict[Job, RequestHandle] = {}
         self._inbox: deque[Callable[[], None]] = deque()
         self._calls: deque[Callable[[], None]] = deque()  # one between two steps, however many there are
         self._lent = False  # the last free slot went to a call while requests waited
-        self._wanted: deque[Wanted] = deque()
+        self._slot_requests: deque[SlotRequest] = deque()
         self._under: deque[Underway] = deque()  # steps whose tokens were not read yet: one between two turns
-        self._bell = threading.Condition()
+        self._wakeup = threading.Condition()
         self._closed, self._coming = False, Counter[str]()
         self._over, self._dog = threading.Event(), Watchdog(0, 0)
         self._thread = threading.Thread(target=self._live, name="satchel-engine", daemon=True)
@@ -92,31 +96,31 @@ class Service:
         beats = Beats(lambda: self.pulse)
         ticking(lambda: self._dog.heard(beats.look()), self._over, "satchel-watch")
 
-    def submit(self, request: Request) -> Ticket:
+    def submit(self, request: Request) -> RequestHandle:
         """Queues a request. RequestError where the queue is full, or the request can never run."""
         job = Job(request, self.clock())
-        if job.detail is not None:
-            job.detail.check(self.engine.vocabulary)
-        ticket = Ticket(self, job)
-        with self._bell:
+        if job.host_sampling is not None:
+            job.host_sampling.check(self.engine.vocabulary)
+        handle = RequestHandle(self, job)
+        with self._wakeup:
             if self._closed:
                 raise RequestError("the model was closed: load it again")
             self._check_alive()
             self.scheduler.check(request, self._coming.total(), self._coming.elements())
             self._coming[job.client] += 1
-            self._post(lambda: self._add(ticket))
-        return ticket
+            self._post(lambda: self._add(handle))
+        return handle
 
-    def cancel(self, ticket: Ticket) -> None:
-        self._post(lambda: self._end(ticket.job, End("cancelled")))
+    def cancel(self, handle: RequestHandle) -> None:
+        self._post(lambda: self._end(handle.job, End("cancelled")))
 
     def call(self, function: Callable[[], None]) -> None:
         """Runs a function on the engine thread between two steps, and waits for it. Where this thread is
         interrupted meanwhile, it does not run, or is over, when that is known.
         """
-        errand, done, dropped = current(), threading.Event(), threading.Event()
+        scope, done, dropped = current_scope(), threading.Event(), threading.Event()
         skipped = threading.Event()
-        errand.check()
+        scope.check()
         self._check_alive()
 
         def run() -> None:
@@ -124,15 +128,15 @@ class Service:
                 if self.gone:
                     skipped.set()
                 elif not dropped.is_set():
-                    if errand.number and self.watch_errand is not None:
-                        self.watch_errand(errand.number)
+                    if scope.number and self.watch_scope is not None:
+                        self.watch_scope(scope.number)
                     function()
             finally:
                 done.set()
 
-        with self._bell:
+        with self._wakeup:
             self._calls.append(run)
-            self._bell.notify()
+            self._wakeup.notify()
         try:
             self._wait(done)
         except BaseException:
@@ -185,21 +189,21 @@ class Service:
 
     def borrow(self, count: int) -> list[int]:
         """So many empty slots, as soon as they are free together; give_back() ends it."""
-        errand, wanted = current(), Wanted(count)
-        self._post(partial(self._wanted.append, wanted))
+        scope, wanted = current_scope(), SlotRequest(count)
+        self._post(partial(self._slot_requests.append, wanted))
         try:
             while not wanted.done.wait(PATIENCE):
-                errand.check()
+                scope.check()
                 self._check_alive()
         except BaseException:
-            self._post(partial(self._unwant, wanted))
+            self._post(partial(self._withdraw, wanted))
             raise
         return wanted.slots
 
-    def _unwant(self, wanted: Wanted) -> None:
-        """Nobody waits for these slots any more."""
-        if wanted in self._wanted:
-            self._wanted.remove(wanted)
+    def _withdraw(self, wanted: SlotRequest) -> None:
+        """Takes the request back, with the slots that it was given."""
+        if wanted in self._slot_requests:
+            self._slot_requests.remove(wanted)
         for slot in wanted.slots:
             self.scheduler.give_back(slot)
 
@@ -216,22 +220,22 @@ class Service:
         """Lends slots to the call that has waited longest for them, where there are enough; where requests
         wait too, every other time.
         """
-        while self._wanted and self._wanted[0].count <= self.scheduler.free_slots:
+        while self._slot_requests and self._slot_requests[0].count <= self.scheduler.free_slots:
             waiting = bool(self.scheduler.waiting)
             if waiting and self._lent:
                 self._lent = False
                 return
             self._lent = waiting
-            wanted = self._wanted.popleft()
+            wanted = self._slot_requests.popleft()
             found = [self.scheduler.lend() for _ in range(wanted.count)]
             wanted.slots += [slot for slot in found if slot is not None]
             wanted.done.set()
 
     def close(self) -> None:
         """Cancels what is under way and ends the thread; the engine stays the caller's."""
-        with self._bell:
+        with self._wakeup:
             self._closed = True
-            self._bell.notify()
+            self._wakeup.notify()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -254,15 +258,15 @@ class Service:
         return self._dog.trouble
 
     def _post(self, task: Callable[[], None]) -> None:
-        with self._bell:
+        with self._wakeup:
             self._inbox.append(task)
-            self._bell.notify()
+            self._wakeup.notify()
 
-    def _add(self, ticket: Ticket) -> None:
-        self._tickets[ticket.job] = ticket
-        with self._bell:  # in one go, or submit() would count it twice meanwhile
-            self.scheduler.add(ticket.job)
-            self._coming[ticket.job.client] -= 1
+    def _add(self, handle: RequestHandle) -> None:
+        self._handles[handle.job] = handle
+        with self._wakeup:  # in one go, or submit() would count it twice meanwhile
+            self.scheduler.add(handle.job)
+            self._coming[handle.job.client] -= 1
 
     def _live(self) -> None:
         try:
@@ -273,10 +277,10 @@ class Service:
     def _run(self) -> None:
         while True:
             self.pulse.begin("step")
-            with self._bell:
+            with self._wakeup:
                 while not (self._inbox or self._calls or self._closed or self._busy or self._lost):
                     self.pulse.end()
-                    self._bell.wait()
+                    self._wakeup.wait()
                     self.pulse.begin("step")
                 tasks = list(self._inbox)
                 self._inbox.clear()
@@ -317,7 +321,7 @@ class Service:
         """A device is lost: all that is under way fails, and nothing more is taken."""
         error = self._lost[0]
         told = self._on_lost(error) if self._on_lost else error
-        with self._bell:
+        with self._wakeup:
             self.gone = told
             tasks = [*self._inbox, *self._calls]
             self._inbox.clear()
@@ -369,7 +373,7 @@ class Service:
     def _launch(self, work: list[Work], feeds: Sequence[Feed]) -> None:
         if self.watch is not None:
             self.watch(work)
-        if not self.engine.overlaps or any(f.detail is not None for f in feeds):
+        if not self.engine.overlaps or any(f.host_sampling is not None for f in feeds):
             step = Underway(work, partial(self.engine.sample, feeds), launched=False)
         else:
             step = Underway(work, partial(self.engine.collect, self.engine.launch(feeds)), launched=True)
@@ -388,7 +392,7 @@ class Service:
         if not work:
             return
         parts: list[Part] = [(w.job, w.count + len(w.drafts), w.job.fed, w.job.decoding) for w in work]
-        self.meter.step(parts, self._facts(seconds, timing.weight_bytes - read), now)
+        self.stats_collector.step(parts, self._facts(seconds, timing.weight_bytes - read), now)
         if self.speculator:
             self.speculator.timed(work, timing.total - total, self.scheduler)
         known = [len(w.job.ids) for w in work]
@@ -411,9 +415,9 @@ class Service:
                 ended.remove(job)
             self._end(job, End("error", failed))
             return
-        self.meter.token(job, now, len(items))
+        self.stats_collector.token(job, now, len(items))
         for item in items:
-            self._tickets[job].put(item)
+            self._handles[job].put(item)
 
     def _facts(self, seconds: float, weight_bytes: int) -> StepFacts:
         pool = self.engine.pages.pool
@@ -423,7 +427,7 @@ class Service:
         """What was counted so far, without waiting for the step at hand."""
         s, pages = self.scheduler, self.engine.pages
         blocks = (pages.pool.size, pages.pool.free, pages.tree.size)
-        found, tier = self.meter.snapshot(len(s.waiting), len(s.running), blocks), self.engine.tier
+        found, tier = self.stats_collector.snapshot(len(s.waiting), len(s.running), blocks), self.engine.tier
         if (hot := self.engine.hot) is not None:
             picks, held = hot.counted
             found = replace(found, expert_picks=picks, hot_picks=held, hot_bytes=hot.moved)
@@ -439,19 +443,19 @@ class Service:
 
     def _end(self, job: Job, end: End) -> None:
         """Ends a job before its time; one that has ended already stays as it is."""
-        if job in self._tickets:
+        if job in self._handles:
             job.finish = end.finish
             self.scheduler.remove(job)
             self._close(job, end)
 
     def _close(self, job: Job, end: End) -> None:
-        self.meter.ended(job, self.clock())
+        self.stats_collector.ended(job, self.clock())
         if self.speculator:
             self.speculator.forget(job)
-        self._tickets.pop(job).put(end)
+        self._handles.pop(job).put(end)
 
     def _end_all(self, end: End) -> None:
-        for job in list(self._tickets):
+        for job in list(self._handles):
             self._end(job, end)
 
 
@@ -467,7 +471,7 @@ def feed_of(work: Work) -> Feed:
         ids,
         r.sampling,
         1 + len(work.drafts),
-        job.detail,
+        job.host_sampling,
         job.ids,
         r.scales,
         guessed=bool(work.drafts),

@@ -161,8 +161,8 @@ class EngineStats:
         return asdict(self)
 
 
-class Traffic:
-    """Bytes of cache that a step reads. windows: bytes of a position by window (0: all positions)."""
+class KVTraffic:
+    """Bytes of the KV cache that a step reads. windows: bytes of a position by window (0: all positions)."""
 
     def __init__(self, attention: Iterable[tuple[int, int]]) -> None:
         sizes: Counter[int] = Counter()
@@ -180,10 +180,10 @@ class Traffic:
         return read
 
 
-class Meter:
-    """The engine thread's counters."""
+class StatsCollector:
+    """Counters of the engine thread, from which EngineStats are made."""
 
-    def __init__(self, traffic: Traffic) -> None:
+    def __init__(self, traffic: KVTraffic) -> None:
         self.traffic = traffic
         self.histograms = {name: Histogram(bounds) for name, bounds in BOUNDS.items()}
         self.requests: Counter[str] = Counter()

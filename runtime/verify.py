@@ -33,9 +33,10 @@ LAYER = re.compile(r"blk\.(\d{1,4})\.")
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What was found. checked: the checks that were made; left_out: the others, with the reason. readable:
-    whether the file could be opened at all."""
+class VerifyReport:
+    """Result of verifying a file. checked: the checks that were made; left_out: the others, with the reason.
+    readable: whether the file could be opened at all.
+    """
 
     path: Path
     parts: tuple[Path, ...]
@@ -57,7 +58,7 @@ class Report:
         return FOUND if self.errors or (strict and self.findings) else CLEAN
 
 
-def verify(path: str | Path, *, values: bool = True, progress: Progress | None = None) -> Report:
+def verify(path: str | Path, *, values: bool = True, progress: Progress | None = None) -> VerifyReport:
     """Checks a file, or the set that it is a part of. values: read the weights too; progress(bytes done,
     bytes in all) is called meanwhile."""
     path, survey = Path(path), Survey()
@@ -69,7 +70,7 @@ def verify(path: str | Path, *, values: bool = True, progress: Progress | None =
             log.error("container", fault)
         readable = path.is_file() and "can't be read" not in str(error)
         left_out: dict[Check, str] = dict.fromkeys(CHECKS[1:], "the container can't be read to its end")
-        return Report(path, (path,), 0, 0, tuple(log.findings), CHECKS[:1], left_out, readable)
+        return VerifyReport(path, (path,), 0, 0, tuple(log.findings), CHECKS[:1], left_out, readable)
     with gguf:
         log.knows(gguf)
         for fault in survey.faults:
@@ -89,7 +90,7 @@ def verify(path: str | Path, *, values: bool = True, progress: Progress | None =
         parts, size = tuple(p.path for p in gguf.parts), sum(p.size for p in gguf.parts)
     findings = [f for f in log.findings if f.check in ("container", "values") or f.subject not in faulty]
     checked = tuple(check for check in CHECKS if check not in left_out)
-    return Report(path, parts, size, len(gguf.tensors), tuple(findings), checked, left_out)
+    return VerifyReport(path, parts, size, len(gguf.tensors), tuple(findings), checked, left_out)
 
 
 def _kind(gguf: GGUF) -> dict[Check, str]:

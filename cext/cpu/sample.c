@@ -1,5 +1,5 @@
 /* sample.c: one token per row of logits (R, V), as runtime/sampling/chain.py defines it: each row goes through the stages of
- * its own chain, then a token is drawn. sample gives the tokens (R); sample_detail also takes words of allowed tokens and
+ * its own chain, then a token is drawn. sample gives the tokens (R); sample_masked also takes a token bitmask (R, V / 32) and
  * edits of single logits, and gives (R, 2): the token, and the bits of a float32, its surprise. A row with a
  * NaN or +inf, or with nothing above -inf, has no token: -1.
  *
@@ -32,14 +32,15 @@ static const char *check(const cpu_call *c) {
     return check_row(c);
 }
 
-static const char *check_detail(const cpu_call *c) {
-    const cpu_view *y = c->v, *words = c->v + 6, *edits = c->v + 7;
+static const char *check_masked(const cpu_call *c) {
+    const cpu_view *y = c->v, *bitmask = c->v + 6, *edits = c->v + 7;
     if (c->n_in != 7)
-        return "it takes logits, ring, slot, pos, params, words and edits";
+        return "it takes logits, ring, slot, pos, params, token bitmask and edits";
     if (!cpu_is(y, I32, 2) || y->shape[1] != 2)
         return "the output must be i32 (R, 2)";
-    if (!cpu_is(words, I32, 2) || words->shape[0] != y->shape[0] || words->shape[1] < (c->v[1].shape[1] + 31) / 32)
-        return "words must be i32 (R, V / 32)";
+    if (!cpu_is(bitmask, I32, 2) || bitmask->shape[0] != y->shape[0] ||
+        bitmask->shape[1] < (c->v[1].shape[1] + 31) / 32)
+        return "the token bitmask must be i32 (R, V / 32)";
     if (!cpu_is(edits, I32, 3) || edits->shape[0] != y->shape[0] || edits->shape[2] != 2)
         return "edits must be i32 (R, E, 2)";
     return check_row(c);
@@ -55,10 +56,10 @@ static cpu_split split(const cpu_call *c) {
 
 enum { BAD_INDEX = NO_TOKEN - 1 };
 
-static void mask(set *s, const uint32_t *words) {
+static void mask(set *s, const uint32_t *bitmask) {
     float *x = writable(s);
     for (int64_t i = 0; i < s->n; i++)
-        x[i] = words[i / 32] >> i % 32 & 1 ? x[i] : -INFINITY;
+        x[i] = bitmask[i / 32] >> i % 32 & 1 ? x[i] : -INFINITY;
 }
 
 /* One stage; 0 where the history or an edit names a token that there is not. */
@@ -67,7 +68,7 @@ static int run_stage(uint8_t stage, set *s, const row_facts *r) {
     case HAL_STAGE_PENALTIES:
         return r->ring && stage_penalties(s, r);
     case HAL_STAGE_DRY:
-        if (!add_edits(s, r->drops, r->p.drops, r->vocabulary))
+        if (!add_edits(s, r->dry_penalties, r->p.dry_penalties, r->vocabulary))
             return 0;
         find_best(s);
         return 1;
@@ -104,19 +105,19 @@ static int32_t draw(set *s, const row_facts *r, float *surprise) {
 }
 
 /* The row's token; NO_TOKEN where the logits are damaged or none is above -inf. */
-static int32_t sample_row(set *s, row_facts *r, const uint32_t *words, const int32_t *edits, int32_t n_edits,
+static int32_t sample_row(set *s, row_facts *r, const uint32_t *bitmask, const int32_t *edits, int32_t n_edits,
                           float *surprise) {
     if (is_damaged(s))
         return NO_TOKEN;
     if (edits) {
-        if (r->p.biases < 0 || r->p.drops < 0 || r->p.biases > n_edits || r->p.drops > n_edits - r->p.biases ||
-            !add_edits(s, edits, r->p.biases, r->vocabulary))
+        if (r->p.biases < 0 || r->p.dry_penalties < 0 || r->p.biases > n_edits ||
+            r->p.dry_penalties > n_edits - r->p.biases || !add_edits(s, edits, r->p.biases, r->vocabulary))
             return BAD_INDEX;
-        r->drops = edits + 2 * r->p.biases;
+        r->dry_penalties = edits + 2 * r->p.biases;
     } else
-        r->p.drops = 0;
-    if (words && r->p.masked)
-        mask(s, words);
+        r->p.dry_penalties = 0;
+    if (bitmask && r->p.masked)
+        mask(s, bitmask);
     find_best(s);
     if (s->all_lost)
         return NO_TOKEN;
@@ -128,7 +129,7 @@ static int32_t sample_row(set *s, row_facts *r, const uint32_t *words, const int
 
 static void run_row(const cpu_call *c, int64_t row, uint8_t *base) {
     const cpu_view *ring = c->v + 2;
-    int detail = c->n_in == 7;
+    int masked = c->n_in == 7;
     int64_t v = c->v[1].shape[1];
     int32_t slot = cpu_i32(c->v + 3, row), *out = (int32_t *)(void *)cpu_row(c->v, row), token;
     set s = set_of(cpu_f32(c->v + 1, row), v, base);
@@ -139,13 +140,13 @@ static void run_row(const cpu_call *c, int64_t row, uint8_t *base) {
         r.ring = (const int32_t *)(const void *)cpu_row(ring, slot);
     r.history = (ranked *)(void *)(base + (set_scratch(v) & ~(uint64_t)63));
     r.sorted = r.history + r.width;
-    token = sample_row(&s, &r, detail ? (const uint32_t *)(const void *)cpu_row(c->v + 6, row) : NULL,
-                       detail ? (const int32_t *)(const void *)cpu_row(c->v + 7, row) : NULL,
-                       detail ? c->v[7].shape[1] : 0, detail ? &surprise : NULL);
+    token = sample_row(&s, &r, masked ? (const uint32_t *)(const void *)cpu_row(c->v + 6, row) : NULL,
+                       masked ? (const int32_t *)(const void *)cpu_row(c->v + 7, row) : NULL,
+                       masked ? c->v[7].shape[1] : 0, masked ? &surprise : NULL);
     if (token == BAD_INDEX)
         cpu_fault(c);
     out[0] = token == BAD_INDEX ? 0 : token;
-    if (detail)
+    if (masked)
         memcpy(out + 1, &surprise, sizeof surprise);
 }
 
@@ -155,4 +156,4 @@ static void run(const cpu_call *c, int64_t from, int64_t to, int thread) {
 }
 
 CPU_KERNEL(sample) = {check, scratch, split, run};
-CPU_KERNEL(sample_detail) = {check_detail, scratch, split, run};
+CPU_KERNEL(sample_masked) = {check_masked, scratch, split, run};

@@ -9,7 +9,7 @@
 /* What a row brings. ring: the slot's tokens by position, NULL where slot or position are out of range. */
 typedef struct {
     hal_sampling p;
-    const int32_t *ring, *drops; /* drops: (token, bits of a float32) pairs */
+    const int32_t *ring, *dry_penalties; /* (token, bits of a float32) pairs */
     int64_t width, vocabulary;
     int32_t pos;
     ranked *history, *sorted; /* each of `width` */

@@ -177,8 +177,8 @@ typedef struct {
     float mirostat_mu;       /* bits of surprise that a token may have */
     int32_t top_k;
     int32_t repeat_last_n;   /* how many last tokens the penalties look at */
-    int32_t masked;          /* 1: only tokens whose bits are set in the row's words */
-    int32_t biases, drops;   /* how many of the row's edits are added at once, and how many more in the stage DRY */
+    int32_t masked;          /* 1: only tokens whose bits are set in the row's token bitmask */
+    int32_t biases, dry_penalties; /* of the row's edits: how many are added first, how many more in the stage DRY */
     int32_t report;          /* 1: the row's logprobs are wanted */
     uint8_t chain[HAL_STAGES]; /* HAL_STAGE_ in order, ended by HAL_STAGE_END */
     uint64_t seed;
@@ -192,7 +192,7 @@ enum {
     HAL_OP_HADAMARD, HAL_OP_PICK, HAL_OP_TOKENS_PUT, HAL_OP_TOKENS_GET, HAL_OP_SAMPLE,
     HAL_OP_TOP_EXPERTS, HAL_OP_EXPERT_WEIGHTS, HAL_OP_EXPERT_LINEAR, HAL_OP_EXPERT_SWIGLU, HAL_OP_EXPERT_SUM,
     HAL_OP_ROPE_TABLE, HAL_OP_ROPE_KV_WRITE, HAL_OP_LINEAR_SWIGLU, HAL_OP_LINEAR_SWIGLU_QUANTIZE,
-    HAL_OP_SAMPLE_DETAIL, HAL_OP_LOGPROBS,
+    HAL_OP_SAMPLE_MASKED, HAL_OP_LOGPROBS,
     HAL_OP_LAYER_NORM, HAL_OP_GELU, HAL_OP_SOFT_CAP,
     HAL_OP_TAKE, HAL_OP_CONCAT, HAL_OP_HEAD_LINEAR, HAL_OP_EXPERT_ADD, HAL_OP_SWIGLU_LIMITED,
     HAL_OP_POSITION_SCALE,

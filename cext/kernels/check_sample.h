@@ -34,13 +34,13 @@ static inline const char *check_sample(const gpu_call *c, const gpu_traits *t) {
     return check_sampled(c, t);
 }
 
-static inline const char *check_detail(const gpu_call *c, const gpu_traits *t) {
-    const gpu_view *y = c->v, *words = c->v + 6, *edits = c->v + 7;
+static inline const char *check_masked(const gpu_call *c, const gpu_traits *t) {
+    const gpu_view *y = c->v, *bitmask = c->v + 6, *edits = c->v + 7;
     if (c->n_in != 7 || y->format != I32 || width(y) != 2)
-        return "it takes logits, ring, slot, pos, params, words and edits, and gives i32 (R, 2)";
-    if (words->format != I32 || words->shape[0] != y->shape[0] || width(words) != words->shape[1] ||
-        words->shape[1] < (c->v[1].shape[1] + 31) / 32)
-        return "words must be i32 (R, V / 32)";
+        return "it takes logits, ring, slot, pos, params, token bitmask and edits, and gives i32 (R, 2)";
+    if (bitmask->format != I32 || bitmask->shape[0] != y->shape[0] || width(bitmask) != bitmask->shape[1] ||
+        bitmask->shape[1] < (c->v[1].shape[1] + 31) / 32)
+        return "the token bitmask must be i32 (R, V / 32)";
     if (edits->format != I32 || edits->shape[0] != y->shape[0] || edits->shape[2] != 2 || edits->shape[3] != 1)
         return "edits must be i32 (R, E, 2)";
     return check_sampled(c, t);

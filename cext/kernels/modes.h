@@ -33,6 +33,6 @@ enum {
     SAMPLE_LOCAL = 8192,   /* a group's local memory */
     BEST_CHUNK = 1024      /* logits of a row of which sample_best finds the largest */
 };
-enum { SAMPLE_TOKEN, SAMPLE_DETAIL };
+enum { SAMPLE_TOKEN, SAMPLE_MASKED };
 
 #endif

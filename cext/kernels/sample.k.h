@@ -104,7 +104,7 @@ FN row_facts facts_of(CONSTANT gpu_call *c, int row) {
     r.vocabulary = c->v[1].shape[1];
     r.pos = i32_at(c->v + 4, row);
     r.ring = inside(slot, ring->shape[0]) && r.pos >= 0 ? ROW(const int32_t, ring, slot) : NULL;
-    r.edits = c->mode == SAMPLE_DETAIL ? ROW(const int32_t, c->v + 7, row) : NULL;
+    r.edits = c->mode == SAMPLE_MASKED ? ROW(const int32_t, c->v + 7, row) : NULL;
     return r;
 }
 
@@ -121,23 +121,23 @@ FN int fill_set(self m, THREAD set *s, DEVICE const float *logits) {
     return group_sum_i64(m, damaged, s->room->sums) == 0;
 }
 
-/* Only tokens whose bits are set may come. */
-FN void mask(self m, THREAD set *s, DEVICE const uint32_t *words) {
+/* Logits of tokens whose bit is clear become -INFINITY. */
+FN void mask(self m, THREAD set *s, DEVICE const uint32_t *bitmask) {
     DEVICE float *x = writable(m, s);
     for (int i = m.thread; i < s->n; i += m.threads)
-        x[i] = words[i / 32] >> i % 32 & 1 ? x[i] : -INFINITY;
+        x[i] = bitmask[i / 32] >> i % 32 & 1 ? x[i] : -INFINITY;
     changed(m, s);
 }
 
 /* What comes before the chain: 0, or why there is no token. */
 FN int start_row(self m, THREAD set *s, CONSTANT gpu_call *c, int row, THREAD const row_facts *r) {
-    int n_edits = c->mode == SAMPLE_DETAIL ? c->v[7].shape[1] : 0;
+    int n_edits = c->mode == SAMPLE_MASKED ? c->v[7].shape[1] : 0;
     if (!fill_set(m, s, ROW(const float, c->v + 1, row)))
         return NO_TOKEN;
     if (!r->edits)
         return s->all_lost ? NO_TOKEN : 0;
-    if (r->p.biases < 0 || r->p.drops < 0 || r->p.biases > n_edits || r->p.drops > n_edits - r->p.biases ||
-        !add_edits(m, s, r->edits, r->p.biases, r->vocabulary))
+    if (r->p.biases < 0 || r->p.dry_penalties < 0 || r->p.biases > n_edits ||
+        r->p.dry_penalties > n_edits - r->p.biases || !add_edits(m, s, r->edits, r->p.biases, r->vocabulary))
         return BAD_INDEX;
     changed(m, s);
     if (r->p.masked)
@@ -178,7 +178,7 @@ KERNEL(sample, SAMPLE_THREADS) {
         if (token == BAD_INDEX)
             fault(c);
         ROW(int32_t, c->v, row)[0] = token == BAD_INDEX ? 0 : token;
-        if (c->mode == SAMPLE_DETAIL)
+        if (c->mode == SAMPLE_MASKED)
             ROW(int32_t, c->v, row)[1] = (int32_t)f32_bits(surprise);
     }
 }

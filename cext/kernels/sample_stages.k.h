@@ -92,7 +92,7 @@ FN int add_edits(self m, THREAD set *s, DEVICE const int32_t *edits, int n, int 
 }
 
 FN int stage_dry(self m, THREAD set *s, THREAD const row_facts *r) {
-    int good = add_edits(m, s, r->edits + 2 * r->p.biases, r->edits ? r->p.drops : 0, r->vocabulary);
+    int good = add_edits(m, s, r->edits + 2 * r->p.biases, r->edits ? r->p.dry_penalties : 0, r->vocabulary);
     changed(m, s);
     return good;
 }

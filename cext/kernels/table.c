@@ -336,7 +336,7 @@ const gpu_kernel gpu_portable_kernels[] = {
     ENTRY("tokens_put", "tokens_put", check_tokens_put, grid_one, 0),
     ENTRY("tokens_get", "tokens_get", check_tokens_get, grid_one, 0),
     {"sample", check_sample, scratch_sample, SAMPLE_TOKEN, 0, {{"sample_best", grid_best, 0}, {"sample", grid_sample, 0}}},
-    {"sample_detail", check_detail, scratch_sample, SAMPLE_DETAIL, 0, {{"sample", grid_sample, 0}}},
+    {"sample_masked", check_masked, scratch_sample, SAMPLE_MASKED, 0, {{"sample", grid_sample, 0}}},
     {"logprobs", check_logprobs, scratch_sample, 0, 0, {{"logprobs", grid_sample, 0}}},
     {0},
 };

@@ -36,8 +36,8 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What /set changes."""
+class ChatSettings:
+    """Settings of a chat session, which /set changes."""
 
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int = -1
@@ -46,7 +46,7 @@ class Settings:
         found: float | int | None = self.max_tokens if name == "max_tokens" else getattr(self.sampling, name)
         return found
 
-    def with_value(self, name: str, value: object) -> Settings:
+    def with_value(self, name: str, value: object) -> ChatSettings:
         """The settings with another value. RequestError where it is of the wrong kind or out of range."""
         whole = name in WHOLE
         if name == "seed" and value is None:
@@ -70,7 +70,7 @@ class Conversation:
     model: str = ""
     system: str = ""
     turns: tuple[Turn, ...] = ()
-    settings: Settings = field(default_factory=Settings)
+    settings: ChatSettings = field(default_factory=ChatSettings)
 
     def messages(self) -> list[dict[str, str]]:
         """The form that chat templates read."""
@@ -175,10 +175,10 @@ def _turn(entry: object, where: str, role: str) -> Turn:
     return Turn(role, _text(entry, "content", f"{where}."), stopped)
 
 
-def _settings(found: object) -> Settings:
+def _settings(found: object) -> ChatSettings:
     if not isinstance(found, dict):
         raise RequestError(f"settings: expected an object, got {_short(found)}")
-    settings = Settings()
+    settings = ChatSettings()
     for name, value in found.items():
         if name not in SETTINGS:
             raise RequestError(f"settings: {_short(name)} is no setting; there are {', '.join(SETTINGS)}")

@@ -34,8 +34,8 @@ class Output(Protocol):
     def writer(self, session: Session) -> Writer:
         """What takes the next answer."""
 
-    def told(self, session: Session, answer: Answer) -> None:
-        """What there is to say of an answer that ended."""
+    def report_answer(self, session: Session, answer: Answer) -> None:
+        """Reports on an answer that ended: counts, timings, notes."""
 
 
 class Lines:
@@ -63,7 +63,7 @@ class Lines:
             return MarkdownWriter(sys.stdout, session.look)
         return AnswerWriter(sys.stdout, session.look)
 
-    def told(self, session: Session, answer: Answer) -> None:
+    def report_answer(self, session: Session, answer: Answer) -> None:
         stats = answer.stats
         if session.interactive or sys.stderr.isatty():
             nearly_full = session.used >= NEARLY_FULL * session.model.context
@@ -116,7 +116,7 @@ class Objects:
     def writer(self, session: Session) -> Writer:
         return PieceWriter()
 
-    def told(self, session: Session, answer: Answer) -> None:
+    def report_answer(self, session: Session, answer: Answer) -> None:
         if session.report:
             session.model.bandwidth()
         facts = answer_facts(session.model, answer, session.report, False)

@@ -19,7 +19,7 @@ from satchel.cli.chat.bar import Progressed, late_bar
 
 if TYPE_CHECKING:
     from satchel.cli.chat.display import Writer
-    from satchel.runtime.ask import Asking
+    from satchel.runtime.generate_options import GenerateKwargs
     from satchel.runtime.grammar import Spec
     from satchel.runtime.model import Model
     from satchel.runtime.reply import Reply, Stats
@@ -126,11 +126,11 @@ def respond_often(model: Model, ids: Sequence[int], request: Request, n: int, ma
 
     started, sampling = time.perf_counter(), request.sampling
     first = secrets.randbits(63) if sampling.seed is None else sampling.seed
-    told = max(0, request.logprobs) if made > n else request.logprobs
+    logprobs = max(0, request.logprobs) if made > n else request.logprobs
     with Stop() as stop, late_bar("reading the prompt", sys.stderr) as progressed:
         replies = []
         for seed in seeds(first, made):
-            one = replace(request, sampling=sampling.with_seed(seed), logprobs=told)
+            one = replace(request, sampling=sampling.with_seed(seed), logprobs=logprobs)
             replies.append(begun(model, ids, one, progressed))
             stop.watch(replies[-1])
         answers = [answer_of(reply, started) for reply in best(replies, n)]
@@ -143,7 +143,7 @@ def respond_often(model: Model, ids: Sequence[int], request: Request, n: int, ma
 
 def begun(model: Model, ids: Sequence[int], request: Request, progress: Progressed) -> Reply:
     """The reply to a request, of which nothing was computed yet."""
-    how: Asking = {
+    kwargs: GenerateKwargs = {
         "max_tokens": request.max_tokens,
         "sampling": request.sampling,
         "stop": request.stop,
@@ -154,10 +154,10 @@ def begun(model: Model, ids: Sequence[int], request: Request, progress: Progress
         "logprobs": request.logprobs,
     }
     if request.raw:
-        return model.generate(ids, **how)
+        return model.generate(ids, **kwargs)
     if request.changes_prompt:
-        return model.chat(request.messages, reasoning=request.reasoning, **how)
-    return model.answer(ids, **how)
+        return model.chat(request.messages, reasoning=request.reasoning, **kwargs)
+    return model.answer(ids, **kwargs)
 
 
 def pieces(reply: Reply) -> Iterator[str]:

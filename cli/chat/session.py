@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from satchel.cli.chat.attach import Attachment, mentioned, with_files
 from satchel.cli.chat.commands import is_command, obey
 from satchel.cli.chat.display import DIM, Look
-from satchel.cli.chat.history import Conversation, Settings, Turn, save
+from satchel.cli.chat.history import ChatSettings, Conversation, Turn, save
 from satchel.cli.chat.output import Lines, Output
 from satchel.cli.chat.reader import silent
 from satchel.cli.chat.registry import Leave
@@ -89,7 +89,7 @@ class Session:
     _noted: int = 0
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> ChatSettings:
         return self.conversation.settings
 
     def run(self, turns: Iterable[str], *, once: bool = False) -> None:
@@ -170,7 +170,7 @@ class Session:
         if answer.text or not answer.stopped:
             turn = Turn("assistant", answer.text, answer.stopped)
             self.conversation = replace(asked, turns=(*asked.turns, turn))
-        self.out.told(self, answer)
+        self.out.report_answer(self, answer)
         if self.keeps and self.file is not None:
             save(self.conversation, self.file)
         if answer.twice or (answer.stopped and not self.interactive):

@@ -26,9 +26,9 @@ from satchel.cli.store.option import model_file
 from satchel.cli.tables import BATCHED, MARKDOWN, NUMBERS, OUTPUTS, elements, file_type, size_label, writer
 
 if TYPE_CHECKING:
-    from satchel.runtime.bench import Measured, Test
+    from satchel.runtime.bench import BenchResult, Test
+    from satchel.runtime.device_peaks import DevicePeaks
     from satchel.runtime.energy import Counters
-    from satchel.runtime.limits import Limits
     from satchel.runtime.model import Model
 
 Words = list[str]
@@ -258,12 +258,12 @@ def opened(options: ModelOptions, slots: int = 1, *, profile: bool = False) -> M
     return model
 
 
-def measured(model: Model, about: dict[str, Any]) -> Limits:
+def measured(model: Model, about: dict[str, Any]) -> DevicePeaks:
     """What the devices that run the model can do at most, told in a line."""
-    from satchel.runtime import limits
+    from satchel.runtime import device_peaks
     from satchel.runtime.bench import Test, bytes_by_device
 
-    found = limits.measure(bytes_by_device(model.engine, Test(0, 1)))
+    found = device_peaks.measure(bytes_by_device(model.engine, Test(0, 1)))
     memory = f"memory {found.read / 1e9:.1f} GB/s" if found.read else "memory not measured by this device"
     rates = "".join(f", {name} {rate / 1e9:.0f}" for name, rate in found.multiply.items())
     peaks = f"; {rates[2:]} GMAC/s ({about['variant']})" if rates else ""
@@ -291,7 +291,7 @@ def counted(model: Model) -> Counters:
 def single(runs: list[ModelOptions], tests: list[Test], repeats: int, output: str, warm_up: bool) -> None:
     """llama-bench's table."""
     from satchel.runtime.bench import Runner, bytes_by_device
-    from satchel.runtime.limits import read_rate
+    from satchel.runtime.device_peaks import read_rate
 
     write = writer(output, MARKDOWN)
     for options in runs:
@@ -314,7 +314,7 @@ def profiled(runs: list[ModelOptions], tests: list[Test], repeats: int, output: 
     """Tables of each test: by op, by op and weights, and the sums."""
     from satchel.cli.profiles import rows, show
     from satchel.runtime.bench import Runner, bytes_by_device
-    from satchel.runtime.limits import read_rate
+    from satchel.runtime.device_peaks import read_rate
     from satchel.runtime.profile import profile
 
     write = None if output == "md" else writer(output, ())
@@ -357,7 +357,7 @@ def describe(model: Model) -> dict[str, Any]:
     }
 
 
-def facts(found: Measured, limit: float | None, limits: Limits) -> dict[str, Any]:
+def facts(found: BenchResult, limit: float | None, limits: DevicePeaks) -> dict[str, Any]:
     """One test's numbers.
 
     limit: bytes a second at which this machine reads as much as a token needs, over and over, so partly from
@@ -376,7 +376,7 @@ def facts(found: Measured, limit: float | None, limits: Limits) -> dict[str, Any
         "limit_gb_per_second": limit and limit / 1e9,
         "memory_gb_per_second": limits.read and limits.read / 1e9,
         "share_of_limit": limit and found.bytes_per_second / limit,
-        "macs_per_token": round(found.work.total / found.test.tokens),
+        "macs_per_token": round(found.cost.total / found.test.tokens),
         "gmac_per_second": found.macs_per_second / 1e9,
         "peak_gmac_per_second": share and found.macs_per_second / share / 1e9,
         "share_of_peak": share,

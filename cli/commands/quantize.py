@@ -36,7 +36,7 @@ def quantize(
 ) -> None:
     """Write a model in smaller formats."""
     from satchel.cli.quantizing.job import Job
-    from satchel.formats.quantize import Settings
+    from satchel.formats.quantize import QuantizeOptions
     from satchel.runtime.sources import open_source
 
     if (type_name is None) != budget.wanted:
@@ -56,7 +56,7 @@ def quantize(
         job = Job(opened, target, calibration, metadata, keep_split, dry_run, threads, importance.fold)
         if rules is not None:
             leave = mix.leave_output
-            job.run(Settings(rules.recipe, rules.overrides, rules.pure, mix.requantize, leave))
+            job.run(QuantizeOptions(rules.recipe, rules.overrides, rules.pure, mix.requantize, leave))
             return
         from satchel.cli.quantizing.budget import spend
 

@@ -15,7 +15,7 @@ from satchel.cli.store.option import ModelArgument
 
 if TYPE_CHECKING:
     from satchel.formats.verify import Finding
-    from satchel.runtime.verify import Report
+    from satchel.runtime.verify import VerifyReport
 
 SHOWN = 8  # findings of one check and severity; --all and --json show the others
 
@@ -45,7 +45,7 @@ def verify(
     return report.exit_code(strict)
 
 
-def described(report: Report) -> dict[str, Any]:
+def described(report: VerifyReport) -> dict[str, Any]:
     """The report, ready for JSON."""
     return {
         "path": str(report.path),
@@ -61,7 +61,7 @@ def described(report: Report) -> dict[str, Any]:
     }
 
 
-def _print(report: Report, every: bool) -> None:
+def _print(report: VerifyReport, every: bool) -> None:
     counts: Counter[tuple[str, str]] = Counter()
     for finding in report.findings:
         counts[finding.check, finding.severity] += 1
@@ -88,7 +88,7 @@ def _print_finding(finding: Finding, parts: bool) -> None:
             typer.echo(_shown(f"    {name}: {text}"))
 
 
-def _summary(report: Report, checked: Sequence[str]) -> str:
+def _summary(report: VerifyReport, checked: Sequence[str]) -> str:
     if not report.readable:
         return "can't be opened"
     warnings = len(report.findings) - report.errors

@@ -68,15 +68,15 @@ def _divergence(kld: Divergence, ppl: Perplexity) -> list[str]:
     said.append(f"KLD min    = {kld.kld_min:.6f}")
     top, error = 100 * kld.same_top, 100 * kld.same_top_error
     said.append(f"same top token = {top:.2f} +/- {error:.2f} %")
-    return [*said, *_places(kld)]
+    return [*said, *_by_position(kld)]
 
 
-def _places(kld: Divergence) -> list[str]:
+def _by_position(kld: Divergence) -> list[str]:
     """By position in the window, neighbouring parts put together."""
-    step = -(-len(kld.places) // SHOWN)
+    step = -(-len(kld.by_position) // SHOWN)
     said = ["", "tokens of a window   KLD mean   same top"]
-    for at in range(0, len(kld.places), step):
-        part = kld.places[at : at + step]
+    for at in range(0, len(kld.by_position), step):
+        part = kld.by_position[at : at + step]
         sizes = [p.last - p.first + 1 for p in part]
         mean, top = (
             sum(getattr(p, key) * n for p, n in zip(part, sizes, strict=True)) / sum(sizes)

@@ -18,19 +18,19 @@ from satchel.quant.errors import RequestError
 
 if TYPE_CHECKING:
     from satchel.formats.gguf import GGUF
-    from satchel.formats.quantize import Settings
+    from satchel.formats.quantize import QuantizeOptions
     from satchel.quant.recipes import Recipe
     from satchel.runtime.budget.probe import Prober, Windows
-    from satchel.runtime.budget.search import Budget
+    from satchel.runtime.budget.search import FormatSearchResult
     from satchel.runtime.perplexity import Divergence
 
 WINDOW = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
-    """Windows of the text: those that choices are tried on, and others to judge the result by (the same ones
-    where the text has no more).
+class TextWindows:
+    """Windows of the text. tried: formats are measured on these; kept_back: held out to judge the result (the
+    same windows where the text has no more).
     """
 
     tried: Windows
@@ -82,7 +82,7 @@ def _gguf(job: Job) -> GGUF:
     return job.source
 
 
-def _texts(gguf: GGUF, options: BudgetOptions) -> Texts:
+def _texts(gguf: GGUF, options: BudgetOptions) -> TextWindows:
     from satchel.cli.commands.perplexity import read_text
     from satchel.formats.tokenizer import build_tokenizer
     from satchel.runtime.perplexity import windows
@@ -99,22 +99,22 @@ def _texts(gguf: GGUF, options: BudgetOptions) -> Texts:
     count = min(2 * options.windows, len(cut))
     spread = cut[[i * len(cut) // count for i in range(count)]]
     tried = spread[::2]
-    return Texts(tried, spread[1::2] if count > 1 else tried, bos, options.text)
+    return TextWindows(tried, spread[1::2] if count > 1 else tried, bos, options.text)
 
 
 def _search(
     job: Job, gguf: GGUF, prober: Prober, mix: MixOptions, options: BudgetOptions
-) -> tuple[Budget, Settings]:
-    from satchel.formats.quantize import Settings, find_recipe
+) -> tuple[FormatSearchResult, QuantizeOptions]:
+    from satchel.formats.quantize import QuantizeOptions, find_recipe
     from satchel.formats.quantizing.plan import find_overrides, head_of
-    from satchel.runtime.budget.search import Search
+    from satchel.runtime.budget.search import FormatSearch
 
     shapes = {name: info.shape for name, info in gguf.tensors.items() if 0 not in info.shape}
     held = find_overrides(shapes, mix.overrides())
     if mix.leave_output:
         held[head_of(shapes)] = gguf.tensors[head_of(shapes)].format
     with _bar("measuring") as progress:
-        search = Search(
+        search = FormatSearch(
             gguf,
             prober,
             calibration=job.calibration,
@@ -124,7 +124,7 @@ def _search(
             progress=progress,
         )
         same = {name: gguf.tensors[name].format for name in search.candidates}
-        settings = Settings(find_recipe("F16"), requantize=mix.requantize, formats=same)
+        settings = QuantizeOptions(find_recipe("F16"), requantize=mix.requantize, formats=same)
         planned = job.plan(settings)
         fixed = planned.file_bytes - sum(search.bytes_in(name, f) for name, f in same.items())
         if options.size is not None:
@@ -138,7 +138,7 @@ def _search(
     return found, replace(settings, recipe=_nearest(found), formats=found.formats)
 
 
-def _nearest(found: Budget) -> Recipe:
+def _nearest(found: FormatSearchResult) -> Recipe:
     """The recipe whose base holds most weights: its number stands for the file's type."""
     import numpy as np
 
@@ -153,7 +153,9 @@ def _nearest(found: Budget) -> Recipe:
     return next((r for r in named if r.name.endswith("_M")), named[0] if named else find_recipe(base))
 
 
-def _measure(written: Path, threads: int, texts: Texts, base: Path, judge: Path, found: Budget) -> Divergence:
+def _measure(
+    written: Path, threads: int, texts: TextWindows, base: Path, judge: Path, found: FormatSearchResult
+) -> Divergence:
     """The finished file's divergence, and what was predicted, on stderr."""
     from satchel.formats.logits import open_logits
     from satchel.runtime.budget.probe import measure_file
@@ -168,22 +170,22 @@ def _measure(written: Path, threads: int, texts: Texts, base: Path, judge: Path,
     return other
 
 
-def recipes(job: Job, found: Budget) -> dict[str, tuple[int, float]]:
+def recipes(job: Job, found: FormatSearchResult) -> dict[str, tuple[int, float]]:
     """File bytes and predicted divergence of the named recipes that the search can tell of."""
-    from satchel.formats.quantize import Settings
+    from satchel.formats.quantize import QuantizeOptions
     from satchel.quant.recipes import RECIPES
 
     told: dict[str, tuple[int, float]] = {}
     for name, recipe in RECIPES.items():
         if recipe.quantized:
-            choices = job.plan(Settings(recipe, requantize=True)).choices
+            choices = job.plan(QuantizeOptions(recipe, requantize=True)).choices
             predicted = found.predict({c.name: c.target for c in choices})
             if predicted is not None and predicted not in told.values():
                 told[name] = predicted
     return told
 
 
-def _rules(recipe: Recipe, found: Budget) -> str:
+def _rules(recipe: Recipe, found: FormatSearchResult) -> str:
     from satchel.formats.quantizing.rules import write_rules
 
     return write_rules(recipe.name, found.formats)

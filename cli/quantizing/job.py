@@ -13,7 +13,7 @@ from satchel.cli.quantizing.table import print_table, shown
 from satchel.quant.errors import RequestError
 
 if TYPE_CHECKING:
-    from satchel.formats.quantize import Calibration, Dry, Report, Settings
+    from satchel.formats.quantize import Calibration, Dry, QuantizeOptions, Report
     from satchel.formats.source import Source
 
 
@@ -30,7 +30,7 @@ class Job:
     threads: int | None = None
     fold: bool = False
 
-    def plan(self, settings: Settings) -> Dry:
+    def plan(self, settings: QuantizeOptions) -> Dry:
         from satchel.formats.quantize import plan
 
         return plan(
@@ -42,11 +42,11 @@ class Job:
             fold=self.fold,
         )
 
-    def first_file(self, settings: Settings) -> Path:
+    def first_file(self, settings: QuantizeOptions) -> Path:
         """What is opened to read the whole result."""
         return self.plan(settings).files[0][0]
 
-    def run(self, settings: Settings) -> Report:
+    def run(self, settings: QuantizeOptions) -> Report:
         """Writes the file, or with `dry` only shows what it would be."""
         planned = self.plan(settings)
         if self.fold and self.calibration is not None:
@@ -63,7 +63,7 @@ class Job:
             note(f"{path}: {size:,} bytes{would}")
         return report
 
-    def _write(self, settings: Settings, planned: Dry) -> Report:
+    def _write(self, settings: QuantizeOptions, planned: Dry) -> Report:
         from satchel.formats.quantize import write
 
         with shown(err(), planned.bytes_after, len(planned.choices)) as (advance, started):

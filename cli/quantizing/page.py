@@ -13,7 +13,7 @@ from satchel.cli.quantizing.charts import Mark, curve, legend, lines, stacks
 from satchel.runtime.budget.search import kind_of, layer_of
 
 if TYPE_CHECKING:
-    from satchel.runtime.budget.search import Budget, Row
+    from satchel.runtime.budget.search import FormatSearchResult, TensorChoice
     from satchel.runtime.perplexity import Divergence
 
 STYLE = """
@@ -51,7 +51,7 @@ class Facts:
 
     model: str
     text: str
-    budget: Budget
+    budget: FormatSearchResult
     measured: Divergence | None
     recipes: Mapping[str, tuple[int, float]]
     seconds: float
@@ -123,7 +123,7 @@ def _numbers(facts: Facts) -> str:
     )
 
 
-def _bits(rows: tuple[Row, ...]) -> float:
+def _bits(rows: tuple[TensorChoice, ...]) -> float:
     weights = sum(8 * row.chosen.nbytes / row.bits for row in rows)
     return 8 * sum(row.chosen.nbytes for row in rows) / weights
 
@@ -144,13 +144,13 @@ def _against_size(facts: Facts) -> str:
     return curve("Divergence against size", line, marks, ("MB", "nats a token"))
 
 
-def _map(rows: tuple[Row, ...], kinds: list[str]) -> str:
+def _map(rows: tuple[TensorChoice, ...], kinds: list[str]) -> str:
     """Layers down, kinds across; a cell is bluer the more bits it has."""
     cells = {(layer_of(row.name), kind_of(row.name)): row for row in rows}
     shown = [k for k in kinds if any(layer >= 0 and kind == k for layer, kind in cells)]
     low, high = min(r.bits for r in rows), max(r.bits for r in rows)
 
-    def cell(row: Row | None) -> str:
+    def cell(row: TensorChoice | None) -> str:
         if row is None:
             return "<td></td>"
         share = 100 * (row.bits - low) / ((high - low) or 1)
@@ -166,13 +166,13 @@ def _map(rows: tuple[Row, ...], kinds: list[str]) -> str:
     return f'<p>{said}</p><table class="map"><tr><th>layer</th>{head}</tr>{"".join(lines)}</table>'
 
 
-def _layers(rows: tuple[Row, ...]) -> Iterator[tuple[str, dict[str, float]]]:
+def _layers(rows: tuple[TensorChoice, ...]) -> Iterator[tuple[str, dict[str, float]]]:
     for layer in sorted({layer_of(row.name) for row in rows}):
         label = str(layer) if layer >= 0 else "e"
         yield label, {kind_of(r.name): r.chosen.kld for r in rows if layer_of(r.name) == layer}
 
 
-def _errors(rows: tuple[Row, ...], kinds: list[str]) -> str:
+def _errors(rows: tuple[TensorChoice, ...], kinds: list[str]) -> str:
     series: dict[str, list[tuple[float, float]]] = {}
     for kind in kinds:
         series[kind] = [
@@ -183,7 +183,7 @@ def _errors(rows: tuple[Row, ...], kinds: list[str]) -> str:
     return lines("Error by layer", series, ("layer", "relative error")) + legend(kinds)
 
 
-def _table(rows: tuple[Row, ...]) -> str:
+def _table(rows: tuple[TensorChoice, ...]) -> str:
     head = ("tensor", "shape", "format", "bits", "MB", "error", "divergence", "measured with")
     out = ["<table><tr>" + "".join(f"<th>{h}</th>" for h in head) + "</tr>"]
     for row in rows:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from fastapi.responses import JSONResponse
 
-from satchel.cli.server.asked import asking, ids_of, limited
+from satchel.cli.server.asked import generate_kwargs, ids_of, limited
 from satchel.cli.server.models import Lease, Models
 from satchel.cli.server.pools import Pools
 from satchel.cli.server.problem import Problem, problem_of
@@ -21,9 +21,9 @@ from satchel.cli.server.wanted import Caller, Text, Turn, Wanted
 from satchel.formats.chat import CallEnd, Content, Event
 from satchel.quant import DeviceError
 from satchel.runtime.answers import MOST_ANSWERS, seeds
-from satchel.runtime.ask import Asking
 from satchel.runtime.async_model import AsyncChatReply, AsyncReply
 from satchel.runtime.chat_reply import ChatReply
+from satchel.runtime.generate_options import GenerateKwargs
 from satchel.runtime.refusals import PromptTooLong
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.logprobs import Logprob
@@ -77,10 +77,10 @@ class Answer:
             if lease.alias:
                 stack.callback(follow, models, answer, caller, lease.alias)
             stack.push_async_callback(answer._end)
-            asked = partial(asking, lease.model.model, wanted, caller, lease.entry.adapters)
+            asked = partial(generate_kwargs, lease.model.model, wanted, caller, lease.entry.adapters)
             try:
-                how = await answer.in_pool("grammar" if has_grammar(wanted) else "prompt", asked)
-                await answer._start(how)
+                kwargs = await answer.in_pool("grammar" if has_grammar(wanted) else "prompt", asked)
+                await answer._start(kwargs)
             except PromptTooLong as error:
                 problem = problem_of(error)
                 problem.param = "messages" if isinstance(wanted.prompt, Turn) else "prompt"
@@ -88,19 +88,19 @@ class Answer:
             answer._held = stack.pop_all()
         return answer
 
-    async def _start(self, how: Asking) -> None:
+    async def _start(self, kwargs: GenerateKwargs) -> None:
         """The first answer goes ahead alone until it has read the prompt, which the others then find."""
-        sampling = how.get("sampling") or Sampling()
+        sampling = kwargs.get("sampling") or Sampling()
         for prompt in self.wanted.prompts:
             ids = await self._ids(prompt)
             if ids and self.wanted.prompt_logprobs >= 0:
-                await self._score(ids, how)
+                await self._score(ids, kwargs)
             for seed in seeds(sampling.seed or 0, self.wanted.made):
                 self.replies.append(
-                    await self._ask(prompt, ids, {**how, "sampling": sampling.with_seed(seed)})
+                    await self._ask(prompt, ids, {**kwargs, "sampling": sampling.with_seed(seed)})
                 )
         if not self.scored and self.wanted.prompt_logprobs >= 0:
-            await self._score(self.replies[0].reply.prompt, how)
+            await self._score(self.replies[0].reply.prompt, kwargs)
         self._first = await self._next(0)
 
     async def _ids(self, prompt: Text | Turn) -> list[int]:
@@ -108,10 +108,10 @@ class Answer:
             return []
         return await self.in_pool("prompt", partial(ids_of, self.model.model, prompt))
 
-    async def _ask(self, prompt: Text | Turn, ids: list[int], how: Asking) -> AsyncReply:
+    async def _ask(self, prompt: Text | Turn, ids: list[int], kwargs: GenerateKwargs) -> AsyncReply:
         judge = partial(self.in_pool, "check")
         if isinstance(prompt, Text):
-            generate = partial(self.model.model.generate, ids, **how)
+            generate = partial(self.model.model.generate, ids, **kwargs)
             return AsyncReply(await self.in_pool("prompt", generate), judge)
         chat = partial(
             self.model.model.chat,
@@ -122,7 +122,7 @@ class Answer:
             prefill=prompt.prefill,
             variables=prompt.variables,
             before=prompt.before,
-            **how,
+            **kwargs,
         )
         return AsyncChatReply(await self.in_pool("prompt", chat), judge)
 
@@ -138,13 +138,13 @@ class Answer:
             return JSONResponse(make())
         return await self.in_pool("response", lambda: JSONResponse(make()))
 
-    async def _score(self, ids: Sequence[int], how: Asking) -> None:
+    async def _score(self, ids: Sequence[int], kwargs: GenerateKwargs) -> None:
         asked = partial(
             self.model.model.prompt_logprobs,
             ids,
             self.wanted.prompt_logprobs,
-            salt=how.get("salt", ""),
-            adapters=how.get("adapters"),
+            salt=kwargs.get("salt", ""),
+            adapters=kwargs.get("adapters"),
         )
         self.scored.append(await self.in_pool("score", asked))
 
@@ -255,7 +255,10 @@ class Answer:
                 await reply.aclose()
         if self.wanted.slot >= 0 and self.replies:
             last = self.replies[0].reply
-            self.lease.entry.slots[self._owner, self.wanted.slot] = ([*last.prompt, *last.ids], last.ask.salt)
+            self.lease.entry.slots[self._owner, self.wanted.slot] = (
+                [*last.prompt, *last.ids],
+                last.options.salt,
+            )
 
     def _told(self, models: Models) -> None:
         models.spans.answered(self, time.time_ns())
@@ -268,7 +271,7 @@ class Answer:
 def has_grammar(wanted: Wanted) -> bool:
     """Whether a grammar is compiled for the answers."""
     forced = isinstance(wanted.prompt, Turn) and wanted.prompt.call is not None
-    return forced or wanted.how.get("grammar") is not None
+    return forced or wanted.kwargs.get("grammar") is not None
 
 
 def check_counts(wanted: Wanted) -> None:

@@ -13,7 +13,7 @@ from satchel.cli.server.problem import Problem
 from satchel.cli.server.wanted import Caller, Text, Turn, Wanted
 from satchel.formats.tokenizer import TooManyTokens, at_most
 from satchel.quant import RequestError
-from satchel.runtime.ask import Ask, Asking
+from satchel.runtime.generate_options import GenerateKwargs, GenerateOptions
 from satchel.runtime.grammar.compiled import compile_grammar
 from satchel.runtime.grammar.spec import Spec, Tool, ToolCall
 from satchel.runtime.grammar.styles import STYLES, form_of
@@ -26,32 +26,34 @@ CUT = 16  # contexts of text that are tokenized where all but one are cut out of
 FRESH = "\0fresh"  # a salt that nobody else has: nothing that is cached is found
 
 
-def asking(model: Model, wanted: Wanted, caller: Caller, adapters: Mapping[int, float] | None) -> Asking:
-    """The wishes as this model and this caller may have them. adapters: those of requests that name none."""
-    how: Asking = {**wanted.how}
-    how["salt"] = _salt(how.get("salt", ""), caller)
-    how["client"] = caller.client
-    urgency = -how.get("priority", 0)
+def generate_kwargs(
+    model: Model, wanted: Wanted, caller: Caller, adapters: Mapping[int, float] | None
+) -> GenerateKwargs:
+    """The request's options as this model and this caller may have them. adapters: where it names none."""
+    kwargs: GenerateKwargs = {**wanted.kwargs}
+    kwargs["salt"] = _salt(kwargs.get("salt", ""), caller)
+    kwargs["client"] = caller.client
+    urgency = -kwargs.get("priority", 0)
     if urgency > caller.most_priority:
         line = f"priority is {-urgency}: this key may ask for {-caller.most_priority} and more"
         raise Problem("invalid", line, "priority")
-    how["sampling"] = _sampling(model, Ask(**how).drawing, wanted.words)
-    _check_ids(model, "stop_token_ids", how.get("stop_tokens", ()))
+    kwargs["sampling"] = _sampling(model, GenerateOptions(**kwargs).seeded_sampling, wanted.words)
+    _check_ids(model, "stop_token_ids", kwargs.get("stop_token_ids", ()))
     if wanted.slot >= model.cache.slots:
         raise Problem("invalid", f"id_slot is {wanted.slot}: there are {model.cache.slots} slots", "id_slot")
     chosen = wanted.adapters if wanted.adapters is not None else adapters
     if chosen is not None:
-        how["adapters"] = named_adapters(model, chosen)
+        kwargs["adapters"] = named_adapters(model, chosen)
     if isinstance(wanted.prompt, Turn) and wanted.prompt.call is not None:
-        if how.get("grammar") is not None:
+        if kwargs.get("grammar") is not None:
             raise Problem(
                 "invalid", "a call of a tool and another form were asked for: it is one", "tool_choice"
             )
-        how["grammar"] = call_form(model, wanted.prompt)
-    _check_form(model, how.get("grammar"), wanted.form or "tools")
+        kwargs["grammar"] = call_form(model, wanted.prompt)
+    _check_form(model, kwargs.get("grammar"), wanted.form or "tools")
     if wanted.best_of > wanted.n:
-        how["logprobs"] = max(0, how.get("logprobs", -1))  # by which they are compared
-    return how
+        kwargs["logprobs"] = max(0, kwargs.get("logprobs", -1))  # by which they are compared
+    return kwargs
 
 
 def _salt(asked: str, caller: Caller) -> str:
@@ -125,7 +127,7 @@ def limited(model: Model, wanted: Wanted, work: Callable[[], T]) -> T:
     """The result of the work, in which no text has more tokens than the prompt may: those that the context
     holds, or CUT times as many where what is too long is cut. PromptTooLong, by its bytes alone if they tell.
     """
-    cut = wanted.how.get("on_overflow") == "truncate-middle" or any(
+    cut = wanted.kwargs.get("on_overflow") == "truncate-middle" or any(
         isinstance(prompt, Text) and prompt.last for prompt in wanted.prompts
     )
     most = model.context * (CUT if cut else 1)

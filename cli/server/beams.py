@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from satchel.cli.server.asked import asking, ids_of, limited
+from satchel.cli.server.asked import generate_kwargs, ids_of, limited
 from satchel.cli.server.models import Models
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.wanted import Caller, Text, Turn, Wanted
-from satchel.runtime.ask import Asking
 from satchel.runtime.beam import Beam
+from satchel.runtime.generate_options import GenerateKwargs
 from satchel.runtime.model import Model
 
 
@@ -33,26 +33,26 @@ class Beams:
 
 async def search(models: Models, wanted: Wanted, caller: Caller, length_penalty: float) -> Beams:
     """Of so many beams as answers are made, the n best. A Problem for what no beam search can do."""
-    _check(wanted.how)
+    _check(wanted.kwargs)
     if wanted.others:
         raise Problem("unsupported", "use_beam_search takes one prompt", "use_beam_search")
     async with models.use(wanted.model, caller.user) as lease:
         model = lease.model.model
         pools, user = models.pools, caller.user
-        asked = partial(asking, model, wanted, caller, lease.entry.adapters)
-        how = await pools.run("prompt", asked, user)
+        asked = partial(generate_kwargs, model, wanted, caller, lease.entry.adapters)
+        kwargs = await pools.run("prompt", asked, user)
         ids = await pools.run(
-            "prompt", partial(limited, model, wanted, partial(_prompt, model, wanted, how)), user
+            "prompt", partial(limited, model, wanted, partial(_prompt, model, wanted, kwargs)), user
         )
         room = model.context - len(ids) + 1
-        limit = how.get("max_tokens", -1)
+        limit = kwargs.get("max_tokens", -1)
         most = room if limit < 0 else limit
         searching = partial(model.beam_search, ids, wanted.made, most, length_penalty=length_penalty)
         found = await pools.run("score", searching, user)
     return Beams(model, lease.name, ids, found[: wanted.n])
 
 
-def _prompt(model: Model, wanted: Wanted, how: Asking) -> list[int]:
+def _prompt(model: Model, wanted: Wanted, kwargs: GenerateKwargs) -> list[int]:
     match wanted.prompt:
         case Text() as text:
             return ids_of(model, text)
@@ -63,18 +63,18 @@ def _prompt(model: Model, wanted: Wanted, how: Asking) -> list[int]:
                 reasoning=turn.reasoning,
                 prefill=turn.prefill,
                 variables=turn.variables,
-                max_tokens=how.get("max_tokens", -1),
+                max_tokens=kwargs.get("max_tokens", -1),
             ) as reply:
                 return list(reply.prompt)
 
 
-def _check(how: Asking) -> None:
+def _check(kwargs: GenerateKwargs) -> None:
     asked = {
-        "stop": how.get("stop"),
-        "stop_token_ids": how.get("stop_tokens"),
-        "logprobs": how.get("logprobs", -1) >= 0,
-        "a form for the answer": how.get("grammar"),
-        "t_max_predict_ms": how.get("timeout"),
+        "stop": kwargs.get("stop"),
+        "stop_token_ids": kwargs.get("stop_token_ids"),
+        "logprobs": kwargs.get("logprobs", -1) >= 0,
+        "a form for the answer": kwargs.get("grammar"),
+        "t_max_predict_ms": kwargs.get("timeout"),
     }
     for name, value in asked.items():
         if value:

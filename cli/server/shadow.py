@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from satchel.cli.server.log import LOG
 from satchel.cli.server.problem import Problem
 from satchel.quant import SatchelError
-from satchel.runtime.ask import Asking
+from satchel.runtime.generate_options import GenerateKwargs
 
 if TYPE_CHECKING:
     from satchel.cli.server.alias import Alias
@@ -31,10 +31,10 @@ def follow(models: Models, answer: Answer, caller: Caller, alias: Alias) -> None
     reply = answer.replies[0] if len(answer.replies) == 1 else None
     if reply is None or reply.stats.finish not in WHOLE or not alias.shadows():
         return
-    how: Asking = {**answer.wanted.how, "sampling": reply.reply.ask.sampling}
-    how["priority"] = how.get("priority", 0) + LESS_URGENT
-    how.pop("progress", None)
-    wanted = replace(answer.wanted, model=alias.table.shadow, how=how)
+    kwargs: GenerateKwargs = {**answer.wanted.kwargs, "sampling": reply.reply.options.sampling}
+    kwargs["priority"] = kwargs.get("priority", 0) + LESS_URGENT
+    kwargs.pop("progress", None)
+    wanted = replace(answer.wanted, model=alias.table.shadow, kwargs=kwargs)
     task = asyncio.create_task(_compare(models, wanted, caller, alias, reply.text))
     _running.add(task)
     task.add_done_callback(_running.discard)

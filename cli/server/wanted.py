@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from satchel.cli.server.roles import ADMIN, USER, Role
-from satchel.runtime.ask import Asking
+from satchel.runtime.generate_options import GenerateKwargs
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Text:
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """n answers by the model of this name ("" for the default), to each of the prompts: `prompt`, then
-    `others`. how: fields of Ask. form: the field that asked for how.grammar.
+    `others`. kwargs: fields of GenerateOptions. form: the field that asked for kwargs.grammar.
 
     best_of: so many answers are made to each, of which the n likeliest are given; 0: n. words: biases of the
     tokens that a text is made of. slot: a name for the conversation, by which its state can be saved; -1:
@@ -68,7 +68,7 @@ class Wanted:
 
     model: str
     prompt: Turn | Text
-    how: Asking = field(default_factory=Asking)
+    kwargs: GenerateKwargs = field(default_factory=GenerateKwargs)
     n: int = 1
     form: str = ""
     others: Sequence[Text] = ()

@@ -19,8 +19,8 @@ HEAD = ("output.weight", "token_embd.weight")  # the second is the head where th
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """How formats are chosen.
+class QuantizeOptions:
+    """How the target format of each tensor is chosen.
 
     overrides: (regular expression, format) pairs; the first that is found in a matrix's name wins over the
     recipe. pure: the recipe's base format for every matrix. requantize: allow sources that are quantized
@@ -80,7 +80,7 @@ class Report:
         return 8 * self.bytes_after / max(1, sum(choice.elements for choice in self.choices))
 
 
-def plan_tensors(source: Source, settings: Settings) -> tuple[Choice, ...]:
+def plan_tensors(source: Source, settings: QuantizeOptions) -> tuple[Choice, ...]:
     """What becomes of each tensor. RequestError where a rule or a source does not fit."""
     if not source.tensors:
         raise ModelError(f"{source.path}: expected tensors, got metadata alone; give a model with weights")

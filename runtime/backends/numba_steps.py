@@ -175,9 +175,9 @@ def sample(o: Operands, counts: Array) -> None:
     o.out.array(counts)[...] = ops.sample.define(*inputs, _records(params))
 
 
-def sample_detail(o: Operands, counts: Array) -> None:
-    *inputs, params, words, edits = (v.array(counts) for v in o.inputs)
-    drawn = ops.sample_detail.define(*inputs, _records(params), words, edits)
+def sample_masked(o: Operands, counts: Array) -> None:
+    *inputs, params, bitmask, edits = (v.array(counts) for v in o.inputs)
+    drawn = ops.sample_masked.define(*inputs, _records(params), bitmask, edits)
     o.out.array(counts)[...] = drawn
 
 
@@ -189,7 +189,7 @@ def logprobs(o: Operands, counts: Array) -> None:
 
 OWN: dict[str, Work] = {
     f.__name__: f
-    for f in (linear, linear_add, get_rows, kv_write, tokens_put, attention, sample, sample_detail, logprobs)
+    for f in (linear, linear_add, get_rows, kv_write, tokens_put, attention, sample, sample_masked, logprobs)
 }
 
 

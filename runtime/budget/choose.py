@@ -34,8 +34,8 @@ Move = tuple[float, int, str, Option]  # divergence and bytes more, and whose ne
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A change of one tensor, and what stands after it: bytes and divergence of all."""
+class FrontierStep:
+    """A step along the frontier: one tensor changes its option; nbytes and kld are totals after it."""
 
     name: str
     option: Option
@@ -72,7 +72,7 @@ def smallest(options: Options) -> Chosen:
     return {name: min(found, key=lambda o: (o.nbytes, o.kld)) for name, found in options.items()}
 
 
-def frontier(options: Options) -> list[Step]:
+def frontier(options: Options) -> list[FrontierStep]:
     """The way from the smallest file to the best one, in the order of divergence saved for each byte."""
     start = smallest(options)
     nbytes, kld = total_bytes(start), total_kld(start)
@@ -83,7 +83,7 @@ def frontier(options: Options) -> list[Step]:
     steps = []
     for _, name, a, b in sorted(moves, key=lambda m: (-m[0], m[1])):
         nbytes, kld = nbytes + b.nbytes - a.nbytes, kld - a.kld + b.kld
-        steps.append(Step(name, b, nbytes, kld))
+        steps.append(FrontierStep(name, b, nbytes, kld))
     return steps
 
 

@@ -22,7 +22,7 @@ from satchel.formats.quantizing.plan import Choice, tensor_bytes, writable
 from satchel.quant import FORMATS, RequestError
 from satchel.quant.format import F32
 from satchel.quant.recipes import is_quantizable
-from satchel.runtime.budget.choose import Chosen, Option, Step, choose, frontier, total_kld
+from satchel.runtime.budget.choose import Chosen, FrontierStep, Option, choose, frontier, total_kld
 from satchel.runtime.budget.curve import relative_error, share_out
 from satchel.runtime.budget.probe import Exchange, Prober
 
@@ -35,7 +35,7 @@ Progress = Callable[[int, int, str], None]  # done, in all, what comes next
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class TensorGroup:
     """Tensors of one kind that are measured together."""
 
     name: str
@@ -43,12 +43,12 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A tensor of the result."""
+class TensorChoice:
+    """A tensor of the result: its candidate formats and the chosen one."""
 
     name: str
     shape: tuple[int, ...]
-    group: Group
+    group: TensorGroup
     options: tuple[Option, ...]
     chosen: Option
 
@@ -58,15 +58,15 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
-    """What was found. limit, fixed: bytes of the file, and of all in it that is no row. steps: from the
-    smallest file to the best. predicted: nats a token. seconds: of the search.
+class FormatSearchResult:
+    """limit: bytes of the file at most; fixed: bytes in it that no row counts. steps: the frontier from the
+    smallest file to the best. predicted: divergence in nats a token. seconds: of the search.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[TensorChoice, ...]
     limit: int
     fixed: int
-    steps: tuple[Step, ...]
+    steps: tuple[FrontierStep, ...]
     predicted: float
     evaluations: int
     seconds: float
@@ -107,7 +107,7 @@ def layer_of(name: str) -> int:
     return int(found[1]) if found else -1
 
 
-def group(names: Sequence[str], most: int) -> list[Group]:
+def group(names: Sequence[str], most: int) -> list[TensorGroup]:
     """About `most` groups: tensors of one kind, in the order of layers, cut evenly; a kind is never empty."""
     kinds: dict[str, list[str]] = {}
     for name in sorted(names, key=layer_of):
@@ -118,12 +118,12 @@ def group(names: Sequence[str], most: int) -> list[Group]:
         for part in np.array_split(np.array(members, object), count):
             first, last = layer_of(part[0]), layer_of(part[-1])
             where = "" if first < 0 else f"{first}." if first == last else f"{first}-{last}."
-            groups.append(Group(f"{where}{kind}", tuple(part)))
+            groups.append(TensorGroup(f"{where}{kind}", tuple(part)))
     return groups
 
 
-class Search:
-    """One search over an open file; `prober` has the same file loaded."""
+class FormatSearch:
+    """Search over the tensors of an open file; `prober` has the same file loaded."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class Search:
         if not self.candidates:
             raise RequestError(f"{gguf.path}: expected matrices to choose formats for, found none")
 
-    def run(self, limit: int, fixed: int, seconds: float) -> Budget:
+    def run(self, limit: int, fixed: int, seconds: float) -> FormatSearchResult:
         """limit: bytes of the file; fixed: those that no choice changes; seconds: about how long measuring
         may take. RequestError where the smallest choice is too large.
         """
@@ -180,9 +180,9 @@ class Search:
         chosen = choose(options, limit - fixed)
         rows = self._rows(groups, options, chosen)
         count = sum(map(len, measured)) + 1
-        steps = [Step(s.name, s.option, s.nbytes + fixed, s.kld) for s in frontier(options)]
+        steps = [FrontierStep(s.name, s.option, s.nbytes + fixed, s.kld) for s in frontier(options)]
         took = time.monotonic() - started
-        return Budget(rows, limit, fixed, tuple(steps), total_kld(chosen), count, took)
+        return FormatSearchResult(rows, limit, fixed, tuple(steps), total_kld(chosen), count, took)
 
     def _smaller(self, name: str) -> list[str]:
         """The candidates that change the tensor."""
@@ -219,7 +219,7 @@ class Search:
         the file has it in any case.
         """
         name = sorted(names, key=lambda n: self.gguf.tensors[n].nbytes)[len(names) // 2]
-        one = Group(name, (name,))
+        one = TensorGroup(name, (name,))
         self.prober.measure({})  # the first one also warms up what later ones find ready
         started = time.monotonic()
         self.prober.measure({})
@@ -263,7 +263,7 @@ class Search:
         return mean
 
     def _measure(
-        self, groups: Sequence[Group], share: float, offsets: Sequence[int]
+        self, groups: Sequence[TensorGroup], share: float, offsets: Sequence[int]
     ) -> list[dict[str, float]]:
         plans = [(one, self._probed(one, share, offsets)) for one in groups]
         total, done = sum(len(formats) for _, formats in plans), 0
@@ -280,7 +280,7 @@ class Search:
         self.progress(total, total, "")
         return measured
 
-    def _probed(self, one: Group, share: float, offsets: Sequence[int]) -> list[str]:
+    def _probed(self, one: TensorGroup, share: float, offsets: Sequence[int]) -> list[str]:
         """Formats to measure: the one nearest to the share of the source's bytes, and some around it."""
         name = one.tensors[0]
         formats = self._smaller(name)
@@ -289,7 +289,7 @@ class Search:
         places = {min(max(middle + o, 0), len(formats) - 1) for o in offsets}
         return [formats[i] for i in sorted(places)]
 
-    def _exchanges(self, encoder: Encoder, one: Group, format: str) -> Iterator[tuple[str, Exchange]]:
+    def _exchanges(self, encoder: Encoder, one: TensorGroup, format: str) -> Iterator[tuple[str, Exchange]]:
         for name in one.tensors:
             info = self.gguf.tensors[name]
             after = tensor_bytes(FORMATS[format], info.shape)
@@ -297,10 +297,12 @@ class Search:
             yield name, Exchange(format, encoder.blocks(choice))
 
     def _rows(
-        self, groups: Sequence[Group], options: Mapping[str, Sequence[Option]], chosen: Chosen
-    ) -> tuple[Row, ...]:
+        self, groups: Sequence[TensorGroup], options: Mapping[str, Sequence[Option]], chosen: Chosen
+    ) -> tuple[TensorChoice, ...]:
         of = {name: one for one in groups for name in one.tensors}
         return tuple(
-            Row(n, self.gguf.tensors[n].shape, of.get(n, Group("held", (n,))), tuple(found), chosen[n])
+            TensorChoice(
+                n, self.gguf.tensors[n].shape, of.get(n, TensorGroup("held", (n,))), tuple(found), chosen[n]
+            )
             for n, found in options.items()
         )

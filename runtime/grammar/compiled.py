@@ -19,7 +19,7 @@ from satchel.runtime.grammar.deep import begin_deep, run_deep
 from satchel.runtime.grammar.schema import read_schema
 from satchel.runtime.grammar.sources import Source, read_spec
 from satchel.runtime.grammar.spec import JsonSchema, Spec
-from satchel.runtime.grammar.vocabulary import Vocabulary, Words, words_of
+from satchel.runtime.grammar.vocabulary import TokenBitmask, Vocabulary, bitmask_of
 from satchel.runtime.refusals import Busy
 
 if TYPE_CHECKING:
@@ -42,15 +42,15 @@ class Grammar:
         self.vocabulary, self._check = vocabulary, source.check
         self.cost = cost_of(source)
         self._start = _compile(vocabulary, source)
-        marks = words_of([*source.tokens], vocabulary.count)
+        marks = bitmask_of([*source.tokens], vocabulary.count)
         self._allowed = vocabulary.plain | vocabulary.ends | marks
         first = GrammarConstraint(self._start.deep_copy(), vocabulary, self._allowed)
-        words = np.zeros(len(self._allowed), np.uint32)
+        bitmask = np.zeros(len(self._allowed), np.uint32)
         try:
-            first.fill(words)
+            first.fill(bitmask)
         except RequestError as error:
             raise source.fail(str(error)) from None
-        if not np.any(words & ~vocabulary.ends):
+        if not np.any(bitmask & ~vocabulary.ends):
             raise source.fail("no text but the empty one fits it: give its recursion a base, or an example")
 
     def constraint(self) -> GrammarConstraint:
@@ -69,31 +69,36 @@ class GrammarConstraint:
     finished: nothing can follow, an end token aside. complete: the answer may end here.
     """
 
-    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, allowed: Words) -> None:
+    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, allowed: TokenBitmask) -> None:
         self._matcher, self._allowed = matcher, allowed
         self._vocabulary = vocabulary
         self._ended = 0  # end tokens that were accepted; the matcher does not see them
         self.finished = self.complete = False
         self._look()
 
-    def fill(self, words: Words) -> None:
-        """Marks the tokens that may come next: bit i % 32 of words[i // 32], the others zero. words: uint32,
-        contiguous, of the model's vocabulary, which may be larger than the tokenizer's.
+    def fill(self, bitmask: TokenBitmask) -> None:
+        """Writes the token bitmask: bit i % 32 of bitmask[i // 32] allows token i. It is contiguous
+        uint32 of the model's vocabulary, which may be larger than the tokenizer's.
         """
         count = len(self._allowed)
-        if words.dtype != np.uint32 or words.ndim != 1 or len(words) < count or not words.flags.c_contiguous:
-            raise RequestError(f"mask: expected {count} uint32 in a row, got {words.dtype} {words.shape}")
-        words[count:] = 0
+        if (
+            bitmask.dtype != np.uint32
+            or bitmask.ndim != 1
+            or len(bitmask) < count
+            or not bitmask.flags.c_contiguous
+        ):
+            raise RequestError(f"mask: expected {count} uint32 in a row, got {bitmask.dtype} {bitmask.shape}")
+        bitmask[count:] = 0
         if self.finished:
-            words[:count] = self._vocabulary.ends
+            bitmask[:count] = self._vocabulary.ends
             return
-        self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, count * 4)
+        self._matcher.unsafe_compute_mask_ptr(bitmask.ctypes.data, count * 4)
         if self._matcher.is_error():
             raise self._failed()
-        words[:count] &= self._allowed
+        bitmask[:count] &= self._allowed
         if not self.complete:
-            words[:count] &= ~self._vocabulary.ends
-        if not words[:count].any():
+            bitmask[:count] &= ~self._vocabulary.ends
+        if not bitmask[:count].any():
             raise RequestError("grammar: no token of this vocabulary can follow: it has a dead end")
 
     def accept(self, token: int) -> None:

@@ -17,7 +17,7 @@ from satchel.quant.errors import RequestError
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
-Words = npt.NDArray[np.uint32]
+TokenBitmask = npt.NDArray[np.uint32]
 HIDDEN = b"\xff"  # no UTF-8 text holds this byte; llguidance takes what begins with it for a special token
 LONGEST = 64  # bytes of a token, in a search that seldom happens
 MARKERS = ("<", "["), (">", "]")
@@ -45,7 +45,7 @@ class Vocabulary:
         plain[ends] = False
         source: Any = TokenizerWrapper(_Source(tokenizer, plain, ends))
         self.ll: LLTokenizer = LLTokenizer(source, eos_token=ends, slices=None if draws else [])
-        self.plain, self.ends = bits(plain), words_of(ends, self.count)
+        self.plain, self.ends = bits(plain), bitmask_of(ends, self.count)
 
 
 class _Source:
@@ -82,14 +82,14 @@ class _Source:
         return found
 
 
-def bits(flags: npt.NDArray[np.bool_]) -> Words:
+def bits(flags: npt.NDArray[np.bool_]) -> TokenBitmask:
     """uint32 [ceil(n / 32)] of n flags, the first in the lowest bit."""
     padded = np.zeros(-(-len(flags) // 32) * 32, bool)
     padded[: len(flags)] = flags
     return np.packbits(padded, bitorder="little").view("<u4").astype(np.uint32)
 
 
-def words_of(tokens: list[int], count: int) -> Words:
+def bitmask_of(tokens: list[int], count: int) -> TokenBitmask:
     flags = np.zeros(count, bool)
     flags[tokens] = True
     return bits(flags)

@@ -13,7 +13,7 @@ from satchel.runtime.ops import OPS
 CUDA, PTX = "cuda", "ptx"
 LANGUAGES = (CUDA, PTX)
 # The host draws, or reads what it wrote, around these: a check of one step alone says nothing of them.
-NOT_ALONE = frozenset({"sample", "sample_detail", "logprobs", "tokens_put", "tokens_get", "copy"})
+NOT_ALONE = frozenset({"sample", "sample_masked", "logprobs", "tokens_put", "tokens_get", "copy"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -35,8 +35,8 @@ class Miss(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A known beginning of `length` blocks: for each group its blocks, which are those from `first` on."""
+class CachedPrefix:
+    """A cached prefix of `length` blocks. blocks: of each group of layers, those from block `first` on."""
 
     length: int
     first: tuple[int, ...]
@@ -79,7 +79,7 @@ class PrefixTree:
         self.below: Below | None = None
         self._clock = 0
 
-    def match(self, ids: Sequence[int], salt: str = "") -> tuple[Found, Miss]:
+    def match(self, ids: Sequence[int], salt: str = "") -> tuple[CachedPrefix, Miss]:
         """Blocks that hold the longest known beginning of `ids`, whole blocks only, and why there are no
         more.
         """
@@ -122,9 +122,11 @@ class PrefixTree:
         """The first block that the token after `length` blocks needs."""
         return first_needed(self.windows[group], length * self.block, self.block)
 
-    def _found(self, path: Sequence[Node]) -> Found:
+    def _found(self, path: Sequence[Node]) -> CachedPrefix:
         first = tuple(self._needed(g, len(path)) for g in range(len(self.windows)))
-        return Found(len(path), first, tuple([n.blocks[g] for n in path[at:]] for g, at in enumerate(first)))
+        return CachedPrefix(
+            len(path), first, tuple([n.blocks[g] for n in path[at:]] for g, at in enumerate(first))
+        )
 
     def insert(self, ids: Sequence[int], blocks: Sequence[Sequence[int]], salt: str = "") -> int:
         """Keeps the full blocks of `ids`, which lie in `blocks` of each group; gives how many nodes are new.

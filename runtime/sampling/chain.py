@@ -28,15 +28,15 @@ CODE = {name: code for code, name in enumerate(STAGES)}  # HAL_STAGE_ of hal.h
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """What a stage may look at besides the candidates. ring (W): the slot's tokens by position; drops: tokens
-    and what DRY takes off each; vocabulary: the number of logits.
+class StageContext:
+    """What a stage of the chain reads besides the candidates. ring (W): the slot's tokens by position;
+    dry_penalties (n, 2): logit edits of the stage DRY; vocabulary: the number of logits.
     """
 
     params: Any
     ring: Array
     pos: int
-    drops: Array
+    dry_penalties: Array
     vocabulary: int
 
 
@@ -93,14 +93,14 @@ def added(x: Array, edits: Array) -> Array:
 # --- stages. Those that change single tokens skip what an earlier stage dropped.
 
 
-def _scattered(c: Candidates, row: Row, change: Callable[[Array], Array]) -> Candidates:
+def _scattered(c: Candidates, row: StageContext, change: Callable[[Array], Array]) -> Candidates:
     """A change of the whole vocabulary's logits, seen by the candidates that are left."""
     whole = np.full(row.vocabulary, -np.inf, np.float32)
     whole[c.ids] = c.x
     return replace(c, x=change(whole)[c.ids])
 
 
-def penalties(c: Candidates, row: Row) -> Candidates:
+def penalties(c: Candidates, row: StageContext) -> Candidates:
     p, ring = row.params, row.ring
     reach = min(int(p["repeat_last_n"]), len(ring))  # what is further back has been overwritten
     history = ring[np.arange(max(0, row.pos + 1 - reach), row.pos + 1) % len(ring)]
@@ -108,11 +108,11 @@ def penalties(c: Candidates, row: Row) -> Candidates:
     return _scattered(c, row, lambda x: penalized(x, history, *by))
 
 
-def dry(c: Candidates, row: Row) -> Candidates:
-    return _scattered(c, row, lambda x: added(x, row.drops))
+def dry(c: Candidates, row: StageContext) -> Candidates:
+    return _scattered(c, row, lambda x: added(x, row.dry_penalties))
 
 
-def top_n_sigma(c: Candidates, row: Row) -> Candidates:
+def top_n_sigma(c: Candidates, row: StageContext) -> Candidates:
     """Those within n standard deviations below the best (Tang et al., arXiv 2411.07641)."""
     best, real = c.x.max(), c.x > -np.inf
     if best == -np.inf or row.params["top_n_sigma"] < 0:
@@ -123,7 +123,7 @@ def top_n_sigma(c: Candidates, row: Row) -> Candidates:
     return c.only(c.x.astype(np.float64) >= float(best) - float(row.params["top_n_sigma"]) * spread)
 
 
-def top_k(c: Candidates, row: Row) -> Candidates:
+def top_k(c: Candidates, row: StageContext) -> Candidates:
     k = int(row.params["top_k"])
     return c.first(k) if 0 < k < len(c.x) else c
 
@@ -142,7 +142,7 @@ def _entropy(below: Array, weight: Array, total: float, log_total: float) -> flo
     return log_total - lanes(products) / total
 
 
-def typical(c: Candidates, row: Row) -> Candidates:
+def typical(c: Candidates, row: StageContext) -> Candidates:
     """Those whose surprise is nearest to the entropy, up to a share (Meister et al., arXiv 2202.00666)."""
     below, weight, total, log_total = _shares(c)
     entropy = _entropy(below, weight, total, log_total)
@@ -151,20 +151,20 @@ def typical(c: Candidates, row: Row) -> Candidates:
     return c.only(np.sort(np.argsort(key, kind="stable")[:kept]))
 
 
-def top_p(c: Candidates, row: Row) -> Candidates:
+def top_p(c: Candidates, row: StageContext) -> Candidates:
     """The first-ranked whose weights reach a share together (Holtzman et al., arXiv 1904.09751)."""
     below, weight, total, _ = _shares(c)
     kept = crossing(-below, weight, float(row.params["top_p"]) * total, beyond=False)
     return c.only(np.sort(np.argsort(-below, kind="stable")[:kept]))
 
 
-def min_p(c: Candidates, row: Row) -> Candidates:
+def min_p(c: Candidates, row: StageContext) -> Candidates:
     """Those that weigh at least a share of the best (Nguyen et al., arXiv 2407.01082)."""
     share = float(row.params["min_p"])
     return c.only(c.below >= np.float32(log(share))) if share > 0 else c
 
 
-def xtc(c: Candidates, row: Row) -> Candidates:
+def xtc(c: Candidates, row: StageContext) -> Candidates:
     """With some probability, of those above a threshold only the one that ranks last stays."""
     below, weight, total, _ = _shares(c)
     threshold = float(row.params["xtc_threshold"])
@@ -176,7 +176,7 @@ def xtc(c: Candidates, row: Row) -> Candidates:
     return c.only(np.setdiff1d(np.arange(len(c.x)), above[above != last]))
 
 
-def temperature(c: Candidates, row: Row) -> Candidates:
+def temperature(c: Candidates, row: StageContext) -> Candidates:
     """Distances divided by the temperature, which may follow the entropy; 0 leaves the best alone."""
     p = row.params
     by, spread = float(p["temperature"]), float(p["dynatemp_range"])
@@ -190,7 +190,7 @@ def temperature(c: Candidates, row: Row) -> Candidates:
         return replace(c, x=np.where(c.below == 0, np.float32(0), c.below / np.float32(by)))
 
 
-def mirostat_1(c: Candidates, row: Row) -> Candidates:
+def mirostat_1(c: Candidates, row: StageContext) -> Candidates:
     """Top-k with the k that should give the surprise mu (Basu et al., arXiv 2007.14966)."""
     below = -np.sort(-c.below, kind="stable")[:MIROSTAT_TOP].astype(np.float64)
     above = up = 0.0
@@ -208,14 +208,14 @@ def mirostat_1(c: Candidates, row: Row) -> Candidates:
     return c.first(int(min(max(k, 1.0), float(len(c.x)))))
 
 
-def mirostat_2(c: Candidates, row: Row) -> Candidates:
+def mirostat_2(c: Candidates, row: StageContext) -> Candidates:
     """Those whose surprise is at most mu."""
     below, _, _, log_total = _shares(c)
     kept = log_total - below.astype(np.float64) <= float(row.params["mirostat_mu"]) * LN2
     return c.only(kept) if kept.any() else c.first(1)
 
 
-STAGE: dict[int, Callable[[Candidates, Row], Candidates]] = {
+STAGE: dict[int, Callable[[Candidates, StageContext], Candidates]] = {
     CODE[f.__name__]: f
     for f in (
         penalties,
@@ -233,7 +233,7 @@ STAGE: dict[int, Callable[[Candidates, Row], Candidates]] = {
 }
 
 
-def draw(c: Candidates, row: Row) -> tuple[int, float]:
+def draw(c: Candidates, row: StageContext) -> tuple[int, float]:
     """A token by weight, and its surprise: -log2 of its share."""
     below, weight, total, log_total = _shares(c)
     goal = uniform(int(row.params["seed"]), row.pos) * total
@@ -248,29 +248,34 @@ def lost(logits: Array) -> bool:
 
 
 def sample_row(
-    logits: Array, ring: Array, pos: int, params: Any, words: Array | None = None, edits: Array | None = None
+    logits: Array,
+    ring: Array,
+    pos: int,
+    params: Any,
+    bitmask: Array | None = None,
+    edits: Array | None = None,
 ) -> tuple[int, float]:
     """The token that a row's chain draws, and its surprise in bits; NONE and 0 for logits that are lost, or
-    where masks and edits leave none above -inf.
+    where bitmask and edits leave none above -inf.
 
     logits (V) float32; ring (W): the slot's tokens by position; pos: position of
-    the last token; params: one hal_sampling record; words (V / 32) uint32: bits of the tokens that may come,
-    read where params["masked"]; edits (E, 2): what is added to logits, params["biases"] at once, the next
-    params["drops"] in the stage "dry".
+    the last token; params: one hal_sampling record; bitmask (V / 32) uint32: token bitmask, read
+    where params["masked"]; edits (E, 2): what is added to logits, params["biases"] at once, the next
+    params["dry_penalties"] in the stage "dry".
     """
     if lost(logits):
         return NONE, 0.0
     x = logits.astype(np.float32)
     none = np.zeros((0, 2), np.int32)
-    n_bias, n_drop = int(params["biases"]), int(params["drops"])
+    n_bias, n_dry = int(params["biases"]), int(params["dry_penalties"])
     given = none if edits is None else edits
     x = added(x, given[:n_bias])
-    if words is not None and params["masked"]:
-        allowed = np.unpackbits(np.ascontiguousarray(words).view(np.uint8), bitorder="little")[: len(x)]
+    if bitmask is not None and params["masked"]:
+        allowed = np.unpackbits(np.ascontiguousarray(bitmask).view(np.uint8), bitorder="little")[: len(x)]
         x = np.where(allowed == 1, x, -np.inf).astype(np.float32)
     if x.max() == -np.inf:
         return NONE, 0.0
-    row = Row(params, ring, int(pos), given[n_bias : n_bias + n_drop], len(x))
+    row = StageContext(params, ring, int(pos), given[n_bias : n_bias + n_dry], len(x))
     c = Candidates(x, np.arange(len(x)))
     for code in params["chain"]:
         if code == 0:

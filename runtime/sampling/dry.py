@@ -1,4 +1,4 @@
-"""DRY: what a token is taken off for going on with a repetition (p-e-w, 2024, as llama.cpp has it).
+"""DRY penalties: a token that continues a repetition loses logits (p-e-w, 2024, as llama.cpp has it).
 
 A token that followed an earlier copy of the text's end, of at least `allowed` tokens, loses multiplier *
 base^(length - allowed). A breaker ends what counts as the text's end; a token that breaks by itself loses
@@ -89,8 +89,10 @@ def suffix_lengths(ids: Array) -> Array:
     return np.array(z[::-1], np.int64)
 
 
-def drops(ids: Sequence[int], s: Sampling, breakers: Breakers, context: int) -> list[tuple[int, float]]:
-    """(token, what is added to its logit) after these tokens; at most 512, those that lose most first."""
+def dry_penalties(
+    ids: Sequence[int], s: Sampling, breakers: Breakers, context: int
+) -> list[tuple[int, float]]:
+    """(token, amount added to its logit) after these tokens; at most 512, the largest penalties first."""
     reach = context if s.dry_last_n < 0 else min(s.dry_last_n, context)
     last = np.asarray(ids[max(0, len(ids) - reach) :], np.int64)
     if len(last) <= s.dry_allowed_length or not _followed(last):

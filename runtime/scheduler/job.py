@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from satchel.runtime.arch import Scales
-from satchel.runtime.detail import NO_WISHES, Detail, Wishes, detail_of
+from satchel.runtime.host_sampling import HostSampling, host_sampling_of
 from satchel.runtime.kv import Miss
+from satchel.runtime.logits_options import NO_LOGITS_OPTIONS, LogitsOptions
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.stats import Usage
 
@@ -22,8 +23,8 @@ class Request:
     priority: smaller is more urgent, among requests of one client. user: users of a client share what it has,
     by `weight`. salt: what is cached is seen by requests of the same salt only. deadline: clock time after
     which nobody wants the answer any more. draft: tokens that may be drafted at once; -1: as many as the
-    engine would, 0: none. wishes: constraint, logprobs and the like. scales: of adapters and control vectors;
-    see runtime/extras.py.
+    engine would, 0: none. logits_options: constraint, logprobs and the like. scales: of adapters and control
+    vectors; see runtime/extras.py.
     """
 
     ids: Sequence[int]
@@ -39,13 +40,13 @@ class Request:
     given: Sequence[int] = ()
     surprises: Sequence[float] = ()
     draft: int = -1
-    wishes: Wishes = NO_WISHES
+    logits_options: LogitsOptions = NO_LOGITS_OPTIONS
     scales: Scales = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
-    """A job that computes the first `shared` tokens of another's prompt."""
+class SharedPrefix:
+    """A job that computes the first `shared` tokens of another job's prompt."""
 
     job: Job
     shared: int
@@ -55,8 +56,8 @@ class Behind:
 class Job:
     """ids: the prompt, then what was sampled. fed: how many of them the slot holds. arrived, started, first:
     clock times. again: of what is left, tokens that were fed before, with a wrong guess behind them. finish:
-    "" while it is under way. behind: whom it waits for, to share what that one computes. client: whose share
-    of the machine it has.
+    "" while it is under way. waits_for_prefix: the job whose prefix this one waits to share. client: whose
+    share of the machine it has.
     """
 
     request: Request
@@ -71,19 +72,19 @@ class Job:
     first: float = -1.0
     preempted: int = 0
     finish: str = ""
-    behind: Behind | None = None
+    waits_for_prefix: SharedPrefix | None = None
     used: Usage = field(default_factory=Usage)
-    detail: Detail | None = None
+    host_sampling: HostSampling | None = None
     client: str = ""
 
     def __post_init__(self) -> None:
         r = self.request
         self.client = r.client or r.user
         self.ids = [*r.ids, *r.given]
-        self.detail = detail_of(r.sampling, r.wishes, len(r.ids), r.ends)
-        if self.detail is not None:
+        self.host_sampling = host_sampling_of(r.sampling, r.logits_options, len(r.ids), r.ends)
+        if self.host_sampling is not None:
             for token, surprise in zip(r.given, r.surprises, strict=True):
-                self.detail.took(token, surprise)
+                self.host_sampling.took(token, surprise)
 
     @property
     def prompt(self) -> int:

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from satchel.runtime.detail import Sampled, token_of
+from satchel.runtime.host_sampling import Sampled, token_of
 from satchel.runtime.kv import Miss, Pages
 from satchel.runtime.refusals import PromptTooLong, QueueFull
-from satchel.runtime.scheduler.behind import is_behind
 from satchel.runtime.scheduler.job import Job, Request
 from satchel.runtime.scheduler.lengths import Lengths
 from satchel.runtime.scheduler.limits import SMALL, Limits
+from satchel.runtime.scheduler.prefix_wait import waits_for_prefix
 from satchel.runtime.scheduler.shares import (
     TWICE,
     Shares,
@@ -124,7 +124,7 @@ class Scheduler:
             return []
         if self._giver(now) is not None:
             return []
-        if any(not w.samples or w.drafts or w.job.detail is not None or w.job.finish for w in work):
+        if any(not w.samples or w.drafts or w.job.host_sampling is not None or w.job.finish for w in work):
             return []
         if any(self._ends(w.job, 1) for w in work) or self.expired(now):
             return []
@@ -235,7 +235,7 @@ class Scheduler:
         had as much since as it needs.
         """
         begun: list[Job] = []
-        behind, stuck, bar = set[Job](), set[str](), float("inf")
+        prefix_waiting, stuck, bar = set[Job](), set[str](), float("inf")
         pending = Counter[str]()
         for job in self.running:
             pending[job.client] += 0 if job.decoding else job.left
@@ -244,14 +244,14 @@ class Scheduler:
         while self._free:
             found = None
             for job in self.waiting:
-                if job in behind or job.client in stuck or pending[job.client] >= room:
+                if job in prefix_waiting or job.client in stuck or pending[job.client] >= room:
                     continue
                 if self.shares.had(job.client) >= bar:
                     continue
-                if not is_behind(job, self.running, self.engine.pages.cache.block):
+                if not waits_for_prefix(job, self.running, self.engine.pages.cache.block):
                     found = job
                     break
-                behind.add(job)
+                prefix_waiting.add(job)
             if found is None:
                 break
             if self._admit(found, now):
@@ -354,7 +354,7 @@ class Scheduler:
         self._free.append(slot)
 
     def _finish(self, job: Job) -> str:
-        if job.ids[-1] in job.request.ends or (job.detail is not None and job.detail.finished):
+        if job.ids[-1] in job.request.ends or (job.host_sampling is not None and job.host_sampling.finished):
             return "stop"
         return "length" if self._ends(job) else ""
 

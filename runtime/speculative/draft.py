@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from satchel.formats.tokenizer import Tokenizer
 from satchel.formats.tokenizer.vocab import Kind
 from satchel.quant import RequestError
-from satchel.runtime.detail import drawn
 from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.host_sampling import drawn
 from satchel.runtime.scheduler import Job
 from satchel.runtime.scheduler.steptime import Load, StepTime
 
@@ -159,7 +159,7 @@ class DraftModel:
         """One step of the draft model; a guess for each job that is in `found`."""
         first = any(len(ids) > 1 for ids in feeds.values())
         steps = [
-            Feed(j.slot, ids, j.request.sampling, detail=j.detail, guessed=self._sure(j))
+            Feed(j.slot, ids, j.request.sampling, host_sampling=j.host_sampling, guessed=self._sure(j))
             if j in found
             else Feed(j.slot, ids)
             for j, ids in feeds.items()

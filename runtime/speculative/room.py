@@ -22,8 +22,8 @@ def may_draft(job: Job) -> bool:
     """Whether guesses can be verified for the job: it decodes, wants them, and what the host does for it does
     not change from token to token.
     """
-    detail = job.detail
-    return job.decoding and job.request.draft != 0 and (detail is None or detail.fixed)
+    host = job.host_sampling
+    return job.decoding and job.request.draft != 0 and (host is None or host.fixed)
 
 
 def most_for(job: Job, pages: Pages, most: int) -> int:

@@ -42,8 +42,8 @@ class Guess:
 
 
 @dataclass(slots=True)
-class Memory:
-    """What is known of a job."""
+class DraftState:
+    """Speculation state of one job: acceptance by source, its n-gram index, the draft under test."""
 
     lookup: Acceptance
     model: Acceptance
@@ -59,7 +59,7 @@ class Speculator:
         self.options, self.draft = options, draft
         self.cost, self.budget, self.past = RowCost(), Budget(), Past(options.past)
         self._lookup, self._model = Acceptance(), Acceptance(first=(0.7,))
-        self._jobs: dict[Job, Memory] = {}
+        self._jobs: dict[Job, DraftState] = {}
         self._prices: dict[int, tuple[int, float]] = {}
         self._steps = 0
 
@@ -90,10 +90,10 @@ class Speculator:
 
     def forget(self, job: Job) -> None:
         """The job ended."""
-        memory = self._jobs.pop(job, None)
-        if memory is not None:
-            self._learn(job, memory)
-        if memory is not None and self.options.lookup:
+        state = self._jobs.pop(job, None)
+        if state is not None:
+            self._learn(job, state)
+        if state is not None and self.options.lookup:
             self.past.add(job.request.salt, job.ids)
         if self.draft is not None:
             self.draft.forget(job)
@@ -118,24 +118,24 @@ class Speculator:
         """The best guess for the job before anything is computed for it; of lookup, only one that may be
         worth its rows.
         """
-        memory = self._jobs.get(job)
-        if memory is None:
-            memory = Memory(Acceptance(self._lookup), Acceptance(self._model), used=len(job.ids))
-            self._jobs[job] = memory
-        without = len(job.ids) - memory.used
+        state = self._jobs.get(job)
+        if state is None:
+            state = DraftState(Acceptance(self._lookup), Acceptance(self._model), used=len(job.ids))
+            self._jobs[job] = state
+        without = len(job.ids) - state.used
         if without > PATIENCE and without % NAP:
             return None
-        self._learn(job, memory)
+        self._learn(job, state)
         most = most_for(job, scheduler.engine.pages, self.options.most)
-        found = self._look_up(job, memory, most) if self.options.lookup else None
+        found = self._look_up(job, state, most) if self.options.lookup else None
         if found is not None and found.rates.first_chance(found.kind) < price:
             found = None
         if found is None and self.draft is not None and self.draft.most(job, most):
-            found = Guess(len(job.ids), memory.model, 0)
+            found = Guess(len(job.ids), state.model, 0)
         return found
 
-    def _look_up(self, job: Job, memory: Memory, most: int) -> Guess | None:
-        index = memory.index
+    def _look_up(self, job: Job, state: DraftState, most: int) -> Guess | None:
+        index = state.index
         known = len(index)
         index.extend(job.ids[known : known + READ])
         if len(index) < len(job.ids):
@@ -146,19 +146,19 @@ class Speculator:
             match = other if other and (match is None or other.length > match.length) else match
         if match is None:
             return None
-        guess = Guess(len(job.ids), memory.lookup, evidence(match.length), match.ids)
-        memory.pending = memory.pending or guess
+        guess = Guess(len(job.ids), state.lookup, evidence(match.length), match.ids)
+        state.pending = state.pending or guess
         return guess
 
-    def _learn(self, job: Job, memory: Memory) -> None:
+    def _learn(self, job: Job, state: DraftState) -> None:
         """Compares the guess that is under way with what came."""
-        guess = memory.pending
+        guess = state.pending
         while guess is not None and guess.start + guess.right < len(job.ids):
             right = guess.ids[guess.right] == job.ids[guess.start + guess.right]
             guess.rates.learn(guess.kind, guess.right, right)
             guess.right += 1
             if not right or guess.right == len(guess.ids):
-                guess = memory.pending = None
+                guess = state.pending = None
 
     def _choose(
         self, guesses: dict[Job, Guess], work: Sequence[Work], scheduler: Scheduler, rows: int
@@ -217,8 +217,8 @@ class Speculator:
             count = take_blocks(job, scheduler.engine.pages, min(n, len(guess.ids)))
             if count:
                 drafts[job] = guess.ids[:count]
-                memory = self._jobs[job]
-                memory.pending, memory.used = guess, len(job.ids)
+                state = self._jobs[job]
+                state.pending, state.used = guess, len(job.ids)
         return drafts
 
     def _room(self, scheduler: Scheduler) -> int:

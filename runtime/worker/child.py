@@ -24,15 +24,15 @@ from typing import Any, BinaryIO, cast
 
 from satchel.formats.gguf import OpenFile
 from satchel.quant import DeviceError, SatchelError
-from satchel.runtime.errand import Errand
+from satchel.runtime.cancel_scope import CancelScope
 from satchel.runtime.log import LOG
 from satchel.runtime.model import Model
+from satchel.runtime.request_handle import End, RequestHandle
 from satchel.runtime.sandbox import enter
 from satchel.runtime.scheduler import Job, Request, Work
 from satchel.runtime.service import Service
-from satchel.runtime.ticket import End, Ticket
+from satchel.runtime.tokenized_options import with_constraint
 from satchel.runtime.watchdog import Beats, Pulse, ticking
-from satchel.runtime.wishes import with_constraint
 from satchel.runtime.worker.outlet import Outlet
 from satchel.runtime.worker.verbs import VERBS
 from satchel.runtime.worker.wire import (
@@ -79,17 +79,17 @@ def facts(job: Job) -> dict[str, Any]:
 
 
 class Worker:
-    """A loaded model, and requests and errands under way, by the numbers that the other side gave them."""
+    """A loaded model, and requests and calls under way, by the numbers that the parent gave them."""
 
     def __init__(self, out: BinaryIO, side: socket.socket | None = None) -> None:
         self._side = cast(socket.socket, side)
         self._outlet, self._naming = Outlet(out), threading.Lock()
         self.send = self._outlet.send
-        self._tickets: dict[int, Ticket] = {}
+        self._handles: dict[int, RequestHandle] = {}
         self._numbers: dict[Job, int] = {}
         self._making: dict[int, bool] = {}  # requests whose forms are compiled: whether they are still wanted
-        self._errands: dict[int, Errand] = {}
-        self._rung: SimpleQueue[int] = SimpleQueue()
+        self._scopes: dict[int, CancelScope] = {}
+        self._notified: SimpleQueue[int] = SimpleQueue()
         self._model: Model | None = None
         self._loading = Pulse()
         self._stepped: list[int] = []  # who was in the step that the other side was told of last
@@ -116,7 +116,7 @@ class Worker:
         model = Model.load(message["open"], options, progress=progress)
         service = model.service
         if isinstance(service, Service):
-            service.watch, service.watch_errand = self._watch, self._watch_errand
+            service.watch, service.watch_scope = self._watch, self._watch_scope
         self._model = model
         held, notes = close_sandbox(model), model.notes
         if held is not None and held.note:
@@ -136,7 +136,7 @@ class Worker:
                 message = got[0]
                 if "submit" in message:
                     number, request = message["submit"], decode(message["request"])
-                    if request.wishes.form is None:
+                    if request.logits_options.form is None:
                         self._submit(model, number, request)
                     else:
                         self._making[number] = True
@@ -145,7 +145,7 @@ class Worker:
                     self._cancel(message["cancel"])
                 elif "ask" in message:
                     number = message["ask"]
-                    self._errands[number] = Errand(number)
+                    self._scopes[number] = CancelScope(number)
                     begin(self._answer, model, number, message, self._files(message))
             if got is None:
                 os._exit(0)  # the program is gone: nobody waits for what is under way
@@ -154,11 +154,11 @@ class Worker:
         with self._naming:
             if number in self._making:
                 self._making[number] = False
-            ticket = self._tickets.get(number)
-        if ticket:
-            ticket.cancel()
-        elif errand := self._errands.get(number):
-            errand.stop()
+            handle = self._handles.get(number)
+        if handle:
+            handle.cancel()
+        elif scope := self._scopes.get(number):
+            scope.cancel()
 
     def _make(self, model: Model, number: int, request: Request) -> None:
         """Compiles the request's form, which may take a second, then submits it."""
@@ -176,13 +176,13 @@ class Worker:
                 if not self._making.pop(number, True):
                     begin(self._end, number, End("cancelled"))
                     return
-                ticket = model.service.submit(request)
-                self._tickets[number], self._numbers[ticket.job] = ticket, number
+                handle = model.service.submit(request)
+                self._handles[number], self._numbers[handle.job] = handle, number
         except SatchelError as error:
             begin(self._end, number, End("error", error))
             return
-        ticket.listen(partial(self._rung.put, number))
-        self._rung.put(number)  # what came before it listened
+        handle.listen(partial(self._notified.put, number))
+        self._notified.put(number)  # what came before it listened
 
     def _files(self, message: Message) -> list[Any]:
         """The arguments of a call, with the descriptor that came ahead of it."""
@@ -193,12 +193,12 @@ class Worker:
         return args
 
     def _answer(self, model: Model, number: int, message: Message, args: list[Any]) -> None:
-        verb, errand, arrays = message["verb"], self._errands[number], Arrays()
+        verb, scope, arrays = message["verb"], self._scopes[number], Arrays()
         try:
             if verb not in VERBS:
                 raise DeviceError(f"a worker process was asked for {verb!r}, which it does not know")
             call = partial(getattr(model, verb), *args, **decode(message["how"]))
-            value = encode(errand.run(call), arrays)
+            value = encode(scope.run(call), arrays)
         except Exception as error:  # also a bug of ours: nobody must wait for ever
             self.send({"answer": number, "error": encode_error(error)})
         else:
@@ -207,7 +207,7 @@ class Worker:
             self.send({"answer": number, "json": len(text), "bytes": arrays.size})
             self._outlet.send_parts({"part": number}, [memoryview(text), *arrays.parts])
         finally:
-            del self._errands[number]
+            del self._scopes[number]
             for file in (a for a in args if isinstance(a, OpenFile)):
                 file.close()
 
@@ -223,32 +223,32 @@ class Worker:
         self._stepped = numbers
         self.send({"step": rows})
 
-    def _watch_errand(self, number: int) -> None:
-        """Before each piece of an errand: the same."""
+    def _watch_scope(self, number: int) -> None:
+        """Before each piece of a call: the same."""
         self._stepped = []
         self.send({"turn": number})
 
     def _deliver(self) -> None:
         """Sends tokens as they come: a thread of its own, so that no step waits for the pipe."""
         while True:
-            numbers = {self._rung.get()}
-            while not self._rung.empty():
-                numbers.add(self._rung.get())
-            self._hand_over([(n, t) for n in numbers if (t := self._tickets.get(n))])
+            numbers = {self._notified.get()}
+            while not self._notified.empty():
+                numbers.add(self._notified.get())
+            self._hand_over([(n, t) for n in numbers if (t := self._handles.get(n))])
 
-    def _hand_over(self, tickets: Sequence[tuple[int, Ticket]]) -> None:
+    def _hand_over(self, handles: Sequence[tuple[int, RequestHandle]]) -> None:
         """What came of these requests: all their tokens in one message, then their ends."""
-        came = [(number, ticket, ticket.drain()) for number, ticket in tickets]
+        came = [(number, handle, handle.drain()) for number, handle in handles]
         tokens = [(n, [i for i in items if not isinstance(i, End)]) for n, _, items in came]
         rows = [(n, items[at : at + ITEMS]) for n, items in tokens for at in range(0, len(items), ITEMS)]
         while rows:  # in messages of a bounded size, however long nobody read them
             some = count_of(rows)
             self.send({"tokens": [[n, encode(items)] for n, items in rows[:some]]})
             del rows[:some]
-        for number, ticket, items in came:
+        for number, handle, items in came:
             for end in (i for i in items if isinstance(i, End)):
-                del self._tickets[number], self._numbers[ticket.job]
-                self._end(number, end, facts(ticket.job))
+                del self._handles[number], self._numbers[handle.job]
+                self._end(number, end, facts(handle.job))
 
     def _end(self, number: int, end: End, known: Message | None = None) -> None:
         error = encode_error(end.error) if end.error else None

@@ -19,11 +19,11 @@ from satchel.runtime.extras import read_extras
 from satchel.runtime.grammar import only_check
 from satchel.runtime.kernels import registered
 from satchel.runtime.model import Model
+from satchel.runtime.request_handle import RequestHandle, Requests
 from satchel.runtime.resume import Restored
 from satchel.runtime.scheduler import Request
 from satchel.runtime.service import Service
 from satchel.runtime.sizing import size
-from satchel.runtime.ticket import Requests, Ticket
 from satchel.runtime.worker.process import PASSES
 from satchel.runtime.worker.service import WorkerService
 
@@ -86,7 +86,7 @@ class WorkerModel(Model):
     def _start(self, old: Service | None) -> Requests:
         return self.worker
 
-    def submit(self, request: Request) -> Ticket:
+    def submit(self, request: Request) -> RequestHandle:
         return self.service.submit(request)  # the constraint of its form is made in the worker
 
     def save_state(self, path: str | Path, prompt: str | Sequence[int], *, salt: str = "") -> int:

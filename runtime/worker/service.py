@@ -18,20 +18,20 @@ from typing import Any
 from satchel.quant import DeviceError, ModelError, RequestError, SatchelError
 from satchel.quant.threads import begin
 from satchel.runtime.arch import Cache
-from satchel.runtime.detail import Sampled, token_of
-from satchel.runtime.errand import current
+from satchel.runtime.cancel_scope import current_scope
+from satchel.runtime.host_sampling import Sampled, token_of
 from satchel.runtime.kv import Miss
 from satchel.runtime.log import LOG
 from satchel.runtime.options import Options
+from satchel.runtime.request_handle import End, RequestHandle
 from satchel.runtime.sandbox.policy import policy_of
 from satchel.runtime.scheduler import Job, Limits, Request
 from satchel.runtime.scheduler.scheduler import check
-from satchel.runtime.stats import EngineStats, Meter, Traffic
-from satchel.runtime.ticket import End, Ticket
+from satchel.runtime.stats import EngineStats, KVTraffic, StatsCollector
 from satchel.runtime.watchdog import BEAT, Beat, Watchdog, ticking
-from satchel.runtime.worker.asked import Asked
 from satchel.runtime.worker.blame import Blame
 from satchel.runtime.worker.expected import most_bytes
+from satchel.runtime.worker.pending_call import PendingCall
 from satchel.runtime.worker.process import PATIENCE, Process, folder
 from satchel.runtime.worker.wire import Message, decode, decode_error, encode
 
@@ -41,12 +41,12 @@ POLL = 0.1  # seconds between looks whether the asker still waits
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
-    """A request under way. got: tokens of its answer, and surprises what the engine told of them. sent: the
-    process has it, until so many tokens. begun: by a process that was lost.
+class LiveRequest:
+    """A request under way. got: tokens of its answer so far; surprises: of each of them. sent: the process
+    has it, to generate `until` tokens at most. begun: a process that was lost had begun it.
     """
 
-    ticket: Ticket
+    handle: RequestHandle
     got: list[int] = field(default_factory=list)
     surprises: list[float] = field(default_factory=list)
     sent: bool = False
@@ -77,9 +77,9 @@ class WorkerService:
         self._process: Process | None = None
         self._ready = self._closed = False
         self._broken: SatchelError | None = None
-        self._live: dict[int, Entry] = {}
-        self._numbers: dict[Ticket, int] = {}
-        self._asked: dict[int, Asked] = {}
+        self._live: dict[int, LiveRequest] = {}
+        self._numbers: dict[RequestHandle, int] = {}
+        self._calls: dict[int, PendingCall] = {}
         self._step: list[int] = []
         self._stamps, self._folder = [list(stamp) for stamp in stamps], folder()
         self._sandbox = policy_of(files or (path,), options) if options.sandbox else None
@@ -126,26 +126,26 @@ class WorkerService:
             return "the worker process is loading the model" + (" again" if self.restarts else "")
         return self._dog.trouble
 
-    def submit(self, request: Request) -> Ticket:
+    def submit(self, request: Request) -> RequestHandle:
         """Queues a request. RequestError where the queue is full, or the request can never run, or holds what
         cannot be sent to another process.
         """
         encode(request)
-        ticket = Ticket(self, Job(request, time.monotonic()))
+        handle = RequestHandle(self, Job(request, time.monotonic()))
         with self._lock:
             self._check_open()
             waiting = max(0, len(self._live) - self.cache.slots)
-            queued = (entry.ticket.job.client for entry in self._live.values())
+            queued = (live.handle.job.client for live in self._live.values())
             check(request, waiting, self.limits, self.cache.block, self.cache.pool, queued)
             number = next(self._count)
-            self._live[number], self._numbers[ticket] = Entry(ticket), number
+            self._live[number], self._numbers[handle] = LiveRequest(handle), number
             self._send_due()
-        return ticket
+        return handle
 
-    def cancel(self, ticket: Ticket) -> None:
+    def cancel(self, handle: RequestHandle) -> None:
         """Ends the request at once as far as the caller sees; the process hears of it too."""
         with self._lock:
-            number = self._numbers.get(ticket)
+            number = self._numbers.get(handle)
             if number is None:
                 return
             if self._live[number].sent and self._process:
@@ -155,45 +155,45 @@ class WorkerService:
 
     def ask(self, verb: str, *args: Any, **how: Any) -> Any:
         """What a verb of the worker's model gives. Where the process is lost meanwhile, the next is asked;
-        DeviceError where the question is what ends them. Stopping the errand that asks ends it.
+        DeviceError where the question is what ends them. Cancelling the current CancelScope ends it.
         """
-        return self._asked_while(lambda: True, verb, *args, **how)
+        return self._call_while(lambda: True, verb, *args, **how)
 
-    def _asked_while(self, worth: Callable[[], bool], verb: str, *args: Any, **how: Any) -> Any:
+    def _call_while(self, worth: Callable[[], bool], verb: str, *args: Any, **how: Any) -> Any:
         """As ask(); DeviceError as soon as it is not worth waiting any more."""
-        errand = current()
-        asked = Asked(verb, args, how, most_bytes(verb, args, how, *self.widths))
-        errand.check()
+        scope = current_scope()
+        call = PendingCall(verb, args, how, most_bytes(verb, args, how, *self.widths))
+        scope.check()
         with self._lock:
             self._check_open()
             number = next(self._count)
-            self._asked[number] = asked
+            self._calls[number] = call
             self._send_due()
         try:
-            while not asked.done.wait(POLL):
-                errand.check()
+            while not call.done.wait(POLL):
+                scope.check()
                 if not worth():
                     raise DeviceError(f"{verb}: {self.trouble}")
         except BaseException:
             self._forget(number)
             raise
-        return asked.result()
+        return call.result()
 
     def _forget(self, number: int) -> None:
         """Nobody waits for this answer any more."""
         with self._lock:
-            asked = self._asked.pop(number, None)
-            if asked and asked.sent and self._process:
+            call = self._calls.pop(number, None)
+            if call and call.sent and self._process:
                 self._process.send({"cancel": number})
             self._blame.forget(number)
             self._send_due()
 
     def stats(self) -> EngineStats:
         """Of the process at hand: counting begins anew with each, and between two there is nothing."""
-        found = Meter(Traffic(())).snapshot(len(self._live), 0, (0, 0, 0))
+        found = StatsCollector(KVTraffic(())).snapshot(len(self._live), 0, (0, 0, 0))
         if not self.trouble:
             with suppress(DeviceError):
-                found = self._asked_while(lambda: not self.trouble, "stats")
+                found = self._call_while(lambda: not self.trouble, "stats")
         self._check_open()
         return replace(found, worker_restarts=self.restarts)
 
@@ -337,58 +337,58 @@ class WorkerService:
     def _note_step(self, rows: list[list[Any]]) -> None:
         self._step = [row[0] for row in rows]
         for number, fed, cached, started in rows:
-            if entry := self._live.get(number):
-                job = entry.ticket.job
+            if live := self._live.get(number):
+                job = live.handle.job
                 job.fed = fed
                 if job.started < 0:
                     job.cached, job.started = cached, started
 
     def _note_turn(self, number: int) -> None:
-        """A piece of an errand begins."""
+        """A piece of a call begins."""
         self._step = []
-        asked = self._asked.get(number)
-        if asked is None:
+        call = self._calls.get(number)
+        if call is None:
             return
-        asked.turns += 1
-        if number == self._blame.alone and asked.turns > self._blame.trial(number):
+        call.turns += 1
+        if number == self._blame.alone and call.turns > self._blame.trial(number):
             self._blame.survived(number)
             self._send_due()
 
     def _take(self, number: int, tokens: list[Any]) -> None:
-        entry = self._live.get(number)
-        if entry is None:
+        live = self._live.get(number)
+        if live is None:
             return
-        job = entry.ticket.job
+        job = live.handle.job
         for item in map(decode, tokens):
             job.first = job.first if job.first >= 0 else time.monotonic()
-            entry.got.append(token_of(item))
-            entry.surprises.append(item.surprise if isinstance(item, Sampled) else 0.0)
+            live.got.append(token_of(item))
+            live.surprises.append(item.surprise if isinstance(item, Sampled) else 0.0)
             job.ids.append(token_of(item))
-            entry.ticket.put(item)
+            live.handle.put(item)
 
     def _take_end(self, message: Message) -> None:
         number, finish, error = message["end"], message["finish"], message["error"]
-        entry = self._live.get(number)
-        if entry is None:
+        live = self._live.get(number)
+        if live is None:
             return
-        self._note_facts(entry, message["facts"])
-        if finish == "length" and len(entry.got) == entry.until and not self._complete(entry):
-            entry.sent = False  # it gave what it had to give alone
+        self._note_facts(live, message["facts"])
+        if finish == "length" and len(live.got) == live.until and not self._complete(live):
+            live.sent = False  # it gave what it had to give alone
             self._blame.survived(number)
         else:
             self._end(number, End(finish, fault(error) if error else None))
         self._send_due()
 
-    def _note_facts(self, entry: Entry, facts: Message) -> None:
+    def _note_facts(self, live: LiveRequest, facts: Message) -> None:
         """What the process says of a job; a job that began anew keeps when it first did."""
-        job = entry.ticket.job
+        job = live.handle.job
         known = {name: decode(value) for name, value in facts.items()}
         used = known.get("used")
         if used is not None:
             used.replayed, used.steps = job.used.replayed, used.steps + job.used.steps
             used.weight_bytes += job.used.weight_bytes
             used.kv_bytes += job.used.kv_bytes
-        again = ("started", "first", "cached", "miss") if entry.begun else ()
+        again = ("started", "first", "cached", "miss") if live.begun else ()
         if known.get("miss") == Miss.COLD and self.restarts:
             known["miss"] = Miss.LOST
         for name, value in known.items():
@@ -397,15 +397,15 @@ class WorkerService:
 
     def _answered(self, message: Message, data: bytes) -> None:
         number = int(message["answer"] if "answer" in message else message["part"])
-        asked = self._asked.get(number)
-        if asked is None:
+        call = self._calls.get(number)
+        if call is None:
             return
         if "answer" in message:
-            asked.answered(message)
+            call.answered(message)
         else:
-            asked.part(data)
-        if asked.done.is_set():
-            del self._asked[number]
+            call.part(data)
+        if call.done.is_set():
+            del self._calls[number]
             self._blame.forget(number)
             self._send_due()
 
@@ -414,26 +414,26 @@ class WorkerService:
         if not (self._ready and self._process):
             return
         alone = self._blame.alone
-        for number, entry in list(self._live.items()):
-            if not entry.sent and alone in (None, number):
-                self._process.send(self._submitted(number, entry, alone is not None))
-        for number, asked in self._asked.items():
-            if not asked.sent and (asked.bare or alone in (None, number)):
-                asked.sent = True
-                self._process.send({"ask": number, **asked.message}, asked.descriptor)
+        for number, live in list(self._live.items()):
+            if not live.sent and alone in (None, number):
+                self._process.send(self._submitted(number, live, alone is not None))
+        for number, call in self._calls.items():
+            if not call.sent and (call.bare or alone in (None, number)):
+                call.sent = True
+                self._process.send({"ask": number, **call.message}, call.descriptor)
 
-    def _submitted(self, number: int, entry: Entry, alone: bool) -> Message:
+    def _submitted(self, number: int, live: LiveRequest, alone: bool) -> Message:
         """The message that gives the process what is left of a request."""
-        request, got = entry.ticket.job.request, len(entry.got)
-        entry.until = min(request.most, got + self._blame.trial(number)) if alone else request.most
-        entry.sent = True
-        given, surprises = tuple(entry.got), tuple(entry.surprises)
-        rest = replace(request, most=entry.until, given=given, surprises=surprises)
+        request, got = live.handle.job.request, len(live.got)
+        live.until = min(request.most, got + self._blame.trial(number)) if alone else request.most
+        live.sent = True
+        given, surprises = tuple(live.got), tuple(live.surprises)
+        rest = replace(request, most=live.until, given=given, surprises=surprises)
         return {"submit": number, "request": encode(rest)}
 
     def _useless(self) -> bool:
         """Whether the process ended by itself: it did not load, or had just done so and nothing to do."""
-        had_work = self._step or any(a.sent and not a.bare for a in self._asked.values())
+        had_work = self._step or any(a.sent and not a.bare for a in self._calls.values())
         return not (self._ready and (had_work or time.monotonic() - self._ready_at > YOUNG))
 
     def _lost(self, died: str, failed: int) -> None:
@@ -448,63 +448,63 @@ class WorkerService:
             often = f", {failed} times in a row: load it again" if failed > 1 else ""
             self._broken = DeviceError(f"{self.path}: the worker process {died} {when} the model{often}")
             return
-        errands = [n for n, a in self._asked.items() if a.sent and not a.bare]
-        step, self._step = [*(n for n in self._step if n in self._live), *errands], []
+        calls = [n for n, a in self._calls.items() if a.sent and not a.bare]
+        step, self._step = [*(n for n in self._step if n in self._live), *calls], []
         guilty = self._blame.died(step)
         if guilty in self._live:
             self._end(guilty, End("error", self._refusal(guilty, died)))
         elif guilty is not None:
             refusal = self._refusal(guilty, died)
-            self._asked.pop(guilty).fail(refusal)
+            self._calls.pop(guilty).fail(refusal)
         self._replay()
 
     def _replay(self) -> None:
         """All that the process had, and did not end, is the next one's."""
-        for number, entry in list(self._live.items()):
-            finish = self._complete(entry)
+        for number, live in list(self._live.items()):
+            finish = self._complete(live)
             if finish:  # all its tokens came, the word of its end did not
                 self._end(number, End(finish))
-            entry.ticket.job.used.replayed += entry.sent
-            entry.sent, entry.begun = False, entry.ticket.job.started >= 0
-        for asked in self._asked.values():
-            asked.again()
+            live.handle.job.used.replayed += live.sent
+            live.sent, live.begun = False, live.handle.job.started >= 0
+        for call in self._calls.values():
+            call.again()
 
-    def _complete(self, entry: Entry) -> str:
+    def _complete(self, live: LiveRequest) -> str:
         """How an answer that lacks no token ended; "" for one that goes on."""
-        job = entry.ticket.job
-        if entry.got and job.ids[-1] in job.request.ends:
+        job = live.handle.job
+        if live.got and job.ids[-1] in job.request.ends:
             return "stop"
-        return "length" if len(entry.got) >= job.request.most or self._full(job) else ""
+        return "length" if len(live.got) >= job.request.most or self._full(job) else ""
 
     def _full(self, job: Job) -> bool:
         return len(job.ids) > min(self.cache.context, self.cache.pool * self.cache.block)
 
     def _refusal(self, number: int, died: str) -> DeviceError:
-        if entry := self._live.get(number):
-            request = entry.ticket.job.request
+        if live := self._live.get(number):
+            request = live.handle.job.request
             client = request.client or request.user
             whose = f" of user {client!r}" if client else ""
-            what = f"{whose} ({len(request.ids)} prompt tokens, {len(entry.got)} of its answer)"
+            what = f"{whose} ({len(request.ids)} prompt tokens, {len(live.got)} of its answer)"
         else:
-            what = f" ({self._asked[number].verb})"
+            what = f" ({self._calls[number].verb})"
         return DeviceError(
             f"request {number}{what}: the worker process {died} twice while it alone ran; it is refused,"
             " other requests go on"
         )
 
     def _end(self, number: int, end: End) -> None:
-        entry = self._live.pop(number)
-        del self._numbers[entry.ticket]
+        live = self._live.pop(number)
+        del self._numbers[live.handle]
         self._blame.forget(number)
-        entry.ticket.job.finish = end.finish
-        entry.ticket.put(end)
+        live.handle.job.finish = end.finish
+        live.handle.put(end)
 
     def _end_all(self, end: End) -> None:
         for number in list(self._live):
             self._end(number, end)
-        for asked in self._asked.values():
-            asked.fail(end.error or RequestError(f"{self.path}: the model was closed: load it again"))
-        self._asked.clear()
+        for call in self._calls.values():
+            call.fail(end.error or RequestError(f"{self.path}: the model was closed: load it again"))
+        self._calls.clear()
 
 
 def fault(told: list[Any]) -> SatchelError:

@@ -20,13 +20,14 @@ from satchel.formats.gguf import OpenFile
 from satchel.quant import DeviceError, ModelError, RequestError
 from satchel.runtime.arch import Cache
 from satchel.runtime.beam import Beam
-from satchel.runtime.detail import Sampled, Wishes
 from satchel.runtime.extras import Extra
 from satchel.runtime.form import Form
 from satchel.runtime.grammar.spec import Choice, Gbnf, Json, JsonSchema, Lark, Regex, Tool, ToolCall, dump
 from satchel.runtime.graph import Array
+from satchel.runtime.host_sampling import Sampled
 from satchel.runtime.kv import Miss
 from satchel.runtime.likelihood import Scored
+from satchel.runtime.logits_options import LogitsOptions
 from satchel.runtime.options import Options
 from satchel.runtime.refusals import Busy, PromptTooLong, QueueFull
 from satchel.runtime.rerank import Ranked
@@ -60,6 +61,7 @@ CARRIED: dict[str, type] = {
         JsonSchema,
         Lark,
         Limits,
+        LogitsOptions,
         Logprob,
         Options,
         Ranked,
@@ -74,7 +76,6 @@ CARRIED: dict[str, type] = {
         Tool,
         ToolCall,
         Usage,
-        Wishes,
     )
 }
 SCHEMAS = {("JsonSchema", "schema"), ("Tool", "parameters")}  # fields of any depth, which go as JSON text

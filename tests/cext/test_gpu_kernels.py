@@ -157,7 +157,7 @@ SHARING = (
     "scan_write",
     "top_experts",
     "sample",
-    "sample_detail",
+    "sample_masked",
     "logprobs",
 )
 

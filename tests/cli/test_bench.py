@@ -20,10 +20,10 @@ import tiny_file
 from satchel.cli.commands.bench import numbers
 from satchel.cli.main import UsageError, main
 from satchel.quant.errors import RequestError
-from satchel.runtime import bandwidth, limits
+from satchel.runtime import bandwidth, device_peaks
 from satchel.runtime.arch import Cache
 from satchel.runtime.bandwidth import read_bandwidth
-from satchel.runtime.bench import Batched, Runner, Test, feed, steps_of, work_of
+from satchel.runtime.bench import Batched, Runner, Test, cost_of, feed, steps_of
 from satchel.runtime.device import find_backend, libraries
 from satchel.runtime.engine import Feed
 
@@ -124,8 +124,8 @@ def test_bytes_of_a_token(arch: str) -> None:
         row = tiny.WIDTH // 32 * 34
         all_weights = sum(a.nbytes for n, a in weights.tensors.items() if n != "token_embd.weight") + row
         position = tiny.LAYERS * 2 * tiny.KV_HEADS * tiny.HEAD_DIM * 2
-        assert work_of(engine, Test(0, 1)).bytes == all_weights + position
-        assert work_of(engine, Test(0, 5, 10)).bytes == 5 * (all_weights + 13 * position)
+        assert cost_of(engine, Test(0, 1)).bytes == all_weights + position
+        assert cost_of(engine, Test(0, 5, 10)).bytes == 5 * (all_weights + 13 * position)
         with pytest.raises(RequestError, match="context holds 96"):
             Runner(engine, 10).run(Test(0, 1, 96), 1)
     finally:
@@ -135,7 +135,7 @@ def test_bytes_of_a_token(arch: str) -> None:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bandwidth, "SECONDS", 0.01)
-    monkeypatch.setattr(limits, "BEYOND_CACHE", 1 << 20)
+    monkeypatch.setattr(device_peaks, "BEYOND_CACHE", 1 << 20)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import tiny
 import tiny_file
 
 from satchel.cli.main import main
-from satchel.runtime import limits
+from satchel.runtime import device_peaks
 from satchel.runtime.device import libraries
 from satchel.runtime.plan import Step
 from satchel.runtime.profile import group_of
@@ -33,7 +33,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BEYOND_CACHE", 1 << 20)
+    monkeypatch.setattr(device_peaks, "BEYOND_CACHE", 1 << 20)
 
 
 def profile(model: Path, capsys: pytest.CaptureFixture[str], *args: object) -> str:

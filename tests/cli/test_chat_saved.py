@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from satchel.cli.chat.history import Conversation, Settings, Turn, load, save
+from satchel.cli.chat.history import ChatSettings, Conversation, Turn, load, save
 from satchel.quant import RequestError
 from satchel.runtime.sampling import Sampling
 
@@ -21,7 +21,7 @@ def some_conversation() -> Conversation:
         Turn("user", "b"),
         Turn("assistant", "c"),
     )
-    settings = Settings(Sampling(temperature=0.1, top_k=0, seed=2**64 - 1), 5)
+    settings = ChatSettings(Sampling(temperature=0.1, top_k=0, seed=2**64 - 1), 5)
     return Conversation("Fake 2M", "Be kind.", turns, settings)
 
 

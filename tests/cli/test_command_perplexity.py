@@ -67,7 +67,7 @@ def test_base_file(
     assert "same top token" in capsys.readouterr().out
 
 
-def test_percentiles_rise_and_places_cover_the_scored_half(
+def test_percentiles_rise_and_positions_cover_the_scored_half(
     models: tuple[Path, Path], text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     args = ["-f", str(text), "-c", "48", "--kl-divergence", "--json"]
@@ -77,11 +77,11 @@ def test_percentiles_rise_and_places_cover_the_scored_half(
     keys = ("min", "p1", "p5", "p10", "median", "p90", "p95", "p99", "p99_9", "max")
     found = [second[f"kld_{key}"] for key in keys]
     assert found == sorted(found) and found[0] < found[-1]
-    places = second["places"]
-    assert places[0]["first"] == 25 and places[-1]["last"] == 47
-    assert all(a["last"] + 1 == b["first"] for a, b in itertools.pairwise(places))
-    sizes = [p["last"] - p["first"] + 1 for p in places]
-    mean = sum(p["kld"] * n for p, n in zip(places, sizes, strict=True)) / sum(sizes)
+    by_position = second["by_position"]
+    assert by_position[0]["first"] == 25 and by_position[-1]["last"] == 47
+    assert all(a["last"] + 1 == b["first"] for a, b in itertools.pairwise(by_position))
+    sizes = [p["last"] - p["first"] + 1 for p in by_position]
+    mean = sum(p["kld"] * n for p, n in zip(by_position, sizes, strict=True)) / sum(sizes)
     assert mean == pytest.approx(second["kld_mean"], rel=1e-4)
 
 

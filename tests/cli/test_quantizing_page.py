@@ -9,8 +9,8 @@ import pytest
 
 from satchel.cli.quantizing.charts import HEIGHT, WIDTH, Mark, curve, decades, lines, stacks, ticks
 from satchel.cli.quantizing.page import Facts, write_page
-from satchel.runtime.budget.choose import Option, Step
-from satchel.runtime.budget.search import Budget, Group, Row
+from satchel.runtime.budget.choose import FrontierStep, Option
+from satchel.runtime.budget.search import FormatSearchResult, TensorChoice, TensorGroup
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (0, 0.00037), (-3, 12345), (5, 5), (99.99, 100)])
@@ -48,9 +48,11 @@ def test_stacks_add_up() -> None:
 
 def test_a_page_of_names_that_want_to_be_markup() -> None:
     options = (Option("q4_0", 100, 1e-2, 0.0), Option("f32", 800, 0.0, 0.0))
-    row = Row("<script>.weight", (10, 20), Group("g", ("<script>.weight",)), options, options[0])
-    steps = (Step(row.name, options[1], 900, 0.0),)
-    budget = Budget((row,), 1000, 100, steps, 0.0, 1, 1.0)
+    row = TensorChoice(
+        "<script>.weight", (10, 20), TensorGroup("g", ("<script>.weight",)), options, options[0]
+    )
+    steps = (FrontierStep(row.name, options[1], 900, 0.0),)
+    budget = FormatSearchResult((row,), 1000, 100, steps, 0.0, 1, 1.0)
     page = write_page(Facts("a<b>.gguf", "<i>.txt", budget, None, {}, 2.0))
     assert "<script>" not in page and "<i>.txt" not in page and "&lt;script&gt;" in page
     assert "http" not in page and "4.000" in page

@@ -24,8 +24,8 @@ from satchel.runtime.answers import MOST_ANSWERS as MADE_AT_MOST
 from satchel.runtime.kv import Miss
 from satchel.runtime.options import WORKERS as KINDS
 from satchel.runtime.overflow import POLICIES as KNOWN
-from satchel.runtime.report import Report
 from satchel.runtime.sampling import Sampling
+from satchel.runtime.usage_report import UsageReport
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -281,10 +281,10 @@ def test_the_report_as_lines(call: Run, model: Path, command: str) -> None:
     assert "of what the machine can" in err
 
 
-def report(**changes: Any) -> Report:
-    usual: dict[str, Any] = dict.fromkeys(Report.__dataclass_fields__, 0)
+def report(**changes: Any) -> UsageReport:
+    usual: dict[str, Any] = dict.fromkeys(UsageReport.__dataclass_fields__, 0)
     usual |= {"sampling": Sampling(seed=4, top_k=7), "missed": "", "reason": "", "finish": "stop"}
-    return Report(**(usual | {"devices": {"cpu": 1.0}, "limit": None, "notes": ()} | changes))
+    return UsageReport(**(usual | {"devices": {"cpu": 1.0}, "limit": None, "notes": ()} | changes))
 
 
 def test_report_rows_say_what_happened_alone() -> None:

@@ -38,7 +38,7 @@ STORE = ("satchel.cli.store", "satchel.formats.strict_json")
 # What reads the bytes of each target, packages with all that is in them; FILES and verify where nothing is
 # said.
 WATCHED = {
-    "requests": ("satchel.cli.server", *GRAMMAR, "satchel.runtime.ask", "satchel.formats.chat"),
+    "requests": ("satchel.cli.server", *GRAMMAR, "satchel.runtime.generate_options", "satchel.formats.chat"),
     **dict.fromkeys(("schema", "gbnf", "lark", "regex"), GRAMMAR),
     **dict.fromkeys(("registry", "lock", "journal"), STORE),
     "config": ("satchel.cli.config", "satchel.cli.server.catalog", "satchel.runtime.options"),

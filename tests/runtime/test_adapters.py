@@ -15,9 +15,9 @@ import tiny
 import tiny_file
 
 from satchel.quant import ModelError, RequestError
-from satchel.runtime.ask import Asking
 from satchel.runtime.device import libraries
 from satchel.runtime.extras import Extra
+from satchel.runtime.generate_options import GenerateKwargs
 from satchel.runtime.graph import Array, leaves
 from satchel.runtime.model import Model
 from satchel.runtime.sampling import GREEDY
@@ -299,8 +299,11 @@ def test_a_worker_process_applies_them_too(folder: Path, model: Model) -> None:
 
 
 def test_guessing_ahead_changes_no_mix(folder: Path, model: Model) -> None:
-    prompt, how = [5, 6] * 20, Asking(max_tokens=30, sampling=GREEDY, adapters={"a": 0.5}, ignore_eos=True)
-    wanted = model.generate(prompt, **how)
+    prompt, kwargs = (
+        [5, 6] * 20,
+        GenerateKwargs(max_tokens=30, sampling=GREEDY, adapters={"a": 0.5}, ignore_eos=True),
+    )
+    wanted = model.generate(prompt, **kwargs)
     wanted.read()
     with load(folder, speculation=Speculation(lookup=True)) as other:
         found = other.generate(

@@ -14,9 +14,9 @@ import tiny
 from satchel.quant import DeviceError
 from satchel.runtime.arch import Cache
 from satchel.runtime.bench import decode, feed
-from satchel.runtime.detail import Wishes
 from satchel.runtime.device import find_backend, libraries
 from satchel.runtime.engine import LAST, Engine, Feed
+from satchel.runtime.logits_options import LogitsOptions
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.scheduler import Request
 from satchel.runtime.service import Service
@@ -95,8 +95,8 @@ def answers(engine: Engine, wanted: Sequence[Request], overlaps: bool) -> list[t
     engine.overlaps = overlaps
     service = Service(engine)
     try:
-        tickets = [service.submit(r) for r in wanted]
-        return [(list(t), t.finish) for t in tickets]
+        handles = [service.submit(r) for r in wanted]
+        return [(list(t), t.finish) for t in handles]
     finally:
         service.close()
         engine.pages.check()
@@ -117,7 +117,7 @@ def test_answers_are_those_of_one_step_at_a_time(engine: Engine) -> None:
 def test_rows_that_wait_for_the_host_take_the_slow_way(engine: Engine) -> None:
     """One that reports and one that must not end early, among others."""
     plain = requests(3)[0]
-    reported = Request([5, 6, 7], 12, GREEDY, wishes=Wishes(logprobs=2))
+    reported = Request([5, 6, 7], 12, GREEDY, logits_options=LogitsOptions(logprobs=2))
     late = Request([9, 8], 14, Sampling(temperature=0, min_tokens=9), frozenset(range(0, tiny.VOCAB, 2)))
     alone = [answers(engine, [r], overlaps=False)[0] for r in (plain, reported, late)]
     with Counted(engine):
@@ -188,9 +188,9 @@ def test_a_step_that_fails_ends_everybody_and_the_next_ones_run(engine: Engine) 
         engine.collect = fail  # type: ignore[method-assign, assignment]
         service = Service(engine)
         try:
-            ticket = service.submit(Request([2, 3], 60))
+            handle = service.submit(Request([2, 3], 60))
             with pytest.raises(DeviceError, match="fell off"):
-                list(ticket)
+                list(handle)
             assert (list(service.submit(Request([2, 3], 6))), "length") == alone
         finally:
             service.close()

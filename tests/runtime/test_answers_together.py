@@ -1,4 +1,4 @@
-"""Requests with wishes of their own in one batch: answers, grammars, thinking, logprobs, stop strings."""
+"""Requests with different options in one batch: answers, grammars, thinking, logprobs, stop strings."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from satchel.formats.chat import Style
 from satchel.quant import RequestError
 from satchel.runtime.arch import Cache
-from satchel.runtime.ask import Ask
 from satchel.runtime.chat_reply import ChatReply
-from satchel.runtime.detail import Wishes
 from satchel.runtime.device import find_backend, libraries
 from satchel.runtime.engine import Engine
+from satchel.runtime.generate_options import GenerateOptions
 from satchel.runtime.grammar import Choice, Gbnf, Json, Regex, Spec, Tool, ToolCall, compile_grammar
+from satchel.runtime.logits_options import LogitsOptions
 from satchel.runtime.model import Model
 from satchel.runtime.overflow import Fitted
 from satchel.runtime.reasoning import ReasoningBudget, closing_ids
@@ -49,7 +49,7 @@ compiled = pytest.mark.skipif(
 def test_no_part_of_a_stop_string_that_comes_is_ever_shown(stops: list[str], text: str, most: int) -> None:
     """Characters come as their bytes, a token each, so they are split wherever they can be."""
     model: Any = chat_model.Scripted(WORDS, byte_ids(text))
-    reply, shown = Reply(model, Fitted([5]), Ask(stop=stops).checked()), ""
+    reply, shown = Reply(model, Fitted([5]), GenerateOptions(stop=stops).checked()), ""
     first = min(((text.find(s) + len(s), text.find(s)) for s in stops if s in text), default=None)
     wanted = text if first is None else text[: first[1]]
     for piece in reply:
@@ -124,7 +124,7 @@ def test_all_that_follows_the_thinking_is_judged(kind: int, thought: str, spec: 
 
     def reply(said: str) -> ChatReply:
         model: Any = chat_model.Scripted(words, words.encode(thought + said, special=True, bos=False))
-        return ChatReply(model, Fitted([5]), Ask(grammar=spec).checked(), STYLE, tools=[TOOL])
+        return ChatReply(model, Fitted([5]), GenerateOptions(grammar=spec).checked(), STYLE, tools=[TOOL])
 
     whole = reply(text)
     whole.read()
@@ -222,8 +222,8 @@ def requests(count: int = 8) -> list[Request]:
         ids = [1 + i, *[7, 8, 9, 10] * (3 + i)]
         sampling = (GREEDY, Sampling(temperature=1.4, top_k=0, seed=i))[i % 2]
         held = grammars[i % 3].constraint() if i % 4 in (1, 2) else None
-        wishes = Wishes(constraint=held, logprobs=2 if i % 4 >= 2 else -1)
-        found.append(Request(ids, 30, sampling, frozenset(WORDS.eog), wishes=wishes))
+        logits_options = LogitsOptions(constraint=held, logprobs=2 if i % 4 >= 2 else -1)
+        found.append(Request(ids, 30, sampling, frozenset(WORDS.eog), logits_options=logits_options))
     return found
 
 
@@ -236,18 +236,18 @@ def run(blocks: int, together: bool) -> tuple[list[object], int, int]:
     device = find_backend("cpu").open(threads=2)
     engine: Engine = tiny.engine("llama", tiny.weights("llama", "q8_0"), cache, device)
     service = Service(engine, speculator=Speculator(Speculation(lookup=True)))
-    tickets, found = [], []
+    handles, found = [], []
     for request in requests():
-        tickets.append(service.submit(request))
+        handles.append(service.submit(request))
         if not together:
-            list(tickets[-1])
-    for ticket in tickets:
-        list(ticket)
-        found.append((ticket.job.ids, ticket.finish, ticket.logprobs))
+            list(handles[-1])
+    for handle in handles:
+        list(handle)
+        found.append((handle.job.ids, handle.finish, handle.logprobs))
     service.close()
     engine.pages.check()
     engine.close()
-    return found, sum(t.job.preempted for t in tickets), sum(t.job.used.drafted for t in tickets)
+    return found, sum(t.job.preempted for t in handles), sum(t.job.used.drafted for t in handles)
 
 
 @compiled
@@ -258,5 +258,5 @@ def test_a_batch_of_everything_gives_each_what_it_gets_alone() -> None:
     assert run(0, True)[0] == alone
     found, preempted, _ = run(8, True)
     assert preempted > 0 and found == alone
-    held = [r.wishes.constraint is not None for r in requests()]
+    held = [r.logits_options.constraint is not None for r in requests()]
     assert any(len(ids) > 30 for (ids, _, _), h in zip(alone, held, strict=True) if h)  # type: ignore[misc]

@@ -42,7 +42,7 @@ def idle(model: Model) -> None:
     """Returns once the engine has nothing to do."""
     service = model.service
     assert isinstance(service, Service)
-    under_way = (service.scheduler.running, service.scheduler.waiting, service._tickets)
+    under_way = (service.scheduler.running, service.scheduler.waiting, service._handles)
     until(lambda: not any(under_way), "the engine has nothing to do")
 
 
@@ -183,7 +183,7 @@ def test_a01_a_whole_answer_is_judged_in_another_thread() -> None:
     """And so is a request begun whose grammar is compiled first."""
 
     class Judged:
-        starts_slowly, unjudged, over, ticket = True, False, False, None
+        starts_slowly, unjudged, over, handle = True, False, False, None
 
         def __init__(self) -> None:
             self.threads: list[int] = []

@@ -15,7 +15,7 @@ from satchel.formats.gguf import open_gguf
 from satchel.quant import FORMATS, RequestError
 from satchel.runtime.budget.choose import Option, choose, frontier, hull, total_bytes, total_kld
 from satchel.runtime.budget.curve import Point, read_off, relative_error, share_out
-from satchel.runtime.budget.search import Group, Search, candidates, group
+from satchel.runtime.budget.search import FormatSearch, TensorGroup, candidates, group
 from satchel.runtime.device import libraries
 from satchel.runtime.perplexity import windows
 
@@ -107,7 +107,7 @@ def test_groups_hold_each_tensor_once_and_no_two_kinds() -> None:
         assert sorted(n for g in found for n in g.tensors) == sorted(names)
         assert all(len({n.split(".")[-2] for n in g.tensors}) == 1 for g in found)
         assert len(found) <= max(3, most)
-    assert Group("0-12.attn_q", tuple(f"blk.{i}.attn_q.weight" for i in range(13))) in group(names, 3)
+    assert TensorGroup("0-12.attn_q", tuple(f"blk.{i}.attn_q.weight" for i in range(13))) in group(names, 3)
 
 
 def test_candidates_fit_the_rows_and_save_bytes() -> None:
@@ -132,23 +132,23 @@ def test_errors_are_weighted_by_column() -> None:
 @pytest.mark.skipif(not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no CPU backend")
 @pytest.mark.parametrize("arch", ["qwen3", "qwen3moe"])
 def test_a_search_measures_what_the_file_will_cost(tmp_path: Path, arch: str) -> None:
-    from satchel.formats.quantize import Settings, find_recipe, plan, write
+    from satchel.formats.quantize import QuantizeOptions, find_recipe, plan, write
     from satchel.runtime.budget.probe import Exchange, Prober, measure_file
 
     path = tiny_file.write_model(tmp_path / "x.gguf", arch, "f32")
     rng = np.random.default_rng(0)
     cut = windows([int(i) for i in rng.integers(0, 256, 128)], 64)
     with open_gguf(path) as gguf, Prober(gguf, cut, None, tmp_path / "base", threads=2) as prober:
-        search = Search(gguf, prober, wanted=("q4_0", "q8_0"), threads=2)
+        search = FormatSearch(gguf, prober, wanted=("q4_0", "q8_0"), threads=2)
         same = dict.fromkeys(search.candidates, "f32")
-        planned = plan(gguf, tmp_path / "y.gguf", Settings(find_recipe("Q8_0"), formats=same))
+        planned = plan(gguf, tmp_path / "y.gguf", QuantizeOptions(find_recipe("Q8_0"), formats=same))
         fixed = planned.file_bytes - sum(search.bytes_in(n, "f32") for n in same)
         limit = fixed + sum(search.bytes_in(n, "q4_0") for n in same) * 3 // 2
         found = search.run(limit, fixed, seconds=3)
         assert found.file_bytes <= limit and set(found.formats) == set(same)
         assert found.predicted > 0
         assert abs(prober.measure({})) < 1e-6, "nothing stays exchanged"
-        settings = Settings(find_recipe("Q8_0"), formats=found.formats)
+        settings = QuantizeOptions(find_recipe("Q8_0"), formats=found.formats)
         write(gguf, tmp_path / "y.gguf", settings)
         assert (tmp_path / "y.gguf").stat().st_size == found.file_bytes
         with open_gguf(tmp_path / "y.gguf") as made:
@@ -169,13 +169,13 @@ def test_formats_without_products_are_refused_where_asked_for(
     cut = windows(list(range(32)), 16)
     with open_gguf(path) as gguf, Prober(gguf, cut, None, tmp_path / "base", threads=1) as prober:
         monkeypatch.setattr(prober, "runs", lambda name, format: format != "q5_k")
-        assert all("q5_k" not in found for found in Search(gguf, prober).candidates.values())
+        assert all("q5_k" not in found for found in FormatSearch(gguf, prober).candidates.values())
         for more in ({"wanted": ("q5_k", "q8_0")}, {"held": {"blk.0.attn_q.weight": "q5_k"}}):
             with pytest.raises(RequestError, match="no products for q5_k"):
-                Search(gguf, prober, **more)  # type: ignore[arg-type]
+                FormatSearch(gguf, prober, **more)  # type: ignore[arg-type]
 
 
-def all_in(search: Search, prober: object, format: str) -> float:
+def all_in(search: FormatSearch, prober: object, format: str) -> float:
     """Divergence with every matrix in one format."""
     exchanges = {}
     for name in search.candidates:

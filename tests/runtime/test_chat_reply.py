@@ -17,10 +17,10 @@ from satchel import Model
 from satchel.formats.chat import CallEnd, Content, Reasoning, Style, ToolCall, detect
 from satchel.formats.template import ChatTemplate
 from satchel.quant import RequestError
-from satchel.runtime.ask import Ask
 from satchel.runtime.async_model import AsyncModel
 from satchel.runtime.chat import ChatPrompt, Thinking
 from satchel.runtime.chat_reply import ChatReply
+from satchel.runtime.generate_options import GenerateOptions
 from satchel.runtime.overflow import Fitted
 from satchel.runtime.reasoning import ReasoningBudget, closing_ids
 from satchel.runtime.sampling import GREEDY
@@ -36,7 +36,7 @@ def scripted(text: str, kind: int = USER_DEFINED, **options: Any) -> ChatReply:
     asked = {name: options.pop(name) for name in ("stop", "max_tokens") if name in options}
     model: Any = Scripted(words, words.encode(text, special=True, bos=False))
     fitted = Fitted(words.encode("hello", bos=False))
-    return ChatReply(model, fitted, Ask(**asked).checked(), STYLE, **{"tools": TOOLS, **options})
+    return ChatReply(model, fitted, GenerateOptions(**asked).checked(), STYLE, **{"tools": TOOLS, **options})
 
 
 @pytest.mark.parametrize("kind", [USER_DEFINED, CONTROL])
@@ -83,7 +83,7 @@ def test_people_see_thinking_in_the_same_tags(
 ) -> None:
     words = tokenizer(kind)
     model: Any = Scripted(words, words.encode(text, special=True, bos=False))
-    reply = ChatReply(model, Fitted([1]), Ask().checked(), style)
+    reply = ChatReply(model, Fitted([1]), GenerateOptions().checked(), style)
     assert "".join(reply.shown()) == shown and reply.spoken == spoken
 
 
@@ -91,7 +91,7 @@ def test_a_marker_spelt_in_plain_tokens_is_text() -> None:
     words = tokenizer()
     ids = [i for char in "<think>no</think>" for i in words.encode(char, bos=False)]
     model: Any = Scripted(words, ids)
-    reply = ChatReply(model, Fitted([1]), Ask().checked(), STYLE)
+    reply = ChatReply(model, Fitted([1]), GenerateOptions().checked(), STYLE)
     reply.read()
     assert (reply.content, reply.reasoning) == ("<think>no</think>", "")
 
@@ -242,10 +242,10 @@ def test_foreign_ids_take_the_family_s_form() -> None:
 # Budgets
 
 
-def words_of(budget: ReasoningBudget, size: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    words = np.zeros(-(-size // 32), np.uint32)
-    budget.fill(words)
-    return np.unpackbits(words.view(np.uint8), bitorder="little")[:size].astype(bool)
+def allowed_by(budget: ReasoningBudget, size: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    bitmask = np.zeros(-(-size // 32), np.uint32)
+    budget.fill(bitmask)
+    return np.unpackbits(bitmask.view(np.uint8), bitorder="little")[:size].astype(bool)
 
 
 class Even:
@@ -255,8 +255,8 @@ class Even:
         self.taken: list[int] = []
         self.finished = False
 
-    def fill(self, words: Any) -> None:
-        words[:] = 0x55555555
+    def fill(self, bitmask: Any) -> None:
+        bitmask[:] = 0x55555555
 
     def accept(self, token: int) -> None:
         self.taken.append(token)
@@ -270,27 +270,27 @@ def test_a_budget_forces_the_end_and_then_the_inner_constraint_holds() -> None:
     budget = ReasoningBudget(words, STYLE, 3, end="well", inner=inner)
     size = words.vocab_size
     opener = words.vocab.index["<think>"]
-    first = words_of(budget, size)
+    first = allowed_by(budget, size)
     assert first[opener] and first[::2].all() and first.sum() <= size // 2 + 2
     budget.accept(opener)
     states = []
     for token in (65, 66, 67):
-        assert words_of(budget, size).all()
-        states.append((words_of(budget, size).tolist(), budget.phase))
+        assert allowed_by(budget, size).all()
+        states.append((allowed_by(budget, size).tolist(), budget.phase))
         budget.accept(token)
     closing = closing_ids(words, STYLE, "well")
     assert words.decode(closing, special=True) == "well\n</think>\n\n"
     for i, token in enumerate(closing):
         assert budget.forced == closing[i:]
-        assert np.flatnonzero(words_of(budget, size)).tolist() == [token]
+        assert np.flatnonzero(allowed_by(budget, size)).tolist() == [token]
         budget.accept(token)
     assert budget.forced == () and budget.phase == "after" and not inner.taken
-    assert not words_of(budget, size)[1::2].any()
+    assert not allowed_by(budget, size)[1::2].any()
     budget.accept(70)
     assert inner.taken == [70]
     budget.rollback(1 + len(closing) + 3)
     assert inner.taken == [] and budget.phase == "inside" and budget.forced == ()
-    assert words_of(budget, size).tolist() == states[0][0]
+    assert allowed_by(budget, size).tolist() == states[0][0]
 
 
 def test_an_answer_without_thinking_is_the_inner_constraint_s_from_the_start() -> None:
@@ -317,7 +317,9 @@ def test_a_spent_budget_makes_the_request_go_on_behind_the_end() -> None:
     words = tokenizer()
     model: Any = Scripted(words, words.encode("abcdefgh", bos=False), words.encode("So yes.", bos=False))
     budget = ReasoningBudget(words, STYLE, 4, opening="reasoning", end="!")
-    reply = ChatReply(model, Fitted([5, 6]), Ask().checked(), STYLE, opening="reasoning", budget=budget)
+    reply = ChatReply(
+        model, Fitted([5, 6]), GenerateOptions().checked(), STYLE, opening="reasoning", budget=budget
+    )
     assert reply.read() == "abcd!\n</think>\n\nSo yes."
     assert (reply.reasoning, reply.content) == ("abcd!", "So yes.")
     closing = closing_ids(words, STYLE, "!")

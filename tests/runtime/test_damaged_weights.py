@@ -159,11 +159,11 @@ def test_what_a_processor_makes_of_logits_is_its_own_affair(tmp_path: Path) -> N
         logits[:] = -np.inf
 
     with Model.load(write_model(tmp_path / "good.gguf"), threads=1) as model:
-        reply = model.generate(PROMPT, max_tokens=2, processors=[only_nine], ignore_eos=True)
+        reply = model.generate(PROMPT, max_tokens=2, logits_processors=[only_nine], ignore_eos=True)
         reply.read()
         assert reply.ids == [9, 9]
         with pytest.raises(RequestError, match="left no token"):
-            ask(model, processors=[nothing])
+            ask(model, logits_processors=[nothing])
 
 
 def test_what_counts_as_lost() -> None:

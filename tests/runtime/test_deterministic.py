@@ -15,15 +15,15 @@ import tiny
 
 from satchel.quant import RequestError
 from satchel.runtime.arch import Cache
-from satchel.runtime.detail import Wishes
 from satchel.runtime.device import find_backend, libraries
 from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.logits_options import LogitsOptions
 from satchel.runtime.model import Model, Options
+from satchel.runtime.request_handle import RequestHandle
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.scheduler import Request
 from satchel.runtime.service import Service
 from satchel.runtime.speculative import Speculation, Speculator
-from satchel.runtime.ticket import Ticket
 
 pytestmark = pytest.mark.skipif(
     not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
@@ -82,31 +82,31 @@ def requests() -> list[Request]:
     for i, length in enumerate((1, 200, 33, 5, 120, 64, 17, 250)):
         own = [int(t) for t in rng.integers(0, tiny.VOCAB, length)]
         ids = (own, shared + own[:40], loop * 6 + own[:3])[i % 3]
-        wishes = Wishes(logprobs=i % 4 if i % 2 else -1)
-        found.append(Request(ids, 24, KINDS[i // 2], wishes=wishes))
+        logits_options = LogitsOptions(logprobs=i % 4 if i % 2 else -1)
+        found.append(Request(ids, 24, KINDS[i // 2], logits_options=logits_options))
     return found
 
 
-def bits(ticket: Ticket) -> bytes:
+def bits(handle: RequestHandle) -> bytes:
     """Everything that is told of the tokens, as bytes of float32."""
-    told = [x for p in ticket.logprobs for x in (p.logprob, p.rank, *(v for pair in p.top for v in pair))]
+    told = [x for p in handle.logprobs for x in (p.logprob, p.rank, *(v for pair in p.top for v in pair))]
     return np.array(told, np.float32).tobytes()
 
 
-def ask(engine: Engine, wanted: Sequence[Request], how: Setting) -> tuple[list[Answer], list[Ticket]]:
+def ask(engine: Engine, wanted: Sequence[Request], how: Setting) -> tuple[list[Answer], list[RequestHandle]]:
     speculator = Speculator(Speculation(lookup=True)) if how.drafts else None
-    service, tickets, found = Service(engine, speculator=speculator), [], []
+    service, handles, found = Service(engine, speculator=speculator), [], []
     try:
         for request in wanted:
-            tickets.append(service.submit(request))
+            handles.append(service.submit(request))
             if not how.together:
-                found.append(list(tickets[-1]))
+                found.append(list(handles[-1]))
         if how.together:
-            found = [list(t) for t in tickets]
+            found = [list(t) for t in handles]
     finally:
         service.close()
     engine.pages.check()
-    return [(tokens, bits(t)) for tokens, t in zip(found, tickets, strict=True)], tickets
+    return [(tokens, bits(t)) for tokens, t in zip(found, handles, strict=True)], handles
 
 
 @pytest.mark.parametrize(
@@ -128,16 +128,16 @@ def test_an_answer_depends_on_its_request_alone(arch: str, format: str, kind: st
     for name in SETTINGS if arch == "llama" else list(SETTINGS)[4::2]:
         how = SETTINGS[name]
         engine = open_engine(arch, format, kind, how)
-        first, tickets = ask(engine, wanted, how)
+        first, handles = ask(engine, wanted, how)
         again, found = ask(engine, wanted[::-1], how)
         engine.close()
         assert first == alone, name
         assert again[::-1] == alone, f"{name}, from the cache"
         assert any(t.job.cached for t in found)
         if how.blocks:
-            assert any(t.job.preempted for t in tickets)
+            assert any(t.job.preempted for t in handles)
         if how.drafts and not how.together:
-            assert any(t.job.used.drafted for t in (*tickets, *found))
+            assert any(t.job.used.drafted for t in (*handles, *found))
 
 
 @pytest.mark.parametrize("kind", ["f16", "q8_0", "q4_0"])

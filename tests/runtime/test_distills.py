@@ -16,9 +16,9 @@ from satchel.formats.chat import detect
 from satchel.formats.gguf import open_gguf
 from satchel.formats.template import ChatTemplate
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
-from satchel.runtime.ask import Ask
 from satchel.runtime.chat import ChatPrompt, Thinking
 from satchel.runtime.chat_reply import ChatReply
+from satchel.runtime.generate_options import GenerateOptions
 from satchel.runtime.overflow import Fitted
 
 SHARED = Path(__file__).parents[3] / "shared"
@@ -111,7 +111,7 @@ def test_an_answer_begins_inside_of_its_thinking(base: str, tools: list[dict[str
     ):
         prompt, ids = prompt_of(base, [HI], tools=tools)
         model: Any = Scripted(tokenizer, tokenizer.encode(text, special=True, bos=False))
-        reply = ChatReply.to(model, prompt, Fitted(ids), Ask().checked())
+        reply = ChatReply.to(model, prompt, Fitted(ids), GenerateOptions().checked())
         reply.read()
         assert (reply.reasoning.strip(), reply.content, reply.tool_calls) == (*parts, [])
 

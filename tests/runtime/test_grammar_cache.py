@@ -13,7 +13,7 @@ pytest.importorskip("llguidance")
 from satchel.formats.gguf import open_gguf
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
 from satchel.quant.errors import RequestError
-from satchel.runtime import wishes
+from satchel.runtime import tokenized_options
 from satchel.runtime.grammar import compiled
 from satchel.runtime.grammar.compiled import Compiler, compile_grammar
 from satchel.runtime.grammar.spec import Choice, JsonSchema
@@ -89,14 +89,16 @@ def test_a_text_that_is_too_large_is_refused(tokenizer: Tokenizer) -> None:
 def test_a12_breakers_of_repetitions_are_bounded(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = wishes.breakers_of(tokenizer, ("e",)).size
+    one = tokenized_options.breakers_of(tokenizer, ("e",)).size
     assert one > 10
-    monkeypatch.setattr(wishes, "MOST_KEPT", 3 * one)
+    monkeypatch.setattr(tokenized_options, "MOST_KEPT", 3 * one)
     for text in ("e", "ea", "eb", "ec", "ed", "a", "b"):
-        wishes.breakers_of(tokenizer, (text,))
-        held = wishes._kept[tokenizer]
+        tokenized_options.breakers_of(tokenizer, (text,))
+        held = tokenized_options._kept[tokenizer]
         assert held._size == sum(b.size for b in held._kept.values()) <= 3 * one
-    assert wishes.breakers_of(tokenizer, ("e", "ef")) == wishes.breakers_of(tokenizer, ("e", "ef"))
+    assert tokenized_options.breakers_of(tokenizer, ("e", "ef")) == tokenized_options.breakers_of(
+        tokenizer, ("e", "ef")
+    )
 
 
 def test_many_breakers_take_one_look_at_each_token() -> None:

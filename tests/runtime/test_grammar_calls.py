@@ -278,10 +278,10 @@ def test_what_the_schema_forbids_does_not_fit(style: str, begin: str) -> None:
 def walked(grammar: Grammar, tokenizer: Tokenizer, seed: int, most: int = 1500) -> str:
     """A random answer: at each step one of the tokens that may come, the rarer ones of closing more often."""
     rng, constraint = random.Random(seed), grammar.constraint()
-    words, said = np.zeros(-(-tokenizer.vocab_size // 32), np.uint32), bytearray()
+    bitmask, said = np.zeros(-(-tokenizer.vocab_size // 32), np.uint32), bytearray()
     for at in range(most):
-        constraint.fill(words)
-        allowed = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")).tolist()
+        constraint.fill(bitmask)
+        allowed = np.flatnonzero(np.unpackbits(bitmask.view(np.uint8), bitorder="little")).tolist()
         ends = [i for i in allowed if i in tokenizer.eog]
         if ends and (constraint.finished or rng.random() < 0.5):
             return said.decode()

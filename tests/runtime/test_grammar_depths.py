@@ -181,6 +181,6 @@ def test_a20_chains_are_compiled_without_the_end_of_the_process(name: str, bundl
     except RequestError:
         return
     grammar.check('"a"')
-    words = np.zeros(-(-tokenizer.vocab_size // 32), np.uint32)
-    grammar.constraint().fill(words)
-    assert words.any()
+    bitmask = np.zeros(-(-tokenizer.vocab_size // 32), np.uint32)
+    grammar.constraint().fill(bitmask)
+    assert bitmask.any()

@@ -134,25 +134,25 @@ def test_control_tokens_are_never_allowed_and_end_tokens_only_at_an_end(kind: st
     ends = np.zeros(count, bool)
     ends[list(tokenizer.eog)] = True
     constraint = compile_grammar(tokenizer, Regex(r"(?s).*")).constraint()
-    words = np.zeros(-(-count // 32), np.uint32)
-    constraint.fill(words)
-    allowed = unpack(words, count)
+    bitmask = np.zeros(-(-count // 32), np.uint32)
+    constraint.fill(bitmask)
+    allowed = unpack(bitmask, count)
     assert (
         allowed[ends].all() and not allowed[hidden & ~ends].any() and allowed.sum() > 150
     )  # no text begins inside a character
     constraint = compile_grammar(tokenizer, Regex(r"(?s).+")).constraint()
-    constraint.fill(words)
-    assert not unpack(words, count)[ends | hidden].any()
+    constraint.fill(bitmask)
+    assert not unpack(bitmask, count)[ends | hidden].any()
 
 
 def test_marker_tokens_are_written_as_tokens_in_tool_calls_alone() -> None:
     tokenizer = build_tokenizer(toy_vocab.byte_level({"tokens": _renamed("<tool>", "<tool_call>")}))
     marker = tokenizer.vocab.index["<tool_call>"]
-    words = np.zeros(-(-tokenizer.vocab_size // 32), np.uint32)
-    compile_grammar(tokenizer, ToolCall([Tool("a")], "hermes")).constraint().fill(words)
-    assert np.flatnonzero(unpack(words, tokenizer.vocab_size)).tolist() == [marker]
-    compile_grammar(tokenizer, Regex("<tool_call>")).constraint().fill(words)
-    assert not unpack(words, tokenizer.vocab_size)[marker]
+    bitmask = np.zeros(-(-tokenizer.vocab_size // 32), np.uint32)
+    compile_grammar(tokenizer, ToolCall([Tool("a")], "hermes")).constraint().fill(bitmask)
+    assert np.flatnonzero(unpack(bitmask, tokenizer.vocab_size)).tolist() == [marker]
+    compile_grammar(tokenizer, Regex("<tool_call>")).constraint().fill(bitmask)
+    assert not unpack(bitmask, tokenizer.vocab_size)[marker]
 
 
 def _renamed(old: str, new: str) -> list[str]:
@@ -161,14 +161,14 @@ def _renamed(old: str, new: str) -> list[str]:
 
 def test_a_mask_of_a_larger_vocabulary_is_zero_behind_the_tokens() -> None:
     tokenizer = TOKENIZERS["llama"]
-    words = np.full(100, 0xFFFFFFFF, np.uint32)
-    compile_grammar(tokenizer, Json()).constraint().fill(words)
+    bitmask = np.full(100, 0xFFFFFFFF, np.uint32)
+    compile_grammar(tokenizer, Json()).constraint().fill(bitmask)
     count = tokenizer.vocab_size
-    assert not unpack(words, 3200)[count:].any() and unpack(words, 3200)[:count].any()
+    assert not unpack(bitmask, 3200)[count:].any() and unpack(bitmask, 3200)[:count].any()
 
 
 @pytest.mark.parametrize(
-    "words",
+    "bitmask",
     [
         np.zeros(2, np.uint32),
         np.zeros(100, np.int32),
@@ -176,9 +176,9 @@ def test_a_mask_of_a_larger_vocabulary_is_zero_behind_the_tokens() -> None:
         np.zeros(200, np.uint32)[::2],
     ],
 )
-def test_a_wrong_mask_buffer_is_refused(words: Any) -> None:
+def test_a_wrong_mask_buffer_is_refused(bitmask: Any) -> None:
     with pytest.raises(RequestError, match="mask"):
-        compile_grammar(TOKENIZERS["llama"], Json()).constraint().fill(words)
+        compile_grammar(TOKENIZERS["llama"], Json()).constraint().fill(bitmask)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -189,14 +189,14 @@ def test_a_process_that_only_checks_has_the_same_masks(kind: str) -> None:
     rng = np.random.default_rng(5)
     for spec in (JsonSchema(SCHEMAS["person"]), *OTHERS):
         a, b = (compile_grammar(one, spec).constraint() for one in (drawing, checking))
-        words = np.zeros((2, -(-drawing.vocab_size // 32)), np.uint32)
+        bitmask = np.zeros((2, -(-drawing.vocab_size // 32)), np.uint32)
         for _ in range(30):
-            a.fill(words[0])
-            b.fill(words[1])
-            assert np.array_equal(words[0], words[1])
+            a.fill(bitmask[0])
+            b.fill(bitmask[1])
+            assert np.array_equal(bitmask[0], bitmask[1])
             if a.finished:
                 break
-            token = int(rng.choice(np.flatnonzero(unpack(words[0], drawing.vocab_size))))
+            token = int(rng.choice(np.flatnonzero(unpack(bitmask[0], drawing.vocab_size))))
             a.accept(token)
             b.accept(token)
 
@@ -205,18 +205,18 @@ def test_rollback_gives_the_masks_of_before() -> None:
     tokenizer = TOKENIZERS["gpt2"]
     grammar = compile_grammar(tokenizer, JsonSchema(SCHEMAS["person"]))
     constraint, rng = grammar.constraint(), np.random.default_rng(3)
-    words = np.zeros(-(-tokenizer.vocab_size // 32), np.uint32)
+    bitmask = np.zeros(-(-tokenizer.vocab_size // 32), np.uint32)
     masks = []
     while not constraint.finished:
-        constraint.fill(words)
-        masks.append(words.copy())
-        constraint.accept(int(rng.choice(np.flatnonzero(unpack(words, tokenizer.vocab_size)))))
+        constraint.fill(bitmask)
+        masks.append(bitmask.copy())
+        constraint.accept(int(rng.choice(np.flatnonzero(unpack(bitmask, tokenizer.vocab_size)))))
     for back in (1, 3, 5):
         constraint.rollback(back)
         assert not constraint.finished
         del masks[len(masks) - back + 1 :]
-        constraint.fill(words)
-        assert np.array_equal(words, masks.pop())
+        constraint.fill(bitmask)
+        assert np.array_equal(bitmask, masks.pop())
     with pytest.raises(RequestError, match="taken back"):
         constraint.rollback(10**6)
 

@@ -102,9 +102,9 @@ def test_who_gave_way_comes_back_with_all_full_blocks(backend: str, monkeypatch:
             return found
 
         monkeypatch.setattr(engine, "begin", noted)
-        tickets = [service.submit(r) for r in requests]
-        together = [list(t) for t in tickets]
-        assert sum(t.job.preempted for t in tickets) > 0
+        handles = [service.submit(r) for r in requests]
+        together = [list(t) for t in handles]
+        assert sum(t.job.preempted for t in handles) > 0
         returns = {length: cached for length, cached in begun.items() if length > 30}
         assert returns == {length: (length - 1) // BLOCK * BLOCK for length in returns} != {}
         assert service.stats().host_moved_back == tier_of(engine).brought_back > 0

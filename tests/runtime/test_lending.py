@@ -18,7 +18,7 @@ from satchel.runtime.device import Buffer, find_backend, libraries
 from satchel.runtime.dryrun import dry_run
 from satchel.runtime.lending import SLOTS
 from satchel.runtime.model import Model
-from satchel.runtime.options import Options, Settings
+from satchel.runtime.options import LoadKwargs, Options
 from satchel.runtime.placement.asked import read_asked
 from satchel.runtime.placement.choose import Room, choose
 from satchel.runtime.placement.lend import LEAST, least_tokens, lent_layers, loan_of
@@ -56,12 +56,12 @@ def test_long_steps_go_where_the_weights_are_lent(files: dict[str, Path], kind: 
     found, slow = {}, device == "emulated"
     ids = IDS[:LEAST] if slow else IDS
     # Of the deep one all layers are lent, more than there are buffers.
-    how: Settings = (
+    kwargs: LoadKwargs = (
         {"gpu_layers": 1} if kind != "deep" else {"gpu_layers": 0, "tensor_place": ["token_embd=remote"]}
     )
     for lend in ("off", "on"):
         options = Options(device=device, threads=1, cache_type="f32", lend_weights=lend)
-        with Model.load(files[kind], options, **how) as model:
+        with Model.load(files[kind], options, **kwargs) as model:
             found[lend] = model.logits(ids)
             if not slow:
                 assert model.logits(ids).tobytes() == found[lend].tobytes()

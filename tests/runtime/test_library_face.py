@@ -26,11 +26,11 @@ from waiting import happened, until
 
 from satchel import Model
 from satchel.quant import RequestError
-from satchel.runtime.ask import Ask, Asking
-from satchel.runtime.options import Options, Settings
+from satchel.runtime.generate_options import GenerateKwargs, GenerateOptions
+from satchel.runtime.options import LoadKwargs, Options
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.service import Service
-from satchel.runtime.stats import BOUNDS, Histogram, Traffic
+from satchel.runtime.stats import BOUNDS, Histogram, KVTraffic
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def model(path: Path) -> Iterator[Model]:
         yield made
 
 
-@pytest.mark.parametrize(("options", "keywords"), [(Options, Settings), (Ask, Asking)])
+@pytest.mark.parametrize(("options", "keywords"), [(Options, LoadKwargs), (GenerateOptions, GenerateKwargs)])
 def test_keywords_are_the_fields_of_the_definition(options: type, keywords: type) -> None:
     fields = {f.name: f.type for f in dataclasses.fields(options)}
     written = {name: ref.__forward_arg__ for name, ref in keywords.__annotations__.items()}
@@ -104,7 +104,7 @@ def test_an_answer_that_nobody_wants_ends(model: Model, way: str, monkeypatch: p
         go.set()
         service = model.service
         assert isinstance(service, Service)
-        until(lambda: not service._tickets, "the answer is let go")
+        until(lambda: not service._handles, "the answer is let go")
         until(lambda: model.stats().requests, "it is counted")
         assert model.stats().requests["cancelled"] == 1
     finally:
@@ -175,9 +175,9 @@ def test_the_report_tells_what_was_done(model: Model) -> None:
 
 
 def ledger(model: Model) -> list[typing.Any]:
-    from satchel.runtime.work import Ledger
+    from satchel.runtime.plan_cost import CostModel
 
-    return list(Ledger(model.engine).attention.values())
+    return list(CostModel(model.engine).attention.values())
 
 
 def test_counts_add_up(model: Model) -> None:
@@ -211,7 +211,7 @@ def test_histograms_hold_every_value_once(values: list[float]) -> None:
 
 
 def test_a_window_bounds_what_is_read() -> None:
-    traffic = Traffic([(0, 100), (8, 10), (8, 10)])
+    traffic = KVTraffic([(0, 100), (8, 10), (8, 10)])
     assert traffic.kv(4, 1) == 500 + 100 and traffic.kv(100, 1) == 10100 + 20 * 9
 
 

@@ -17,7 +17,7 @@ from satchel.quant import DeviceError, RequestError
 from satchel.runtime.device import libraries
 from satchel.runtime.lost import DeviceLost
 from satchel.runtime.model import Model
-from satchel.runtime.options import Settings
+from satchel.runtime.options import LoadKwargs
 from satchel.runtime.placement.asked import read_asked
 from satchel.runtime.sampling import GREEDY
 
@@ -43,7 +43,7 @@ def load(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
     def loaded(lose: str, cards: int = 1, **more: object) -> Model:
         monkeypatch.setenv("SATCHEL_EMULATED_DEVICES", str(cards))
         monkeypatch.setenv("SATCHEL_EMULATED_LOSE", lose)
-        settings: Settings = {"device": "emulated", "threads": 1, "context": 64, "slots": 2, **more}  # type: ignore[typeddict-item]
+        settings: LoadKwargs = {"device": "emulated", "threads": 1, "context": 64, "slots": 2, **more}  # type: ignore[typeddict-item]
         made.append(Model.load(path, **settings))
         return made[-1]
 

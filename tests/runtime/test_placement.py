@@ -17,7 +17,7 @@ from satchel.quant import DeviceError, RequestError
 from satchel.runtime.device import Buffer, Device, find_backend, libraries
 from satchel.runtime.dryrun import dry_run
 from satchel.runtime.model import Model
-from satchel.runtime.options import Options, Settings, settled
+from satchel.runtime.options import LoadKwargs, Options, settled
 from satchel.runtime.placement import speeds
 from satchel.runtime.placement.asked import (
     experts_rule,
@@ -132,7 +132,7 @@ def test_rules_are_read() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"gpu_memory": -1}, {"stream_weights": "maybe"}, {"gpu_layers": "x"}])
-def test_wrong_options_are_refused_before_a_file_is_opened(wrong: Settings) -> None:
+def test_wrong_options_are_refused_before_a_file_is_opened(wrong: LoadKwargs) -> None:
     with pytest.raises(RequestError):
         Model.load("no such file", **wrong)
 
@@ -262,7 +262,7 @@ def test_crossings_are_counted(sized: dict[str, Sizes]) -> None:
     ],
 )
 def test_a_model_on_two_devices_answers_as_on_one(
-    files: dict[str, Path], alone: dict[str, np.ndarray], kind: str, how: Settings
+    files: dict[str, Path], alone: dict[str, np.ndarray], kind: str, how: LoadKwargs
 ) -> None:
     with Model.load(files[kind], device="remote", threads=1, **how) as model:
         assert {d.name for d in model.devices} == (
@@ -442,12 +442,11 @@ def test_the_type_that_would_fit(files: dict[str, Path]) -> None:
 
 
 def _bytes(gguf: GGUF, name: str) -> int:
-    from satchel.formats.quantizing.plan import Settings as Wanted
-    from satchel.formats.quantizing.plan import plan_tensors
+    from satchel.formats.quantizing.plan import QuantizeOptions, plan_tensors
     from satchel.quant.recipes import RECIPES
 
     recipe = next(r for r in RECIPES.values() if r.name == name)
-    return sum(c.bytes_after for c in plan_tensors(gguf, Wanted(recipe, requantize=True)))
+    return sum(c.bytes_after for c in plan_tensors(gguf, QuantizeOptions(recipe, requantize=True)))
 
 
 @pytest.mark.parametrize(
@@ -472,18 +471,18 @@ def test_experts_of_fewer_than_no_layer_are_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "batch"),
     [
-        (Settings(device="remote"), LARGE_STEP),
-        (Settings(device="cpu"), STEP),
-        (Settings(device="remote", gpu_memory=1_800_000), STEP),
-        (Settings(device="remote", kv_offload=False), STEP),
-        (Settings(device="remote", batch=64), 64),
-        (Settings(device="cpu", batch=LARGE_STEP), LARGE_STEP),
+        (LoadKwargs(device="remote"), LARGE_STEP),
+        (LoadKwargs(device="cpu"), STEP),
+        (LoadKwargs(device="remote", gpu_memory=1_800_000), STEP),
+        (LoadKwargs(device="remote", kv_offload=False), STEP),
+        (LoadKwargs(device="remote", batch=64), 64),
+        (LoadKwargs(device="cpu", batch=LARGE_STEP), LARGE_STEP),
     ],
 )
 def test_steps_are_large_where_all_is_on_devices_apart(
-    files: dict[str, Path], changes: Settings, batch: int
+    files: dict[str, Path], changes: LoadKwargs, batch: int
 ) -> None:
-    options = settled(None, Settings(threads=1, **changes))
+    options = settled(None, LoadKwargs(threads=1, **changes))
     with Model.load(files["dense"], options) as model:
         assert model.engine.batch == batch and model.cache.batch == batch
         limits = model.options.served

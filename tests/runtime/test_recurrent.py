@@ -51,8 +51,8 @@ def fed(engine: Engine, slot: int, ids: list[int]) -> Array:
 
 def answered(service: Service, ids: list[int], most: int = 4, salt: str = "") -> tuple[list[int], int]:
     """Tokens of an answer, and how many of the prompt's were in the cache."""
-    ticket = service.submit(Request(ids, most, salt=salt))
-    return list(ticket), ticket.job.cached
+    handle = service.submit(Request(ids, most, salt=salt))
+    return list(handle), handle.job.cached
 
 
 # --- pages
@@ -201,9 +201,9 @@ def test_many_callers_with_few_blocks_get_what_each_gets_alone() -> None:
     prompts = [IDS[i : i + 20 + 7 * i] for i in range(5)]
     with opened("qwen35", slots=4, blocks=18) as engine, opened("qwen35") as fresh:
         service, alone = Service(engine), Service(fresh)
-        tickets = [service.submit(Request(p, 30)) for p in prompts]
-        answers = [list(t) for t in tickets]
-        assert sum(t.job.preempted for t in tickets) > 0
+        handles = [service.submit(Request(p, 30)) for p in prompts]
+        answers = [list(t) for t in handles]
+        assert sum(t.job.preempted for t in handles) > 0
         assert answers == [answered(alone, p, 30, salt=str(i))[0] for i, p in enumerate(prompts)]
         service.close()
         alone.close()

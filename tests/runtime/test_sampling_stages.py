@@ -11,8 +11,8 @@ import pytest
 from satchel.quant import RequestError
 from satchel.runtime.graph import Array
 from satchel.runtime.sampling import Sampling, sample_row
-from satchel.runtime.sampling.chain import CODE, STAGE, Candidates, Row
-from satchel.runtime.sampling.dry import Breakers, drops, find_breakers, suffix_lengths
+from satchel.runtime.sampling.chain import CODE, STAGE, Candidates, StageContext
+from satchel.runtime.sampling.dry import Breakers, dry_penalties, find_breakers, suffix_lengths
 from satchel.runtime.sampling.exact import BITS, exp, lanes, log, power, weights
 from satchel.runtime.sampling.record import chain, record
 
@@ -21,7 +21,7 @@ P = np.array([0.4, 0.3, 0.15, 0.1, 0.04, 0.01])
 
 def kept(stage: str, sampling: Sampling, p: Array = P, pos: int = 3) -> list[int]:
     params = record(sampling, 64).copy()
-    row = Row(params, np.zeros(8, np.int32), pos, np.zeros((0, 2), np.int32), len(p))
+    row = StageContext(params, np.zeros(8, np.int32), pos, np.zeros((0, 2), np.int32), len(p))
     c = Candidates(np.log(p).astype(np.float32), np.arange(len(p)))
     found: list[int] = STAGE[CODE[stage]](c, row).ids.tolist()
     return found
@@ -59,7 +59,7 @@ def test_xtc_draws_as_often_as_it_is_told() -> None:
 def test_a_dynamic_temperature_follows_the_entropy() -> None:
     sampling = Sampling(temperature=1, dynatemp_range=0.9, seed=0)
     params = record(sampling, 64)
-    row = Row(params, np.zeros(8, np.int32), 0, np.zeros((0, 2), np.int32), 4)
+    row = StageContext(params, np.zeros(8, np.int32), 0, np.zeros((0, 2), np.int32), 4)
     for p, by in ((np.full(4, 0.25), 1.9), (np.array([1 - 3e-6, 1e-6, 1e-6, 1e-6]), 0.1)):
         c = Candidates(np.log(p).astype(np.float32), np.arange(4))
         spread = STAGE[CODE["temperature"]](c, row).x
@@ -115,21 +115,21 @@ DRY = Sampling(dry_multiplier=0.8, dry_base=1.75, dry_allowed_length=2, seed=0)
 
 
 def test_dry_grows_with_the_repetition() -> None:
-    found = dict(drops([1, 2, 3, 4, 9, 1, 2, 3], DRY, Breakers(), 64))
+    found = dict(dry_penalties([1, 2, 3, 4, 9, 1, 2, 3], DRY, Breakers(), 64))
     assert found == {4: pytest.approx(-0.8 * 1.75)}
-    longer = dict(drops([7, 1, 2, 3, 4, 9, 7, 1, 2, 3], DRY, Breakers(), 64))
+    longer = dict(dry_penalties([7, 1, 2, 3, 4, 9, 7, 1, 2, 3], DRY, Breakers(), 64))
     assert longer == {4: pytest.approx(-0.8 * 1.75**2)}
-    assert drops([1, 2, 3, 4, 9, 8, 7, 3], DRY, Breakers(), 64) == [], "one token may be repeated"
-    assert drops([1, 2, 3, 4, 9, 1, 2, 3], DRY, Breakers(), 5) == [], "the copy is out of reach"
+    assert dry_penalties([1, 2, 3, 4, 9, 8, 7, 3], DRY, Breakers(), 64) == [], "one token may be repeated"
+    assert dry_penalties([1, 2, 3, 4, 9, 1, 2, 3], DRY, Breakers(), 5) == [], "the copy is out of reach"
 
 
 def test_breakers_end_a_repetition() -> None:
     pieces = [b"a", b"b", b"c", b"\n", b"x\n", b"d"]
     found = find_breakers(("\n",), len(pieces), pieces.__getitem__, lambda text: [])
     assert found.tails == {3: ((),), 4: ((),)}
-    assert drops([0, 3, 1, 5, 0, 3, 1], DRY, found, 64) == [], "only one token since the break"
-    assert drops([0, 1, 3, 0, 1], DRY, found, 64) == [], "a breaker itself loses nothing"
-    assert dict(drops([0, 1, 3, 0, 1], DRY, Breakers(), 64)).keys() == {3}
+    assert dry_penalties([0, 3, 1, 5, 0, 3, 1], DRY, found, 64) == [], "only one token since the break"
+    assert dry_penalties([0, 1, 3, 0, 1], DRY, found, 64) == [], "a breaker itself loses nothing"
+    assert dict(dry_penalties([0, 1, 3, 0, 1], DRY, Breakers(), 64)).keys() == {3}
 
 
 def test_breakers_of_several_tokens() -> None:

@@ -88,10 +88,10 @@ def test_tokens_do_not_depend_on_slots_memory_or_chunks(
     alone = [read(service, r) for r in wanted]
     other = Service(open_engine(slots, blocks, batch))
     try:
-        tickets = [other.submit(r) for r in wanted]
-        assert [list(t) for t in tickets] == alone
+        handles = [other.submit(r) for r in wanted]
+        assert [list(t) for t in handles] == alone
         if blocks:
-            assert sum(t.job.preempted for t in tickets) > 0, "memory was never short: the test shows nothing"
+            assert sum(t.job.preempted for t in handles) > 0, "memory was never short: the test shows nothing"
         other.engine.pages.check()
         other.engine.pages.tree.clear()
         assert other.engine.pages.pool.free == other.engine.pages.pool.size
@@ -128,12 +128,12 @@ class Slow:
 def test_cancel_is_seen_after_the_step_at_hand_also_within_a_prompt() -> None:
     engine = open_engine(batch=8)
     slow, service = Slow(engine), Service(engine)
-    ticket = service.submit(Request(list(range(60)), 5))
+    handle = service.submit(Request(list(range(60)), 5))
     slow.leave.release(2)
     until(lambda: slow.steps == 2, "two steps have begun")
-    ticket.cancel()
+    handle.cancel()
     slow.leave.release()
-    assert ticket.get() is None and ticket.finish == "cancelled"
+    assert handle.get() is None and handle.finish == "cancelled"
     assert slow.steps <= 3
     slow.leave.release(100)
     again = service.submit(Request(list(range(60)), 1))
@@ -165,8 +165,8 @@ def test_a_device_that_fails_ends_every_request_with_its_error(service: Service)
         raise DeviceError("the device was lost")
 
     service.engine.step = fail  # type: ignore[method-assign]
-    tickets = [service.submit(Request([1], 3)) for _ in range(3)]
-    for t in tickets:
+    handles = [service.submit(Request([1], 3)) for _ in range(3)]
+    for t in handles:
         with pytest.raises(DeviceError, match="lost"):
             t.get()
 
@@ -174,10 +174,10 @@ def test_a_device_that_fails_ends_every_request_with_its_error(service: Service)
 def test_after_close_nothing_is_taken_and_what_runs_is_cancelled() -> None:
     engine = open_engine()
     service = Service(engine)
-    ticket = service.submit(Request([1], 80))
+    handle = service.submit(Request([1], 80))
     service.close()
-    rest = list(ticket)
-    assert ticket.finish in ("cancelled", "length") and len(rest) <= 80
+    rest = list(handle)
+    assert handle.finish in ("cancelled", "length") and len(rest) <= 80
     with pytest.raises(RequestError, match="closed"):
         service.submit(Request([1], 1))
     engine.close()
@@ -185,10 +185,10 @@ def test_after_close_nothing_is_taken_and_what_runs_is_cancelled() -> None:
 
 def test_a_lent_slot_waits_for_one_that_is_free(service: Service) -> None:
     seen: list[int] = []
-    tickets = [service.submit(Request([i], 30)) for i in range(8)]
+    handles = [service.submit(Request([i], 30)) for i in range(8)]
     service.lend(seen.append)
     assert len(seen) == 1
-    for t in tickets:
+    for t in handles:
         assert len(list(t)) == 30
     with pytest.raises(RequestError, match="wrong"):
         service.lend(lambda slot: (_ for _ in ()).throw(RequestError("wrong")))

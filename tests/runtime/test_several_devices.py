@@ -20,7 +20,7 @@ from satchel.quant import DeviceError, RequestError
 from satchel.runtime.device import Device, Exec, Found, find_backend, libraries
 from satchel.runtime.dryrun import dry_run
 from satchel.runtime.model import Model
-from satchel.runtime.options import Settings
+from satchel.runtime.options import LoadKwargs
 from satchel.runtime.placement import devices as placing
 from satchel.runtime.placement.asked import read_asked
 from satchel.runtime.placement.choose import Room, Way, choose
@@ -114,7 +114,7 @@ class Held:
 
 
 # A layer's attention and down projection on one device, its gate on the CPU, its up projection on the other.
-BESIDE: Settings = {
+BESIDE: LoadKwargs = {
     "device": "remote:1,remote,cpu",
     "gpu_layers": "all",
     "tensor_place": ["attn=remote:1", "ffn_gate=cpu", "ffn_up=remote", "ffn_(down|norm)=remote:1"],

@@ -97,12 +97,12 @@ def test_what_the_draft_model_holds_stays_in_step_with_many_requests(
     service.close()
     draft = DraftModel(draft_engine, tiny.VOCAB, tiny.VOCAB)
     service = Service(engine, speculator=Always(Speculation(draft_model="x"), draft))
-    tickets = [service.submit(r) for r in [*wanted, *wanted]]
-    assert [list(t) for t in tickets] == alone + alone
+    handles = [service.submit(r) for r in [*wanted, *wanted]]
+    assert [list(t) for t in handles] == alone + alone
     service.close()
     engine.pages.check()
     draft_engine.pages.check()
-    drafted, accepted = (sum(getattr(t.job.used, n) for t in tickets) for n in ("drafted", "accepted"))
+    drafted, accepted = (sum(getattr(t.job.used, n) for t in handles) for n in ("drafted", "accepted"))
     assert drafted > 100
     assert accepted == drafted if seed == 0 else accepted < drafted
     draft_engine.pages.tree.clear()

@@ -79,17 +79,17 @@ def answers(
     service = Service(engine, Limits(), speculator=speculator)
     try:
         if together:
-            tickets = [service.submit(r) for r in wanted]
-            found = [list(t) for t in tickets]
+            handles = [service.submit(r) for r in wanted]
+            found = [list(t) for t in handles]
         else:
-            tickets, found = [], []
+            handles, found = [], []
             for r in wanted:
-                tickets.append(service.submit(r))
-                found.append(list(tickets[-1]))
+                handles.append(service.submit(r))
+                found.append(list(handles[-1]))
         engine.pages.check()
     finally:
         service.close()
-    return found, [t.job for t in tickets]
+    return found, [t.job for t in handles]
 
 
 @pytest.mark.parametrize(
@@ -217,9 +217,9 @@ def test_lookup_finds_repetition_and_many_callers_get_what_each_gets_alone() -> 
 
     def work(first: int) -> None:
         for i in range(first, len(wanted), 4):
-            ticket = service.submit(wanted[i])
-            found[i] = list(ticket)
-            jobs.append(ticket.job)
+            handle = service.submit(wanted[i])
+            found[i] = list(handle)
+            jobs.append(handle.job)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
     for t in threads:

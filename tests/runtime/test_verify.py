@@ -22,7 +22,7 @@ from satchel.formats.verify import FINDINGS_LIMIT, Log
 from satchel.formats.verify_text import check_vocabulary
 from satchel.quant.errors import ModelError
 from satchel.runtime.arch import Cache, HParams, find_arch
-from satchel.runtime.verify import Report, verify
+from satchel.runtime.verify import VerifyReport, verify
 from satchel.runtime.weights import FileWeights
 
 
@@ -34,7 +34,7 @@ def load(path: Path) -> None:
         check_vocabulary(build_tokenizer(gguf.metadata, source=str(path)), gguf.tensors, path)
 
 
-def subjects(report: Report, severity: str = "error") -> list[str]:
+def subjects(report: VerifyReport, severity: str = "error") -> list[str]:
     return [finding.subject for finding in report.findings if finding.severity == severity]
 
 

@@ -123,10 +123,10 @@ def test_a_stuck_engine_thread_of_this_process_is_trouble(monkeypatch: pytest.Mo
     engine = tiny.engine("llama", tiny.weights("llama", "q8_0"), cache, device)
     service, real, leave = Service(engine), engine.step, threading.Event()
     engine.step = lambda feeds: leave.wait(60) and real(feeds)  # type: ignore[method-assign,assignment]
-    ticket = service.submit(Request([1, 2], 2))
+    handle = service.submit(Request([1, 2], 2))
     until(lambda: "busy with one step" in service.trouble, "the trouble")
     leave.set()
-    assert len(list(ticket)) == 2
+    assert len(list(handle)) == 2
     until(lambda: not service.pulse.doing, "the end of work")
     until(lambda: not service.trouble, "the next beat")
     service.close()

@@ -198,8 +198,8 @@ def test_requests_together_answer_as_each_alone(kind: str) -> None:
             alone.append(out)
     with opened(kind, blocks=60) as engine:  # too few for all three slots: some must give way
         service = Service(engine)
-        tickets = [service.submit(Request(p, 12)) for p in prompts]
-        assert [list(t) for t in tickets] == alone
+        handles = [service.submit(Request(p, 12)) for p in prompts]
+        assert [list(t) for t in handles] == alone
         service.close()
         engine.pages.check()
         engine.pages.tree.clear()
@@ -283,12 +283,12 @@ def test_a_saved_state_has_what_the_next_token_sees_of_each_window(
             if not fresh:
                 assert restore(service, shape, path).tokens == 200
                 assert restore(service, shape, path).tokens == 200
-            ticket = service.submit(Request(ids, 6, GREEDY))
-            found = list(ticket)
+            handle = service.submit(Request(ids, 6, GREEDY))
+            found = list(handle)
             if fresh:
                 assert save(service, shape, path, ids) == 200
             service.call(engine.pages.check)
-            return found, ticket.job.cached
+            return found, handle.job.cached
         finally:
             service.close()
 

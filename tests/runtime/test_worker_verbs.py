@@ -24,7 +24,7 @@ from waiting import SECONDS, joined, until, until_async
 
 from satchel import AsyncModel, Model
 from satchel.quant import DeviceError, ModelError, RequestError
-from satchel.runtime.errand import Errand
+from satchel.runtime.cancel_scope import CancelScope
 from satchel.runtime.grammar import Choice, JsonSchema, Regex, Tool, ToolCall, compiled
 from satchel.runtime.kv import Miss
 from satchel.runtime.sampling import GREEDY, Sampling
@@ -110,7 +110,7 @@ def test_what_was_lost_with_a_worker_is_asked_again(here: Model, there: WorkerMo
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(ask) for ask in work(there)]
         until(
-            lambda: any(a.turns > 1 for a in list(there.worker._asked.values())), "a call has had two turns"
+            lambda: any(a.turns > 1 for a in list(there.worker._calls.values())), "a call has had two turns"
         )
         kill(there)
         found = [a.result(SECONDS) for a in asked]
@@ -138,20 +138,20 @@ def test_a_call_that_kills_is_named_and_refused_and_streams_go_on(
 
 def test_a_call_that_nobody_wants_any_more_ends(there: WorkerModel) -> None:
     """The slots that it had are free for others."""
-    errand, ended, before = Errand(), list[BaseException](), there.worker.restarts
+    scope, ended, before = CancelScope(), list[BaseException](), there.worker.restarts
 
     def work() -> None:
         try:
-            errand.run(lambda: there.embed(TEXTS * 100))
+            scope.run(lambda: there.embed(TEXTS * 100))
         except RequestError as error:
             ended.append(error)
 
     thread = threading.Thread(target=work)
     thread.start()
     until(
-        lambda: any(a.turns > 2 for a in list(there.worker._asked.values())), "the call has had three turns"
+        lambda: any(a.turns > 2 for a in list(there.worker._calls.values())), "the call has had three turns"
     )
-    errand.stop()
+    scope.cancel()
     joined(thread, "the call that was stopped")
     assert "cancelled" in str(ended[0])
     assert len(there.beam_search(TEXTS[0], 4, 2)) == 4, "all four slots are to be had"
@@ -161,7 +161,7 @@ def test_a_call_that_nobody_wants_any_more_ends(there: WorkerModel) -> None:
 def begun(model: Model | WorkerModel) -> bool:
     """Whether a call has work done by the engine, here or in a worker."""
     if isinstance(model, WorkerModel):
-        return any(a.turns > 0 for a in list(model.worker._asked.values()))
+        return any(a.turns > 0 for a in list(model.worker._calls.values()))
     service = model.service
     assert isinstance(service, Service)
     return service.scheduler.free_slots < 2
@@ -184,19 +184,19 @@ def test_cancelling_a_task_ends_what_it_asked_for(path: Path, worker: str) -> No
 
 def test_a_borrower_that_gave_up_leaves_no_slot_behind(here: Model) -> None:
     """It waits for four slots while one is taken, and is stopped."""
-    service, errand, ended = here.service, Errand(), list[str]()
+    service, scope, ended = here.service, CancelScope(), list[str]()
     assert isinstance(service, Service)
     (taken,) = service.borrow(1)
 
     def work() -> None:
         with pytest.raises(RequestError) as error:
-            errand.run(lambda: here.beam_search(TEXTS[1], 4, 2))
+            scope.run(lambda: here.beam_search(TEXTS[1], 4, 2))
         ended.append(str(error.value))
 
     thread = threading.Thread(target=work)
     thread.start()
-    until(lambda: service._wanted, "the search waits for slots")
-    errand.stop()
+    until(lambda: service._slot_requests, "the search waits for slots")
+    scope.cancel()
     joined(thread, "the search that was stopped")
     service.give_back([taken])
     assert ended == ["the call was cancelled"]
@@ -205,17 +205,17 @@ def test_a_borrower_that_gave_up_leaves_no_slot_behind(here: Model) -> None:
 
 def test_a_stream_goes_on_beside_long_calls(there: WorkerModel) -> None:
     """The calls would take minutes; they are stopped once the stream is at its end."""
-    errand = Errand()
+    scope = CancelScope()
     with ThreadPoolExecutor(6) as pool:
         try:
-            calls = [pool.submit(errand.run, lambda: there.embed(TEXTS * 400)) for _ in range(6)]
-            until(lambda: len(there.worker._asked) == 6, "six calls are under way")
+            calls = [pool.submit(scope.run, lambda: there.embed(TEXTS * 400)) for _ in range(6)]
+            until(lambda: len(there.worker._calls) == 6, "six calls are under way")
             reply = there.generate(TEXTS[0], max_tokens=20, sampling=WARM, ignore_eos=True)
             reply.read()
             assert len(reply.ids) == 20 and not any(c.done() for c in calls)
             assert there.stats().steps > 0 and not any(c.done() for c in calls)
         finally:
-            errand.stop()
+            scope.cancel()
         for call in calls:
             with pytest.raises(RequestError, match="cancelled"):
                 call.result(SECONDS)
@@ -281,13 +281,13 @@ def test_code_is_not_sent(there: WorkerModel) -> None:
     class Anything:
         finished = False
 
-        def fill(self, words: Any) -> None:
-            words[:] = 0xFFFFFFFF
+        def fill(self, bitmask: Any) -> None:
+            bitmask[:] = 0xFFFFFFFF
 
         def accept(self, token: int) -> None: ...
         def rollback(self, n: int) -> None: ...
 
-    for how in ({"constraint": Anything()}, {"processors": [lambda past, logits: None]}):
+    for how in ({"constraint": Anything()}, {"logits_processors": [lambda past, logits: None]}):
         with pytest.raises(RequestError, match=r"cannot be sent to a worker process: .*worker='thread'"):
             there.generate("x", **how).read()
 

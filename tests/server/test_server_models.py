@@ -23,7 +23,7 @@ from satchel.cli.server.models import FAILED, READY, UNLOADED, Models
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.wanted import Caller, Text, Wanted
 from satchel.quant import RequestError
-from satchel.runtime.ask import Asking
+from satchel.runtime.generate_options import GenerateKwargs
 from satchel.runtime.options import Options
 from satchel.runtime.sampling import GREEDY
 
@@ -49,7 +49,7 @@ def run(work: Callable[[Models], Awaitable[None]], catalog: Catalog, budget: int
 
 
 async def answer(models: Models, name: str, user: str = "") -> str:
-    wanted = Wanted(name, Text("Once"), Asking(sampling=GREEDY, max_tokens=3))
+    wanted = Wanted(name, Text("Once"), GenerateKwargs(sampling=GREEDY, max_tokens=3))
     made = await Answer.begin(models, wanted, Caller(user))
     try:
         await made.read()

@@ -28,7 +28,7 @@ sys.path.append(str(Path(__file__).parents[1] / "cext"))
 from test_matrix_units import product
 
 KERNELS = Path(__file__).parents[2] / "cext" / "kernels"
-SAMPLING = ("sample", "sample_detail", "logprobs")
+SAMPLING = ("sample", "sample_masked", "logprobs")
 # Which ops come to the barriers of a file, with the kernel that is asked for.
 REACHED: dict[str, tuple[str, ...]] = {
     "attention.k.h": ("attention",),
@@ -97,7 +97,7 @@ def calls_of(op: str, kernel: str) -> list[Case]:
         return [lost_block(), *sorted(calls, key=lambda one: one.args.get("causal", 1))]
     if op == "logprobs":
         return [many_rows(next(one for one in calls if one.name == "all-64-64")), *calls]
-    if op == "sample_detail":
+    if op == "sample_masked":
         return [many_rows(calls[0], whole=(1,)), *calls]
     return [equals(), *calls] if op == "sample" else calls
 

@@ -44,7 +44,7 @@ def write_chat_model(path: Path) -> Path:
     return write_model(path, tokenizer__chat_template=TEMPLATE, markers=MARKERS, qwen3__context_length=1024)
 
 
-class Ticket:
+class RequestHandle:
     """Gives tokens one by one, and None when it was cancelled or they are over."""
 
     def __init__(self, tokens: Sequence[int], request: Any) -> None:
@@ -70,6 +70,6 @@ class Scripted:
     def scales(self, adapters: object, control_vectors: object) -> tuple[()]:
         return ()
 
-    def submit(self, request: Any) -> Ticket:
+    def submit(self, request: Any) -> RequestHandle:
         self.requests.append(request)
-        return Ticket(next(self._scripts), request)
+        return RequestHandle(next(self._scripts), request)

@@ -15,8 +15,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
-from satchel.runtime.detail import Sampled
 from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.host_sampling import Sampled
 from satchel.runtime.model import Model
 from satchel.runtime.program import Program
 from satchel.runtime.worker import child

@@ -59,11 +59,11 @@ def walk(spec: Spec, seed: int) -> None:
     for answer in ANSWERS:
         made.check(answer)
     rng, constraint = np.random.default_rng(seed), made.constraint()
-    words = np.zeros((vocabulary().vocab_size + 31) // 32, np.uint32)
+    bitmask = np.zeros((vocabulary().vocab_size + 31) // 32, np.uint32)
     ids: list[int] = []
     while len(ids) < TOKENS and not constraint.finished:
-        constraint.fill(words)
-        allowed = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))
+        constraint.fill(bitmask)
+        allowed = np.flatnonzero(np.unpackbits(bitmask.view(np.uint8), bitorder="little"))
         token = int(rng.choice(allowed))
         constraint.accept(token)
         if int(made.vocabulary.ends[token >> 5]) >> (token & 31) & 1:

@@ -98,9 +98,9 @@ SCHEMAS: dict[str, Any] = {
 }
 
 
-def unpack(words: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
-    """Flags of `count` tokens from mask words."""
-    return np.unpackbits(words.view(np.uint8), bitorder="little")[:count].astype(bool)
+def unpack(bitmask: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
+    """Flags of `count` tokens from a token bitmask."""
+    return np.unpackbits(bitmask.view(np.uint8), bitorder="little")[:count].astype(bool)
 
 
 def write(
@@ -110,15 +110,15 @@ def write(
     whether it might have been. closing: how much likelier tokens are that close something.
     """
     count = tokenizer.vocab_size
-    words = np.zeros(-(-count // 32), np.uint32)
+    bitmask = np.zeros(-(-count // 32), np.uint32)
     closers = np.zeros(count)
     closers[[i for i in range(count) if tokenizer.token_bytes(i)[:1] in (b'"', b"}", b"]", b",")]] = closing
     closers[list(tokenizer.eog)] = closing
     constraint = grammar.constraint()
     ids: list[int] = []
     while not constraint.finished and len(ids) < limit:
-        constraint.fill(words)
-        allowed = unpack(words, count)
+        constraint.fill(bitmask)
+        allowed = unpack(bitmask, count)
         token = int(np.argmax(np.where(allowed, rng.gumbel(size=count) + closers, -np.inf)))
         constraint.accept(token)
         ids.append(token)

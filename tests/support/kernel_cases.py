@@ -28,7 +28,7 @@ from one_step import (
     nmse,
     random_blocks,
 )
-from sampling_cases import detail_cases, report_cases, sample_cases
+from sampling_cases import masked_cases, report_cases, sample_cases
 
 from satchel.quant import FORMATS
 from satchel.runtime.graph import Array
@@ -169,7 +169,7 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
     yield Case("ring", ((ring, "i32"), i32(0, 1, 2), i32(0, 7, 20)), (3,), "i32", bound=0)
 
 
-CASES["sample"], CASES["sample_detail"], CASES["logprobs"] = sample_cases, detail_cases, report_cases
+CASES["sample"], CASES["sample_masked"], CASES["logprobs"] = sample_cases, masked_cases, report_cases
 
 
 def check(one: Case, got: Array, want: Array) -> None:

@@ -153,7 +153,7 @@ def run(
 
 def define(op: str, case: Case) -> Array:
     inputs = [a for a, _ in case.inputs]
-    at = {"sample": 4, "sample_detail": 4, "logprobs": 2}.get(op, len(inputs))
+    at = {"sample": 4, "sample_masked": 4, "logprobs": 2}.get(op, len(inputs))
     if at < len(inputs):
         inputs[at] = inputs[at].view(SAMPLING)[:, 0]
     return OPS[op].define(*inputs, **{**OPS[op].defaults, **case.args})

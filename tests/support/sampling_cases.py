@@ -119,10 +119,10 @@ def sample_cases(rng: np.random.Generator) -> Iterator[Case]:
         yield Case(f"far-{i}-{'-'.join(chain)}", inputs, (ROWS,), "i32", bound=0)
 
 
-def detail_cases(rng: np.random.Generator) -> Iterator[Case]:
+def masked_cases(rng: np.random.Generator) -> Iterator[Case]:
     for i, (chain, options) in enumerate(CHAINS):
         vocabulary = (300, 4099)[i % 2]
-        words = rng.integers(0, 2**32, (ROWS, -(-vocabulary // 32)), dtype=np.uint32).view(np.int32)
+        bitmask = rng.integers(0, 2**32, (ROWS, -(-vocabulary // 32)), dtype=np.uint32).view(np.int32)
         edits = np.stack(
             (
                 rng.integers(0, vocabulary, (ROWS, 6)).astype(np.int32),
@@ -130,12 +130,12 @@ def detail_cases(rng: np.random.Generator) -> Iterator[Case]:
             ),
             axis=-1,
         )
-        given = {**options, "masked": i % 2, "biases": i % 4, "drops": i % 3}
+        given = {**options, "masked": i % 2, "biases": i % 4, "dry_penalties": i % 3}
         inputs = (
             (logits(rng, vocabulary), "f32"),
             *places(rng, vocabulary),
             (params(rng, chain, **given), "i8"),
-            (words, "i32"),
+            (bitmask, "i32"),
             (edits, "i32"),
         )
         yield Case(f"{i}-{'-'.join(chain)}", inputs, (ROWS, 2), "i32", bound=0)

@@ -14,7 +14,7 @@ from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import MOST_MESSAGES, MOST_TOKENS, Body, kept, ranged
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.wanted import MustCall, Turn, Wanted
-from satchel.runtime.ask import Asking
+from satchel.runtime.generate_options import GenerateKwargs
 from satchel.runtime.grammar.spec import JsonSchema, Spec
 from satchel.runtime.grammar.tools import MAX_TOOLS
 from satchel.runtime.sampling import Sampling
@@ -76,7 +76,7 @@ class Metadata(Body):
     user_id: str = Field(default="", max_length=512)
 
 
-class Conversation(Cached):
+class PromptBody(Cached):
     """What is counted, and what is answered."""
 
     model: str = Field(min_length=1)
@@ -134,7 +134,7 @@ class Conversation(Cached):
         return JsonSchema(formed.schema_) if formed else None
 
 
-class MessagesBody(Conversation):
+class MessagesBody(PromptBody):
     max_tokens: int = Field(ge=1, le=MOST_TOKENS)
     stop_sequences: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=1000)]], Field(max_length=64)
@@ -156,9 +156,9 @@ class MessagesBody(Conversation):
             raise ValueError(f"thinking.budget_tokens is {budget}: it must be less than max_tokens")
         return self
 
-    def asking(self) -> Asking:
+    def generate_kwargs(self) -> GenerateKwargs:
         chosen = {name: value for name in SAMPLING if (value := getattr(self, name)) is not None}
-        return Asking(
+        return GenerateKwargs(
             sampling=replace(Sampling(), **chosen),
             max_tokens=self.max_tokens,
             stop=tuple(self.stop_sequences),
@@ -168,4 +168,4 @@ class MessagesBody(Conversation):
 
     @kept
     def wanted(self) -> Wanted:
-        return Wanted(self.model, self.turn, self.asking())
+        return Wanted(self.model, self.turn, self.generate_kwargs())

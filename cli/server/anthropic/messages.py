@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from satchel.cli.server.answer import Answer
-from satchel.cli.server.anthropic.fields import Conversation, MessagesBody
+from satchel.cli.server.anthropic.fields import MessagesBody, PromptBody
 from satchel.cli.server.anthropic.shapes import Blocks, ending, head, usage
 from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.dialect import JsonObject
@@ -78,7 +78,7 @@ async def _said(answer: Answer, blocks: Blocks) -> AsyncIterator[JsonObject]:
 
 @router.post("/v1/messages/count_tokens")
 @needs(USER)
-async def count_tokens(request: Request, body: Conversation) -> JsonObject:
+async def count_tokens(request: Request, body: PromptBody) -> JsonObject:
     warnings, turn = unknown_fields(request, body), body.turn
     _, count = await with_model(request, body.model, lambda model, salt: _count(model, turn))
     return {"input_tokens": count, **({"warnings": warnings} if warnings else {})}

@@ -122,7 +122,7 @@ def ending(answer: Answer, blocks: Blocks) -> JsonObject:
         reason, sequence = "tool_use", None
     elif sequence:
         reason = "stop_sequence"
-    elif reply.stats.finish == "length" and reply.stats.generated < reply.reply.ask.max_tokens:
+    elif reply.stats.finish == "length" and reply.stats.generated < reply.reply.options.max_tokens:
         reason = "model_context_window_exceeded"
     elif reply.stats.finish in ("length", "deadline"):
         reason = "max_tokens"

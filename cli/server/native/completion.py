@@ -27,8 +27,8 @@ from satchel.cli.server.stream import event, stream_of, unless_gone
 from satchel.cli.server.wanted import Text, Wanted
 from satchel.formats.chat import Content
 from satchel.formats.tokenizer import Tokenizer
-from satchel.runtime.ask import Asking
 from satchel.runtime.async_model import AsyncReply
+from satchel.runtime.generate_options import GenerateKwargs
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.logprobs import Logprob
 
@@ -44,8 +44,8 @@ class NativeFields(TextFields):
     return_tokens: bool = False
     response_fields: Annotated[list[str], Field(max_length=64)] | None = None
 
-    def asking(self, base: Sampling) -> Asking:
-        return {**super().asking(base), "logprobs": self.n_probs or -1}
+    def generate_kwargs(self, base: Sampling) -> GenerateKwargs:
+        return {**super().generate_kwargs(base), "logprobs": self.n_probs or -1}
 
     def wanted_of(self, first: Text, *others: Text) -> Wanted:
         self.check_together()
@@ -55,7 +55,7 @@ class NativeFields(TextFields):
         return Wanted(
             self.model,
             first,
-            self.asking(Sampling()),
+            self.generate_kwargs(Sampling()),
             self.n,
             self.form()[0],
             others,
@@ -157,7 +157,7 @@ def _ending(answer: Answer, index: int, body: NativeFields, warnings: list[str])
         "model": answer.name,
         "tokens_predicted": stats.generated,
         "tokens_evaluated": stats.prompt,
-        "generation_settings": generation_settings(reply.reply.ask, reply.reply.sampling),
+        "generation_settings": generation_settings(reply.reply.options, reply.reply.sampling),
         "prompt": answer.model.model.detokenize(reply.reply.prompt, special=True),
         "has_new_line": "\n" in reply.text,
         "truncated": bool(reply.report.cut_tokens),

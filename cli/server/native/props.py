@@ -13,7 +13,7 @@ from satchel.cli.server.native.settings import generation_settings
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.roles import ADMIN, USER, needs
 from satchel.cli.server.route import models_of
-from satchel.runtime.ask import Ask
+from satchel.runtime.generate_options import GenerateOptions
 from satchel.runtime.model import Model
 from satchel.runtime.sampling import Sampling
 
@@ -35,7 +35,7 @@ def told(model: Model, name: str) -> JsonObject:
     return {
         "default_generation_settings": {
             "n_ctx": model.context,
-            "params": generation_settings(Ask(), Sampling()),
+            "params": generation_settings(GenerateOptions(), Sampling()),
         },
         "total_slots": model.cache.slots,
         "model_alias": name,

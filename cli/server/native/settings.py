@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isinf
 
 from satchel.cli.server.dialect import JsonObject
-from satchel.runtime.ask import Ask
+from satchel.runtime.generate_options import GenerateOptions
 from satchel.runtime.sampling import Sampling
 
 SAME = (
@@ -16,7 +16,7 @@ SAME = (
 )  # fmt: skip
 
 
-def generation_settings(ask: Ask, sampling: Sampling) -> JsonObject:
+def generation_settings(options: GenerateOptions, sampling: Sampling) -> JsonObject:
     """As they were used, with the seed that was drawn."""
     return {
         **{name: getattr(sampling, name) for name in SAME},
@@ -26,11 +26,11 @@ def generation_settings(ask: Ask, sampling: Sampling) -> JsonObject:
         "logit_bias": [
             {"token": token, "bias": False if isinf(bias) else bias} for token, bias in sampling.bias_pairs
         ],
-        "n_predict": ask.max_tokens,
-        "max_tokens": ask.max_tokens,
-        "stop": list(ask.stop),
-        "ignore_eos": ask.ignore_eos,
-        "n_probs": max(0, ask.logprobs),
-        "on_overflow": ask.on_overflow,
-        "speculative.n_max": ask.draft,
+        "n_predict": options.max_tokens,
+        "max_tokens": options.max_tokens,
+        "stop": list(options.stop),
+        "ignore_eos": options.ignore_eos,
+        "n_probs": max(0, options.logprobs),
+        "on_overflow": options.on_overflow,
+        "speculative.n_max": options.draft,
     }

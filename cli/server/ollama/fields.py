@@ -11,7 +11,7 @@ from satchel.cli.server.fields import MOST_MESSAGES, Body, kept
 from satchel.cli.server.ollama.options import Options, keep_seconds
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.wanted import Text, Turn, Wanted
-from satchel.runtime.ask import Asking
+from satchel.runtime.generate_options import GenerateKwargs
 from satchel.runtime.grammar.spec import Json, JsonSchema, Spec
 from satchel.runtime.grammar.tools import MAX_TOOLS
 
@@ -42,11 +42,11 @@ class AnswerFields(Body):
             return Json()
         return JsonSchema(self.format) if isinstance(self.format, dict) else None
 
-    def asking(self) -> Asking:
-        """As fields of Ask."""
+    def generate_kwargs(self) -> GenerateKwargs:
+        """As fields of GenerateOptions."""
         if self.top_logprobs is not None and not self.logprobs:
             raise Problem("invalid", "top_logprobs needs logprobs: true", "top_logprobs")
-        made = self.options.asking()
+        made = self.options.generate_kwargs()
         made["grammar"] = self.spec()
         made["logprobs"] = (self.top_logprobs or 0) if self.logprobs else -1
         made["on_overflow"] = "truncate-middle" if self.truncate else "shift" if self.shift else "error"
@@ -77,7 +77,7 @@ class GenerateBody(AnswerFields):
     @kept
     def wanted(self) -> Wanted:
         self._check()
-        return Wanted(self.model, self._prompt(), self.asking())
+        return Wanted(self.model, self._prompt(), self.generate_kwargs())
 
     def _check(self) -> None:
         if self.images:
@@ -153,4 +153,4 @@ class ChatBody(AnswerFields):
     def wanted(self) -> Wanted:
         said = [m.told(f"messages[{i}]") for i, m in enumerate(self.messages)]
         turn = Turn(said, tools=self.tools or None, reasoning=self.think)
-        return Wanted(self.model, turn, self.asking())
+        return Wanted(self.model, turn, self.generate_kwargs())

@@ -12,7 +12,7 @@ from satchel.cli.server.fields import MOST_TOKENS, Body, SamplingFields
 from satchel.cli.server.models import Entry
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.wanted import Caller
-from satchel.runtime.ask import Asking
+from satchel.runtime.generate_options import GenerateKwargs
 from satchel.runtime.sampling import Sampling
 
 SOON = 1e-3  # seconds: at the next look at idle models
@@ -62,9 +62,9 @@ class Options(SamplingFields, Unused):
     def limit(self) -> int:
         return -1 if self.num_predict is None else max(-1, self.num_predict)
 
-    def asking(self) -> Asking:
-        """As fields of Ask."""
-        return Asking(
+    def generate_kwargs(self) -> GenerateKwargs:
+        """As fields of GenerateOptions."""
+        return GenerateKwargs(
             sampling=self.sampling(Sampling()),
             max_tokens=self.limit,
             stop=tuple(self.stop),

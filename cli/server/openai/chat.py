@@ -38,7 +38,7 @@ from satchel.cli.server.stream import PING_SECONDS, stream_of, unless_gone
 from satchel.cli.server.wanted import Turn, Wanted
 from satchel.formats.chat import Content
 from satchel.formats.template.messages import RESERVED
-from satchel.runtime.ask import Asking
+from satchel.runtime.generate_options import GenerateKwargs
 from satchel.runtime.sampling import Sampling
 
 router = APIRouter(route_class=BodyRoute)
@@ -114,16 +114,19 @@ class ChatBody(TurnBody, TextFields):
         given = [v for v in (super().limit, most) if v is not None and v >= 0]
         return min(given) if given else -1
 
-    def asking(self, base: Sampling) -> Asking:
+    def generate_kwargs(self, base: Sampling) -> GenerateKwargs:
         if self.top_logprobs is not None and not self.logprobs:
             raise Problem("invalid", "top_logprobs needs logprobs: true", "top_logprobs")
-        return {**super().asking(base), "logprobs": (self.top_logprobs or 0) if self.logprobs else -1}
+        return {
+            **super().generate_kwargs(base),
+            "logprobs": (self.top_logprobs or 0) if self.logprobs else -1,
+        }
 
     @kept
     def wanted(self) -> Wanted:
         self.check_together()
-        turn, how = self.turn, self.asking(Sampling())
-        if turn.tools and not turn.call and how.get("grammar") is not None:
+        turn, kwargs = self.turn, self.generate_kwargs(Sampling())
+        if turn.tools and not turn.call and kwargs.get("grammar") is not None:
             raise Problem(
                 "invalid",
                 "tools and a form for the answer were given: calls would not fit it; set tool_choice to none",
@@ -132,7 +135,7 @@ class ChatBody(TurnBody, TextFields):
         return Wanted(
             self.model,
             turn,
-            how,
+            kwargs,
             self.n,
             self.form()[0],
             best_of=self.best_of or 0,

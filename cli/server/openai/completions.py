@@ -28,7 +28,7 @@ from satchel.cli.server.route import caller_of, models_of, unknown_fields
 from satchel.cli.server.stream import stream_of, unless_gone
 from satchel.cli.server.wanted import Text, Wanted
 from satchel.formats.chat import Content
-from satchel.runtime.ask import Asking
+from satchel.runtime.generate_options import GenerateKwargs
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.logprobs import Logprob
 
@@ -69,9 +69,9 @@ class CompletionBody(TextFields):
             for prompt in several(self.prompt)
         ]
 
-    def asking(self, base: Sampling) -> Asking:
+    def generate_kwargs(self, base: Sampling) -> GenerateKwargs:
         told = -1 if self.logprobs is None else self.logprobs
-        return {**super().asking(base), "logprobs": told}
+        return {**super().generate_kwargs(base), "logprobs": told}
 
     @kept
     def wanted(self) -> Wanted:
@@ -80,7 +80,7 @@ class CompletionBody(TextFields):
         return Wanted(
             self.model,
             first,
-            self.asking(Sampling()),
+            self.generate_kwargs(Sampling()),
             self.n,
             self.form()[0],
             others,

@@ -14,7 +14,7 @@ from satchel.cli.server.openai.forms import FormFields
 from satchel.cli.server.openai.refused import check_refused
 from satchel.cli.server.problem import Problem
 from satchel.runtime.answers import MOST_ANSWERS
-from satchel.runtime.ask import Asking
+from satchel.runtime.generate_options import GenerateKwargs
 from satchel.runtime.sampling import Sampling
 
 STOPS = 64
@@ -140,15 +140,15 @@ class TextFields(SamplingFields, FormFields):
             bad_words=tuple(bad),
         )
 
-    def asking(self, base: Sampling) -> Asking:
-        """As fields of Ask. base: the sampling where the request says nothing."""
+    def generate_kwargs(self, base: Sampling) -> GenerateKwargs:
+        """As fields of GenerateOptions. base: the sampling where the request says nothing."""
         milliseconds = self.t_max_predict_ms or 0
-        return Asking(
+        return GenerateKwargs(
             sampling=self.sampling(base),
             max_tokens=self.limit,
             stop=self.stops,
-            stop_tokens=tuple(self.stop_token_ids or ()),
-            keep_stop=self.include_stop_str_in_output,
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+            include_stop_str_in_output=self.include_stop_str_in_output,
             ignore_eos=self.ignore_eos,
             on_overflow=self.on_overflow,
             priority=self.priority,

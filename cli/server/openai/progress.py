@@ -32,4 +32,4 @@ def reporting(wanted: Wanted, kind: str) -> tuple[Wanted, asyncio.Queue[bytes]]:
         }
         coming.put_nowait(event(said))
 
-    return replace(wanted, how={**wanted.how, "progress": tell}), coming
+    return replace(wanted, kwargs={**wanted.kwargs, "progress": tell}), coming

@@ -31,7 +31,7 @@ from satchel.cli.server.stream import event, stream_of, unless_gone
 from satchel.cli.server.wanted import Turn, Wanted
 from satchel.formats.chat import Content
 from satchel.quant import SatchelError
-from satchel.runtime.ask import Asking
+from satchel.runtime.generate_options import GenerateKwargs
 from satchel.runtime.grammar.spec import Json, JsonSchema, Spec
 from satchel.runtime.grammar.tools import MAX_TOOLS
 from satchel.runtime.model import Model
@@ -116,11 +116,11 @@ class ResponseBody(TextFields):
     def tells_logprobs(self) -> bool:
         return LOGPROBS in (self.include or ()) or bool(self.top_logprobs)
 
-    def asking(self, base: Sampling) -> Asking:
+    def generate_kwargs(self, base: Sampling) -> GenerateKwargs:
         unknown = set(self.include or ()) - {LOGPROBS, ENCRYPTED}
         if unknown:
             raise Problem("unsupported", f"include: {min(unknown)!r:.80} cannot be had", "include")
-        made = super().asking(base)
+        made = super().generate_kwargs(base)
         if self.max_output_tokens is not None:
             made["max_tokens"] = self.max_output_tokens
         if self.truncation == "auto":
@@ -153,15 +153,21 @@ class ResponseBody(TextFields):
     @kept
     def wanted(self) -> Wanted:
         self.check_together()
-        turn, how = self.turn, self.asking(Sampling())
-        if turn.tools and not turn.call and how.get("grammar") is not None:
+        turn, kwargs = self.turn, self.generate_kwargs(Sampling())
+        if turn.tools and not turn.call and kwargs.get("grammar") is not None:
             line = (
                 "tools and a form for the answer were given: calls would not fit it; set tool_choice to none"
             )
             raise Problem("invalid", line, "tool_choice")
         form = "text.format" if self.text and self.text.format else self.form()[0]
         return Wanted(
-            self.model, turn, how, form=form, words=self.biases[1], adapters=self.adapters, slot=self.id_slot
+            self.model,
+            turn,
+            kwargs,
+            form=form,
+            words=self.biases[1],
+            adapters=self.adapters,
+            slot=self.id_slot,
         )
 
 

@@ -1,6 +1,4 @@
-"""The truth about one request: what was really sampled with, what was cut, found in the cache, drafted,
-moved.
-"""
+"""Usage report of one request: sampling as used, tokens cut, cached and drafted, times, bytes read."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from satchel.runtime.scheduler import Job
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class UsageReport:
     """sampling: as used, with the seed. cut_tokens: left out of the prompt's middle (cut_messages: whole
     messages) or forgotten in one of `shifts`. missed: why the prompt's rest was not in the cache. Seconds are
     the engine's: queue until the prompt began, prefill until the first token, decode after it.
@@ -59,7 +57,7 @@ class Report:
         return self.bandwidth / self.limit if self.limit else None
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as plain values, with the shares."""
+        """As plain values, with the two shares."""
         shares = {"acceptance": self.acceptance, "bandwidth_share": self.bandwidth_share}
         # The sampling keeps records for kernels beside its options, which are no part of what was asked.
         sampling = {f.name: getattr(self.sampling, f.name) for f in fields(Sampling) if f.init}
@@ -67,8 +65,8 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """The engine's part of a report: what the jobs of a request took, one after the other."""
+class EngineUsage:
+    """The engine's part of a usage report: sums over the jobs of a request, which ran one after the other."""
 
     queue_seconds: float = 0.0
     prefill_seconds: float = 0.0
@@ -86,7 +84,7 @@ class Work:
     bandwidth: float = 0.0
 
     @classmethod
-    def of(cls, jobs: Sequence[Job]) -> Work:
+    def of(cls, jobs: Sequence[Job]) -> EngineUsage:
         """Jobs in order: the first has the prompt's times, the others begin where a shift ended the one
         before.
         """

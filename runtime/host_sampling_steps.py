@@ -1,5 +1,5 @@
-"""Steps of which some rows wait for the host: the forward part runs while a thread fills the masks, then
-processors change logits, then the rows are drawn. Rows of others in the same step are drawn as ever.
+"""Steps with host-side sampling: the forward pass runs while a thread fills the token bitmasks, then
+processors change logits, then all rows are sampled. Rows of other requests in the step are sampled as usual.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from satchel.quant import RequestError, SatchelError
-from satchel.runtime.detail import Detail, Sampled, words_of
 from satchel.runtime.finite import damaged
 from satchel.runtime.graph import Array
+from satchel.runtime.host_sampling import HostSampling, Sampled, bitmask_size
 from satchel.runtime.program import Program
 from satchel.runtime.sampling import NONE, lost
 from satchel.runtime.sampling.chain import MOST
@@ -30,21 +30,21 @@ DRAWN, REPORT, LOGITS = 0, 1, 2  # places of the plan's outputs
 
 
 @dataclass(slots=True)
-class Row:
-    """A row that waits. words: what its constraint allows; raw: its logits before processors; failed: why it
-    has no token.
+class HostSampledRow:
+    """A row whose sampling waits for the host. number: its place among the step's rows. bitmask: tokens that
+    its constraint allows; raw: its logits before processors; failed: why it has no token.
     """
 
     number: int
     feed: Feed
-    detail: Detail
-    words: Array | None = None
+    host_sampling: HostSampling
+    bitmask: Array | None = None
     raw: Array | None = None
     failed: SatchelError | None = None
 
     @contextmanager
     def guarded(self, what: str) -> Iterator[None]:
-        """What the caller's code raises is the row's failure, and nobody else's."""
+        """An exception of the caller's own code fails this row and no other."""
         try:
             yield
         except Exception as error:
@@ -62,11 +62,11 @@ class Pending:
     """A step under way."""
 
     program: Program
-    rows: list[Row]
+    rows: list[HostSampledRow]
 
 
-class DetailedSteps:
-    """Runs steps of an engine that have such rows."""
+class HostSamplingSteps:
+    """Runs the engine's steps that have such rows."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -76,13 +76,13 @@ class DetailedSteps:
         """As Engine.step."""
         engine, started = self.engine, time.perf_counter()
         firsts = list(accumulate((f.rows for f in feeds), initial=0))
-        program = engine.fill(feeds, firsts[-1], "detail", every=False)
+        program = engine.fill(feeds, firsts[-1], "host_sampling", every=False)
         step = Pending(
             program,
             [
-                Row(first + i, feed, feed.detail)
+                HostSampledRow(first + i, feed, feed.host_sampling)
                 for first, feed in zip(firsts, feeds, strict=False)
-                if feed.detail is not None
+                if feed.host_sampling is not None
                 for i in range(feed.rows)
             ],
         )
@@ -101,60 +101,65 @@ class DetailedSteps:
         if self._filler is not None:
             self._filler.shutdown()
 
-    def _prepare(self, program: Program, row: Row) -> None:
-        """Fills what is known before the step runs."""
-        params, edits, detail, i = program.fields["params"], program.fields["edits"], row.detail, row.number
-        biases, drops = detail.edits(row.feed.past, self.engine.cache.context)
-        listed = [*biases, *drops]
+    def _prepare(self, program: Program, row: HostSampledRow) -> None:
+        """Fills the step block with what is known before the step runs."""
+        params, edits, host, i = (
+            program.fields["params"],
+            program.fields["edits"],
+            row.host_sampling,
+            row.number,
+        )
+        biases, dry_penalties = host.edits(row.feed.past, self.engine.cache.context)
+        listed = [*biases, *dry_penalties]
         if listed:
             edits[i, : len(listed), 0] = [t for t, _ in listed]
             edits[i, : len(listed), 1] = np.array([a for _, a in listed], np.float32).view(np.int32)
-        mask = detail.mask(row.feed.past, vocabulary_of(program))
+        mask = host.mask(row.feed.past, vocabulary_of(program))
         program.sampled = []  # the row's own numbers go into its record
-        params["biases"][i], params["drops"][i] = len(biases), len(drops)
-        params["masked"][i] = mask is not None or detail.wishes.constraint is not None
-        params["report"][i], params["mirostat_mu"][i] = detail.reports, detail.mu
-        program.fields["words"][i].view(np.uint32)[:] = 0xFFFFFFFF if mask is None else mask
+        params["biases"][i], params["dry_penalties"][i] = len(biases), len(dry_penalties)
+        params["masked"][i] = mask is not None or host.options.constraint is not None
+        params["report"][i], params["mirostat_mu"][i] = host.reports, host.mu
+        program.fields["token_bitmask"][i].view(np.uint32)[:] = 0xFFFFFFFF if mask is None else mask
 
     def _fill_masks(self, step: Pending) -> Future[None] | None:
-        """Starts the thread that asks constraints which tokens may come."""
-        asked = [row for row in step.rows if row.detail.wishes.constraint is not None]
+        """Starts filling the token bitmasks of constraints, in a thread beside the forward pass."""
+        asked = [row for row in step.rows if row.host_sampling.options.constraint is not None]
         if not asked:
             return None
         if self._filler is None:
             self._filler = ThreadPoolExecutor(1, "satchel-masks")
-        size = words_of(vocabulary_of(step.program))
+        size = bitmask_size(vocabulary_of(step.program))
 
         def fill() -> None:
             for row in asked:
-                row.words = np.zeros(size, np.uint32)
+                row.bitmask = np.zeros(size, np.uint32)
                 with row.guarded("the constraint"):
-                    row.detail.fill(row.words)
+                    row.host_sampling.fill(row.bitmask)
 
         return self._filler.submit(fill)
 
     def _between(self, step: Pending, masks: Future[None] | None) -> None:
-        """The forward part is done: masks and changed logits go to the device."""
+        """Runs when the forward pass is done: bitmasks and changed logits go to the device."""
         if masks is not None:
             masks.result()
         for row in step.rows:
-            words = step.program.fields["words"][row.number].view(np.uint32)
-            if row.words is not None and not row.failed:
-                words &= row.words
-            if step.program.fields["params"]["masked"][row.number] and not words.any():
+            bitmask = step.program.fields["token_bitmask"][row.number].view(np.uint32)
+            if row.bitmask is not None and not row.failed:
+                bitmask &= row.bitmask
+            if step.program.fields["params"]["masked"][row.number] and not bitmask.any():
                 row.fail("masks and the constraint together allow no token")
-            if row.detail.wishes.processors and not row.failed:
+            if row.host_sampling.options.logits_processors and not row.failed:
                 self._process(step.program, row)
 
-    def _process(self, program: Program, row: Row) -> None:
-        """Lets the request's processors change its logits."""
+    def _process(self, program: Program, row: HostSampledRow) -> None:
+        """Runs the request's processors on its logits (V)."""
         row.raw = program.output(LOGITS, row.number, np.empty(vocabulary_of(program), np.float32))
         logits, past = row.raw.copy(), list(row.feed.past)
         if lost(logits):
             row.refuse(damaged(self.engine.source, "logits"))
             return
         with row.guarded("a logits processor"):
-            for processor in row.detail.wishes.processors:
+            for processor in row.host_sampling.options.logits_processors:
                 given = processor(past, logits)
                 logits = logits if given is None else np.asarray(given, np.float32)
                 if logits.shape != row.raw.shape:
@@ -176,13 +181,13 @@ class DetailedSteps:
                 row.refuse(damaged(self.engine.source, "logits"))
             if not row.failed:
                 with row.guarded("the constraint"):
-                    row.detail.took(token, bits)
+                    row.host_sampling.took(token, bits)
             report = self._report(program, row, token) if token != NONE else None
             found[row.number] = Sampled(token, report, bits, row.failed)
         return [self.engine.undrawn() if t == NONE else t for t in found] if NONE in found else found
 
-    def _report(self, program: Program, row: Row, token: int) -> Logprob | None:
-        k = row.detail.wishes.logprobs
+    def _report(self, program: Program, row: HostSampledRow, token: int) -> Logprob | None:
+        k = row.host_sampling.options.logprobs
         if k < 0:
             return None
         if row.raw is not None:  # what the device has was changed

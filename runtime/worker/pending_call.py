@@ -1,4 +1,4 @@
-"""A question to a worker process, as its asker and the thread that hears the process share it."""
+"""A call of a worker process, shared by its caller and the thread that receives the answer."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from satchel.runtime.worker.verbs import BARE
 from satchel.runtime.worker.wire import Message, decode, decode_error, encode
 
 
-class Asked:
-    """sent: the process has it. turns: steps of the engine that it took there. done: it was answered. most:
-    bytes that the answer may have.
+class PendingCall:
+    """sent: the process has the call. turns: steps of the engine that it took there. done: the answer is
+    complete. most: bytes that the answer may have.
     """
 
     def __init__(self, verb: str, args: Sequence[Any], how: Mapping[str, Any], most: int) -> None:
         self.verb, self.bare = verb, verb in BARE
-        # Of a file that the process may not open itself; the asker keeps it open until it has the answer.
+        # Of a file that the process may not open itself; the caller keeps it open until it has the answer.
         self.descriptor = next((a.descriptor for a in args if isinstance(a, OpenFile)), -1)
         self.message = {"verb": verb, "args": encode(list(args)), "how": encode(how)}
         self.done = threading.Event()
@@ -32,7 +32,7 @@ class Asked:
         self._error: Exception | None = None
 
     def again(self) -> None:
-        """The process was lost: the next one is asked anew."""
+        """The process was lost: the call is sent to the next one."""
         self.sent, self.turns = False, 0
         self._size, self._data = -1, bytearray()
 
@@ -63,7 +63,7 @@ class Asked:
         self.done.set()
 
     def result(self) -> Any:
-        """What the verb gave; raises what it raised. For the asker's thread, as it may be long."""
+        """The result, or raises the call's error. Decodes in the caller's thread, as results may be large."""
         if self._error is not None:
             raise self._error
         try:

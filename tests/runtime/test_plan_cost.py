@@ -9,9 +9,9 @@ import pytest
 import tiny
 
 from satchel.runtime.arch import Cache
-from satchel.runtime.bench import Test, work_of
+from satchel.runtime.bench import Test, cost_of
 from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.work import Attention, Fed, Ledger, Work, kind_of
+from satchel.runtime.plan_cost import Attention, CostModel, PlanCost, SequenceStep, kind_of
 
 Test.__test__ = False  # type: ignore[attr-defined]  # pytest takes it for a class of tests
 HAVE = {f.name for f in libraries() if not f.reason}
@@ -46,9 +46,9 @@ def test_each_weight_is_multiplied_once_a_token(format: str, tied: bool) -> None
     each, late = macs_of_a_token(weights, "token_embd.weight" if tied else "output.weight")
     try:
         for n in (1, 5, 16):
-            work = work_of(engine, Test(n, 0))
-            assert work.total == n * each + late + PAIRS * n * (n + 1) // 2
-        two = work_of(engine, Test(21, 0))
+            cost = cost_of(engine, Test(n, 0))
+            assert cost.total == n * each + late + PAIRS * n * (n + 1) // 2
+        two = cost_of(engine, Test(21, 0))
         assert two.total == 21 * each + late + PAIRS * 21 * 22 // 2, "two steps, one of them sampled"
     finally:
         engine.close()
@@ -64,7 +64,7 @@ def test_a_token_meets_the_experts_that_it_uses() -> None:
     each, late = macs_of_a_token(weights, "output.weight")
     experts = sum(used) / tiny.EXPERTS
     try:
-        one, three = (work_of(engine, Test(n, 0)) for n in (1, 3))
+        one, three = (cost_of(engine, Test(n, 0)) for n in (1, 3))
         assert (one.total, three.total) == (each + late + PAIRS, 3 * each + late + 6 * PAIRS)
         row = tiny.WIDTH // 32 * 34
         position = tiny.LAYERS * 2 * tiny.KV_HEADS * tiny.HEAD_DIM * 2
@@ -83,35 +83,35 @@ def test_steps_add_up_to_the_plan() -> None:
         find_backend("cpu").open(threads=1),
     )
     try:
-        plan, ledger, fed = engine.program(7, 1).plan, Ledger(engine), Fed(7, 3)
-        whole = Work()
+        plan, costs, seq = engine.program(7, 1).plan, CostModel(engine), SequenceStep(7, 3)
+        whole = PlanCost()
         for segment in plan.segments:
-            steps = ledger.steps(segment, plan.bucket, fed)
+            steps = costs.steps(segment, plan.bucket, seq)
             assert len(steps) == len(segment.steps)
-            for work in steps:
-                whole.add(work)
-        assert [work for _, work in ledger.plan(plan, fed)] == [
-            work for segment in plan.segments for work in ledger.steps(segment, plan.bucket, fed)
+            for cost in steps:
+                whole.add(cost)
+        assert [cost for _, cost in costs.plan(plan, seq)] == [
+            cost for segment in plan.segments for cost in costs.steps(segment, plan.bucket, seq)
         ]
-        assert {device for device, _ in ledger.plan(plan, fed)} == {"cpu"}
+        assert {device for device, _ in costs.plan(plan, seq)} == {"cpu"}
         assert whole.times(3).total == 3 * whole.total
     finally:
         engine.close()
 
 
 @pytest.mark.parametrize(
-    ("window", "fed", "seen", "pairs"),
+    ("window", "seq", "seen", "pairs"),
     [
-        (0, Fed(1, 0), 1, 1),
-        (0, Fed(1, 9), 10, 10),
-        (0, Fed(4, 2), 6, 3 + 4 + 5 + 6),
-        (3, Fed(4, 2), 6, 3 * 4),
-        (3, Fed(2, 50), 5, 6),
-        (100, Fed(3, 0), 3, 6),
+        (0, SequenceStep(1, 0), 1, 1),
+        (0, SequenceStep(1, 9), 10, 10),
+        (0, SequenceStep(4, 2), 6, 3 + 4 + 5 + 6),
+        (3, SequenceStep(4, 2), 6, 3 * 4),
+        (3, SequenceStep(2, 50), 5, 6),
+        (100, SequenceStep(3, 0), 3, 6),
     ],
 )
-def test_attention_sees_its_window(window: int, fed: Fed, seen: int, pairs: int) -> None:
-    assert Attention(10, 7, window).work(fed) == Work(10 * seen, Counter(f32=7 * pairs))
+def test_attention_sees_its_window(window: int, seq: SequenceStep, seen: int, pairs: int) -> None:
+    assert Attention(10, 7, window).cost(seq) == PlanCost(10 * seen, Counter(f32=7 * pairs))
 
 
 @pytest.mark.parametrize(

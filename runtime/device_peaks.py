@@ -1,4 +1,4 @@
-"""What a device can do at most, measured when it is asked for: bytes read and multiply-adds, a second.
+"""Peak rates of a device, measured on demand: bytes read and multiply-adds per second, as a roofline needs.
 
 A device measures itself where it can, by its own instructions and threads; numpy reads memory for the others.
 """
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from satchel.quant import RequestError
 from satchel.runtime.bandwidth import LARGEST, read_bandwidth
 from satchel.runtime.device import Device
-from satchel.runtime.work import Work
+from satchel.runtime.plan_cost import PlanCost
 
 BEYOND_CACHE = 1 << 29  # bytes: more than the last-level cache of most machines
 NUMBERS = ("int8", "bf16", "f32")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class DevicePeaks:
     """read: bytes a second from memory, of a buffer beyond the caches; None where a device cannot tell.
     multiply: multiply-adds a second by the numbers multiplied, of NUMBERS; only those that the device has
     instructions for and can measure, and none where several devices share a model.
@@ -33,18 +33,18 @@ class Limits:
         return rate and rate / 1e9
 
     def peak(self, kind: str) -> float | None:
-        """Multiply-adds a second of a kind of product, see Work. A bfloat16 times the sum of two takes two of
-        the bf16 instruction's, or one of float32, whichever is quicker.
+        """Multiply-adds a second of a kind of product, see PlanCost. bf16 x (bf16 + bf16) takes two of the
+        bf16 instruction's, or one of float32, whichever is faster.
         """
         f32 = self.multiply.get("f32")
         if kind == "bf16x2":
             return max(self.multiply.get("bf16", 0.0) / 2, f32) if f32 else None
         return self.multiply.get(kind)
 
-    def least_seconds(self, work: Work) -> float | None:
-        """The time of the work's multiply-adds at their peaks; None where one is not known."""
+    def least_seconds(self, cost: PlanCost) -> float | None:
+        """Seconds of the cost's multiply-adds at their peaks; None where a peak is unknown."""
         seconds = 0.0
-        for kind, macs in work.macs.items():
+        for kind, macs in cost.macs.items():
             peak = self.peak(kind)
             if peak is None:
                 return None
@@ -74,7 +74,7 @@ def _rate(device: Device, size: int) -> float | None:
     return found
 
 
-def measure(devices: Mapping[Device, float]) -> Limits:
+def measure(devices: Mapping[Device, float]) -> DevicePeaks:
     """Measures the devices that share a model, and how many bytes each reads for a token; takes about a
     second each. Nothing else should run meanwhile.
     """
@@ -83,4 +83,4 @@ def measure(devices: Mapping[Device, float]) -> Limits:
         rates = {name: device.measure(name) for device in devices for name in NUMBERS}
         known = {name: rate for name, rate in rates.items() if rate is not None}
     whole = sum(devices.values()) or 1.0
-    return Limits(read_rate({d: max(1.0, BEYOND_CACHE * n / whole) for d, n in devices.items()}), known)
+    return DevicePeaks(read_rate({d: max(1.0, BEYOND_CACHE * n / whole) for d, n in devices.items()}), known)

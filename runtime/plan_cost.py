@@ -1,5 +1,5 @@
-"""What the steps of a plan must do: bytes of weights and cache that they read, and multiply-adds of their
-products. Counted from the plan's tables, never measured.
+"""Cost of a plan's steps: bytes of weights and cache that they read, and multiply-adds of their products.
+Counted from the plan's tables, never measured.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ NAMES = {f.id: f.name for f in FORMATS.values()}
 
 
 @dataclass(frozen=True, slots=True)
-class Fed:
-    """One step of a sequence: `tokens` tokens from position `start` on, `rows` of which are sampled after."""
+class SequenceStep:
+    """One sequence's part of a step: `tokens` tokens from position `start` on, `rows` of them sampled."""
 
     tokens: int
     start: int
@@ -31,7 +31,7 @@ class Fed:
 
 
 @dataclass(slots=True)
-class Work:
+class PlanCost:
     """Bytes read, and multiply-adds by the numbers that are multiplied: "int8", "bf16x2" or "f32".
 
     A multiply-add is one weight (or cached number) times one activation, however a kernel does it.
@@ -40,13 +40,13 @@ class Work:
     bytes: float = 0.0
     macs: Counter[str] = field(default_factory=Counter)
 
-    def add(self, other: Work) -> None:
+    def add(self, other: PlanCost) -> None:
         self.bytes += other.bytes
         self.macs.update(other.macs)
 
-    def times(self, n: int) -> Work:
-        """The same work n times."""
-        return Work(self.bytes * n, Counter({kind: macs * n for kind, macs in self.macs.items()}))
+    def times(self, n: int) -> PlanCost:
+        """The cost of n such steps."""
+        return PlanCost(self.bytes * n, Counter({kind: macs * n for kind, macs in self.macs.items()}))
 
     @property
     def total(self) -> int:
@@ -80,46 +80,46 @@ class Attention:
         window = int(node.arg("window") or node.arg("chunk")) if node.op == "attention" else 0
         return cls(size, heads * met, window)
 
-    def work(self, fed: Fed) -> Work:
+    def cost(self, seq: SequenceStep) -> PlanCost:
         """Each position in sight is read once, and met by the queries that see it."""
-        end = fed.start + fed.tokens
-        seen = min(end, self.window + fed.tokens) if self.window else end
+        end = seq.start + seq.tokens
+        seen = min(end, self.window + seq.tokens) if self.window else end
         most = self.window or end
-        pairs = sum(min(p + 1, most) for p in range(fed.start, end))
-        return Work(self.bytes * seen, Counter({"f32": self.macs * pairs}))
+        pairs = sum(min(p + 1, most) for p in range(seq.start, end))
+        return PlanCost(self.bytes * seen, Counter({"f32": self.macs * pairs}))
 
 
-class Ledger:
-    """The work of an engine's plans, step by step."""
+class CostModel:
+    """Costs of an engine's plans, step by step. attention: of each attention node, by name."""
 
     def __init__(self, engine: Engine) -> None:
         nodes = toposort(engine.optimized("tokens").roots)
         ops = ((node, op_of(node)) for node in nodes)
         self.attention = {n.name: Attention.of(n) for n, made_by in ops if made_by and made_by.attends}
 
-    def steps(self, segment: Segment, bucket: Bucket, fed: Fed) -> list[Work]:
-        """What each step of a segment does in a run of a plan of this bucket."""
-        return [self._step(segment, i, bucket, fed) for i in range(len(segment.steps))]
+    def steps(self, segment: Segment, bucket: Bucket, seq: SequenceStep) -> list[PlanCost]:
+        """Cost of each step of a segment, in a run of a plan of this bucket."""
+        return [self._step(segment, i, bucket, seq) for i in range(len(segment.steps))]
 
-    def _step(self, segment: Segment, i: int, bucket: Bucket, fed: Fed) -> Work:
+    def _step(self, segment: Segment, i: int, bucket: Bucket, seq: SequenceStep) -> PlanCost:
         step = segment.steps[i]
         made_by = OPS[step.op]
         if made_by.attends:
-            return self.attention[step.label].work(fed)
+            return self.attention[step.label].cost(seq)
         first, n_in = int(segment.step_table["view"][i]), int(segment.step_table["n_in"][i])
         views = segment.view_table[first : first + 1 + n_in]
-        count, most = (fed.rows, bucket.rows) if views["count"][0] == ROWS else (fed.tokens, bucket.tokens)
+        count, most = (seq.rows, bucket.rows) if views["count"][0] == ROWS else (seq.tokens, bucket.tokens)
         if not count:
-            return Work()
+            return PlanCost()
         if made_by.gathers:
-            return Work(step.weight_bytes * count / most)
-        return Work(_weight_bytes(step, views, count, most), _macs(segment, views, count))
+            return PlanCost(step.weight_bytes * count / most)
+        return PlanCost(_weight_bytes(step, views, count, most), _macs(segment, views, count))
 
-    def plan(self, plan: Plan, fed: Fed) -> Iterator[tuple[str, Work]]:
-        """What each step of a plan does, and on which device."""
+    def plan(self, plan: Plan, seq: SequenceStep) -> Iterator[tuple[str, PlanCost]]:
+        """Device and cost of each step of a plan."""
         for segment in plan.segments:
-            for work in self.steps(segment, plan.bucket, fed):
-                yield segment.device, work
+            for cost in self.steps(segment, plan.bucket, seq):
+                yield segment.device, cost
 
 
 def _weight_bytes(step: Step, views: Array, count: int, most: int) -> float:

@@ -1,4 +1,4 @@
-"""A caller's wishes in tokens: bad words as sequences, breakers of DRY, end tokens that never come."""
+"""Options of a request in tokens of the vocabulary: bad words, DRY's sequence breakers, end tokens."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from weakref import WeakKeyDictionary
 
 from satchel.formats.tokenizer import Tokenizer
 from satchel.quant import RequestError
-from satchel.runtime.ask import Ask
-from satchel.runtime.detail import Wishes
 from satchel.runtime.form import Form
+from satchel.runtime.generate_options import GenerateOptions
+from satchel.runtime.logits_options import LogitsOptions
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.dry import Breakers, find_breakers
 from satchel.runtime.scheduler import Request
 
 
 class _Kept:
-    """The latest used breakers of one vocabulary, of a bounded number of tokens together."""
+    """LRU cache of one vocabulary's breakers, bounded by their entries together."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[str, ...], Breakers] = OrderedDict()
@@ -44,7 +44,7 @@ _keeping = threading.Lock()
 
 
 def breakers_of(tokenizer: Tokenizer, texts: tuple[str, ...]) -> Breakers:
-    """DRY's breakers in a vocabulary, which is gone through where they were not asked for lately."""
+    """DRY's sequence breakers in a vocabulary, from the cache or by a pass over all tokens."""
     with _keeping:
         kept = _kept.setdefault(tokenizer, _Kept())
         found = kept.get(texts)
@@ -58,7 +58,7 @@ def breakers_of(tokenizer: Tokenizer, texts: tuple[str, ...]) -> Breakers:
 
 
 def in_tokens(sampling: Sampling, tokenizer: Tokenizer) -> Sampling:
-    """The same with each text of bad_words as the tokens that write it, alone and after a space."""
+    """A copy with each text of bad_words as the tokens that write it, alone and after a space."""
     found: list[str | tuple[int, ...]] = []
     for word in sampling.bad_words:
         if isinstance(word, str):
@@ -68,24 +68,28 @@ def in_tokens(sampling: Sampling, tokenizer: Tokenizer) -> Sampling:
     return replace(sampling, bad_words=tuple(dict.fromkeys(w for w in found if w)))
 
 
-def ends_of(tokenizer: Tokenizer, ask: Ask) -> frozenset[int]:
-    """Tokens that end an answer. RequestError for one that the vocabulary has not."""
-    bad = next((t for t in ask.stop_tokens if not 0 <= t < tokenizer.vocab_size), None)
+def ends_of(tokenizer: Tokenizer, options: GenerateOptions) -> frozenset[int]:
+    """Tokens that end an answer. RequestError for an id outside of the vocabulary."""
+    bad = next((t for t in options.stop_token_ids if not 0 <= t < tokenizer.vocab_size), None)
     if bad is not None:
-        raise RequestError(f"stop_tokens: {bad} is not in the vocabulary of {tokenizer.vocab_size}")
-    return frozenset(ask.stop_tokens) | (frozenset() if ask.ignore_eos else tokenizer.eog)
+        raise RequestError(f"stop_token_ids: {bad} is not in the vocabulary of {tokenizer.vocab_size}")
+    return frozenset(options.stop_token_ids) | (frozenset() if options.ignore_eos else tokenizer.eog)
 
 
-def wishes_of(tokenizer: Tokenizer, sampling: Sampling, ask: Ask, form: Form | None) -> Wishes:
-    """What a request asks for beyond its sampling."""
-    banned = frozenset(tokenizer.eog) if ask.ignore_eos else frozenset[int]()
+def logits_options_of(
+    tokenizer: Tokenizer, sampling: Sampling, options: GenerateOptions, form: Form | None
+) -> LogitsOptions:
+    """LogitsOptions of a request. ignore_eos bans the end tokens."""
+    banned = frozenset(tokenizer.eog) if options.ignore_eos else frozenset[int]()
     breakers = breakers_of(tokenizer, sampling.dry_breakers) if sampling.dry_multiplier > 0 else Breakers()
-    return Wishes(None, ask.logprobs, tuple(ask.processors), banned, breakers, form)
+    return LogitsOptions(None, options.logprobs, tuple(options.logits_processors), banned, breakers, form)
 
 
 def with_constraint(request: Request, tokenizer: Tokenizer) -> Request:
-    """The request with the constraint that its form makes, where it has one."""
-    form = request.wishes.form
+    """The request with the constraint compiled from its form, where it has one."""
+    form = request.logits_options.form
     if form is None:
         return request
-    return replace(request, wishes=replace(request.wishes, constraint=form.constraint(tokenizer)))
+    return replace(
+        request, logits_options=replace(request.logits_options, constraint=form.constraint(tokenizer))
+    )

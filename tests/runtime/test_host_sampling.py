@@ -17,11 +17,11 @@ from satchel.runtime import scoring
 from satchel.runtime.arch import EDITS, TOP, Cache
 from satchel.runtime.beam import BeamOptions, beam_search, log_softmax
 from satchel.runtime.constraint import Constraint
-from satchel.runtime.detail import EDITS as DETAIL_EDITS
-from satchel.runtime.detail import Wishes
 from satchel.runtime.device import find_backend, libraries
 from satchel.runtime.engine import Engine, Feed
 from satchel.runtime.graph import Array
+from satchel.runtime.host_sampling import EDITS as HOST_EDITS
+from satchel.runtime.logits_options import LogitsOptions
 from satchel.runtime.program import Program
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.sampling.logprobs import TOP as LOGPROB_TOP
@@ -49,8 +49,12 @@ def service() -> Iterator[Service]:
     made.engine.close()
 
 
-def read(service: Service, sampling: Sampling = GREEDY, most: int = 12, **wishes: object) -> list[int]:
-    return list(service.submit(Request(PROMPT, most, sampling, wishes=Wishes(**wishes))))  # type: ignore[arg-type]
+def read(
+    service: Service, sampling: Sampling = GREEDY, most: int = 12, **logits_options: object
+) -> list[int]:
+    return list(
+        service.submit(Request(PROMPT, most, sampling, logits_options=LogitsOptions(**logits_options)))
+    )  # type: ignore[arg-type]
 
 
 class Pattern:
@@ -63,9 +67,9 @@ class Pattern:
     def finished(self) -> bool:
         return len(self.taken) == len(self.sets)
 
-    def fill(self, words: Array) -> None:
+    def fill(self, bitmask: Array) -> None:
         for token in self.sets[len(self.taken)]:
-            words[token // 32] |= np.uint32(1 << token % 32)
+            bitmask[token // 32] |= np.uint32(1 << token % 32)
 
     def accept(self, token: int) -> None:
         assert token in self.sets[len(self.taken)]
@@ -75,36 +79,38 @@ class Pattern:
         del self.taken[len(self.taken) - n :]
 
 
-def test_the_sizes_of_a_step_are_those_of_a_detail() -> None:
-    assert (EDITS, TOP) == (DETAIL_EDITS, LOGPROB_TOP)
+def test_the_sizes_of_a_step_are_those_of_host_sampling() -> None:
+    assert (EDITS, TOP) == (HOST_EDITS, LOGPROB_TOP)
 
 
 def test_a_constraint_holds_and_ends_the_answer(service: Service) -> None:
     sets = [{5, 6, 7}, {100}, {31, 32, 287}, {0}]
     constraint = Pattern(sets)
     assert isinstance(constraint, Constraint)
-    ticket = service.submit(Request(PROMPT, 50, GREEDY, wishes=Wishes(constraint)))
-    tokens = list(ticket)
+    handle = service.submit(Request(PROMPT, 50, GREEDY, logits_options=LogitsOptions(constraint)))
+    tokens = list(handle)
     assert len(tokens) == 4 and all(t in s for t, s in zip(tokens, sets, strict=True))
-    assert ticket.finish == "stop" and constraint.taken == tokens
+    assert handle.finish == "stop" and constraint.taken == tokens
 
 
 def test_others_in_the_batch_are_drawn_as_ever(service: Service) -> None:
     plain = [Request([7, i], 20, Sampling(seed=i)) for i in range(3)]
     alone = [list(service.submit(r)) for r in plain]
-    tickets = [service.submit(r) for r in plain]
-    held = service.submit(Request(PROMPT, 20, Sampling(seed=9), wishes=Wishes(Pattern([{1, 2, 3}] * 20))))
-    assert [list(t) for t in tickets] == alone
+    handles = [service.submit(r) for r in plain]
+    held = service.submit(
+        Request(PROMPT, 20, Sampling(seed=9), logits_options=LogitsOptions(Pattern([{1, 2, 3}] * 20)))
+    )
+    assert [list(t) for t in handles] == alone
     assert set(held) <= {1, 2, 3}
 
 
 @pytest.mark.parametrize("trouble", ["fill", "accept", "nothing", "processor", "shape"])
 def test_a_caller_s_own_code_fails_alone(service: Service, trouble: str) -> None:
     class Broken(Pattern):
-        def fill(self, words: Array) -> None:
+        def fill(self, bitmask: Array) -> None:
             if trouble == "fill":
                 raise ValueError("no idea")
-            words[:] = 0 if trouble == "nothing" else 0xFFFFFFFF
+            bitmask[:] = 0 if trouble == "nothing" else 0xFFFFFFFF
 
         def accept(self, token: int) -> None:
             raise ValueError("not this one")
@@ -115,10 +121,12 @@ def test_a_caller_s_own_code_fails_alone(service: Service, trouble: str) -> None
         raise KeyError("lost")
 
     custom = trouble in ("processor", "shape")
-    wishes = Wishes(processors=(broken,)) if custom else Wishes(Broken([{1}] * 9))
+    logits_options = (
+        LogitsOptions(logits_processors=(broken,)) if custom else LogitsOptions(Broken([{1}] * 9))
+    )
     beside = service.submit(Request([4, 5], 15, GREEDY))
     with pytest.raises(RequestError, match=r"failed|no token"):
-        list(service.submit(Request(PROMPT, 9, GREEDY, wishes=wishes)))
+        list(service.submit(Request(PROMPT, 9, GREEDY, logits_options=logits_options)))
     assert len(list(beside)) == 15
     service.call(service.engine.pages.check)
 
@@ -150,12 +158,14 @@ def test_processors_change_logits_and_reports_stay_the_model_s(service: Service)
         seen.append(list(past))
         logits[np.arange(len(logits)) != 9] = -np.inf
 
-    request = Request(PROMPT, 3, GREEDY, wishes=Wishes(logprobs=2, processors=(only_nine,)))
-    ticket = service.submit(request)
-    assert list(ticket) == [9, 9, 9]
+    request = Request(
+        PROMPT, 3, GREEDY, logits_options=LogitsOptions(logprobs=2, logits_processors=(only_nine,))
+    )
+    handle = service.submit(request)
+    assert list(handle) == [9, 9, 9]
     assert seen == [PROMPT, [*PROMPT, 9], [*PROMPT, 9, 9]]
     wanted = reference(service, [*PROMPT, 9, 9, 9])[-3:]
-    for told, row in zip(ticket.logprobs, wanted, strict=True):
+    for told, row in zip(handle.logprobs, wanted, strict=True):
         assert told.logprob == pytest.approx(row[9], abs=1e-4)
         assert told.top[0][0] == int(row.argmax())
 
@@ -174,12 +184,14 @@ def reference(service: Service, ids: list[int]) -> Array:
 
 @pytest.mark.parametrize("k", [0, 1, 20])
 def test_logprobs_are_those_of_the_logits(service: Service, k: int) -> None:
-    request = Request(PROMPT, 6, Sampling(temperature=2, top_k=0, seed=4), wishes=Wishes(logprobs=k))
-    ticket = service.submit(request)
-    tokens = list(ticket)
+    request = Request(
+        PROMPT, 6, Sampling(temperature=2, top_k=0, seed=4), logits_options=LogitsOptions(logprobs=k)
+    )
+    handle = service.submit(request)
+    tokens = list(handle)
     rows = reference(service, [*PROMPT, *tokens])[len(PROMPT) - 1 :]
-    assert [p.token for p in ticket.logprobs] == tokens
-    for told, row in zip(ticket.logprobs, rows, strict=True):
+    assert [p.token for p in handle.logprobs] == tokens
+    for told, row in zip(handle.logprobs, rows, strict=True):
         assert told.logprob == pytest.approx(row[told.token], abs=1e-4)
         assert told.rank == int((row > row[told.token]).sum())
         assert [t for t, _ in told.top] == np.argsort(-row, kind="stable")[:k].tolist()
@@ -194,9 +206,9 @@ def test_prompt_logprobs(service: Service) -> None:
     for told, token, row in zip(found, long[1:], rows, strict=True):
         assert told.token == token and told.logprob == pytest.approx(row[token], abs=1e-4)
         assert len(told.top) == 3
-    ticket = service.submit(Request(long, 1, GREEDY))
-    list(ticket)
-    assert ticket.job.cached == 80, "what was scored is found again"
+    handle = service.submit(Request(long, 1, GREEDY))
+    list(handle)
+    assert handle.job.cached == 80, "what was scored is found again"
 
 
 def test_others_get_their_tokens_between_the_steps_of_prompt_logprobs(
@@ -217,14 +229,14 @@ def test_others_get_their_tokens_between_the_steps_of_prompt_logprobs(
         return fill(feeds, rows, output, every=every)
 
     engine.fill = recorded  # type: ignore[method-assign]
-    ticket = made.submit(Request(PROMPT, 80, GREEDY))
+    handle = made.submit(Request(PROMPT, 80, GREEDY))
     happened(begun, "the first step")
     monkeypatch.setattr(scoring, "BESIDE", 8)
     try:
         assert score(made, long, 2) == alone
     finally:
         over.set()
-    assert len(list(ticket)) == 80
+    assert len(list(handle)) == 80
     made.close()
     engine.pages.check()
     engine.close()
@@ -240,10 +252,10 @@ def test_mirostat_comes_near_its_surprise_and_survives_pre_emption() -> None:
         small = Service(open_engine(blocks=blocks))
         sampling = Sampling(temperature=1, mirostat=2, mirostat_tau=3, mirostat_eta=0.2)
         requests = [Request([i, *PROMPT], 40, replace(sampling, seed=i)) for i in range(3)]
-        tickets = [small.submit(r) for r in requests]
-        texts.append([list(t) for t in tickets])
-        preempted = sum(t.job.preempted for t in tickets)
-        mus = [t.job.detail.mu for t in tickets if t.job.detail is not None]
+        handles = [small.submit(r) for r in requests]
+        texts.append([list(t) for t in handles])
+        preempted = sum(t.job.preempted for t in handles)
+        mus = [t.job.host_sampling.mu for t in handles if t.job.host_sampling is not None]
         assert all(mu != 6 for mu in mus), "it has followed the surprise"
         small.close()
         small.engine.pages.check()
@@ -270,13 +282,15 @@ def test_dry_ends_a_loop(service: Service) -> None:
 @pytest.mark.parametrize("backend", ["remote", "numba"])
 def test_other_backends_give_the_same(service: Service, backend: str) -> None:
     other = Service(open_engine(backend))
-    for wishes in (Wishes(Pattern([set(range(40, 90))] * 6)), Wishes(logprobs=3)):
+    for logits_options in (LogitsOptions(Pattern([set(range(40, 90))] * 6)), LogitsOptions(logprobs=3)):
         found = []
         for one in (service, other):
             fresh = (
-                replace(wishes, constraint=Pattern([set(range(40, 90))] * 6)) if wishes.constraint else wishes
+                replace(logits_options, constraint=Pattern([set(range(40, 90))] * 6))
+                if logits_options.constraint
+                else logits_options
             )
-            found.append(list(one.submit(Request(PROMPT, 6, GREEDY, wishes=fresh))))
+            found.append(list(one.submit(Request(PROMPT, 6, GREEDY, logits_options=fresh))))
         assert found[0] == found[1]
     other.close()
     other.engine.close()
@@ -287,7 +301,7 @@ def test_other_backends_give_the_same(service: Service, backend: str) -> None:
 )
 def test_h03_too_many_logprobs_are_refused(bad: dict[str, int]) -> None:
     with pytest.raises(RequestError, match="logprobs"):
-        Wishes(**bad)  # type: ignore[arg-type]
+        LogitsOptions(**bad)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -330,9 +344,9 @@ def test_beams_are_those_of_brute_force(service: Service, width: int, ends: froz
 
 
 def test_beams_run_beside_others_and_give_their_slots_back(service: Service) -> None:
-    tickets = [service.submit(Request([i, 2], 30, GREEDY)) for i in range(6)]
+    handles = [service.submit(Request([i, 2], 30, GREEDY)) for i in range(6)]
     assert len(beam_search(service, PROMPT, BeamOptions(4, 20))) == 4
-    assert [len(list(t)) for t in tickets] == [30] * 6
+    assert [len(list(t)) for t in handles] == [30] * 6
     assert service.ask(lambda: service.scheduler.free_slots) == 4
     with pytest.raises(RequestError, match="slots"):
         beam_search(service, PROMPT, BeamOptions(5, 20))

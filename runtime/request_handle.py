@@ -1,5 +1,5 @@
-"""A request under way as its caller sees it: tokens as they are sampled, the end, and a way to cancel it. The
-engine's thread puts, any thread or task takes.
+"""Handle of a submitted request: its tokens as they are sampled, its end, and cancellation. The engine thread
+puts items, any thread or task takes them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from satchel.quant import SatchelError
-from satchel.runtime.bell import Bell, Waiter, bell_of
-from satchel.runtime.detail import Sampled
+from satchel.runtime.host_sampling import Sampled
+from satchel.runtime.notifier import Notifier, Waiter, notifier_of
 from satchel.runtime.sampling.logprobs import Logprob
 from satchel.runtime.scheduler import Job, Request
 from satchel.runtime.stats import EngineStats
@@ -22,7 +22,7 @@ from satchel.runtime.stats import EngineStats
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """What closes a ticket. finish: "stop", "length", "cancelled" or "deadline"; error: where the engine
+    """Last item of a handle. finish: "stop", "length", "cancelled" or "deadline"; error: where the engine
     failed.
     """
 
@@ -31,11 +31,11 @@ class End:
 
 
 class Requests(Protocol):
-    """What runs requests: a Service, or one in another process."""
+    """What runs requests: a Service in this process, or a WorkerService."""
 
-    def submit(self, request: Request) -> Ticket: ...
+    def submit(self, request: Request) -> RequestHandle: ...
 
-    def cancel(self, ticket: Ticket) -> None: ...
+    def cancel(self, handle: RequestHandle) -> None: ...
 
     def stats(self) -> EngineStats: ...
 
@@ -45,9 +45,9 @@ class Requests(Protocol):
     def close(self) -> None: ...
 
 
-class Ticket:
-    """A request under way: iterate, or `async for`, over the tokens as they are sampled. job: its counts and
-    times, which the engine thread writes. logprobs: of the tokens that were taken, where they were asked for.
+class RequestHandle:
+    """Iterate, or `async for`, over the tokens as they are sampled. job: counts and times, which the engine
+    thread writes. logprobs: of the tokens taken so far, where the request asks for them.
     """
 
     def __init__(self, service: Requests, job: Job) -> None:
@@ -56,18 +56,18 @@ class Ticket:
         self._tokens: SimpleQueue[int | Sampled | End] = SimpleQueue()
         self.logprobs: list[Logprob] = []
         self._wake: Callable[[], object] | None = None
-        self._waits: Waiter | None = None  # of a task, woken once
-        self._bell: tuple[asyncio.AbstractEventLoop, Bell] | None = None
+        self._waits: Waiter | None = None  # of a task; resolved once
+        self._notifier: tuple[asyncio.AbstractEventLoop, Notifier] | None = None
         self._lock = threading.Lock()
 
     def put(self, item: int | Sampled | End) -> None:
-        """The engine thread's side."""
+        """Called by the engine thread."""
         self._tokens.put(item)
         with self._lock:
             wake, waits, self._waits = self._wake, self._waits, None
-            bell = self._bell
-        if waits and bell:
-            bell[1].ring(waits)
+            notifier = self._notifier
+        if waits and notifier:
+            notifier[1].notify(waits)
         if wake:
             wake()
 
@@ -85,7 +85,7 @@ class Ticket:
         return self._take(item)
 
     def drain(self) -> list[int | Sampled | End]:
-        """What came so far and was not read yet."""
+        """Takes all items that are there, without waiting."""
         found: list[int | Sampled | End] = []
         with suppress(Empty):
             while True:
@@ -109,8 +109,8 @@ class Ticket:
         loop = asyncio.get_running_loop()
         waiter: Waiter = loop.create_future()
         with self._lock:
-            if self._bell is None or self._bell[0] is not loop:
-                self._bell = loop, bell_of(loop)
+            if self._notifier is None or self._notifier[0] is not loop:
+                self._notifier = loop, notifier_of(loop)
             self._waits = waiter
         if self._tokens.empty():
             await waiter

@@ -1,4 +1,4 @@
-"""Measured limits: above zero where a device can measure, honest where it cannot, and what follows."""
+"""Measured peaks: above zero where a device can measure, honest where it cannot, and what follows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import cast
 import pytest
 
 from satchel.quant.errors import RequestError
-from satchel.runtime import bandwidth, limits
+from satchel.runtime import bandwidth, device_peaks
 from satchel.runtime.device import MEASURE, Device, find_backend, libraries
-from satchel.runtime.limits import Limits
-from satchel.runtime.work import Work
+from satchel.runtime.device_peaks import DevicePeaks
+from satchel.runtime.plan_cost import PlanCost
 
 HAVE = {f.name for f in libraries() if not f.reason}
 SETS = ("scalar", "avx2", "avxvnni", "avx512", "avx512bf16", "amx", "neon", "dotprod", "i8mm")
@@ -21,14 +21,14 @@ needs_cpu = pytest.mark.skipif("cpu" not in HAVE, reason="no CPU backend is inst
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bandwidth, "SECONDS", 0.01)
-    monkeypatch.setattr(limits, "BEYOND_CACHE", 1 << 20)
+    monkeypatch.setattr(device_peaks, "BEYOND_CACHE", 1 << 20)
 
 
 @needs_cpu
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_cpu_measures_itself(threads: int) -> None:
     with find_backend("cpu").open(threads=threads) as device:
-        found = limits.measure({device: 1.0})
+        found = device_peaks.measure({device: 1.0})
         assert found.read is not None and set(found.multiply) >= {"int8", "f32"}
         assert all(1e6 < rate < 1e16 for rate in (found.read, *found.multiply.values()))
 
@@ -52,13 +52,13 @@ def test_every_kernel_set_measures_its_own_instructions(name: str, monkeypatch: 
 @pytest.mark.parametrize("size", [1, 63, 1024, 1025, 1 << 20])
 def test_any_size_can_be_read(size: int) -> None:
     with find_backend("cpu").open(threads=2) as device:
-        rate = limits.read_rate({device: size})
+        rate = device_peaks.read_rate({device: size})
         assert rate is not None and rate > 0
 
 
 def test_what_cannot_be_read() -> None:
     with find_backend("numba").open() as device, pytest.raises(RequestError):
-        limits.read_rate({device: 0})
+        device_peaks.read_rate({device: 0})
 
 
 @pytest.mark.parametrize("name", ["numba", "null"])
@@ -67,10 +67,10 @@ def test_a_device_without_measures_gets_numpy_s_bandwidth(name: str) -> None:
         pytest.skip(f"no {name} backend is installed")
     with find_backend(name).open() as device:
         assert all(device.measure(what) is None for what in MEASURE)
-        found = limits.measure({device: 1.0})
+        found = device_peaks.measure({device: 1.0})
         assert found.read is not None and found.read > 0 and not found.multiply
         assert found.peak("int8") is None and found.giga("f32") is None
-        assert found.least_seconds(Work(1.0, Counter(int8=1))) is None
+        assert found.least_seconds(PlanCost(1.0, Counter(int8=1))) is None
 
 
 class Known:
@@ -87,10 +87,10 @@ class Known:
 
 def test_devices_that_take_turns_add_their_times() -> None:
     fast, slow, silent = (cast(Device, Known(rate)) for rate in (4e9, 1e9, None))
-    assert limits.read_rate({fast: 4e9, slow: 1e9}) == pytest.approx(2.5e9)
-    assert limits.read_rate({fast: 4e9, silent: 0}) == pytest.approx(4e9)
-    assert limits.read_rate({fast: 4e9, silent: 1}) is None
-    assert limits.measure({fast: 2.0, slow: 1.0}).multiply == {}
+    assert device_peaks.read_rate({fast: 4e9, slow: 1e9}) == pytest.approx(2.5e9)
+    assert device_peaks.read_rate({fast: 4e9, silent: 0}) == pytest.approx(4e9)
+    assert device_peaks.read_rate({fast: 4e9, silent: 1}) is None
+    assert device_peaks.measure({fast: 2.0, slow: 1.0}).multiply == {}
 
 
 @pytest.mark.parametrize(
@@ -115,10 +115,10 @@ def test_a_gpu_measures_its_own_memory(name: str) -> None:
     ],
 )
 def test_peaks_of_kinds(rates: dict[str, float], kind: str, peak: float | None) -> None:
-    assert Limits(1.0, rates).peak(kind) == peak
+    assert DevicePeaks(1.0, rates).peak(kind) == peak
 
 
 def test_least_seconds_adds_what_each_kind_takes() -> None:
-    found = Limits(1.0, {"int8": 100.0, "bf16": 80.0, "f32": 10.0})
-    assert found.least_seconds(Work(0.0, Counter(int8=50, bf16x2=20, f32=5))) == pytest.approx(1.5)
-    assert found.least_seconds(Work()) == 0
+    found = DevicePeaks(1.0, {"int8": 100.0, "bf16": 80.0, "f32": 10.0})
+    assert found.least_seconds(PlanCost(0.0, Counter(int8=50, bf16x2=20, f32=5))) == pytest.approx(1.5)
+    assert found.least_seconds(PlanCost()) == 0
