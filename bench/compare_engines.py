@@ -25,7 +25,7 @@ PROBE, PROBE_STEPS = 2048, 16  # a setting is chosen by no more tokens of a prom
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One test: `prompt` tokens fed, then `generate` ones decoded, by each of `sequences`, behind `depth`
+    """One test: `prompt` tokens span, then `generate` ones decoded, by each of `sequences`, behind `depth`
     tokens. busy: beside a process that keeps core 0 busy.
     """
 
@@ -106,11 +106,11 @@ class SatchelEngine:
 
     def bytes_per_token(self) -> float:
         """Bytes read for a decoded token: a step's weights serve all sequences, each has its own cache."""
-        from satchel.runtime.work import Fed, Ledger
+        from satchel.runtime.work import Ledger, TokenSpan
 
         row, ledger, n, total = self.row, Ledger(self.model.engine), self.row.sequences, 0.0
         for at in range(row.depth + row.prompt, row.depth + row.prompt + row.generate):
-            together, alone = Fed(n, at, n), Fed(1, at)
+            together, alone = TokenSpan(n, at, n), TokenSpan(1, at)
             steps = ledger.plan(self.model.engine.program(n, n).plan, together)
             total += sum(work.bytes for _, work in steps)
             for attention in ledger.attention.values():

@@ -13,20 +13,20 @@ import numpy as np
 
 from satchel.quant import RequestError
 from satchel.runtime.arch import Scales
-from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array
-from satchel.runtime.scheduler.job import salted
+from satchel.runtime.scheduler.sequence import salted
 from satchel.runtime.service import Service
 
 
 @dataclass(frozen=True, slots=True)
 class BeamOptions:
-    """width: beams that are kept; ends: tokens that end one; scales: of extras."""
+    """width: beams that are kept; stop_ids: tokens that end one; scales: of adapters and control vectors."""
 
     width: int
     max_tokens: int
     length_penalty: float = 1.0
-    ends: frozenset[int] = frozenset()
+    stop_ids: frozenset[int] = frozenset()
     scales: Scales = ()
 
     def __post_init__(self) -> None:
@@ -84,8 +84,8 @@ class Search:
         score = logprob / len(ids) ** self.options.length_penalty
         self.closed.append(Beam(ids, logprob, score, finish))
 
-    def _feed(self, slot: int, ids: Sequence[int]) -> Feed:
-        return Feed(slot, ids, scales=self.options.scales)
+    def _entry(self, slot: int, ids: Sequence[int]) -> BatchEntry:
+        return BatchEntry(slot, ids, scales=self.options.scales)
 
     def begin(self) -> None:
         """Reads the prompt and opens the first beams."""
@@ -93,15 +93,15 @@ class Search:
         cached, _ = engine.begin(slot, self.prompt, salted("", self.options.scales))
         rest = self.prompt[cached:]
         for at in range(0, len(rest) - 1, n):
-            engine.step([self._feed(slot, rest[at : min(at + n, len(rest) - 1)])])
-        logits = engine.logits([self._feed(slot, rest[-1:])])
+            engine.step([self._entry(slot, rest[at : min(at + n, len(rest) - 1)])])
+        logits = engine.logits([self._entry(slot, rest[-1:])])
         self._choose([Open(slot, (), 0.0)], log_softmax(logits))
 
     def step(self) -> bool:
         """One token for each open beam; False when there is nothing left to do."""
         if not self.opened or len(self.opened[0].ids) >= self.options.max_tokens:
             return False
-        logits = self.engine.logits([self._feed(b.slot, b.ids[-1:]) for b in self.opened])
+        logits = self.engine.logits([self._entry(b.slot, b.ids[-1:]) for b in self.opened])
         self._choose(self.opened, log_softmax(logits))
         return bool(self.opened) and not self._settled()
 
@@ -120,7 +120,7 @@ class Search:
         for rank, (i, token, total) in enumerate(expand(beams, logprobs, self.options.width)):
             if total == -np.inf:
                 break
-            if token in self.options.ends:
+            if token in self.options.stop_ids:
                 if rank < self.options.width:
                     self.close((*beams[i].ids, token), total, "stop")
             elif len(chosen) < self.options.width:

@@ -18,10 +18,10 @@ from satchel.quant import RequestError
 from satchel.runtime.detail import drawn
 from satchel.runtime.device import Device
 from satchel.runtime.energy import Counters
-from satchel.runtime.engine import LAST, Engine, Feed, Launched
+from satchel.runtime.engine import LAST, BatchEntry, Engine, Launched
 from satchel.runtime.limits import Limits
 from satchel.runtime.sampling import GREEDY
-from satchel.runtime.work import Fed, Ledger, Work
+from satchel.runtime.work import Ledger, TokenSpan, Work
 
 STEPS_ALONE = 24  # steps that are sent in a row to time the device alone
 COUNTING = 1.0  # seconds for which energy is measured: counters move a few dozen times a second
@@ -29,7 +29,7 @@ COUNTING = 1.0  # seconds for which energy is measured: counters move a few doze
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """What is timed: `prompt` tokens fed, then `generate` tokens one by one, behind `depth` tokens in the
+    """What is timed: `prompt` tokens span, then `generate` tokens one by one, behind `depth` tokens in the
     cache.
     """
 
@@ -93,14 +93,14 @@ class Measured:
         return least and least / self.test.tokens * self.tokens_per_second
 
 
-def steps_of(test: Test, batch: int) -> Iterator[Fed]:
+def steps_of(test: Test, batch: int) -> Iterator[TokenSpan]:
     """The steps of a test, in order: only the last one of a prompt gives a token."""
     at, end = test.depth, test.depth + test.prompt
     for n in chunks(test.prompt, batch):
         at += n
-        yield Fed(n, at - n, int(at == end))
+        yield TokenSpan(n, at - n, int(at == end))
     for i in range(test.generate):
-        yield Fed(1, end + i)
+        yield TokenSpan(1, end + i)
 
 
 def work_of(engine: Engine, test: Test) -> Work:
@@ -114,8 +114,8 @@ def work_of(engine: Engine, test: Test) -> Work:
 def work_by_device(engine: Engine, test: Test) -> dict[str, Work]:
     """What a test must read and multiply on each of the model's devices."""
     ledger, found = Ledger(engine), {name: Work() for name in engine.devices}
-    for fed in steps_of(test, engine.batch):
-        for device, work in ledger.plan(engine.program(fed.tokens, 1).plan, fed):
+    for span in steps_of(test, engine.batch):
+        for device, work in ledger.plan(engine.program(span.tokens, 1).plan, span):
             found.setdefault(device, Work()).add(work)
     return found
 
@@ -137,14 +137,14 @@ def feed(engine: Engine, prompts: Sequence[Sequence[int]]) -> list[int]:
     token.
     """
     found: list[int] = []
-    waiting: list[Feed] = []
+    waiting: list[BatchEntry] = []
     room = engine.batch
     for slot, ids in enumerate(prompts):
         at = 0
         while at < len(ids):
             n = min(room, len(ids) - at)
             last = at + n == len(ids)
-            waiting.append(Feed(slot, ids[at : at + n], GREEDY if last else None))
+            waiting.append(BatchEntry(slot, ids[at : at + n], GREEDY if last else None))
             at, room = at + n, room - n
             if not room:
                 found += drawn(engine.step(waiting))
@@ -158,19 +158,24 @@ def decode(engine: Engine, tokens: list[int], count: int) -> list[int]:
     """
     if not engine.overlaps:
         for _ in range(count):
-            tokens = drawn(engine.step([Feed(slot, (token,), GREEDY) for slot, token in enumerate(tokens)]))
+            tokens = drawn(
+                engine.step([BatchEntry(slot, (token,), GREEDY) for slot, token in enumerate(tokens)])
+            )
         return tokens
-    feeds, under = [Feed(slot, (token,), GREEDY) for slot, token in enumerate(tokens)], deque[Launched]()
+    entries, under = (
+        [BatchEntry(slot, (token,), GREEDY) for slot, token in enumerate(tokens)],
+        deque[Launched](),
+    )
     for _ in range(count):
-        under.append(engine.launch(feeds))
-        feeds = [Feed(slot, (LAST,), GREEDY) for slot in range(len(tokens))]
+        under.append(engine.launch(entries))
+        entries = [BatchEntry(slot, (LAST,), GREEDY) for slot in range(len(tokens))]
         if len(under) > 1:
             tokens = drawn(engine.collect(under.popleft()))
     return drawn(engine.collect(under.popleft())) if under else tokens
 
 
 class Runner:
-    """An engine with the random tokens that it is fed."""
+    """An engine with the random tokens that it is span."""
 
     def __init__(self, engine: Engine, vocab: int, seed: int = 1) -> None:
         self.engine, self.vocab, self.rng = engine, vocab, np.random.default_rng(seed)
@@ -212,7 +217,7 @@ class Runner:
         often that the device always has the next one.
         """
         self.fresh(depth=test.depth + test.prompt + test.generate // 2)
-        self.engine.step([Feed(0, self.random(1), GREEDY)])
+        self.engine.step([BatchEntry(0, self.random(1), GREEDY)])
         program, out = self.engine.program(1, 1), np.empty(1, np.int32)
         times = []
         for _ in range(3):

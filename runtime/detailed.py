@@ -24,7 +24,7 @@ from satchel.runtime.sampling.chain import MOST
 from satchel.runtime.sampling.logprobs import Logprob, logprob_row, read_logprob
 
 if TYPE_CHECKING:
-    from satchel.runtime.engine import Engine, Feed
+    from satchel.runtime.engine import BatchEntry, Engine
 
 DRAWN, REPORT, LOGITS = 0, 1, 2  # places of the plan's outputs
 
@@ -36,7 +36,7 @@ class Row:
     """
 
     number: int
-    feed: Feed
+    entry: BatchEntry
     detail: Detail
     words: Array | None = None
     raw: Array | None = None
@@ -72,18 +72,18 @@ class DetailedSteps:
         self.engine = engine
         self._filler: ThreadPoolExecutor | None = None
 
-    def step(self, feeds: Sequence[Feed]) -> list[int | Sampled]:
+    def step(self, entries: Sequence[BatchEntry]) -> list[int | Sampled]:
         """As Engine.step."""
         engine, started = self.engine, time.perf_counter()
-        firsts = list(accumulate((f.rows for f in feeds), initial=0))
-        program = engine.fill(feeds, firsts[-1], "detail", every=False)
+        firsts = list(accumulate((e.rows for e in entries), initial=0))
+        program = engine.fill(entries, firsts[-1], "detail", every=False)
         step = Pending(
             program,
             [
-                Row(first + i, feed, feed.detail)
-                for first, feed in zip(firsts, feeds, strict=False)
-                if feed.detail is not None
-                for i in range(feed.rows)
+                Row(first + i, entry, entry.detail)
+                for first, entry in zip(firsts, entries, strict=False)
+                if entry.detail is not None
+                for i in range(entry.rows)
             ],
         )
         for row in step.rows:
@@ -93,7 +93,7 @@ class DetailedSteps:
         program.run(lambda: self._between(step, masks))
         found = self._results(step, firsts[-1])
         inside = time.perf_counter() - before
-        engine.advance(feeds)
+        engine.advance(entries)
         engine.timing.add(program, inside, started, before)
         return found
 
@@ -104,12 +104,12 @@ class DetailedSteps:
     def _prepare(self, program: Program, row: Row) -> None:
         """Fills what is known before the step runs."""
         params, edits, detail, i = program.fields["params"], program.fields["edits"], row.detail, row.number
-        biases, drops = detail.edits(row.feed.past, self.engine.cache.context)
+        biases, drops = detail.edits(row.entry.past, self.engine.cache.context)
         listed = [*biases, *drops]
         if listed:
             edits[i, : len(listed), 0] = [t for t, _ in listed]
             edits[i, : len(listed), 1] = np.array([a for _, a in listed], np.float32).view(np.int32)
-        mask = detail.mask(row.feed.past, vocabulary_of(program))
+        mask = detail.mask(row.entry.past, vocabulary_of(program))
         program.sampled = []  # the row's own numbers go into its record
         params["biases"][i], params["drops"][i] = len(biases), len(drops)
         params["masked"][i] = mask is not None or detail.wishes.constraint is not None
@@ -149,7 +149,7 @@ class DetailedSteps:
     def _process(self, program: Program, row: Row) -> None:
         """Lets the request's processors change its logits."""
         row.raw = program.output(LOGITS, row.number, np.empty(vocabulary_of(program), np.float32))
-        logits, past = row.raw.copy(), list(row.feed.past)
+        logits, past = row.raw.copy(), list(row.entry.past)
         if lost(logits):
             row.refuse(damaged(self.engine.source, "logits"))
             return

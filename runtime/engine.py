@@ -44,12 +44,12 @@ LAST = -1  # a token id that stands for "what this slot sampled last"
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
-    """What one slot brings to a step: tokens for the positions that follow, and whether tokens are sampled:
-    one after each of the last `samples` of them. detail: what the host does about that token; past: then all
-    tokens up to it. scales: of adapters and control vectors; see runtime/extras.py. kinds: of each token's
-    sentence, for encoders that tell them apart; (): all of the first. guessed: rewind() may be asked to take
-    tokens of this step back, or of later ones that are guessed on.
+class BatchEntry:
+    """One slot's part of a step's batch: token ids for the positions that follow, and the sampling of a token
+    after each of the last `samples` of them; None: no token is sampled. detail: what the host does about the
+    sampled tokens; it needs `past`, all tokens up to them. scales: of adapters and control vectors; see
+    runtime/extras.py. kinds: of each token's sentence, for encoders that tell them apart; (): all of the
+    first. guessed: rewind() may be asked to take tokens of this step back, or of later guessed ones.
     """
 
     slot: int
@@ -265,12 +265,12 @@ class Engine:
         key = (Bucket(bucket_of(tokens, self.batch), bucket_of(rows, self.batch)), output)
         if key not in self._programs:
             with self.pulse.within("compile"):
-                self._programs[key] = self.again(self.plan(*key))
+                self._programs[key] = self.make_program(self.plan(*key))
         first = self._programs[key]
         if not first.busy:
             return first
         if key not in self._seconds:
-            self._seconds[key] = self.again(first.plan, first)
+            self._seconds[key] = self.make_program(first.plan, first)
         if self._seconds[key].busy:
             raise ValueError("two steps are under way: collect the first one")
         return self._seconds[key]
@@ -280,8 +280,9 @@ class Engine:
         bucket = bucket_of(tokens, self.batch)
         return (Bucket(bucket, bucket), "tokens") in self._programs
 
-    def again(self, plan: Plan, first: Program | None = None) -> Program:
-        """A plan of this engine as a program of its own, which the caller closes; first: another of it."""
+    def make_program(self, plan: Plan, first: Program | None = None) -> Program:
+        """A program that runs a plan of this engine; the caller closes it. first: the plan's other program.
+        """
         lent = self._lent if self.lends(plan.bucket.tokens) else None
         pagers = {**self._pagers, **lent.pagers} if lent else self._pagers
         picked = None if self.hot is None else self.hot.picked
@@ -321,7 +322,7 @@ class Engine:
 
     def begin(self, slot: int, ids: Sequence[int], salt: str = "") -> tuple[int, Miss]:
         """Empties the slot and takes what is known of the beginning of `ids` from other requests: how many of
-        its tokens need not be fed, and why not more.
+        its tokens need not be computed, and why not more.
         """
         self.rewind(slot, 0)
         cached, why = self.pages.adopt(slot, ids, salt)
@@ -348,29 +349,30 @@ class Engine:
         """Lets other requests find what the slot has of `ids`."""
         self.pages.publish(slot, ids[: self._lengths[slot]], salt)
 
-    def sample(self, feeds: Sequence[Feed]) -> Sequence[int | Sampled]:
-        """As step(), with a Sampled for feeds that have a detail."""
-        if any(f.detail is not None for f in feeds):
-            return self._detailed.step(feeds)
-        return self.step(feeds)
+    def sample(self, entries: Sequence[BatchEntry]) -> Sequence[int | Sampled]:
+        """As step(), with a Sampled for entries that have a detail."""
+        if any(e.detail is not None for e in entries):
+            return self._detailed.step(entries)
+        return self.step(entries)
 
-    def step(self, feeds: Sequence[Feed]) -> list[int | Sampled]:
-        """Feeds tokens and gives the tokens sampled for each feed that has `sampling`, in order, whatever its
-        detail; a Sampled with an error where there is none. At most `batch` tokens.
+    def step(self, entries: Sequence[BatchEntry]) -> list[int | Sampled]:
+        """Computes the entries and gives the tokens sampled for each that has `sampling`, in order, whatever
+        its detail; a Sampled with an error where there is none. At most `batch` tokens.
         """
-        return self.collect(self.launch(feeds))
+        return self.collect(self.launch(entries))
 
-    def launch(self, feeds: Sequence[Feed]) -> Launched:
+    def launch(self, entries: Sequence[BatchEntry]) -> Launched:
         """As step(), without waiting for the tokens, which collect() gives. Where `overlaps`, a second step
-        may be launched meanwhile, which feeds LAST; steps are collected in their order.
+        may be launched meanwhile, with LAST as token ids; steps are collected in
+        their order.
         """
         started = time.perf_counter()
-        rows = sum(f.rows for f in feeds)
-        program = self.fill(feeds, rows, "tokens", every=False)
+        rows = sum(e.rows for e in entries)
+        program = self.fill(entries, rows, "tokens", every=False)
         ran = time.perf_counter()
         program.run()
         program.busy = True
-        self.advance(feeds)
+        self.advance(entries)
         return Launched(program, rows, started, ran, time.perf_counter() - ran)
 
     def collect(self, step: Launched) -> list[int | Sampled]:
@@ -388,48 +390,48 @@ class Engine:
         """What stands for a token of a row whose logits are lost."""
         return Sampled(NONE, None, 0.0, damaged(self.source, "logits"))
 
-    def logits(self, feeds: Sequence[Feed]) -> Array:
-        """Feeds tokens and gives the logits after each of them: (tokens, V) float32."""
-        total = sum(len(f.ids) for f in feeds)
-        program = self.fill(feeds, total, "logits", every=True)
+    def logits(self, entries: Sequence[BatchEntry]) -> Array:
+        """Computes the entries and gives the logits after each token: (tokens, V) float32."""
+        total = sum(len(e.ids) for e in entries)
+        program = self.fill(entries, total, "logits", every=True)
         program.run()
-        self.advance(feeds)
+        self.advance(entries)
         found = program.read(np.empty(program.output_shape(), np.float32))
         check_logits(found, self.source)
         return found
 
-    def fill(self, feeds: Sequence[Feed], rows: int, output: str, *, every: bool) -> Program:
+    def fill(self, entries: Sequence[BatchEntry], rows: int, output: str, *, every: bool) -> Program:
         """Writes the step block of the program that fits."""
         self._settle_hot()
-        total = sum(len(f.ids) for f in feeds)
+        total = sum(len(e.ids) for e in entries)
         if not 0 < total <= self.batch:
             raise RequestError(f"a step takes 1 to {self.batch} tokens, got {total}")
-        counts, starts = [len(f.ids) for f in feeds], [self._lengths[f.slot] for f in feeds]
+        counts, starts = [len(e.ids) for e in entries], [self._lengths[e.slot] for e in entries]
         ends = [start + n for start, n in zip(starts, counts, strict=True)]
-        for f, end in zip(feeds, ends, strict=True):
-            self.pages.reserve(f.slot, end)
-        for f, start, end in zip(feeds, starts, ends, strict=True):
-            if f.guessed:
-                self._copy(self.pages.keep(f.slot))
-            self.pages.advance(f.slot, start, end)
-        mixed = any(f.scales for f in feeds)
+        for e, end in zip(entries, ends, strict=True):
+            self.pages.reserve(e.slot, end)
+        for e, start, end in zip(entries, starts, ends, strict=True):
+            if e.guessed:
+                self._copy(self.pages.keep(e.slot))
+            self.pages.advance(e.slot, start, end)
+        mixed = any(e.scales for e in entries)
         program = self.program(total, max(1, rows), MIXED + output if mixed else output)
         fields = program.fields
         # One assignment a field: each costs as much as some thirty of its numbers.
-        fields["ids"][:total] = [i for f in feeds for i in f.ids]
+        fields["ids"][:total] = [i for e in entries for i in e.ids]
         fields["pos"][:total] = [
             p for start, end in zip(starts, ends, strict=True) for p in range(start, end)
         ]
-        fields["slot"][:total] = np.repeat([f.slot for f in feeds], counts)
+        fields["slot"][:total] = np.repeat([e.slot for e in entries], counts)
         if KINDS in fields:
-            fields[KINDS][:total] = [k for f in feeds for k in f.kinds or (0,) * len(f.ids)]
+            fields[KINDS][:total] = [k for e in entries for k in e.kinds or (0,) * len(e.ids)]
         if mixed:
-            for f, first, n in zip(feeds, accumulate(counts, initial=0), counts, strict=False):
-                fields["scales"][first : first + n] = f.scales or 0.0
+            for e, first, n in zip(entries, accumulate(counts, initial=0), counts, strict=False):
+                fields["scales"][first : first + n] = e.scales or 0.0
         if every:
             fields["rows"][:total] = range(total)
         else:
-            self._fill_rows(program, feeds, counts)
+            self._fill_rows(program, entries, counts)
         for name, table in self.pages.tables.items():
             fields[name][:] = table
         program.counts[0], program.counts[1] = total, total if every else rows
@@ -442,22 +444,22 @@ class Engine:
         ):
             self.hot.between()
 
-    def _fill_rows(self, program: Program, feeds: Sequence[Feed], counts: Sequence[int]) -> None:
+    def _fill_rows(self, program: Program, entries: Sequence[BatchEntry], counts: Sequence[int]) -> None:
         """Which tokens' rows are sampled, and how: that is often what the last step's were."""
         ends = list(accumulate(counts))
-        rows = [row for f, end in zip(feeds, ends, strict=True) for row in range(end - f.rows, end)]
+        rows = [row for e, end in zip(entries, ends, strict=True) for row in range(end - e.rows, end)]
         program.fields["rows"][: len(rows)] = rows
-        sampled = [f.sampling for f in feeds if f.sampling is not None for _ in range(f.samples)]
+        sampled = [e.sampling for e in entries if e.sampling is not None for _ in range(e.samples)]
         if sampled != program.sampled:
             params, context = program.fields["params"], self.cache.context
             for row, sampling in enumerate(sampled):
                 params[row] = record(sampling, context)
             program.sampled = sampled
 
-    def advance(self, feeds: Sequence[Feed]) -> None:
+    def advance(self, entries: Sequence[BatchEntry]) -> None:
         """Notes that these tokens are in the cache."""
-        for f in feeds:
-            self._lengths[f.slot] += len(f.ids)
+        for e in entries:
+            self._lengths[e.slot] += len(e.ids)
 
     def release(self) -> None:
         """Frees programs and states; the devices and their weights stay, for another engine to use."""

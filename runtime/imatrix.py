@@ -22,7 +22,7 @@ from satchel.quant.threads import Pool
 from satchel.runtime.arch import Forward
 from satchel.runtime.compiler import order_of
 from satchel.runtime.compiler.memory import assign, storage
-from satchel.runtime.engine import MAX_TOKENS, Engine, Feed
+from satchel.runtime.engine import MAX_TOKENS, BatchEntry, Engine
 from satchel.runtime.graph import LEAVES, Array, Dim, Node, toposort
 from satchel.runtime.model import Model
 from satchel.runtime.op import op_of
@@ -110,7 +110,7 @@ def inputs(model: Observed, ids: list[int]) -> Iterator[tuple[Tap, Array, Array 
     (T, k).
     """
     engine = model.engine
-    engine.logits([Feed(0, ids)])
+    engine.logits([BatchEntry(0, ids)])
     program = engine.program(len(ids), len(ids), "logits")
     values = dict(zip(_nodes(model.taps), _outputs(engine, program, len(ids)), strict=True))
     for tap in model.taps:

@@ -74,7 +74,7 @@ def score(reader: Reader, asked: Sequence[Branches]) -> list[list[Scored]]:
         leader = len(passages)
         for ids in branches.wholes:
             behind = leader if len(passages) > leader and branches.start > 1 else None
-            passages.append(Passage(ids[:-1], branches.start - 1, shared=True, behind=behind))
+            passages.append(Passage(ids[:-1], branches.start - 1, shared=True, waits_for=behind))
             targets.append(ids)
     found = [Found() for _ in passages]
     for rows in reader.read(passages):

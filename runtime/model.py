@@ -31,7 +31,7 @@ from satchel.runtime.beam import Beam, BeamOptions, beam_search
 from satchel.runtime.chat import ChatPrompt, Thinking
 from satchel.runtime.chat_reply import ChatReply
 from satchel.runtime.device import Device
-from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.extras import Extras, read_extras
 from satchel.runtime.graph import Array
 from satchel.runtime.kv.identity import identity
@@ -52,7 +52,7 @@ from satchel.runtime.reply import Reply
 from satchel.runtime.resume import Restored, numbers_of, restore, save, shape_of
 from satchel.runtime.sampling.logprobs import Logprob
 from satchel.runtime.scheduler import Request
-from satchel.runtime.scheduler.job import salted
+from satchel.runtime.scheduler.sequence import salted
 from satchel.runtime.scoring import score
 from satchel.runtime.service import Service
 from satchel.runtime.speculative import Speculator
@@ -186,7 +186,7 @@ class Model(Recovering, Readings):
                 repack=self.options.repack,
             )
         self._speculator = Speculator(wanted, draft)
-        for rows in buckets(min(wanted.most + self.cache.slots, self.engine.batch) - 1):
+        for rows in buckets(min(wanted.draft_max + self.cache.slots, self.engine.batch) - 1):
             self.engine.program(rows, rows)  # made now, not within an answer
 
     def _bind(self, device: Device, packed: Mapping[str, Packed]) -> DeviceWeights:
@@ -422,8 +422,8 @@ class Model(Recovering, Readings):
         engine, n = service.engine, service.engine.batch
         (slot,) = service.borrow(1)
         try:
-            feeds = [Feed(slot, ids[i : i + n], scales=scales) for i in range(0, len(ids), n)]
-            return np.concatenate([service.ask(partial(engine.logits, [feed])) for feed in feeds])
+            entries = [BatchEntry(slot, ids[i : i + n], scales=scales) for i in range(0, len(ids), n)]
+            return np.concatenate([service.ask(partial(engine.logits, [entry])) for entry in entries])
         finally:
             service.give_back([slot])
 

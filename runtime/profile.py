@@ -15,7 +15,7 @@ from satchel.runtime.bench import Runner, Test, steps_of
 from satchel.runtime.limits import Limits
 from satchel.runtime.plan import Step
 from satchel.runtime.program import Program
-from satchel.runtime.work import Fed, Ledger, Work
+from satchel.runtime.work import Ledger, TokenSpan, Work
 
 LAYER = re.compile(r"\b(blk|k|v)\.\d+\b")
 
@@ -107,8 +107,8 @@ def profile(runner: Runner, test: Test, repeats: int) -> Profile:
         for program, start in zip(programs, before, strict=True):
             _add_times(found, program, start)
     ledger = Ledger(engine)
-    for program, fed in runs:
-        _add_work(found, program, ledger, fed, repeats)
+    for program, span in runs:
+        _add_work(found, program, ledger, span, repeats)
     return found
 
 
@@ -118,10 +118,10 @@ def _add_times(found: Profile, program: Program, before: Sequence[Sequence[int]]
             found.line(step).seconds += (end - start) / 1e9
 
 
-def _add_work(found: Profile, program: Program, ledger: Ledger, fed: Fed, repeats: int) -> None:
+def _add_work(found: Profile, program: Program, ledger: Ledger, span: TokenSpan, repeats: int) -> None:
     """One step of the test, which ran `repeats` times."""
     for segment in program.plan.segments:
-        works = ledger.steps(segment, program.plan.bucket, fed)
+        works = ledger.steps(segment, program.plan.bucket, span)
         for step, work in zip(segment.steps, works, strict=True):
             line = found.line(step)
             line.calls += repeats

@@ -13,11 +13,11 @@ import numpy as np
 
 from satchel.quant import RequestError
 from satchel.runtime.arch import Scales
-from satchel.runtime.engine import Feed
+from satchel.runtime.engine import BatchEntry
 from satchel.runtime.finite import check_hidden, check_logits
 from satchel.runtime.graph import Array
 from satchel.runtime.refusals import PromptTooLong
-from satchel.runtime.scheduler.job import salted
+from satchel.runtime.scheduler.sequence import salted
 from satchel.runtime.service import Service
 
 ROW_BYTES = 64 << 20  # of a step's rows
@@ -27,14 +27,14 @@ PATIENCE = 0.005  # seconds between looks for blocks that others hold
 @dataclass(frozen=True, slots=True)
 class Passage:
     """Tokens to read; rows are wanted of those from `first` on. shared: what stands before `first` may come
-    from the prefix tree, and all of it goes there. behind: number of a passage that begins alike and is read
-    before. kinds: of each token's sentence; see Feed.
+    from the prefix tree, and all of it goes there. waits_for: number of a passage that begins alike and is
+    read before. kinds: of each token's sentence; see BatchEntry.
     """
 
     ids: Sequence[int]
     first: int = 0
     shared: bool = False
-    behind: int | None = None
+    waits_for: int | None = None
     kinds: Sequence[int] = ()
 
 
@@ -137,7 +137,9 @@ class Reader:
 
     def _next(self) -> tuple[int, Passage] | None:
         """The next passage whose forerunner was read."""
-        return next((w for w in self._waiting if w[1].behind is None or w[1].behind in self._done), None)
+        return next(
+            (w for w in self._waiting if w[1].waits_for is None or w[1].waits_for in self._done), None
+        )
 
     def _enter(self, slot: int, number: int, passage: Passage) -> bool:
         """Puts a passage into an empty slot with all the blocks that it will need; False where they are not
@@ -173,14 +175,14 @@ class Reader:
         for p in pieces:
             wanted += range(at + p.first - p.open.at, at + p.end - p.open.at)
             at += p.end - p.open.at
-        feeds = [self._feed(p.slot, p.open, p.end) for p in pieces]
-        program = engine.fill(feeds, len(wanted), self.output, every=False)
+        entries = [self._entry(p.slot, p.open, p.end) for p in pieces]
+        program = engine.fill(entries, len(wanted), self.output, every=False)
         program.fields["rows"][: len(wanted)] = wanted
         program.counts[1] = len(wanted)
         program.run()
         out: Array = np.empty((max(1, len(wanted)), self.width), np.float32)
         values = program.read(out)
-        engine.advance(feeds)
+        engine.advance(entries)
         check = check_hidden if self.output == "hidden" else check_logits
         check(values[: len(wanted)], engine.source)
         found, at = [], 0
@@ -193,9 +195,9 @@ class Reader:
                 self._leave(p.slot)
         return found
 
-    def _feed(self, slot: int, o: Open, end: int) -> Feed:
+    def _entry(self, slot: int, o: Open, end: int) -> BatchEntry:
         part = slice(o.at, end)
-        return Feed(slot, o.passage.ids[part], scales=self.scales, kinds=o.passage.kinds[part])
+        return BatchEntry(slot, o.passage.ids[part], scales=self.scales, kinds=o.passage.kinds[part])
 
     def _leave(self, slot: int) -> None:
         """A passage was read. Its slot goes on, or to those who wait."""

@@ -6,7 +6,7 @@ The model's engine thread samples the tokens; their text is made here, while not
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections import abc
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
@@ -19,12 +19,12 @@ from satchel.runtime.ask import Ask
 from satchel.runtime.form import Form
 from satchel.runtime.log import LOG
 from satchel.runtime.overflow import Fitted, shifted
-from satchel.runtime.report import Report, Work
+from satchel.runtime.report import EngineUsage, Report
 from satchel.runtime.sampling import MASK, Sampling
 from satchel.runtime.sampling.logprobs import Logprob
-from satchel.runtime.scheduler import Job, Request
+from satchel.runtime.scheduler import Request, Sequence
 from satchel.runtime.ticket import Ticket
-from satchel.runtime.wishes import ends_of, in_tokens, wishes_of
+from satchel.runtime.wishes import in_tokens, stop_ids_of, wishes_of
 
 if TYPE_CHECKING:
     from satchel.runtime.grammar import Grammar
@@ -90,13 +90,13 @@ class Reply:
         self.stats = Stats(prompt=len(self.prompt))
         self.over = self._cancelled = self.unjudged = False
         self._stop, self._fitted = StopStrings(ask.stop, ask.keep_stop), fitted
-        self._ends = ends_of(model.tokenizer, ask)
+        self._stop_ids = stop_ids_of(model.tokenizer, ask)
         room = ENDLESS if ask.on_overflow == "shift" else model.context - len(self.prompt) + 1
         self._limit = room if ask.max_tokens < 0 else min(ask.max_tokens, room)
         self._context = self.prompt  # what the engine was given: the prompt, or what a shift left of all
         self._detokenizer: Detokenizer | None = None
         self._parts: list[str] = []
-        self._jobs: list[Job] = []
+        self._sequences: list[Sequence] = []
         self._forgotten, self._told = 0, -1
         self._resumed = 0  # requests that only went on from where one was ended on purpose
         self._began = self._first_at = 0.0
@@ -119,7 +119,7 @@ class Reply:
         if not self._forgotten:
             return self._fitted.notes
         shift = (
-            f"the context was full {len(self._jobs) - 1 - self._resumed} times:"
+            f"the context was full {len(self._sequences) - 1 - self._resumed} times:"
             f" {self._forgotten} older tokens were forgotten"
         )
         return (*self._fitted.notes, shift)
@@ -127,7 +127,7 @@ class Reply:
     @property
     def report(self) -> Report:
         """What was really done for this request, so far."""
-        work, stats, fitted = Work.of(self._jobs), self.stats, self._fitted
+        used, stats, fitted = EngineUsage.of(self._sequences), self.stats, self._fitted
         return Report(
             sampling=self.sampling,
             prompt_tokens=stats.prompt,
@@ -136,26 +136,26 @@ class Reply:
             reason=stats.reason,
             cut_tokens=fitted.cut + self._forgotten,
             cut_messages=fitted.messages,
-            shifts=max(0, len(self._jobs) - 1 - self._resumed),
-            cached_tokens=work.cached_tokens,
-            missed=work.missed,
-            drafted=work.drafted,
-            accepted=work.accepted,
-            queue_seconds=work.queue_seconds,
-            prefill_seconds=work.prefill_seconds,
-            decode_seconds=work.decode_seconds,
-            steps=work.steps,
-            preempted=work.preempted,
-            replayed=work.replayed,
-            devices=work.devices or {},
-            weight_bytes=work.weight_bytes,
-            kv_bytes=work.kv_bytes,
-            bandwidth=work.bandwidth,
+            shifts=max(0, len(self._sequences) - 1 - self._resumed),
+            cached_tokens=used.cached_tokens,
+            missed=used.missed,
+            drafted=used.drafted,
+            accepted=used.accepted,
+            queue_seconds=used.queue_seconds,
+            prefill_seconds=used.prefill_seconds,
+            decode_seconds=used.decode_seconds,
+            steps=used.steps,
+            preempted=used.preempted,
+            replayed=used.replayed,
+            devices=used.devices or {},
+            weight_bytes=used.weight_bytes,
+            kv_bytes=used.kv_bytes,
+            bandwidth=used.bandwidth,
             limit=self.model.measured_bandwidth,
             notes=self.notes,
         )
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> abc.Iterator[str]:
         return self
 
     def __next__(self) -> str:
@@ -225,7 +225,7 @@ class Reply:
     def _submit(self) -> None:
         room = self.model.context - len(self._context) + 1
         most = min(room, self._limit - self.stats.generated)
-        ask, request = self.ask, Request(self._context, most, self._drawing(), self._ends)
+        ask, request = self.ask, Request(self._context, most, self._drawing(), self._stop_ids)
         deadline = time.monotonic() + ask.timeout if ask.timeout else None
         request = replace(
             request,
@@ -241,7 +241,7 @@ class Reply:
         )
         self.ticket = self.model.submit(request)
         self.ticket.logprobs = self.logprobs  # a shift goes on in the same list
-        self._jobs.append(self.ticket.job)
+        self._sequences.append(self.ticket.seq)
 
     def _form(self) -> Form | None:
         """What the tokens of the request at hand are held to."""
@@ -266,9 +266,9 @@ class Reply:
 
     def _drawing(self) -> Sampling:
         """After a shift positions come again, their random numbers must not: each time has its seed."""
-        if not self._jobs or self.sampling.seed is None:
+        if not self._sequences or self.sampling.seed is None:
             return self.sampling
-        return self.sampling.with_seed((self.sampling.seed + len(self._jobs) * STRIDE) & MASK)
+        return self.sampling.with_seed((self.sampling.seed + len(self._sequences) * STRIDE) & MASK)
 
     def _wait(self, ticket: Ticket) -> int | None:
         """The next token; until the first one, the way through the prompt is told."""
@@ -279,12 +279,14 @@ class Reply:
         return ticket.get()
 
     def tell(self, done: int | None = None) -> None:
-        """Tells `progress` how far the prompt is, if that changed; done: tokens, None: as the job says."""
-        job = self._jobs[0]
-        at = max(job.fed, job.cached) if done is None else done
-        if self.ask.progress and at != self._told and job.started >= 0:
+        """Calls `progress` with how far the prompt is, if that changed; done: tokens, None: as the sequence
+        has.
+        """
+        seq = self._sequences[0]
+        at = max(seq.num_computed_tokens, seq.cached) if done is None else done
+        if self.ask.progress and at != self._told and seq.started >= 0:
             self._told = at
-            self.ask.progress(at - job.cached, len(self.prompt) - job.cached)
+            self.ask.progress(at - seq.cached, len(self.prompt) - seq.cached)
 
     def feed(self, token: int | None) -> str:
         """The text that a token brings, often none; None ends the answer, or lets it go on after a shift."""
@@ -299,10 +301,10 @@ class Reply:
             self._first()
         stats.generated += 1
         stats.decode_seconds = time.perf_counter() - self._first_at
-        if self._jobs[-1].used.drafted:
-            stats.drafted = sum(j.used.drafted for j in self._jobs)
-            stats.accepted = sum(j.used.accepted for j in self._jobs)
-        if token in self._ends:
+        if self._sequences[-1].used.drafted:
+            stats.drafted = sum(s.used.drafted for s in self._sequences)
+            stats.accepted = sum(s.used.accepted for s in self._sequences)
+        if token in self._stop_ids:
             return ""
         self.ids.append(token)
         piece = self._say(self._stop.feed(self._text(token)))
@@ -326,7 +328,7 @@ class Reply:
         """Notes what is known when the first token is there."""
         self._first_at = time.perf_counter()
         self.stats.prefill_seconds = self._first_at - self._began
-        self.stats.cached = self._jobs[0].cached
+        self.stats.cached = self._sequences[0].cached
         self.tell(len(self.prompt))
 
     def _say(self, piece: str) -> str:
@@ -343,7 +345,7 @@ class Reply:
         shifts = self.ask.on_overflow == "shift"
         if not (shifts and ticket and ticket.finish == "length" and left > 0 and not self.stats.finish):
             return False
-        whole = [*self._context, *ticket.job.ids[len(self._context) :]]
+        whole = [*self._context, *ticket.seq.ids[len(self._context) :]]
         self._context = shifted(whole, self._fitted.head)
         self._forgotten += len(whole) - len(self._context)
         LOG.info("the context was full: %d tokens were forgotten", len(whole) - len(self._context))
@@ -362,6 +364,6 @@ class Reply:
             full = not 0 <= self.ask.max_tokens <= self._limit
             if stats.finish == "length" and full and self._limit <= len(self.ids):
                 stats.reason = f"the context of {self.model.context} tokens is full"
-        if self._jobs:
-            stats.cached = self._jobs[0].cached
+        if self._sequences:
+            stats.cached = self._sequences[0].cached
         return piece

@@ -210,7 +210,7 @@ def last_rows(reader: Reader, pairs: Sequence[Sequence[int]], columns: Sequence[
     once.
     """
     passages = [
-        Passage(ids, len(ids) - 1, shared=True, behind=0 if i else None) for i, ids in enumerate(pairs)
+        Passage(ids, len(ids) - 1, shared=True, waits_for=0 if i else None) for i, ids in enumerate(pairs)
     ]
     found: dict[int, Array] = {}
     for rows in reader.read(passages):

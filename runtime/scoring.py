@@ -10,10 +10,10 @@ import numpy as np
 
 from satchel.quant import RequestError
 from satchel.runtime.arch import Scales
-from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.finite import damaged
 from satchel.runtime.sampling.logprobs import TOP, Logprob, read_logprob
-from satchel.runtime.scheduler.job import salted
+from satchel.runtime.scheduler.sequence import salted
 from satchel.runtime.service import Service
 
 LOGITS_BYTES = 32 << 20  # of a step's logits on the device
@@ -35,7 +35,7 @@ class Scoring:
         engine, at, ids = self.engine, len(self.found), self.ids
         fed = ids[at : min(at + min(most, self.most), len(ids) - 1)]
         if fed:
-            targets, feed = ids[at + 1 : at + 1 + len(fed)], Feed(self.slot, fed, scales=self.scales)
+            targets, feed = ids[at + 1 : at + 1 + len(fed)], BatchEntry(self.slot, fed, scales=self.scales)
             program = engine.fill([feed], len(fed), "scores", every=True)
             program.fields["targets"][: len(fed)] = targets
             program.run()

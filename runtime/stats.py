@@ -94,7 +94,7 @@ class Usage:
 
 
 class Counted(Protocol):
-    """What is read of a job."""
+    """What is read of a sequence."""
 
     used: Usage
     arrived: float
@@ -111,8 +111,8 @@ class Counted(Protocol):
     def generated(self) -> int: ...
 
 
-# One job's part in a step: tokens fed, those in its cache before, and whether it went on with its answer. A
-# plain tuple, for one is made for every row of every step.
+# One sequence's part in a step: tokens fed, those in its cache before, and whether it went on with its
+# answer. A plain tuple, for one is made for every row of every step.
 Part = tuple[Counted, int, int, bool]
 
 
@@ -201,8 +201,8 @@ class Meter:
         read = [kv(before, count) for _, count, before, _ in parts]
         moved, each = facts.weight_bytes + sum(read), facts.weight_bytes / total
         devices = [(name, spent / total) for name, spent in facts.devices.items()]
-        for (job, count, _, decodes), own in zip(parts, read, strict=True):
-            used = job.used
+        for (seq, count, _, decodes), own in zip(parts, read, strict=True):
+            used = seq.used
             used.steps += 1
             used.weight_bytes += each * count
             used.kv_bytes += own
@@ -212,30 +212,30 @@ class Meter:
                 used.decode_bytes += moved
                 used.decode_seconds += seconds
 
-    def token(self, job: Counted, now: float, count: int = 1) -> None:
-        """So many tokens of the job were sampled by a step."""
+    def token(self, seq: Counted, now: float, count: int = 1) -> None:
+        """So many tokens of the sequence were sampled by a step."""
         self.generated_tokens += count
-        used = job.used
+        used = seq.used
         last = used.last
         if last >= 0:
             self.histograms["inter_token_seconds"].add((now - last) / count)
         used.last = now
 
-    def ended(self, job: Counted, now: float) -> None:
-        """The job ended, for whatever reason."""
+    def ended(self, seq: Counted, now: float) -> None:
+        """The sequence ended, for whatever reason."""
         h = self.histograms
-        self.requests[job.finish] += 1
-        self.preemptions += job.preempted
-        if job.started < 0:
+        self.requests[seq.finish] += 1
+        self.preemptions += seq.preempted
+        if seq.started < 0:
             return
-        self.prompt_tokens += job.prompt
-        self.cached_tokens += job.cached
-        h["queue_seconds"].add(job.started - job.arrived)
-        h["cache_hit_share"].add(job.cached / max(1, job.prompt))
-        if job.first >= 0:
-            h["time_to_first_token_seconds"].add(job.first - job.arrived)
-            h["prefill_seconds"].add(job.first - job.started)
-            h["decode_seconds"].add(now - job.first)
+        self.prompt_tokens += seq.prompt
+        self.cached_tokens += seq.cached
+        h["queue_seconds"].add(seq.started - seq.arrived)
+        h["cache_hit_share"].add(seq.cached / max(1, seq.prompt))
+        if seq.first >= 0:
+            h["time_to_first_token_seconds"].add(seq.first - seq.arrived)
+            h["prefill_seconds"].add(seq.first - seq.started)
+            h["decode_seconds"].add(now - seq.first)
 
     def snapshot(self, waiting: int, running: int, blocks: tuple[int, int, int]) -> EngineStats:
         """blocks: those of the pool, free ones, and those kept for requests to come."""

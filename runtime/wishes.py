@@ -68,7 +68,7 @@ def in_tokens(sampling: Sampling, tokenizer: Tokenizer) -> Sampling:
     return replace(sampling, bad_words=tuple(dict.fromkeys(w for w in found if w)))
 
 
-def ends_of(tokenizer: Tokenizer, ask: Ask) -> frozenset[int]:
+def stop_ids_of(tokenizer: Tokenizer, ask: Ask) -> frozenset[int]:
     """Tokens that end an answer. RequestError for one that the vocabulary has not."""
     bad = next((t for t in ask.stop_tokens if not 0 <= t < tokenizer.vocab_size), None)
     if bad is not None:

@@ -22,7 +22,7 @@ NAMES = {f.id: f.name for f in FORMATS.values()}
 
 
 @dataclass(frozen=True, slots=True)
-class Fed:
+class TokenSpan:
     """One step of a sequence: `tokens` tokens from position `start` on, `rows` of which are sampled after."""
 
     tokens: int
@@ -80,12 +80,12 @@ class Attention:
         window = int(node.arg("window") or node.arg("chunk")) if node.op == "attention" else 0
         return cls(size, heads * met, window)
 
-    def work(self, fed: Fed) -> Work:
+    def work(self, span: TokenSpan) -> Work:
         """Each position in sight is read once, and met by the queries that see it."""
-        end = fed.start + fed.tokens
-        seen = min(end, self.window + fed.tokens) if self.window else end
+        end = span.start + span.tokens
+        seen = min(end, self.window + span.tokens) if self.window else end
         most = self.window or end
-        pairs = sum(min(p + 1, most) for p in range(fed.start, end))
+        pairs = sum(min(p + 1, most) for p in range(span.start, end))
         return Work(self.bytes * seen, Counter({"f32": self.macs * pairs}))
 
 
@@ -97,28 +97,28 @@ class Ledger:
         ops = ((node, op_of(node)) for node in nodes)
         self.attention = {n.name: Attention.of(n) for n, made_by in ops if made_by and made_by.attends}
 
-    def steps(self, segment: Segment, bucket: Bucket, fed: Fed) -> list[Work]:
+    def steps(self, segment: Segment, bucket: Bucket, span: TokenSpan) -> list[Work]:
         """What each step of a segment does in a run of a plan of this bucket."""
-        return [self._step(segment, i, bucket, fed) for i in range(len(segment.steps))]
+        return [self._step(segment, i, bucket, span) for i in range(len(segment.steps))]
 
-    def _step(self, segment: Segment, i: int, bucket: Bucket, fed: Fed) -> Work:
+    def _step(self, segment: Segment, i: int, bucket: Bucket, span: TokenSpan) -> Work:
         step = segment.steps[i]
         made_by = OPS[step.op]
         if made_by.attends:
-            return self.attention[step.label].work(fed)
+            return self.attention[step.label].work(span)
         first, n_in = int(segment.step_table["view"][i]), int(segment.step_table["n_in"][i])
         views = segment.view_table[first : first + 1 + n_in]
-        count, most = (fed.rows, bucket.rows) if views["count"][0] == ROWS else (fed.tokens, bucket.tokens)
+        count, most = (span.rows, bucket.rows) if views["count"][0] == ROWS else (span.tokens, bucket.tokens)
         if not count:
             return Work()
         if made_by.gathers:
             return Work(step.weight_bytes * count / most)
         return Work(_weight_bytes(step, views, count, most), _macs(segment, views, count))
 
-    def plan(self, plan: Plan, fed: Fed) -> Iterator[tuple[str, Work]]:
+    def plan(self, plan: Plan, span: TokenSpan) -> Iterator[tuple[str, Work]]:
         """What each step of a plan does, and on which device."""
         for segment in plan.segments:
-            for work in self.steps(segment, plan.bucket, fed):
+            for work in self.steps(segment, plan.bucket, span):
                 yield segment.device, work
 
 

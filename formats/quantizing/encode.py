@@ -21,7 +21,7 @@ from satchel.quant import FORMATS, Format, RequestError
 from satchel.quant.format import F32, Blocks
 from satchel.quant.gptq import Hessian, encode_matrix
 
-__all__ = ["Calibration", "Diagonals", "Encoder", "Job", "WithoutFeedback"]
+__all__ = ["Calibration", "Diagonals", "EncodeTask", "Encoder", "WithoutFeedback"]
 
 PART = 1 << 18  # elements that one thread encodes at a time
 FEEDBACK_ROWS = 256  # rows of a part where errors are passed on from column to column
@@ -39,7 +39,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class EncodeTask:
     """How one tensor is encoded. importance: (matrices, K), or (1, K) for all of them. rows: of each matrix
     of a stack; every: one row in so many is measured. scaling: what the numbers are multiplied by before.
     """
@@ -125,7 +125,7 @@ class Encoder:
         for choice in choices:
             if choice.changed and choice.target not in asked and self._importance(choice) is None:
                 asked.add(choice.target)
-                self.job(choice, None).encode(np.zeros((1, choice.shape[-1]), np.float32), 0)
+                self.task(choice, None).encode(np.zeros((1, choice.shape[-1]), np.float32), 0)
 
     def pieces(self, choice: Choice) -> Iterator[memoryview | Blocks]:
         scaling = self.folding.scaling(choice) if self.folding else None
@@ -144,16 +144,16 @@ class Encoder:
         return np.concatenate([piece.blocks for piece in self._encoded(choice, None)])
 
     def _encoded(self, choice: Choice, scaling: Scaling | None) -> Iterator[Piece]:
-        job, row = self.job(choice, scaling), choice.shape[-1]
-        rows = FEEDBACK_ROWS if job.hessian else max(1, PART // row)
-        size = rows * job.source.row_bytes(row)
+        task, row = self.task(choice, scaling), choice.shape[-1]
+        rows = FEEDBACK_ROWS if task.hessian else max(1, PART // row)
+        size = rows * task.source.row_bytes(row)
         running: deque[Future[Piece]] = deque()
         first = 0
         try:
             for chunk in self.source.chunks(choice.name, size):
                 # The source reuses its buffer for the next piece.
-                blocks = np.frombuffer(bytes(chunk), job.source.dtype).reshape(-1, row // job.source.block)
-                running.append(self.pool.submit(job, blocks, first))
+                blocks = np.frombuffer(bytes(chunk), task.source.dtype).reshape(-1, row // task.source.block)
+                running.append(self.pool.submit(task, blocks, first))
                 first += len(blocks)
                 if len(running) >= self.ahead:
                     yield running.popleft().result()
@@ -163,12 +163,12 @@ class Encoder:
             for future in running:
                 future.cancel()
 
-    def job(self, choice: Choice, scaling: Scaling | None) -> Job:
+    def task(self, choice: Choice, scaling: Scaling | None) -> EncodeTask:
         importance = self._importance(choice)
         hessian = self.calibration.hessian(choice.name) if self.calibration else None
         if scaling is not None:
             importance, hessian = scaling.importance(importance), scaling.hessian(hessian)
-        return Job(
+        return EncodeTask(
             f"{self.source.path}: tensor {choice.name}",
             FORMATS[choice.source],
             FORMATS[choice.target],

@@ -16,7 +16,7 @@ import numpy as np
 
 from satchel.quant import RequestError
 from satchel.runtime.device import Choice, Device
-from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array
 from satchel.runtime.kernels.call import call_of
 from satchel.runtime.plan import Plan, Segment
@@ -102,8 +102,8 @@ def measure(
         for depth in depths:
             for slot in slots:
                 for at in range(0, depth, engine.batch):
-                    engine.step([Feed(slot, _ids(min(engine.batch, depth - at)))])
-            feeds = [Feed(slot, _ids(n // len(slots))) for slot in slots]
+                    engine.step([BatchEntry(slot, _ids(min(engine.batch, depth - at)))])
+            feeds = [BatchEntry(slot, _ids(n // len(slots))) for slot in slots]
             runs.append(_measure(engine, device, feeds, n, repeats))
             for slot in slots:
                 engine.rewind(slot, 0)
@@ -114,7 +114,7 @@ def _ids(n: int) -> list[int]:
     return [i % 97 + 1 for i in range(n)]
 
 
-def _measure(engine: Engine, device: Device, feeds: Sequence[Feed], n: int, repeats: int) -> _Runs:
+def _measure(engine: Engine, device: Device, feeds: Sequence[BatchEntry], n: int, repeats: int) -> _Runs:
     filled = engine.fill(feeds, n, "logits", every=True)
     steps = steps_of(filled.plan, device)
     own = _variant(engine, device, filled, steps, 0)
@@ -161,7 +161,7 @@ def _variant(engine: Engine, device: Device, filled: Program, steps: _Steps, n: 
 
     device.choose = choose
     try:
-        program = engine.again(filled.plan)
+        program = engine.make_program(filled.plan)
     finally:
         device.choose = usual
     program.block[:] = filled.block

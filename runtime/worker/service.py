@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import abc
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -24,7 +24,7 @@ from satchel.runtime.kv import Miss
 from satchel.runtime.log import LOG
 from satchel.runtime.options import Options
 from satchel.runtime.sandbox.policy import policy_of
-from satchel.runtime.scheduler import Job, Limits, Request
+from satchel.runtime.scheduler import Limits, Request, Sequence
 from satchel.runtime.scheduler.scheduler import check
 from satchel.runtime.stats import EngineStats, Meter, Traffic
 from satchel.runtime.ticket import End, Ticket
@@ -66,8 +66,8 @@ class WorkerService:
         path: Path,
         options: Options,
         limits: Limits | None = None,
-        files: Sequence[Path] = (),
-        stamps: Sequence[Sequence[int]] = (),
+        files: abc.Sequence[Path] = (),
+        stamps: abc.Sequence[abc.Sequence[int]] = (),
     ) -> None:
         self.path, self.options, self.limits = path, options, limits or options.limits
         self.cache, self.widths = Cache(context=0), (0, 0)
@@ -97,7 +97,7 @@ class WorkerService:
         process = self._process
         return process.pid if process else 0
 
-    def begin(self, progress: Callable[[int, int], object] | None) -> None:
+    def begin(self, progress: abc.Callable[[int, int], object] | None) -> None:
         """Loads the model in the process; progress is called in this thread. Nothing stays where it fails."""
         begin(self._thread)
         ticking(self._tick, self._over, "satchel-watch", BEAT)
@@ -131,11 +131,11 @@ class WorkerService:
         cannot be sent to another process.
         """
         encode(request)
-        ticket = Ticket(self, Job(request, time.monotonic()))
+        ticket = Ticket(self, Sequence(request, time.monotonic()))
         with self._lock:
             self._check_open()
             waiting = max(0, len(self._live) - self.cache.slots)
-            queued = (entry.ticket.job.client for entry in self._live.values())
+            queued = (entry.ticket.seq.client for entry in self._live.values())
             check(request, waiting, self.limits, self.cache.block, self.cache.pool, queued)
             number = next(self._count)
             self._live[number], self._numbers[ticket] = Entry(ticket), number
@@ -159,7 +159,7 @@ class WorkerService:
         """
         return self._asked_while(lambda: True, verb, *args, **how)
 
-    def _asked_while(self, worth: Callable[[], bool], verb: str, *args: Any, **how: Any) -> Any:
+    def _asked_while(self, worth: abc.Callable[[], bool], verb: str, *args: Any, **how: Any) -> Any:
         """As ask(); DeviceError as soon as it is not worth waiting any more."""
         errand = current()
         asked = Asked(verb, args, how, most_bytes(verb, args, how, *self.widths))
@@ -338,10 +338,10 @@ class WorkerService:
         self._step = [row[0] for row in rows]
         for number, fed, cached, started in rows:
             if entry := self._live.get(number):
-                job = entry.ticket.job
-                job.fed = fed
-                if job.started < 0:
-                    job.cached, job.started = cached, started
+                seq = entry.ticket.seq
+                seq.num_computed_tokens = fed
+                if seq.started < 0:
+                    seq.cached, seq.started = cached, started
 
     def _note_turn(self, number: int) -> None:
         """A piece of an errand begins."""
@@ -358,12 +358,12 @@ class WorkerService:
         entry = self._live.get(number)
         if entry is None:
             return
-        job = entry.ticket.job
+        seq = entry.ticket.seq
         for item in map(decode, tokens):
-            job.first = job.first if job.first >= 0 else time.monotonic()
+            seq.first = seq.first if seq.first >= 0 else time.monotonic()
             entry.got.append(token_of(item))
             entry.surprises.append(item.surprise if isinstance(item, Sampled) else 0.0)
-            job.ids.append(token_of(item))
+            seq.ids.append(token_of(item))
             entry.ticket.put(item)
 
     def _take_end(self, message: Message) -> None:
@@ -380,20 +380,20 @@ class WorkerService:
         self._send_due()
 
     def _note_facts(self, entry: Entry, facts: Message) -> None:
-        """What the process says of a job; a job that began anew keeps when it first did."""
-        job = entry.ticket.job
+        """What the process says of a sequence; a sequence that began anew keeps when it first did."""
+        seq = entry.ticket.seq
         known = {name: decode(value) for name, value in facts.items()}
         used = known.get("used")
         if used is not None:
-            used.replayed, used.steps = job.used.replayed, used.steps + job.used.steps
-            used.weight_bytes += job.used.weight_bytes
-            used.kv_bytes += job.used.kv_bytes
+            used.replayed, used.steps = seq.used.replayed, used.steps + seq.used.steps
+            used.weight_bytes += seq.used.weight_bytes
+            used.kv_bytes += seq.used.kv_bytes
         again = ("started", "first", "cached", "miss") if entry.begun else ()
         if known.get("miss") == Miss.COLD and self.restarts:
             known["miss"] = Miss.LOST
         for name, value in known.items():
             if name not in again:
-                setattr(job, name, value)
+                setattr(seq, name, value)
 
     def _answered(self, message: Message, data: bytes) -> None:
         number = int(message["answer"] if "answer" in message else message["part"])
@@ -424,8 +424,10 @@ class WorkerService:
 
     def _submitted(self, number: int, entry: Entry, alone: bool) -> Message:
         """The message that gives the process what is left of a request."""
-        request, got = entry.ticket.job.request, len(entry.got)
-        entry.until = min(request.most, got + self._blame.trial(number)) if alone else request.most
+        request, got = entry.ticket.seq.request, len(entry.got)
+        entry.until = (
+            min(request.max_tokens, got + self._blame.trial(number)) if alone else request.max_tokens
+        )
         entry.sent = True
         given, surprises = tuple(entry.got), tuple(entry.surprises)
         rest = replace(request, most=entry.until, given=given, surprises=surprises)
@@ -464,24 +466,24 @@ class WorkerService:
             finish = self._complete(entry)
             if finish:  # all its tokens came, the word of its end did not
                 self._end(number, End(finish))
-            entry.ticket.job.used.replayed += entry.sent
-            entry.sent, entry.begun = False, entry.ticket.job.started >= 0
+            entry.ticket.seq.used.replayed += entry.sent
+            entry.sent, entry.begun = False, entry.ticket.seq.started >= 0
         for asked in self._asked.values():
-            asked.again()
+            asked.resend()
 
     def _complete(self, entry: Entry) -> str:
         """How an answer that lacks no token ended; "" for one that goes on."""
-        job = entry.ticket.job
-        if entry.got and job.ids[-1] in job.request.ends:
+        seq = entry.ticket.seq
+        if entry.got and seq.ids[-1] in seq.request.stop_ids:
             return "stop"
-        return "length" if len(entry.got) >= job.request.most or self._full(job) else ""
+        return "length" if len(entry.got) >= seq.request.max_tokens or self._full(seq) else ""
 
-    def _full(self, job: Job) -> bool:
-        return len(job.ids) > min(self.cache.context, self.cache.pool * self.cache.block)
+    def _full(self, seq: Sequence) -> bool:
+        return len(seq.ids) > min(self.cache.context, self.cache.pool * self.cache.block)
 
     def _refusal(self, number: int, died: str) -> DeviceError:
         if entry := self._live.get(number):
-            request = entry.ticket.job.request
+            request = entry.ticket.seq.request
             client = request.client or request.user
             whose = f" of user {client!r}" if client else ""
             what = f"{whose} ({len(request.ids)} prompt tokens, {len(entry.got)} of its answer)"
@@ -496,7 +498,7 @@ class WorkerService:
         entry = self._live.pop(number)
         del self._numbers[entry.ticket]
         self._blame.forget(number)
-        entry.ticket.job.finish = end.finish
+        entry.ticket.seq.finish = end.finish
         entry.ticket.put(end)
 
     def _end_all(self, end: End) -> None:

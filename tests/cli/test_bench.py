@@ -25,7 +25,7 @@ from satchel.runtime.arch import Cache
 from satchel.runtime.bandwidth import read_bandwidth
 from satchel.runtime.bench import Batched, Runner, Test, feed, steps_of, work_of
 from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import Feed
+from satchel.runtime.engine import BatchEntry
 
 Test.__test__ = False  # type: ignore[attr-defined]  # pytest takes it for a class of tests
 KEYS = {
@@ -51,10 +51,10 @@ class Counter:
     def rewind(self, slot: int, length: int) -> None:
         assert length == 0
 
-    def step(self, feeds: Sequence[Feed]) -> list[int]:
-        assert 0 < sum(len(f.ids) for f in feeds) <= self.batch
-        self.steps.append([(f.slot, len(f.ids), f.sampling is not None) for f in feeds])
-        return [f.slot + 1 for f in feeds if f.sampling is not None]
+    def step(self, entries: Sequence[BatchEntry]) -> list[int]:
+        assert 0 < sum(len(f.ids) for f in entries) <= self.batch
+        self.steps.append([(f.slot, len(f.ids), f.sampling is not None) for f in entries])
+        return [f.slot + 1 for f in entries if f.sampling is not None]
 
 
 @pytest.mark.parametrize("batch", [1, 3, 7, 64])

@@ -243,11 +243,11 @@ def run(blocks: int, together: bool) -> tuple[list[object], int, int]:
             list(tickets[-1])
     for ticket in tickets:
         list(ticket)
-        found.append((ticket.job.ids, ticket.finish, ticket.logprobs))
+        found.append((ticket.seq.ids, ticket.finish, ticket.logprobs))
     service.close()
     engine.pages.check()
     engine.close()
-    return found, sum(t.job.preempted for t in tickets), sum(t.job.used.drafted for t in tickets)
+    return found, sum(t.seq.preempted for t in tickets), sum(t.seq.used.drafted for t in tickets)
 
 
 @compiled

@@ -20,7 +20,7 @@ from satchel.runtime.constraint import Constraint
 from satchel.runtime.detail import EDITS as DETAIL_EDITS
 from satchel.runtime.detail import Wishes
 from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array
 from satchel.runtime.program import Program
 from satchel.runtime.sampling import GREEDY, Sampling
@@ -166,7 +166,7 @@ def reference(service: Service, ids: list[int]) -> Array:
 
     def run(slot: int) -> None:
         for at in range(0, len(ids) - 1, 64):
-            found.append(service.engine.logits([Feed(slot, ids[at : min(at + 64, len(ids) - 1)])]))
+            found.append(service.engine.logits([BatchEntry(slot, ids[at : min(at + 64, len(ids) - 1)])]))
 
     service.lend(run)
     return log_softmax(np.concatenate(found))
@@ -196,7 +196,7 @@ def test_prompt_logprobs(service: Service) -> None:
         assert len(told.top) == 3
     ticket = service.submit(Request(long, 1, GREEDY))
     list(ticket)
-    assert ticket.job.cached == 80, "what was scored is found again"
+    assert ticket.seq.cached == 80, "what was scored is found again"
 
 
 def test_others_get_their_tokens_between_the_steps_of_prompt_logprobs(
@@ -209,12 +209,12 @@ def test_others_get_their_tokens_between_the_steps_of_prompt_logprobs(
     list(made.submit(Request(PROMPT, 1, GREEDY)))
     order, fill, begun, over = [], engine.fill, threading.Event(), threading.Event()
 
-    def recorded(feeds: Sequence[Feed], rows: int, output: str, *, every: bool) -> Program:
-        order.append((output, sum(len(f.ids) for f in feeds)))
+    def recorded(entries: Sequence[BatchEntry], rows: int, output: str, *, every: bool) -> Program:
+        order.append((output, sum(len(f.ids) for f in entries)))
         begun.set()
         if output == "tokens":
             until(lambda: made._inbox or made._calls or over.is_set(), "the next step is asked for")
-        return fill(feeds, rows, output, every=every)
+        return fill(entries, rows, output, every=every)
 
     engine.fill = recorded  # type: ignore[method-assign]
     ticket = made.submit(Request(PROMPT, 80, GREEDY))
@@ -242,8 +242,8 @@ def test_mirostat_comes_near_its_surprise_and_survives_pre_emption() -> None:
         requests = [Request([i, *PROMPT], 40, replace(sampling, seed=i)) for i in range(3)]
         tickets = [small.submit(r) for r in requests]
         texts.append([list(t) for t in tickets])
-        preempted = sum(t.job.preempted for t in tickets)
-        mus = [t.job.detail.mu for t in tickets if t.job.detail is not None]
+        preempted = sum(t.seq.preempted for t in tickets)
+        mus = [t.seq.detail.mu for t in tickets if t.seq.detail is not None]
         assert all(mu != 6 for mu in mus), "it has followed the surprise"
         small.close()
         small.engine.pages.check()

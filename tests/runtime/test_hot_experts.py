@@ -20,7 +20,7 @@ from satchel.runtime.check import check_steps
 from satchel.runtime.compiler.hot import HOT
 from satchel.runtime.device import Buffer, Device, find_backend, libraries
 from satchel.runtime.dryrun import dry_run
-from satchel.runtime.engine import Feed
+from satchel.runtime.engine import BatchEntry
 from satchel.runtime.hot.experts import HotExperts
 from satchel.runtime.hot.picks import Picks
 from satchel.runtime.model import Model
@@ -327,6 +327,6 @@ def test_many_sequences_and_a_worker_process(files: dict[str, Path]) -> None:
 def test_a_step_of_the_engine_alone(files: dict[str, Path]) -> None:
     with load(files["qwen3moe"], 2) as model:
         hot = experts_of(model)
-        model.engine.step([Feed(0, IDS, GREEDY)])
+        model.engine.step([BatchEntry(0, IDS, GREEDY)])
         used = hot.counted[0] // len(hot.picks)
         assert 0 < used <= 4 * len(IDS)

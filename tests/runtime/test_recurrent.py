@@ -13,7 +13,7 @@ import tiny
 from satchel.quant import ModelError
 from satchel.runtime.arch import PAGES, RECURRENT, Cache, HParams, find_arch
 from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array
 from satchel.runtime.kv import Pages
 from satchel.runtime.kv.group import GONE
@@ -45,14 +45,14 @@ def fed(engine: Engine, slot: int, ids: list[int]) -> Array:
     """Logits after those of `ids` that the slot does not have yet."""
     found = []
     while (at := engine.length(slot)) < len(ids):
-        found.append(engine.logits([Feed(slot, ids[at : at + BATCH])]))
+        found.append(engine.logits([BatchEntry(slot, ids[at : at + BATCH])]))
     return np.concatenate(found)
 
 
 def answered(service: Service, ids: list[int], most: int = 4, salt: str = "") -> tuple[list[int], int]:
     """Tokens of an answer, and how many of the prompt's were in the cache."""
     ticket = service.submit(Request(ids, most, salt=salt))
-    return list(ticket), ticket.job.cached
+    return list(ticket), ticket.seq.cached
 
 
 # --- pages
@@ -152,7 +152,7 @@ def test_forks_go_on_with_the_same_bits(arch: str) -> None:
             fed(engine, 0, ids)
             engine.fork(0, 1, ids)
             a, b = IDS[50:60], IDS[70:80]
-            both = engine.logits([Feed(0, a), Feed(1, b)])
+            both = engine.logits([BatchEntry(0, a), BatchEntry(1, b)])
             for part, more in ((both[:10], a), (both[10:], b)):
                 engine.rewind(2, 0)
                 np.testing.assert_array_equal(fed(engine, 2, ids + more)[length:], part)
@@ -169,7 +169,7 @@ def test_going_back_ends_at_a_checkpoint_or_at_nothing(arch: str) -> None:
         assert engine.rewind(0, 27) == 24
         np.testing.assert_array_equal(fed(engine, 0, IDS[:29]), whole[24:])
         for i in range(29, 41):
-            engine.logits([Feed(0, [IDS[i]])])
+            engine.logits([BatchEntry(0, [IDS[i]])])
         assert engine.rewind(0, 40) == 40
         np.testing.assert_array_equal(fed(engine, 0, IDS[:50]), fed(engine, 1, IDS[:50])[-10:])
 
@@ -185,7 +185,7 @@ def test_guesses_are_taken_back_to_where_they_began(arch: str, length: int, coun
         for step in (count, 1):
             fed(engine, 0, IDS[:length])
             for at in range(0, count, step):
-                engine.logits([Feed(0, IDS[100 + at : 100 + at + step], guessed=at == 0)])
+                engine.logits([BatchEntry(0, IDS[100 + at : 100 + at + step], guessed=at == 0)])
             assert engine.rewind(0, length) == length
             np.testing.assert_array_equal(fed(engine, 0, IDS[: length + 4]), wanted[length:])
             engine.pages.check()
@@ -203,7 +203,7 @@ def test_many_callers_with_few_blocks_get_what_each_gets_alone() -> None:
         service, alone = Service(engine), Service(fresh)
         tickets = [service.submit(Request(p, 30)) for p in prompts]
         answers = [list(t) for t in tickets]
-        assert sum(t.job.preempted for t in tickets) > 0
+        assert sum(t.seq.preempted for t in tickets) > 0
         assert answers == [answered(alone, p, 30, salt=str(i))[0] for i, p in enumerate(prompts)]
         service.close()
         alone.close()

@@ -6,7 +6,7 @@ from simulate import Arrival, open_engine, recorded, run
 
 from satchel.quant import RequestError
 from satchel.runtime.device import libraries
-from satchel.runtime.scheduler import Job, Limits, Request, Scheduler
+from satchel.runtime.scheduler import Limits, Request, Scheduler, Sequence
 from satchel.runtime.scheduler.lengths import START, Lengths
 from satchel.runtime.scheduler.limits import SMALL
 from satchel.runtime.scheduler.steptime import LEARNED, Load
@@ -68,11 +68,11 @@ def test_the_usual_order_is_first_come() -> None:
     assert firsts == sorted(firsts) and recorded()
 
 
-def ended(user: str, length: int, finish: str = "stop") -> Job:
-    job = Job(Request([1, 2], 1000, user=user), 0.0)
-    job.ids += [5] * length
-    job.finish = finish
-    return job
+def ended(user: str, length: int, finish: str = "stop") -> Sequence:
+    seq = Sequence(Request([1, 2], 1000, user=user), 0.0)
+    seq.ids += [5] * length
+    seq.finish = finish
+    return seq
 
 
 def test_lengths_are_learned_by_user_from_answers_that_ended_by_themselves() -> None:
@@ -85,7 +85,7 @@ def test_lengths_are_learned_by_user_from_answers_that_ended_by_themselves() -> 
     assert lengths.answer(ended("a", 0)) == pytest.approx(10, rel=0.1)
     assert lengths.answer(ended("b", 0)) == pytest.approx(500, rel=0.1)
     assert 10 < lengths.answer(ended("new", 0)) < 500
-    assert lengths.answer(Job(Request([1], 7, user="b"), 0.0)) == 7
+    assert lengths.answer(Sequence(Request([1], 7, user="b"), 0.0)) == 7
     for i in range(6000):
         lengths.learn(ended(f"u{i}", 3))
     assert lengths.answer(ended("u5999", 0)) < 100
@@ -103,14 +103,14 @@ def test_a_prompt_alone_holds_nobody_up_longer_than_the_aim() -> None:
     engine = open_engine(4096, 4, batch=4096)
     for aim, most in ((0.0, 4096), (10.0, 4096), (0.1, 1000), (0.001, SMALL)):
         scheduler = Scheduler(engine, 4, Limits(alone_seconds=aim))
-        scheduler.add(Job(Request([1] * 3000, 1), 0.0))
-        scheduler.add(Job(Request([2] * 3000, 1), 0.0))
+        scheduler.add(Sequence(Request([1] * 3000, 1), 0.0))
+        scheduler.add(Sequence(Request([2] * 3000, 1), 0.0))
         for _ in range(LEARNED):
             scheduler.time.learn(Load(0, 500, 0), 0.05)
             scheduler.time.learn(Load(1, 0, 100), 0.001)
         given = sum(w.count for w in scheduler.plan(0.0))
         assert given == pytest.approx(most, rel=0.1)
-        for job in list(scheduler.running):
-            scheduler.remove(job)
+        for seq in list(scheduler.running):
+            scheduler.remove(seq)
     with pytest.raises(RequestError, match="0 or more"):
         Limits(alone_seconds=-1)

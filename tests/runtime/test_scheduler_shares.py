@@ -10,7 +10,7 @@ from simulate import Arrival, Trace, open_engine, run
 from satchel.quant import RequestError
 from satchel.runtime.device import libraries
 from satchel.runtime.refusals import QueueFull
-from satchel.runtime.scheduler import Job, Limits, Request, Scheduler
+from satchel.runtime.scheduler import Limits, Request, Scheduler, Sequence
 from satchel.runtime.scheduler.fair import KNOWN
 from satchel.runtime.scheduler.scheduler import NAMES, check
 from satchel.runtime.scheduler.shares import crowd, ended_first, giver, interleaved, split
@@ -113,12 +113,12 @@ def test_a06_a_prompt_that_needs_most_of_the_cache_gets_it_beside_many_small_one
     engine.close()
 
 
-def job(client: str, user: str = "", prompt: int = 3) -> Job:
-    return Job(Request([1] * prompt, 5, client=client, user=user), 0.0)
+def sequence(client: str, user: str = "", prompt: int = 3) -> Sequence:
+    return Sequence(Request([1] * prompt, 5, client=client, user=user), 0.0)
 
 
 def test_a_job_without_a_client_is_its_users() -> None:
-    assert job("", "u").client == "u" and job("c", "u").client == "c" and job("").client == ""
+    assert sequence("", "u").client == "u" and sequence("c", "u").client == "c" and sequence("").client == ""
 
 
 def test_slots_are_given_back_to_who_has_fewer() -> None:
@@ -135,16 +135,16 @@ def test_slots_are_given_back_to_who_has_fewer() -> None:
 
 
 def test_rows_of_a_step_are_each_clients_first() -> None:
-    a, b, c = (job("a") for _ in range(3)), [job("b")], (job("c") for _ in range(2))
+    a, b, c = (sequence("a") for _ in range(3)), [sequence("b")], (sequence("c") for _ in range(2))
     rows = interleaved([*a, *b, *c])
     assert [r.client for r in rows] == ["a", "b", "c", "a", "c", "a"]
 
 
 def test_another_clients_beginners_count_as_one() -> None:
-    victim, hostile = [job("v")], [job("h") for _ in range(9)]
+    victim, hostile = [sequence("v")], [sequence("h") for _ in range(9)]
     assert crowd(victim, hostile) == 1
     assert crowd([*victim, *hostile[:1]], hostile[1:]) == 0.5
-    assert crowd(victim, [job("v") for _ in range(4)]) == 4, "a client alone is as it was"
+    assert crowd(victim, [sequence("v") for _ in range(4)]) == 4, "a client alone is as it was"
 
 
 def test_prompts_share_what_there_is_by_what_each_had() -> None:
@@ -184,7 +184,7 @@ def test_a06_the_queue_is_counted_with_those_on_their_way() -> None:
     engine = open_engine(512, 1)
     scheduler = Scheduler(engine, 1, Limits(queue=4))
     for _ in range(4):
-        scheduler.add(job(HOSTILE))
+        scheduler.add(sequence(HOSTILE))
     scheduler.check(Request([1], 1, client=VICTIM))
     with pytest.raises(RequestError, match="6 requests are waiting"):
         scheduler.check(Request([1], 1, client=VICTIM), 2, [VICTIM, VICTIM])
@@ -196,10 +196,10 @@ def test_a06_names_do_not_pile_up() -> None:
     """A client that gives each request another user, and is never idle."""
     engine = open_engine(512, 1)
     scheduler = Scheduler(engine, 1)
-    stays = job(HOSTILE, "stays")
+    stays = sequence(HOSTILE, "stays")
     scheduler.add(stays)
     for i in range(3 * KNOWN):
-        one = job(HOSTILE, f"user {i}")
+        one = sequence(HOSTILE, f"user {i}")
         scheduler.add(one)
         scheduler.shares.charge(one, 1.0)
         scheduler.waiting.remove(one)

@@ -89,7 +89,14 @@ def test_H19_the_past_is_bounded_and_apart_by_salt() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"most": 65}, {"most": -1}, {"least": 5, "most": 4}, {"least": -1}, {"past": 5}, {"past": -1}],
+    [
+        {"draft_max": 65},
+        {"draft_max": -1},
+        {"draft_min": 5, "draft_max": 4},
+        {"draft_min": -1},
+        {"past": 5},
+        {"past": -1},
+    ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(RequestError, match=r"must"):
@@ -97,7 +104,7 @@ def test_options_out_of_range_are_refused(options: dict[str, int]) -> None:
 
 
 def test_options_that_ask_for_nothing_are_not_active() -> None:
-    assert not Speculation().active and not Speculation(lookup=True, most=0).active
+    assert not Speculation().active and not Speculation(lookup=True, draft_max=0).active
     assert Speculation(lookup=True).active and Speculation(draft_model="x").active
 
 

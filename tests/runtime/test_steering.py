@@ -16,7 +16,7 @@ from satchel.formats.gguf import open_gguf
 from satchel.quant import ModelError, RequestError
 from satchel.runtime.arch import Arch, Cache, HParams
 from satchel.runtime.device import libraries
-from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.extras import Extra
 from satchel.runtime.graph import Node
 from satchel.runtime.model import Model
@@ -53,7 +53,7 @@ def steered_logits(path: Path, add: dict[int, Any]) -> Any:
         engine = Engine(
             arch.build(), cache, [model.device], lambda d, packed: upload(d, values, packed), batch=64
         )
-        logits = engine.logits([Feed(0, IDS)])
+        logits = engine.logits([BatchEntry(0, IDS)])
         engine.release()
         return logits
 

@@ -11,7 +11,7 @@ import tiny
 from satchel.runtime.arch import Cache
 from satchel.runtime.bench import Test, work_of
 from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.work import Attention, Fed, Ledger, Work, kind_of
+from satchel.runtime.work import Attention, Ledger, TokenSpan, Work, kind_of
 
 Test.__test__ = False  # type: ignore[attr-defined]  # pytest takes it for a class of tests
 HAVE = {f.name for f in libraries() if not f.reason}
@@ -83,35 +83,35 @@ def test_steps_add_up_to_the_plan() -> None:
         find_backend("cpu").open(threads=1),
     )
     try:
-        plan, ledger, fed = engine.program(7, 1).plan, Ledger(engine), Fed(7, 3)
+        plan, ledger, span = engine.program(7, 1).plan, Ledger(engine), TokenSpan(7, 3)
         whole = Work()
         for segment in plan.segments:
-            steps = ledger.steps(segment, plan.bucket, fed)
+            steps = ledger.steps(segment, plan.bucket, span)
             assert len(steps) == len(segment.steps)
             for work in steps:
                 whole.add(work)
-        assert [work for _, work in ledger.plan(plan, fed)] == [
-            work for segment in plan.segments for work in ledger.steps(segment, plan.bucket, fed)
+        assert [work for _, work in ledger.plan(plan, span)] == [
+            work for segment in plan.segments for work in ledger.steps(segment, plan.bucket, span)
         ]
-        assert {device for device, _ in ledger.plan(plan, fed)} == {"cpu"}
+        assert {device for device, _ in ledger.plan(plan, span)} == {"cpu"}
         assert whole.times(3).total == 3 * whole.total
     finally:
         engine.close()
 
 
 @pytest.mark.parametrize(
-    ("window", "fed", "seen", "pairs"),
+    ("window", "span", "seen", "pairs"),
     [
-        (0, Fed(1, 0), 1, 1),
-        (0, Fed(1, 9), 10, 10),
-        (0, Fed(4, 2), 6, 3 + 4 + 5 + 6),
-        (3, Fed(4, 2), 6, 3 * 4),
-        (3, Fed(2, 50), 5, 6),
-        (100, Fed(3, 0), 3, 6),
+        (0, TokenSpan(1, 0), 1, 1),
+        (0, TokenSpan(1, 9), 10, 10),
+        (0, TokenSpan(4, 2), 6, 3 + 4 + 5 + 6),
+        (3, TokenSpan(4, 2), 6, 3 * 4),
+        (3, TokenSpan(2, 50), 5, 6),
+        (100, TokenSpan(3, 0), 3, 6),
     ],
 )
-def test_attention_sees_its_window(window: int, fed: Fed, seen: int, pairs: int) -> None:
-    assert Attention(10, 7, window).work(fed) == Work(10 * seen, Counter(f32=7 * pairs))
+def test_attention_sees_its_window(window: int, span: TokenSpan, seen: int, pairs: int) -> None:
+    assert Attention(10, 7, window).work(span) == Work(10 * seen, Counter(f32=7 * pairs))
 
 
 @pytest.mark.parametrize(

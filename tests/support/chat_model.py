@@ -48,8 +48,14 @@ class Ticket:
     """Gives tokens one by one, and None when it was cancelled or they are over."""
 
     def __init__(self, tokens: Sequence[int], request: Any) -> None:
-        self.job = SimpleNamespace(
-            request=request, ids=list(request.ids), fed=0, cached=0, started=0.0, finish="stop", used=Usage()
+        self.seq = SimpleNamespace(
+            request=request,
+            ids=list(request.ids),
+            num_computed_tokens=0,
+            cached=0,
+            started=0.0,
+            finish="stop",
+            used=Usage(),
         )
         self.finish, self._tokens, self.cancelled = "stop", iter(tokens), False
 
