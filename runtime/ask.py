@@ -30,7 +30,7 @@ class Ask:
     full context by forgetting older tokens. priority: smaller is more urgent, among requests of one client.
     client: whose share of the machine the request has; "" takes the user's. user: one of the client's users,
     who share what it has, by weight. salt: what is cached is found by requests of the same salt only.
-    timeout: seconds after which the answer ends, 0: never. draft: tokens that may be guessed at once; -1: as
+    timeout: seconds after which the answer ends, 0: never. draft: tokens that may be drafted at once; -1: as
     the model was loaded, 0: none.
 
     logprobs: 0 for those of the tokens, k for the k likeliest beside each too. constraint: what holds the

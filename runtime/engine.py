@@ -49,7 +49,7 @@ class BatchEntry:
     after each of the last `samples` of them; None: no token is sampled. detail: what the host does about the
     sampled tokens; it needs `past`, all tokens up to them. scales: of adapters and control vectors; see
     runtime/extras.py. kinds: of each token's sentence, for encoders that tell them apart; (): all of the
-    first. guessed: rewind() may be asked to take tokens of this step back, or of later guessed ones.
+    first. speculated: rewind() may be asked to take back draft tokens of this step, or of later ones.
     """
 
     slot: int
@@ -60,7 +60,7 @@ class BatchEntry:
     past: Sequence[int] = ()
     scales: Scales = ()
     kinds: Sequence[int] = ()
-    guessed: bool = False
+    speculated: bool = False
 
     @property
     def rows(self) -> int:
@@ -311,7 +311,7 @@ class Engine:
         """Forgets what the slot has after its first `length` tokens, and gives how many it has now: fewer
         where layers with a window have given back what the next token would see, then none, or where a state
         is there of a shorter beginning only. By as many tokens as were fed last, and REWIND more, layers with
-        a window always go back; those with a state to what the slot had before the last `guessed` tokens.
+        a window always go back; those with a state to what the slot had before the last `speculated` tokens.
         """
         if not 0 <= length <= self._lengths[slot]:
             raise RequestError(f"slot {slot} has {self._lengths[slot]} tokens, it cannot go back to {length}")
@@ -411,7 +411,7 @@ class Engine:
         for e, end in zip(entries, ends, strict=True):
             self.pages.reserve(e.slot, end)
         for e, start, end in zip(entries, starts, ends, strict=True):
-            if e.guessed:
+            if e.speculated:
                 self._copy(self.pages.keep(e.slot))
             self.pages.advance(e.slot, start, end)
         mixed = any(e.scales for e in entries)

@@ -32,8 +32,8 @@ class Options:
     repack False: weights stay in the mapped file, which processes share, and products are slower.
     precision "fast": products may round weights to 8 bits. activations: bits of what quantized weights
     are multiplied with, 8 or 16; 0: 8, and for an encoder 16. worker "process": the engine runs in a
-    process of its own, which may crash without taking this one along. speculation: how tokens are guessed
-    ahead; None: not at all. limits: how many requests may wait, and how steps are shared. adapters,
+    process of its own, which may crash without taking this one along. speculation: how tokens are drafted;
+    None: not at all. limits: how many requests may wait, and how steps are shared. adapters,
     control_vectors: files that requests may use. deterministic: answers depend on their request alone, as
     they do on the CPU anyway but for long prompts of latent attention (DeepSeek) and precision "fast"; a
     device that never promises it is refused.

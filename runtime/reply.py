@@ -38,8 +38,8 @@ STRIDE = 0x9E3779B97F4A7C15  # between the seeds of two shifts
 @dataclass(slots=True)
 class Stats:
     """Token counts and seconds. finish: "stop" (end token or stop string), "length" (max_tokens or a full
-    context), "cancelled", or "" while it runs. drafted: tokens guessed ahead; accepted: those that were
-    right.
+    context), "cancelled", or "" while it runs. drafted: draft tokens that were verified; accepted:
+    those that were accepted.
     """
 
     prompt: int = 0

@@ -484,7 +484,7 @@ def entry_of(scheduled: ScheduledSequence) -> BatchEntry:
         seq.detail,
         seq.ids,
         r.scales,
-        guessed=bool(scheduled.draft_tokens),
+        speculated=bool(scheduled.draft_tokens),
     )
 
 

@@ -77,8 +77,9 @@ class Histogram:
 class Usage:
     """What a request took so far. weight_bytes: its share, by tokens, of the weights that its steps read;
     kv_bytes: of its own cache. decode_*: of the whole steps in which it got a token, for a rate. last: clock
-    time of its last token. replayed: times that its worker process was lost. drafted, accepted: guessed
-    tokens that were verified, and those that stood. devices: seconds by device, its share of each step.
+    time of its last token. replayed: times that its worker process was lost. drafted, accepted: draft
+    tokens that were verified, and those that were accepted. devices: seconds by device, its share of each
+    step.
     """
 
     steps: int = 0

@@ -46,13 +46,13 @@ def chat(
     the environment: --ctx-size from SATCHEL_CTX_SIZE or LLAMA_ARG_CTX_SIZE.
     """
     first, system, drawn = text.prompt_text(), text.system_text(), sampling.sampling()
-    spec, guessing = grammar.spec(), speculation.speculation()
+    spec, speculating = grammar.spec(), speculation.speculation()
     file = talk.file()
     reply.check(raw=False, held=spec is not None)
     interactive = sys.stdin.isatty() and sys.stdout.isatty() and not talk.as_json
     started = time.perf_counter()
     worker, sandbox = reply.worker, reply.sandbox
-    with open_model(model, speculation=guessing, extras=extras, worker=worker, sandbox=sandbox) as loaded:
+    with open_model(model, speculation=speculating, extras=extras, worker=worker, sandbox=sandbox) as loaded:
         from satchel.cli.chat.about import model_name
         from satchel.cli.chat.display import Look
         from satchel.cli.chat.history import Conversation, Settings

@@ -43,7 +43,7 @@ class Group:
         """Of each place that the slot lacks for `length` positions, whether it gets a block."""
         return [True] * self.missing(slot, length)
 
-    def fed(self, slot: int, length: int) -> None:
+    def note_computed(self, slot: int, length: int) -> None:
         """The slot is to have so many positions."""
 
     def missing(self, slot: int, length: int) -> int:

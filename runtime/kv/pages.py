@@ -99,11 +99,11 @@ class Pages:
             if group.window:
                 group.give_back(slot, start)
                 self._append(group, slot, group.wanted(slot, end))
-                group.fed(slot, end)
+                group.note_computed(slot, end)
 
     def keep(self, slot: int) -> tuple[Copy, ...]:
-        """Before guessed tokens are fed: release() can go back to what the slot has now. As there, the caller
-        copies what is returned.
+        """Before draft tokens are computed: release() can go back to what the slot has now. As there, the
+        caller copies what is returned.
         """
         number, group = len(self.groups) - 1, self.groups[-1]
         if not isinstance(group, StateGroup):
@@ -166,7 +166,7 @@ class Pages:
         for group in self.groups:
             first = min(group.first[source], -(-length // self.cache.block))
             group.begin(slot, first, group.blocks(source)[first : -(-length // self.cache.block)])
-            group.fed(slot, length)
+            group.note_computed(slot, length)
         try:
             return self.release(slot, length)
         except RequestError:

@@ -323,15 +323,15 @@ class Scheduler:
         the answer, so they hold up to the first draft token that differs from what was sampled in its place.
         """
         seq, drafts = scheduled.seq, scheduled.draft_tokens
-        for right, token in enumerate(sampled):
+        for accepted, token in enumerate(sampled):
             seq.ids.append(token)
             seq.finish = self._finish(seq)
-            if seq.finish or right == len(drafts) or token != drafts[right]:
+            if seq.finish or accepted == len(drafts) or token != drafts[accepted]:
                 break
-        seq.num_computed_tokens += right
+        seq.num_computed_tokens += accepted
         seq.used.drafted += len(drafts)
-        seq.used.accepted += right
-        if right < len(drafts):
+        seq.used.accepted += accepted
+        if accepted < len(drafts):
             reached = self.engine.rewind(seq.slot, seq.num_computed_tokens)
             short, seq.num_computed_tokens = seq.num_computed_tokens - reached, reached
             # A longer rest is computed as a prompt is.
@@ -476,7 +476,7 @@ def check(
 def load(scheduled: abc.Sequence[ScheduledSequence]) -> Load:
     """What a step of this work computes."""
     decoded = sum(1 for s in scheduled if s.seq.decoding)
-    again = sum(s.seq.num_replayed_tokens for s in scheduled)
-    prompt = sum(s.num_tokens for s in scheduled) - decoded - again
-    drafted = again + sum(len(s.draft_tokens) for s in scheduled)
+    replayed = sum(s.seq.num_replayed_tokens for s in scheduled)
+    prompt = sum(s.num_tokens for s in scheduled) - decoded - replayed
+    drafted = replayed + sum(len(s.draft_tokens) for s in scheduled)
     return Load(decoded, prompt, sum(s.seq.num_computed_tokens for s in scheduled), drafted)

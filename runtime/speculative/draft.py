@@ -1,8 +1,8 @@
-"""A second, smaller model that guesses what the first will say. It samples as the first does, from the same
-random numbers, so where the two agree about chances they agree about tokens.
+"""A second, smaller model that drafts what the target model will say. It samples as the target does, from the
+same random numbers, so where the two agree about probabilities they agree about tokens.
 
-Its slots are numbered as the first's. What a slot holds is only ever a beginning of its sequence's tokens and
-guesses after them, which are taken back when they turn out wrong.
+Its slots are numbered as the target's. A slot holds a beginning of its sequence's tokens and draft tokens
+after them, which are rewound when they are rejected.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Held:
 
 
 class DraftModel:
-    """vocab: token ids of the first model; own: of this one. The engine has as many slots as the first's, and
-    is used by the same thread.
+    """vocab: token ids of the target model; own: of this one. The engine has as many slots as the target's,
+    and is used by the same thread.
     """
 
     def __init__(self, engine: Engine, vocab: int, own: int) -> None:
@@ -64,16 +64,16 @@ class DraftModel:
         self._held = [Held() for _ in range(engine.cache.slots)]
 
     def missing_tokens(self, seq: Sequence) -> int:
-        """Tokens that must be fed before the first guess."""
+        """Tokens that must be computed before the first draft token."""
         held = self._held[seq.slot]
         return len(seq.ids) - (held.sure if held.seq is seq else 0)
 
     def max_draft_tokens(self, seq: Sequence, wanted: int) -> int:
-        """Tokens that may be guessed after the sequence's: as far as the context reaches."""
+        """Tokens that may be drafted after the sequence's: as far as the context reaches."""
         return max(0, min(wanted, self.engine.cache.context - len(seq.ids)))
 
     def seconds(self, seqs: int) -> float:
-        """What guessing one token takes for each of so many sequences at once."""
+        """What drafting one token takes for each of so many sequences at once."""
         return self.time.seconds(Load(seqs, 0, 0)) / max(1, seqs)
 
     def catching_up(self, seq: Sequence) -> float:
@@ -81,25 +81,25 @@ class DraftModel:
         return self.time.seconds(Load(0, self.missing_tokens(seq), 0))
 
     def propose(self, wanted: abc.Mapping[Sequence, int], room: int) -> dict[Sequence, tuple[int, ...]]:
-        """So many guesses for each sequence, or fewer; none where a slot could not catch up within `room`
-        tokens, all slots together.
+        """So many draft tokens for each sequence, or fewer; none where a slot could not catch up within
+        `room` tokens, all slots together.
         """
         found: dict[Sequence, list[int]] = {}
-        feeds: dict[Sequence, list[int]] = {}
+        pending: dict[Sequence, list[int]] = {}
         for seq, count in wanted.items():
             lacking = self._take_over(seq)
             n = min(len(lacking), room)
             known = max(lacking, default=0) < self._own
             if count < 1 or n < 1 or not known or not self._has_room(seq, len(seq.ids) + count):
                 continue
-            feeds[seq] = lacking[:n]
+            pending[seq] = lacking[:n]
             room -= n
             if n == len(lacking):
                 found[seq] = []
-        while feeds:
-            self._step(feeds, found)
-            more = [s for s in feeds if s in found and self._goes_on(found[s], wanted[s])]
-            feeds = {s: [found[s][-1]] for s in more}
+        while pending:
+            self._step(pending, found)
+            more = [s for s in pending if s in found and self._goes_on(found[s], wanted[s])]
+            pending = {s: [found[s][-1]] for s in more}
         return {seq: self._known(ids) for seq, ids in found.items()}
 
     def forget(self, seq: Sequence) -> None:
@@ -116,7 +116,7 @@ class DraftModel:
         return len(ids) < wanted and ids[-1] < self.shared
 
     def _known(self, ids: list[int]) -> tuple[int, ...]:
-        """Guesses up to the first that the first model does not know."""
+        """Draft tokens up to the first that the target model does not know."""
         bad = next((i for i, token in enumerate(ids) if token >= self.shared), len(ids))
         return tuple(ids[:bad])
 
@@ -128,7 +128,7 @@ class DraftModel:
                 self._empty(seq.slot, held)
             cached, _ = self.engine.begin(seq.slot, seq.ids, seq.request.salt)
             held.seq, held.ids, held.sure = seq, seq.ids[:cached], cached
-        length = min(held.sure, len(seq.ids) - 1)  # the last token is fed for its guess, known or not
+        length = min(held.sure, len(seq.ids) - 1)  # the last token is computed for its logits, known or not
         while length < min(len(held.ids), len(seq.ids) - 1) and held.ids[length] == seq.ids[length]:
             length += 1
         if length < len(held.ids):
@@ -144,7 +144,7 @@ class DraftModel:
         held.seq, held.ids, held.sure = None, [], 0
 
     def _sure(self, seq: Sequence) -> bool:
-        """Whether the slot holds all of the sequence's tokens and no guess, so that the next one is the
+        """Whether the slot holds all of the sequence's tokens and no draft token, so that the next is the
         first.
         """
         return len(self._held[seq.slot].ids) == len(seq.ids)
@@ -157,22 +157,24 @@ class DraftModel:
         pages.reserve(seq.slot, length)
         return True
 
-    def _step(self, feeds: abc.Mapping[Sequence, list[int]], found: abc.Mapping[Sequence, list[int]]) -> None:
-        """One step of the draft model; a guess for each sequence that is in `found`."""
-        first = any(len(ids) > 1 for ids in feeds.values())
+    def _step(
+        self, pending: abc.Mapping[Sequence, list[int]], found: abc.Mapping[Sequence, list[int]]
+    ) -> None:
+        """One step of the draft model; a draft token for each sequence that is in `found`."""
+        first = any(len(ids) > 1 for ids in pending.values())
         steps = [
-            BatchEntry(s.slot, ids, s.request.sampling, detail=s.detail, guessed=self._sure(s))
+            BatchEntry(s.slot, ids, s.request.sampling, detail=s.detail, speculated=self._sure(s))
             if s in found
             else BatchEntry(s.slot, ids)
-            for s, ids in feeds.items()
+            for s, ids in pending.items()
         ]
         inside = self.engine.timing.inside
         tokens = iter(drawn(self.engine.sample(steps)))
-        total = sum(len(ids) for ids in feeds.values())
-        read = sum(len(self._held[s.slot].ids) for s in feeds)
+        total = sum(len(ids) for ids in pending.values())
+        read = sum(len(self._held[s.slot].ids) for s in pending)
         load = Load(0, total, read) if first else Load(total, 0, read)
         self.time.learn(load, self.engine.timing.inside - inside)
-        for seq, ids in feeds.items():
+        for seq, ids in pending.items():
             held = self._held[seq.slot]
             held.ids += ids
             held.sure = min(len(held.ids), len(seq.ids))

@@ -16,8 +16,8 @@ GAIN, BESIDE, HIGHEST = 1.1, 0.07, 1.5
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """chances: for each place of a draft, that it and all before it are right. seconds: what guessing one
-    token takes.
+    """chances: for each place of a draft, that it and all before it are accepted. seconds: what drafting
+    one token takes.
     """
 
     chances: Sequence[float]
@@ -41,10 +41,10 @@ def lengths(
         key=lambda row: row[:2],
     )
     best, chosen = wanted_gain(tokens) * tokens / max(seconds(0), 1e-9), 0
-    expected, guessing = float(tokens), 0.0
+    expected, drafting = float(tokens), 0.0
     for n, (chance, _, cost) in enumerate(order[:room], 1):
-        expected, guessing = expected - chance, guessing + cost
-        rate = expected / max(seconds(n) + guessing, 1e-9)
+        expected, drafting = expected - chance, drafting + cost
+        rate = expected / max(seconds(n) + drafting, 1e-9)
         if rate > best:
             best, chosen = rate, n
     found = [0] * len(candidates)

@@ -12,9 +12,9 @@ MOST = 64
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """draft_model: a smaller model of the same vocabulary that guesses; None: none. lookup: guess what stood
-    in the prompt or the answer after the same words. most: tokens guessed at once; 0: none ever. least: fewer
-    are not worth a try. past: tokens of earlier conversations, for each salt, in which lookup looks too.
+    """draft_model: a smaller model of the same vocabulary; None: none. lookup: draft what followed the same
+    n-gram in the prompt or the answer. draft_max: tokens drafted at once; 0: none ever. draft_min: fewer
+    are not tried. past: tokens of earlier conversations, for each salt, in which lookup looks too.
     """
 
     draft_model: str | Path | None = None

@@ -19,15 +19,17 @@ def rows_left(scheduled: abc.Sequence[ScheduledSequence], scheduler: Scheduler) 
 
 
 def may_draft(seq: Sequence) -> bool:
-    """Whether guesses can be verified for the seq: it decodes, wants them, and what the host does for it does
-    not change from token to token.
+    """Whether draft tokens can be verified for the sequence: it decodes, wants them, and what the host does
+    for it does not change from token to token.
     """
     detail = seq.detail
     return seq.decoding and seq.request.draft != 0 and (detail is None or detail.fixed)
 
 
 def max_draft_tokens(seq: Sequence, pages: Pages, most: int) -> int:
-    """Tokens that may be drafted for the seq: no more than the answer, the context and the pool can take."""
+    """Tokens that may be drafted for the sequence: no more than the answer, the context and the pool can
+    take.
+    """
     wanted = seq.request.draft if seq.request.draft >= 0 else most
     cache, length = pages.cache, len(seq.ids)
     fits = min(cache.context, cache.pool * cache.block) - length

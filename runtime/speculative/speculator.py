@@ -1,8 +1,8 @@
-"""Adds drafts to the steps that the scheduler plans: asks for guesses, decides how many are worth their rows,
-and learns from what came.
+"""Adds draft tokens to the steps that the scheduler plans: asks for drafts, decides how many tokens are worth
+their rows, and learns from what was accepted.
 
-Guesses of lookup cost nothing, so they are compared with the answer also where they were not fed: how good
-they are is known while they are off.
+Drafts of lookup cost nothing, so they are compared with the answer even where they were not computed: their
+acceptance is known while they are off.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ CATCH_UP = 32  # tokens that a draft model may always feed in a step
 
 
 @dataclass(slots=True)
-class Guess:
+class Draft:
     """Tokens that may follow a sequence's first `start` tokens. ids: none where the draft model has yet to be
-    asked; kind: of evidence; right: how many were found right.
+    asked; kind: of evidence; accepted: how many of them were.
     """
 
     start: int
     rates: Acceptance
     kind: int
     ids: tuple[int, ...] = ()
-    right: int = 0
+    accepted: int = 0
 
 
 @dataclass(slots=True)
@@ -48,15 +48,15 @@ class Memory:
     lookup: Acceptance
     model: Acceptance
     index: Ngrams = field(default_factory=Ngrams)
-    pending: Guess | None = None
-    used: int = 0  # tokens of the sequence when a guess was last worth its rows
+    pending: Draft | None = None
+    used: int = 0  # tokens of the sequence when a draft was last worth its rows
 
 
 class Speculator:
     """Used by the engine thread alone; close() frees the draft model's memory."""
 
     def __init__(self, options: Speculation, draft: DraftModel | None = None) -> None:
-        self.options, self.draft = options, draft
+        self.options, self.draft_model = options, draft
         self.cost, self.budget, self.past = RowCost(), Budget(), Past(options.past)
         self._lookup, self._model = Acceptance(), Acceptance(first=(0.7,))
         self._sequences: dict[Sequence, Memory] = {}
@@ -70,13 +70,13 @@ class Speculator:
         if rows < 1:
             return scheduled
         price = self._price(len(scheduled))
-        guesses = {
-            s.seq: g for s in scheduled if may_draft(s.seq) and (g := self._guess(s.seq, scheduler, price))
+        proposed = {
+            s.seq: g for s in scheduled if may_draft(s.seq) and (g := self._propose(s.seq, scheduler, price))
         }
-        if not guesses:
+        if not proposed:
             return scheduled
-        chosen = self._choose(guesses, scheduled, scheduler, rows)
-        drafts = self._drafts(guesses, chosen, scheduler)
+        chosen = self._choose(proposed, scheduled, scheduler, rows)
+        drafts = self._drafts(proposed, chosen, scheduler)
         return [replace(s, draft_tokens=drafts[s.seq]) if drafts.get(s.seq) else s for s in scheduled]
 
     def timed(self, scheduled: abc.Sequence[ScheduledSequence], seconds: float, scheduler: Scheduler) -> None:
@@ -97,13 +97,13 @@ class Speculator:
             self._learn(seq, memory)
         if memory is not None and self.options.lookup:
             self.past.add(seq.request.salt, seq.ids)
-        if self.draft is not None:
-            self.draft.forget(seq)
+        if self.draft_model is not None:
+            self.draft_model.forget(seq)
 
     def close(self) -> None:
         self._sequences.clear()
-        if self.draft is not None:
-            self.draft.release()
+        if self.draft_model is not None:
+            self.draft_model.release()
 
     def _price(self, rows: int) -> float:
         """The chance that a draft's first token must have, for a draft of any length to be worth its rows."""
@@ -118,8 +118,8 @@ class Speculator:
             self._prices[rows] = self._steps, price
         return price
 
-    def _guess(self, seq: Sequence, scheduler: Scheduler, price: float) -> Guess | None:
-        """The best guess for the sequence before anything is computed for it; of lookup, only one that may be
+    def _propose(self, seq: Sequence, scheduler: Scheduler, price: float) -> Draft | None:
+        """The best draft for the sequence before anything is computed for it; of lookup, only one that may be
         worth its rows.
         """
         memory = self._sequences.get(seq)
@@ -134,11 +134,11 @@ class Speculator:
         found = self._look_up(seq, memory, most) if self.options.lookup else None
         if found is not None and found.rates.first_chance(found.kind) < price:
             found = None
-        if found is None and self.draft is not None and self.draft.max_draft_tokens(seq, most):
-            found = Guess(len(seq.ids), memory.model, 0)
+        if found is None and self.draft_model is not None and self.draft_model.max_draft_tokens(seq, most):
+            found = Draft(len(seq.ids), memory.model, 0)
         return found
 
-    def _look_up(self, seq: Sequence, memory: Memory, most: int) -> Guess | None:
+    def _look_up(self, seq: Sequence, memory: Memory, most: int) -> Draft | None:
         index = memory.index
         known = len(index)
         index.extend(seq.ids[known : known + READ])
@@ -150,37 +150,37 @@ class Speculator:
             match = other if other and (match is None or other.length > match.length) else match
         if match is None:
             return None
-        guess = Guess(len(seq.ids), memory.lookup, evidence(match.length), match.ids)
-        memory.pending = memory.pending or guess
-        return guess
+        draft = Draft(len(seq.ids), memory.lookup, evidence(match.length), match.ids)
+        memory.pending = memory.pending or draft
+        return draft
 
     def _learn(self, seq: Sequence, memory: Memory) -> None:
-        """Compares the guess that is under way with what came."""
-        guess = memory.pending
-        while guess is not None and guess.start + guess.right < len(seq.ids):
-            right = guess.ids[guess.right] == seq.ids[guess.start + guess.right]
-            guess.rates.learn(guess.kind, guess.right, right)
-            guess.right += 1
-            if not right or guess.right == len(guess.ids):
-                guess = memory.pending = None
+        """Compares the pending draft with the tokens that came."""
+        draft = memory.pending
+        while draft is not None and draft.start + draft.accepted < len(seq.ids):
+            accepted = draft.ids[draft.accepted] == seq.ids[draft.start + draft.accepted]
+            draft.rates.learn(draft.kind, draft.accepted, accepted)
+            draft.accepted += 1
+            if not accepted or draft.accepted == len(draft.ids):
+                draft = memory.pending = None
 
     def _choose(
         self,
-        guesses: dict[Sequence, Guess],
+        proposed: dict[Sequence, Draft],
         scheduled: abc.Sequence[ScheduledSequence],
         scheduler: Scheduler,
         rows: int,
     ) -> dict[Sequence, int]:
         """How many tokens to draft for each sequence."""
-        seqs, pages = list(guesses), scheduler.engine.pages
-        asking = sum(not g.ids for g in guesses.values())
-        each = self.draft.seconds(asking) if self.draft is not None and asking else 0.0
+        seqs, pages = list(proposed), scheduler.engine.pages
+        asking = sum(not g.ids for g in proposed.values())
+        each = self.draft_model.seconds(asking) if self.draft_model is not None and asking else 0.0
         candidates = []
-        for seq, guess in guesses.items():
-            most = len(guess.ids) or max_draft_tokens(seq, pages, self.options.draft_max)
-            if not guess.ids and self.draft is not None:
-                most = self.draft.max_draft_tokens(seq, most)
-            candidates.append(Candidate(guess.rates.chances(guess.kind, most), 0.0 if guess.ids else each))
+        for seq, draft in proposed.items():
+            most = len(draft.ids) or max_draft_tokens(seq, pages, self.options.draft_max)
+            if not draft.ids and self.draft_model is not None:
+                most = self.draft_model.max_draft_tokens(seq, most)
+            candidates.append(Candidate(draft.rates.chances(draft.kind, most), 0.0 if draft.ids else each))
         seconds = StepCost(self.cost, scheduler, scheduled)
         if not seconds(0):
             return {}
@@ -204,41 +204,41 @@ class Speculator:
         if n < max(1, self.options.draft_min):
             return
         if not candidate.seconds and seconds.measured(n):
-            return  # what lookup's guesses are worth is known without a try, and so is their cost
+            return  # what lookup's drafts are worth is known without a try, and so is their cost
         cost = seconds(n) - seconds(0) + n * candidate.seconds
-        if candidate.seconds and self.draft is not None:
-            cost += self.draft.catching_up(seqs[i])
+        if candidate.seconds and self.draft_model is not None:
+            cost += self.draft_model.catching_up(seqs[i])
         if self.budget.spend(cost):
             found[i] = n
 
     def _drafts(
-        self, guesses: dict[Sequence, Guess], chosen: dict[Sequence, int], scheduler: Scheduler
+        self, proposed: dict[Sequence, Draft], chosen: dict[Sequence, int], scheduler: Scheduler
     ) -> dict[Sequence, tuple[int, ...]]:
         """The drafts, with room for them in the cache."""
-        asked = {seq: n for seq, n in chosen.items() if not guesses[seq].ids}
-        if asked and self.draft is not None:
-            for seq, ids in self.draft.propose(asked, self._room(scheduler)).items():
-                guesses[seq].ids = ids
+        asked = {seq: n for seq, n in chosen.items() if not proposed[seq].ids}
+        if asked and self.draft_model is not None:
+            for seq, ids in self.draft_model.propose(asked, self._room(scheduler)).items():
+                proposed[seq].ids = ids
         drafts = {}
         for seq, n in chosen.items():
-            guess = guesses[seq]
-            count = take_blocks(seq, scheduler.engine.pages, min(n, len(guess.ids)))
+            draft = proposed[seq]
+            count = take_blocks(seq, scheduler.engine.pages, min(n, len(draft.ids)))
             if count:
-                drafts[seq] = guess.ids[:count]
+                drafts[seq] = draft.ids[:count]
                 memory = self._sequences[seq]
-                memory.pending, memory.used = guess, len(seq.ids)
+                memory.pending, memory.used = draft, len(seq.ids)
         return drafts
 
     def _room(self, scheduler: Scheduler) -> int:
         """Tokens that the draft model may feed to catch up: all at once for one user; beside others no more
         than take as long as a step.
         """
-        if self.draft is None:
+        if self.draft_model is None:
             return 0
-        most = self.draft.engine.batch
+        most = self.draft_model.engine.batch
         if len(scheduler.running) == 1:
             return most
-        fitting = self.draft.time.prompt_tokens(0, 0, self.cost.seconds(len(scheduler.running)), most)
+        fitting = self.draft_model.time.prompt_tokens(0, 0, self.cost.seconds(len(scheduler.running)), most)
         return min(most, max(fitting, CATCH_UP + 2 * len(scheduler.running)))
 
 
@@ -258,6 +258,6 @@ class StepCost:
 
     def __call__(self, drafted: int) -> float:
         rows = self._cost.seconds(self._known + drafted)
-        if rows and drafted and self._twice:  # what stands before a wrong guess is fed once more
+        if rows and drafted and self._twice:  # the tokens accepted before a rejected one are replayed
             rows += max(0.0, rows - self._cost.seconds(self._known))
         return rows + self._reading if rows else 0.0

@@ -66,8 +66,8 @@ def test_options_reach_the_library(
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["--draft-max", "4"], "--draft-max: nothing guesses tokens"),
-        (["--draft-min", "0"], "--draft-min: nothing guesses tokens"),
+        (["--draft-max", "4"], "--draft-max: nothing drafts tokens"),
+        (["--draft-min", "0"], "--draft-min: nothing drafts tokens"),
         (["--lookup", "--draft-max", "65"], "--draft-max: 65 tokens"),
         (["--lookup", "--draft-max", "-1"], "--draft-max: -1 tokens"),
         (["--lookup", "--draft-max", "3", "--draft-min", "4"], "--draft-min: 4 tokens"),

@@ -101,12 +101,12 @@ def test_pages_never_run_out_nor_get_lost(windows: tuple[int, ...]) -> None:
             pages.advance(slot, length[slot], end)
             length[slot] = end
             pages.publish(slot, held[slot][:end])
-            if rng.random() < 0.4 and end + 20 < CONTEXT:  # guesses, and back to before them
+            if rng.random() < 0.4 and end + 20 < CONTEXT:  # draft tokens, and back to before them
                 pages.keep(slot)
-                guessed = end + int(rng.integers(1, 20))
-                pages.reserve(slot, guessed)
-                pages.advance(slot, end, guessed)
-                assert pages.reach(slot, guessed - 1) >= end
+                speculated = end + int(rng.integers(1, 20))
+                pages.reserve(slot, speculated)
+                pages.advance(slot, end, speculated)
+                assert pages.reach(slot, speculated - 1) >= end
                 pages.release(slot, end)
                 assert pages.reach(slot, end) == end
             if end == len(held[slot]) and rng.random() < 0.8:
@@ -179,13 +179,13 @@ def test_going_back_ends_at_a_checkpoint_or_at_nothing(arch: str) -> None:
 @pytest.mark.parametrize("length", [1, 7, 8, 15, 16])
 @pytest.mark.parametrize("count", [1, 3, 20])
 def test_guesses_are_taken_back_to_where_they_began(arch: str, length: int, count: int) -> None:
-    """With as many guesses as cross no border of a block, one, and two; fed at once and one by one."""
+    """With as many draft tokens as cross no border of a block, one, and two; fed at once and one by one."""
     with opened(arch, slots=2) as engine:
         wanted = fed(engine, 1, IDS[: length + 4])
         for step in (count, 1):
             fed(engine, 0, IDS[:length])
             for at in range(0, count, step):
-                engine.logits([BatchEntry(0, IDS[100 + at : 100 + at + step], guessed=at == 0)])
+                engine.logits([BatchEntry(0, IDS[100 + at : 100 + at + step], speculated=at == 0)])
             assert engine.rewind(0, length) == length
             np.testing.assert_array_equal(fed(engine, 0, IDS[: length + 4]), wanted[length:])
             engine.pages.check()
@@ -263,4 +263,4 @@ def test_layers_that_guess_further_are_left_out_and_said() -> None:
     more = {"block_count": 4, "nextn_predict_layers": 1}
     made = find_arch("qwen35")(HParams(tiny.metadata("qwen35", **more), "qwen35"), w, Cache(context=CONTEXT))
     assert made.build().logits.width == tiny.VOCAB and made.layers == 3
-    assert made.notes == ("1 of the file's layers guess further tokens: they are not run",)
+    assert made.notes == ("1 of the file's layers predict further tokens: they are not run",)

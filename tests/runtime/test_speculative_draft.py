@@ -53,9 +53,9 @@ def made(seed: int, slots: int = 3, context: int = 96, batch: int = 64, arch: st
 class Always(Speculator):
     """Drafts up to four tokens at every step, whether it pays or not."""
 
-    def _choose(self, guesses, scheduled, scheduler, rows):  # type: ignore[no-untyped-def]
-        pages, most = scheduler.engine.pages, min(4, rows // len(guesses))
-        return {seq: n for seq in guesses if (n := max_draft_tokens(seq, pages, most))}
+    def _choose(self, proposed, scheduled, scheduler, rows):  # type: ignore[no-untyped-def]
+        pages, most = scheduler.engine.pages, min(4, rows // len(proposed))
+        return {seq: n for seq in proposed if (n := max_draft_tokens(seq, pages, most))}
 
 
 def test_a_draft_model_changes_no_token_and_one_that_is_the_model_is_always_right(
@@ -117,11 +117,11 @@ def test_M19_a_token_beyond_the_models_vocabulary_is_never_proposed() -> None:
     free = DraftModel(engine, tiny.VOCAB, tiny.VOCAB)
     seq = Sequence(Request([1, 2, 3], 50, GREEDY), 0.0)
     seq.slot = 0
-    guesses = free.propose({seq: 6}, 64)[seq]
-    assert len(guesses) == 6
-    first = next(i for i, t in enumerate(guesses) if t == max(guesses))
-    few = DraftModel(engine, max(guesses), tiny.VOCAB)
-    assert few.propose({seq: 6}, 64)[seq] == guesses[:first]
+    drafted = free.propose({seq: 6}, 64)[seq]
+    assert len(drafted) == 6
+    first = next(i for i, t in enumerate(drafted) if t == max(drafted))
+    few = DraftModel(engine, max(drafted), tiny.VOCAB)
+    assert few.propose({seq: 6}, 64)[seq] == drafted[:first]
     small = DraftModel(engine, tiny.VOCAB, own=3)
     assert small.propose({seq: 6}, 64) == {}, "a token that the draft model lacks cannot be fed to it"
     engine.close()
@@ -195,7 +195,7 @@ def run(
 def test_a_draft_model_that_is_too_slow_turns_itself_off_and_costs_little(
     pair: tuple[Scheduler, Speculator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A guess takes as long as a step; where it takes a tenth, it is on."""
+    """A draft token takes as long as a step; where it takes a tenth, it is on."""
     scheduler, speculator = pair
     draft, engine = speculator.draft, scheduler.engine
     assert draft is not None and isinstance(engine, Engine)

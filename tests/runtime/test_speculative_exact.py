@@ -206,7 +206,7 @@ def test_sampling_with_drafts_follows_the_same_distribution() -> None:
 
 
 def test_lookup_finds_repetition_and_many_callers_get_what_each_gets_alone() -> None:
-    """Prompts that repeat themselves, so that guesses are made; mostly wrong ones: the model is random."""
+    """Prompts that repeat themselves, so that tokens are drafted; mostly wrong ones: the model is random."""
     rng, engine = np.random.default_rng(1), open_engine(slots=4)
     wanted = []
     for i in range(16):

@@ -1,4 +1,4 @@
-"""The parts of speculation on their own: what is guessed, what is learned, how many tokens are worth it."""
+"""The parts of speculation on their own: what is drafted, what is learned, how many tokens are worth it."""
 
 from __future__ import annotations
 
@@ -163,8 +163,8 @@ def test_no_other_lengths_make_more_tokens_a_second(
 
     def rate(chosen: tuple[int, ...]) -> float:
         gain = sum(sum(c.chances[:n]) for c, n in zip(candidates, chosen, strict=True))
-        guessing = sum(c.seconds * n for c, n in zip(candidates, chosen, strict=True))
-        return (len(candidates) + gain) / (seconds(sum(chosen)) + guessing)
+        drafting = sum(c.seconds * n for c, n in zip(candidates, chosen, strict=True))
+        return (len(candidates) + gain) / (seconds(sum(chosen)) + drafting)
 
     found = lengths(candidates, len(candidates), seconds, room)
     assert sum(found) <= room
@@ -186,7 +186,7 @@ def test_drafts_that_do_not_pay_are_not_made_and_short_ones_neither() -> None:
     assert lengths([good, bad], 2, seconds, 8)[1] == 0
     assert lengths([good], 1, seconds, 0) == [0]
     assert lengths([Candidate([0.9, 0.05])], 1, seconds, 8, least=2) == [0]
-    assert lengths([Candidate([0.9, 0.8], seconds=2.0)], 1, seconds, 8) == [0], "guessing takes too long"
+    assert lengths([Candidate([0.9, 0.8], seconds=2.0)], 1, seconds, 8) == [0], "drafting takes too long"
 
 
 def test_trying_spends_a_small_share_of_the_time() -> None:
