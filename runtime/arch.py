@@ -187,7 +187,7 @@ class Forward:
 
     def roots(self, output: str) -> Roots:
         """Roots of a plan that gives sampled "tokens", all "logits" of the picked rows, "detail" (tokens with
-        their surprise, reports, logits that the host may change before the draw), "scores" of given
+        their nll_bits, reports, logits that the host may change before the draw), "scores" of given
         targets, or "hidden" rows.
         """
         if output.startswith(MIXED) and self.mixed is not None:

@@ -1,6 +1,6 @@
 """What the host does for a request between the forward part of a step and its sampling: masks, edits of
-logits, Python processors; and what it notes after it: the surprise that mirostat follows, logarithms of
-probability.
+logits, Python processors; and what it notes after it: the negative log-probability that mirostat follows,
+logarithms of probability.
 
 A Detail lives as long as its request, whatever slot or batch that is in; the engine thread alone uses it.
 """
@@ -30,13 +30,14 @@ Processor = Callable[[Sequence[int], Array], Array | None]  # tokens so far, log
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """A token with what was asked about it. surprise: in bits, in the set that it was drawn from. error: what
-    the request's own code raised, or why there is no token; the token means nothing then.
+    """A token with what was asked about it. nll_bits: its negative log2-probability in the set that it was
+    drawn from. error: what the request's own code raised, or why there is no token; the token means nothing
+    then.
     """
 
     token: int
     logprob: Logprob | None
-    surprise: float
+    nll_bits: float
     error: SatchelError | None = None
 
 
@@ -167,10 +168,10 @@ class Detail:
         if self.wishes.constraint is not None:
             self.wishes.constraint.fill(words)
 
-    def took(self, token: int, surprise: float) -> None:
+    def took(self, token: int, nll_bits: float) -> None:
         """This token was drawn."""
         if self.sampling.mirostat:
-            self.mu -= self.sampling.mirostat_eta * (surprise - self.sampling.mirostat_tau)
+            self.mu -= self.sampling.mirostat_eta * (nll_bits - self.sampling.mirostat_tau)
         if self.wishes.constraint is not None:
             self.wishes.constraint.accept(token)
 

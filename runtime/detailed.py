@@ -169,9 +169,9 @@ class DetailedSteps:
         program = step.program
         pairs = program.read(np.empty((max(1, count), 2), np.int32))[:count]
         found: list[int | Sampled] = pairs[:, 0].tolist()
-        surprise = pairs[:, 1].copy().view(np.float32)
+        nll_bits = pairs[:, 1].copy().view(np.float32)
         for row in step.rows:
-            token, bits = int(pairs[row.number, 0]), float(surprise[row.number])
+            token, bits = int(pairs[row.number, 0]), float(nll_bits[row.number])
             if token == NONE:
                 row.refuse(damaged(self.engine.source, "logits"))
             if not row.failed:

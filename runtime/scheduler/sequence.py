@@ -16,7 +16,7 @@ from satchel.runtime.stats import Usage
 class Request:
     """Token ids to continue. max_tokens: how many tokens to sample at most. stop_ids: tokens that end the
     answer. given: tokens of the answer that an engine sampled before it was lost; they count as sampled.
-    surprises: one for each of them, 0 where that engine reported none.
+    nll_bits: one for each of them, 0 where that engine reported none.
 
     client: whose share of the machine the request uses, "" for the user's; clients share evenly whatever they
     send. priority: smaller is more urgent, among requests of one client. user: users of a client share what
@@ -37,7 +37,7 @@ class Request:
     salt: str = ""
     deadline: float | None = None
     given: abc.Sequence[int] = ()
-    surprises: abc.Sequence[float] = ()
+    nll_bits: abc.Sequence[float] = ()
     draft: int = -1
     wishes: Wishes = NO_WISHES
     scales: Scales = ()
@@ -83,8 +83,8 @@ class Sequence:
         self.ids = [*r.ids, *r.given]
         self.detail = detail_of(r.sampling, r.wishes, len(r.ids), r.stop_ids)
         if self.detail is not None:
-            for token, surprise in zip(r.given, r.surprises, strict=True):
-                self.detail.took(token, surprise)
+            for token, bits in zip(r.given, r.nll_bits, strict=True):
+                self.detail.took(token, bits)
 
     @property
     def prompt(self) -> int:

@@ -42,13 +42,13 @@ POLL = 0.1  # seconds between looks whether the asker still waits
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A request under way. got: tokens of its answer, and surprises what the engine told of them. sent: the
+    """A request under way. got: tokens of its answer, nll_bits: of each, as the engine reported it. sent: the
     process has it, until so many tokens. begun: by a process that was lost.
     """
 
     ticket: Ticket
     got: list[int] = field(default_factory=list)
-    surprises: list[float] = field(default_factory=list)
+    nll_bits: list[float] = field(default_factory=list)
     sent: bool = False
     until: int = 0
     begun: bool = False
@@ -362,7 +362,7 @@ class WorkerService:
         for item in map(decode, tokens):
             seq.first = seq.first if seq.first >= 0 else time.monotonic()
             entry.got.append(token_of(item))
-            entry.surprises.append(item.surprise if isinstance(item, Sampled) else 0.0)
+            entry.nll_bits.append(item.nll_bits if isinstance(item, Sampled) else 0.0)
             seq.ids.append(token_of(item))
             entry.ticket.put(item)
 
@@ -429,8 +429,8 @@ class WorkerService:
             min(request.max_tokens, got + self._blame.trial(number)) if alone else request.max_tokens
         )
         entry.sent = True
-        given, surprises = tuple(entry.got), tuple(entry.surprises)
-        rest = replace(request, most=entry.until, given=given, surprises=surprises)
+        given, bits = tuple(entry.got), tuple(entry.nll_bits)
+        rest = replace(request, max_tokens=entry.until, given=given, nll_bits=bits)
         return {"submit": number, "request": encode(rest)}
 
     def _useless(self) -> bool:

@@ -132,7 +132,7 @@ def test_what_comes_late_leaves_nothing_behind(engine: Engine) -> None:
     with Counted(engine) as counted:
         service = Service(engine)
         try:
-            assert list(service.submit(Request([3, 1, 4, 1, 5], 40, ends=frozenset([end])))) == cut
+            assert list(service.submit(Request([3, 1, 4, 1, 5], 40, stop_ids=frozenset([end])))) == cut
             again = service.submit(Request([3, 1, 4, 1, 5, *cut, 2], 3))
             assert len(list(again)) == 3
             assert again.seq.cached == (5 + len(cut) - 1) // 16 * 16

@@ -233,7 +233,7 @@ def test_others_get_their_tokens_between_the_steps_of_prompt_logprobs(
     assert len(beside) == 11 and all(order[i + 1][0] == "tokens" for i in beside)
 
 
-def test_mirostat_comes_near_its_surprise_and_survives_pre_emption() -> None:
+def test_mirostat_comes_near_its_target_and_survives_pre_emption() -> None:
     """The same tokens with a cache so small that requests push each other out."""
     texts = []
     for blocks in (0, 7):
@@ -244,7 +244,7 @@ def test_mirostat_comes_near_its_surprise_and_survives_pre_emption() -> None:
         texts.append([list(t) for t in tickets])
         preempted = sum(t.seq.preempted for t in tickets)
         mus = [t.seq.detail.mu for t in tickets if t.seq.detail is not None]
-        assert all(mu != 6 for mu in mus), "it has followed the surprise"
+        assert all(mu != 6 for mu in mus), "it has followed the tokens' nll_bits"
         small.close()
         small.engine.pages.check()
         small.engine.close()
