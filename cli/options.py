@@ -20,7 +20,7 @@ from satchel.cli.store.option import model_file
 from satchel.quant.cache import CACHE_TYPES
 from satchel.quant.errors import RequestError
 from satchel.runtime.placement.asked import (
-    LENDS,
+    PREFETCHES,
     STREAMS,
     experts_rule,
     read_asked,
@@ -184,12 +184,12 @@ class ModelOptions:
             help="on, off or auto: read the CPU's weights from the file as it goes, where they do not fit.",
         ),
     ] = "auto"
-    lend_weights: Annotated[
+    prefetch_weights: Annotated[
         str,
         option(
-            "--lend-weights",
-            env="LEND_WEIGHTS",
-            help="on, off or auto: send the CPU's weights to a GPU for long steps, where that is quicker.",
+            "--prefetch-weights",
+            env="PREFETCH_WEIGHTS",
+            help="on, off or auto: prefetch the CPU's weights to a GPU for long steps, where quicker.",
         ),
     ] = "auto"
     hot_experts: Annotated[
@@ -241,8 +241,10 @@ class ModelOptions:
         self._check_placement()
         if self.stream_weights not in STREAMS:
             raise wrong("--stream-weights", f"{self.stream_weights} is none: there is {', '.join(STREAMS)}")
-        if self.lend_weights not in LENDS:
-            raise wrong("--lend-weights", f"{self.lend_weights} is none: there is {', '.join(LENDS)}")
+        if self.prefetch_weights not in PREFETCHES:
+            raise wrong(
+                "--prefetch-weights", f"{self.prefetch_weights} is none: there is {', '.join(PREFETCHES)}"
+            )
         for name, value in (("-ctk", self.cache_k), ("-ctv", self.cache_v)):
             if value not in CACHE_TYPES:
                 raise wrong(name, f"{value} is no cache type: there are {TYPES}")
@@ -426,7 +428,7 @@ def loading(
         gpu_memory=options.gpu_bytes,
         kv_offload=options.kv_offload,
         stream_weights=options.stream_weights,
-        lend_weights=options.lend_weights,
+        prefetch_weights=options.prefetch_weights,
         hot_experts=options.hot_experts,
         dense_attention=options.dense_attention,
         tensor_split=options.tensor_split,

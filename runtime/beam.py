@@ -1,6 +1,6 @@
 """Beam search (Lowerre, 1976): of all continuations of the kept ones, the likeliest are kept at each step.
 
-Each beam has a slot; where one goes on in two ways, the second slot shares its blocks. Slots are borrowed for
+Each beam has a slot; where one goes on in two ways, the second slot shares its blocks. Slots are leased for
 the whole search, and the engine thread serves others between its steps.
 """
 
@@ -71,7 +71,7 @@ def expand(opened: Sequence[Open], logprobs: Array, width: int) -> list[tuple[in
 
 
 class Search:
-    """One search over borrowed slots."""
+    """One search over leased slots."""
 
     def __init__(
         self, engine: Engine, prompt: Sequence[int], options: BeamOptions, slots: Sequence[int]
@@ -162,7 +162,7 @@ def beam_search(service: Service, prompt: Sequence[int], options: BeamOptions) -
         raise RequestError(
             f"{need} tokens do not fit the context of {engine.cache.context}: shorten the prompt"
         )
-    slots = service.borrow(options.width)
+    slots = service.acquire_slots(options.width)
     try:
         search = Search(engine, prompt, options, slots)
         service.ask(search.begin)
@@ -170,4 +170,4 @@ def beam_search(service: Service, prompt: Sequence[int], options: BeamOptions) -
             pass
         return search.result()
     finally:
-        service.give_back(slots)
+        service.release_slots(slots)

@@ -28,7 +28,6 @@ from satchel.runtime.graph import Array, Node, Type
 from satchel.runtime.hot.experts import HotExperts, HotOffer
 from satchel.runtime.kv import Copy, Miss, Pages
 from satchel.runtime.kv.host import HostTier
-from satchel.runtime.lending import Lender, Offer
 from satchel.runtime.packing import Held, Packed, of_device, packable, packed_by
 from satchel.runtime.plan import Bucket, Plan
 from satchel.runtime.program import DeviceMemory, Pager, Program
@@ -36,6 +35,7 @@ from satchel.runtime.sampling import NONE, Sampling
 from satchel.runtime.sampling.record import record
 from satchel.runtime.states import States
 from satchel.runtime.watchdog import Pulse
+from satchel.runtime.weight_prefetch import PendingPrefetch, WeightPrefetcher
 from satchel.runtime.weights import DeviceWeights
 
 MAX_TOKENS = 512
@@ -139,17 +139,17 @@ Bind = Callable[[Device, Mapping[str, Packed]], DeviceWeights]
 
 
 @dataclass(frozen=True, slots=True)
-class Lent:
-    """How steps of `least` tokens and more go, for which the CPU's weights are lent to another device."""
+class PrefetchedSteps:
+    """How steps of `min_tokens` and more go: another device prefetches the CPU's weights for them."""
 
-    lender: Lender
+    prefetcher: WeightPrefetcher
     context: Context
     memory: Mapping[str, DeviceMemory]
-    least: int
+    min_tokens: int
 
     @property
     def pagers(self) -> Mapping[str, Pager]:
-        return {self.lender.loan.device: self.lender}
+        return {self.prefetcher.plan.device: self.prefetcher}
 
 
 class Engine:
@@ -157,7 +157,7 @@ class Engine:
     device's own order; repack False: none. wanted: the device on which a node of the graph is to run, the
     first where it is not given. host_cache: bytes of host memory for blocks of the KV cache that
     its own memory has no room for. pagers: of devices that leave every weight in the file and read it
-    layer by layer. offer: the CPU's weights that are lent to another device for long steps. hot: experts of
+    layer by layer. prefetch: the CPU's weights that another device prefetches for long steps. hot: experts of
     the CPU's that another device holds too. source: the model's name in errors, its file's path.
     """
 
@@ -173,7 +173,7 @@ class Engine:
         activations: int = 0,
         host_cache: int = 0,
         pagers: Mapping[str, Pager] = MappingProxyType({}),
-        offer: Offer | None = None,
+        prefetch: PendingPrefetch | None = None,
         hot: HotOffer | None = None,
         source: str = "the model",
     ) -> None:
@@ -219,44 +219,47 @@ class Engine:
         self.states = States(held, tokens.roots, self._states, cache)
         self.tier = HostTier(host_cache, self.pages, self.states) if host_cache else None
         self.moved = tokens.placement.moved
-        lent = offer is not None and offer.loan.device in self._memory
-        self._lent: Lent | None = self._borrow(offer, targets, types) if lent and offer else None
+        self._prefetch: PrefetchedSteps | None = None
+        if prefetch is not None and prefetch.plan.device in self._memory:
+            self._prefetch = self._open_prefetch(prefetch, targets, types)
 
-    def _borrow(self, offer: Offer, own: Mapping[str, DeviceTarget], types: Mapping[str, Type]) -> Lent:
-        """How steps go for which weights are lent. own: the devices with what they hold themselves."""
-        loan = offer.loan
-        device, names = own[loan.device].device, {n for layer in loan.layers.values() for n in layer}
+    def _open_prefetch(
+        self, prefetch: PendingPrefetch, own: Mapping[str, DeviceTarget], types: Mapping[str, Type]
+    ) -> PrefetchedSteps:
+        """How steps go whose weights are prefetched. own: the devices with what they hold themselves."""
+        plan = prefetch.plan
+        device, names = own[plan.device].device, {n for layer in plan.layers.values() for n in layer}
         packed = packed_by(device, {name: type for name, type in types.items() if name in names})
-        lender = offer.taken(device, packed)
-        target = DeviceTarget(device, {**own[loan.device].packed, **packed})
-        targets = tuple(target if t.name == loan.device else t for t in own.values())
-        context = replace(self._context, targets=targets, wanted=loan.where, streamed=(loan.device,))
-        memory = self._memory | {loan.device: lender.memory(self._memory[loan.device])}
-        return Lent(lender, context, memory, loan.least)
+        prefetcher = prefetch.open(device, packed)
+        target = DeviceTarget(device, {**own[plan.device].packed, **packed})
+        targets = tuple(target if t.name == plan.device else t for t in own.values())
+        context = replace(self._context, targets=targets, wanted=plan.where, streamed=(plan.device,))
+        memory = self._memory | {plan.device: prefetcher.memory(self._memory[plan.device])}
+        return PrefetchedSteps(prefetcher, context, memory, plan.min_tokens)
 
-    def optimized(self, output: str, lent: bool = False, long: bool = False) -> Optimized:
+    def optimized(self, output: str, prefetched: bool = False, long: bool = False) -> Optimized:
         """The graph of an output of Forward.roots() after the passes, MIXED before it for one with extras.
-        lent: for steps that the CPU's weights are lent for; long: for those that may hold a long stretch of a
+        prefetched: for steps whose weights are prefetched; long: for those that may hold a long stretch of a
         prompt.
         """
-        key = output, lent, long
+        key = output, prefetched, long
         if key not in self._optimized:
-            context = self._lent.context if lent and self._lent else self._context
+            context = self._prefetch.context if prefetched and self._prefetch else self._context
             context = replace(context, long=self._long) if long else context
             self._optimized[key] = optimize(self.forward.roots(output), context)
         return self._optimized[key]
 
-    def lends(self, tokens: int) -> bool:
-        """Whether the CPU's weights are lent to another device for a bucket of so many tokens."""
-        return self._lent is not None and tokens >= self._lent.least
+    def prefetches(self, tokens: int) -> bool:
+        """Whether another device prefetches the CPU's weights for a bucket of so many tokens."""
+        return self._prefetch is not None and tokens >= self._prefetch.min_tokens
 
     def plan(self, bucket: Bucket, output: str = "tokens") -> Plan:
-        lent, long = self.lends(bucket.tokens), 0 < self._long <= bucket.tokens
-        weights = {name: memory.weights for name, memory in self._held(lent).items()}
-        return compile(self.optimized(output, lent, long), bucket, weights, self._states)
+        prefetched, long = self.prefetches(bucket.tokens), 0 < self._long <= bucket.tokens
+        weights = {name: memory.weights for name, memory in self._held(prefetched).items()}
+        return compile(self.optimized(output, prefetched, long), bucket, weights, self._states)
 
-    def _held(self, lent: bool) -> Mapping[str, DeviceMemory]:
-        return self._lent.memory if lent and self._lent else self._memory
+    def _held(self, prefetched: bool) -> Mapping[str, DeviceMemory]:
+        return self._prefetch.memory if prefetched and self._prefetch else self._memory
 
     def program(self, tokens: int, rows: int, output: str = "tokens") -> Program:
         """The program of the bucket that holds so many tokens and rows; its second one, while a step of the
@@ -283,10 +286,10 @@ class Engine:
     def make_program(self, plan: Plan, first: Program | None = None) -> Program:
         """A program that runs a plan of this engine; the caller closes it. first: the plan's other program.
         """
-        lent = self._lent if self.lends(plan.bucket.tokens) else None
-        pagers = {**self._pagers, **lent.pagers} if lent else self._pagers
+        prefetched = self._prefetch if self.prefetches(plan.bucket.tokens) else None
+        pagers = {**self._pagers, **prefetched.pagers} if prefetched else self._pagers
         picked = None if self.hot is None else self.hot.picked
-        return Program(plan, self._held(lent is not None), pagers, first, picked)
+        return Program(plan, self._held(prefetched is not None), pagers, first, picked)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -295,7 +298,7 @@ class Engine:
 
     def device_of(self, name: str) -> Device:
         """The device of that name; KeyError where it has no part of the model."""
-        held = self._memory if name in self._memory else self._held(self._lent is not None)
+        held = self._memory if name in self._memory else self._held(self._prefetch is not None)
         return held[name].device
 
     @property
@@ -468,9 +471,9 @@ class Engine:
             program.close()
         self._seconds.clear()
         self._programs.clear()
-        if self._lent is not None:
-            self._lent.lender.close()
-            self._lent = None
+        if self._prefetch is not None:
+            self._prefetch.prefetcher.close()
+            self._prefetch = None
         if self.hot is not None:
             self.hot.close()
         for memory in self._memory.values():

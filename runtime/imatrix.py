@@ -124,7 +124,7 @@ def _nodes(taps: list[Tap]) -> list[Node]:
 
 def _outputs(engine: Engine, program: Program, tokens: int) -> Iterator[Array]:
     """Values of the roots behind tapped(), in the order of _nodes."""
-    optimized = engine.optimized("logits", engine.lends(program.plan.bucket.tokens))
+    optimized = engine.optimized("logits", engine.prefetches(program.plan.bucket.tokens))
     ordered = order_of(optimized)
     places = assign(ordered.order, optimized, program.plan.bucket, ordered.begins).places
     logits, *others = (r for r in optimized.roots if storage(r).op not in LEAVES)

@@ -165,7 +165,7 @@ class Model(Recovering, Readings):
             activations=o.activations,
             host_cache=o.host_cache,
             pagers={d.name: pages for d in self.devices if settled.streamed and not apart(d)},
-            offer=settled.offer,
+            prefetch=settled.prefetch,
             hot=settled.hot,
             source=str(self.path),
         )
@@ -420,12 +420,12 @@ class Model(Recovering, Readings):
         self.check_ids(ids)
         service = self._own_service()
         engine, n = service.engine, service.engine.batch
-        (slot,) = service.borrow(1)
+        (slot,) = service.acquire_slots(1)
         try:
             entries = [BatchEntry(slot, ids[i : i + n], scales=scales) for i in range(0, len(ids), n)]
             return np.concatenate([service.ask(partial(engine.logits, [entry])) for entry in entries])
         finally:
-            service.give_back([slot])
+            service.release_slots([slot])
 
     def save_state(self, path: str | Path, prompt: str | Sequence[int], *, salt: str = "") -> int:
         """Writes what the cache keeps of a prompt's beginning to a file: keys, values and tokens, in whole

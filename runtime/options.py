@@ -78,7 +78,7 @@ class Options:
     gpu_memory: int = 0
     kv_offload: bool = True
     stream_weights: str = "auto"
-    lend_weights: str = "auto"
+    prefetch_weights: str = "auto"
     dense_attention: bool = False
     tensor_split: str = ""
     hot_experts: str | int = "auto"
@@ -97,7 +97,7 @@ class Options:
             self.gpu_memory,
             self.kv_offload,
             self.stream_weights,
-            self.lend_weights,
+            self.prefetch_weights,
             self.tensor_split,
             "off" if self.deterministic else self.hot_experts,
         )
@@ -157,7 +157,7 @@ class Settings(TypedDict, total=False):
     gpu_memory: int
     kv_offload: bool
     stream_weights: str
-    lend_weights: str
+    prefetch_weights: str
     dense_attention: bool
     tensor_split: str
     hot_experts: str | int

@@ -95,13 +95,13 @@ class Reader:
         try:
             while self._waiting or self._open:
                 if not self._open and not self._free:
-                    self._free += self.service.borrow(1)
+                    self._free += self.service.acquire_slots(1)
                 found = self.service.ask(self._turn)
                 yield from found
                 if not self._open and self._waiting:
                     time.sleep(PATIENCE)
         finally:
-            self.service.give_back([*self._free, *self._open])
+            self.service.release_slots([*self._free, *self._open])
 
     @staticmethod
     def check(count: int, context: int, pool: int) -> None:
@@ -126,10 +126,10 @@ class Reader:
         scheduler = self.service.scheduler
         while (found := self._next()) is not None:
             if not self._free:
-                lent = None if scheduler.waiting else scheduler.lend()
-                if lent is None:
+                slot = None if scheduler.waiting else scheduler.acquire_slot()
+                if slot is None:
                     return
-                self._free.append(lent)
+                self._free.append(slot)
             if not self._enter(self._free[-1], *found):
                 return
             self._waiting.remove(found)
@@ -207,6 +207,6 @@ class Reader:
         self._done.add(o.number)
         self.engine.rewind(slot, 0)
         if self.service.scheduler.waiting:
-            self.service.scheduler.give_back(slot)
+            self.service.scheduler.release_slot(slot)
         else:
             self._free.append(slot)

@@ -79,7 +79,7 @@ def save(
     RequestError where it has none of them.
     """
     engine, file = service.engine, _file(path)
-    (slot,) = service.borrow(1)
+    (slot,) = service.acquire_slots(1)
     try:
         asked = list(ids[: engine.cache.table_width * shape.block])
         length = service.ask(lambda: engine.begin(slot, [*asked, NO_TOKEN], salt)[0])
@@ -95,7 +95,7 @@ def save(
 
         write_saved(file, shape, asked[:length], read)
     finally:
-        service.give_back([slot])
+        service.release_slots([slot])
     return length
 
 
@@ -109,12 +109,12 @@ def restore(service: Service, shape: Shape, path: str | Path | OpenFile, salt: s
     """
     with open_saved(_file(path), shape) as saved:
         saved.check()
-        (slot,) = service.borrow(1)
+        (slot,) = service.acquire_slots(1)
         try:
             ids = tuple(saved.ids.tolist())
             tokens = _bring(service, saved, ids, slot, salt)
         finally:
-            service.give_back([slot])
+            service.release_slots([slot])
     return Restored(tokens, len(ids), ids)
 
 

@@ -21,7 +21,7 @@ BESIDE = 64  # tokens of a step while others wait for their next one
 
 
 class Scoring:
-    """A prompt in an empty slot that is borrowed meanwhile; `found` grows with each step."""
+    """A prompt in an empty slot that is leased meanwhile; `found` grows with each step."""
 
     def __init__(
         self, engine: Engine, slot: int, ids: Sequence[int], top: int = 0, scales: Scales = ()
@@ -62,7 +62,7 @@ def score(
     """
     if not 0 <= top <= TOP:
         raise RequestError(f"top is {top}: it must lie between 0 and {TOP}")
-    (slot,) = service.borrow(1)
+    (slot,) = service.acquire_slots(1)
     scoring = Scoring(service.engine, slot, ids, top, scales)
 
     def step() -> bool:
@@ -73,5 +73,5 @@ def score(
             pass
         service.ask(lambda: scoring.publish(salt))
     finally:
-        service.give_back([slot])
+        service.release_slots([slot])
     return scoring.found

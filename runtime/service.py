@@ -42,8 +42,8 @@ class Underway:
 
 
 @dataclass(slots=True, eq=False)
-class Wanted:
-    """Slots that somebody waits for."""
+class SlotLease:
+    """Slots that a call has acquired or waits for."""
 
     count: int
     slots: list[int] = field(default_factory=list)
@@ -82,8 +82,8 @@ class Service:
         self._tickets: dict[Sequence, Ticket] = {}
         self._inbox: deque[abc.Callable[[], None]] = deque()
         self._calls: deque[abc.Callable[[], None]] = deque()  # one between two steps, however many there are
-        self._lent = False  # the last free slot went to a call while requests waited
-        self._wanted: deque[Wanted] = deque()
+        self._leased_last = False  # the last free slot went to a call while requests waited
+        self._leases: deque[SlotLease] = deque()
         self._under: deque[Underway] = deque()  # steps whose tokens were not read yet: one between two turns
         self._bell = threading.Condition()
         self._closed, self._coming = False, Counter[str]()
@@ -153,15 +153,15 @@ class Service:
         if not self._thread.is_alive():
             raise DeviceError("the engine thread has ended; load the model again")
 
-    def lend(self, function: abc.Callable[[int], None]) -> None:
-        """Runs a function on the engine thread with an empty slot of its own, as soon as one is free, and
+    def with_slot(self, function: abc.Callable[[int], None]) -> None:
+        """Runs a function on the engine thread with an empty slot that it leases, as soon as one is free, and
         waits for it; what it raises is raised here.
         """
-        (slot,) = self.borrow(1)
+        (slot,) = self.acquire_slots(1)
         try:
             self.ask(partial(function, slot))
         finally:
-            self.give_back([slot])
+            self.release_slots([slot])
 
     def ask(self, function: abc.Callable[[], T]) -> T:
         """As call(); gives what the function gives, raises what it raises."""
@@ -184,49 +184,49 @@ class Service:
             raise failed[0]
         return found[0]
 
-    def borrow(self, count: int) -> list[int]:
-        """So many empty slots, as soon as they are free together; give_back() ends it."""
-        errand, wanted = current(), Wanted(count)
-        self._post(partial(self._wanted.append, wanted))
+    def acquire_slots(self, count: int) -> list[int]:
+        """So many empty slots, as soon as they are free together; release_slots() ends it."""
+        errand, lease = current(), SlotLease(count)
+        self._post(partial(self._leases.append, lease))
         try:
-            while not wanted.done.wait(PATIENCE):
+            while not lease.done.wait(PATIENCE):
                 errand.check()
                 self._check_alive()
         except BaseException:
-            self._post(partial(self._unwant, wanted))
+            self._post(partial(self._abandon, lease))
             raise
-        return wanted.slots
+        return lease.slots
 
-    def _unwant(self, wanted: Wanted) -> None:
+    def _abandon(self, lease: SlotLease) -> None:
         """Nobody waits for these slots any more."""
-        if wanted in self._wanted:
-            self._wanted.remove(wanted)
-        for slot in wanted.slots:
-            self.scheduler.give_back(slot)
+        if lease in self._leases:
+            self._leases.remove(lease)
+        for slot in lease.slots:
+            self.scheduler.release_slot(slot)
 
-    def give_back(self, slots: abc.Sequence[int]) -> None:
-        """Empties borrowed slots; others may have them."""
+    def release_slots(self, slots: abc.Sequence[int]) -> None:
+        """Empties acquired slots; others may have them."""
 
         def give() -> None:
             for slot in slots:
-                self.scheduler.give_back(slot)
+                self.scheduler.release_slot(slot)
 
         self._post(give)
 
-    def _serve_wanted(self) -> None:
-        """Lends slots to the call that has waited longest for them, where there are enough; where requests
+    def _grant_leases(self) -> None:
+        """Gives slots to the call that has waited longest for them, where there are enough; where requests
         wait too, every other time.
         """
-        while self._wanted and self._wanted[0].count <= self.scheduler.free_slots:
+        while self._leases and self._leases[0].count <= self.scheduler.free_slots:
             waiting = bool(self.scheduler.waiting)
-            if waiting and self._lent:
-                self._lent = False
+            if waiting and self._leased_last:
+                self._leased_last = False
                 return
-            self._lent = waiting
-            wanted = self._wanted.popleft()
-            found = [self.scheduler.lend() for _ in range(wanted.count)]
-            wanted.slots += [slot for slot in found if slot is not None]
-            wanted.done.set()
+            self._leased_last = waiting
+            lease = self._leases.popleft()
+            found = [self.scheduler.acquire_slot() for _ in range(lease.count)]
+            lease.slots += [slot for slot in found if slot is not None]
+            lease.done.set()
 
     def close(self) -> None:
         """Cancels what is under way and ends the thread; the engine stays the caller's."""
@@ -292,14 +292,14 @@ class Service:
             if self._lost:
                 self._leave()
                 return
-            self._serve_wanted()  # a task may have freed slots, or asked for them
+            self._grant_leases()  # a task may have freed slots, or asked for them
             if closed:
                 self._end_all(End("cancelled"))
                 return
             if self._busy:
                 self._guarded(self._step)
                 if not self._lost:
-                    self._serve_wanted()
+                    self._grant_leases()
 
     def _guarded(self, function: abc.Callable[[], None]) -> None:
         """Calls it; where it fails, so does every request."""

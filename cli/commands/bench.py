@@ -138,8 +138,11 @@ class LoadOptions:
     stream: Annotated[
         str, option("--stream-weights", help="on, off, auto: read the CPU's weights as it goes.")
     ] = "auto"
-    lend: Annotated[
-        str, option("--lend-weights", help="on, off, auto: send the CPU's weights to a GPU for long steps.")
+    prefetch: Annotated[
+        str,
+        option(
+            "--prefetch-weights", help="on, off, auto: prefetch the CPU's weights to a GPU for long steps."
+        ),
     ] = "auto"
     hot: Annotated[
         str,
@@ -169,7 +172,7 @@ class LoadOptions:
             gpu_memory=self.gpu_memory,
             kv_offload=self.kv_offload,
             stream_weights=self.stream,
-            lend_weights=self.lend,
+            prefetch_weights=self.prefetch,
             hot_experts=self.hot,
         )
 

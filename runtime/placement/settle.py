@@ -17,19 +17,19 @@ from satchel.runtime.device import Device
 from satchel.runtime.engine import bucket_of
 from satchel.runtime.hot.experts import HotOffer
 from satchel.runtime.hot.held import Hot
-from satchel.runtime.lending import Offer
 from satchel.runtime.options import Options
 from satchel.runtime.packing import file_places, in_place, of_device, own_bytes, packable, packed_by
 from satchel.runtime.placement import hot as hotness
 from satchel.runtime.placement.asked import Asked
 from satchel.runtime.placement.choose import Room, Way, choose, fits
 from satchel.runtime.placement.devices import apart, driver_bytes, free_bytes
-from satchel.runtime.placement.lend import loan_of, reserved
 from satchel.runtime.placement.predict import Prediction, Speed, predict
+from satchel.runtime.placement.prefetch import prefetch_of, reserved
 from satchel.runtime.placement.sizes import Sizes, sizes_of
 from satchel.runtime.placement.where import Where
 from satchel.runtime.plan import Bucket, Plan
 from satchel.runtime.sizing import cache_bytes, cache_of, size
+from satchel.runtime.weight_prefetch import PendingPrefetch
 
 TRIES = 4
 SCRATCH = frozenset({"arena", "out", "step", "const", "link"})  # buffers that each plan has for itself
@@ -39,15 +39,15 @@ Measure = Callable[[Device], Speed]
 @dataclass(frozen=True, slots=True)
 class Settled:
     """way: how the model is placed. streamed: the CPU reads its weights from the file as it goes, unpacked.
-    notes: what a user should know. offer: what is lent to another device for long steps. hot: experts of the
-    CPU's that another device holds too.
+    notes: what a user should know. prefetch: weights that another device prefetches for long steps. hot:
+    experts of the CPU's that another device holds too.
     """
 
     arch: Arch
     way: Way
     streamed: bool = False
     notes: tuple[str, ...] = ()
-    offer: Offer | None = None
+    prefetch: PendingPrefetch | None = None
     hot: HotOffer | None = None
 
     @property
@@ -97,17 +97,18 @@ def settle(
     short = not fits(sizes.on(way.where), rooms, host=True)
     why = "so it is done first" if judge else "there is no room for more"
     settled = _settled(arch, way, asked, short, [*said, *_left(way, sizes, asked, why)])
-    loan = None if settled.streamed else loan_of(way.where, sizes, rooms, asked, speeds, options.batch)
-    taken = for_hot if loan is None else for_hot | {loan.device: for_hot[loan.device] - loan.room}
+    plan = None if settled.streamed else prefetch_of(way.where, sizes, rooms, asked, speeds, options.batch)
+    taken = for_hot if plan is None else for_hot | {plan.device: for_hot[plan.device] - plan.nbytes}
     settled = _with_hot(
         settled, gguf, sizes, rooms, asked, speeds, taken, (forward, devices, options, needed)
     )
-    if loan is None:
+    if plan is None:
         return settled
-    lent = f"{len(loan.layers)} layers are lent to {loan.device} for steps of {loan.least} tokens and more"
+    layers, steps = f"the weights of {len(plan.layers)} layers", f"steps of {plan.min_tokens} tokens and more"
+    note = f"{plan.device} prefetches {layers} for {steps}"
     if settled.hot is not None:
-        loan = replace(loan, where=hotness.with_hot(loan.where, settled.hot.hot))
-    return replace(settled, offer=Offer(gguf, loan), notes=(*settled.notes, lent))
+        plan = replace(plan, where=hotness.with_hot(plan.where, settled.hot.hot))
+    return replace(settled, prefetch=PendingPrefetch(gguf, plan), notes=(*settled.notes, note))
 
 
 Planned = tuple[Forward, Sequence[Device], Options, Mapping[str, int]]

@@ -356,11 +356,11 @@ class Scheduler:
     def free_slots(self) -> int:
         return len(self._free)
 
-    def lend(self) -> int | None:
-        """A free slot for a use of its own, None where there is none; give_back() ends it."""
+    def acquire_slot(self) -> int | None:
+        """A free slot for a use of its own, None where there is none; release_slot() ends it."""
         return self._free.pop() if self._free else None
 
-    def give_back(self, slot: int) -> None:
+    def release_slot(self, slot: int) -> None:
         self.engine.rewind(slot, 0)
         self._free.append(slot)
 

@@ -152,7 +152,7 @@ def test_who_cancels_comes_or_runs_out_of_time_meanwhile_is_served(engine: Engin
             given = [kept.get() for _ in range(5)]
             gone.cancel()
             found: list[int] = []
-            service.lend(lambda slot: found.extend(engine.step([BatchEntry(slot, [4, 5], GREEDY)])))
+            service.with_slot(lambda slot: found.extend(engine.step([BatchEntry(slot, [4, 5], GREEDY)])))
             assert [*given, *kept] == alone[0] and len(found) == 1
             assert [list(gone)[-1:], gone.finish][1] == "cancelled"
             assert (list(late), late.finish)[1] in ("deadline", "length")

@@ -168,7 +168,7 @@ def reference(service: Service, ids: list[int]) -> Array:
         for at in range(0, len(ids) - 1, 64):
             found.append(service.engine.logits([BatchEntry(slot, ids[at : min(at + 64, len(ids) - 1)])]))
 
-    service.lend(run)
+    service.with_slot(run)
     return log_softmax(np.concatenate(found))
 
 

@@ -37,7 +37,7 @@ class Machine(RuleBasedStateMachine):
             self.engine.tier.recompute = lambda tokens: None if pays else 0.0
         self.scheduler = Scheduler(self.engine, slots, Limits(queue=6, least=4))
         self.seqs: list[Sequence] = []
-        self.lent: list[int] = []
+        self.leased: list[int] = []
         self.now, self.slots = 0.0, slots
         self.rng = np.random.default_rng(0)
 
@@ -73,20 +73,20 @@ class Machine(RuleBasedStateMachine):
             self.one_step()
 
     @rule()
-    def lend(self) -> None:
-        slot = self.scheduler.lend()
+    def acquire(self) -> None:
+        slot = self.scheduler.acquire_slot()
         if slot is not None:
-            self.lent.append(slot)
+            self.leased.append(slot)
 
     @rule()
-    def give_back(self) -> None:
-        if self.lent:
-            self.scheduler.give_back(self.lent.pop())
+    def release(self) -> None:
+        if self.leased:
+            self.scheduler.release_slot(self.leased.pop())
 
     @rule(length=st.integers(1, 6), alike=st.booleans(), salt=st.sampled_from(["", "x"]), whole=st.booleans())
     def restore(self, length: int, alike: bool, salt: str, whole: bool) -> None:
         """A saved state comes into the cache; where it is not whole, its file was found wrong on the way."""
-        slot = self.scheduler.lend()
+        slot = self.scheduler.acquire_slot()
         if slot is None:
             return
         pages, block = self.engine.pages, self.engine.cache.block
@@ -99,7 +99,7 @@ class Machine(RuleBasedStateMachine):
         if whole:
             pages.publish(slot, ids[: best * block], salt)
             assert pages.tree.match(ids, salt)[0].length == max(best, cached // block)
-        self.scheduler.give_back(slot)
+        self.scheduler.release_slot(slot)
 
     @rule(salt=st.sampled_from([None, "", "x"]))
     def forget(self, salt: str | None) -> None:
@@ -131,7 +131,7 @@ class Machine(RuleBasedStateMachine):
             return
         waiting, running = self.scheduler.waiting, self.scheduler.running
         assert sorted(map(id, (*waiting, *running))) == sorted(map(id, self.seqs))
-        taken = [s.slot for s in running] + self.lent
+        taken = [s.slot for s in running] + self.leased
         assert len(set(taken)) == len(taken) and all(0 <= s < self.slots for s in taken)
         assert all(s.slot < 0 and s.num_computed_tokens == 0 for s in waiting)
         for seq in running:
@@ -143,8 +143,8 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "seqs"):
             return
-        while self.lent:
-            self.give_back()
+        while self.leased:
+            self.release()
         for _ in range(ENOUGH):
             if not self.seqs:
                 break

@@ -186,9 +186,9 @@ def test_after_close_nothing_is_taken_and_what_runs_is_cancelled() -> None:
 def test_a_lent_slot_waits_for_one_that_is_free(service: Service) -> None:
     seen: list[int] = []
     tickets = [service.submit(Request([i], 30)) for i in range(8)]
-    service.lend(seen.append)
+    service.with_slot(seen.append)
     assert len(seen) == 1
     for t in tickets:
         assert len(list(t)) == 30
     with pytest.raises(RequestError, match="wrong"):
-        service.lend(lambda slot: (_ for _ in ()).throw(RequestError("wrong")))
+        service.with_slot(lambda slot: (_ for _ in ()).throw(RequestError("wrong")))

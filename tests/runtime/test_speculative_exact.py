@@ -261,10 +261,10 @@ def test_drafts_are_the_first_to_go() -> None:
     assert (with_drafts.decoded, with_drafts.prompt, with_drafts.drafted) == (1, 0, 2)
     scheduler.add(Sequence(Request([1], 1), 0.0))
     assert rows_left([scheduled], scheduler) == 0
-    slot = scheduler.lend()
+    slot = scheduler.acquire_slot()
     assert rows_left([scheduled], scheduler) == 63, "a slot is what it waits for"
     assert slot is not None
-    scheduler.give_back(slot)
+    scheduler.release_slot(slot)
     assert max_draft_tokens(Sequence(Request([1], 5, draft=9), 0.0, ids=[]), engine.pages, 16) == 4
     assert max_draft_tokens(Sequence(Request([1], 50, draft=9), 0.0, ids=[]), engine.pages, 16) == 9
     engine.close()

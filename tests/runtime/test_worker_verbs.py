@@ -182,11 +182,11 @@ def test_cancelling_a_task_ends_what_it_asked_for(path: Path, worker: str) -> No
     asyncio.run(run())
 
 
-def test_a_borrower_that_gave_up_leaves_no_slot_behind(here: Model) -> None:
+def test_a_call_that_gave_up_waiting_for_slots_leaves_none_leased(here: Model) -> None:
     """It waits for four slots while one is taken, and is stopped."""
     service, errand, ended = here.service, Errand(), list[str]()
     assert isinstance(service, Service)
-    (taken,) = service.borrow(1)
+    (taken,) = service.acquire_slots(1)
 
     def work() -> None:
         with pytest.raises(RequestError) as error:
@@ -195,10 +195,10 @@ def test_a_borrower_that_gave_up_leaves_no_slot_behind(here: Model) -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    until(lambda: service._wanted, "the search waits for slots")
+    until(lambda: service._leases, "the search waits for slots")
     errand.stop()
     joined(thread, "the search that was stopped")
-    service.give_back([taken])
+    service.release_slots([taken])
     assert ended == ["the call was cancelled"]
     assert len(here.beam_search(TEXTS[1], 4, 2)) == 4
 
