@@ -25,7 +25,7 @@ from satchel.runtime.placement.asked import (
     experts_rule,
     read_asked,
     read_devices,
-    read_hot,
+    read_expert_cache,
     read_layers,
     read_rules,
     read_size,
@@ -192,13 +192,13 @@ class ModelOptions:
             help="on, off or auto: prefetch the CPU's weights to a GPU for long steps, where quicker.",
         ),
     ] = "auto"
-    hot_experts: Annotated[
+    expert_cache: Annotated[
         str,
         option(
-            "--hot-experts",
-            env="HOT_EXPERTS",
+            "--expert-cache",
+            env="EXPERT_CACHE",
             metavar="N|SIZE",
-            help="Experts of each layer, or bytes, that a GPU holds too: those most used; or auto, off.",
+            help="Experts of each layer, or bytes, that a GPU caches: those most used; or auto, off.",
         ),
     ] = "auto"
     dense_attention: Annotated[
@@ -254,7 +254,7 @@ class ModelOptions:
         checks: tuple[tuple[str, Callable[[], object]], ...] = (
             ("-ngl", lambda: read_layers(self.gpu_layers)),
             ("-dev", lambda: read_devices(self.device)),
-            ("--hot-experts", lambda: read_hot(self.hot_experts)),
+            ("--expert-cache", lambda: read_expert_cache(self.expert_cache)),
             ("-ts", lambda: read_asked(self.device, tensor_split=self.tensor_split)),
             ("-ot", lambda: [read_rules(text) for text in rules]),
             ("--gpu-memory", lambda: self.gpu_bytes),
@@ -429,7 +429,7 @@ def loading(
         kv_offload=options.kv_offload,
         stream_weights=options.stream_weights,
         prefetch_weights=options.prefetch_weights,
-        hot_experts=options.hot_experts,
+        expert_cache=options.expert_cache,
         dense_attention=options.dense_attention,
         tensor_split=options.tensor_split,
     )

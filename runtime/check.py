@@ -73,10 +73,10 @@ def check_steps(model: Model, ids: Sequence[int]) -> list[StepReport]:
     """
     devices = {device.name: device for device in model.devices}
     engine = model.engine
-    hot = engine.hot
+    cache = engine.expert_cache
 
     def raw(name: str) -> Array:
-        own = None if hot is None else hot.raw(name)
+        own = None if cache is None else cache.raw(name)
         return model.gguf.array(name) if own is None else own
 
     return check_graph(engine.optimized("tokens"), devices, raw, model.cache, ids, engine.packed)

@@ -23,7 +23,7 @@ from satchel.runtime.options import Options
 from satchel.runtime.packing import Packed, file_places, in_place, of_device, packable, packed_by
 from satchel.runtime.placement.asked import Asked
 from satchel.runtime.placement.devices import apart, driver_bytes, free_bytes
-from satchel.runtime.placement.hot import packed_of
+from satchel.runtime.placement.expert_cache import packed_of
 from satchel.runtime.placement.predict import Prediction
 from satchel.runtime.placement.settle import Measure, Settled, scratch
 from satchel.runtime.placement.speeds import measured
@@ -104,10 +104,10 @@ class DryRun:
         weights = {
             d.name: file_places(self.gguf, in_place(self.gguf, d), packed[d.name]) for d in self.devices
         }
-        hot = self.settled.hot
-        if hot is not None:
+        cached = self.settled.expert_cache
+        if cached is not None:
             for name, places in weights.items():
-                hot.hot.add_places(self.gguf, name, packed[name], places)
+                cached.layout.add_places(self.gguf, name, packed[name], places)
         return compile(optimized, bucket, weights, state_layout(self.optimized))
 
     def _prefetch_bytes(self, device: Device) -> int:
@@ -162,14 +162,16 @@ def dry_run(
         passes.append((name, len(toposort(after))))
 
     in_file = [d.name for d in devices if settled.streamed and not apart(d)]
-    hot = None if settled.hot is None else settled.hot.hot
+    cached = None if settled.expert_cache is None else settled.expert_cache.layout
     targets = tuple(
-        DeviceTarget(d, ({} if d.name in in_file else packed_by(d, types)) | packed_of(hot, gguf, d, types))
+        DeviceTarget(
+            d, ({} if d.name in in_file else packed_by(d, types)) | packed_of(cached, gguf, d, types)
+        )
         for d in devices
     )
     bits = options.activations or forward.activations
     context = Context(targets, settled.where, bits, options.activations > 0, streamed=in_file)
-    context = replace(context, hot={} if hot is None else hot.counts)
+    context = replace(context, expert_cache={} if cached is None else cached.counts)
     optimized = optimize(roots, context, trace)
     made = DryRun(
         gguf,

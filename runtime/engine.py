@@ -23,12 +23,12 @@ from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.detail import Detail, Sampled
 from satchel.runtime.detailed import DetailedSteps
 from satchel.runtime.device import HOST_MEMORY, Device
+from satchel.runtime.expert_cache.cache import ExpertCache, PendingExpertCache
 from satchel.runtime.finite import check_logits, damaged
 from satchel.runtime.graph import Array, Node, Type
-from satchel.runtime.hot.experts import HotExperts, HotOffer
 from satchel.runtime.kv import Copy, Miss, Pages
 from satchel.runtime.kv.host import HostTier
-from satchel.runtime.packing import Held, Packed, of_device, packable, packed_by
+from satchel.runtime.packing import Packed, PackedWeights, of_device, packable, packed_by
 from satchel.runtime.plan import Bucket, Plan
 from satchel.runtime.program import DeviceMemory, Pager, Program
 from satchel.runtime.sampling import NONE, Sampling
@@ -123,15 +123,21 @@ def _works_apart(devices: Sequence[Device]) -> bool:
 
 
 def _targets(
-    devices: Sequence[Device], types: Mapping[str, Type], in_file: Collection[str], hot: HotOffer | None
+    devices: Sequence[Device],
+    types: Mapping[str, Type],
+    in_file: Collection[str],
+    expert_cache: PendingExpertCache | None,
 ) -> dict[str, DeviceTarget]:
     """The devices with the weights of these types that they keep in their own order; in_file: names of those
     that keep none so.
     """
     found = {d.name: DeviceTarget(d, {} if d.name in in_file else packed_by(d, types)) for d in devices}
-    if hot is not None:
+    if expert_cache is not None:
         for target in found.values():
-            target.packed = {**target.packed, **hot.hot.packed(hot.gguf, target.device, types)}
+            target.packed = {
+                **target.packed,
+                **expert_cache.layout.packed(expert_cache.gguf, target.device, types),
+            }
     return found
 
 
@@ -157,8 +163,8 @@ class Engine:
     device's own order; repack False: none. wanted: the device on which a node of the graph is to run, the
     first where it is not given. host_cache: bytes of host memory for blocks of the KV cache that
     its own memory has no room for. pagers: of devices that leave every weight in the file and read it
-    layer by layer. prefetch: the CPU's weights that another device prefetches for long steps. hot: experts of
-    the CPU's that another device holds too. source: the model's name in errors, its file's path.
+    layer by layer. prefetch: the CPU's weights that another device prefetches for long steps. expert_cache:
+    experts of the CPU's that another device holds too. source: the model's name in errors, its file's path.
     """
 
     def __init__(
@@ -174,7 +180,7 @@ class Engine:
         host_cache: int = 0,
         pagers: Mapping[str, Pager] = MappingProxyType({}),
         prefetch: PendingPrefetch | None = None,
-        hot: HotOffer | None = None,
+        expert_cache: PendingExpertCache | None = None,
         source: str = "the model",
     ) -> None:
         self.forward, self.cache, self.batch = forward, cache, batch
@@ -182,15 +188,15 @@ class Engine:
         self.timing, self.pulse, self.source = Timing(), Pulse(), source
         self._lengths = [0] * cache.slots
         types = packable(forward) if repack else {}
-        targets = _targets(devices, types, pagers, hot)
-        self.hot = None if hot is None else HotExperts(hot)
+        targets = _targets(devices, types, pagers, expert_cache)
+        self.expert_cache = None if expert_cache is None else ExpertCache(expert_cache)
         self._context = Context(
             tuple(targets.values()),
             wanted or (lambda node: devices[0].name),
             activations or forward.activations,
             demanded=activations > 0,
             streamed=tuple(pagers),
-            hot={} if hot is None else hot.hot.counts,
+            expert_cache={} if expert_cache is None else expert_cache.layout.counts,
         )
         self._optimized: dict[tuple[str, bool, bool], Optimized] = {}
         # Which form a token takes hangs on what stands beside it, which `deterministic` rules out.
@@ -206,9 +212,9 @@ class Engine:
         for device in (d for d in devices if d.name in tokens.placement.device.values()):
             target = targets[device.name]
             target.packed = of_device(target.packed, tokens.placement.device, device.name)
-            bound = bind(device, Held(target.packed, target.packed.names, device.name in pagers))
-            if self.hot is not None:
-                self.hot.put(device, bound, target.packed)
+            bound = bind(device, PackedWeights(target.packed, target.packed.names, device.name in pagers))
+            if self.expert_cache is not None:
+                self.expert_cache.put(device, bound, target.packed)
             self._memory[device.name] = DeviceMemory(device, bound, self._states[device.name][""])
         self.packed = {name: targets[name].packed for name in self._memory}
         self._pagers = pagers
@@ -288,7 +294,7 @@ class Engine:
         """
         prefetched = self._prefetch if self.prefetches(plan.bucket.tokens) else None
         pagers = {**self._pagers, **prefetched.pagers} if prefetched else self._pagers
-        picked = None if self.hot is None else self.hot.picked
+        picked = None if self.expert_cache is None else self.expert_cache.picked
         return Program(plan, self._held(prefetched is not None), pagers, first, picked)
 
     @property
@@ -405,7 +411,7 @@ class Engine:
 
     def fill(self, entries: Sequence[BatchEntry], rows: int, output: str, *, every: bool) -> Program:
         """Writes the step block of the program that fits."""
-        self._settle_hot()
+        self._update_expert_cache()
         total = sum(len(e.ids) for e in entries)
         if not 0 < total <= self.batch:
             raise RequestError(f"a step takes 1 to {self.batch} tokens, got {total}")
@@ -440,12 +446,12 @@ class Engine:
         program.counts[0], program.counts[1] = total, total if every else rows
         return program
 
-    def _settle_hot(self) -> None:
-        """Lets hot experts move, where no step is under way that may read them."""
-        if self.hot is not None and not any(
+    def _update_expert_cache(self) -> None:
+        """Lets cached experts move, where no step is under way that may read them."""
+        if self.expert_cache is not None and not any(
             p.busy for p in (*self._programs.values(), *self._seconds.values())
         ):
-            self.hot.between()
+            self.expert_cache.between()
 
     def _fill_rows(self, program: Program, entries: Sequence[BatchEntry], counts: Sequence[int]) -> None:
         """Which tokens' rows are sampled, and how: that is often what the last step's were."""
@@ -474,8 +480,8 @@ class Engine:
         if self._prefetch is not None:
             self._prefetch.prefetcher.close()
             self._prefetch = None
-        if self.hot is not None:
-            self.hot.close()
+        if self.expert_cache is not None:
+            self.expert_cache.close()
         for memory in self._memory.values():
             memory.state.close()
 

@@ -166,7 +166,7 @@ class Model(Recovering, Readings):
             host_cache=o.host_cache,
             pagers={d.name: pages for d in self.devices if settled.streamed and not apart(d)},
             prefetch=settled.prefetch,
-            hot=settled.hot,
+            expert_cache=settled.expert_cache,
             source=str(self.path),
         )
         self.devices = used_of(self.devices, self.engine.devices)

@@ -45,7 +45,7 @@ class Options:
     dense_attention: models that attend to chosen positions (DeepSeek V3.2) attend to all.
     stream_weights: "on" reads the CPU's weights from the file as it goes, "auto" where they do not fit.
     tensor_split: shares of the devices in the layers, such as "3,1", one for each of `device`.
-    hot_experts: of a mixture whose experts are the CPU's, how many of each layer a GPU holds too, those
+    expert_cache: of a mixture whose experts are the CPU's, how many of each layer a GPU holds too, those
     picked most: a number, a size, "off", or "auto" for what fits where that is foretold to help.
     sandbox: a worker process gives up files, network and programs, as far as the system can take them away.
     digests: (algorithm, digest, name) that the file must have, as `satchel hash` writes them.
@@ -81,7 +81,7 @@ class Options:
     prefetch_weights: str = "auto"
     dense_attention: bool = False
     tensor_split: str = ""
-    hot_experts: str | int = "auto"
+    expert_cache: str | int = "auto"
     sandbox: bool = True
     digests: Sequence[tuple[str, str, str]] = ()
     worker_timeout: float = 60.0
@@ -99,7 +99,7 @@ class Options:
             self.stream_weights,
             self.prefetch_weights,
             self.tensor_split,
-            "off" if self.deterministic else self.hot_experts,
+            "off" if self.deterministic else self.expert_cache,
         )
 
     @property
@@ -160,7 +160,7 @@ class Settings(TypedDict, total=False):
     prefetch_weights: str
     dense_attention: bool
     tensor_split: str
-    hot_experts: str | int
+    expert_cache: str | int
     sandbox: bool
     digests: Sequence[tuple[str, str, str]]
     worker_timeout: float

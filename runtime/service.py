@@ -435,9 +435,14 @@ class Service:
         s, pages = self.scheduler, self.engine.pages
         blocks = (pages.pool.size, pages.pool.free, pages.tree.size)
         found, tier = self.meter.snapshot(len(s.waiting), len(s.running), blocks), self.engine.tier
-        if (hot := self.engine.hot) is not None:
-            picks, held = hot.counted
-            found = replace(found, expert_picks=picks, hot_picks=held, hot_bytes=hot.moved)
+        if (cache := self.engine.expert_cache) is not None:
+            lookups, hits = cache.counted
+            found = replace(
+                found,
+                expert_cache_lookups=lookups,
+                expert_cache_hits=hits,
+                expert_cache_moved_bytes=cache.moved,
+            )
         if tier is None:
             return found
         return replace(

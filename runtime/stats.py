@@ -132,8 +132,9 @@ class EngineStats:
     """Totals since the model was loaded, what there is now, and histograms by name. requests: by how they
     ended. kv_kept: blocks that finished requests left for others to find. worker_restarts: how often a worker
     process was started again. host_blocks, host_bytes: of the cache's blocks, those in host memory, where
-    host_moved_out went so far and host_moved_back came back from. expert_picks: of experts of layers that a
-    GPU holds some of; hot_picks: how many of these it computed; hot_bytes: of experts that were moved there.
+    host_moved_out went so far and host_moved_back came back from. expert_cache_lookups: experts that tokens
+    were routed to in layers with an expert cache; expert_cache_hits: those that a GPU computed from it;
+    expert_cache_moved_bytes: bytes of experts that were moved into it.
     """
 
     requests: Mapping[str, int]
@@ -153,9 +154,9 @@ class EngineStats:
     host_bytes: int = 0
     host_moved_out: int = 0
     host_moved_back: int = 0
-    expert_picks: int = 0
-    hot_picks: int = 0
-    hot_bytes: int = 0
+    expert_cache_lookups: int = 0
+    expert_cache_hits: int = 0
+    expert_cache_moved_bytes: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain values."""

@@ -144,9 +144,9 @@ class LoadOptions:
             "--prefetch-weights", help="on, off, auto: prefetch the CPU's weights to a GPU for long steps."
         ),
     ] = "auto"
-    hot: Annotated[
+    expert_cache: Annotated[
         str,
-        option("--hot-experts", metavar="N|SIZE", help="Most used experts that a GPU holds too; auto, off."),
+        option("--expert-cache", metavar="N|SIZE", help="Most used experts that a GPU caches; or auto, off."),
     ] = "auto"
     deterministic: Annotated[
         bool, option("--deterministic", help="The same bits for the same request, slower on a GPU.")
@@ -173,7 +173,7 @@ class LoadOptions:
             kv_offload=self.kv_offload,
             stream_weights=self.stream,
             prefetch_weights=self.prefetch,
-            hot_experts=self.hot,
+            expert_cache=self.expert_cache,
         )
 
 

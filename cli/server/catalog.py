@@ -58,7 +58,7 @@ class ModelTable(BaseModel):
     kv_offload: bool | None = None
     stream_weights: Literal["auto", "on", "off"] | None = None
     prefetch_weights: Literal["auto", "on", "off"] | None = None
-    hot_experts: int | str | None = None
+    expert_cache: int | str | None = None
     worker_timeout: float | None = Field(default=None, ge=0)
     step_timeout: float | None = Field(default=None, ge=0)
 

@@ -31,8 +31,8 @@ class Asked:
     for long steps: "on", "off", or "auto": by the measured speeds. budget: bytes of each device other than
     the CPU, 0: what is free. kv: whether the cache stands with its layer. stream: "on", "off", or "auto":
     where it does not fit. lost: devices that do nothing more. split: shares of the devices in the layers, in
-    their order; (): as many as each holds. hot: experts that devices hold beside the CPU: "auto", "off", a
-    number of each layer, or a size.
+    their order; (): as many as each holds. expert_cache: experts that devices hold beside the CPU: "auto",
+    "off", a number of each layer, or a size.
     """
 
     devices: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Asked:
     prefetch: str = AUTO
     lost: tuple[str, ...] = ()
     split: tuple[float, ...] = ()
-    hot: str = AUTO
+    expert_cache: str = AUTO
 
     @property
     def named(self) -> bool:
@@ -74,7 +74,7 @@ def read_asked(
     stream_weights: str = AUTO,
     prefetch_weights: str = AUTO,
     tensor_split: str = "",
-    hot_experts: str | int = AUTO,
+    expert_cache: str | int = AUTO,
 ) -> Asked:
     """The options as they are given; RequestError for what cannot be meant."""
     if gpu_memory < 0:
@@ -101,11 +101,11 @@ def read_asked(
         stream_weights,
         prefetch_weights,
         split=split,
-        hot=read_hot(hot_experts).word,
+        expert_cache=read_expert_cache(expert_cache).word,
     )
 
 
-class HotWish(NamedTuple):
+class ExpertCacheSize(NamedTuple):
     """How many experts of a layer are held twice, or in how many bytes; None: not said."""
 
     word: str
@@ -113,18 +113,18 @@ class HotWish(NamedTuple):
     bytes: int | None = None
 
 
-def read_hot(text: str | int) -> HotWish:
+def read_expert_cache(text: str | int) -> ExpertCacheSize:
     """auto, off, a number of experts, or a size with a unit."""
     word = str(text).strip().lower()
     if word in (AUTO, OFF):
-        return HotWish(word, None if word == AUTO else 0)
+        return ExpertCacheSize(word, None if word == AUTO else 0)
     if word.isascii() and word.isdigit():
-        return HotWish(word, int(word))
+        return ExpertCacheSize(word, int(word))
     try:
-        return HotWish(word, None, read_size(word))
+        return ExpertCacheSize(word, None, read_size(word))
     except RequestError:
         raise RequestError(
-            f"hot_experts is {text!r}: expected auto, off, a number of experts, or a size such as 4GB"
+            f"expert_cache is {text!r}: expected auto, off, a number of experts, or a size such as 4GB"
         ) from None
 
 

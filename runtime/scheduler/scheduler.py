@@ -21,8 +21,8 @@ from satchel.runtime.scheduler.shares import (
     crowd,
     ended_first,
     giver,
-    held,
     interleaved,
+    slots_of,
     split,
 )
 from satchel.runtime.scheduler.steptime import Load, StepTime
@@ -145,7 +145,7 @@ class Scheduler:
     @property
     def _slots(self) -> Counter[str]:
         """How many each client has."""
-        return held(self.running)
+        return slots_of(self.running)
 
     @property
     def _clients(self) -> set[str]:
@@ -208,7 +208,7 @@ class Scheduler:
 
     def _one_each(self, decoding: abc.Sequence[Sequence]) -> float:
         """Seconds of a step with one row of each client."""
-        return self._decode_seconds(interleaved(decoding)[: len(held(decoding))])
+        return self._decode_seconds(interleaved(decoding)[: len(slots_of(decoding))])
 
     def _in_turn(self, decoding: list[Sequence]) -> list[Sequence]:
         """Those who get a token in this step: all, or as many as the aim for a step allows."""
@@ -385,7 +385,7 @@ class Scheduler:
         alone = self._decode_seconds(decoding)
         more = min(max(1.0, crowd(decoding, beginning)), CROWD)
         budget = alone + (self.limits.prefill_seconds or MARGIN * more * alone)
-        if len(held(decoding)) > 1:
+        if len(slots_of(decoding)) > 1:
             budget = min(budget, max(alone, TWICE * self._one_each(decoding)))
         budget = self.limits.step_seconds or budget
         fitting = self.time.prompt_tokens(len(decoding), read, budget, most)

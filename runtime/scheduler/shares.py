@@ -64,7 +64,7 @@ class Shares:
         return sum(fair.names for fair in (self.clients, *self._users.values()))
 
 
-def held(running: abc.Iterable[Sequence]) -> Counter[str]:
+def slots_of(running: abc.Iterable[Sequence]) -> Counter[str]:
     """Slots of each client."""
     return Counter(seq.client for seq in running)
 
@@ -98,7 +98,7 @@ def crowd(decoding: abc.Sequence[Sequence], beginning: abc.Sequence[Sequence]) -
     """How many begin for each that decodes, as the client sees it that has the fewest of them: its own
     requests count one by one, another client's as one.
     """
-    rows, begun = held(decoding), held(beginning)
+    rows, begun = slots_of(decoding), slots_of(beginning)
 
     def seen(client: str) -> float:
         others_begin, others_decode = len(begun.keys() - {client}), len(rows.keys() - {client})

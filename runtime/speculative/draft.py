@@ -45,7 +45,7 @@ def check_vocabulary(target: Tokenizer, draft: Tokenizer, source: str) -> None:
 
 
 @dataclass(slots=True)
-class Held:
+class DraftSlot:
     """What a slot holds, and for whom. sure: how many of `ids` were the sequence's own when they were fed."""
 
     seq: Sequence | None = None
@@ -61,12 +61,12 @@ class DraftModel:
     def __init__(self, engine: Engine, vocab: int, own: int) -> None:
         self.engine, self.time = engine, StepTime()
         self.shared, self._own = min(vocab, own), own
-        self._held = [Held() for _ in range(engine.cache.slots)]
+        self._slots = [DraftSlot() for _ in range(engine.cache.slots)]
 
     def missing_tokens(self, seq: Sequence) -> int:
         """Tokens that must be computed before the first draft token."""
-        held = self._held[seq.slot]
-        return len(seq.ids) - (held.sure if held.seq is seq else 0)
+        draft_slot = self._slots[seq.slot]
+        return len(seq.ids) - (draft_slot.sure if draft_slot.seq is seq else 0)
 
     def max_draft_tokens(self, seq: Sequence, wanted: int) -> int:
         """Tokens that may be drafted after the sequence's: as far as the context reaches."""
@@ -104,9 +104,9 @@ class DraftModel:
 
     def forget(self, seq: Sequence) -> None:
         """The sequence ended: what its slot holds stays for requests that begin alike."""
-        for slot, held in enumerate(self._held):
-            if held.seq is seq:
-                self._empty(slot, held)
+        for slot, draft_slot in enumerate(self._slots):
+            if draft_slot.seq is seq:
+                self._empty(slot, draft_slot)
 
     def release(self) -> None:
         """Frees programs and states, before the devices are closed."""
@@ -122,32 +122,36 @@ class DraftModel:
 
     def _take_over(self, seq: Sequence) -> list[int]:
         """Makes the sequence's slot hold a beginning of its tokens, and gives those that it lacks."""
-        held = self._held[seq.slot]
-        if held.seq is not seq:
-            if held.seq is not None:
-                self._empty(seq.slot, held)
+        draft_slot = self._slots[seq.slot]
+        if draft_slot.seq is not seq:
+            if draft_slot.seq is not None:
+                self._empty(seq.slot, draft_slot)
             cached, _ = self.engine.begin(seq.slot, seq.ids, seq.request.salt)
-            held.seq, held.ids, held.sure = seq, seq.ids[:cached], cached
-        length = min(held.sure, len(seq.ids) - 1)  # the last token is computed for its logits, known or not
-        while length < min(len(held.ids), len(seq.ids) - 1) and held.ids[length] == seq.ids[length]:
+            draft_slot.seq, draft_slot.ids, draft_slot.sure = seq, seq.ids[:cached], cached
+        length = min(
+            draft_slot.sure, len(seq.ids) - 1
+        )  # the last token is computed for its logits, known or not
+        while (
+            length < min(len(draft_slot.ids), len(seq.ids) - 1) and draft_slot.ids[length] == seq.ids[length]
+        ):
             length += 1
-        if length < len(held.ids):
+        if length < len(draft_slot.ids):
             length = self.engine.rewind(seq.slot, length)
-            del held.ids[length:]
-        held.sure = length
+            del draft_slot.ids[length:]
+        draft_slot.sure = length
         return seq.ids[length:]
 
-    def _empty(self, slot: int, held: Held) -> None:
-        if held.seq is not None:
-            self.engine.publish(slot, held.ids, held.seq.request.salt)
+    def _empty(self, slot: int, draft_slot: DraftSlot) -> None:
+        if draft_slot.seq is not None:
+            self.engine.publish(slot, draft_slot.ids, draft_slot.seq.request.salt)
         self.engine.rewind(slot, 0)
-        held.seq, held.ids, held.sure = None, [], 0
+        draft_slot.seq, draft_slot.ids, draft_slot.sure = None, [], 0
 
     def _sure(self, seq: Sequence) -> bool:
         """Whether the slot holds all of the sequence's tokens and no draft token, so that the next is the
         first.
         """
-        return len(self._held[seq.slot].ids) == len(seq.ids)
+        return len(self._slots[seq.slot].ids) == len(seq.ids)
 
     def _has_room(self, seq: Sequence, length: int) -> bool:
         pages = self.engine.pages
@@ -171,12 +175,12 @@ class DraftModel:
         inside = self.engine.timing.inside
         tokens = iter(drawn(self.engine.sample(steps)))
         total = sum(len(ids) for ids in pending.values())
-        read = sum(len(self._held[s.slot].ids) for s in pending)
+        read = sum(len(self._slots[s.slot].ids) for s in pending)
         load = Load(0, total, read) if first else Load(total, 0, read)
         self.time.learn(load, self.engine.timing.inside - inside)
         for seq, ids in pending.items():
-            held = self._held[seq.slot]
-            held.ids += ids
-            held.sure = min(len(held.ids), len(seq.ids))
+            draft_slot = self._slots[seq.slot]
+            draft_slot.ids += ids
+            draft_slot.sure = min(len(draft_slot.ids), len(seq.ids))
             if seq in found:
                 found[seq].append(next(tokens))
