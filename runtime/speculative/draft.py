@@ -46,7 +46,9 @@ def check_vocabulary(target: Tokenizer, draft: Tokenizer, source: str) -> None:
 
 @dataclass(slots=True)
 class DraftSlot:
-    """What a slot holds, and for whom. sure: how many of `ids` were the sequence's own when they were fed."""
+    """A slot of the draft model: what it holds, and for whom. sure: how many of `ids` are the sequence's own
+    tokens.
+    """
 
     seq: Sequence | None = None
     ids: list[int] = field(default_factory=list)
@@ -65,8 +67,8 @@ class DraftModel:
 
     def missing_tokens(self, seq: Sequence) -> int:
         """Tokens that must be computed before the first draft token."""
-        draft_slot = self._slots[seq.slot]
-        return len(seq.ids) - (draft_slot.sure if draft_slot.seq is seq else 0)
+        kept = self._slots[seq.slot]
+        return len(seq.ids) - (kept.sure if kept.seq is seq else 0)
 
     def max_draft_tokens(self, seq: Sequence, wanted: int) -> int:
         """Tokens that may be drafted after the sequence's: as far as the context reaches."""
@@ -104,9 +106,9 @@ class DraftModel:
 
     def forget(self, seq: Sequence) -> None:
         """The sequence ended: what its slot holds stays for requests that begin alike."""
-        for slot, draft_slot in enumerate(self._slots):
-            if draft_slot.seq is seq:
-                self._empty(slot, draft_slot)
+        for slot, kept in enumerate(self._slots):
+            if kept.seq is seq:
+                self._empty(slot, kept)
 
     def release(self) -> None:
         """Frees programs and states, before the devices are closed."""
@@ -122,30 +124,26 @@ class DraftModel:
 
     def _take_over(self, seq: Sequence) -> list[int]:
         """Makes the sequence's slot hold a beginning of its tokens, and gives those that it lacks."""
-        draft_slot = self._slots[seq.slot]
-        if draft_slot.seq is not seq:
-            if draft_slot.seq is not None:
-                self._empty(seq.slot, draft_slot)
+        kept = self._slots[seq.slot]
+        if kept.seq is not seq:
+            if kept.seq is not None:
+                self._empty(seq.slot, kept)
             cached, _ = self.engine.begin(seq.slot, seq.ids, seq.request.salt)
-            draft_slot.seq, draft_slot.ids, draft_slot.sure = seq, seq.ids[:cached], cached
-        length = min(
-            draft_slot.sure, len(seq.ids) - 1
-        )  # the last token is computed for its logits, known or not
-        while (
-            length < min(len(draft_slot.ids), len(seq.ids) - 1) and draft_slot.ids[length] == seq.ids[length]
-        ):
+            kept.seq, kept.ids, kept.sure = seq, seq.ids[:cached], cached
+        length = min(kept.sure, len(seq.ids) - 1)  # the last token is computed for its logits, known or not
+        while length < min(len(kept.ids), len(seq.ids) - 1) and kept.ids[length] == seq.ids[length]:
             length += 1
-        if length < len(draft_slot.ids):
+        if length < len(kept.ids):
             length = self.engine.rewind(seq.slot, length)
-            del draft_slot.ids[length:]
-        draft_slot.sure = length
+            del kept.ids[length:]
+        kept.sure = length
         return seq.ids[length:]
 
-    def _empty(self, slot: int, draft_slot: DraftSlot) -> None:
-        if draft_slot.seq is not None:
-            self.engine.publish(slot, draft_slot.ids, draft_slot.seq.request.salt)
+    def _empty(self, slot: int, kept: DraftSlot) -> None:
+        if kept.seq is not None:
+            self.engine.publish(slot, kept.ids, kept.seq.request.salt)
         self.engine.rewind(slot, 0)
-        draft_slot.seq, draft_slot.ids, draft_slot.sure = None, [], 0
+        kept.seq, kept.ids, kept.sure = None, [], 0
 
     def _sure(self, seq: Sequence) -> bool:
         """Whether the slot holds all of the sequence's tokens and no draft token, so that the next is the
@@ -179,8 +177,8 @@ class DraftModel:
         load = Load(0, total, read) if first else Load(total, 0, read)
         self.time.learn(load, self.engine.timing.inside - inside)
         for seq, ids in pending.items():
-            draft_slot = self._slots[seq.slot]
-            draft_slot.ids += ids
-            draft_slot.sure = min(len(draft_slot.ids), len(seq.ids))
+            kept = self._slots[seq.slot]
+            kept.ids += ids
+            kept.sure = min(len(kept.ids), len(seq.ids))
             if seq in found:
                 found[seq].append(next(tokens))
