@@ -33,7 +33,7 @@ from satchel.runtime.placement.asked import (
 from satchel.runtime.words import PRECISIONS
 
 if TYPE_CHECKING:
-    from satchel.cli.extras import ExtraOptions
+    from satchel.cli.adapters import AdapterOptions
     from satchel.formats.gguf import GGUF
     from satchel.runtime.model import Model
     from satchel.runtime.options import Options
@@ -398,7 +398,7 @@ def default_model() -> Path:
 def loading(
     options: ModelOptions,
     slots: int,
-    extras: ExtraOptions | None = None,
+    adapters: AdapterOptions | None = None,
     worker: str = "thread",
     sandbox: bool = True,
 ) -> Options:
@@ -418,8 +418,8 @@ def loading(
         repack=options.repack,
         precision=options.precision,
         activations=options.activations,
-        adapters=extras.adapters() if extras else (),
-        control_vectors=extras.control_vectors() if extras else (),
+        adapters=adapters.lora_files() if adapters else (),
+        control_vectors=adapters.control_vector_files() if adapters else (),
         worker=worker,
         sandbox=sandbox,
         deterministic=options.deterministic,
@@ -441,7 +441,7 @@ def open_model(
     *,
     profile: bool = False,
     speculation: Speculation | None = None,
-    extras: ExtraOptions | None = None,
+    adapters: AdapterOptions | None = None,
     worker: str = "thread",
     sandbox: bool = True,
 ) -> Model:
@@ -456,7 +456,7 @@ def open_model(
         slots,
         profile=profile,
         speculation=speculation,
-        extras=extras,
+        adapters=adapters,
         worker=worker,
         sandbox=sandbox,
     )
@@ -469,7 +469,7 @@ def open_as(
     *,
     profile: bool = False,
     speculation: Speculation | None = None,
-    extras: ExtraOptions | None = None,
+    adapters: AdapterOptions | None = None,
     worker: str = "thread",
     sandbox: bool = True,
 ) -> M:
@@ -477,7 +477,7 @@ def open_as(
     from satchel.cli.chat.bar import late_bar
 
     path = options.model or default_model()
-    chosen = loading(options, slots, extras, worker, sandbox)
+    chosen = loading(options, slots, adapters, worker, sandbox)
     if options.verify_weights:
         chosen = replace(chosen, digests=digests_of(path, options.verify_weights))
     with late_bar(f"loading {path.name}", sys.stderr, in_bytes=True) as progress:

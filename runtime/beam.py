@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from satchel.quant import RequestError
-from satchel.runtime.arch import Scales
+from satchel.runtime.arch import AdapterScales
 from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array
 from satchel.runtime.scheduler.sequence import salted
@@ -21,13 +21,15 @@ from satchel.runtime.service import Service
 
 @dataclass(frozen=True, slots=True)
 class BeamOptions:
-    """width: beams that are kept; stop_ids: tokens that end one; scales: of adapters and control vectors."""
+    """width: beams that are kept; stop_ids: tokens that end one; adapter_scales: of adapters and control
+    vectors.
+    """
 
     width: int
     max_tokens: int
     length_penalty: float = 1.0
     stop_ids: frozenset[int] = frozenset()
-    scales: Scales = ()
+    adapter_scales: AdapterScales = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.width <= 64 or self.max_tokens < 1:
@@ -85,12 +87,12 @@ class Search:
         self.closed.append(Beam(ids, logprob, score, finish))
 
     def _entry(self, slot: int, ids: Sequence[int]) -> BatchEntry:
-        return BatchEntry(slot, ids, scales=self.options.scales)
+        return BatchEntry(slot, ids, adapter_scales=self.options.adapter_scales)
 
     def begin(self) -> None:
         """Reads the prompt and opens the first beams."""
         slot, engine, n = self.slots[0], self.engine, self.engine.batch
-        cached, _ = engine.begin(slot, self.prompt, salted("", self.options.scales))
+        cached, _ = engine.begin(slot, self.prompt, salted("", self.options.adapter_scales))
         rest = self.prompt[cached:]
         for at in range(0, len(rest) - 1, n):
             engine.step([self._entry(slot, rest[at : min(at + n, len(rest) - 1)])])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from satchel.quant import FORMATS, DeviceError, RequestError
-from satchel.runtime.arch import KINDS, Cache, windows_of
+from satchel.runtime.arch import SEGMENT_IDS, Cache, windows_of
 from satchel.runtime.compiler import Optimized
 from satchel.runtime.compiler.lower import USAGE, probe
 from satchel.runtime.compiler.memory import nbytes, stride_of
@@ -114,7 +114,7 @@ def inputs(ids: Sequence[int], start: int, stop: int, sampling: Sampling, pages:
         "ids": np.array(ids[start:stop], np.int32),
         "pos": np.arange(start, stop, dtype=np.int32),
         "slot": np.zeros(n, np.int32),
-        KINDS: np.zeros(n, np.int32),
+        SEGMENT_IDS: np.zeros(n, np.int32),
         "rows": np.array([n - 1], np.int32),
         "params": np.array([record(sampling, pages.cache.context)], SAMPLING),
         **pages.tables,

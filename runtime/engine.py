@@ -15,7 +15,7 @@ from types import MappingProxyType
 import numpy as np
 
 from satchel.quant import RequestError
-from satchel.runtime.arch import KINDS, MIXED, Cache, Forward, Scales, windows_of
+from satchel.runtime.arch import SEGMENT_IDS, WITH_ADAPTERS, AdapterScales, Cache, Forward, windows_of
 from satchel.runtime.compiler import Context, Optimized, compile, optimize
 from satchel.runtime.compiler.expand import expandable
 from satchel.runtime.compiler.lower import state_layout
@@ -47,9 +47,9 @@ LAST = -1  # a token id that stands for "what this slot sampled last"
 class BatchEntry:
     """One slot's part of a step's batch: token ids for the positions that follow, and the sampling of a token
     after each of the last `samples` of them; None: no token is sampled. detail: what the host does about the
-    sampled tokens; it needs `past`, all tokens up to them. scales: of adapters and control vectors; see
-    runtime/extras.py. kinds: of each token's sentence, for encoders that tell them apart; (): all of the
-    first. speculated: rewind() may be asked to take back draft tokens of this step, or of later ones.
+    sampled tokens; it needs `past`, all tokens up to them. adapter_scales: of adapters and control vectors;
+    see runtime/adapters.py. segment_ids: of each token, for encoders with token types; (): all 0. speculated:
+    rewind() may be asked to take back draft tokens of this step, or of later ones.
     """
 
     slot: int
@@ -58,8 +58,8 @@ class BatchEntry:
     samples: int = 1
     detail: Detail | None = None
     past: Sequence[int] = ()
-    scales: Scales = ()
-    kinds: Sequence[int] = ()
+    adapter_scales: AdapterScales = ()
+    segment_ids: Sequence[int] = ()
     speculated: bool = False
 
     @property
@@ -244,9 +244,9 @@ class Engine:
         return PrefetchedSteps(prefetcher, context, memory, plan.min_tokens)
 
     def optimized(self, output: str, prefetched: bool = False, long: bool = False) -> Optimized:
-        """The graph of an output of Forward.roots() after the passes, MIXED before it for one with extras.
-        prefetched: for steps whose weights are prefetched; long: for those that may hold a long stretch of a
-        prompt.
+        """The graph of an output of Forward.roots() after the passes, WITH_ADAPTERS before it for one with
+        adapters. prefetched: for steps whose weights are prefetched; long: for those that may hold a long
+        stretch of a prompt.
         """
         key = output, prefetched, long
         if key not in self._optimized:
@@ -423,8 +423,8 @@ class Engine:
             if e.speculated:
                 self._copy(self.pages.keep(e.slot))
             self.pages.advance(e.slot, start, end)
-        mixed = any(e.scales for e in entries)
-        program = self.program(total, max(1, rows), MIXED + output if mixed else output)
+        adapted = any(e.adapter_scales for e in entries)
+        program = self.program(total, max(1, rows), WITH_ADAPTERS + output if adapted else output)
         fields = program.fields
         # One assignment a field: each costs as much as some thirty of its numbers.
         fields["ids"][:total] = [i for e in entries for i in e.ids]
@@ -432,11 +432,11 @@ class Engine:
             p for start, end in zip(starts, ends, strict=True) for p in range(start, end)
         ]
         fields["slot"][:total] = np.repeat([e.slot for e in entries], counts)
-        if KINDS in fields:
-            fields[KINDS][:total] = [k for e in entries for k in e.kinds or (0,) * len(e.ids)]
-        if mixed:
+        if SEGMENT_IDS in fields:
+            fields[SEGMENT_IDS][:total] = [k for e in entries for k in e.segment_ids or (0,) * len(e.ids)]
+        if adapted:
             for e, first, n in zip(entries, accumulate(counts, initial=0), counts, strict=False):
-                fields["scales"][first : first + n] = e.scales or 0.0
+                fields["adapter_scales"][first : first + n] = e.adapter_scales or 0.0
         if every:
             fields["rows"][:total] = range(total)
         else:

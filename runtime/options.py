@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from satchel.quant import RequestError
-from satchel.runtime.extras import Loadable
+from satchel.runtime.adapters import Loadable
 from satchel.runtime.placement.asked import Asked, read_asked
 from satchel.runtime.scheduler.limits import USUAL, Limits
 from satchel.runtime.speculative.options import Speculation

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from satchel.quant import RequestError
-from satchel.runtime.arch import Scales
+from satchel.runtime.arch import AdapterScales
 from satchel.runtime.engine import BatchEntry
 from satchel.runtime.finite import check_hidden, check_logits
 from satchel.runtime.graph import Array
@@ -28,14 +28,14 @@ PATIENCE = 0.005  # seconds between looks for blocks that others hold
 class Passage:
     """Tokens to read; rows are wanted of those from `first` on. shared: what stands before `first` may come
     from the prefix tree, and all of it goes there. waits_for: number of a passage that begins alike and is
-    read before. kinds: of each token's sentence; see BatchEntry.
+    read before. segment_ids: of each token; see BatchEntry.
     """
 
     ids: Sequence[int]
     first: int = 0
     shared: bool = False
     waits_for: int | None = None
-    kinds: Sequence[int] = ()
+    segment_ids: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,18 @@ class Piece:
 
 
 class Reader:
-    """Reads passages once. output: "hidden" or "logits"; scales: of adapters and control vectors."""
+    """Reads passages once. output: "hidden" or "logits"; adapter_scales: of adapters and control vectors."""
 
-    def __init__(self, service: Service, output: str, scales: Scales = (), salt: str = "") -> None:
-        self.service, self.engine, self.output, self.scales = service, service.engine, output, scales
-        self.salt = salted(salt, scales)
+    def __init__(
+        self, service: Service, output: str, adapter_scales: AdapterScales = (), salt: str = ""
+    ) -> None:
+        self.service, self.engine, self.output, self.adapter_scales = (
+            service,
+            service.engine,
+            output,
+            adapter_scales,
+        )
+        self.salt = salted(salt, adapter_scales)
         forward = self.engine.forward
         self.whole = not forward.causal
         self.width = (forward.hidden or forward.logits).width if output == "hidden" else forward.logits.width
@@ -197,7 +204,12 @@ class Reader:
 
     def _entry(self, slot: int, o: Open, end: int) -> BatchEntry:
         part = slice(o.at, end)
-        return BatchEntry(slot, o.passage.ids[part], scales=self.scales, kinds=o.passage.kinds[part])
+        return BatchEntry(
+            slot,
+            o.passage.ids[part],
+            adapter_scales=self.adapter_scales,
+            segment_ids=o.passage.segment_ids[part],
+        )
 
     def _leave(self, slot: int) -> None:
         """A passage was read. Its slot goes on, or to those who wait."""

@@ -236,7 +236,7 @@ class Reply:
             salt=ask.salt,
             deadline=deadline,
             draft=ask.draft,
-            scales=self.model.scales(ask.adapters, ask.control_vectors),
+            adapter_scales=self.model.adapter_scales(ask.adapters, ask.control_vectors),
             wishes=wishes_of(self.model.tokenizer, self.sampling, ask, self._form()),
         )
         self.ticket = self.model.submit(request)

@@ -13,9 +13,9 @@ import numpy as np
 
 from satchel.formats.gguf import OpenFile, open_gguf
 from satchel.quant import RequestError
-from satchel.runtime.arch import Scales
+from satchel.runtime.adapters import AdapterFile
+from satchel.runtime.arch import AdapterScales
 from satchel.runtime.engine import Engine
-from satchel.runtime.extras import Extra
 from satchel.runtime.graph import Array
 from satchel.runtime.kv.identity import identity
 from satchel.runtime.kv.saved import Saved, Shape, open_saved, write_saved
@@ -57,18 +57,18 @@ def shape_of(engine: Engine, model: str, numbers: str) -> Shape:
     )
 
 
-def numbers_of(options: Options, scales: Scales) -> str:
-    """What of a load decides the bits of keys and values, beside the model. scales: of the adapters and
-    control vectors of requests that say nothing about them; others' keys and values are not saved.
+def numbers_of(options: Options, adapter_scales: AdapterScales) -> str:
+    """What of a load decides the bits of keys and values, beside the model. adapter_scales: of the adapters
+    and control vectors of requests that say nothing about them; others' keys and values are not saved.
     """
     text = f"{options.precision}, activations of {options.activations or 8} bits"
-    if not scales:
+    if not adapter_scales:
         return text
-    found = hashlib.sha256(repr(scales).encode())
+    found = hashlib.sha256(repr(adapter_scales).encode())
     for given in (*options.adapters, *options.control_vectors):
-        extra = given if isinstance(given, Extra) else Extra(given)
-        with open_gguf(extra.path) as file:
-            found.update(f"{identity(file)} {extra.layers}\n".encode())
+        adapter = given if isinstance(given, AdapterFile) else AdapterFile(given)
+        with open_gguf(adapter.path) as file:
+            found.update(f"{identity(file)} {adapter.layers}\n".encode())
     return f"{text}, adapters and control vectors {found.hexdigest()[:16]}"
 
 

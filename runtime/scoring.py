@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from satchel.quant import RequestError
-from satchel.runtime.arch import Scales
+from satchel.runtime.arch import AdapterScales
 from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.finite import damaged
 from satchel.runtime.sampling.logprobs import TOP, Logprob, read_logprob
@@ -24,9 +24,15 @@ class Scoring:
     """A prompt in an empty slot that is leased meanwhile; `found` grows with each step."""
 
     def __init__(
-        self, engine: Engine, slot: int, ids: Sequence[int], top: int = 0, scales: Scales = ()
+        self, engine: Engine, slot: int, ids: Sequence[int], top: int = 0, adapter_scales: AdapterScales = ()
     ) -> None:
-        self.engine, self.slot, self.ids, self.top, self.scales = engine, slot, ids, top, scales
+        self.engine, self.slot, self.ids, self.top, self.adapter_scales = (
+            engine,
+            slot,
+            ids,
+            top,
+            adapter_scales,
+        )
         self.most = max(1, min(engine.batch, LOGITS_BYTES // (4 * engine.vocabulary)))
         self.found: list[Logprob] = []
 
@@ -35,7 +41,10 @@ class Scoring:
         engine, at, ids = self.engine, len(self.found), self.ids
         fed = ids[at : min(at + min(most, self.most), len(ids) - 1)]
         if fed:
-            targets, feed = ids[at + 1 : at + 1 + len(fed)], BatchEntry(self.slot, fed, scales=self.scales)
+            targets, feed = (
+                ids[at + 1 : at + 1 + len(fed)],
+                BatchEntry(self.slot, fed, adapter_scales=self.adapter_scales),
+            )
             program = engine.fill([feed], len(fed), "scores", every=True)
             program.fields["targets"][: len(fed)] = targets
             program.run()
@@ -50,11 +59,11 @@ class Scoring:
 
     def publish(self, salt: str) -> None:
         """Lets other requests find what was computed."""
-        self.engine.publish(self.slot, self.ids, salted(salt, self.scales))
+        self.engine.publish(self.slot, self.ids, salted(salt, self.adapter_scales))
 
 
 def score(
-    service: Service, ids: Sequence[int], top: int = 0, salt: str = "", scales: Scales = ()
+    service: Service, ids: Sequence[int], top: int = 0, salt: str = "", adapter_scales: AdapterScales = ()
 ) -> list[Logprob]:
     """Reports on ids[1:], each after those before it; what was computed is published.
 
@@ -63,7 +72,7 @@ def score(
     if not 0 <= top <= TOP:
         raise RequestError(f"top is {top}: it must lie between 0 and {TOP}")
     (slot,) = service.acquire_slots(1)
-    scoring = Scoring(service.engine, slot, ids, top, scales)
+    scoring = Scoring(service.engine, slot, ids, top, adapter_scales)
 
     def step() -> bool:
         return scoring.step(BESIDE if service.scheduler.running else scoring.most)

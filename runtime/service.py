@@ -479,7 +479,7 @@ def entry_of(scheduled: ScheduledSequence) -> BatchEntry:
         *scheduled.draft_tokens,
     )
     if not scheduled.samples:
-        return BatchEntry(seq.slot, ids, scales=seq.request.scales)
+        return BatchEntry(seq.slot, ids, adapter_scales=seq.request.adapter_scales)
     r = seq.request
     return BatchEntry(
         seq.slot,
@@ -488,7 +488,7 @@ def entry_of(scheduled: ScheduledSequence) -> BatchEntry:
         1 + len(scheduled.draft_tokens),
         seq.detail,
         seq.ids,
-        r.scales,
+        r.adapter_scales,
         speculated=bool(scheduled.draft_tokens),
     )
 
@@ -496,4 +496,4 @@ def entry_of(scheduled: ScheduledSequence) -> BatchEntry:
 def next_entry_of(scheduled: ScheduledSequence) -> BatchEntry:
     """What a sequence brings to the step after one that is under way: the token that it samples there."""
     r = scheduled.seq.request
-    return BatchEntry(scheduled.seq.slot, (LAST,), r.sampling, scales=r.scales)
+    return BatchEntry(scheduled.seq.slot, (LAST,), r.sampling, adapter_scales=r.adapter_scales)

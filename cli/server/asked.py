@@ -92,7 +92,7 @@ def _check_ids(model: Model, name: str, ids: Sequence[int]) -> None:
 
 def named_adapters(model: Model, scales: Mapping[int, float]) -> dict[str, float]:
     """Scales by name, of adapters by their place."""
-    names = list(model.extras.adapters) if model.extras else []
+    names = list(model.adapters.lora) if model.adapters else []
     bad = next((i for i in scales if not 0 <= i < len(names)), None)
     if bad is not None:
         raise Problem("invalid", f"lora: there is no adapter {bad}: {len(names)} are loaded", "lora")

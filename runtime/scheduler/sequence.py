@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import abc
 from dataclasses import dataclass, field
 
-from satchel.runtime.arch import Scales
+from satchel.runtime.arch import AdapterScales
 from satchel.runtime.detail import NO_WISHES, Detail, Wishes, detail_of
 from satchel.runtime.kv import Miss
 from satchel.runtime.sampling import GREEDY, Sampling
@@ -22,8 +22,8 @@ class Request:
     send. priority: smaller is more urgent, among requests of one client. user: users of a client share what
     it has, by `weight`. salt: cached blocks are shared among requests of one salt only. deadline: clock time
     after which the client no longer waits. draft: tokens that may be drafted at once; -1: as many as the
-    engine would, 0: none. wishes: constraint, logprobs and the like. scales: of adapters and control vectors;
-    see runtime/extras.py.
+    engine would, 0: none. wishes: constraint, logprobs and the like. adapter_scales: of adapters and control
+    vectors; see runtime/adapters.py.
     """
 
     ids: abc.Sequence[int]
@@ -40,7 +40,7 @@ class Request:
     nll_bits: abc.Sequence[float] = ()
     draft: int = -1
     wishes: Wishes = NO_WISHES
-    scales: Scales = ()
+    adapter_scales: AdapterScales = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Sequence:
     @property
     def salt(self) -> str:
         """The key under which its blocks are cached."""
-        return salted(self.request.salt, self.request.scales)
+        return salted(self.request.salt, self.request.adapter_scales)
 
     @property
     def generated(self) -> int:
@@ -109,6 +109,6 @@ class Sequence:
         return self.generated > 0 and self.remaining == 1 + self.num_replayed_tokens
 
 
-def salted(salt: str, scales: Scales) -> str:
+def salted(salt: str, adapter_scales: AdapterScales) -> str:
     """The salt of blocks computed with these scales: keys and values depend on the adapters."""
-    return f"{salt}\0{scales}" if scales else salt
+    return f"{salt}\0{adapter_scales}" if adapter_scales else salt

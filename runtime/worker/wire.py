@@ -18,10 +18,10 @@ import numpy as np
 from satchel.formats.chat import Style
 from satchel.formats.gguf import OpenFile
 from satchel.quant import DeviceError, ModelError, RequestError
+from satchel.runtime.adapters import AdapterFile
 from satchel.runtime.arch import Cache
 from satchel.runtime.beam import Beam
 from satchel.runtime.detail import Sampled, Wishes
-from satchel.runtime.extras import Extra
 from satchel.runtime.form import Form
 from satchel.runtime.grammar.spec import Choice, Gbnf, Json, JsonSchema, Lark, Regex, Tool, ToolCall, dump
 from satchel.runtime.graph import Array
@@ -53,7 +53,7 @@ CARRIED: dict[str, type] = {
         Choice,
         Distribution,
         EngineStats,
-        Extra,
+        AdapterFile,
         Form,
         Gbnf,
         Json,

@@ -73,7 +73,7 @@ class Scripted:
         self.tokenizer, self.context, self.measured_bandwidth = tokenizer, context, None
         self._scripts, self.requests, self.service = iter(scripts), list[Any](), self
 
-    def scales(self, adapters: object, control_vectors: object) -> tuple[()]:
+    def adapter_scales(self, adapters: object, control_vectors: object) -> tuple[()]:
         return ()
 
     def submit(self, request: Any) -> Ticket:
