@@ -50,7 +50,7 @@ class Beam:
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class OpenBeam:
     """A beam that goes on: its slot holds all of its tokens but the last."""
 
     slot: int
@@ -65,21 +65,21 @@ def log_softmax(logits: Array) -> Array:
     return np.asarray(x - np.log(np.exp(x).sum(-1, keepdims=True)))
 
 
-def expand(opened: Sequence[Open], logprobs: Array, width: int) -> list[tuple[int, int, float]]:
+def expand(opened: Sequence[OpenBeam], logprobs: Array, width: int) -> list[tuple[int, int, float]]:
     """The 2 width likeliest continuations as (beam, token, sum), best first."""
     total = logprobs + np.array([b.logprob for b in opened])[:, None]
     order = np.argsort(-total, axis=None, kind="stable")[: 2 * width]
     return [(int(i) // total.shape[1], int(i) % total.shape[1], float(total.flat[i])) for i in order]
 
 
-class Search:
+class BeamSearch:
     """One search over leased slots."""
 
     def __init__(
         self, engine: Engine, prompt: Sequence[int], options: BeamOptions, slots: Sequence[int]
     ) -> None:
         self.engine, self.prompt, self.options, self.slots = engine, list(prompt), options, list(slots)
-        self.opened: list[Open] = []
+        self.opened: list[OpenBeam] = []
         self.closed: list[Beam] = []
 
     def close(self, ids: tuple[int, ...], logprob: float, finish: str) -> None:
@@ -97,7 +97,7 @@ class Search:
         for at in range(0, len(rest) - 1, n):
             engine.step([self._entry(slot, rest[at : min(at + n, len(rest) - 1)])])
         logits = engine.logits([self._entry(slot, rest[-1:])])
-        self._choose([Open(slot, (), 0.0)], log_softmax(logits))
+        self._choose([OpenBeam(slot, (), 0.0)], log_softmax(logits))
 
     def step(self) -> bool:
         """One token for each open beam; False when there is nothing left to do."""
@@ -116,9 +116,9 @@ class Search:
         best = max(b.logprob for b in self.opened) / float(length) ** self.options.length_penalty
         return bool(best <= worst)
 
-    def _choose(self, beams: Sequence[Open], logprobs: Array) -> None:
+    def _choose(self, beams: Sequence[OpenBeam], logprobs: Array) -> None:
         """Keeps the best continuations of the beams; ends close, the others get slots."""
-        chosen: list[tuple[Open, int, float]] = []
+        chosen: list[tuple[OpenBeam, int, float]] = []
         for rank, (i, token, total) in enumerate(expand(beams, logprobs, self.options.width)):
             if total == -np.inf:
                 break
@@ -129,7 +129,7 @@ class Search:
                 chosen.append((beams[i], token, total))
         self._move(chosen)
 
-    def _move(self, chosen: Sequence[tuple[Open, int, float]]) -> None:
+    def _move(self, chosen: Sequence[tuple[OpenBeam, int, float]]) -> None:
         """Each parent's slot goes to its first child; the others fork it into slots that are free."""
         going = {parent.slot for parent, _, _ in chosen}
         free = [s for s in self.slots if s not in going]
@@ -141,7 +141,7 @@ class Search:
                 slot = free.pop()
                 self.engine.fork(parent.slot, slot, [*self.prompt, *parent.ids])
             taken.add(slot)
-            self.opened.append(Open(slot, (*parent.ids, token), total))
+            self.opened.append(OpenBeam(slot, (*parent.ids, token), total))
 
     def result(self) -> list[Beam]:
         for beam in self.opened:
@@ -166,7 +166,7 @@ def beam_search(service: Service, prompt: Sequence[int], options: BeamOptions) -
         )
     slots = service.acquire_slots(options.width)
     try:
-        search = Search(engine, prompt, options, slots)
+        search = BeamSearch(engine, prompt, options, slots)
         service.ask(search.begin)
         while service.ask(search.step):
             pass

@@ -14,7 +14,7 @@ import numpy as np
 from satchel.formats.gguf import Metadata
 from satchel.quant import RequestError
 from satchel.runtime.graph import Array
-from satchel.runtime.reading import Passage, Reader
+from satchel.runtime.reading import Passage, PassageReader
 
 # GGUF's numbers of <arch>.pooling_type; 4, rank, is a reranker's.
 POOLINGS = ("none", "mean", "cls", "last")
@@ -57,7 +57,7 @@ def pooling_of(metadata: Metadata, kind: str | None, normalize: bool, dimensions
     return Pooling(kind, normalize, dimensions or 0)
 
 
-def embed(reader: Reader, texts: Sequence[Sequence[int]], pooling: Pooling) -> Array:
+def embed(reader: PassageReader, texts: Sequence[Sequence[int]], pooling: Pooling) -> Array:
     """Vectors (n, D) float32 of texts as token ids."""
     last = pooling.kind == "last"
     passages = [Passage(ids, len(ids) - 1 if last else 0, shared=last) for ids in texts]
@@ -74,7 +74,7 @@ def embed(reader: Reader, texts: Sequence[Sequence[int]], pooling: Pooling) -> A
     return pooling.finish(sums)
 
 
-def embed_tokens(reader: Reader, texts: Sequence[Sequence[int]], pooling: Pooling) -> list[Array]:
+def embed_tokens(reader: PassageReader, texts: Sequence[Sequence[int]], pooling: Pooling) -> list[Array]:
     """A vector for each token: (tokens, D) float32 of each text."""
     found: list[list[Array]] = [[] for _ in texts]
     for rows in reader.read([Passage(ids) for ids in texts]):

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from satchel.runtime.graph import Array
 from satchel.runtime.kv import common
 from satchel.runtime.perplexity import Softmax
-from satchel.runtime.reading import Passage, Reader
+from satchel.runtime.reading import Passage, PassageReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Branches:
 
 
 @dataclass(slots=True)
-class Found:
+class ContinuationScore:
     """What is known of a continuation so far."""
 
     logprobs: list[float] = field(default_factory=list)
@@ -66,7 +66,7 @@ def logprobs(logits: Array, targets: Sequence[int]) -> npt.NDArray[np.float64]:
     return -Softmax.of(logits).nll(np.asarray(targets, np.int32))
 
 
-def score(reader: Reader, asked: Sequence[Branches]) -> list[list[Scored]]:
+def score(reader: PassageReader, asked: Sequence[Branches]) -> list[list[Scored]]:
     """Every continuation of every prompt, in order. reader: of "logits"."""
     passages: list[Passage] = []
     targets: list[Sequence[int]] = []
@@ -76,7 +76,7 @@ def score(reader: Reader, asked: Sequence[Branches]) -> list[list[Scored]]:
             behind = leader if len(passages) > leader and branches.start > 1 else None
             passages.append(Passage(ids[:-1], branches.start - 1, shared=True, waits_for=behind))
             targets.append(ids)
-    found = [Found() for _ in passages]
+    found = [ContinuationScore() for _ in passages]
     for rows in reader.read(passages):
         next_ids = targets[rows.number][rows.first + 1 : rows.first + 1 + len(rows.values)]
         one = found[rows.number]

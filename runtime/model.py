@@ -35,7 +35,7 @@ from satchel.runtime.device import Device
 from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array
 from satchel.runtime.kv.identity import identity
-from satchel.runtime.kv.saved import Shape
+from satchel.runtime.kv.saved import SavedShape
 from satchel.runtime.limits import BEYOND_CACHE, read_rate
 from satchel.runtime.log import LOG
 from satchel.runtime.options import LoadProgress, Options, Settings, settled, stopping
@@ -450,7 +450,7 @@ class Model(Recovering, Readings):
         mine = salted(salt, self.adapter_scales())
         return restore(self._own_service(), self._shape(), path, mine)
 
-    def _shape(self) -> Shape:
+    def _shape(self) -> SavedShape:
         return shape_of(self.engine, identity(self.gguf), numbers_of(self.options, self.adapter_scales()))
 
     def stats(self) -> EngineStats:

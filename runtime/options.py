@@ -12,7 +12,7 @@ from typing import TypedDict
 from satchel.quant import RequestError
 from satchel.runtime.adapters import Loadable
 from satchel.runtime.placement.asked import Asked, read_asked
-from satchel.runtime.scheduler.limits import USUAL, Limits
+from satchel.runtime.scheduler.limits import USUAL, SchedulerLimits
 from satchel.runtime.speculative.options import Speculation
 from satchel.runtime.words import PRECISIONS, WORKERS
 
@@ -68,7 +68,7 @@ class Options:
     activations: int = 0
     worker: str = "thread"
     speculation: Speculation | None = None
-    limits: Limits = USUAL
+    limits: SchedulerLimits = USUAL
     adapters: Sequence[Loadable] = ()
     control_vectors: Sequence[Loadable] = ()
     deterministic: bool = False
@@ -103,7 +103,7 @@ class Options:
         )
 
     @property
-    def served(self) -> Limits:
+    def served(self) -> SchedulerLimits:
         """The limits of whoever serves the model: large steps that nobody asked for keep nobody waiting."""
         if self.batch or self.limits.alone_seconds:
             return self.limits
@@ -147,7 +147,7 @@ class Settings(TypedDict, total=False):
     activations: int
     worker: str
     speculation: Speculation | None
-    limits: Limits
+    limits: SchedulerLimits
     adapters: Sequence[Loadable]
     control_vectors: Sequence[Loadable]
     deterministic: bool

@@ -48,7 +48,7 @@ class Rows:
 
 
 @dataclass(slots=True)
-class Open:
+class OpenPassage:
     """A passage in a slot: its tokens up to `at` were fed."""
 
     number: int
@@ -57,16 +57,16 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PassagePiece:
     """Tokens at .. end - 1 of an open passage go into a step; rows of those from `first` on are wanted."""
 
     slot: int
-    open: Open
+    open: OpenPassage
     first: int
     end: int
 
 
-class Reader:
+class PassageReader:
     """Reads passages once. output: "hidden" or "logits"; adapter_scales: of adapters and control vectors."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Reader:
         self.width = (forward.hidden or forward.logits).width if output == "hidden" else forward.logits.width
         self.most_rows = max(1, min(self.engine.batch, ROW_BYTES // (4 * self.width)))
         self._waiting: list[tuple[int, Passage]] = []
-        self._open: dict[int, Open] = {}
+        self._open: dict[int, OpenPassage] = {}
         self._free: list[int] = []
         self._done: set[int] = set()
 
@@ -159,10 +159,10 @@ class Reader:
             engine.rewind(slot, 0)
             return False
         pages.reserve(slot, len(passage.ids))
-        self._open[slot] = Open(number, passage, at)
+        self._open[slot] = OpenPassage(number, passage, at)
         return True
 
-    def _cut(self) -> list[Piece]:
+    def _cut(self) -> list[PassagePiece]:
         """Who brings what to the next step."""
         room, rows, found = self.engine.batch, self.most_rows, []
         for slot, o in self._open.items():
@@ -171,12 +171,12 @@ class Reader:
             if self.whole and end < len(o.passage.ids):
                 continue
             if end > o.at:
-                found.append(Piece(slot, o, first, end))
+                found.append(PassagePiece(slot, o, first, end))
                 room -= end - o.at
                 rows -= max(0, end - first)
         return found
 
-    def _step(self, pieces: Sequence[Piece]) -> list[Rows]:
+    def _step(self, pieces: Sequence[PassagePiece]) -> list[Rows]:
         engine, at = self.engine, 0
         wanted: list[int] = []
         for p in pieces:
@@ -202,7 +202,7 @@ class Reader:
                 self._leave(p.slot)
         return found
 
-    def _entry(self, slot: int, o: Open, end: int) -> BatchEntry:
+    def _entry(self, slot: int, o: OpenPassage, end: int) -> BatchEntry:
         part = slice(o.at, end)
         return BatchEntry(
             slot,

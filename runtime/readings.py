@@ -16,7 +16,7 @@ from satchel.runtime.arch import AdapterScales
 from satchel.runtime.embedding import embed, embed_tokens, pooling_of
 from satchel.runtime.graph import Array
 from satchel.runtime.likelihood import Scored, branch, score
-from satchel.runtime.reading import Reader
+from satchel.runtime.reading import PassageReader
 from satchel.runtime.rerank import INSTRUCTION, Ranked, pair_ids, ranked, scorer
 from satchel.runtime.service import Service
 from satchel.runtime.ticket import Requests
@@ -140,9 +140,9 @@ class Readings:
         return ranked(scores(pairs), top)
 
 
-def reader_of(model: Host, output: str, adapter_scales: AdapterScales, salt: str = "") -> Reader:
+def reader_of(model: Host, output: str, adapter_scales: AdapterScales, salt: str = "") -> PassageReader:
     """A reader by the engine in this process: a WorkerModel asks the worker's model to read."""
-    return Reader(cast(Service, model.service), output, adapter_scales, salt)
+    return PassageReader(cast(Service, model.service), output, adapter_scales, salt)
 
 
 def token_lists(model: Host, texts: Text | Sequence[Text]) -> list[list[int]]:

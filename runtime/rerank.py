@@ -20,7 +20,7 @@ from satchel.formats.tokenizer import Tokenizer
 from satchel.quant import ModelError, RequestError
 from satchel.runtime.arch import find_arch
 from satchel.runtime.graph import Array
-from satchel.runtime.reading import Passage, Reader
+from satchel.runtime.reading import Passage, PassageReader
 from satchel.runtime.weights import FileWeights
 
 TEMPLATE_KEY = "tokenizer.chat_template.rerank"
@@ -171,7 +171,7 @@ def segment_ids_of(ids: Sequence[int], end: int | None) -> list[int]:
 Scorer = Callable[[Sequence[Sequence[int]]], Array]
 
 
-def scorer(gguf: GGUF, tokenizer: Tokenizer, reader: Callable[[str], Reader]) -> Scorer:
+def scorer(gguf: GGUF, tokenizer: Tokenizer, reader: Callable[[str], PassageReader]) -> Scorer:
     """A function from pairs as token ids to their scores. reader: one of an output by name. RequestError
     where the model is no reranker.
     """
@@ -198,14 +198,16 @@ def scorer(gguf: GGUF, tokenizer: Tokenizer, reader: Callable[[str], Reader]) ->
     return by_answer
 
 
-def pooled(reader: Reader, pairs: Sequence[Sequence[int]], end: int | None, mean: bool) -> Array:
+def pooled(reader: PassageReader, pairs: Sequence[Sequence[int]], end: int | None, mean: bool) -> Array:
     """What an encoder makes of each pair: the row of its first token, or the mean of all."""
     passages = [Passage(ids, segment_ids=segment_ids_of(ids, end)) for ids in pairs]
     found = {rows.number: rows.values.mean(0) if mean else rows.values[0] for rows in reader.read(passages)}
     return np.stack([found[i] for i in range(len(pairs))])
 
 
-def last_rows(reader: Reader, pairs: Sequence[Sequence[int]], columns: Sequence[int] | None = None) -> Array:
+def last_rows(
+    reader: PassageReader, pairs: Sequence[Sequence[int]], columns: Sequence[int] | None = None
+) -> Array:
     """The row of each text's last token, or these columns of it. What the texts begin with alike is computed
     once.
     """

@@ -18,7 +18,7 @@ from satchel.runtime.arch import AdapterScales
 from satchel.runtime.engine import Engine
 from satchel.runtime.graph import Array
 from satchel.runtime.kv.identity import identity
-from satchel.runtime.kv.saved import Saved, Shape, open_saved, write_saved
+from satchel.runtime.kv.saved import Saved, SavedShape, open_saved, write_saved
 from satchel.runtime.options import Options
 from satchel.runtime.service import Service
 
@@ -44,7 +44,7 @@ class Restored:
         )
 
 
-def shape_of(engine: Engine, model: str, numbers: str) -> Shape:
+def shape_of(engine: Engine, model: str, numbers: str) -> SavedShape:
     """What the blocks of this engine are. model: its identity(); numbers: what else decides their bits."""
     states, cache = engine.states, engine.cache
     parts = [
@@ -52,7 +52,7 @@ def shape_of(engine: Engine, model: str, numbers: str) -> Shape:
         for names, group in zip(states.formats, states.paged, strict=True)
     ]
     windows = tuple(g.window for g in engine.pages.groups)
-    return Shape(
+    return SavedShape(
         model, cache.keys, cache.values, numbers, cache.block, engine.vocabulary, windows, tuple(parts)
     )
 
@@ -73,7 +73,7 @@ def numbers_of(options: Options, adapter_scales: AdapterScales) -> str:
 
 
 def save(
-    service: Service, shape: Shape, path: str | Path | OpenFile, ids: Sequence[int], salt: str = ""
+    service: Service, shape: SavedShape, path: str | Path | OpenFile, ids: Sequence[int], salt: str = ""
 ) -> int:
     """Writes what the cache has of the beginning of `ids`, whole blocks; gives its tokens. Waits for a slot.
     RequestError where it has none of them.
@@ -103,7 +103,7 @@ def _file(path: str | Path | OpenFile) -> Path | OpenFile:
     return path if isinstance(path, OpenFile) else Path(path)
 
 
-def restore(service: Service, shape: Shape, path: str | Path | OpenFile, salt: str = "") -> Restored:
+def restore(service: Service, shape: SavedShape, path: str | Path | OpenFile, salt: str = "") -> Restored:
     """Brings a saved state into the cache, as much as there is room for, so that requests that begin with its
     tokens find it. All of the file is checked before anything changes.
     """

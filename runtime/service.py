@@ -21,7 +21,7 @@ from satchel.runtime.engine import LAST, BatchEntry, Engine
 from satchel.runtime.errand import current
 from satchel.runtime.log import LOG
 from satchel.runtime.lost import DeviceLost
-from satchel.runtime.scheduler import Limits, Request, ScheduledSequence, Scheduler, Sequence
+from satchel.runtime.scheduler import Request, ScheduledSequence, Scheduler, SchedulerLimits, Sequence
 from satchel.runtime.speculative import Speculator
 from satchel.runtime.stats import EngineStats, Meter, Part, StepFacts, Traffic
 from satchel.runtime.ticket import End, Ticket
@@ -60,7 +60,7 @@ class Service:
     def __init__(
         self,
         engine: Engine,
-        limits: Limits | None = None,
+        limits: SchedulerLimits | None = None,
         clock: abc.Callable[[], float] = time.monotonic,
         speculator: Speculator | None = None,
         on_lost: abc.Callable[[DeviceLost], SatchelError] | None = None,

@@ -15,7 +15,7 @@ from satchel.formats.tokenizer import TooManyTokens, at_most
 from satchel.quant import RequestError
 from satchel.runtime.ask import Ask, Asking
 from satchel.runtime.grammar.compiled import compile_grammar
-from satchel.runtime.grammar.spec import Spec, Tool, ToolCall
+from satchel.runtime.grammar.spec import Spec, ToolCallGrammar, ToolSchema
 from satchel.runtime.grammar.styles import STYLES, form_of
 from satchel.runtime.model import Model
 from satchel.runtime.refusals import Busy, PromptTooLong
@@ -99,7 +99,7 @@ def named_adapters(model: Model, scales: Mapping[int, float]) -> dict[str, float
     return {names[i]: scale for i, scale in scales.items()}
 
 
-def call_form(model: Model, turn: Turn) -> ToolCall:
+def call_form(model: Model, turn: Turn) -> ToolCallGrammar:
     """The form of a call that the answer must be, as the model writes calls."""
     if turn.call is None:
         raise TypeError("this turn wants no call")
@@ -116,9 +116,9 @@ def call_form(model: Model, turn: Turn) -> ToolCall:
             f"tool_choice: calls as this model writes them ({family or 'none'}) cannot be forced: take auto",
             "tool_choice",
         )
-    tools = [Tool(n, by_name[n].get("parameters") or {"type": "object"}) for n in turn.call.names]
+    tools = [ToolSchema(n, by_name[n].get("parameters") or {"type": "object"}) for n in turn.call.names]
     several = turn.call.parallel and form_of(family, begin).several
-    return ToolCall(tools, family, several, begin)
+    return ToolCallGrammar(tools, family, several, begin)
 
 
 def limited(model: Model, wanted: Wanted, work: Callable[[], T]) -> T:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from satchel.quant import RequestError
 from satchel.runtime.arch import RECURRENT, Cache
 from satchel.runtime.graph import Array
-from satchel.runtime.kv.group import GONE, Group
-from satchel.runtime.kv.pool import Pool
+from satchel.runtime.kv.group import GONE, BlockGroup
+from satchel.runtime.kv.pool import BlockPool
 from satchel.runtime.kv.prefix import Miss, PrefixTree
 from satchel.runtime.kv.recurrent import StateGroup
 
@@ -32,7 +32,7 @@ class Pages:
 
     def __init__(self, cache: Cache, windows: Sequence[int] = (0,)) -> None:
         self.cache = cache
-        self.groups = tuple(StateGroup(cache) if w == RECURRENT else Group(cache, w) for w in windows)
+        self.groups = tuple(StateGroup(cache) if w == RECURRENT else BlockGroup(cache, w) for w in windows)
         self.tree = PrefixTree([g.pool for g in self.groups], windows, cache.block)
         self._whole = self.groups[0].window == 0
 
@@ -47,7 +47,7 @@ class Pages:
         return {g.name: g.table for g in self.groups}
 
     @property
-    def pool(self) -> Pool:
+    def pool(self) -> BlockPool:
         """The first group's blocks: those that run out, where some layers see all."""
         return self.groups[0].pool
 
@@ -221,7 +221,7 @@ class Pages:
         if not pool.free and not self.tree.evict(1, number):
             raise RequestError(f"the KV cache is full: none of its {pool.size} blocks is free for a copy")
 
-    def _append(self, group: Group, slot: int, wanted: Sequence[bool]) -> None:
+    def _append(self, group: BlockGroup, slot: int, wanted: Sequence[bool]) -> None:
         """The slot's next places, those that are wanted with blocks of the pool, or of the tree where that is
         empty.
         """

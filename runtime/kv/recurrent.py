@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from satchel.runtime.arch import RECURRENT, Cache
-from satchel.runtime.kv.group import GONE, Group
+from satchel.runtime.kv.group import GONE, BlockGroup
 
 
-class StateGroup(Group):
+class StateGroup(BlockGroup):
     """The group of all layers with a state."""
 
     def __init__(self, cache: Cache) -> None:

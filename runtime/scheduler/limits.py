@@ -10,7 +10,7 @@ SMALL = 512  # tokens of a step that need no aim
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SchedulerLimits:
     """queue: requests that may wait. ageing: seconds of waiting that make a request more urgent by one level.
 
     prefill_seconds: what prompts may add to a step in which others decode; 0: as much as the step takes
@@ -44,4 +44,4 @@ class Limits:
             raise RequestError(f"ageing must be more than 0 seconds, the others 0 or more; got {self}")
 
 
-USUAL = Limits()
+USUAL = SchedulerLimits()

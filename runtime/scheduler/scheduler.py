@@ -12,7 +12,7 @@ from satchel.runtime.detail import Sampled, token_of
 from satchel.runtime.kv import Miss, Pages
 from satchel.runtime.refusals import PromptTooLong, QueueFull
 from satchel.runtime.scheduler.lengths import Lengths
-from satchel.runtime.scheduler.limits import SMALL, Limits
+from satchel.runtime.scheduler.limits import SMALL, SchedulerLimits
 from satchel.runtime.scheduler.prefix_wait import waits_for_prefix
 from satchel.runtime.scheduler.sequence import Request, Sequence
 from satchel.runtime.scheduler.shares import (
@@ -61,8 +61,8 @@ class ScheduledSequence:
 class Scheduler:
     """waiting and running hold every sequence that has not ended, each once."""
 
-    def __init__(self, engine: Slots, slots: int, limits: Limits | None = None) -> None:
-        self.engine, self.limits = engine, limits or Limits()
+    def __init__(self, engine: Slots, slots: int, limits: SchedulerLimits | None = None) -> None:
+        self.engine, self.limits = engine, limits or SchedulerLimits()
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.shares, self.time, self.lengths = Shares(), StepTime(), Lengths()
@@ -454,7 +454,12 @@ class Scheduler:
 
 
 def check(
-    request: Request, waiting: int, limits: Limits, block: int, have: int, queued: abc.Iterable[str] = ()
+    request: Request,
+    waiting: int,
+    limits: SchedulerLimits,
+    block: int,
+    have: int,
+    queued: abc.Iterable[str] = (),
 ) -> None:
     """RequestError where so many wait that no other may, or where the `have` blocks of the cache never hold
     the request. queued: the clients of those who wait; one that has less than its part of the queue may still

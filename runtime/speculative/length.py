@@ -15,7 +15,7 @@ GAIN, BESIDE, HIGHEST = 1.1, 0.07, 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class DraftCandidate:
     """chances: for each place of a draft, that it and all before it are accepted. seconds: what drafting
     one token takes.
     """
@@ -30,7 +30,11 @@ def wanted_gain(tokens: int) -> float:
 
 
 def lengths(
-    candidates: Sequence[Candidate], tokens: int, seconds: Callable[[int], float], room: int, least: int = 0
+    candidates: Sequence[DraftCandidate],
+    tokens: int,
+    seconds: Callable[[int], float],
+    room: int,
+    least: int = 0,
 ) -> list[int]:
     """Tokens to draft for each candidate, in all at most `room`, for each none or at least `least`.
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from satchel.runtime.kv import StateGroup
 from satchel.runtime.scheduler import ScheduledSequence, Scheduler, Sequence
 from satchel.runtime.speculative.acceptance import Acceptance, evidence
-from satchel.runtime.speculative.budget import Budget
+from satchel.runtime.speculative.budget import TrialBudget
 from satchel.runtime.speculative.draft import DraftModel
-from satchel.runtime.speculative.length import Candidate, lengths, wanted_gain
+from satchel.runtime.speculative.length import DraftCandidate, lengths, wanted_gain
 from satchel.runtime.speculative.ngram import LONGEST, Ngrams, Past
 from satchel.runtime.speculative.options import Speculation
 from satchel.runtime.speculative.room import max_draft_tokens, may_draft, rows_left, take_blocks
@@ -42,7 +42,7 @@ class Draft:
 
 
 @dataclass(slots=True)
-class Memory:
+class DraftHistory:
     """What is known of a sequence."""
 
     lookup: Acceptance
@@ -57,9 +57,9 @@ class Speculator:
 
     def __init__(self, options: Speculation, draft: DraftModel | None = None) -> None:
         self.options, self.draft_model = options, draft
-        self.cost, self.budget, self.past = RowCost(), Budget(), Past(options.past)
+        self.cost, self.budget, self.past = RowCost(), TrialBudget(), Past(options.past)
         self._lookup, self._model = Acceptance(), Acceptance(first=(0.7,))
-        self._sequences: dict[Sequence, Memory] = {}
+        self._sequences: dict[Sequence, DraftHistory] = {}
         self._prices: dict[int, tuple[int, float]] = {}
         self._steps = 0
 
@@ -124,7 +124,7 @@ class Speculator:
         """
         memory = self._sequences.get(seq)
         if memory is None:
-            memory = Memory(Acceptance(self._lookup), Acceptance(self._model), used=len(seq.ids))
+            memory = DraftHistory(Acceptance(self._lookup), Acceptance(self._model), used=len(seq.ids))
             self._sequences[seq] = memory
         without = len(seq.ids) - memory.used
         if without > PATIENCE and without % NAP:
@@ -138,7 +138,7 @@ class Speculator:
             found = Draft(len(seq.ids), memory.model, 0)
         return found
 
-    def _look_up(self, seq: Sequence, memory: Memory, most: int) -> Draft | None:
+    def _look_up(self, seq: Sequence, memory: DraftHistory, most: int) -> Draft | None:
         index = memory.index
         known = len(index)
         index.extend(seq.ids[known : known + READ])
@@ -154,7 +154,7 @@ class Speculator:
         memory.pending = memory.pending or draft
         return draft
 
-    def _learn(self, seq: Sequence, memory: Memory) -> None:
+    def _learn(self, seq: Sequence, memory: DraftHistory) -> None:
         """Compares the pending draft with the tokens that came."""
         draft = memory.pending
         while draft is not None and draft.start + draft.accepted < len(seq.ids):
@@ -180,7 +180,9 @@ class Speculator:
             most = len(draft.ids) or max_draft_tokens(seq, pages, self.options.draft_max)
             if not draft.ids and self.draft_model is not None:
                 most = self.draft_model.max_draft_tokens(seq, most)
-            candidates.append(Candidate(draft.rates.chances(draft.kind, most), 0.0 if draft.ids else each))
+            candidates.append(
+                DraftCandidate(draft.rates.chances(draft.kind, most), 0.0 if draft.ids else each)
+            )
         seconds = StepCost(self.cost, scheduler, scheduled)
         if not seconds(0):
             return {}
@@ -192,7 +194,7 @@ class Speculator:
     def _probe(
         self,
         seqs: abc.Sequence[Sequence],
-        candidates: abc.Sequence[Candidate],
+        candidates: abc.Sequence[DraftCandidate],
         found: list[int],
         seconds: StepCost,
         n: int,

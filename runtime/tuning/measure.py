@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from satchel.quant import RequestError
-from satchel.runtime.device import Choice, Device
+from satchel.runtime.device import Device, KernelOverride
 from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array
 from satchel.runtime.kernels.call import call_of
@@ -54,10 +54,10 @@ class _Steps:
     def most(self) -> int:
         return max((len(names) for _, names in self.kernels.values()), default=1)
 
-    def choices(self, n: int, segment: int) -> tuple[Choice, ...]:
+    def choices(self, n: int, segment: int) -> tuple[KernelOverride, ...]:
         """The n-th kernel wherever there are so many."""
         found = sorted((i, names) for (s, i), (_, names) in self.kernels.items() if s == segment)
-        return tuple(Choice(i, names[n]) for i, names in found if n < len(names))
+        return tuple(KernelOverride(i, names[n]) for i, names in found if n < len(names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def _variant(engine: Engine, device: Device, filled: Program, steps: _Steps, n: 
     asked = {id(s): steps.choices(n, i) for i, s in enumerate(filled.plan.segments)}
     usual = device.choose
 
-    def choose(segment: Segment) -> tuple[Choice, ...]:
+    def choose(segment: Segment) -> tuple[KernelOverride, ...]:
         return asked.get(id(segment), ())
 
     device.choose = choose

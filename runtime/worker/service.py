@@ -24,7 +24,7 @@ from satchel.runtime.kv import Miss
 from satchel.runtime.log import LOG
 from satchel.runtime.options import Options
 from satchel.runtime.sandbox.policy import policy_of
-from satchel.runtime.scheduler import Limits, Request, Sequence
+from satchel.runtime.scheduler import Request, SchedulerLimits, Sequence
 from satchel.runtime.scheduler.scheduler import check
 from satchel.runtime.stats import EngineStats, Meter, Traffic
 from satchel.runtime.ticket import End, Ticket
@@ -65,7 +65,7 @@ class WorkerService:
         self,
         path: Path,
         options: Options,
-        limits: Limits | None = None,
+        limits: SchedulerLimits | None = None,
         files: abc.Sequence[Path] = (),
         stamps: abc.Sequence[abc.Sequence[int]] = (),
     ) -> None:

@@ -23,7 +23,17 @@ from satchel.runtime.arch import Cache
 from satchel.runtime.beam import Beam
 from satchel.runtime.detail import Sampled, Wishes
 from satchel.runtime.form import Form
-from satchel.runtime.grammar.spec import Choice, Gbnf, Json, JsonSchema, Lark, Regex, Tool, ToolCall, dump
+from satchel.runtime.grammar.spec import (
+    AnyJson,
+    Choice,
+    Gbnf,
+    JsonSchema,
+    Lark,
+    Regex,
+    ToolCallGrammar,
+    ToolSchema,
+    dump,
+)
 from satchel.runtime.graph import Array
 from satchel.runtime.kv import Miss
 from satchel.runtime.likelihood import Scored
@@ -34,7 +44,7 @@ from satchel.runtime.resume import Restored
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.dry import Breakers
 from satchel.runtime.sampling.logprobs import Logprob
-from satchel.runtime.scheduler import Limits, Request
+from satchel.runtime.scheduler import Request, SchedulerLimits
 from satchel.runtime.speculative.options import Speculation
 from satchel.runtime.stats import Distribution, EngineStats, Usage
 
@@ -56,10 +66,10 @@ CARRIED: dict[str, type] = {
         AdapterFile,
         Form,
         Gbnf,
-        Json,
+        AnyJson,
         JsonSchema,
         Lark,
-        Limits,
+        SchedulerLimits,
         Logprob,
         Options,
         Ranked,
@@ -71,13 +81,16 @@ CARRIED: dict[str, type] = {
         Scored,
         Speculation,
         Style,
-        Tool,
-        ToolCall,
+        ToolSchema,
+        ToolCallGrammar,
         Usage,
         Wishes,
     )
 }
-SCHEMAS = {("JsonSchema", "schema"), ("Tool", "parameters")}  # fields of any depth, which go as JSON text
+SCHEMAS = {
+    ("JsonSchema", "schema"),
+    ("ToolSchema", "parameters"),
+}  # fields of any depth, which go as JSON text
 ERRORS: dict[str, type[Exception]] = {
     kind.__name__: kind
     for kind in (

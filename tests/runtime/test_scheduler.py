@@ -8,7 +8,7 @@ from satchel.quant import RequestError
 from satchel.runtime.device import libraries
 from satchel.runtime.engine import BatchEntry
 from satchel.runtime.kv import common
-from satchel.runtime.scheduler import Limits, Request, Scheduler, Sequence
+from satchel.runtime.scheduler import Request, Scheduler, SchedulerLimits, Sequence
 from satchel.runtime.scheduler.fair import Fair
 from satchel.runtime.scheduler.steptime import Load, StepTime
 from satchel.runtime.scheduler.urgency import level
@@ -91,7 +91,7 @@ def test_step_times_are_learned_from_noisy_steps(truth: list[float]) -> None:
 
 @needs_null
 def test_what_can_never_run_is_refused_and_what_cannot_run_now_waits() -> None:
-    scheduler = Scheduler(open_engine(4096, 4, blocks=4), 4, Limits(queue=2))
+    scheduler = Scheduler(open_engine(4096, 4, blocks=4), 4, SchedulerLimits(queue=2))
     with pytest.raises(RequestError, match="5 blocks of KV cache; there are 4"):
         scheduler.check(Request([0] * 128, 1))
     with pytest.raises(RequestError, match="2 requests are waiting"):

@@ -15,7 +15,7 @@ from satchel.runtime.arch import Cache
 from satchel.runtime.device import find_backend, libraries
 from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.sampling import Sampling
-from satchel.runtime.scheduler import Limits, Request
+from satchel.runtime.scheduler import Request, SchedulerLimits
 from satchel.runtime.service import Service
 
 pytestmark = pytest.mark.skipif(
@@ -144,7 +144,7 @@ def test_cancel_is_seen_after_the_step_at_hand_also_within_a_prompt() -> None:
 
 def test_deadlines_full_queues_and_prompts_that_never_fit_are_refused() -> None:
     engine = open_engine(slots=1, blocks=3)
-    slow, service = Slow(engine), Service(engine, Limits(queue=2))
+    slow, service = Slow(engine), Service(engine, SchedulerLimits(queue=2))
     with pytest.raises(RequestError, match="4 blocks of KV cache; there are 3"):
         service.submit(Request(list(range(60)), 1))
     running = service.submit(Request([1, 2], 50))

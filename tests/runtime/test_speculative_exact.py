@@ -18,7 +18,7 @@ from satchel.runtime.device import find_backend, libraries
 from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.model import Model
 from satchel.runtime.sampling import GREEDY, Sampling
-from satchel.runtime.scheduler import Limits, Request, ScheduledSequence, Scheduler, Sequence
+from satchel.runtime.scheduler import Request, ScheduledSequence, Scheduler, SchedulerLimits, Sequence
 from satchel.runtime.scheduler.scheduler import load
 from satchel.runtime.service import Service
 from satchel.runtime.speculative import Speculation, Speculator
@@ -78,7 +78,7 @@ def answers(
     engine: Engine, wanted: abc.Sequence[Request], speculator: Speculator | None, together: bool = True
 ) -> tuple[list[list[int]], list[Sequence]]:
     """Tokens of each request, and its sequence; closes nothing."""
-    service = Service(engine, Limits(), speculator=speculator)
+    service = Service(engine, SchedulerLimits(), speculator=speculator)
     try:
         if together:
             tickets = [service.submit(r) for r in wanted]
@@ -184,7 +184,7 @@ def test_sampling_with_drafts_follows_the_same_distribution() -> None:
 
     def pairs(start: int, speculator: Speculator | None) -> list[tuple[int, ...]]:
         wanted = [Request([11, 12], 3, chosen.with_seed(start + i)) for i in range(count)]
-        service = Service(engine, Limits(queue=count), speculator=speculator)
+        service = Service(engine, SchedulerLimits(queue=count), speculator=speculator)
         found = [tuple(t) for t in [service.submit(r) for r in wanted]]
         service.close()
         return [(a, b) for _, a, b in found]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from satchel.quant import RequestError
 from satchel.runtime.speculative import Speculation
 from satchel.runtime.speculative.acceptance import LEAST, Acceptance, evidence
-from satchel.runtime.speculative.budget import GRANT, SHARE, Budget
-from satchel.runtime.speculative.length import Candidate, lengths, wanted_gain
+from satchel.runtime.speculative.budget import GRANT, SHARE, TrialBudget
+from satchel.runtime.speculative.length import DraftCandidate, lengths, wanted_gain
 from satchel.runtime.speculative.ngram import CHAIN, LONGEST, PAIR, SALTS, Ngrams, Past
 from satchel.runtime.speculative.rowcost import RowCost
 
@@ -156,7 +156,7 @@ def test_no_other_lengths_make_more_tokens_a_second(
     rates: list[list[float]], slope: float, room: int
 ) -> None:
     """Against all choices, with a cost that is a staircase."""
-    candidates = [Candidate(np.cumprod(r).tolist(), 0.05 * i) for i, r in enumerate(rates)]
+    candidates = [DraftCandidate(np.cumprod(r).tolist(), 0.05 * i) for i, r in enumerate(rates)]
 
     def seconds(n: int) -> float:
         return 1.0 + slope * -(-n // 3)
@@ -180,17 +180,17 @@ def test_drafts_that_do_not_pay_are_not_made_and_short_ones_neither() -> None:
     def seconds(n: int) -> float:
         return 1.0 + 0.3 * n
 
-    good, bad = Candidate([0.9, 0.8, 0.7]), Candidate([0.2, 0.1])
+    good, bad = DraftCandidate([0.9, 0.8, 0.7]), DraftCandidate([0.2, 0.1])
     assert lengths([bad], 1, seconds, 8) == [0]
     assert lengths([good], 1, seconds, 8)[0] >= 2
     assert lengths([good, bad], 2, seconds, 8)[1] == 0
     assert lengths([good], 1, seconds, 0) == [0]
-    assert lengths([Candidate([0.9, 0.05])], 1, seconds, 8, least=2) == [0]
-    assert lengths([Candidate([0.9, 0.8], seconds=2.0)], 1, seconds, 8) == [0], "drafting takes too long"
+    assert lengths([DraftCandidate([0.9, 0.05])], 1, seconds, 8, least=2) == [0]
+    assert lengths([DraftCandidate([0.9, 0.8], seconds=2.0)], 1, seconds, 8) == [0], "drafting takes too long"
 
 
 def test_trying_spends_a_small_share_of_the_time() -> None:
-    budget, spent = Budget(), 0.0
+    budget, spent = TrialBudget(), 0.0
     assert not budget.spend(1e-9)
     for _ in range(10_000):
         budget.earn(1e-3)

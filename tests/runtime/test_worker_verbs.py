@@ -25,7 +25,7 @@ from waiting import SECONDS, joined, until, until_async
 from satchel import AsyncModel, Model
 from satchel.quant import DeviceError, ModelError, RequestError
 from satchel.runtime.errand import Errand
-from satchel.runtime.grammar import Choice, JsonSchema, Regex, Tool, ToolCall, compiled
+from satchel.runtime.grammar import Choice, JsonSchema, Regex, ToolCallGrammar, ToolSchema, compiled
 from satchel.runtime.kv import Miss
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.service import Service
@@ -229,7 +229,7 @@ FORMS = [
     LETTERS,
     JsonSchema({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}),
     JsonSchema('{"enum": ["x", "y"]}'),
-    ToolCall([Tool("f", {"type": "object", "properties": {"on": {"type": "boolean"}}})]),
+    ToolCallGrammar([ToolSchema("f", {"type": "object", "properties": {"on": {"type": "boolean"}}})]),
 ]
 
 

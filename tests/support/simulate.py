@@ -16,7 +16,7 @@ import tiny
 from satchel.runtime.arch import Cache
 from satchel.runtime.device import find_backend
 from satchel.runtime.engine import BatchEntry, Engine
-from satchel.runtime.scheduler import Limits, Request, ScheduledSequence, Scheduler, Sequence
+from satchel.runtime.scheduler import Request, ScheduledSequence, Scheduler, SchedulerLimits, Sequence
 from satchel.runtime.scheduler.scheduler import load
 
 LOAD = Path(__file__).parents[1] / "data" / "load.json"
@@ -68,7 +68,7 @@ def open_engine(context: int, slots: int, blocks: int = 0, batch: int = 512) -> 
 def run(
     engine: Engine,
     arrivals: abc.Sequence[Arrival],
-    limits: Limits | None = None,
+    limits: SchedulerLimits | None = None,
     static: int = 0,
     whole: abc.Callable[[Arrival], bool] | None = None,
 ) -> Trace:
@@ -77,7 +77,7 @@ def run(
     are still.
     """
     scheduler, trace, now = (
-        Scheduler(engine, engine.cache.slots, limits or Limits(queue=10_000)),
+        Scheduler(engine, engine.cache.slots, limits or SchedulerLimits(queue=10_000)),
         Trace(),
         0.0,
     )
