@@ -225,14 +225,16 @@ class Engine:
         self.states = States(held, tokens.roots, self._states, cache)
         self.tier = HostTier(host_cache, self.pages, self.states) if host_cache else None
         self.moved = tokens.placement.moved
-        self._prefetch: PrefetchedSteps | None = None
-        if prefetch is not None and prefetch.plan.device in self._memory:
-            self._prefetch = self._open_prefetch(prefetch, targets, types)
+        self._prefetch = self._open_prefetch(prefetch, targets, types)
 
     def _open_prefetch(
-        self, prefetch: PendingPrefetch, own: Mapping[str, DeviceTarget], types: Mapping[str, Type]
-    ) -> PrefetchedSteps:
-        """How steps go whose weights are prefetched. own: the devices with what they hold themselves."""
+        self, prefetch: PendingPrefetch | None, own: Mapping[str, DeviceTarget], types: Mapping[str, Type]
+    ) -> PrefetchedSteps | None:
+        """How steps go whose weights are prefetched; None without such steps. own: the devices with what they
+        hold themselves.
+        """
+        if prefetch is None or prefetch.plan.device not in self._memory:
+            return None
         plan = prefetch.plan
         device, names = own[plan.device].device, {n for layer in plan.layers.values() for n in layer}
         packed = packed_by(device, {name: type for name, type in types.items() if name in names})

@@ -108,7 +108,7 @@ def test_a_prompt_alone_holds_nobody_up_longer_than_the_aim() -> None:
         for _ in range(LEARNED):
             scheduler.time.learn(Load(0, 500, 0), 0.05)
             scheduler.time.learn(Load(1, 0, 100), 0.001)
-        given = sum(w.count for w in scheduler.plan(0.0))
+        given = sum(s.num_tokens for s in scheduler.plan(0.0))
         assert given == pytest.approx(most, rel=0.1)
         for seq in list(scheduler.running):
             scheduler.remove(seq)

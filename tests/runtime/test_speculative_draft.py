@@ -197,7 +197,7 @@ def test_a_draft_model_that_is_too_slow_turns_itself_off_and_costs_little(
 ) -> None:
     """A draft token takes as long as a step; where it takes a tenth, it is on."""
     scheduler, speculator = pair
-    draft, engine = speculator.draft, scheduler.engine
+    draft, engine = speculator.draft_model, scheduler.engine
     assert draft is not None and isinstance(engine, Engine)
     for each, most in ((1e-2, 0.1), (1e-3, 99.0)):
         monkeypatch.setattr(draft, "seconds", lambda seqs, each=each: each)
