@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-BATCH = 512  # tokens of a step that feeds a prompt
+BATCH = 512  # tokens of a step of a prompt
 PAD = 256  # contexts are rounded up to this many tokens
 PROBE, PROBE_STEPS = 2048, 16  # a setting is chosen by no more tokens of a prompt, and decoded ones
 
@@ -118,14 +118,14 @@ class SatchelEngine:
         return total / max(1, row.generate * n)
 
     def timed(self, row: Row) -> float:
-        from satchel.runtime.bench import decode, feed
+        from satchel.runtime.bench import decode, prefill
 
         engine = self.model.engine
         for slot in range(row.sequences):
             engine.rewind(slot, row.depth)
         prompts = [self.runner.random(row.prompt or 1) for _ in range(row.sequences)]
         started = time.perf_counter()
-        tokens = feed(engine, prompts) if row.prompt else [ids[0] for ids in prompts]
+        tokens = prefill(engine, prompts) if row.prompt else [ids[0] for ids in prompts]
         decode(engine, tokens, row.generate)
         return time.perf_counter() - started
 

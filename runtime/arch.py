@@ -21,7 +21,7 @@ from satchel.runtime.graph import ROWS, TOKENS, Array, Graph, Node, Roots, Type,
 from satchel.runtime.stated import check_stated
 
 EDITS = 1024  # single logits of a row that a step may change
-REWIND = 64  # tokens by which a slot may always go back, beyond what was fed last
+REWIND = 64  # tokens by which a slot may always go back, beyond the tokens of the last step
 TOP = 20  # tokens that a report lists
 RECURRENT = 1 << 30  # the window of layers that keep a state instead of keys and values
 PAGES = 6  # of states for each slot: what it reads, writes and puts aside, and what the prefix tree keeps

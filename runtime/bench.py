@@ -127,12 +127,12 @@ def bytes_by_device(engine: Engine, test: Test) -> dict[Device, float]:
 
 
 def chunks(count: int, most: int) -> Iterator[int]:
-    """Sizes of the steps that feed `count` tokens."""
+    """Sizes of the steps that compute `count` tokens."""
     for at in range(0, count, most):
         yield min(most, count - at)
 
 
-def feed(engine: Engine, prompts: Sequence[Sequence[int]]) -> list[int]:
+def prefill(engine: Engine, prompts: Sequence[Sequence[int]]) -> list[int]:
     """Feeds a prompt to each of the first slots, as many tokens a step as it takes; gives each slot's next
     token.
     """
@@ -153,7 +153,7 @@ def feed(engine: Engine, prompts: Sequence[Sequence[int]]) -> list[int]:
 
 
 def decode(engine: Engine, tokens: list[int], count: int) -> list[int]:
-    """So many steps, each of which feeds every slot the token that it sampled last. As a service does, it
+    """So many steps, each of which computes the token that every slot sampled last. As a service does, it
     launches a step before it reads the tokens of the one before, where the engine can.
     """
     if not engine.overlaps:
@@ -189,7 +189,7 @@ class Runner:
         for slot in range(self.engine.cache.slots):
             self.engine.rewind(slot, 0)
         if depth:
-            feed(self.engine, [self.random(depth) for _ in range(slots)])
+            prefill(self.engine, [self.random(depth) for _ in range(slots)])
 
     def once(self, test: Test) -> tuple[float, float]:
         """Seconds of one run, and those spent inside C."""
@@ -200,7 +200,7 @@ class Runner:
         """The same, with the test's depth in the cache already."""
         ids, inside = [self.random(test.prompt or 1)], self.engine.timing.inside
         started = time.perf_counter()
-        first = feed(self.engine, ids) if test.prompt else ids[0]
+        first = prefill(self.engine, ids) if test.prompt else ids[0]
         decode(self.engine, first, test.generate)
         return time.perf_counter() - started, self.engine.timing.inside - inside
 
@@ -305,7 +305,7 @@ def _batch(runner: Runner, pp: int, tg: int, pl: int) -> Batched:
     runner.fresh()
     ids = [runner.random(pp) for _ in range(pl)]
     started = time.perf_counter()
-    tokens = feed(runner.engine, ids)
+    tokens = prefill(runner.engine, ids)
     middle = time.perf_counter()
     decode(runner.engine, tokens, tg)
     return Batched(pp, tg, pl, middle - started, time.perf_counter() - middle)

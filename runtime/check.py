@@ -107,7 +107,7 @@ def check_graph(
 
 
 def inputs(ids: Sequence[int], start: int, stop: int, sampling: Sampling, pages: Pages) -> dict[str, Array]:
-    """The step block's fields for slot 0 being fed ids[start:stop] and sampling one token."""
+    """The step block's fields for slot 0 computing ids[start:stop] and sampling one token."""
     n = stop - start
     pages.advance(0, start, stop)
     return {

@@ -126,7 +126,7 @@ def _accuracy(right: Sequence[tuple[bool, bool]], tasks: Sequence[Task]) -> Accu
 
 
 def _likelihoods(engine: Engine, task: Task, tokenize: Tokenize, number: int) -> Iterator[float]:
-    """Log-probability of each ending after the context; what they share is fed once.
+    """Log-probability of each ending after the context; what they share is computed once.
 
     Where an ending's first letters change the context's last token, that token is scored for all of them.
     """
@@ -151,6 +151,6 @@ def _sum(engine: Engine, ids: Sequence[int], start: int) -> float:
     """Log-probability of ids[start:], with ids[: start - 1] in the cache."""
     total = 0.0
     for at in range(start - 1, len(ids) - 1, engine.batch):
-        fed = list(ids[at : min(len(ids) - 1, at + engine.batch)])
-        total += float(logprobs(engine.logits([BatchEntry(0, fed)]), ids[at + 1 : at + 1 + len(fed)]).sum())
+        part = list(ids[at : min(len(ids) - 1, at + engine.batch)])
+        total += float(logprobs(engine.logits([BatchEntry(0, part)]), ids[at + 1 : at + 1 + len(part)]).sum())
     return total

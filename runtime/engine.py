@@ -292,8 +292,7 @@ class Engine:
         return (Bucket(bucket, bucket), "tokens") in self._programs
 
     def make_program(self, plan: Plan, first: Program | None = None) -> Program:
-        """A program that runs a plan of this engine; the caller closes it. first: the plan's other program.
-        """
+        """A program that runs a plan of this engine; the caller closes it. first: its other program."""
         prefetched = self._prefetch if self.prefetches(plan.bucket.tokens) else None
         pagers = {**self._pagers, **prefetched.pagers} if prefetched else self._pagers
         picked = None if self.expert_cache is None else self.expert_cache.picked
@@ -321,8 +320,9 @@ class Engine:
     def rewind(self, slot: int, length: int) -> int:
         """Forgets what the slot has after its first `length` tokens, and gives how many it has now: fewer
         where layers with a window have given back what the next token would see, then none, or where a state
-        is there of a shorter beginning only. By as many tokens as were fed last, and REWIND more, layers with
-        a window always go back; those with a state to what the slot had before the last `speculated` tokens.
+        is there of a shorter beginning only. By as many tokens as the last step had, and REWIND more, layers
+        with a window always go back; those with a state to what the slot had before the last `speculated`
+        tokens.
         """
         if not 0 <= length <= self._lengths[slot]:
             raise RequestError(f"slot {slot} has {self._lengths[slot]} tokens, it cannot go back to {length}")

@@ -149,8 +149,12 @@ def slices(engine: Engine, window: Window, vocab: int) -> Iterator[tuple[int, Wi
     size = max(1, min(engine.batch, SLICE // (4 * vocab)))
     for at in range(0, rows, size):
         n = min(size, rows - at)
-        fed = window[first + at : first + at + n].tolist()
-        yield at, window[first + at + 1 : first + at + n + 1], Softmax.of(engine.logits([BatchEntry(0, fed)]))
+        part = window[first + at : first + at + n].tolist()
+        yield (
+            at,
+            window[first + at + 1 : first + at + n + 1],
+            Softmax.of(engine.logits([BatchEntry(0, part)])),
+        )
 
 
 def measure(

@@ -49,7 +49,7 @@ class Rows:
 
 @dataclass(slots=True)
 class OpenPassage:
-    """A passage in a slot: its tokens up to `at` were fed."""
+    """A passage in a slot: its tokens up to `at` are computed."""
 
     number: int
     passage: Passage

@@ -39,18 +39,18 @@ class Scoring:
     def step(self, most: int) -> bool:
         """Reports on at most so many tokens more; False when all are done."""
         engine, at, ids = self.engine, len(self.found), self.ids
-        fed = ids[at : min(at + min(most, self.most), len(ids) - 1)]
-        if fed:
-            targets, feed = (
-                ids[at + 1 : at + 1 + len(fed)],
-                BatchEntry(self.slot, fed, adapter_scales=self.adapter_scales),
+        part = ids[at : min(at + min(most, self.most), len(ids) - 1)]
+        if part:
+            targets, entry = (
+                ids[at + 1 : at + 1 + len(part)],
+                BatchEntry(self.slot, part, adapter_scales=self.adapter_scales),
             )
-            program = engine.fill([feed], len(fed), "scores", every=True)
-            program.fields["targets"][: len(fed)] = targets
+            program = engine.fill([entry], len(part), "scores", every=True)
+            program.fields["targets"][: len(part)] = targets
             program.run()
             rows = program.read(np.empty(program.output_shape(), np.float32))
-            engine.advance([feed])
-            if np.isnan(rows[: len(fed), 0]).any():
+            engine.advance([entry])
+            if np.isnan(rows[: len(part), 0]).any():
                 raise damaged(engine.source, "logits")
             self.found += [
                 read_logprob(row, token, self.top) for row, token in zip(rows, targets, strict=True)

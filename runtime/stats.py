@@ -112,7 +112,7 @@ class Counted(Protocol):
     def generated(self) -> int: ...
 
 
-# One sequence's part in a step: tokens fed, those in its cache before, and whether it went on with its
+# One sequence's part in a step: computed tokens, those in its cache before, and whether it went on with its
 # answer. A plain tuple, for one is made for every row of every step.
 Part = tuple[Counted, int, int, bool]
 

@@ -92,8 +92,8 @@ class Pages:
             self._append(self.groups[0], slot, [True] * missing)
 
     def advance(self, slot: int, start: int, end: int) -> None:
-        """Before positions start .. end - 1 are fed: in groups with a window, blocks that these and later
-        ones do not see are given back, and new ones taken. All else is reserve()'s.
+        """Before positions start .. end - 1 are computed: in groups with a window, blocks that these and
+        later ones do not see are given back, and new ones taken. All else is reserve()'s.
         """
         for group in self.groups:
             if group.window:
@@ -114,7 +114,7 @@ class Pages:
 
     def adopt(self, slot: int, ids: Sequence[int], salt: str = "") -> tuple[int, Miss]:
         """Gives an empty slot the blocks that are known for the beginning of `ids`, but never its last token,
-        which must be fed for its logits. Returns the tokens that are there, and why it is not more.
+        which must be computed for its logits. Returns the tokens that are there, and why it is not more.
         """
         held = max(g.end[slot] for g in self.groups)
         if held:

@@ -25,7 +25,7 @@ Key = tuple[int, ...]
 class Miss(StrEnum):
     """Why the rest of a prompt was not in the cache."""
 
-    NONE = "all of it was, but for what must be fed"
+    NONE = "all of it was, but for what must be computed"
     COLD = "nothing was kept yet"
     SALT = "nothing was kept under this salt"
     DIFFERS = "the prompt differs from what was kept"

@@ -103,8 +103,7 @@ def min_prefetch_tokens(
 
 
 def _crossing(sizes: Sizes) -> int:
-    """Bytes of a token that cross for a prefetched layer: queries, keys and values one way, their sum back.
-    """
+    """Bytes of a token that cross for such a layer: queries, keys and values one way, their sum back."""
     return 4 * 4 * sizes.width
 
 

@@ -264,16 +264,16 @@ def _usual(engine: Engine, ids: list[int], tokens: int, output: str) -> tuple[fl
             engine.rewind(0, 0)
         # Without the head every row is asked for, so that no layer does less than the others.
         every = output == "hidden"
-        feeds = [BatchEntry(0, ids, None if every else GREEDY)]
+        entries = [BatchEntry(0, ids, None if every else GREEDY)]
         started = time.perf_counter()
-        program = engine.fill(feeds, tokens if every else 1, output, every=every)
+        program = engine.fill(entries, tokens if every else 1, output, every=every)
         format = program.plan.output.type.format
         out = np.empty((1, *program.output_shape()[1:]), FORMATS[format].dtype)
         began = time.perf_counter()
         program.run()
         program.read(out)
         taken.append(time.perf_counter() - began)
-        engine.advance(feeds)
+        engine.advance(entries)
         around.append(time.perf_counter() - started - taken[-1])
     engine.rewind(0, 0)
     return statistics.median(taken[1:]), statistics.median(around[1:])

@@ -405,8 +405,7 @@ class Scheduler:
         return max(0, count)
 
     def _admit(self, seq: Sequence, now: float) -> bool:
-        """Gives the sequence a slot and all blocks of its prompt; False where there are not enough of them.
-        """
+        """Gives the sequence a slot and all blocks of its prompt; False where there are too few of them."""
         pages, slot = self.engine.pages, self._free[-1]
         cached, miss = self.engine.begin(slot, seq.ids, seq.salt)
         if pages.missing(slot, len(seq.ids)) > pages.free_blocks:

@@ -25,7 +25,7 @@ READ = 8192  # tokens of a prompt that are indexed in one step: some 2 ms
 PROBE = 3  # tokens that are tried where none are worth it, as far as is known
 PATIENCE, NAP = 16, 4  # after so many tokens without a draft, only every so many tokens one is looked for
 REFRESH = 32  # steps for which the least price of a row holds
-CATCH_UP = 32  # tokens that a draft model may always feed in a step
+CATCH_UP = 32  # tokens that a draft model may always compute in a step
 
 
 @dataclass(slots=True)
@@ -232,8 +232,8 @@ class Speculator:
         return drafts
 
     def _room(self, scheduler: Scheduler) -> int:
-        """Tokens that the draft model may feed to catch up: all at once for one user; beside others no more
-        than take as long as a step.
+        """Tokens that the draft model may compute to catch up: all at once for one user; beside others no
+        more than take as long as a step.
         """
         if self.draft_model is None:
             return 0

@@ -103,8 +103,8 @@ def measure(
             for slot in slots:
                 for at in range(0, depth, engine.batch):
                     engine.step([BatchEntry(slot, _ids(min(engine.batch, depth - at)))])
-            feeds = [BatchEntry(slot, _ids(n // len(slots))) for slot in slots]
-            runs.append(_measure(engine, device, feeds, n, repeats))
+            entries = [BatchEntry(slot, _ids(n // len(slots))) for slot in slots]
+            runs.append(_measure(engine, device, entries, n, repeats))
             for slot in slots:
                 engine.rewind(slot, 0)
         yield _judged(n, runs)
@@ -114,8 +114,8 @@ def _ids(n: int) -> list[int]:
     return [i % 97 + 1 for i in range(n)]
 
 
-def _measure(engine: Engine, device: Device, feeds: Sequence[BatchEntry], n: int, repeats: int) -> _Runs:
-    filled = engine.fill(feeds, n, "logits", every=True)
+def _measure(engine: Engine, device: Device, entries: Sequence[BatchEntry], n: int, repeats: int) -> _Runs:
+    filled = engine.fill(entries, n, "logits", every=True)
     steps = steps_of(filled.plan, device)
     own = _variant(engine, device, filled, steps, 0)
     try:

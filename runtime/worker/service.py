@@ -336,10 +336,10 @@ class WorkerService:
 
     def _note_step(self, rows: list[list[Any]]) -> None:
         self._step = [row[0] for row in rows]
-        for number, fed, cached, started in rows:
+        for number, computed, cached, started in rows:
             if entry := self._live.get(number):
                 seq = entry.ticket.seq
-                seq.num_computed_tokens = fed
+                seq.num_computed_tokens = computed
                 if seq.started < 0:
                     seq.cached, seq.started = cached, started
 

@@ -23,7 +23,7 @@ from satchel.quant.errors import RequestError
 from satchel.runtime import bandwidth, limits
 from satchel.runtime.arch import Cache
 from satchel.runtime.bandwidth import read_bandwidth
-from satchel.runtime.bench import Batched, Runner, Test, feed, steps_of, work_of
+from satchel.runtime.bench import Batched, Runner, Test, prefill, steps_of, work_of
 from satchel.runtime.device import find_backend, libraries
 from satchel.runtime.engine import BatchEntry
 
@@ -40,7 +40,7 @@ needs_cpu = pytest.mark.skipif("cpu" not in HAVE, reason="no CPU backend is inst
 
 @dataclass
 class Counter:
-    """Stands for an engine that notes what each step was fed."""
+    """Stands for an engine that notes what each step computes."""
 
     batch: int
     cache: Cache = field(default_factory=lambda: Cache(64, slots=4))
@@ -61,7 +61,7 @@ class Counter:
 @pytest.mark.parametrize("lengths", [(5,), (5, 5), (1, 9, 2, 7)])
 def test_prompts_share_full_steps(batch: int, lengths: tuple[int, ...]) -> None:
     engine = Counter(batch)
-    assert feed(engine, [[0] * n for n in lengths]) == [i + 1 for i in range(len(lengths))]  # type: ignore[arg-type]
+    assert prefill(engine, [[0] * n for n in lengths]) == [i + 1 for i in range(len(lengths))]  # type: ignore[arg-type]
     sizes = [sum(n for _, n, _ in step) for step in engine.steps]
     assert sizes[:-1] == [batch] * (len(sizes) - 1) and sum(sizes) == sum(lengths)
     for slot, length in enumerate(lengths):

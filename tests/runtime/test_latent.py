@@ -87,8 +87,7 @@ def test_only_plans_for_long_prompts_have_it() -> None:
 
 @pytest.mark.parametrize("format", ["f32", "q4_k"])
 def test_tokens_beside_a_long_prompt_keep_their_bits(format: str) -> None:
-    """One sequence decodes, another's draft is verified, a third one's prompt goes in, on top of what it had.
-    """
+    """One sequence decodes, another's draft is verified, a third one's prompt goes on behind what it had."""
     engine, alone = open_engine(format), open_engine(format)
     for e in (engine, alone):
         e.logits([BatchEntry(0, IDS[:9])])
