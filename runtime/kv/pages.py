@@ -52,7 +52,7 @@ class Pages:
         return self.groups[0].pool
 
     @property
-    def most(self) -> int:
+    def max_blocks(self) -> int:
         """The most blocks that a slot could have of a group, were it alone."""
         return min(self.cache.table_width, self.pool.size) if self._whole else self.cache.table_width
 

@@ -68,7 +68,7 @@ class Scheduler:
         self.shares, self.time, self.lengths = Shares(), StepTime(), Lengths()
         self._free = list(range(slots - 1, -1, -1))
         pages = engine.pages
-        self._longest = min(pages.cache.context, pages.most * pages.cache.block)  # tokens of a sequence
+        self._longest = min(pages.cache.context, pages.max_blocks * pages.cache.block)  # tokens of a sequence
         self._names = NAMES  # clients and users that are kept before the list is looked through again
         self._turn = 0  # decoded tokens, by which those take turns that do not fit into one step
 
@@ -79,7 +79,7 @@ class Scheduler:
         """
         pages, waiting = self.engine.pages, len(self.waiting) + coming
         queued = () if waiting < self.limits.queue else (*(s.client for s in list(self.waiting)), *clients)
-        check(request, waiting, self.limits, pages.cache.block, pages.most, queued)
+        check(request, waiting, self.limits, pages.cache.block, pages.max_blocks, queued)
 
     def add(self, seq: Sequence) -> None:
         """Puts a sequence into the queue; check() comes first."""
@@ -202,7 +202,7 @@ class Scheduler:
             return aim
         least = self._one_each(decoding)
         prompts = self.waiting or len(self.running) > len(decoding)
-        kept = (self.time.computing(self.limits.least) or 0.0) if prompts else 0.0
+        kept = (self.time.computing(self.limits.min_prefill_tokens) or 0.0) if prompts else 0.0
         even = max(least, TWICE * least - kept)
         return min(aim, even) if aim else even
 
@@ -389,7 +389,7 @@ class Scheduler:
             budget = min(budget, max(alone, TWICE * self._one_each(decoding)))
         budget = self.limits.step_seconds or budget
         fitting = self.time.prompt_tokens(len(decoding), read, budget, most)
-        return min(most, max(fitting, self.limits.least))
+        return min(most, max(fitting, self.limits.min_prefill_tokens))
 
     def _room_alone(self, most: int) -> int:
         """Of `most` prompt tokens, those that may go into a step in which nobody decodes."""

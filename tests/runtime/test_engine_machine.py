@@ -35,7 +35,7 @@ class Machine(RuleBasedStateMachine):
             limit = tier * self.engine.states.block_bytes[0]
             self.engine.tier = HostTier(limit, self.engine.pages, self.engine.states)
             self.engine.tier.recompute = lambda tokens: None if pays else 0.0
-        self.scheduler = Scheduler(self.engine, slots, SchedulerLimits(queue=6, least=4))
+        self.scheduler = Scheduler(self.engine, slots, SchedulerLimits(queue=6, min_prefill_tokens=4))
         self.seqs: list[Sequence] = []
         self.leased: list[int] = []
         self.now, self.slots = 0.0, slots

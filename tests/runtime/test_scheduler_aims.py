@@ -25,7 +25,7 @@ def test_steps_keep_to_the_aim_and_everybody_gets_on(aim: float) -> None:
     trace = run(open_engine(2048, 16), load, SchedulerLimits(queue=1000, step_seconds=aim))
     late = [seconds for decoding, seconds in trace.steps[40:] if decoding]
     print(f"aim {1e3 * aim:.0f} ms: 95 % of steps within {1e3 * np.percentile(late, 95):.1f} ms")
-    # A prompt gets on by `least` tokens even where there is no time left.
+    # A prompt gets on by `min_prefill_tokens` even where there is no time left.
     assert np.percentile(late, 95) <= aim + 0.0014 * 16 + 0.005
     assert [len(t) for t in trace.tokens.values()] == [150] * 16
 
@@ -91,7 +91,9 @@ def test_lengths_are_learned_by_user_from_answers_that_ended_by_themselves() -> 
     assert lengths.answer(ended("u5999", 0)) < 100
 
 
-@pytest.mark.parametrize("wrong", [{"queue": 0}, {"ageing": 0.0}, {"step_seconds": -1.0}, {"least": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"queue": 0}, {"ageing": 0.0}, {"step_seconds": -1.0}, {"min_prefill_tokens": 0}]
+)
 def test_limits_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(RequestError, match=next(iter(wrong)) + "|seconds"):
         SchedulerLimits(**wrong)  # type: ignore[arg-type]
