@@ -30,7 +30,7 @@ STEP_BYTES = 32 << 20  # that are sent at most at a time; one expert always
 
 @dataclass(frozen=True, slots=True)
 class PendingExpertCache:
-    """The expert cache of a file, before there is memory for them. first: of each layer the experts to begin
+    """The expert cache of a file, before there is memory for it. first: of each layer the experts to begin
     with, the best first.
     """
 

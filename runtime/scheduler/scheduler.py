@@ -239,7 +239,7 @@ class Scheduler:
         had as much since as it needs.
         """
         begun: list[Sequence] = []
-        waiting, stuck, bar = set[Sequence](), set[str](), float("inf")
+        held_back, stuck, bar = set[Sequence](), set[str](), float("inf")
         pending = Counter[str]()
         for seq in self.running:
             pending[seq.client] += 0 if seq.decoding else seq.remaining
@@ -248,14 +248,14 @@ class Scheduler:
         while self._free:
             found = None
             for seq in self.waiting:
-                if seq in waiting or seq.client in stuck or pending[seq.client] >= room:
+                if seq in held_back or seq.client in stuck or pending[seq.client] >= room:
                     continue
                 if self.shares.had(seq.client) >= bar:
                     continue
                 if not waits_for_prefix(seq, self.running, self.engine.pages.cache.block):
                     found = seq
                     break
-                waiting.add(seq)
+                held_back.add(seq)
             if found is None:
                 break
             if self._admit(found, now):
