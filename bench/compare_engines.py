@@ -18,14 +18,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-BATCH = 512  # tokens of a step that feeds a prompt
+BATCH = 512  # tokens of a step of a prompt
 PAD = 256  # contexts are rounded up to this many tokens
 PROBE, PROBE_STEPS = 2048, 16  # a setting is chosen by no more tokens of a prompt, and decoded ones
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One test: `prompt` tokens fed, then `generate` ones decoded, by each of `sequences`, behind `depth`
+    """One test: `prompt` tokens span, then `generate` ones decoded, by each of `sequences`, behind `depth`
     tokens. busy: beside a process that keeps core 0 busy.
     """
 
@@ -106,11 +106,11 @@ class SatchelEngine:
 
     def bytes_per_token(self) -> float:
         """Bytes read for a decoded token: a step's weights serve all sequences, each has its own cache."""
-        from satchel.runtime.plan_cost import CostModel, SequenceStep
+        from satchel.runtime.plan_cost import CostModel, TokenSpan
 
         row, costs, n, total = self.row, CostModel(self.model.engine), self.row.sequences, 0.0
         for at in range(row.depth + row.prompt, row.depth + row.prompt + row.generate):
-            together, alone = SequenceStep(n, at, n), SequenceStep(1, at)
+            together, alone = TokenSpan(n, at, n), TokenSpan(1, at)
             steps = costs.plan(self.model.engine.program(n, n).plan, together)
             total += sum(cost.bytes for _, cost in steps)
             for attention in costs.attention.values():
@@ -118,14 +118,14 @@ class SatchelEngine:
         return total / max(1, row.generate * n)
 
     def timed(self, row: Row) -> float:
-        from satchel.runtime.bench import decode, feed
+        from satchel.runtime.bench import decode, prefill
 
         engine = self.model.engine
         for slot in range(row.sequences):
             engine.rewind(slot, row.depth)
         prompts = [self.runner.random(row.prompt or 1) for _ in range(row.sequences)]
         started = time.perf_counter()
-        tokens = feed(engine, prompts) if row.prompt else [ids[0] for ids in prompts]
+        tokens = prefill(engine, prompts) if row.prompt else [ids[0] for ids in prompts]
         decode(engine, tokens, row.generate)
         return time.perf_counter() - started
 

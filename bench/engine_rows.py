@@ -80,35 +80,35 @@ def answer(model: Model, ids: Sequence[int], length: int) -> float:
 @row
 def same(files: Files) -> list[Finding]:
     """32 threads and 32 tasks of 20 calls each give the text of one at a time."""
-    jobs = [(f"{QUESTIONS[i % 4]} ({i % 20})", 8 + i % 24) for i in range(640)]
+    cases = [(f"{QUESTIONS[i % 4]} ({i % 20})", 8 + i % 24) for i in range(640)]
     with Model.load(files.small, slots=32, context=512) as model:
 
-        def one(job: tuple[str, int]) -> str:
-            ids = model.prompt_ids([{"role": "user", "content": job[0]}])
-            return model.generate(ids, max_tokens=job[1], sampling=GREEDY).read()
+        def one(case: tuple[str, int]) -> str:
+            ids = model.prompt_ids([{"role": "user", "content": case[0]}])
+            return model.generate(ids, max_tokens=case[1], sampling=GREEDY).read()
 
-        async def task(job: tuple[str, int]) -> list[int]:
-            ids = model.prompt_ids([{"role": "user", "content": job[0]}])
+        async def task(case: tuple[str, int]) -> list[int]:
+            ids = model.prompt_ids([{"role": "user", "content": case[0]}])
             ends = frozenset(model.tokenizer.eog)
             return [
-                t async for t in model.service.submit(Request(ids, job[1], GREEDY, ends)) if t not in ends
+                t async for t in model.service.submit(Request(ids, case[1], GREEDY, ends)) if t not in ends
             ]
 
         async def tasks() -> list[list[int]]:
             gate = asyncio.Semaphore(32)
 
-            async def gated(job: tuple[str, int]) -> list[int]:
+            async def gated(case: tuple[str, int]) -> list[int]:
                 async with gate:
-                    return await task(job)
+                    return await task(case)
 
-            return await asyncio.gather(*map(gated, jobs))
+            return await asyncio.gather(*map(gated, cases))
 
-        alone = {job: one(job) for job in dict.fromkeys(jobs)}
+        alone = {case: one(case) for case in dict.fromkeys(cases)}
         with ThreadPoolExecutor(32) as pool:
-            together = list(pool.map(one, jobs))
+            together = list(pool.map(one, cases))
         streamed = [model.detokenize(ids) for ids in asyncio.run(tasks())]
     differing = [
-        sum(a != alone[j] for j, a in zip(jobs, found, strict=True)) for found in (together, streamed)
+        sum(a != alone[c] for c, a in zip(cases, found, strict=True)) for found in (together, streamed)
     ]
     measured = f"{differing[0]} of 640 differ by threads, {differing[1]} by tasks"
     return [Finding("same text for 32 threads or tasks x 20 calls", measured, "0", not any(differing))]
@@ -243,14 +243,14 @@ def shared(files: Files) -> list[Finding]:
 
 @row
 def lookup(files: Files) -> list[Finding]:
-    """Speed with guesses by lookup, of that without; the answers are compared too."""
-    guesses = Speculation(lookup=True)
+    """Speed with drafts by lookup, over that without; the answers are compared too."""
+    speculation = Speculation(lookup=True)
     findings = []
-    with Model.load(files.small) as plain, Model.load(files.small, speculation=guesses) as guessing:
+    with Model.load(files.small) as plain, Model.load(files.small, speculation=speculation) as speculating:
         for task in ("edit", "summarise", "chat"):
-            found = measure(plain, guessing, task, "greedy", rounds=6, tokens=160)
+            found = measure(plain, speculating, task, "greedy", rounds=6, tokens=160)
             share = found.accepted / found.drafted if found.drafted else 0.0
-            measured = f"{found.ratio:.2f}x, {share:.0%} of {found.drafted} guesses right"
+            measured = f"{found.ratio:.2f}x, {share:.0%} of {found.drafted} draft tokens accepted"
             findings.append(Finding(f"lookup: {task}", measured, ">= 0.98x", found.ratio >= LEAST))
     return findings
 
@@ -273,10 +273,10 @@ def python_seconds(path: Path, batch: int, length: int = 4000) -> float:
     with Model.load(path, device="null", slots=batch, context=length + 200) as model:
         service, timing = model.service, model.engine.timing
         handles = [service.submit(Request([1, 2, n + 3], length, Sampling(seed=n))) for n in range(batch)]
-        while any(t.job.generated < 100 for t in handles):
+        while any(t.seq.generated < 100 for t in handles):
             time.sleep(0.001)
         started, steps, inside = time.perf_counter(), timing.steps, timing.inside
-        while not any(t.job.generated > length - 100 for t in handles):
+        while not any(t.seq.generated > length - 100 for t in handles):
             time.sleep(0.005)
         seconds, steps, inside = time.perf_counter() - started, timing.steps - steps, timing.inside - inside
     return (seconds - inside) / steps

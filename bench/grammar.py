@@ -21,7 +21,7 @@ from grammar_cases import SCHEMAS, unpack
 
 from satchel.formats.gguf import open_gguf
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
-from satchel.runtime.grammar import Gbnf, Grammar, Json, JsonSchema, Regex, Spec, compile_grammar
+from satchel.runtime.grammar import AnyJson, Gbnf, Grammar, JsonSchema, Regex, Spec, compile_grammar
 
 FIELDS = ("string", "integer", "number", "boolean")
 LARGE = {
@@ -43,7 +43,7 @@ SPECS: dict[str, Spec] = {
     "people": JsonSchema(SCHEMAS["people"]),
     "linked list": JsonSchema(SCHEMAS["list"]),
     "12 x 12 fields": JsonSchema(LARGE),
-    "any object": Json(),
+    "any object": AnyJson(),
     "regex": Regex(r"[A-Z][a-z]{2,20}( [A-Z][a-z]{2,20}){1,3}, \d{4}-\d{2}-\d{2}"),
     "recursive GBNF": Gbnf('root ::= "(" root ")" | "[" (root ("," root)*)? "]" | [a-z]+'),
 }

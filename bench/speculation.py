@@ -1,4 +1,5 @@
-"""What guessing tokens ahead gains: speed beside the same model without, and how many guesses were right.
+"""What speculative decoding gains: speed beside the same model without, and how many draft tokens were
+accepted.
 
 python bench/speculation.py [--model FILE] [--draft-model FILE] [--rounds N] [--tokens N] [--markdown FILE]
 
@@ -46,7 +47,7 @@ TASKS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """ratio: speed over that without guesses; rate: tokens per second without."""
+    """ratio: speed over that without speculation; rate: tokens per second without."""
 
     task: str
     drawn: str
@@ -71,28 +72,28 @@ def ask(model: Model, question: str, sampling: Sampling, tokens: int) -> Reply:
     return reply
 
 
-def measure(plain: Model, guessing: Model, task: str, drawn: str, rounds: int, tokens: int) -> Result:
+def measure(plain: Model, speculating: Model, task: str, drawn: str, rounds: int, tokens: int) -> Result:
     ratios, rates, made, drafted, accepted = [], [], 0, 0, 0
     for i in range(rounds):
         sampling = GREEDY if drawn == "greedy" else Sampling(seed=i)
         for question in TASKS[task]:
-            pair = (plain, guessing) if i % 2 else (guessing, plain)
+            pair = (plain, speculating) if i % 2 else (speculating, plain)
             found = {id(m): ask(m, question, sampling, tokens) for m in pair}
-            without, with_guesses = found[id(plain)], found[id(guessing)]
-            if without.ids != with_guesses.ids:
+            without, with_drafts = found[id(plain)], found[id(speculating)]
+            if without.ids != with_drafts.ids:
                 raise SystemExit(f"{task}, {drawn}: the answers differ")
-            ratios.append(without.stats.decode_seconds / with_guesses.stats.decode_seconds)
+            ratios.append(without.stats.decode_seconds / with_drafts.stats.decode_seconds)
             rates.append(without.stats.decode_rate)
-            made += len(with_guesses.ids)
-            drafted += with_guesses.stats.drafted
-            accepted += with_guesses.stats.accepted
+            made += len(with_drafts.ids)
+            drafted += with_drafts.stats.drafted
+            accepted += with_drafts.stats.accepted
     return Result(task, drawn, statistics.median(ratios), statistics.median(rates), drafted, accepted, made)
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="What guessing tokens ahead gains.")
+    parser = argparse.ArgumentParser(description="What speculative decoding gains.")
     parser.add_argument("--model", type=Path, default=None, help="default: the bundled model")
-    parser.add_argument("--draft-model", type=Path, default=None, help="guess by this model, not by lookup")
+    parser.add_argument("--draft-model", type=Path, default=None, help="draft by this model, not by lookup")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=160)
     parser.add_argument("--tasks", default=",".join(TASKS))
@@ -111,13 +112,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     slow = False
     with (
         Model.load(path, context=1024) as plain,
-        Model.load(path, context=1024, speculation=wanted) as guessing,
+        Model.load(path, context=1024, speculation=wanted) as speculating,
     ):
-        for model in (plain, guessing):
+        for model in (plain, speculating):
             ask(model, "Hello", GREEDY, 32)
         for task in options.tasks.split(","):
             for drawn in ("greedy", "sampled"):
-                result = measure(plain, guessing, task, drawn, options.rounds, options.tokens)
+                result = measure(plain, speculating, task, drawn, options.rounds, options.tokens)
                 slow |= result.ratio < LEAST
                 lines.append(result.row())
                 print(result.row(), file=sys.stderr)

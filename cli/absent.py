@@ -59,12 +59,12 @@ REASONS = {
         "--lora, --lora-scaled, --control-vector, --control-vector-scaled, --control-vector-layer-range,"
         "--lora-init-without-apply"
     ),
-    "`run` and `chat` guess tokens ahead with --lookup or --draft-model": (
+    "`run` and `chat` decode speculatively with --lookup or --draft-model": (
         "-md --draft-model --model-draft, --lookup, --draft-max --draft --draft-n --spec-draft-n-max,"
         "--draft-min --draft-n-min --spec-draft-n-min, --spec-type"
     ),
     "the draft model runs where the model does": "-ngld --gpu-layers-draft",
-    "guesses are made as long as that is faster": "--spec-draft-p-min --draft-p-min",
+    "drafts are made as long as that is faster": "--spec-draft-p-min --draft-p-min",
     "it has no server": (
         "-a --alias, --host, --port, --api-key, --api-key-file, --ssl-key-file, --ssl-cert-file, "
         "-to --timeout, --threads-http, --metrics, --slots, --no-slots, --props,"

@@ -61,7 +61,7 @@ class GrammarOptions:
         return spec
 
     def _read(self) -> Spec:
-        from satchel.runtime.grammar import Choice, Gbnf, Json, JsonSchema, Lark, Regex
+        from satchel.runtime.grammar import AnyJson, Choice, Gbnf, JsonSchema, Lark, Regex
 
         if self.grammar_file is not None:
             text = read_text(self.grammar_file)
@@ -76,7 +76,7 @@ class GrammarOptions:
             return Regex(self.regex)
         if self.choice is not None:
             return Choice(tuple(self.choice))
-        return Json()
+        return AnyJson()
 
 
 def check_spec(model: Model, spec: Spec) -> None:

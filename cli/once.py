@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from satchel.cli.extras import ExtraOptions
+from satchel.cli.adapters import AdapterOptions
 from satchel.cli.grammars import GrammarOptions
 from satchel.cli.groups import wrong
 from satchel.cli.options import ModelOptions, TextOptions, decoded, open_model
@@ -37,7 +37,7 @@ class Once:
     model: ModelOptions
     text: TextOptions
     sampling: SamplingOptions
-    extras: ExtraOptions
+    adapters: AdapterOptions
     speculation: SpeculationOptions
     grammar: GrammarOptions
     reply: ReplyOptions
@@ -54,7 +54,7 @@ class Once:
             self.model,
             self.count.slots,
             speculation=self.speculation.speculation(),
-            extras=self.extras,
+            adapters=self.adapters,
             worker=self.reply.worker,
             sandbox=self.reply.sandbox,
         ) as loaded:

@@ -20,12 +20,12 @@ from satchel.cli.store.option import model_file
 from satchel.quant.cache import CACHE_TYPES
 from satchel.quant.errors import RequestError
 from satchel.runtime.placement.asked import (
-    LENDS,
+    PREFETCHES,
     STREAMS,
     experts_rule,
     read_asked,
     read_devices,
-    read_hot,
+    read_expert_cache,
     read_layers,
     read_rules,
     read_size,
@@ -33,7 +33,7 @@ from satchel.runtime.placement.asked import (
 from satchel.runtime.words import PRECISIONS
 
 if TYPE_CHECKING:
-    from satchel.cli.extras import ExtraOptions
+    from satchel.cli.adapters import AdapterOptions
     from satchel.formats.gguf import GGUF
     from satchel.runtime.model import Model
     from satchel.runtime.options import Options
@@ -184,21 +184,21 @@ class ModelOptions:
             help="on, off or auto: read the CPU's weights from the file as it goes, where they do not fit.",
         ),
     ] = "auto"
-    lend_weights: Annotated[
+    prefetch_weights: Annotated[
         str,
         option(
-            "--lend-weights",
-            env="LEND_WEIGHTS",
-            help="on, off or auto: send the CPU's weights to a GPU for long steps, where that is quicker.",
+            "--prefetch-weights",
+            env="PREFETCH_WEIGHTS",
+            help="on, off or auto: prefetch the CPU's weights to a GPU for long steps, where quicker.",
         ),
     ] = "auto"
-    hot_experts: Annotated[
+    expert_cache: Annotated[
         str,
         option(
-            "--hot-experts",
-            env="HOT_EXPERTS",
+            "--expert-cache",
+            env="EXPERT_CACHE",
             metavar="N|SIZE",
-            help="Experts of each layer, or bytes, that a GPU holds too: those most used; or auto, off.",
+            help="Experts of each layer, or bytes, that a GPU caches: those most used; or auto, off.",
         ),
     ] = "auto"
     dense_attention: Annotated[
@@ -241,8 +241,10 @@ class ModelOptions:
         self._check_placement()
         if self.stream_weights not in STREAMS:
             raise wrong("--stream-weights", f"{self.stream_weights} is none: there is {', '.join(STREAMS)}")
-        if self.lend_weights not in LENDS:
-            raise wrong("--lend-weights", f"{self.lend_weights} is none: there is {', '.join(LENDS)}")
+        if self.prefetch_weights not in PREFETCHES:
+            raise wrong(
+                "--prefetch-weights", f"{self.prefetch_weights} is none: there is {', '.join(PREFETCHES)}"
+            )
         for name, value in (("-ctk", self.cache_k), ("-ctv", self.cache_v)):
             if value not in CACHE_TYPES:
                 raise wrong(name, f"{value} is no cache type: there are {TYPES}")
@@ -252,7 +254,7 @@ class ModelOptions:
         checks: tuple[tuple[str, Callable[[], object]], ...] = (
             ("-ngl", lambda: read_layers(self.gpu_layers)),
             ("-dev", lambda: read_devices(self.device)),
-            ("--hot-experts", lambda: read_hot(self.hot_experts)),
+            ("--expert-cache", lambda: read_expert_cache(self.expert_cache)),
             ("-ts", lambda: read_asked(self.device, tensor_split=self.tensor_split)),
             ("-ot", lambda: [read_rules(text) for text in rules]),
             ("--gpu-memory", lambda: self.gpu_bytes),
@@ -396,7 +398,7 @@ def default_model() -> Path:
 def loading(
     options: ModelOptions,
     slots: int,
-    extras: ExtraOptions | None = None,
+    adapters: AdapterOptions | None = None,
     worker: str = "thread",
     sandbox: bool = True,
 ) -> Options:
@@ -416,8 +418,8 @@ def loading(
         repack=options.repack,
         precision=options.precision,
         activations=options.activations,
-        adapters=extras.adapters() if extras else (),
-        control_vectors=extras.control_vectors() if extras else (),
+        adapters=adapters.lora_files() if adapters else (),
+        control_vectors=adapters.control_vector_files() if adapters else (),
         worker=worker,
         sandbox=sandbox,
         deterministic=options.deterministic,
@@ -426,8 +428,8 @@ def loading(
         gpu_memory=options.gpu_bytes,
         kv_offload=options.kv_offload,
         stream_weights=options.stream_weights,
-        lend_weights=options.lend_weights,
-        hot_experts=options.hot_experts,
+        prefetch_weights=options.prefetch_weights,
+        expert_cache=options.expert_cache,
         dense_attention=options.dense_attention,
         tensor_split=options.tensor_split,
     )
@@ -439,7 +441,7 @@ def open_model(
     *,
     profile: bool = False,
     speculation: Speculation | None = None,
-    extras: ExtraOptions | None = None,
+    adapters: AdapterOptions | None = None,
     worker: str = "thread",
     sandbox: bool = True,
 ) -> Model:
@@ -454,7 +456,7 @@ def open_model(
         slots,
         profile=profile,
         speculation=speculation,
-        extras=extras,
+        adapters=adapters,
         worker=worker,
         sandbox=sandbox,
     )
@@ -467,7 +469,7 @@ def open_as(
     *,
     profile: bool = False,
     speculation: Speculation | None = None,
-    extras: ExtraOptions | None = None,
+    adapters: AdapterOptions | None = None,
     worker: str = "thread",
     sandbox: bool = True,
 ) -> M:
@@ -475,7 +477,7 @@ def open_as(
     from satchel.cli.chat.bar import late_bar
 
     path = options.model or default_model()
-    chosen = loading(options, slots, extras, worker, sandbox)
+    chosen = loading(options, slots, adapters, worker, sandbox)
     if options.verify_weights:
         chosen = replace(chosen, digests=digests_of(path, options.verify_weights))
     with late_bar(f"loading {path.name}", sys.stderr, in_bytes=True) as progress:

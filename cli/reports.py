@@ -83,8 +83,8 @@ def timings(answer: Answer, loading: float) -> Rows:
         ("eval duration", f"{stats.decode_seconds:.3f} s"),
         ("eval rate", f"{stats.decode_rate:.2f} tokens/s"),
     )
-    guessed = accepted(stats)
-    return rows + ((("drafts", guessed),) if guessed else ())
+    drafted = accepted(stats)
+    return rows + ((("drafts", drafted),) if drafted else ())
 
 
 def report_rows(r: UsageReport) -> Rows:

@@ -109,13 +109,13 @@ class SamplingOptions:
     ] = None
     mirostat: Annotated[
         int,
-        option("--mirostat", env="MIROSTAT", help="1 or 2: hold the surprise; 0: off."),
+        option("--mirostat", env="MIROSTAT", help="1 or 2: hold the entropy of tokens at a target; 0: off."),
     ] = 0
     mirostat_eta: Annotated[
         float, option("--mirostat-lr", env="MIROSTAT_LR", help="How fast it corrects itself.")
     ] = 0.1
     mirostat_tau: Annotated[
-        float, option("--mirostat-ent", env="MIROSTAT_ENT", help="The surprise to hold, in bits.")
+        float, option("--mirostat-ent", env="MIROSTAT_ENT", help="Target entropy (tau), in bits.")
     ] = 5.0
     samplers: Annotated[
         str, option("--samplers", env="SAMPLERS", help="Stages in the order in which they run.")

@@ -1,4 +1,4 @@
-"""Options of guessing tokens ahead: names as llama.cpp has them, and those it had before. They change how
+"""Options of speculative decoding: names as llama.cpp has them, and those it had before. They change how
 fast an answer comes, never the answer.
 """
 
@@ -20,7 +20,7 @@ MOST, LARGEST = 16, 64
 
 @dataclass(frozen=True, slots=True)
 class SpeculationOptions:
-    """What guesses, and how far."""
+    """What drafts tokens, and how many."""
 
     draft_model: Annotated[
         Path | None,
@@ -31,7 +31,7 @@ class SpeculationOptions:
             env="MODEL_DRAFT",
             metavar="MODEL",
             parser=model_file,
-            help="A smaller model of the same vocabulary that guesses tokens ahead.",
+            help="Draft model for speculative decoding: a smaller one of the same vocabulary.",
         ),
     ] = None
     lookup: Annotated[
@@ -39,7 +39,7 @@ class SpeculationOptions:
         option(
             "--lookup/--no-lookup",
             env="LOOKUP",
-            help="Guess tokens ahead by what stood in the text before: for summaries and edits.",
+            help="Speculative decoding by n-gram lookup in the text so far: for summaries and edits.",
         ),
     ] = False
     draft_max: Annotated[
@@ -50,7 +50,7 @@ class SpeculationOptions:
             "--draft-n",
             "--spec-draft-n-max",
             env="DRAFT_MAX",
-            help=f"Most tokens guessed at once, fewer where that is faster; default {MOST}.",
+            help=f"Most tokens drafted at once, fewer where that is faster; default {MOST}.",
         ),
     ] = None
     draft_min: Annotated[
@@ -67,7 +67,7 @@ class SpeculationOptions:
     def __post_init__(self) -> None:
         for name, value in (("--draft-max", self.draft_max), ("--draft-min", self.draft_min)):
             if value is not None and not (self.lookup or self.draft_model):
-                raise wrong(name, "nothing guesses tokens: give --lookup or --draft-model FILE as well")
+                raise wrong(name, "nothing drafts tokens: give --lookup or --draft-model FILE as well")
         most = MOST if self.draft_max is None else self.draft_max
         if not 0 <= most <= LARGEST:
             raise wrong("--draft-max", f"{most} tokens; it must lie between 0 and {LARGEST}")
@@ -75,7 +75,7 @@ class SpeculationOptions:
             raise wrong("--draft-min", f"{self.draft_min} tokens; it must lie between 0 and {most}")
 
     def speculation(self) -> Speculation | None:
-        """These options as the library has them; None where nothing guesses."""
+        """These options as the library has them; None where nothing drafts tokens."""
         if not (self.lookup or self.draft_model):
             return None
         from satchel.runtime.speculative import Speculation
@@ -85,7 +85,7 @@ class SpeculationOptions:
 
 
 def accepted(stats: Stats) -> str:
-    """What came of the guesses, for a line after an answer; "" where there were none."""
+    """How many draft tokens were accepted, for a line after an answer; "" where there were none."""
     if not stats.drafted:
         return ""
     return f"{stats.accepted} of {stats.drafted} drafted tokens accepted"

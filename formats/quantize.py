@@ -16,7 +16,7 @@ from pathlib import Path
 from satchel.formats.gguf import GGUF, TensorSource, Typed, Value, ValueType, open_gguf, write_gguf
 from satchel.formats.gguf.writer import lay_out
 from satchel.formats.quantizing.encode import Calibration, Diagonals, Encoder
-from satchel.formats.quantizing.plan import Choice, Override, QuantizeOptions, Report, plan_tensors
+from satchel.formats.quantizing.plan import FormatChoice, Override, QuantizeOptions, Report, plan_tensors
 from satchel.formats.quantizing.rules import find_recipe
 from satchel.formats.source import Source
 from satchel.quant import FORMATS, RequestError
@@ -27,8 +27,8 @@ from satchel.quant.threads import Pool
 
 __all__ = [
     "Calibration",
-    "Choice",
     "Dry",
+    "FormatChoice",
     "Override",
     "QuantizeOptions",
     "Report",
@@ -126,7 +126,7 @@ def write(
     fold: bool = False,
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
-    started: Callable[[Choice], None] | None = None,
+    started: Callable[[FormatChoice], None] | None = None,
 ) -> Report:
     """Write `target` as `source` with other formats.
 
@@ -148,7 +148,7 @@ def write(
             if fold:
                 encoder.fold(choices)
 
-            def pieces(choice: Choice) -> Iterator[memoryview | Blocks]:
+            def pieces(choice: FormatChoice) -> Iterator[memoryview | Blocks]:
                 if started:
                     started(choice)
                 return encoder.pieces(choice)
@@ -190,7 +190,7 @@ def _counts(source: Source) -> list[int]:
 
 
 def _metadata(
-    source: Source, recipe: Recipe, choices: Sequence[Choice], extra: Extra | None, fold: bool
+    source: Source, recipe: Recipe, choices: Sequence[FormatChoice], extra: Extra | None, fold: bool
 ) -> dict[str, Value | Typed | Sequence[str]]:
     """The source's, with what describes the new file."""
     found: dict[str, Value | Typed | Sequence[str]] = {

@@ -86,7 +86,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class GridChoice:
     """What runs take of their steps: error (runs,), index of the step (runs,), variants and points (runs,
     vectors), fit (runs, 2): sums of a and b over the points, whose quotient is the step that suits them best.
     """
@@ -185,7 +185,7 @@ def _at(array: npt.NDArray[Any], index: npt.NDArray[Any], axis: int) -> npt.NDAr
     return np.take_along_axis(array, np.broadcast_to(np.expand_dims(index, axis), one), axis).squeeze(axis)
 
 
-def _choose(part: Part, steps: F32) -> Choice:
+def _choose(part: Part, steps: F32) -> GridChoice:
     """The best of its steps (runs, steps) for each run."""
     errors, variants = _try(part, steps)
     index = errors.argmin(axis=1)
@@ -194,7 +194,7 @@ def _choose(part: Part, steps: F32) -> Choice:
     nearest = ((step * b - 2 * a) * step).argmin(axis=2)
     points, a, b = (_at(each, nearest, 2) for each in (points, a, b))
     fit = np.stack([a.sum(axis=1), b.sum(axis=1)], axis=1)
-    return Choice(_at(errors, index, 1), index, taken, points, fit)
+    return GridChoice(_at(errors, index, 1), index, taken, points, fit)
 
 
 def _first(part: Part) -> F32:
@@ -212,7 +212,7 @@ def _steps(stored: F16, scale: F32, layout: Layout) -> F32:
     return steps
 
 
-def _search(x: F32, w: F32, layout: Layout) -> tuple[F16, Choice, Part]:
+def _search(x: F32, w: F32, layout: Layout) -> tuple[F16, GridChoice, Part]:
     """Blocks x, w (blocks, 256): the d to be stored, and what its runs take."""
     most = np.abs(x).max(axis=1)
     scale = np.where(most > 0, most, np.float32(1)) * np.float32(layout.unit)
@@ -230,7 +230,7 @@ def _search(x: F32, w: F32, layout: Layout) -> tuple[F16, Choice, Part]:
     return best[0], best[1], part
 
 
-def _better(old: tuple[F16, Choice], new: tuple[F16, Choice]) -> tuple[F16, Choice]:
+def _better(old: tuple[F16, GridChoice], new: tuple[F16, GridChoice]) -> tuple[F16, GridChoice]:
     """Block by block the one of smaller error."""
     shape = (len(old[0]), len(old[1].error) // max(len(old[0]), 1))
     wins = new[1].error.reshape(shape).sum(axis=1) < old[1].error.reshape(shape).sum(axis=1)
@@ -240,7 +240,7 @@ def _better(old: tuple[F16, Choice], new: tuple[F16, Choice]) -> tuple[F16, Choi
         return np.where(runs.reshape(-1, *[1] * (first.ndim - 1)), second, first)
 
     a, b = old[1], new[1]
-    return np.where(wins, new[0], old[0]), Choice(
+    return np.where(wins, new[0], old[0]), GridChoice(
         merged(a.error, b.error),
         merged(a.index, b.index),
         merged(a.variants, b.variants),
@@ -249,7 +249,7 @@ def _better(old: tuple[F16, Choice], new: tuple[F16, Choice]) -> tuple[F16, Choi
     )
 
 
-def _minus(part: Part, found: Choice) -> Bools:
+def _minus(part: Part, found: GridChoice) -> Bools:
     """(vectors, width) signs to be stored: those of x, but for the number that takes a wrong one."""
     minus: Bools = np.asarray(part.x < 0)
     wrong = part.odd & ((found.variants.reshape(-1) == 1) | (part.layout.variants == 1))

@@ -1,152 +1,199 @@
-"""LoRA adapters from GGUF files: alpha / rank * B A beside a weight W, never merged into it, so that each
-token of a step may have its own mix of them.
+"""Adapters of a model, LoRA and control vectors, which each request applies at scales of its own.
 
-All that are loaded lie side by side: y = W x + B ((A x) * gate), where the gate holds each token's scale of
-each adapter. Source: Hu et al., LoRA, arXiv 2106.09685.
+The plan's input "adapter_scales" (T, n) has each token's scale of each of the n that are loaded, LoRA first,
+0 where it is not used. A step in which nobody uses any runs the plain plan.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 
 import numpy as np
 
-from satchel.formats.gguf import GGUF, open_gguf
-from satchel.formats.gguf.check import quote
-from satchel.quant import FORMATS, ModelError
-from satchel.runtime.graph import Array
+from satchel.formats.gguf import GGUF
+from satchel.quant import ModelError, RequestError
+from satchel.runtime import ops
+from satchel.runtime.arch import AdapterScales
+from satchel.runtime.device import WEIGHT, Device
+from satchel.runtime.graph import ROWS, TOKENS, Array, Node, Type
+from satchel.runtime.lora import Adapter, Stack, read_adapter, stacked
+from satchel.runtime.packing import packed_by
+from satchel.runtime.plan import align_up
+from satchel.runtime.steering import ControlVector, columns, read_control_vector
+from satchel.runtime.weights import DeviceWeights
 
-RANK_LIMIT = 1 << 14
-FOLDED = "satchel.folded"  # the model's columns were scaled when it was quantized
-EMBEDDING = "token_embd.weight"
+BUFFER = "weights.adapters"
+SCALE_LIMIT = 1e6
 
 
 @dataclass(frozen=True, slots=True)
-class Factors:
-    """One weight's change: a (rank, K) and b (N, rank), float32; of the embedding a is (V, rank), the rows
-    that tokens look up.
+class AdapterFile:
+    """A file to load: name "" takes the file's, without its ending. scale: of requests that say nothing.
+    layers: of a control vector, the first and last that it steers; None: all that it has.
     """
 
-    a: Array
-    b: Array
+    path: str | Path
+    scale: float = 1.0
+    name: str = ""
+    layers: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        checked_scale(self.called, self.scale)
+        if self.layers is not None and not 1 <= self.layers[0] <= self.layers[1]:
+            raise RequestError(
+                f"{self.called}: layers {self.layers}: expected a first and a last one from 1 on"
+            )
 
     @property
-    def rank(self) -> int:
-        return int(self.b.shape[1])
+    def called(self) -> str:
+        return self.name or Path(self.path).stem
 
 
-@dataclass(frozen=True, slots=True)
-class Adapter:
-    """A checked adapter: factors by the weight's name."""
-
-    path: Path
-    alpha: float
-    factors: Mapping[str, Factors]
-
-    def gain(self, weight: str) -> float:
-        """What B A is multiplied by at scale 1; alpha 0 leaves it as it is, as in llama.cpp."""
-        return self.alpha / self.factors[weight].rank if self.alpha else 1.0
+Loadable = str | Path | AdapterFile
 
 
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """The factors of one weight side by side: a (R, K), or (V, R) of the embedding, b (N, R), and expand (R,
-    n), which spreads the scales of all n extras over the ranks.
-    """
-
-    a: Array
-    b: Array
-    expand: Array
+def checked_scale(name: str, scale: float) -> float:
+    """A scale as the plan gets it; RequestError for what is no number, or a senseless one."""
+    number = isinstance(scale, int | float) and not isinstance(scale, bool) and isfinite(scale)
+    if not number or abs(scale) > SCALE_LIMIT:
+        raise RequestError(f"{name}: scale {scale!r}: expected a number up to {SCALE_LIMIT:g}")
+    return float(np.float32(scale)) + 0.0  # never -0, which would be a mix of its own
 
 
-def read_adapter(path: Path, model: GGUF) -> Adapter:
-    """Opens and checks an adapter for a model. ModelError for what does not fit it."""
-    if FOLDED in model.metadata:
-        raise ModelError(
-            f"{path}: {model.path} was quantized with --fold, which scaled the columns that adapters "
-            "multiply; quantize the model again without --fold"
-        )
-    with open_gguf(path) as file:
-        meta = file.metadata
-        for key, wanted in (
-            ("general.type", "adapter"),
-            ("adapter.type", "lora"),
-            ("general.architecture", model.metadata.get_str("general.architecture")),
-        ):
-            found = meta.get_str(key, "nothing")
-            if found != wanted:
-                raise meta.fault(key, wanted, quote(found), f"give a LoRA adapter made for {model.path.name}")
-        alpha = meta.get_float("adapter.lora.alpha", low=0.0, high=1e9)
-        halves = _halves(file)
-        if not halves:
-            raise ModelError(f"{path}: expected tensors, got none; the adapter is incomplete")
-        return Adapter(path, alpha, {name: _factors(file, model, name, halves[name]) for name in halves})
+@dataclass(slots=True)
+class Adapters:
+    """lora, control_vectors: default scales by name, in the order of the input's columns."""
 
+    lora: Mapping[str, float]
+    control_vectors: Mapping[str, float]
+    stacks: Mapping[str, Stack] = field(default_factory=dict)
+    steers: Mapping[int, Array] = field(default_factory=dict)
+    applied: set[str] = field(default_factory=set)
 
-def _halves(file: GGUF) -> dict[str, set[str]]:
-    """Which of "a" and "b" there are of each weight."""
-    found: dict[str, set[str]] = {}
-    for name in file.tensors:
-        weight, _, part = name.rpartition(".lora_")
-        if part not in ("a", "b") or not weight:
+    @property
+    def width(self) -> int:
+        return len(self.lora) + len(self.control_vectors)
+
+    def adapter_scales(
+        self, adapters: Mapping[str, float] | None = None, vectors: Mapping[str, float] | None = None
+    ) -> AdapterScales:
+        """What a request uses, as the plan gets it; () where that is nothing. None: the scales of loading,
+        else those that are named alone.
+        """
+        both = (("adapter", self.lora, adapters), ("control vector", self.control_vectors, vectors))
+        found = tuple(s for what, loaded, asked in both for s in _chosen(what, loaded, asked))
+        return found if any(found) else ()
+
+    # --- the graph
+
+    def product(self, x: Node, y: Node, weight: str) -> Node:
+        """y, the product of x with a weight, and what adapters change of it."""
+        stack = self.stacks.get(weight)
+        if stack is None:
+            return y
+        return self._changed(ops.linear(x, self._weight(x, f"{weight}.lora_a", stack.a)), y, weight)
+
+    def rows(self, ids: Node, y: Node, weight: str) -> Node:
+        """y, rows of the embedding by number, and what adapters change of them."""
+        stack = self.stacks.get(weight)
+        if stack is None:
+            return y
+        return self._changed(ops.get_rows(self._weight(ids, f"{weight}.lora_a", stack.a), ids), y, weight)
+
+    def steer(self, x: Node, layer: int) -> Node:
+        """x as it leaves a layer, and what control vectors add to it."""
+        steer = self.steers.get(layer)
+        if steer is None:
+            return x
+        # No plain linear: those of all layers would become one step, for they share their input.
+        return ops.linear_add(self._adapter_scales(x), self._weight(x, f"direction.{layer}", steer), x)
+
+    def _changed(self, inner: Node, y: Node, weight: str) -> Node:
+        stack = self.stacks[weight]
+        self.applied.add(weight)
+        expand = y.graph.const(stack.expand, "f32", "lora_expand")
+        gate = ops.linear(self._adapter_scales(y), expand)
+        outer = self._weight(y, f"{weight}.lora_b", stack.b)
+        return ops.add(ops.linear(ops.mul(inner, gate), outer), y)
+
+    def _adapter_scales(self, like: Node) -> Node:
+        """The scales of the rows of `like`."""
+        adapter_scales = like.graph.node("input", (), Type((TOKENS, self.width)), "adapter_scales")
+        if like.shape[0] != ROWS:
+            return adapter_scales
+        return ops.pick(adapter_scales, like.graph.node("input", (), Type((ROWS,), "i32"), "rows"))
+
+    def _weight(self, like: Node, name: str, values: Array) -> Node:
+        return like.graph.node("weight", (), Type(values.shape), name)
+
+    def check(self) -> None:
+        """ModelError where an adapter changes a weight that no product of the architecture reads."""
+        left = next((name for name in self.stacks if name not in self.applied), None)
+        if left is not None:
             raise ModelError(
-                f"{file.path}: {quote(name, 100)}: expected names that end in .lora_a or .lora_b; other "
-                "adapters than LoRA are not supported"
+                f"an adapter changes {left}, which is no product of this architecture: leave it out"
             )
-        found.setdefault(weight, set()).add(part)
-    return found
+
+    # --- the device
+
+    def values(self) -> dict[str, Array]:
+        """Every weight of the graph's additions by name, float32."""
+        found = {f"direction.{layer}": steer for layer, steer in self.steers.items()}
+        for name, stack in self.stacks.items():
+            found |= {f"{name}.lora_a": stack.a, f"{name}.lora_b": stack.b}
+        return found
+
+    def put(self, device: Device, weights: DeviceWeights, *, repack: bool = True) -> None:
+        """Brings them to a device, in a buffer of their own. repack: in its own order where it has one."""
+        types = {name: Type(values.shape) for name, values in self.values().items()} if repack else {}
+        packed, places, at = packed_by(device, types), {}, 0
+        for name, values in self.values().items():
+            places[name] = at
+            at = align_up(at + (packed[name].size if name in packed else values.nbytes))
+        buffer = device.alloc(max(at, 64), WEIGHT)
+        weights.buffers[BUFFER] = buffer
+        for name, values in self.values().items():
+            flat, form = np.ascontiguousarray(values).reshape(-1).view(np.uint8), packed.get(name)
+            if form is not None:
+                buffer.pack(places[name], form.format, (form.stack, form.rows, form.columns), flat)
+            else:
+                buffer.write(places[name], flat)
+            weights.add(name, BUFFER, places[name], form.size if form is not None else 0)
 
 
-def _factors(file: GGUF, model: GGUF, name: str, parts: set[str]) -> Factors:
-    where = f"{file.path}: {quote(name, 100)}"
-    target = model.tensors.get(name)
-    if target is None:
-        raise ModelError(f"{where}: {model.path.name} has no such weight; was the adapter made for it?")
-    if len(target.shape) != 2:
-        raise ModelError(
-            f"{where}: expected a matrix, the model's has shape {list(target.shape)}; adapters of experts "
-            "are not supported: merge them into the checkpoint and convert that"
-        )
-    if len(parts) != 2:
-        raise ModelError(f"{where}: expected lora_a and lora_b, got one of them; the adapter is incomplete")
-    a, b = (file.tensors[f"{name}.lora_{part}"] for part in "ab")
-    rows, columns = target.shape if name != EMBEDDING else target.shape[::-1]
-    rank = b.shape[-1]
-    wanted = (rank, columns) if name != EMBEDDING else (columns, rank)
-    if b.shape != (rows, rank) or a.shape != wanted or not 0 < rank <= RANK_LIMIT:
-        raise ModelError(
-            f"{where}: expected lora_a {list(wanted)} and lora_b [{rows}, rank] for the model's "
-            f"{list(target.shape)}, got {list(a.shape)} and {list(b.shape)}; was the adapter made for it?"
-        )
-    return Factors(*(read_values(file, f"{name}.lora_{part}") for part in "ab"))
+def _chosen(what: str, loaded: Mapping[str, float], asked: Mapping[str, float] | None) -> list[float]:
+    if asked is None:
+        return list(loaded.values())
+    unknown = next((name for name in asked if name not in loaded), None)
+    if unknown is not None:
+        have = ", ".join(loaded) or "none"
+        raise RequestError(f"{what} {unknown!r} is not loaded: there are {have}; load it with the model")
+    return [checked_scale(name, asked.get(name, 0.0)) for name in loaded]
 
 
-def read_values(file: GGUF, name: str) -> Array:
-    """A small tensor as float32. ModelError for formats that are not known, and what is no number."""
-    info = file.tensors[name]
-    if info.format not in FORMATS:
-        raise ModelError(f"{file.path}: {quote(name, 100)}: stored as {info.format}, which is not read")
-    values = FORMATS[info.format].decode(file.copy(name)).reshape(info.shape).astype(np.float32)
-    if not np.isfinite(values).all():
-        raise ModelError(f"{file.path}: {quote(name, 100)}: holds NaN or infinity; the file is damaged")
-    return values
-
-
-def stacked(adapters: Sequence[Adapter], width: int) -> dict[str, Stack]:
-    """The stack of each weight that any of them changes. width: of all extras, adapters first."""
-    weights = dict.fromkeys(name for adapter in adapters for name in adapter.factors)
-    return {name: _stack(name, adapters, width) for name in weights}
-
-
-def _stack(name: str, adapters: Sequence[Adapter], width: int) -> Stack:
-    used = [(i, a) for i, a in enumerate(adapters) if name in a.factors]
-    found = [a.factors[name] for _, a in used]
-    expand = np.zeros((sum(f.rank for f in found), width), np.float32)
-    at = 0
-    for (i, adapter), factors in zip(used, found, strict=True):
-        expand[at : at + factors.rank, i] = adapter.gain(name)
-        at += factors.rank
-    a = np.concatenate([f.a for f in found], axis=1 if name == EMBEDDING else 0)
-    return Stack(a, np.concatenate([f.b for f in found], axis=1), expand)
+def read_adapters(model: GGUF, adapters: Sequence[Loadable], vectors: Sequence[Loadable]) -> Adapters | None:
+    """Reads and checks the files for a model; None where there are none."""
+    wanted, steering = (
+        [f if isinstance(f, AdapterFile) else AdapterFile(f) for f in files] for files in (adapters, vectors)
+    )
+    for kind in (wanted, steering):
+        names = [e.called for e in kind]
+        twice = next((n for n in names if names.count(n) > 1), None)
+        if twice is not None:
+            raise RequestError(f"two files are called {twice!r}: give one of them another name")
+    if not wanted and not steering:
+        return None
+    ranged = next((e for e in wanted if e.layers is not None), None)
+    if ranged is not None:
+        raise RequestError(f"{ranged.called}: layers are chosen of control vectors, this is an adapter")
+    read: list[Adapter] = [read_adapter(Path(e.path), model) for e in wanted]
+    directions: list[ControlVector] = [read_control_vector(Path(e.path), model, e.layers) for e in steering]
+    return Adapters(
+        {e.called: checked_scale(e.called, e.scale) for e in wanted},
+        {e.called: checked_scale(e.called, e.scale) for e in steering},
+        stacked(read, len(wanted) + len(steering)),
+        columns(directions, len(wanted)),
+    )

@@ -21,13 +21,15 @@ from satchel.runtime.graph import ROWS, TOKENS, Array, Graph, Node, Roots, Type,
 from satchel.runtime.stated import check_stated
 
 EDITS = 1024  # single logits of a row that a step may change
-REWIND = 64  # tokens by which a slot may always go back, beyond what was fed last
+REWIND = 64  # tokens by which a slot may always go back, beyond the tokens of the last step
 TOP = 20  # tokens that a report lists
 RECURRENT = 1 << 30  # the window of layers that keep a state instead of keys and values
 PAGES = 6  # of states for each slot: what it reads, writes and puts aside, and what the prefix tree keeps
-Scales = tuple[float, ...]  # of each extra of a model; () where none is used
-KINDS = "kinds"  # input of encoders that tell a text's sentences apart: 0 for the first one's tokens, then 1
-MIXED = "mixed "  # before an output's name: with extras
+AdapterScales = tuple[float, ...]  # of each adapter and control vector of a model; () where none is used
+SEGMENT_IDS = (
+    "segment_ids"  # input of encoders with token types: 0 for tokens of the first text of a pair, then 1
+)
+WITH_ADAPTERS = "adapters "  # before an output's name: with adapters
 SAMPLING_BYTES = 96  # sizeof(hal_sampling); tests/runtime/test_sampling.py compares the two
 
 
@@ -99,7 +101,7 @@ class Weights(Protocol):
 
 
 class Additions(Protocol):
-    """What some requests add to a model; see runtime/extras.py."""
+    """What some requests add to a model; see runtime/adapters.py."""
 
     def product(self, x: Node, y: Node, weight: str) -> Node: ...
 
@@ -166,7 +168,7 @@ def windows_of(roots: Roots) -> tuple[int, ...]:
 @dataclass(frozen=True, slots=True)
 class Forward:
     """What a built architecture offers; `after` are the states as the step leaves them. hidden: picked rows
-    as the head meets them. mixed: the same with what requests may add. causal: as the architecture's.
+    as the head meets them. with_adapters: the same with adapters. causal: as the architecture's.
     """
 
     tokens: Node
@@ -175,7 +177,7 @@ class Forward:
     host_sampling: Roots = ()
     scores: Node | None = None
     hidden: Node | None = None
-    mixed: Forward | None = None
+    with_adapters: Forward | None = None
     causal: bool = True
 
     @property
@@ -187,11 +189,11 @@ class Forward:
 
     def roots(self, output: str) -> Roots:
         """Roots of a plan by what it gives: sampled "tokens"; "logits" of the picked rows; "host_sampling"
-        (tokens with their surprise, logprobs, and logits that the host may change before sampling); "scores"
+        (tokens with their nll_bits, logprobs, and logits that the host may change before sampling); "scores"
         of given targets; or "hidden" rows.
         """
-        if output.startswith(MIXED) and self.mixed is not None:
-            return self.mixed.roots(output.removeprefix(MIXED))
+        if output.startswith(WITH_ADAPTERS) and self.with_adapters is not None:
+            return self.with_adapters.roots(output.removeprefix(WITH_ADAPTERS))
         if output == "hidden" and self.hidden is not None:
             return (self.hidden, *self.after[:-1])
         if output == "tokens":
@@ -229,7 +231,7 @@ class Arch:
         self.predicting = hp.uint("nextn_predict_layers", 0, low=0, high=self.layers - 1)
         self.layers -= self.predicting
         if self.predicting:
-            self.notes = (f"{self.predicting} of the file's layers guess further tokens: they are not run",)
+            self.notes = (f"{self.predicting} of the file's layers predict further tokens: they are not run",)
         self.width = hp.uint("embedding_length")
         self.context = hp.uint("context_length", high=1 << 30)
         if hp.flag("attention.causal", self.causal) != self.causal:
@@ -372,9 +374,9 @@ class Arch:
         if additions is None:
             return plain
         self.written, self.additions = [], additions
-        mixed = self.build()
+        adapted = self.build()
         additions.check()
-        return replace(plain, mixed=mixed)
+        return replace(plain, with_adapters=adapted)
 
     def build(self) -> Forward:
         g = self.graph

@@ -1,6 +1,6 @@
 """Beam search (Lowerre, 1976): of all continuations of the kept ones, the likeliest are kept at each step.
 
-Each beam has a slot; where one goes on in two ways, the second slot shares its blocks. Slots are borrowed for
+Each beam has a slot; where one goes on in two ways, the second slot shares its blocks. Slots are leased for
 the whole search, and the engine thread serves others between its steps.
 """
 
@@ -12,22 +12,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from satchel.quant import RequestError
-from satchel.runtime.arch import Scales
-from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.arch import AdapterScales
+from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array
-from satchel.runtime.scheduler.job import salted
+from satchel.runtime.scheduler.sequence import salted
 from satchel.runtime.service import Service
 
 
 @dataclass(frozen=True, slots=True)
 class BeamOptions:
-    """width: beams that are kept; ends: tokens that end one; scales: of extras."""
+    """width: beams that are kept; stop_ids: tokens that end one; adapter_scales: of adapters and control
+    vectors.
+    """
 
     width: int
     max_tokens: int
     length_penalty: float = 1.0
-    ends: frozenset[int] = frozenset()
-    scales: Scales = ()
+    stop_ids: frozenset[int] = frozenset()
+    adapter_scales: AdapterScales = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.width <= 64 or self.max_tokens < 1:
@@ -71,7 +73,7 @@ def expand(opened: Sequence[ActiveBeam], logprobs: Array, width: int) -> list[tu
 
 
 class BeamSearch:
-    """One search over borrowed slots."""
+    """One search over leased slots."""
 
     def __init__(
         self, engine: Engine, prompt: Sequence[int], options: BeamOptions, slots: Sequence[int]
@@ -84,24 +86,24 @@ class BeamSearch:
         score = logprob / len(ids) ** self.options.length_penalty
         self.closed.append(Beam(ids, logprob, score, finish))
 
-    def _feed(self, slot: int, ids: Sequence[int]) -> Feed:
-        return Feed(slot, ids, scales=self.options.scales)
+    def _entry(self, slot: int, ids: Sequence[int]) -> BatchEntry:
+        return BatchEntry(slot, ids, adapter_scales=self.options.adapter_scales)
 
     def begin(self) -> None:
         """Reads the prompt and opens the first beams."""
         slot, engine, n = self.slots[0], self.engine, self.engine.batch
-        cached, _ = engine.begin(slot, self.prompt, salted("", self.options.scales))
+        cached, _ = engine.begin(slot, self.prompt, salted("", self.options.adapter_scales))
         rest = self.prompt[cached:]
         for at in range(0, len(rest) - 1, n):
-            engine.step([self._feed(slot, rest[at : min(at + n, len(rest) - 1)])])
-        logits = engine.logits([self._feed(slot, rest[-1:])])
+            engine.step([self._entry(slot, rest[at : min(at + n, len(rest) - 1)])])
+        logits = engine.logits([self._entry(slot, rest[-1:])])
         self._choose([ActiveBeam(slot, (), 0.0)], log_softmax(logits))
 
     def step(self) -> bool:
         """One token for each open beam; False when there is nothing left to do."""
         if not self.opened or len(self.opened[0].ids) >= self.options.max_tokens:
             return False
-        logits = self.engine.logits([self._feed(b.slot, b.ids[-1:]) for b in self.opened])
+        logits = self.engine.logits([self._entry(b.slot, b.ids[-1:]) for b in self.opened])
         self._choose(self.opened, log_softmax(logits))
         return bool(self.opened) and not self._settled()
 
@@ -120,7 +122,7 @@ class BeamSearch:
         for rank, (i, token, total) in enumerate(expand(beams, logprobs, self.options.width)):
             if total == -np.inf:
                 break
-            if token in self.options.ends:
+            if token in self.options.stop_ids:
                 if rank < self.options.width:
                     self.close((*beams[i].ids, token), total, "stop")
             elif len(chosen) < self.options.width:
@@ -162,7 +164,7 @@ def beam_search(service: Service, prompt: Sequence[int], options: BeamOptions) -
         raise RequestError(
             f"{need} tokens do not fit the context of {engine.cache.context}: shorten the prompt"
         )
-    slots = service.borrow(options.width)
+    slots = service.acquire_slots(options.width)
     try:
         search = BeamSearch(engine, prompt, options, slots)
         service.ask(search.begin)
@@ -170,4 +172,4 @@ def beam_search(service: Service, prompt: Sequence[int], options: BeamOptions) -
             pass
         return search.result()
     finally:
-        service.give_back(slots)
+        service.release_slots(slots)

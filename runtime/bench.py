@@ -18,9 +18,9 @@ from satchel.quant import RequestError
 from satchel.runtime.device import Device
 from satchel.runtime.device_peaks import DevicePeaks
 from satchel.runtime.energy import Counters
-from satchel.runtime.engine import LAST, Engine, Feed, Launched
+from satchel.runtime.engine import LAST, BatchEntry, Engine, Launched
 from satchel.runtime.host_sampling import drawn
-from satchel.runtime.plan_cost import CostModel, PlanCost, SequenceStep
+from satchel.runtime.plan_cost import CostModel, PlanCost, TokenSpan
 from satchel.runtime.sampling import GREEDY
 
 STEPS_ALONE = 24  # steps that are sent in a row to time the device alone
@@ -29,7 +29,7 @@ COUNTING = 1.0  # seconds for which energy is measured: counters move a few doze
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """What is timed: `prompt` tokens fed, then `generate` tokens one by one, behind `depth` tokens in the
+    """What is timed: `prompt` tokens span, then `generate` tokens one by one, behind `depth` tokens in the
     cache.
     """
 
@@ -93,14 +93,14 @@ class BenchResult:
         return least and least / self.test.tokens * self.tokens_per_second
 
 
-def steps_of(test: Test, batch: int) -> Iterator[SequenceStep]:
+def steps_of(test: Test, batch: int) -> Iterator[TokenSpan]:
     """The steps of a test, in order: only the last one of a prompt gives a token."""
     at, end = test.depth, test.depth + test.prompt
     for n in chunks(test.prompt, batch):
         at += n
-        yield SequenceStep(n, at - n, int(at == end))
+        yield TokenSpan(n, at - n, int(at == end))
     for i in range(test.generate):
-        yield SequenceStep(1, end + i)
+        yield TokenSpan(1, end + i)
 
 
 def cost_of(engine: Engine, test: Test) -> PlanCost:
@@ -114,8 +114,8 @@ def cost_of(engine: Engine, test: Test) -> PlanCost:
 def cost_by_device(engine: Engine, test: Test) -> dict[str, PlanCost]:
     """Bytes and multiply-adds of a test on each of the model's devices."""
     costs, found = CostModel(engine), {name: PlanCost() for name in engine.devices}
-    for seq in steps_of(test, engine.batch):
-        for device, cost in costs.plan(engine.program(seq.tokens, 1).plan, seq):
+    for span in steps_of(test, engine.batch):
+        for device, cost in costs.plan(engine.program(span.tokens, 1).plan, span):
             found.setdefault(device, PlanCost()).add(cost)
     return found
 
@@ -127,24 +127,24 @@ def bytes_by_device(engine: Engine, test: Test) -> dict[Device, float]:
 
 
 def chunks(count: int, most: int) -> Iterator[int]:
-    """Sizes of the steps that feed `count` tokens."""
+    """Sizes of the steps that compute `count` tokens."""
     for at in range(0, count, most):
         yield min(most, count - at)
 
 
-def feed(engine: Engine, prompts: Sequence[Sequence[int]]) -> list[int]:
+def prefill(engine: Engine, prompts: Sequence[Sequence[int]]) -> list[int]:
     """Feeds a prompt to each of the first slots, as many tokens a step as it takes; gives each slot's next
     token.
     """
     found: list[int] = []
-    waiting: list[Feed] = []
+    waiting: list[BatchEntry] = []
     room = engine.batch
     for slot, ids in enumerate(prompts):
         at = 0
         while at < len(ids):
             n = min(room, len(ids) - at)
             last = at + n == len(ids)
-            waiting.append(Feed(slot, ids[at : at + n], GREEDY if last else None))
+            waiting.append(BatchEntry(slot, ids[at : at + n], GREEDY if last else None))
             at, room = at + n, room - n
             if not room:
                 found += drawn(engine.step(waiting))
@@ -153,24 +153,29 @@ def feed(engine: Engine, prompts: Sequence[Sequence[int]]) -> list[int]:
 
 
 def decode(engine: Engine, tokens: list[int], count: int) -> list[int]:
-    """So many steps, each of which feeds every slot the token that it sampled last. As a service does, it
+    """So many steps, each of which computes the token that every slot sampled last. As a service does, it
     launches a step before it reads the tokens of the one before, where the engine can.
     """
     if not engine.overlaps:
         for _ in range(count):
-            tokens = drawn(engine.step([Feed(slot, (token,), GREEDY) for slot, token in enumerate(tokens)]))
+            tokens = drawn(
+                engine.step([BatchEntry(slot, (token,), GREEDY) for slot, token in enumerate(tokens)])
+            )
         return tokens
-    feeds, under = [Feed(slot, (token,), GREEDY) for slot, token in enumerate(tokens)], deque[Launched]()
+    entries, under = (
+        [BatchEntry(slot, (token,), GREEDY) for slot, token in enumerate(tokens)],
+        deque[Launched](),
+    )
     for _ in range(count):
-        under.append(engine.launch(feeds))
-        feeds = [Feed(slot, (LAST,), GREEDY) for slot in range(len(tokens))]
+        under.append(engine.launch(entries))
+        entries = [BatchEntry(slot, (LAST,), GREEDY) for slot in range(len(tokens))]
         if len(under) > 1:
             tokens = drawn(engine.collect(under.popleft()))
     return drawn(engine.collect(under.popleft())) if under else tokens
 
 
 class Runner:
-    """An engine with the random tokens that it is fed."""
+    """An engine with the random tokens that it is span."""
 
     def __init__(self, engine: Engine, vocab: int, seed: int = 1) -> None:
         self.engine, self.vocab, self.rng = engine, vocab, np.random.default_rng(seed)
@@ -184,7 +189,7 @@ class Runner:
         for slot in range(self.engine.cache.slots):
             self.engine.rewind(slot, 0)
         if depth:
-            feed(self.engine, [self.random(depth) for _ in range(slots)])
+            prefill(self.engine, [self.random(depth) for _ in range(slots)])
 
     def once(self, test: Test) -> tuple[float, float]:
         """Seconds of one run, and those spent inside C."""
@@ -195,7 +200,7 @@ class Runner:
         """The same, with the test's depth in the cache already."""
         ids, inside = [self.random(test.prompt or 1)], self.engine.timing.inside
         started = time.perf_counter()
-        first = feed(self.engine, ids) if test.prompt else ids[0]
+        first = prefill(self.engine, ids) if test.prompt else ids[0]
         decode(self.engine, first, test.generate)
         return time.perf_counter() - started, self.engine.timing.inside - inside
 
@@ -212,7 +217,7 @@ class Runner:
         often that the device always has the next one.
         """
         self.fresh(depth=test.depth + test.prompt + test.generate // 2)
-        self.engine.step([Feed(0, self.random(1), GREEDY)])
+        self.engine.step([BatchEntry(0, self.random(1), GREEDY)])
         program, out = self.engine.program(1, 1), np.empty(1, np.int32)
         times = []
         for _ in range(3):
@@ -300,7 +305,7 @@ def _batch(runner: Runner, pp: int, tg: int, pl: int) -> Batched:
     runner.fresh()
     ids = [runner.random(pp) for _ in range(pl)]
     started = time.perf_counter()
-    tokens = feed(runner.engine, ids)
+    tokens = prefill(runner.engine, ids)
     middle = time.perf_counter()
     decode(runner.engine, tokens, tg)
     return Batched(pp, tg, pl, middle - started, time.perf_counter() - middle)

@@ -13,7 +13,7 @@ import numpy as np
 from satchel.quant import ModelError
 from satchel.quant.cache import TURNED
 from satchel.runtime import ops
-from satchel.runtime.arch import KINDS, Arch
+from satchel.runtime.arch import SEGMENT_IDS, Arch
 from satchel.runtime.graph import TOKENS, Array, Node, Type
 
 
@@ -113,17 +113,17 @@ def attend(
     return linear(a, y, f"blk.{i}.attn_output", a.width)
 
 
-def with_kinds(a: Arch, x: Node) -> Node:
+def with_segments(a: Arch, x: Node) -> Node:
     """x (T, D) and what its tokens' kinds of sentence are, where the file has such rows: of the step's kinds
     where there are several.
     """
-    kinds = a.optional("token_types.weight", None, a.width)
-    if kinds is None:
+    types = a.optional("token_types.weight", None, a.width)
+    if types is None:
         return x
-    if kinds.shape[0] == 1:
+    if types.shape[0] == 1:
         first = np.asarray(a.weights.array("token_types.weight")[0], np.float32)
         return ops.add(x, a.graph.const(first, "f32", "token_type"))
-    return ops.add(x, ops.get_rows(kinds, a.input(KINDS, Type((TOKENS,), "i32"))))
+    return ops.add(x, ops.get_rows(types, a.input(SEGMENT_IDS, Type((TOKENS,), "i32"))))
 
 
 def usual_alibi(a: Arch) -> float:

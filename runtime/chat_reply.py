@@ -150,7 +150,7 @@ class ChatReply(Reply):
 
     def feed(self, token: int | None) -> str:
         piece = super().feed(token)
-        if token is None or self.over or not self.ids or self.ids[-1] != token or token in self._ends:
+        if token is None or self.over or not self.ids or self.ids[-1] != token or token in self._stop_ids:
             return piece
         self._fed.append(token)
         if self._budget is None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from satchel.quant import FORMATS, DeviceError, RequestError
-from satchel.runtime.arch import KINDS, Cache, windows_of
+from satchel.runtime.arch import SEGMENT_IDS, Cache, windows_of
 from satchel.runtime.compiler import Optimized
 from satchel.runtime.compiler.lower import USAGE, probe
 from satchel.runtime.compiler.memory import nbytes, stride_of
@@ -73,10 +73,10 @@ def check_steps(model: Model, ids: Sequence[int]) -> list[StepReport]:
     """
     devices = {device.name: device for device in model.devices}
     engine = model.engine
-    hot = engine.hot
+    cache = engine.expert_cache
 
     def raw(name: str) -> Array:
-        own = None if hot is None else hot.raw(name)
+        own = None if cache is None else cache.raw(name)
         return model.gguf.array(name) if own is None else own
 
     return check_graph(engine.optimized("tokens"), devices, raw, model.cache, ids, engine.packed)
@@ -107,14 +107,14 @@ def check_graph(
 
 
 def inputs(ids: Sequence[int], start: int, stop: int, sampling: Sampling, pages: Pages) -> dict[str, Array]:
-    """The step block's fields for slot 0 being fed ids[start:stop] and sampling one token."""
+    """The step block's fields for slot 0 computing ids[start:stop] and sampling one token."""
     n = stop - start
     pages.advance(0, start, stop)
     return {
         "ids": np.array(ids[start:stop], np.int32),
         "pos": np.arange(start, stop, dtype=np.int32),
         "slot": np.zeros(n, np.int32),
-        KINDS: np.zeros(n, np.int32),
+        SEGMENT_IDS: np.zeros(n, np.int32),
         "rows": np.array([n - 1], np.int32),
         "params": np.array([record(sampling, pages.cache.context)], SAMPLING),
         **pages.tables,

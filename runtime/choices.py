@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from satchel.quant import RequestError
-from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.likelihood import branch, logprobs
 
 ENDINGS = 4  # of a task in the plain text form: context, number of the right one, endings, a line each
@@ -126,7 +126,7 @@ def _accuracy(right: Sequence[tuple[bool, bool]], tasks: Sequence[Task]) -> Accu
 
 
 def _likelihoods(engine: Engine, task: Task, tokenize: Tokenize, number: int) -> Iterator[float]:
-    """Log-probability of each ending after the context; what they share is fed once.
+    """Log-probability of each ending after the context; what they share is computed once.
 
     Where an ending's first letters change the context's last token, that token is scored for all of them.
     """
@@ -143,7 +143,7 @@ def _likelihoods(engine: Engine, task: Task, tokenize: Tokenize, number: int) ->
         # What they share is there from the second on, but for models that cannot go back to just there.
         have = engine.rewind(0, min(start - 1, engine.length(0)))
         for at in range(have, start - 1, engine.batch):
-            engine.step([Feed(0, ids[at : min(start - 1, at + engine.batch)])])
+            engine.step([BatchEntry(0, ids[at : min(start - 1, at + engine.batch)])])
         yield _sum(engine, ids, start)
 
 
@@ -151,6 +151,6 @@ def _sum(engine: Engine, ids: Sequence[int], start: int) -> float:
     """Log-probability of ids[start:], with ids[: start - 1] in the cache."""
     total = 0.0
     for at in range(start - 1, len(ids) - 1, engine.batch):
-        fed = list(ids[at : min(len(ids) - 1, at + engine.batch)])
-        total += float(logprobs(engine.logits([Feed(0, fed)]), ids[at + 1 : at + 1 + len(fed)]).sum())
+        part = list(ids[at : min(len(ids) - 1, at + engine.batch)])
+        total += float(logprobs(engine.logits([BatchEntry(0, part)]), ids[at + 1 : at + 1 + len(part)]).sum())
     return total

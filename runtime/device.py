@@ -58,7 +58,7 @@ class Info(NamedTuple):
     flags: int
 
 
-class Choice(NamedTuple):
+class KernelOverride(NamedTuple):
     """Which kernel a step takes: one of the device's own by name, or a kernel that add_kernel() took, by its
     number and with its grid.
     """
@@ -72,7 +72,7 @@ class Choice(NamedTuple):
     scratch: int = 0
 
 
-Choose = Callable[[Segment], Sequence[Choice]]
+Choose = Callable[[Segment], Sequence[KernelOverride]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +308,7 @@ class Device:
         return int(out[0])
 
     def compile(
-        self, segment: Segment, buffers: Sequence[Buffer], choices: Sequence[Choice] | None = None
+        self, segment: Segment, buffers: Sequence[Buffer], choices: Sequence[KernelOverride] | None = None
     ) -> Exec:
         """A segment ready to run. choices: the kernels that it asks for; None: those of `choose`."""
         step = next(i for i, b in enumerate(segment.buffers) if b.name == "step")
@@ -429,7 +429,9 @@ def read_arg(op: str, raw: bytes) -> dict[str, Any]:
     return cext.unpack_arg(op, raw)
 
 
-def plan_struct(segment: Segment, step_buffer: int, choices: Sequence[Choice] = ()) -> tuple[Any, list[Any]]:
+def plan_struct(
+    segment: Segment, step_buffer: int, choices: Sequence[KernelOverride] = ()
+) -> tuple[Any, list[Any]]:
     """hal_plan over a segment's tables, and what must outlive it."""
     describe = np.zeros(len(segment.buffers), cext.dtype_of("hal_bufdesc"))
     describe["size"] = [b.size for b in segment.buffers]

@@ -23,7 +23,7 @@ from satchel.runtime.options import Options
 from satchel.runtime.packing import Packed, file_places, in_place, of_device, packable, packed_by
 from satchel.runtime.placement.asked import Asked
 from satchel.runtime.placement.devices import apart, driver_bytes, free_bytes
-from satchel.runtime.placement.hot import packed_of
+from satchel.runtime.placement.expert_cache import packed_of
 from satchel.runtime.placement.predict import Prediction
 from satchel.runtime.placement.settle import Measure, Settled, scratch
 from satchel.runtime.placement.speeds import measured
@@ -40,7 +40,7 @@ class Share:
     weights: those that its steps read, of which `packed` bytes lie in the device's own order, in memory that
     no file stands behind; the rest is the mapped file, or a copy on a device that cannot read that. kv: keys
     and values of all slots. compute: scratch of the plan of a full step and of the one for a single token,
-    the table of tokens, buffers for weights that are lent, what a driver takes for itself. free: what the
+    the table of tokens, buffers for prefetched weights, what a driver takes for itself. free: what the
     model may take there.
     """
 
@@ -63,10 +63,10 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Lent:
-    """How steps of `least` tokens and more go, for which weights are lent to another device."""
+class DryPrefetchedSteps:
+    """How steps of `min_tokens` and more go: another device prefetches weights for them."""
 
-    least: int
+    min_tokens: int
     optimized: Optimized
     packed: Mapping[str, Mapping[str, Packed]]
 
@@ -84,7 +84,7 @@ class DryRun:
     passes: tuple[tuple[str, int], ...]
     measure: Measure
     packed: Mapping[str, Mapping[str, Packed]]  # weights in a device's own order, by device and name
-    lent: Lent | None = None  # steps that weights are lent for
+    prefetched: DryPrefetchedSteps | None = None  # steps whose weights are prefetched
 
     @property
     def arch(self) -> Arch:
@@ -99,21 +99,21 @@ class DryRun:
     def plan(self, tokens: int) -> Plan:
         """The plan of the bucket of a step of so many tokens, of which one row is sampled."""
         bucket = Bucket(bucket_of(tokens, self.batch), 1)
-        lent = self.lent if self.lent is not None and bucket.tokens >= self.lent.least else None
-        optimized, packed = (lent.optimized, lent.packed) if lent else (self.optimized, self.packed)
+        far = self.prefetched if self.prefetched and bucket.tokens >= self.prefetched.min_tokens else None
+        optimized, packed = (far.optimized, far.packed) if far else (self.optimized, self.packed)
         weights = {
             d.name: file_places(self.gguf, in_place(self.gguf, d), packed[d.name]) for d in self.devices
         }
-        hot = self.settled.hot
-        if hot is not None:
+        cached = self.settled.expert_cache
+        if cached is not None:
             for name, places in weights.items():
-                hot.hot.add_places(self.gguf, name, packed[name], places)
+                cached.layout.add_places(self.gguf, name, packed[name], places)
         return compile(optimized, bucket, weights, state_layout(self.optimized))
 
-    def _lent(self, device: Device) -> int:
-        """Bytes of buffers for weights that are lent to the device."""
-        offer = self.settled.offer
-        return offer.loan.room if offer is not None and offer.loan.device == device.name else 0
+    def _prefetch_bytes(self, device: Device) -> int:
+        """Bytes of the buffers for weights that the device prefetches."""
+        pending = self.settled.prefetch
+        return pending.plan.nbytes if pending is not None and pending.plan.device == device.name else 0
 
     def shares(self) -> Iterator[Share]:
         """What each device that has a part of the plan would hold."""
@@ -136,7 +136,7 @@ class DryRun:
             plain = read[d.name] - packed.keys()
             weights = own + sum(self.gguf.tensors[n].nbytes for n in plain if n in self.gguf.tensors)
             weights += sum(size for name, size in added.items() if name in plain)
-            compute = tokens + sum(scratch(plan).get(d.name, 0) for plan in plans) + self._lent(d)
+            compute = tokens + sum(scratch(plan).get(d.name, 0) for plan in plans) + self._prefetch_bytes(d)
             compute += driver_bytes(d)
             free = free_bytes(d, self.asked)
             yield Share(d.name, d.info(), free, weights, own, sum(state[d.name].values()), compute)
@@ -162,14 +162,16 @@ def dry_run(
         passes.append((name, len(toposort(after))))
 
     in_file = [d.name for d in devices if settled.streamed and not apart(d)]
-    hot = None if settled.hot is None else settled.hot.hot
+    cached = None if settled.expert_cache is None else settled.expert_cache.layout
     targets = tuple(
-        DeviceTarget(d, ({} if d.name in in_file else packed_by(d, types)) | packed_of(hot, gguf, d, types))
+        DeviceTarget(
+            d, ({} if d.name in in_file else packed_by(d, types)) | packed_of(cached, gguf, d, types)
+        )
         for d in devices
     )
     bits = options.activations or forward.activations
     context = Context(targets, settled.where, bits, options.activations > 0, streamed=in_file)
-    context = replace(context, hot={} if hot is None else hot.counts)
+    context = replace(context, expert_cache={} if cached is None else cached.counts)
     optimized = optimize(roots, context, trace)
     made = DryRun(
         gguf,
@@ -182,12 +184,12 @@ def dry_run(
         measure,
         _packed(targets, optimized),
     )
-    if settled.offer is None:
+    if settled.prefetch is None:
         return made
-    loan = settled.offer.loan
-    lent = replace(context, wanted=loan.where, homes=optimized.placement.homes, streamed=(loan.device,))
-    other = optimize(roots, lent)
-    return replace(made, lent=Lent(loan.least, other, _packed(targets, other)))
+    plan = settled.prefetch.plan
+    homes = optimized.placement.homes
+    other = optimize(roots, replace(context, wanted=plan.where, homes=homes, streamed=(plan.device,)))
+    return replace(made, prefetched=DryPrefetchedSteps(plan.min_tokens, other, _packed(targets, other)))
 
 
 def _packed(targets: Sequence[DeviceTarget], optimized: Optimized) -> dict[str, Mapping[str, Packed]]:

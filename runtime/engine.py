@@ -15,27 +15,27 @@ from types import MappingProxyType
 import numpy as np
 
 from satchel.quant import RequestError
-from satchel.runtime.arch import KINDS, MIXED, Cache, Forward, Scales, windows_of
+from satchel.runtime.arch import SEGMENT_IDS, WITH_ADAPTERS, AdapterScales, Cache, Forward, windows_of
 from satchel.runtime.compiler import Context, Optimized, compile, optimize
 from satchel.runtime.compiler.expand import expandable
 from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.device import HOST_MEMORY, Device
+from satchel.runtime.expert_cache.cache import ExpertCache, PendingExpertCache
 from satchel.runtime.finite import check_logits, damaged
 from satchel.runtime.graph import Array, Node, Type
 from satchel.runtime.host_sampling import HostSampling, Sampled
 from satchel.runtime.host_sampling_steps import HostSamplingSteps
-from satchel.runtime.hot.experts import HotExperts, HotOffer
 from satchel.runtime.kv import Copy, Miss, Pages
 from satchel.runtime.kv.host import HostTier
-from satchel.runtime.lending import Lender, Offer
-from satchel.runtime.packing import Held, Packed, of_device, packable, packed_by
+from satchel.runtime.packing import Packed, PackedWeights, of_device, packable, packed_by
 from satchel.runtime.plan import Bucket, Plan
 from satchel.runtime.program import DeviceMemory, Pager, Program
 from satchel.runtime.sampling import NONE, Sampling
 from satchel.runtime.sampling.record import record
 from satchel.runtime.states import States
 from satchel.runtime.watchdog import Pulse
+from satchel.runtime.weight_prefetch import PendingPrefetch, WeightPrefetcher
 from satchel.runtime.weights import DeviceWeights
 
 MAX_TOKENS = 512
@@ -44,13 +44,13 @@ LAST = -1  # a token id that stands for "what this slot sampled last"
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
-    """What one slot brings to a step: tokens for the positions that follow, and whether tokens are sampled:
-    one after each of the last `samples` of them. host_sampling: state of host-side sampling, None where the
-    device samples alone; past: with it, all tokens up to the one to sample. scales: of adapters and control
-    vectors; see runtime/extras.py. kinds: of each token's sentence, for encoders that tell them apart; ():
-    all of the first. guessed: rewind() may be asked to take
-    tokens of this step back, or of later ones that are guessed on.
+class BatchEntry:
+    """One slot's part of a step's batch: token ids for the positions that follow, and the sampling of a token
+    after each of the last `samples` of them; None: no token is sampled. host_sampling: state of host-side
+    sampling, None where the device samples alone; it needs `past`, all tokens up to the one to sample.
+    adapter_scales: of adapters and control vectors; see runtime/adapters.py. segment_ids: of each token, for
+    encoders with token types; (): all 0. speculated: rewind() may be asked to take back draft tokens of this
+    step, or of later ones.
     """
 
     slot: int
@@ -59,9 +59,9 @@ class Feed:
     samples: int = 1
     host_sampling: HostSampling | None = None
     past: Sequence[int] = ()
-    scales: Scales = ()
-    kinds: Sequence[int] = ()
-    guessed: bool = False
+    adapter_scales: AdapterScales = ()
+    segment_ids: Sequence[int] = ()
+    speculated: bool = False
 
     @property
     def rows(self) -> int:
@@ -124,15 +124,21 @@ def _works_apart(devices: Sequence[Device]) -> bool:
 
 
 def _targets(
-    devices: Sequence[Device], types: Mapping[str, Type], in_file: Collection[str], hot: HotOffer | None
+    devices: Sequence[Device],
+    types: Mapping[str, Type],
+    in_file: Collection[str],
+    expert_cache: PendingExpertCache | None,
 ) -> dict[str, DeviceTarget]:
     """The devices with the weights of these types that they keep in their own order; in_file: names of those
     that keep none so.
     """
     found = {d.name: DeviceTarget(d, {} if d.name in in_file else packed_by(d, types)) for d in devices}
-    if hot is not None:
+    if expert_cache is not None:
         for target in found.values():
-            target.packed = {**target.packed, **hot.hot.packed(hot.gguf, target.device, types)}
+            target.packed = {
+                **target.packed,
+                **expert_cache.layout.packed(expert_cache.gguf, target.device, types),
+            }
     return found
 
 
@@ -140,17 +146,17 @@ Bind = Callable[[Device, Mapping[str, Packed]], DeviceWeights]
 
 
 @dataclass(frozen=True, slots=True)
-class Lent:
-    """How steps of `least` tokens and more go, for which the CPU's weights are lent to another device."""
+class PrefetchedSteps:
+    """How steps of `min_tokens` and more go: another device prefetches the CPU's weights for them."""
 
-    lender: Lender
+    prefetcher: WeightPrefetcher
     context: Context
     memory: Mapping[str, DeviceMemory]
-    least: int
+    min_tokens: int
 
     @property
     def pagers(self) -> Mapping[str, Pager]:
-        return {self.lender.loan.device: self.lender}
+        return {self.prefetcher.plan.device: self.prefetcher}
 
 
 class Engine:
@@ -158,8 +164,8 @@ class Engine:
     device's own order; repack False: none. wanted: the device on which a node of the graph is to run, the
     first where it is not given. host_cache: bytes of host memory for blocks of the KV cache that
     its own memory has no room for. pagers: of devices that leave every weight in the file and read it
-    layer by layer. offer: the CPU's weights that are lent to another device for long steps. hot: experts of
-    the CPU's that another device holds too. source: the model's name in errors, its file's path.
+    layer by layer. prefetch: the CPU's weights that another device prefetches for long steps. expert_cache:
+    experts of the CPU's that another device holds too. source: the model's name in errors, its file's path.
     """
 
     def __init__(
@@ -174,8 +180,8 @@ class Engine:
         activations: int = 0,
         host_cache: int = 0,
         pagers: Mapping[str, Pager] = MappingProxyType({}),
-        offer: Offer | None = None,
-        hot: HotOffer | None = None,
+        prefetch: PendingPrefetch | None = None,
+        expert_cache: PendingExpertCache | None = None,
         source: str = "the model",
     ) -> None:
         self.forward, self.cache, self.batch = forward, cache, batch
@@ -183,15 +189,15 @@ class Engine:
         self.timing, self.pulse, self.source = Timing(), Pulse(), source
         self._lengths = [0] * cache.slots
         types = packable(forward) if repack else {}
-        targets = _targets(devices, types, pagers, hot)
-        self.hot = None if hot is None else HotExperts(hot)
+        targets = _targets(devices, types, pagers, expert_cache)
+        self.expert_cache = None if expert_cache is None else ExpertCache(expert_cache)
         self._context = Context(
             tuple(targets.values()),
             wanted or (lambda node: devices[0].name),
             activations or forward.activations,
             demanded=activations > 0,
             streamed=tuple(pagers),
-            hot={} if hot is None else hot.hot.counts,
+            expert_cache={} if expert_cache is None else expert_cache.layout.counts,
         )
         self._optimized: dict[tuple[str, bool, bool], Optimized] = {}
         # Which form a token takes hangs on what stands beside it, which `deterministic` rules out.
@@ -207,9 +213,9 @@ class Engine:
         for device in (d for d in devices if d.name in tokens.placement.device.values()):
             target = targets[device.name]
             target.packed = of_device(target.packed, tokens.placement.device, device.name)
-            bound = bind(device, Held(target.packed, target.packed.names, device.name in pagers))
-            if self.hot is not None:
-                self.hot.put(device, bound, target.packed)
+            bound = bind(device, PackedWeights(target.packed, target.packed.names, device.name in pagers))
+            if self.expert_cache is not None:
+                self.expert_cache.put(device, bound, target.packed)
             self._memory[device.name] = DeviceMemory(device, bound, self._states[device.name][""])
         self.packed = {name: targets[name].packed for name in self._memory}
         self._pagers = pagers
@@ -220,44 +226,49 @@ class Engine:
         self.states = States(held, tokens.roots, self._states, cache)
         self.tier = HostTier(host_cache, self.pages, self.states) if host_cache else None
         self.moved = tokens.placement.moved
-        lent = offer is not None and offer.loan.device in self._memory
-        self._lent: Lent | None = self._borrow(offer, targets, types) if lent and offer else None
+        self._prefetch = self._open_prefetch(prefetch, targets, types)
 
-    def _borrow(self, offer: Offer, own: Mapping[str, DeviceTarget], types: Mapping[str, Type]) -> Lent:
-        """How steps go for which weights are lent. own: the devices with what they hold themselves."""
-        loan = offer.loan
-        device, names = own[loan.device].device, {n for layer in loan.layers.values() for n in layer}
-        packed = packed_by(device, {name: type for name, type in types.items() if name in names})
-        lender = offer.taken(device, packed)
-        target = DeviceTarget(device, {**own[loan.device].packed, **packed})
-        targets = tuple(target if t.name == loan.device else t for t in own.values())
-        context = replace(self._context, targets=targets, wanted=loan.where, streamed=(loan.device,))
-        memory = self._memory | {loan.device: lender.memory(self._memory[loan.device])}
-        return Lent(lender, context, memory, loan.least)
-
-    def optimized(self, output: str, lent: bool = False, long: bool = False) -> Optimized:
-        """The graph of an output of Forward.roots() after the passes, MIXED before it for one with extras.
-        lent: for steps that the CPU's weights are lent for; long: for those that may hold a long stretch of a
-        prompt.
+    def _open_prefetch(
+        self, prefetch: PendingPrefetch | None, own: Mapping[str, DeviceTarget], types: Mapping[str, Type]
+    ) -> PrefetchedSteps | None:
+        """How steps go whose weights are prefetched; None without such steps. own: the devices with what they
+        hold themselves.
         """
-        key = output, lent, long
+        if prefetch is None or prefetch.plan.device not in self._memory:
+            return None
+        plan = prefetch.plan
+        device, names = own[plan.device].device, {n for layer in plan.layers.values() for n in layer}
+        packed = packed_by(device, {name: type for name, type in types.items() if name in names})
+        prefetcher = prefetch.open(device, packed)
+        target = DeviceTarget(device, {**own[plan.device].packed, **packed})
+        targets = tuple(target if t.name == plan.device else t for t in own.values())
+        context = replace(self._context, targets=targets, wanted=plan.where, streamed=(plan.device,))
+        memory = self._memory | {plan.device: prefetcher.memory(self._memory[plan.device])}
+        return PrefetchedSteps(prefetcher, context, memory, plan.min_tokens)
+
+    def optimized(self, output: str, prefetched: bool = False, long: bool = False) -> Optimized:
+        """The graph of an output of Forward.roots() after the passes, WITH_ADAPTERS before it for one with
+        adapters. prefetched: for steps whose weights are prefetched; long: for those that may hold a long
+        stretch of a prompt.
+        """
+        key = output, prefetched, long
         if key not in self._optimized:
-            context = self._lent.context if lent and self._lent else self._context
+            context = self._prefetch.context if prefetched and self._prefetch else self._context
             context = replace(context, long=self._long) if long else context
             self._optimized[key] = optimize(self.forward.roots(output), context)
         return self._optimized[key]
 
-    def lends(self, tokens: int) -> bool:
-        """Whether the CPU's weights are lent to another device for a bucket of so many tokens."""
-        return self._lent is not None and tokens >= self._lent.least
+    def prefetches(self, tokens: int) -> bool:
+        """Whether another device prefetches the CPU's weights for a bucket of so many tokens."""
+        return self._prefetch is not None and tokens >= self._prefetch.min_tokens
 
     def plan(self, bucket: Bucket, output: str = "tokens") -> Plan:
-        lent, long = self.lends(bucket.tokens), 0 < self._long <= bucket.tokens
-        weights = {name: memory.weights for name, memory in self._held(lent).items()}
-        return compile(self.optimized(output, lent, long), bucket, weights, self._states)
+        prefetched, long = self.prefetches(bucket.tokens), 0 < self._long <= bucket.tokens
+        weights = {name: memory.weights for name, memory in self._held(prefetched).items()}
+        return compile(self.optimized(output, prefetched, long), bucket, weights, self._states)
 
-    def _held(self, lent: bool) -> Mapping[str, DeviceMemory]:
-        return self._lent.memory if lent and self._lent else self._memory
+    def _held(self, prefetched: bool) -> Mapping[str, DeviceMemory]:
+        return self._prefetch.memory if prefetched and self._prefetch else self._memory
 
     def program(self, tokens: int, rows: int, output: str = "tokens") -> Program:
         """The program of the bucket that holds so many tokens and rows; its second one, while a step of the
@@ -266,12 +277,12 @@ class Engine:
         key = (Bucket(bucket_of(tokens, self.batch), bucket_of(rows, self.batch)), output)
         if key not in self._programs:
             with self.pulse.within("compile"):
-                self._programs[key] = self.again(self.plan(*key))
+                self._programs[key] = self.make_program(self.plan(*key))
         first = self._programs[key]
         if not first.busy:
             return first
         if key not in self._seconds:
-            self._seconds[key] = self.again(first.plan, first)
+            self._seconds[key] = self.make_program(first.plan, first)
         if self._seconds[key].busy:
             raise ValueError("two steps are under way: collect the first one")
         return self._seconds[key]
@@ -281,12 +292,12 @@ class Engine:
         bucket = bucket_of(tokens, self.batch)
         return (Bucket(bucket, bucket), "tokens") in self._programs
 
-    def again(self, plan: Plan, first: Program | None = None) -> Program:
-        """A plan of this engine as a program of its own, which the caller closes; first: another of it."""
-        lent = self._lent if self.lends(plan.bucket.tokens) else None
-        pagers = {**self._pagers, **lent.pagers} if lent else self._pagers
-        picked = None if self.hot is None else self.hot.picked
-        return Program(plan, self._held(lent is not None), pagers, first, picked)
+    def make_program(self, plan: Plan, first: Program | None = None) -> Program:
+        """A program that runs a plan of this engine; the caller closes it. first: its other program."""
+        prefetched = self._prefetch if self.prefetches(plan.bucket.tokens) else None
+        pagers = {**self._pagers, **prefetched.pagers} if prefetched else self._pagers
+        picked = None if self.expert_cache is None else self.expert_cache.picked
+        return Program(plan, self._held(prefetched is not None), pagers, first, picked)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -295,7 +306,7 @@ class Engine:
 
     def device_of(self, name: str) -> Device:
         """The device of that name; KeyError where it has no part of the model."""
-        held = self._memory if name in self._memory else self._held(self._lent is not None)
+        held = self._memory if name in self._memory else self._held(self._prefetch is not None)
         return held[name].device
 
     @property
@@ -310,8 +321,9 @@ class Engine:
     def rewind(self, slot: int, length: int) -> int:
         """Forgets what the slot has after its first `length` tokens, and gives how many it has now: fewer
         where layers with a window have given back what the next token would see, then none, or where a state
-        is there of a shorter beginning only. By as many tokens as were fed last, and REWIND more, layers with
-        a window always go back; those with a state to what the slot had before the last `guessed` tokens.
+        is there of a shorter beginning only. By as many tokens as the last step had, and REWIND more, layers
+        with a window always go back; those with a state to what the slot had before the last `speculated`
+        tokens.
         """
         if not 0 <= length <= self._lengths[slot]:
             raise RequestError(f"slot {slot} has {self._lengths[slot]} tokens, it cannot go back to {length}")
@@ -322,7 +334,7 @@ class Engine:
 
     def begin(self, slot: int, ids: Sequence[int], salt: str = "") -> tuple[int, Miss]:
         """Empties the slot and takes what is known of the beginning of `ids` from other requests: how many of
-        its tokens need not be fed, and why not more.
+        its tokens need not be computed, and why not more.
         """
         self.rewind(slot, 0)
         cached, why = self.pages.adopt(slot, ids, salt)
@@ -349,29 +361,30 @@ class Engine:
         """Lets other requests find what the slot has of `ids`."""
         self.pages.publish(slot, ids[: self._lengths[slot]], salt)
 
-    def sample(self, feeds: Sequence[Feed]) -> Sequence[int | Sampled]:
-        """As step(), with a Sampled for feeds that have host_sampling."""
-        if any(f.host_sampling is not None for f in feeds):
-            return self._host_sampling.step(feeds)
-        return self.step(feeds)
+    def sample(self, entries: Sequence[BatchEntry]) -> Sequence[int | Sampled]:
+        """As step(), with a Sampled for entries that have host_sampling."""
+        if any(e.host_sampling is not None for e in entries):
+            return self._host_sampling.step(entries)
+        return self.step(entries)
 
-    def step(self, feeds: Sequence[Feed]) -> list[int | Sampled]:
-        """Feeds tokens and gives the tokens sampled for each feed that has `sampling`, in order, without
-        host-side sampling; a Sampled with an error where there is none. At most `batch` tokens.
+    def step(self, entries: Sequence[BatchEntry]) -> list[int | Sampled]:
+        """Computes the entries and gives the tokens sampled for each that has `sampling`, in order, whatever
+        its host-side sampling; a Sampled with an error where there is none. At most `batch` tokens.
         """
-        return self.collect(self.launch(feeds))
+        return self.collect(self.launch(entries))
 
-    def launch(self, feeds: Sequence[Feed]) -> Launched:
+    def launch(self, entries: Sequence[BatchEntry]) -> Launched:
         """As step(), without waiting for the tokens, which collect() gives. Where `overlaps`, a second step
-        may be launched meanwhile, which feeds LAST; steps are collected in their order.
+        may be launched meanwhile, with LAST as token ids; steps are collected in
+        their order.
         """
         started = time.perf_counter()
-        rows = sum(f.rows for f in feeds)
-        program = self.fill(feeds, rows, "tokens", every=False)
+        rows = sum(e.rows for e in entries)
+        program = self.fill(entries, rows, "tokens", every=False)
         ran = time.perf_counter()
         program.run()
         program.busy = True
-        self.advance(feeds)
+        self.advance(entries)
         return Launched(program, rows, started, ran, time.perf_counter() - ran)
 
     def collect(self, step: Launched) -> list[int | Sampled]:
@@ -389,76 +402,76 @@ class Engine:
         """What stands for a token of a row whose logits are lost."""
         return Sampled(NONE, None, 0.0, damaged(self.source, "logits"))
 
-    def logits(self, feeds: Sequence[Feed]) -> Array:
-        """Feeds tokens and gives the logits after each of them: (tokens, V) float32."""
-        total = sum(len(f.ids) for f in feeds)
-        program = self.fill(feeds, total, "logits", every=True)
+    def logits(self, entries: Sequence[BatchEntry]) -> Array:
+        """Computes the entries and gives the logits after each token: (tokens, V) float32."""
+        total = sum(len(e.ids) for e in entries)
+        program = self.fill(entries, total, "logits", every=True)
         program.run()
-        self.advance(feeds)
+        self.advance(entries)
         found = program.read(np.empty(program.output_shape(), np.float32))
         check_logits(found, self.source)
         return found
 
-    def fill(self, feeds: Sequence[Feed], rows: int, output: str, *, every: bool) -> Program:
+    def fill(self, entries: Sequence[BatchEntry], rows: int, output: str, *, every: bool) -> Program:
         """Writes the step block of the program that fits."""
-        self._settle_hot()
-        total = sum(len(f.ids) for f in feeds)
+        self._update_expert_cache()
+        total = sum(len(e.ids) for e in entries)
         if not 0 < total <= self.batch:
             raise RequestError(f"a step takes 1 to {self.batch} tokens, got {total}")
-        counts, starts = [len(f.ids) for f in feeds], [self._lengths[f.slot] for f in feeds]
+        counts, starts = [len(e.ids) for e in entries], [self._lengths[e.slot] for e in entries]
         ends = [start + n for start, n in zip(starts, counts, strict=True)]
-        for f, end in zip(feeds, ends, strict=True):
-            self.pages.reserve(f.slot, end)
-        for f, start, end in zip(feeds, starts, ends, strict=True):
-            if f.guessed:
-                self._copy(self.pages.keep(f.slot))
-            self.pages.advance(f.slot, start, end)
-        mixed = any(f.scales for f in feeds)
-        program = self.program(total, max(1, rows), MIXED + output if mixed else output)
+        for e, end in zip(entries, ends, strict=True):
+            self.pages.reserve(e.slot, end)
+        for e, start, end in zip(entries, starts, ends, strict=True):
+            if e.speculated:
+                self._copy(self.pages.keep(e.slot))
+            self.pages.advance(e.slot, start, end)
+        adapted = any(e.adapter_scales for e in entries)
+        program = self.program(total, max(1, rows), WITH_ADAPTERS + output if adapted else output)
         fields = program.fields
         # One assignment a field: each costs as much as some thirty of its numbers.
-        fields["ids"][:total] = [i for f in feeds for i in f.ids]
+        fields["ids"][:total] = [i for e in entries for i in e.ids]
         fields["pos"][:total] = [
             p for start, end in zip(starts, ends, strict=True) for p in range(start, end)
         ]
-        fields["slot"][:total] = np.repeat([f.slot for f in feeds], counts)
-        if KINDS in fields:
-            fields[KINDS][:total] = [k for f in feeds for k in f.kinds or (0,) * len(f.ids)]
-        if mixed:
-            for f, first, n in zip(feeds, accumulate(counts, initial=0), counts, strict=False):
-                fields["scales"][first : first + n] = f.scales or 0.0
+        fields["slot"][:total] = np.repeat([e.slot for e in entries], counts)
+        if SEGMENT_IDS in fields:
+            fields[SEGMENT_IDS][:total] = [k for e in entries for k in e.segment_ids or (0,) * len(e.ids)]
+        if adapted:
+            for e, first, n in zip(entries, accumulate(counts, initial=0), counts, strict=False):
+                fields["adapter_scales"][first : first + n] = e.adapter_scales or 0.0
         if every:
             fields["rows"][:total] = range(total)
         else:
-            self._fill_rows(program, feeds, counts)
+            self._fill_rows(program, entries, counts)
         for name, table in self.pages.tables.items():
             fields[name][:] = table
         program.counts[0], program.counts[1] = total, total if every else rows
         return program
 
-    def _settle_hot(self) -> None:
-        """Lets hot experts move, where no step is under way that may read them."""
-        if self.hot is not None and not any(
+    def _update_expert_cache(self) -> None:
+        """Lets cached experts move, where no step is under way that may read them."""
+        if self.expert_cache is not None and not any(
             p.busy for p in (*self._programs.values(), *self._seconds.values())
         ):
-            self.hot.between()
+            self.expert_cache.between()
 
-    def _fill_rows(self, program: Program, feeds: Sequence[Feed], counts: Sequence[int]) -> None:
+    def _fill_rows(self, program: Program, entries: Sequence[BatchEntry], counts: Sequence[int]) -> None:
         """Which tokens' rows are sampled, and how: that is often what the last step's were."""
         ends = list(accumulate(counts))
-        rows = [row for f, end in zip(feeds, ends, strict=True) for row in range(end - f.rows, end)]
+        rows = [row for e, end in zip(entries, ends, strict=True) for row in range(end - e.rows, end)]
         program.fields["rows"][: len(rows)] = rows
-        sampled = [f.sampling for f in feeds if f.sampling is not None for _ in range(f.samples)]
+        sampled = [e.sampling for e in entries if e.sampling is not None for _ in range(e.samples)]
         if sampled != program.sampled:
             params, context = program.fields["params"], self.cache.context
             for row, sampling in enumerate(sampled):
                 params[row] = record(sampling, context)
             program.sampled = sampled
 
-    def advance(self, feeds: Sequence[Feed]) -> None:
+    def advance(self, entries: Sequence[BatchEntry]) -> None:
         """Notes that these tokens are in the cache."""
-        for f in feeds:
-            self._lengths[f.slot] += len(f.ids)
+        for e in entries:
+            self._lengths[e.slot] += len(e.ids)
 
     def release(self) -> None:
         """Frees programs and states; the devices and their weights stay, for another engine to use."""
@@ -467,11 +480,11 @@ class Engine:
             program.close()
         self._seconds.clear()
         self._programs.clear()
-        if self._lent is not None:
-            self._lent.lender.close()
-            self._lent = None
-        if self.hot is not None:
-            self.hot.close()
+        if self._prefetch is not None:
+            self._prefetch.prefetcher.close()
+            self._prefetch = None
+        if self.expert_cache is not None:
+            self.expert_cache.close()
         for memory in self._memory.values():
             memory.state.close()
 

@@ -23,14 +23,14 @@ EDITS = 2 * MOST_BIASES  # logit edits of a row at most: biases, then DRY penalt
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """A sampled token and what its request asked to know of it. surprise: -log2 of its probability among the
+    """A sampled token and what its request asked to know of it. nll_bits: -log2 of its probability among the
     candidates that it was drawn from. error: what the request's own code raised, or why no token could be
     sampled; `token` is meaningless then.
     """
 
     token: int
     logprob: Logprob | None
-    surprise: float
+    nll_bits: float
     error: SatchelError | None = None
 
 
@@ -140,10 +140,10 @@ class HostSampling:
         if self.options.constraint is not None:
             self.options.constraint.fill(bitmask)
 
-    def took(self, token: int, surprise: float) -> None:
+    def took(self, token: int, nll_bits: float) -> None:
         """Updates the state with the sampled token."""
         if self.sampling.mirostat:
-            self.mu -= self.sampling.mirostat_eta * (surprise - self.sampling.mirostat_tau)
+            self.mu -= self.sampling.mirostat_eta * (nll_bits - self.sampling.mirostat_tau)
         if self.options.constraint is not None:
             self.options.constraint.accept(token)
 

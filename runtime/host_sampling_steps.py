@@ -24,7 +24,7 @@ from satchel.runtime.sampling.chain import MOST
 from satchel.runtime.sampling.logprobs import Logprob, logprob_row, read_logprob
 
 if TYPE_CHECKING:
-    from satchel.runtime.engine import Engine, Feed
+    from satchel.runtime.engine import BatchEntry, Engine
 
 DRAWN, REPORT, LOGITS = 0, 1, 2  # places of the plan's outputs
 
@@ -36,7 +36,7 @@ class HostSampledRow:
     """
 
     number: int
-    feed: Feed
+    entry: BatchEntry
     host_sampling: HostSampling
     bitmask: Array | None = None
     raw: Array | None = None
@@ -72,18 +72,18 @@ class HostSamplingSteps:
         self.engine = engine
         self._filler: ThreadPoolExecutor | None = None
 
-    def step(self, feeds: Sequence[Feed]) -> list[int | Sampled]:
+    def step(self, entries: Sequence[BatchEntry]) -> list[int | Sampled]:
         """As Engine.step."""
         engine, started = self.engine, time.perf_counter()
-        firsts = list(accumulate((f.rows for f in feeds), initial=0))
-        program = engine.fill(feeds, firsts[-1], "host_sampling", every=False)
+        firsts = list(accumulate((e.rows for e in entries), initial=0))
+        program = engine.fill(entries, firsts[-1], "host_sampling", every=False)
         step = Pending(
             program,
             [
-                HostSampledRow(first + i, feed, feed.host_sampling)
-                for first, feed in zip(firsts, feeds, strict=False)
-                if feed.host_sampling is not None
-                for i in range(feed.rows)
+                HostSampledRow(first + i, entry, entry.host_sampling)
+                for first, entry in zip(firsts, entries, strict=False)
+                if entry.host_sampling is not None
+                for i in range(entry.rows)
             ],
         )
         for row in step.rows:
@@ -93,7 +93,7 @@ class HostSamplingSteps:
         program.run(lambda: self._between(step, masks))
         found = self._results(step, firsts[-1])
         inside = time.perf_counter() - before
-        engine.advance(feeds)
+        engine.advance(entries)
         engine.timing.add(program, inside, started, before)
         return found
 
@@ -109,12 +109,12 @@ class HostSamplingSteps:
             row.host_sampling,
             row.number,
         )
-        biases, dry_penalties = host.edits(row.feed.past, self.engine.cache.context)
+        biases, dry_penalties = host.edits(row.entry.past, self.engine.cache.context)
         listed = [*biases, *dry_penalties]
         if listed:
             edits[i, : len(listed), 0] = [t for t, _ in listed]
             edits[i, : len(listed), 1] = np.array([a for _, a in listed], np.float32).view(np.int32)
-        mask = host.mask(row.feed.past, vocabulary_of(program))
+        mask = host.mask(row.entry.past, vocabulary_of(program))
         program.sampled = []  # the row's own numbers go into its record
         params["biases"][i], params["dry_penalties"][i] = len(biases), len(dry_penalties)
         params["masked"][i] = mask is not None or host.options.constraint is not None
@@ -154,7 +154,7 @@ class HostSamplingSteps:
     def _process(self, program: Program, row: HostSampledRow) -> None:
         """Runs the request's processors on its logits (V)."""
         row.raw = program.output(LOGITS, row.number, np.empty(vocabulary_of(program), np.float32))
-        logits, past = row.raw.copy(), list(row.feed.past)
+        logits, past = row.raw.copy(), list(row.entry.past)
         if lost(logits):
             row.refuse(damaged(self.engine.source, "logits"))
             return
@@ -174,9 +174,9 @@ class HostSamplingSteps:
         program = step.program
         pairs = program.read(np.empty((max(1, count), 2), np.int32))[:count]
         found: list[int | Sampled] = pairs[:, 0].tolist()
-        surprise = pairs[:, 1].copy().view(np.float32)
+        nll_bits = pairs[:, 1].copy().view(np.float32)
         for row in step.rows:
-            token, bits = int(pairs[row.number, 0]), float(surprise[row.number])
+            token, bits = int(pairs[row.number, 0]), float(nll_bits[row.number])
             if token == NONE:
                 row.refuse(damaged(self.engine.source, "logits"))
             if not row.failed:

@@ -22,7 +22,7 @@ from satchel.quant.threads import Pool
 from satchel.runtime.arch import Forward
 from satchel.runtime.compiler import order_of
 from satchel.runtime.compiler.memory import assign, storage
-from satchel.runtime.engine import MAX_TOKENS, Engine, Feed
+from satchel.runtime.engine import MAX_TOKENS, BatchEntry, Engine
 from satchel.runtime.graph import LEAVES, Array, Dim, Node, toposort
 from satchel.runtime.model import Model
 from satchel.runtime.op import op_of
@@ -110,7 +110,7 @@ def inputs(model: Observed, ids: list[int]) -> Iterator[tuple[Tap, Array, Array 
     (T, k).
     """
     engine = model.engine
-    engine.logits([Feed(0, ids)])
+    engine.logits([BatchEntry(0, ids)])
     program = engine.program(len(ids), len(ids), "logits")
     values = dict(zip(_nodes(model.taps), _outputs(engine, program, len(ids)), strict=True))
     for tap in model.taps:
@@ -124,7 +124,7 @@ def _nodes(taps: list[Tap]) -> list[Node]:
 
 def _outputs(engine: Engine, program: Program, tokens: int) -> Iterator[Array]:
     """Values of the roots behind tapped(), in the order of _nodes."""
-    optimized = engine.optimized("logits", engine.lends(program.plan.bucket.tokens))
+    optimized = engine.optimized("logits", engine.prefetches(program.plan.bucket.tokens))
     ordered = order_of(optimized)
     places = assign(ordered.order, optimized, program.plan.bucket, ordered.begins).places
     logits, *others = (r for r in optimized.roots if storage(r).op not in LEAVES)

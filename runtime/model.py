@@ -24,19 +24,19 @@ from satchel.formats.template.messages import Plain, read_messages
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
 from satchel.formats.verify_text import check_vocabulary
 from satchel.quant import ModelError, RequestError
+from satchel.runtime.adapters import Adapters, read_adapters
 from satchel.runtime.answers import best, check_counts, seeds
-from satchel.runtime.arch import Scales
+from satchel.runtime.arch import AdapterScales
 from satchel.runtime.beam import Beam, BeamOptions, beam_search
 from satchel.runtime.chat import ChatPrompt, Thinking
 from satchel.runtime.chat_reply import ChatReply
 from satchel.runtime.device import Device
 from satchel.runtime.device_peaks import BEYOND_CACHE, read_rate
-from satchel.runtime.engine import Engine, Feed
-from satchel.runtime.extras import Extras, read_extras
+from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.generate_options import GenerateKwargs, GenerateOptions
 from satchel.runtime.graph import Array
 from satchel.runtime.kv.identity import identity
-from satchel.runtime.kv.saved import Shape
+from satchel.runtime.kv.saved import SavedShape
 from satchel.runtime.log import LOG
 from satchel.runtime.options import LoadKwargs, LoadProgress, Options, settled, stopping
 from satchel.runtime.overflow import Fitted, Render, fit_messages, fit_tokens, head_of
@@ -53,7 +53,7 @@ from satchel.runtime.request_handle import RequestHandle, Requests
 from satchel.runtime.resume import Restored, numbers_of, restore, save, shape_of
 from satchel.runtime.sampling.logprobs import Logprob
 from satchel.runtime.scheduler import Request
-from satchel.runtime.scheduler.job import salted
+from satchel.runtime.scheduler.sequence import salted
 from satchel.runtime.scoring import score
 from satchel.runtime.service import Service
 from satchel.runtime.speculative import Speculator
@@ -82,7 +82,7 @@ class Model(Recovering, Readings):
         self._style: Style | None = None
         self._speculator: Speculator | None = None
         self._draft_file: GGUF | None = None
-        self.extras: Extras | None = None
+        self.adapters: Adapters | None = None
         self.asked = options.asked
         self._starting = threading.Lock()
         self._progress, self._closed = stopping(progress, gguf.path), False
@@ -153,9 +153,9 @@ class Model(Recovering, Readings):
         settled, batch = settle_step(self.gguf, self.devices, o, self.asked, measured(self.gguf, o))
         self.arch, where, self.notes = settled.arch, settled.where, [*self.notes, *settled.notes]
         self.cache, pages = self.arch.cache, FilePages(self.gguf)
-        self.extras = read_extras(self.gguf, o.adapters, o.control_vectors)
+        self.adapters = read_adapters(self.gguf, o.adapters, o.control_vectors)
         self.engine = Engine(
-            self.arch.build_with(self.extras),
+            self.arch.build_with(self.adapters),
             self.cache,
             self.devices,
             self._bind,
@@ -165,8 +165,8 @@ class Model(Recovering, Readings):
             activations=o.activations,
             host_cache=o.host_cache,
             pagers={d.name: pages for d in self.devices if settled.streamed and not apart(d)},
-            offer=settled.offer,
-            hot=settled.hot,
+            prefetch=settled.prefetch,
+            expert_cache=settled.expert_cache,
             source=str(self.path),
         )
         self.devices = used_of(self.devices, self.engine.devices)
@@ -186,14 +186,14 @@ class Model(Recovering, Readings):
                 repack=self.options.repack,
             )
         self._speculator = Speculator(wanted, draft)
-        for rows in buckets(min(wanted.most + self.cache.slots, self.engine.batch) - 1):
+        for rows in buckets(min(wanted.draft_max + self.cache.slots, self.engine.batch) - 1):
             self.engine.program(rows, rows)  # made now, not within an answer
 
     def _bind(self, device: Device, packed: Mapping[str, Packed]) -> DeviceWeights:
         # Packing is C, so the tokenizer is built meanwhile. What is wrong with it is said at its first use.
         weights = bind_beside(self.gguf, device, packed, self._progress, self._try_tokenizer)
-        if self.extras is not None:
-            self.extras.put(device, weights, repack=self.options.repack)
+        if self.adapters is not None:
+            self.adapters.put(device, weights, repack=self.options.repack)
         return weights
 
     @property
@@ -341,7 +341,7 @@ class Model(Recovering, Readings):
     def _reply(self, fitted: Fitted, options: GenerateOptions) -> Reply:
         self.arch.check_generates()
         self.check_ids(fitted.ids)
-        self.scales(options.adapters, options.control_vectors)
+        self.adapter_scales(options.adapters, options.control_vectors)
         return Reply(self, fitted, options)
 
     def _fit_chat(self, messages: Sequence[Message], render: Render, options: GenerateOptions) -> Fitted:
@@ -390,7 +390,7 @@ class Model(Recovering, Readings):
         """
         ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
         self.check_ids(ids)
-        return score(self._own_service(), ids, top, salt, self.scales(adapters))
+        return score(self._own_service(), ids, top, salt, self.adapter_scales(adapters))
 
     def beam_search(
         self, prompt: str | Sequence[int], width: int, max_tokens: int, *, length_penalty: float = 1.0
@@ -401,17 +401,19 @@ class Model(Recovering, Readings):
         ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
         self.check_ids(ids)
         service = self._own_service()
-        options = BeamOptions(width, max_tokens, length_penalty, frozenset(self.tokenizer.eog), self.scales())
+        options = BeamOptions(
+            width, max_tokens, length_penalty, frozenset(self.tokenizer.eog), self.adapter_scales()
+        )
         return beam_search(service, ids, options)
 
     def _own_service(self) -> Service:
         return cast(Service, self.service)  # WorkerModel, which has another, asks the worker's model instead
 
-    def scales(
+    def adapter_scales(
         self, adapters: Mapping[str, float] | None = None, control_vectors: Mapping[str, float] | None = None
-    ) -> Scales:
+    ) -> AdapterScales:
         """What a request uses of the loaded adapters and control vectors, as the plan gets it."""
-        return (self.extras or Extras({}, {})).scales(adapters, control_vectors)
+        return (self.adapters or Adapters({}, {})).adapter_scales(adapters, control_vectors)
 
     def logits(
         self,
@@ -422,17 +424,19 @@ class Model(Recovering, Readings):
     ) -> Array:
         """Logits after each of the token ids, from an empty cache: (n, vocabulary) float32."""
         self.arch.check_generates()
-        scales = self.scales(adapters, control_vectors)
+        adapter_scales = self.adapter_scales(adapters, control_vectors)
         ids = list(ids)
         self.check_ids(ids)
         service = self._own_service()
         engine, n = service.engine, service.engine.batch
-        (slot,) = service.borrow(1)
+        (slot,) = service.acquire_slots(1)
         try:
-            feeds = [Feed(slot, ids[i : i + n], scales=scales) for i in range(0, len(ids), n)]
-            return np.concatenate([service.ask(partial(engine.logits, [feed])) for feed in feeds])
+            entries = [
+                BatchEntry(slot, ids[i : i + n], adapter_scales=adapter_scales) for i in range(0, len(ids), n)
+            ]
+            return np.concatenate([service.ask(partial(engine.logits, [entry])) for entry in entries])
         finally:
-            service.give_back([slot])
+            service.release_slots([slot])
 
     def save_state(self, path: str | Path, prompt: str | Sequence[int], *, salt: str = "") -> int:
         """Writes what the cache keeps of a prompt's beginning to a file: keys, values and tokens, in whole
@@ -441,7 +445,7 @@ class Model(Recovering, Readings):
         """
         ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
         self.check_ids(ids[: self.context])
-        mine = salted(salt, self.scales())
+        mine = salted(salt, self.adapter_scales())
         return save(self._own_service(), self._shape(), path, ids, mine)
 
     def restore_state(self, path: str | Path, *, salt: str = "") -> Restored:
@@ -450,11 +454,11 @@ class Model(Recovering, Readings):
         RequestError where types of the cache differ; the cache is as before then. Where there is room for a
         part alone, that is restored, and the result's note says so.
         """
-        mine = salted(salt, self.scales())
+        mine = salted(salt, self.adapter_scales())
         return restore(self._own_service(), self._shape(), path, mine)
 
-    def _shape(self) -> Shape:
-        return shape_of(self.engine, identity(self.gguf), numbers_of(self.options, self.scales()))
+    def _shape(self) -> SavedShape:
+        return shape_of(self.engine, identity(self.gguf), numbers_of(self.options, self.adapter_scales()))
 
     def stats(self) -> EngineStats:
         """What the engine counted since the model was loaded."""

@@ -511,10 +511,11 @@ def attention(
     chunk > 0 those of its own stretch of so many positions; blocks before those are not looked at. H is a
     multiple of KV; k and v may differ in D and in format. cap > 0: a soft cap on the scaled scores. value: k
     and v are one cache, of whose heads the first so many numbers are values (multi-head latent attention,
-    arXiv 2405.04434). causal 0: a query sees all that the step and those before it fed to its slot, within
-    window / 2 on either side. rest: sinks (H), a logit of each head that takes its share of the softmax and
-    adds nothing (arXiv 2309.17453), or none; then, with alibi 1, slopes (H), by which the scaled and capped
-    score of a key falls with each position that lies between it and the query (ALiBi, arXiv 2108.12409).
+    arXiv 2405.04434). causal 0: a query sees all that the step and those before it computed for its slot,
+    within window / 2 on either side. rest: sinks (H), a logit of each head that takes its share of the
+    softmax and adds nothing (arXiv 2309.17453), or none; then, with alibi 1, slopes (H), by which the scaled
+    and capped score of a key falls with each position that lies between it and the query (ALiBi, arXiv
+    2108.12409).
     """
     k, v = _rows(k), _rows(v)[..., : value or None]
     sinks, slopes = rest[: len(rest) - alibi], rest[-1] if alibi else np.zeros(q.shape[1], np.float32)

@@ -1,9 +1,9 @@
 """The ops of layers that keep a state instead of keys and values; see ops.py.
 
 A state lies in pages, one for a block of positions: the page of a block holds the state as the last position
-fed of that block left it. A step goes on from the page of the position before, and leaves pages at the last
-position that it feeds and at the ends of blocks before it whose place in the block table (S, B) is not -1.
-Tokens of a slot stand in the step one after the other; before position 0 a state is zero.
+computed of that block left it. A step goes on from the page of the position before, and leaves pages at the
+last position that it computes and at the ends of blocks before it whose place in the block table (S, B) is
+not -1. Tokens of a slot stand in the step one after the other; before position 0 a state is zero.
 """
 
 from __future__ import annotations

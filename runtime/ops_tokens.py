@@ -47,15 +47,15 @@ def sample(logits: Array, ring: Array, slot: Array, pos: Array, params: Array) -
 def sample_masked(
     logits: Array, ring: Array, slot: Array, pos: Array, params: Array, bitmask: Array, edits: Array
 ) -> Array:
-    """As sample, after logit edits (R, E, 2) and under a token bitmask (R, V / 32): (R, 2), the token and the
-    bits of its surprise as a float32.
+    """As sample, after logit edits (R, E, 2) and under a token bitmask (R, V / 32): (R, 2), the token and its
+    nll_bits as the bits of a float32.
     """
     from satchel.runtime.sampling import sample_row
 
     rows = zip(logits, ring[slot], pos, params, bitmask, edits, strict=True)
     found = [sample_row(*row) for row in rows]
-    surprise = np.array([bits for _, bits in found], np.float32).view(np.int32)
-    return np.stack((np.array([token for token, _ in found], np.int32), surprise), axis=-1)
+    nll_bits = np.array([bits for _, bits in found], np.float32).view(np.int32)
+    return np.stack((np.array([token for token, _ in found], np.int32), nll_bits), axis=-1)
 
 
 @op(lambda logits, ids, *_, k: Type((logits.shape[0], 2 + 2 * k)))

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TypedDict
 
 from satchel.quant import RequestError
-from satchel.runtime.extras import Loadable
+from satchel.runtime.adapters import Loadable
 from satchel.runtime.placement.asked import Asked, read_asked
-from satchel.runtime.scheduler.limits import USUAL, Limits
+from satchel.runtime.scheduler.limits import USUAL, SchedulerLimits
 from satchel.runtime.speculative.options import Speculation
 from satchel.runtime.words import PRECISIONS, WORKERS
 
@@ -32,8 +32,8 @@ class Options:
     repack False: weights stay in the mapped file, which processes share, and products are slower.
     precision "fast": products may round weights to 8 bits. activations: bits of what quantized weights
     are multiplied with, 8 or 16; 0: 8, and for an encoder 16. worker "process": the engine runs in a
-    process of its own, which may crash without taking this one along. speculation: how tokens are guessed
-    ahead; None: not at all. limits: how many requests may wait, and how steps are shared. adapters,
+    process of its own, which may crash without taking this one along. speculation: how tokens are drafted;
+    None: not at all. limits: how many requests may wait, and how steps are shared. adapters,
     control_vectors: files that requests may use. deterministic: answers depend on their request alone, as
     they do on the CPU anyway but for long prompts of latent attention (DeepSeek) and precision "fast"; a
     device that never promises it is refused.
@@ -45,7 +45,7 @@ class Options:
     dense_attention: models that attend to chosen positions (DeepSeek V3.2) attend to all.
     stream_weights: "on" reads the CPU's weights from the file as it goes, "auto" where they do not fit.
     tensor_split: shares of the devices in the layers, such as "3,1", one for each of `device`.
-    hot_experts: of a mixture whose experts are the CPU's, how many of each layer a GPU holds too, those
+    expert_cache: of a mixture whose experts are the CPU's, how many of each layer a GPU holds too, those
     picked most: a number, a size, "off", or "auto" for what fits where that is foretold to help.
     sandbox: a worker process gives up files, network and programs, as far as the system can take them away.
     digests: (algorithm, digest, name) that the file must have, as `satchel hash` writes them.
@@ -68,7 +68,7 @@ class Options:
     activations: int = 0
     worker: str = "thread"
     speculation: Speculation | None = None
-    limits: Limits = USUAL
+    limits: SchedulerLimits = USUAL
     adapters: Sequence[Loadable] = ()
     control_vectors: Sequence[Loadable] = ()
     deterministic: bool = False
@@ -78,10 +78,10 @@ class Options:
     gpu_memory: int = 0
     kv_offload: bool = True
     stream_weights: str = "auto"
-    lend_weights: str = "auto"
+    prefetch_weights: str = "auto"
     dense_attention: bool = False
     tensor_split: str = ""
-    hot_experts: str | int = "auto"
+    expert_cache: str | int = "auto"
     sandbox: bool = True
     digests: Sequence[tuple[str, str, str]] = ()
     worker_timeout: float = 60.0
@@ -97,13 +97,13 @@ class Options:
             self.gpu_memory,
             self.kv_offload,
             self.stream_weights,
-            self.lend_weights,
+            self.prefetch_weights,
             self.tensor_split,
-            "off" if self.deterministic else self.hot_experts,
+            "off" if self.deterministic else self.expert_cache,
         )
 
     @property
-    def served(self) -> Limits:
+    def served(self) -> SchedulerLimits:
         """The limits of whoever serves the model: large steps that nobody asked for keep nobody waiting."""
         if self.batch or self.limits.alone_seconds:
             return self.limits
@@ -147,7 +147,7 @@ class LoadKwargs(TypedDict, total=False):
     activations: int
     worker: str
     speculation: Speculation | None
-    limits: Limits
+    limits: SchedulerLimits
     adapters: Sequence[Loadable]
     control_vectors: Sequence[Loadable]
     deterministic: bool
@@ -157,10 +157,10 @@ class LoadKwargs(TypedDict, total=False):
     gpu_memory: int
     kv_offload: bool
     stream_weights: str
-    lend_weights: str
+    prefetch_weights: str
     dense_attention: bool
     tensor_split: str
-    hot_experts: str | int
+    expert_cache: str | int
     sandbox: bool
     digests: Sequence[tuple[str, str, str]]
     worker_timeout: float

@@ -33,7 +33,7 @@ class Packed:
     size: int
 
 
-class Held(dict[str, Packed]):
+class PackedWeights(dict[str, Packed]):
     """The weights that a device keeps in its own order, by name; `names`: of all weights that it reads, None
     where that is every one of the file. streamed: they are read as they are needed, not before.
     """
@@ -48,9 +48,9 @@ class Held(dict[str, Packed]):
         return self.names is None or name in self.names
 
 
-def held(packed: Mapping[str, Packed]) -> Held:
-    """The same where it is one, else all of a file with these packed."""
-    return packed if isinstance(packed, Held) else Held(packed)
+def packed_weights(packed: Mapping[str, Packed]) -> PackedWeights:
+    """The argument where it is a PackedWeights, else all weights of a file with these packed."""
+    return packed if isinstance(packed, PackedWeights) else PackedWeights(packed)
 
 
 @dataclass(slots=True)
@@ -95,11 +95,11 @@ def _asked(device: Device, format: str, shape: tuple[int | Dim, ...]) -> Packed:
     return Packed(number, stack, rows, columns, device.packed(number, stack, rows, columns))
 
 
-def of_device(packed: Mapping[str, Packed], device: Mapping[Node, str], name: str) -> Held:
+def of_device(packed: Mapping[str, Packed], device: Mapping[Node, str], name: str) -> PackedWeights:
     """What the nodes on this device read."""
     on_it = (node for node, where in device.items() if where == name and node.op not in LEAVES)
     read = frozenset(s.name for node in on_it for s in node.src if s.op == "weight")
-    return Held({weight: found for weight, found in packed.items() if weight in read}, read)
+    return PackedWeights({weight: found for weight, found in packed.items() if weight in read}, read)
 
 
 def in_place(gguf: GGUF, device: Device) -> bool:
@@ -109,7 +109,7 @@ def in_place(gguf: GGUF, device: Device) -> bool:
 
 def file_places(gguf: GGUF, mapped: bool, packed: Mapping[str, Packed]) -> Places:
     """Packed weights in a buffer of their own; the others in the mapped file, or copied behind each other."""
-    found, rest, at, mine = Places(), 0, 0, held(packed)
+    found, rest, at, mine = Places(), 0, 0, packed_weights(packed)
     for name, info in gguf.tensors.items():
         if not mine.reads(name):
             continue

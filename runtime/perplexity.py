@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from satchel.formats.logits import LogitsFile, Records, encode, scored, write_logits
 from satchel.quant import RequestError
-from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.engine import BatchEntry, Engine
 
 F32 = npt.NDArray[np.float32]
 Window = npt.NDArray[np.int32]
@@ -146,12 +146,16 @@ def slices(engine: Engine, window: Window, vocab: int) -> Iterator[tuple[int, Wi
     first, rows = len(window) // 2, scored(len(window))
     engine.rewind(0, 0)
     for at in range(0, first, engine.batch):
-        engine.step([Feed(0, window[at : min(first, at + engine.batch)].tolist())])
+        engine.step([BatchEntry(0, window[at : min(first, at + engine.batch)].tolist())])
     size = max(1, min(engine.batch, SLICE // (4 * vocab)))
     for at in range(0, rows, size):
         n = min(size, rows - at)
-        fed = window[first + at : first + at + n].tolist()
-        yield at, window[first + at + 1 : first + at + n + 1], Softmax.of(engine.logits([Feed(0, fed)]))
+        part = window[first + at : first + at + n].tolist()
+        yield (
+            at,
+            window[first + at + 1 : first + at + n + 1],
+            Softmax.of(engine.logits([BatchEntry(0, part)])),
+        )
 
 
 def measure(

@@ -22,7 +22,7 @@ NAMES = {f.id: f.name for f in FORMATS.values()}
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceStep:
+class TokenSpan:
     """One sequence's part of a step: `tokens` tokens from position `start` on, `rows` of them sampled."""
 
     tokens: int
@@ -80,12 +80,12 @@ class Attention:
         window = int(node.arg("window") or node.arg("chunk")) if node.op == "attention" else 0
         return cls(size, heads * met, window)
 
-    def cost(self, seq: SequenceStep) -> PlanCost:
+    def cost(self, span: TokenSpan) -> PlanCost:
         """Each position in sight is read once, and met by the queries that see it."""
-        end = seq.start + seq.tokens
-        seen = min(end, self.window + seq.tokens) if self.window else end
+        end = span.start + span.tokens
+        seen = min(end, self.window + span.tokens) if self.window else end
         most = self.window or end
-        pairs = sum(min(p + 1, most) for p in range(seq.start, end))
+        pairs = sum(min(p + 1, most) for p in range(span.start, end))
         return PlanCost(self.bytes * seen, Counter({"f32": self.macs * pairs}))
 
 
@@ -97,28 +97,28 @@ class CostModel:
         ops = ((node, op_of(node)) for node in nodes)
         self.attention = {n.name: Attention.of(n) for n, made_by in ops if made_by and made_by.attends}
 
-    def steps(self, segment: Segment, bucket: Bucket, seq: SequenceStep) -> list[PlanCost]:
+    def steps(self, segment: Segment, bucket: Bucket, span: TokenSpan) -> list[PlanCost]:
         """Cost of each step of a segment, in a run of a plan of this bucket."""
-        return [self._step(segment, i, bucket, seq) for i in range(len(segment.steps))]
+        return [self._step(segment, i, bucket, span) for i in range(len(segment.steps))]
 
-    def _step(self, segment: Segment, i: int, bucket: Bucket, seq: SequenceStep) -> PlanCost:
+    def _step(self, segment: Segment, i: int, bucket: Bucket, span: TokenSpan) -> PlanCost:
         step = segment.steps[i]
         made_by = OPS[step.op]
         if made_by.attends:
-            return self.attention[step.label].cost(seq)
+            return self.attention[step.label].cost(span)
         first, n_in = int(segment.step_table["view"][i]), int(segment.step_table["n_in"][i])
         views = segment.view_table[first : first + 1 + n_in]
-        count, most = (seq.rows, bucket.rows) if views["count"][0] == ROWS else (seq.tokens, bucket.tokens)
+        count, most = (span.rows, bucket.rows) if views["count"][0] == ROWS else (span.tokens, bucket.tokens)
         if not count:
             return PlanCost()
         if made_by.gathers:
             return PlanCost(step.weight_bytes * count / most)
         return PlanCost(_weight_bytes(step, views, count, most), _macs(segment, views, count))
 
-    def plan(self, plan: Plan, seq: SequenceStep) -> Iterator[tuple[str, PlanCost]]:
+    def plan(self, plan: Plan, span: TokenSpan) -> Iterator[tuple[str, PlanCost]]:
         """Device and cost of each step of a plan."""
         for segment in plan.segments:
-            for cost in self.steps(segment, plan.bucket, seq):
+            for cost in self.steps(segment, plan.bucket, span):
                 yield segment.device, cost
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from satchel.runtime.bench import Runner, Test, steps_of
 from satchel.runtime.device_peaks import DevicePeaks
 from satchel.runtime.plan import Step
-from satchel.runtime.plan_cost import CostModel, PlanCost, SequenceStep
+from satchel.runtime.plan_cost import CostModel, PlanCost, TokenSpan
 from satchel.runtime.program import Program
 
 LAYER = re.compile(r"\b(blk|k|v)\.\d+\b")
@@ -107,8 +107,8 @@ def profile(runner: Runner, test: Test, repeats: int) -> Profile:
         for program, start in zip(programs, before, strict=True):
             _add_times(found, program, start)
     costs = CostModel(engine)
-    for program, seq in runs:
-        _add_cost(found, program, costs, seq, repeats)
+    for program, span in runs:
+        _add_cost(found, program, costs, span, repeats)
     return found
 
 
@@ -118,10 +118,10 @@ def _add_times(found: Profile, program: Program, before: Sequence[Sequence[int]]
             found.line(step).seconds += (end - start) / 1e9
 
 
-def _add_cost(found: Profile, program: Program, costs: CostModel, seq: SequenceStep, repeats: int) -> None:
+def _add_cost(found: Profile, program: Program, costs: CostModel, span: TokenSpan, repeats: int) -> None:
     """One step of the test, which ran `repeats` times."""
     for segment in program.plan.segments:
-        step_costs = costs.steps(segment, program.plan.bucket, seq)
+        step_costs = costs.steps(segment, program.plan.bucket, span)
         for step, cost in zip(segment.steps, step_costs, strict=True):
             line = found.line(step)
             line.calls += repeats

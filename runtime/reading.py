@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from satchel.quant import RequestError
-from satchel.runtime.arch import Scales
-from satchel.runtime.engine import Feed
+from satchel.runtime.arch import AdapterScales
+from satchel.runtime.engine import BatchEntry
 from satchel.runtime.finite import check_hidden, check_logits
 from satchel.runtime.graph import Array
 from satchel.runtime.refusals import PromptTooLong
-from satchel.runtime.scheduler.job import salted
+from satchel.runtime.scheduler.sequence import salted
 from satchel.runtime.service import Service
 
 ROW_BYTES = 64 << 20  # of a step's rows
@@ -26,15 +26,15 @@ PATIENCE = 0.005  # seconds between looks for blocks that others hold
 @dataclass(frozen=True, slots=True)
 class Passage:
     """Tokens to read; rows are wanted of those from `first` on. shared: what stands before `first` may come
-    from the prefix tree, and all of it goes there. waits_for_prefix: number of a passage with
-    the same prefix, which is read first. kinds: of each token's sentence; see Feed.
+    from the prefix tree, and all of it goes there. waits_for_prefix: number of a passage with the same
+    prefix, which is read first. segment_ids: of each token; see BatchEntry.
     """
 
     ids: Sequence[int]
     first: int = 0
     shared: bool = False
     waits_for_prefix: int | None = None
-    kinds: Sequence[int] = ()
+    segment_ids: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,18 @@ class PassageChunk:
 
 
 class PassageReader:
-    """Reads passages once. output: "hidden" or "logits"; scales: of adapters and control vectors."""
+    """Reads passages once. output: "hidden" or "logits"; adapter_scales: of adapters and control vectors."""
 
-    def __init__(self, service: Service, output: str, scales: Scales = (), salt: str = "") -> None:
-        self.service, self.engine, self.output, self.scales = service, service.engine, output, scales
-        self.salt = salted(salt, scales)
+    def __init__(
+        self, service: Service, output: str, adapter_scales: AdapterScales = (), salt: str = ""
+    ) -> None:
+        self.service, self.engine, self.output, self.adapter_scales = (
+            service,
+            service.engine,
+            output,
+            adapter_scales,
+        )
+        self.salt = salted(salt, adapter_scales)
         forward = self.engine.forward
         self.whole = not forward.causal
         self.width = (forward.hidden or forward.logits).width if output == "hidden" else forward.logits.width
@@ -94,13 +101,13 @@ class PassageReader:
         try:
             while self._waiting or self._open:
                 if not self._open and not self._free:
-                    self._free += self.service.borrow(1)
+                    self._free += self.service.acquire_slots(1)
                 found = self.service.ask(self._turn)
                 yield from found
                 if not self._open and self._waiting:
                     time.sleep(PATIENCE)
         finally:
-            self.service.give_back([*self._free, *self._open])
+            self.service.release_slots([*self._free, *self._open])
 
     @staticmethod
     def check(count: int, context: int, pool: int) -> None:
@@ -125,10 +132,10 @@ class PassageReader:
         scheduler = self.service.scheduler
         while (found := self._next()) is not None:
             if not self._free:
-                lent = None if scheduler.waiting else scheduler.lend()
-                if lent is None:
+                slot = None if scheduler.waiting else scheduler.acquire_slot()
+                if slot is None:
                     return
-                self._free.append(lent)
+                self._free.append(slot)
             if not self._enter(self._free[-1], *found):
                 return
             self._waiting.remove(found)
@@ -179,14 +186,14 @@ class PassageReader:
         for p in chunks:
             wanted += range(at + p.first - p.open.at, at + p.end - p.open.at)
             at += p.end - p.open.at
-        feeds = [self._feed(p.slot, p.open, p.end) for p in chunks]
-        program = engine.fill(feeds, len(wanted), self.output, every=False)
+        entries = [self._entry(p.slot, p.open, p.end) for p in chunks]
+        program = engine.fill(entries, len(wanted), self.output, every=False)
         program.fields["rows"][: len(wanted)] = wanted
         program.counts[1] = len(wanted)
         program.run()
         out: Array = np.empty((max(1, len(wanted)), self.width), np.float32)
         values = program.read(out)
-        engine.advance(feeds)
+        engine.advance(entries)
         check = check_hidden if self.output == "hidden" else check_logits
         check(values[: len(wanted)], engine.source)
         found, at = [], 0
@@ -199,9 +206,14 @@ class PassageReader:
                 self._leave(p.slot)
         return found
 
-    def _feed(self, slot: int, o: ActivePassage, end: int) -> Feed:
+    def _entry(self, slot: int, o: ActivePassage, end: int) -> BatchEntry:
         part = slice(o.at, end)
-        return Feed(slot, o.passage.ids[part], scales=self.scales, kinds=o.passage.kinds[part])
+        return BatchEntry(
+            slot,
+            o.passage.ids[part],
+            adapter_scales=self.adapter_scales,
+            segment_ids=o.passage.segment_ids[part],
+        )
 
     def _leave(self, slot: int) -> None:
         """A passage was read. Its slot goes on, or to those who wait."""
@@ -211,6 +223,6 @@ class PassageReader:
         self._done.add(o.number)
         self.engine.rewind(slot, 0)
         if self.service.scheduler.waiting:
-            self.service.scheduler.give_back(slot)
+            self.service.scheduler.release_slot(slot)
         else:
             self._free.append(slot)

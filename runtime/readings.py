@@ -12,7 +12,7 @@ import numpy as np
 from satchel.formats.gguf import GGUF
 from satchel.formats.tokenizer import Tokenizer
 from satchel.quant import RequestError
-from satchel.runtime.arch import Scales
+from satchel.runtime.arch import AdapterScales
 from satchel.runtime.embedding import embed, embed_tokens, pooling_of
 from satchel.runtime.graph import Array
 from satchel.runtime.likelihood import Scored, branch, score
@@ -38,7 +38,9 @@ class Host(Protocol):
 
     def tokenize(self, text: str, *, special: bool = False, bos: bool | None = None) -> list[int]: ...
 
-    def scales(self, adapters: Names | None = None, control_vectors: Names | None = None) -> Scales: ...
+    def adapter_scales(
+        self, adapters: Names | None = None, control_vectors: Names | None = None
+    ) -> AdapterScales: ...
 
     def check_ids(self, ids: Sequence[int]) -> None: ...
 
@@ -65,8 +67,8 @@ class Readings:
         if chosen.kind == "none":
             raise RequestError("pooling none gives a vector for each token: call embed_tokens")
         asked = token_lists(self, texts)
-        scales = self.scales(adapters, control_vectors)
-        return embed(reader_of(self, "hidden", scales, salt), asked, chosen)
+        adapter_scales = self.adapter_scales(adapters, control_vectors)
+        return embed(reader_of(self, "hidden", adapter_scales, salt), asked, chosen)
 
     def embed_tokens(
         self: Host,
@@ -81,8 +83,8 @@ class Readings:
         """A vector for each token of each text: (tokens, D) float32."""
         chosen = pooling_of(self.gguf.metadata, "none", normalize, dimensions)
         asked = token_lists(self, texts)
-        scales = self.scales(adapters, control_vectors)
-        return embed_tokens(reader_of(self, "hidden", scales, salt), asked, chosen)
+        adapter_scales = self.adapter_scales(adapters, control_vectors)
+        return embed_tokens(reader_of(self, "hidden", adapter_scales, salt), asked, chosen)
 
     def score(
         self: Host,
@@ -94,7 +96,9 @@ class Readings:
         salt: str = "",
     ) -> list[Scored]:
         """How likely each continuation is after the prompt."""
-        return score_many(self, [(prompt, continuations)], self.scales(adapters, control_vectors), salt)[0]
+        return score_many(
+            self, [(prompt, continuations)], self.adapter_scales(adapters, control_vectors), salt
+        )[0]
 
     def score_many(
         self: Host,
@@ -105,7 +109,7 @@ class Readings:
         salt: str = "",
     ) -> list[list[Scored]]:
         """score() of many prompts, together."""
-        return score_many(self, asked, self.scales(adapters, control_vectors), salt)
+        return score_many(self, asked, self.adapter_scales(adapters, control_vectors), salt)
 
     def rerank(
         self: Host,
@@ -124,8 +128,10 @@ class Readings:
         """
         if top is not None and top < 1:
             raise RequestError(f"top is {top}: expected 1 or more")
-        scales = self.scales(adapters, control_vectors)
-        scores = scorer(self.gguf, self.tokenizer, lambda output: reader_of(self, output, scales, salt))
+        adapter_scales = self.adapter_scales(adapters, control_vectors)
+        scores = scorer(
+            self.gguf, self.tokenizer, lambda output: reader_of(self, output, adapter_scales, salt)
+        )
         if not documents:
             return []
         pairs = [pair_ids(self.gguf, self.tokenizer, query, d, instruction) for d in documents]
@@ -134,9 +140,9 @@ class Readings:
         return ranked(scores(pairs), top)
 
 
-def reader_of(model: Host, output: str, scales: Scales, salt: str = "") -> PassageReader:
+def reader_of(model: Host, output: str, adapter_scales: AdapterScales, salt: str = "") -> PassageReader:
     """A reader by the engine in this process: a WorkerModel asks the worker's model to read."""
-    return PassageReader(cast(Service, model.service), output, scales, salt)
+    return PassageReader(cast(Service, model.service), output, adapter_scales, salt)
 
 
 def token_lists(model: Host, texts: Text | Sequence[Text]) -> list[list[int]]:
@@ -160,7 +166,7 @@ def named_check(model: Host, ids: Sequence[int], name: str) -> None:
 
 
 def score_many(
-    model: Host, asked: Sequence[tuple[Text, Sequence[Text]]], scales: Scales, salt: str
+    model: Host, asked: Sequence[tuple[Text, Sequence[Text]]], adapter_scales: AdapterScales, salt: str
 ) -> list[list[Scored]]:
     """Tokenizes and scores. A continuation in letters is read together with its prompt, as one text."""
 
@@ -184,7 +190,7 @@ def score_many(
         for ids in wholes:
             named_check(model, ids, f"prompt {number} with a continuation")
         branches.append(branch(start, wholes))
-    return score(reader_of(model, "logits", scales, salt), branches)
+    return score(reader_of(model, "logits", adapter_scales, salt), branches)
 
 
 def ids_of_part(model: Host, text: Text) -> list[int]:

@@ -6,7 +6,7 @@ The model's engine thread samples the tokens; their text is made here, while not
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections import abc
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
@@ -22,8 +22,8 @@ from satchel.runtime.overflow import Fitted, shifted
 from satchel.runtime.request_handle import RequestHandle
 from satchel.runtime.sampling import MASK, Sampling
 from satchel.runtime.sampling.logprobs import Logprob
-from satchel.runtime.scheduler import Job, Request
-from satchel.runtime.tokenized_options import ends_of, in_tokens, logits_options_of
+from satchel.runtime.scheduler import Request, Sequence
+from satchel.runtime.tokenized_options import in_tokens, logits_options_of, stop_ids_of
 from satchel.runtime.usage_report import EngineUsage, UsageReport
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ STRIDE = 0x9E3779B97F4A7C15  # between the seeds of two shifts
 @dataclass(slots=True)
 class Stats:
     """Token counts and seconds. finish: "stop" (end token or stop string), "length" (max_tokens or a full
-    context), "cancelled", or "" while it runs. drafted: tokens guessed ahead; accepted: those that were
-    right.
+    context), "cancelled", or "" while it runs. drafted: draft tokens that were verified; accepted:
+    those that were accepted.
     """
 
     prompt: int = 0
@@ -90,13 +90,13 @@ class Reply:
         self.stats = Stats(prompt=len(self.prompt))
         self.over = self._cancelled = self.unjudged = False
         self._stop, self._fitted = StopStrings(options.stop, options.include_stop_str_in_output), fitted
-        self._ends = ends_of(model.tokenizer, options)
+        self._stop_ids = stop_ids_of(model.tokenizer, options)
         room = ENDLESS if options.on_overflow == "shift" else model.context - len(self.prompt) + 1
         self._limit = room if options.max_tokens < 0 else min(options.max_tokens, room)
         self._context = self.prompt  # what the engine was given: the prompt, or what a shift left of all
         self._detokenizer: Detokenizer | None = None
         self._parts: list[str] = []
-        self._jobs: list[Job] = []
+        self._sequences: list[Sequence] = []
         self._forgotten, self._reported = 0, -1
         self._resumed = 0  # requests that only went on from where one was ended on purpose
         self._began = self._first_at = 0.0
@@ -119,7 +119,7 @@ class Reply:
         if not self._forgotten:
             return self._fitted.notes
         shift = (
-            f"the context was full {len(self._jobs) - 1 - self._resumed} times:"
+            f"the context was full {len(self._sequences) - 1 - self._resumed} times:"
             f" {self._forgotten} older tokens were forgotten"
         )
         return (*self._fitted.notes, shift)
@@ -127,7 +127,7 @@ class Reply:
     @property
     def report(self) -> UsageReport:
         """Usage report of this request, so far."""
-        usage, stats, fitted = EngineUsage.of(self._jobs), self.stats, self._fitted
+        usage, stats, fitted = EngineUsage.of(self._sequences), self.stats, self._fitted
         return UsageReport(
             sampling=self.sampling,
             prompt_tokens=stats.prompt,
@@ -136,7 +136,7 @@ class Reply:
             reason=stats.reason,
             cut_tokens=fitted.cut + self._forgotten,
             cut_messages=fitted.messages,
-            shifts=max(0, len(self._jobs) - 1 - self._resumed),
+            shifts=max(0, len(self._sequences) - 1 - self._resumed),
             cached_tokens=usage.cached_tokens,
             missed=usage.missed,
             drafted=usage.drafted,
@@ -155,7 +155,7 @@ class Reply:
             notes=self.notes,
         )
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> abc.Iterator[str]:
         return self
 
     def __next__(self) -> str:
@@ -225,7 +225,7 @@ class Reply:
     def _submit(self) -> None:
         room = self.model.context - len(self._context) + 1
         most = min(room, self._limit - self.stats.generated)
-        options, request = self.options, Request(self._context, most, self._drawing(), self._ends)
+        options, request = self.options, Request(self._context, most, self._drawing(), self._stop_ids)
         deadline = time.monotonic() + options.timeout if options.timeout else None
         request = replace(
             request,
@@ -236,12 +236,12 @@ class Reply:
             salt=options.salt,
             deadline=deadline,
             draft=options.draft,
-            scales=self.model.scales(options.adapters, options.control_vectors),
+            adapter_scales=self.model.adapter_scales(options.adapters, options.control_vectors),
             logits_options=logits_options_of(self.model.tokenizer, self.sampling, options, self._form()),
         )
         self.handle = self.model.submit(request)
         self.handle.logprobs = self.logprobs  # a shift goes on in the same list
-        self._jobs.append(self.handle.job)
+        self._sequences.append(self.handle.seq)
 
     def _form(self) -> Form | None:
         """What the tokens of the request at hand are held to."""
@@ -266,9 +266,9 @@ class Reply:
 
     def _drawing(self) -> Sampling:
         """After a shift positions come again, their random numbers must not: each time has its seed."""
-        if not self._jobs or self.sampling.seed is None:
+        if not self._sequences or self.sampling.seed is None:
             return self.sampling
-        return self.sampling.with_seed((self.sampling.seed + len(self._jobs) * STRIDE) & MASK)
+        return self.sampling.with_seed((self.sampling.seed + len(self._sequences) * STRIDE) & MASK)
 
     def _wait(self, handle: RequestHandle) -> int | None:
         """The next token; until the first one, reports the progress of the prefill."""
@@ -280,13 +280,14 @@ class Reply:
 
     def report_progress(self, done: int | None = None) -> None:
         """Calls `progress` with the tokens of the prompt computed so far, if that changed. done: how many;
-        None: as the job says.
+        None: as the sequence
+        has.
         """
-        job = self._jobs[0]
-        at = max(job.fed, job.cached) if done is None else done
-        if self.options.progress and at != self._reported and job.started >= 0:
+        seq = self._sequences[0]
+        at = max(seq.num_computed_tokens, seq.cached) if done is None else done
+        if self.options.progress and at != self._reported and seq.started >= 0:
             self._reported = at
-            self.options.progress(at - job.cached, len(self.prompt) - job.cached)
+            self.options.progress(at - seq.cached, len(self.prompt) - seq.cached)
 
     def feed(self, token: int | None) -> str:
         """The text that a token brings, often none; None ends the answer, or lets it go on after a shift."""
@@ -301,10 +302,10 @@ class Reply:
             self._first()
         stats.generated += 1
         stats.decode_seconds = time.perf_counter() - self._first_at
-        if self._jobs[-1].used.drafted:
-            stats.drafted = sum(j.used.drafted for j in self._jobs)
-            stats.accepted = sum(j.used.accepted for j in self._jobs)
-        if token in self._ends:
+        if self._sequences[-1].used.drafted:
+            stats.drafted = sum(s.used.drafted for s in self._sequences)
+            stats.accepted = sum(s.used.accepted for s in self._sequences)
+        if token in self._stop_ids:
             return ""
         self.ids.append(token)
         piece = self._say(self._stop.feed(self._text(token)))
@@ -328,7 +329,7 @@ class Reply:
         """Notes what is known when the first token is there."""
         self._first_at = time.perf_counter()
         self.stats.prefill_seconds = self._first_at - self._began
-        self.stats.cached = self._jobs[0].cached
+        self.stats.cached = self._sequences[0].cached
         self.report_progress(len(self.prompt))
 
     def _say(self, piece: str) -> str:
@@ -345,7 +346,7 @@ class Reply:
         shifts = self.options.on_overflow == "shift"
         if not (shifts and handle and handle.finish == "length" and left > 0 and not self.stats.finish):
             return False
-        whole = [*self._context, *handle.job.ids[len(self._context) :]]
+        whole = [*self._context, *handle.seq.ids[len(self._context) :]]
         self._context = shifted(whole, self._fitted.head)
         self._forgotten += len(whole) - len(self._context)
         LOG.info("the context was full: %d tokens were forgotten", len(whole) - len(self._context))
@@ -364,6 +365,6 @@ class Reply:
             full = not 0 <= self.options.max_tokens <= self._limit
             if stats.finish == "length" and full and self._limit <= len(self.ids):
                 stats.reason = f"the context of {self.model.context} tokens is full"
-        if self._jobs:
-            stats.cached = self._jobs[0].cached
+        if self._sequences:
+            stats.cached = self._sequences[0].cached
         return piece

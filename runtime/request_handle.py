@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections import abc
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -16,7 +16,7 @@ from satchel.quant import SatchelError
 from satchel.runtime.host_sampling import Sampled
 from satchel.runtime.notifier import Notifier, Waiter, notifier_of
 from satchel.runtime.sampling.logprobs import Logprob
-from satchel.runtime.scheduler import Job, Request
+from satchel.runtime.scheduler import Request, Sequence
 from satchel.runtime.stats import EngineStats
 
 
@@ -46,16 +46,16 @@ class Requests(Protocol):
 
 
 class RequestHandle:
-    """Iterate, or `async for`, over the tokens as they are sampled. job: counts and times, which the engine
+    """Iterate, or `async for`, over the tokens as they are sampled. seq: counts and times, which the engine
     thread writes. logprobs: of the tokens taken so far, where the request asks for them.
     """
 
-    def __init__(self, service: Requests, job: Job) -> None:
-        self.job, self.finish = job, ""
+    def __init__(self, service: Requests, seq: Sequence) -> None:
+        self.seq, self.finish = seq, ""
         self._service = service
         self._tokens: SimpleQueue[int | Sampled | End] = SimpleQueue()
         self.logprobs: list[Logprob] = []
-        self._wake: Callable[[], object] | None = None
+        self._wake: abc.Callable[[], object] | None = None
         self._waits: Waiter | None = None  # of a task; resolved once
         self._notifier: tuple[asyncio.AbstractEventLoop, Notifier] | None = None
         self._lock = threading.Lock()
@@ -92,7 +92,7 @@ class RequestHandle:
                 found.append(self._tokens.get_nowait())
         return found
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> abc.Iterator[int]:
         while (token := self.get()) is not None:
             yield token
 
@@ -120,12 +120,12 @@ class RequestHandle:
         """Whether get() would not have to wait."""
         return bool(self.finish) or not self._tokens.empty()
 
-    def listen(self, wake: Callable[[], object] | None) -> None:
+    def listen(self, wake: abc.Callable[[], object] | None) -> None:
         """Has `wake` called, in the engine's thread, with every token from now on."""
         with self._lock:
             self._wake = wake
 
-    async def __aiter__(self) -> AsyncIterator[int]:
+    async def __aiter__(self) -> abc.AsyncIterator[int]:
         while (token := await self.wait()) is not None:
             yield token
 

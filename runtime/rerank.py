@@ -162,7 +162,7 @@ def end_of(tokenizer: Tokenizer) -> int | None:
     return sep if tokenizer.kind == "bert" or eos is None else eos
 
 
-def kinds_of(ids: Sequence[int], end: int | None) -> list[int]:
+def segment_ids_of(ids: Sequence[int], end: int | None) -> list[int]:
     """Of a pair's tokens: 0 up to what ends the first text, then 1."""
     first = next((at for at, id in enumerate(ids, 1) if id == end), len(ids))
     return [0] * first + [1] * (len(ids) - first)
@@ -200,7 +200,7 @@ def scorer(gguf: GGUF, tokenizer: Tokenizer, reader: Callable[[str], PassageRead
 
 def pooled(reader: PassageReader, pairs: Sequence[Sequence[int]], end: int | None, mean: bool) -> Array:
     """What an encoder makes of each pair: the row of its first token, or the mean of all."""
-    passages = [Passage(ids, kinds=kinds_of(ids, end)) for ids in pairs]
+    passages = [Passage(ids, segment_ids=segment_ids_of(ids, end)) for ids in pairs]
     found = {rows.number: rows.values.mean(0) if mean else rows.values[0] for rows in reader.read(passages)}
     return np.stack([found[i] for i in range(len(pairs))])
 

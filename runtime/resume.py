@@ -13,12 +13,12 @@ import numpy as np
 
 from satchel.formats.gguf import OpenFile, open_gguf
 from satchel.quant import RequestError
-from satchel.runtime.arch import Scales
+from satchel.runtime.adapters import AdapterFile
+from satchel.runtime.arch import AdapterScales
 from satchel.runtime.engine import Engine
-from satchel.runtime.extras import Extra
 from satchel.runtime.graph import Array
 from satchel.runtime.kv.identity import identity
-from satchel.runtime.kv.saved import Saved, Shape, open_saved, write_saved
+from satchel.runtime.kv.saved import Saved, SavedShape, open_saved, write_saved
 from satchel.runtime.options import Options
 from satchel.runtime.service import Service
 
@@ -44,7 +44,7 @@ class Restored:
         )
 
 
-def shape_of(engine: Engine, model: str, numbers: str) -> Shape:
+def shape_of(engine: Engine, model: str, numbers: str) -> SavedShape:
     """What the blocks of this engine are. model: its identity(); numbers: what else decides their bits."""
     states, cache = engine.states, engine.cache
     parts = [
@@ -52,34 +52,34 @@ def shape_of(engine: Engine, model: str, numbers: str) -> Shape:
         for names, group in zip(states.formats, states.paged, strict=True)
     ]
     windows = tuple(g.window for g in engine.pages.groups)
-    return Shape(
+    return SavedShape(
         model, cache.keys, cache.values, numbers, cache.block, engine.vocabulary, windows, tuple(parts)
     )
 
 
-def numbers_of(options: Options, scales: Scales) -> str:
-    """What of a load decides the bits of keys and values, beside the model. scales: of the adapters and
-    control vectors of requests that say nothing about them; others' keys and values are not saved.
+def numbers_of(options: Options, adapter_scales: AdapterScales) -> str:
+    """What of a load decides the bits of keys and values, beside the model. adapter_scales: of the adapters
+    and control vectors of requests that say nothing about them; others' keys and values are not saved.
     """
     text = f"{options.precision}, activations of {options.activations or 8} bits"
-    if not scales:
+    if not adapter_scales:
         return text
-    found = hashlib.sha256(repr(scales).encode())
+    found = hashlib.sha256(repr(adapter_scales).encode())
     for given in (*options.adapters, *options.control_vectors):
-        extra = given if isinstance(given, Extra) else Extra(given)
-        with open_gguf(extra.path) as file:
-            found.update(f"{identity(file)} {extra.layers}\n".encode())
+        adapter = given if isinstance(given, AdapterFile) else AdapterFile(given)
+        with open_gguf(adapter.path) as file:
+            found.update(f"{identity(file)} {adapter.layers}\n".encode())
     return f"{text}, adapters and control vectors {found.hexdigest()[:16]}"
 
 
 def save(
-    service: Service, shape: Shape, path: str | Path | OpenFile, ids: Sequence[int], salt: str = ""
+    service: Service, shape: SavedShape, path: str | Path | OpenFile, ids: Sequence[int], salt: str = ""
 ) -> int:
     """Writes what the cache has of the beginning of `ids`, whole blocks; gives its tokens. Waits for a slot.
     RequestError where it has none of them.
     """
     engine, file = service.engine, _file(path)
-    (slot,) = service.borrow(1)
+    (slot,) = service.acquire_slots(1)
     try:
         asked = list(ids[: engine.cache.table_width * shape.block])
         length = service.ask(lambda: engine.begin(slot, [*asked, NO_TOKEN], salt)[0])
@@ -95,7 +95,7 @@ def save(
 
         write_saved(file, shape, asked[:length], read)
     finally:
-        service.give_back([slot])
+        service.release_slots([slot])
     return length
 
 
@@ -103,18 +103,18 @@ def _file(path: str | Path | OpenFile) -> Path | OpenFile:
     return path if isinstance(path, OpenFile) else Path(path)
 
 
-def restore(service: Service, shape: Shape, path: str | Path | OpenFile, salt: str = "") -> Restored:
+def restore(service: Service, shape: SavedShape, path: str | Path | OpenFile, salt: str = "") -> Restored:
     """Brings a saved state into the cache, as much as there is room for, so that requests that begin with its
     tokens find it. All of the file is checked before anything changes.
     """
     with open_saved(_file(path), shape) as saved:
         saved.check()
-        (slot,) = service.borrow(1)
+        (slot,) = service.acquire_slots(1)
         try:
             ids = tuple(saved.ids.tolist())
             tokens = _bring(service, saved, ids, slot, salt)
         finally:
-            service.give_back([slot])
+            service.release_slots([slot])
     return Restored(tokens, len(ids), ids)
 
 

@@ -17,7 +17,7 @@ from satchel.runtime import ops
 from satchel.runtime.arch import Cache, Forward
 from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.device import Device
-from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.graph import LEAVES, ROWS, TOKENS, Array, Graph, Node, Roots, Type, rewrite, toposort
 from satchel.runtime.ops import evaluate
 from satchel.runtime.weights import upload
@@ -113,7 +113,7 @@ def selftest(device: Device, behind: Sequence[Device] = ()) -> float:
     engine = Engine(graph, CACHE, [device, *behind], lambda d, packed: upload(d, values, packed))
     try:
         first, *rest = IDS
-        logits = np.concatenate([engine.logits([Feed(0, ids)]) for ids in ([first], rest)])
+        logits = np.concatenate([engine.logits([BatchEntry(0, ids)]) for ids in ([first], rest)])
         wanted = expected(engine.optimized("logits").roots, values)
     except ModelError:
         raise DeviceError(f"{device.name} computes wrong: its logits are NaN or infinite") from None

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections import Counter, abc, deque
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,13 +17,13 @@ from typing import TypeVar
 from satchel.quant import DeviceError, RequestError, SatchelError
 from satchel.quant.threads import begin
 from satchel.runtime.cancel_scope import current_scope
-from satchel.runtime.engine import LAST, Engine, Feed
+from satchel.runtime.engine import LAST, BatchEntry, Engine
 from satchel.runtime.host_sampling import Sampled
 from satchel.runtime.log import LOG
 from satchel.runtime.lost import DeviceLost
 from satchel.runtime.plan_cost import CostModel
 from satchel.runtime.request_handle import End, RequestHandle
-from satchel.runtime.scheduler import Job, Limits, Request, Scheduler, Work
+from satchel.runtime.scheduler import Request, ScheduledSequence, Scheduler, SchedulerLimits, Sequence
 from satchel.runtime.speculative import Speculator
 from satchel.runtime.stats import EngineStats, KVTraffic, Part, StatsCollector, StepFacts
 from satchel.runtime.watchdog import Beats, Pulse, Watchdog, ticking
@@ -37,8 +36,8 @@ PATIENCE = 0.1  # seconds between looks whether something that is waited for wil
 class Underway:
     """A step that was begun, and how its tokens are had. launched: the device has it."""
 
-    work: list[Work]
-    tokens: Callable[[], Sequence[int | Sampled]]
+    scheduled: list[ScheduledSequence]
+    tokens: abc.Callable[[], abc.Sequence[int | Sampled]]
     launched: bool
 
 
@@ -61,10 +60,10 @@ class Service:
     def __init__(
         self,
         engine: Engine,
-        limits: Limits | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        limits: SchedulerLimits | None = None,
+        clock: abc.Callable[[], float] = time.monotonic,
         speculator: Speculator | None = None,
-        on_lost: Callable[[DeviceLost], SatchelError] | None = None,
+        on_lost: abc.Callable[[DeviceLost], SatchelError] | None = None,
         after: Service | None = None,
     ) -> None:
         self.engine, self.clock, self.speculator = engine, clock, speculator
@@ -78,14 +77,16 @@ class Service:
             else StatsCollector(KVTraffic((a.window, a.bytes) for a in attention))
         )
         # Called before each step, and before each piece of a call whose cancel scope has a number.
-        self.watch: Callable[[Sequence[Work]], None] | None = after.watch if after else None
-        self.watch_scope: Callable[[int], None] | None = after.watch_scope if after else None
+        self.watch: abc.Callable[[abc.Sequence[ScheduledSequence]], None] | None = (
+            after.watch if after else None
+        )
+        self.watch_scope: abc.Callable[[int], None] | None = after.watch_scope if after else None
         self.gone: SatchelError | None = None  # why it does nothing more: a device is lost
         self._on_lost, self._lost = on_lost, list[DeviceLost]()
-        self._handles: dict[Job, RequestHandle] = {}
-        self._inbox: deque[Callable[[], None]] = deque()
-        self._calls: deque[Callable[[], None]] = deque()  # one between two steps, however many there are
-        self._lent = False  # the last free slot went to a call while requests waited
+        self._handles: dict[Sequence, RequestHandle] = {}
+        self._inbox: deque[abc.Callable[[], None]] = deque()
+        self._calls: deque[abc.Callable[[], None]] = deque()  # one between two steps, however many there are
+        self._leased_last = False  # the last free slot went to a call while requests waited
         self._slot_requests: deque[SlotRequest] = deque()
         self._under: deque[Underway] = deque()  # steps whose tokens were not read yet: one between two turns
         self._wakeup = threading.Condition()
@@ -98,23 +99,23 @@ class Service:
 
     def submit(self, request: Request) -> RequestHandle:
         """Queues a request. RequestError where the queue is full, or the request can never run."""
-        job = Job(request, self.clock())
-        if job.host_sampling is not None:
-            job.host_sampling.check(self.engine.vocabulary)
-        handle = RequestHandle(self, job)
+        seq = Sequence(request, self.clock())
+        if seq.host_sampling is not None:
+            seq.host_sampling.check(self.engine.vocabulary)
+        handle = RequestHandle(self, seq)
         with self._wakeup:
             if self._closed:
                 raise RequestError("the model was closed: load it again")
             self._check_alive()
             self.scheduler.check(request, self._coming.total(), self._coming.elements())
-            self._coming[job.client] += 1
+            self._coming[seq.client] += 1
             self._post(lambda: self._add(handle))
         return handle
 
     def cancel(self, handle: RequestHandle) -> None:
-        self._post(lambda: self._end(handle.job, End("cancelled")))
+        self._post(lambda: self._end(handle.seq, End("cancelled")))
 
-    def call(self, function: Callable[[], None]) -> None:
+    def call(self, function: abc.Callable[[], None]) -> None:
         """Runs a function on the engine thread between two steps, and waits for it. Where this thread is
         interrupted meanwhile, it does not run, or is over, when that is known.
         """
@@ -156,17 +157,17 @@ class Service:
         if not self._thread.is_alive():
             raise DeviceError("the engine thread has ended; load the model again")
 
-    def lend(self, function: Callable[[int], None]) -> None:
-        """Runs a function on the engine thread with an empty slot of its own, as soon as one is free, and
+    def with_slot(self, function: abc.Callable[[int], None]) -> None:
+        """Runs a function on the engine thread with an empty slot that it leases, as soon as one is free, and
         waits for it; what it raises is raised here.
         """
-        (slot,) = self.borrow(1)
+        (slot,) = self.acquire_slots(1)
         try:
             self.ask(partial(function, slot))
         finally:
-            self.give_back([slot])
+            self.release_slots([slot])
 
-    def ask(self, function: Callable[[], T]) -> T:
+    def ask(self, function: abc.Callable[[], T]) -> T:
         """As call(); gives what the function gives, raises what it raises."""
         found: list[T] = []
         failed: list[BaseException] = []
@@ -187,49 +188,49 @@ class Service:
             raise failed[0]
         return found[0]
 
-    def borrow(self, count: int) -> list[int]:
-        """So many empty slots, as soon as they are free together; give_back() ends it."""
-        scope, wanted = current_scope(), SlotRequest(count)
-        self._post(partial(self._slot_requests.append, wanted))
+    def acquire_slots(self, count: int) -> list[int]:
+        """So many empty slots, as soon as they are free together; release_slots() ends it."""
+        scope, lease = current_scope(), SlotRequest(count)
+        self._post(partial(self._slot_requests.append, lease))
         try:
-            while not wanted.done.wait(PATIENCE):
+            while not lease.done.wait(PATIENCE):
                 scope.check()
                 self._check_alive()
         except BaseException:
-            self._post(partial(self._withdraw, wanted))
+            self._post(partial(self._withdraw, lease))
             raise
-        return wanted.slots
+        return lease.slots
 
-    def _withdraw(self, wanted: SlotRequest) -> None:
+    def _withdraw(self, lease: SlotRequest) -> None:
         """Takes the request back, with the slots that it was given."""
-        if wanted in self._slot_requests:
-            self._slot_requests.remove(wanted)
-        for slot in wanted.slots:
-            self.scheduler.give_back(slot)
+        if lease in self._slot_requests:
+            self._slot_requests.remove(lease)
+        for slot in lease.slots:
+            self.scheduler.release_slot(slot)
 
-    def give_back(self, slots: Sequence[int]) -> None:
-        """Empties borrowed slots; others may have them."""
+    def release_slots(self, slots: abc.Sequence[int]) -> None:
+        """Empties acquired slots; others may have them."""
 
         def give() -> None:
             for slot in slots:
-                self.scheduler.give_back(slot)
+                self.scheduler.release_slot(slot)
 
         self._post(give)
 
-    def _serve_wanted(self) -> None:
-        """Lends slots to the call that has waited longest for them, where there are enough; where requests
+    def _grant_leases(self) -> None:
+        """Gives slots to the call that has waited longest for them, where there are enough; where requests
         wait too, every other time.
         """
         while self._slot_requests and self._slot_requests[0].count <= self.scheduler.free_slots:
             waiting = bool(self.scheduler.waiting)
-            if waiting and self._lent:
-                self._lent = False
+            if waiting and self._leased_last:
+                self._leased_last = False
                 return
-            self._lent = waiting
-            wanted = self._slot_requests.popleft()
-            found = [self.scheduler.lend() for _ in range(wanted.count)]
-            wanted.slots += [slot for slot in found if slot is not None]
-            wanted.done.set()
+            self._leased_last = waiting
+            lease = self._slot_requests.popleft()
+            found = [self.scheduler.acquire_slot() for _ in range(lease.count)]
+            lease.slots += [slot for slot in found if slot is not None]
+            lease.done.set()
 
     def close(self) -> None:
         """Cancels what is under way and ends the thread; the engine stays the caller's."""
@@ -257,16 +258,16 @@ class Service:
             return "the engine thread has ended"
         return self._dog.trouble
 
-    def _post(self, task: Callable[[], None]) -> None:
+    def _post(self, task: abc.Callable[[], None]) -> None:
         with self._wakeup:
             self._inbox.append(task)
             self._wakeup.notify()
 
     def _add(self, handle: RequestHandle) -> None:
-        self._handles[handle.job] = handle
+        self._handles[handle.seq] = handle
         with self._wakeup:  # in one go, or submit() would count it twice meanwhile
-            self.scheduler.add(handle.job)
-            self._coming[handle.job.client] -= 1
+            self.scheduler.add(handle.seq)
+            self._coming[handle.seq.client] -= 1
 
     def _live(self) -> None:
         try:
@@ -295,16 +296,16 @@ class Service:
             if self._lost:
                 self._leave()
                 return
-            self._serve_wanted()  # a task may have freed slots, or asked for them
+            self._grant_leases()  # a task may have freed slots, or asked for them
             if closed:
                 self._end_all(End("cancelled"))
                 return
             if self._busy:
                 self._guarded(self._step)
                 if not self._lost:
-                    self._serve_wanted()
+                    self._grant_leases()
 
-    def _guarded(self, function: Callable[[], None]) -> None:
+    def _guarded(self, function: abc.Callable[[], None]) -> None:
         """Calls it; where it fails, so does every request."""
         try:
             function()
@@ -348,9 +349,11 @@ class Service:
             return
         step = self._under[0]
         if self.engine.overlaps and not self.speculator:
-            work = self.scheduler.ahead(step.work, self.clock())
-            if work and (len(work) == sum(w.count for w in step.work) or self.engine.has(len(work))):
-                self._launch(work, [next_feed_of(w) for w in work])
+            scheduled = self.scheduler.ahead(step.scheduled, self.clock())
+            if scheduled and (
+                len(scheduled) == sum(s.num_tokens for s in step.scheduled) or self.engine.has(len(scheduled))
+            ):
+                self._launch(scheduled, [next_entry_of(s) for s in scheduled])
         self._finish(self._under.popleft())
 
     def _settle(self) -> None:
@@ -361,63 +364,71 @@ class Service:
     def _begin(self) -> bool:
         """Launches a step of what there is to do, if there is anything."""
         now = self.clock()
-        for job in self.scheduler.expired(now):
-            self._end(job, End("deadline"))
-        work = self.scheduler.plan(now)
-        if work and self.speculator:
-            work = self.speculator.extend(work, self.scheduler)
-        if work:
-            self._launch(work, [feed_of(w) for w in work])
-        return bool(work)
+        for seq in self.scheduler.expired(now):
+            self._end(seq, End("deadline"))
+        scheduled = self.scheduler.plan(now)
+        if scheduled and self.speculator:
+            scheduled = self.speculator.extend(scheduled, self.scheduler)
+        if scheduled:
+            self._launch(scheduled, [entry_of(s) for s in scheduled])
+        return bool(scheduled)
 
-    def _launch(self, work: list[Work], feeds: Sequence[Feed]) -> None:
+    def _launch(self, scheduled: list[ScheduledSequence], entries: abc.Sequence[BatchEntry]) -> None:
         if self.watch is not None:
-            self.watch(work)
-        if not self.engine.overlaps or any(f.host_sampling is not None for f in feeds):
-            step = Underway(work, partial(self.engine.sample, feeds), launched=False)
+            self.watch(scheduled)
+        if not self.engine.overlaps or any(e.host_sampling is not None for e in entries):
+            step = Underway(scheduled, partial(self.engine.sample, entries), launched=False)
         else:
-            step = Underway(work, partial(self.engine.collect, self.engine.launch(feeds)), launched=True)
+            step = Underway(
+                scheduled, partial(self.engine.collect, self.engine.launch(entries)), launched=True
+            )
         self._under.append(step)
 
     def _finish(self, step: Underway) -> None:
         timing = self.engine.timing
         total, read = timing.total, timing.weight_bytes
-        tokens, work = step.tokens(), step.work
+        tokens, scheduled = step.tokens(), step.scheduled
         # Seconds of the step itself: the plan of a new bucket is made once, and says nothing about the
         # next step.
         now, seconds = self.clock(), timing.last
-        if any(w.job.finish for w in work):  # by the step before: what was fed and sampled since is nobody's
-            pairs = [(w, t) for w, t in zip(work, tokens, strict=True) if not w.job.finish]
-            work, tokens = [w for w, _ in pairs], [t for _, t in pairs]
-        if not work:
+        # A sequence that the step before ended has no use for what was computed and sampled since.
+        if any(s.seq.finish for s in scheduled):
+            pairs = [(s, t) for s, t in zip(scheduled, tokens, strict=True) if not s.seq.finish]
+            scheduled, tokens = [s for s, _ in pairs], [t for _, t in pairs]
+        if not scheduled:
             return
-        parts: list[Part] = [(w.job, w.count + len(w.drafts), w.job.fed, w.job.decoding) for w in work]
+        parts: list[Part] = [
+            (s.seq, s.num_tokens + len(s.draft_tokens), s.seq.num_computed_tokens, s.seq.decoding)
+            for s in scheduled
+        ]
         self.stats_collector.step(parts, self._facts(seconds, timing.weight_bytes - read), now)
         if self.speculator:
-            self.speculator.timed(work, timing.total - total, self.scheduler)
-        known = [len(w.job.ids) for w in work]
-        ended = self.scheduler.done(work, tokens, now, seconds)
+            self.speculator.timed(scheduled, timing.total - total, self.scheduler)
+        known = [len(s.seq.ids) for s in scheduled]
+        ended = self.scheduler.done(scheduled, tokens, now, seconds)
         items = iter(tokens)
-        for w, n in zip(work, known, strict=True):
-            if w.samples:
-                own = [next(items) for _ in range(1 + len(w.drafts))]
-                self._give(w.job, own[: len(w.job.ids) - n], now, ended)
-        for job in ended:
-            self._close(job, End(job.finish))
+        for s, n in zip(scheduled, known, strict=True):
+            if s.samples:
+                own = [next(items) for _ in range(1 + len(s.draft_tokens))]
+                self._give(s.seq, own[: len(s.seq.ids) - n], now, ended)
+        for seq in ended:
+            self._close(seq, End(seq.finish))
 
-    def _give(self, job: Job, items: Sequence[int | Sampled], now: float, ended: list[Job]) -> None:
-        """Hands out what the job got. Where the request's own code failed, or its logits are lost, it alone
-        ends; others go on.
+    def _give(
+        self, seq: Sequence, items: abc.Sequence[int | Sampled], now: float, ended: list[Sequence]
+    ) -> None:
+        """Hands out what the sequence got. Where the request's own code failed, or its logits are lost, it
+        alone ends; others go on.
         """
         failed = next((i.error for i in items if isinstance(i, Sampled) and i.error is not None), None)
         if failed is not None:
-            if job in ended:
-                ended.remove(job)
-            self._end(job, End("error", failed))
+            if seq in ended:
+                ended.remove(seq)
+            self._end(seq, End("error", failed))
             return
-        self.stats_collector.token(job, now, len(items))
+        self.stats_collector.token(seq, now, len(items))
         for item in items:
-            self._handles[job].put(item)
+            self._handles[seq].put(item)
 
     def _facts(self, seconds: float, weight_bytes: int) -> StepFacts:
         pool = self.engine.pages.pool
@@ -428,9 +439,14 @@ class Service:
         s, pages = self.scheduler, self.engine.pages
         blocks = (pages.pool.size, pages.pool.free, pages.tree.size)
         found, tier = self.stats_collector.snapshot(len(s.waiting), len(s.running), blocks), self.engine.tier
-        if (hot := self.engine.hot) is not None:
-            picks, held = hot.counted
-            found = replace(found, expert_picks=picks, hot_picks=held, hot_bytes=hot.moved)
+        if (cache := self.engine.expert_cache) is not None:
+            lookups, hits = cache.counted
+            found = replace(
+                found,
+                expert_cache_lookups=lookups,
+                expert_cache_hits=hits,
+                expert_cache_moved_bytes=cache.moved,
+            )
         if tier is None:
             return found
         return replace(
@@ -441,44 +457,47 @@ class Service:
             host_moved_back=tier.brought_back,
         )
 
-    def _end(self, job: Job, end: End) -> None:
-        """Ends a job before its time; one that has ended already stays as it is."""
-        if job in self._handles:
-            job.finish = end.finish
-            self.scheduler.remove(job)
-            self._close(job, end)
+    def _end(self, seq: Sequence, end: End) -> None:
+        """Ends a sequence before its time; one that has ended already stays as it is."""
+        if seq in self._handles:
+            seq.finish = end.finish
+            self.scheduler.remove(seq)
+            self._close(seq, end)
 
-    def _close(self, job: Job, end: End) -> None:
-        self.stats_collector.ended(job, self.clock())
+    def _close(self, seq: Sequence, end: End) -> None:
+        self.stats_collector.ended(seq, self.clock())
         if self.speculator:
-            self.speculator.forget(job)
-        self._handles.pop(job).put(end)
+            self.speculator.forget(seq)
+        self._handles.pop(seq).put(end)
 
     def _end_all(self, end: End) -> None:
-        for job in list(self._handles):
-            self._end(job, end)
+        for seq in list(self._handles):
+            self._end(seq, end)
 
 
-def feed_of(work: Work) -> Feed:
-    """What a job brings to a step: tokens that are known, then drafted ones."""
-    job = work.job
-    ids = (*job.ids[job.fed : job.fed + work.count], *work.drafts)
-    if not work.samples:
-        return Feed(job.slot, ids, scales=job.request.scales)
-    r = job.request
-    return Feed(
-        job.slot,
+def entry_of(scheduled: ScheduledSequence) -> BatchEntry:
+    """What a sequence brings to a step: tokens that are known, then drafted ones."""
+    seq = scheduled.seq
+    ids = (
+        *seq.ids[seq.num_computed_tokens : seq.num_computed_tokens + scheduled.num_tokens],
+        *scheduled.draft_tokens,
+    )
+    if not scheduled.samples:
+        return BatchEntry(seq.slot, ids, adapter_scales=seq.request.adapter_scales)
+    r = seq.request
+    return BatchEntry(
+        seq.slot,
         ids,
         r.sampling,
-        1 + len(work.drafts),
-        job.host_sampling,
-        job.ids,
-        r.scales,
-        guessed=bool(work.drafts),
+        1 + len(scheduled.draft_tokens),
+        seq.host_sampling,
+        seq.ids,
+        r.adapter_scales,
+        speculated=bool(scheduled.draft_tokens),
     )
 
 
-def next_feed_of(work: Work) -> Feed:
-    """What a job brings to the step after one that is under way: the token that it samples there."""
-    r = work.job.request
-    return Feed(work.job.slot, (LAST,), r.sampling, scales=r.scales)
+def next_entry_of(scheduled: ScheduledSequence) -> BatchEntry:
+    """What a sequence brings to the step after one that is under way: the token that it samples there."""
+    r = scheduled.seq.request
+    return BatchEntry(scheduled.seq.slot, (LAST,), r.sampling, adapter_scales=r.adapter_scales)

@@ -61,7 +61,7 @@ class States:
             at += size
 
     def write_tokens(self, slot: int, ids: Sequence[int]) -> None:
-        """Notes that the slot's positions from 0 on hold these tokens, which were not fed to it."""
+        """Notes that the slot's positions from 0 on hold these tokens, which it did not compute."""
         if self._tokens is not None:
             device, start = self._tokens
             at = start + 4 * slot * (self.cache.context + 1)

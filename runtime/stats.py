@@ -77,8 +77,9 @@ class Histogram:
 class Usage:
     """What a request took so far. weight_bytes: its share, by tokens, of the weights that its steps read;
     kv_bytes: of its own cache. decode_*: of the whole steps in which it got a token, for a rate. last: clock
-    time of its last token. replayed: times that its worker process was lost. drafted, accepted: guessed
-    tokens that were verified, and those that stood. devices: seconds by device, its share of each step.
+    time of its last token. replayed: times that its worker process was lost. drafted, accepted: draft
+    tokens that were verified, and those that were accepted. devices: seconds by device, its share of each
+    step.
     """
 
     steps: int = 0
@@ -94,7 +95,7 @@ class Usage:
 
 
 class Counted(Protocol):
-    """What is read of a job."""
+    """What is read of a sequence."""
 
     used: Usage
     arrived: float
@@ -111,8 +112,8 @@ class Counted(Protocol):
     def generated(self) -> int: ...
 
 
-# One job's part in a step: tokens fed, those in its cache before, and whether it went on with its answer. A
-# plain tuple, for one is made for every row of every step.
+# One sequence's part in a step: computed tokens, those in its cache before, and whether it went on with its
+# answer. A plain tuple, for one is made for every row of every step.
 Part = tuple[Counted, int, int, bool]
 
 
@@ -131,8 +132,9 @@ class EngineStats:
     """Totals since the model was loaded, what there is now, and histograms by name. requests: by how they
     ended. kv_kept: blocks that finished requests left for others to find. worker_restarts: how often a worker
     process was started again. host_blocks, host_bytes: of the cache's blocks, those in host memory, where
-    host_moved_out went so far and host_moved_back came back from. expert_picks: of experts of layers that a
-    GPU holds some of; hot_picks: how many of these it computed; hot_bytes: of experts that were moved there.
+    host_moved_out went so far and host_moved_back came back from. expert_cache_lookups: experts that tokens
+    were routed to in layers with an expert cache; expert_cache_hits: those that a GPU computed from it;
+    expert_cache_moved_bytes: bytes of experts that were moved into it.
     """
 
     requests: Mapping[str, int]
@@ -152,9 +154,9 @@ class EngineStats:
     host_bytes: int = 0
     host_moved_out: int = 0
     host_moved_back: int = 0
-    expert_picks: int = 0
-    hot_picks: int = 0
-    hot_bytes: int = 0
+    expert_cache_lookups: int = 0
+    expert_cache_hits: int = 0
+    expert_cache_moved_bytes: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain values."""
@@ -201,8 +203,8 @@ class StatsCollector:
         read = [kv(before, count) for _, count, before, _ in parts]
         moved, each = facts.weight_bytes + sum(read), facts.weight_bytes / total
         devices = [(name, spent / total) for name, spent in facts.devices.items()]
-        for (job, count, _, decodes), own in zip(parts, read, strict=True):
-            used = job.used
+        for (seq, count, _, decodes), own in zip(parts, read, strict=True):
+            used = seq.used
             used.steps += 1
             used.weight_bytes += each * count
             used.kv_bytes += own
@@ -212,30 +214,30 @@ class StatsCollector:
                 used.decode_bytes += moved
                 used.decode_seconds += seconds
 
-    def token(self, job: Counted, now: float, count: int = 1) -> None:
-        """So many tokens of the job were sampled by a step."""
+    def token(self, seq: Counted, now: float, count: int = 1) -> None:
+        """So many tokens of the sequence were sampled by a step."""
         self.generated_tokens += count
-        used = job.used
+        used = seq.used
         last = used.last
         if last >= 0:
             self.histograms["inter_token_seconds"].add((now - last) / count)
         used.last = now
 
-    def ended(self, job: Counted, now: float) -> None:
-        """The job ended, for whatever reason."""
+    def ended(self, seq: Counted, now: float) -> None:
+        """The sequence ended, for whatever reason."""
         h = self.histograms
-        self.requests[job.finish] += 1
-        self.preemptions += job.preempted
-        if job.started < 0:
+        self.requests[seq.finish] += 1
+        self.preemptions += seq.preempted
+        if seq.started < 0:
             return
-        self.prompt_tokens += job.prompt
-        self.cached_tokens += job.cached
-        h["queue_seconds"].add(job.started - job.arrived)
-        h["cache_hit_share"].add(job.cached / max(1, job.prompt))
-        if job.first >= 0:
-            h["time_to_first_token_seconds"].add(job.first - job.arrived)
-            h["prefill_seconds"].add(job.first - job.started)
-            h["decode_seconds"].add(now - job.first)
+        self.prompt_tokens += seq.prompt
+        self.cached_tokens += seq.cached
+        h["queue_seconds"].add(seq.started - seq.arrived)
+        h["cache_hit_share"].add(seq.cached / max(1, seq.prompt))
+        if seq.first >= 0:
+            h["time_to_first_token_seconds"].add(seq.first - seq.arrived)
+            h["prefill_seconds"].add(seq.first - seq.started)
+            h["decode_seconds"].add(now - seq.first)
 
     def snapshot(self, waiting: int, running: int, blocks: tuple[int, int, int]) -> EngineStats:
         """blocks: those of the pool, free ones, and those kept for requests to come."""

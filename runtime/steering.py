@@ -16,8 +16,8 @@ import numpy as np
 from satchel.formats.gguf import GGUF, open_gguf
 from satchel.formats.gguf.check import quote
 from satchel.quant import ModelError, RequestError
-from satchel.runtime.adapters import read_values
 from satchel.runtime.graph import Array
+from satchel.runtime.lora import read_values
 
 NAME = re.compile(r"direction\.([0-9]{1,9})")
 KIND = "controlvector"
@@ -74,8 +74,8 @@ def _direction(file: GGUF, name: str, width: int) -> Array:
 
 
 def columns(vectors: Sequence[ControlVector], before: int) -> dict[int, Array]:
-    """By layer, the matrix (D, n) that turns the scales of all n extras into what is added; `before` of them
-    come before the vectors.
+    """By layer, the matrix (D, n) that turns the scales of all n adapters and control vectors into what is
+    added; `before` of them come before the vectors.
     """
     found: dict[int, Array] = {}
     for number, vector in enumerate(vectors, before):

@@ -68,7 +68,7 @@ def in_tokens(sampling: Sampling, tokenizer: Tokenizer) -> Sampling:
     return replace(sampling, bad_words=tuple(dict.fromkeys(w for w in found if w)))
 
 
-def ends_of(tokenizer: Tokenizer, options: GenerateOptions) -> frozenset[int]:
+def stop_ids_of(tokenizer: Tokenizer, options: GenerateOptions) -> frozenset[int]:
     """Tokens that end an answer. RequestError for an id outside of the vocabulary."""
     bad = next((t for t in options.stop_token_ids if not 0 <= t < tokenizer.vocab_size), None)
     if bad is not None:

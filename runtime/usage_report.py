@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import abc
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from satchel.runtime.sampling import Sampling
-from satchel.runtime.scheduler import Job
+from satchel.runtime.scheduler import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class UsageReport:
     steps: int
     preempted: int
     replayed: int
-    devices: Mapping[str, float]
+    devices: abc.Mapping[str, float]
     weight_bytes: float
     kv_bytes: float
     bandwidth: float
@@ -66,7 +66,7 @@ class UsageReport:
 
 @dataclass(frozen=True, slots=True)
 class EngineUsage:
-    """The engine's part of a usage report: sums over the jobs of a request, which ran one after the other."""
+    """The engine's part of a usage report: sums over a request's sequences, run one after the other."""
 
     queue_seconds: float = 0.0
     prefill_seconds: float = 0.0
@@ -78,19 +78,19 @@ class EngineUsage:
     accepted: int = 0
     cached_tokens: int = 0
     missed: str = ""
-    devices: Mapping[str, float] | None = None
+    devices: abc.Mapping[str, float] | None = None
     weight_bytes: float = 0.0
     kv_bytes: float = 0.0
     bandwidth: float = 0.0
 
     @classmethod
-    def of(cls, jobs: Sequence[Job]) -> EngineUsage:
-        """Jobs in order: the first has the prompt's times, the others begin where a shift ended the one
+    def of(cls, seqs: abc.Sequence[Sequence]) -> EngineUsage:
+        """Sequences in order: the first has the prompt's times, the others begin where a shift ended the one
         before.
         """
-        if not jobs:
+        if not seqs:
             return cls()
-        first, used = jobs[0], [j.used for j in jobs]
+        first, used = seqs[0], [s.used for s in seqs]
         seconds = {name: sum(u.devices.get(name, 0.0) for u in used) for u in used for name in u.devices}
         whole, decoding = sum(seconds.values()), sum(u.decode_seconds for u in used)
         return cls(
@@ -98,7 +98,7 @@ class EngineUsage:
             max(0.0, first.first - first.started) if first.first >= 0 else 0.0,
             max(0.0, used[-1].last - first.first) if first.first >= 0 else 0.0,
             sum(u.steps for u in used),
-            sum(j.preempted for j in jobs),
+            sum(s.preempted for s in seqs),
             sum(u.replayed for u in used),
             sum(u.drafted for u in used),
             sum(u.accepted for u in used),

@@ -21,7 +21,15 @@ from satchel.quant import FORMATS, ModelError
 from satchel.quant.threads import Pool
 from satchel.runtime.device import WEIGHT, Buffer, Device
 from satchel.runtime.graph import Array, Type
-from satchel.runtime.packing import ALIGNMENT, PACKED_BUFFER, Packed, Places, file_places, held, in_place
+from satchel.runtime.packing import (
+    ALIGNMENT,
+    PACKED_BUFFER,
+    Packed,
+    Places,
+    file_places,
+    in_place,
+    packed_weights,
+)
 from satchel.runtime.plan import ALIGN, WeightPlace
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
@@ -92,7 +100,7 @@ def bind(
     order = in_order(gguf, packed)
     done, total = 0, sum(info.nbytes for info in order)
     for info, following in pairwise([*order, None]):
-        if following and not held(packed).streamed:
+        if following and not packed_weights(packed).streamed:
             _advise(gguf, following, "MADV_WILLNEED")
         for size in _move(gguf, info, weights, packed, mapped) if info else ():
             done += size
@@ -142,7 +150,7 @@ def in_order(gguf: GGUF, packed: Mapping[str, Packed]) -> list[TensorInfo]:
     """The file's tensors in its order, but large ones that are packed first: source and copy of one lie in
     memory together, so the largest ones come while little else is there.
     """
-    mine = held(packed)
+    mine = packed_weights(packed)
     tensors = [info for info in gguf.tensors.values() if mine.reads(info.name)]
     least = sum(info.nbytes for info in tensors) // LARGE
     large = {i.name: i.nbytes for i in tensors if i.name in packed and i.nbytes > least}
@@ -167,7 +175,7 @@ def _move(
     if info.name in packed:
         buffer = weights.buffers[place.buffer]
         yield from _pack(gguf, info, buffer, place.offset, packed[info.name])
-    elif mapped and held(packed).streamed:
+    elif mapped and packed_weights(packed).streamed:
         yield info.nbytes
     elif mapped:
         yield from _fault_in(gguf.parts[info.part].mmap, info.offset, info.nbytes)

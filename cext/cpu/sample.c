@@ -1,7 +1,7 @@
 /* sample.c: one token per row of logits (R, V), as runtime/sampling/chain.py defines it: each row goes through the stages of
  * its own chain, then a token is drawn. sample gives the tokens (R); sample_masked also takes a token bitmask (R, V / 32) and
- * edits of single logits, and gives (R, 2): the token, and the bits of a float32, its surprise. A row with a
- * NaN or +inf, or with nothing above -inf, has no token: -1.
+ * edits of single logits, and gives (R, 2): the token, and its nll_bits (negative log2-probability) as the bits of a
+ * float32. A row with a NaN or +inf, or with nothing above -inf, has no token: -1.
  *
  * A thread's scratch holds the row's set of candidates and the history of W tokens. Which tokens a slot has seen comes from
  * a state, so ids there are checked; logits are never written.
@@ -90,15 +90,15 @@ static int run_stage(uint8_t stage, set *s, const row_facts *r) {
     return 0;
 }
 
-static int32_t draw(set *s, const row_facts *r, float *surprise) {
+static int32_t draw(set *s, const row_facts *r, float *nll_bits) {
     int64_t at = 0;
     double total, log_total;
-    if (s->n > 1 || surprise) {
+    if (s->n > 1 || nll_bits) {
         total = total_weight(s);
         at = cross(s, NULL, uniform(r->p.seed, r->pos) * total, 1, 0).at;
-        if (surprise) {
+        if (nll_bits) {
             log_total = exact_log(total) - WEIGHT_BITS * LN2;
-            *surprise = (float)((log_total + (double)distance(s, at)) / LN2);
+            *nll_bits = (float)((log_total + (double)distance(s, at)) / LN2);
         }
     }
     return id_of(s, at);
@@ -106,7 +106,7 @@ static int32_t draw(set *s, const row_facts *r, float *surprise) {
 
 /* The row's token; NO_TOKEN where the logits are damaged or none is above -inf. */
 static int32_t sample_row(set *s, row_facts *r, const uint32_t *bitmask, const int32_t *edits, int32_t n_edits,
-                          float *surprise) {
+                          float *nll_bits) {
     if (is_damaged(s))
         return NO_TOKEN;
     if (edits) {
@@ -124,7 +124,7 @@ static int32_t sample_row(set *s, row_facts *r, const uint32_t *bitmask, const i
     for (int i = 0; i < HAL_STAGES && r->p.chain[i] != HAL_STAGE_END; i++)
         if (!run_stage(r->p.chain[i], s, r))
             return BAD_INDEX;
-    return draw(s, r, surprise);
+    return draw(s, r, nll_bits);
 }
 
 static void run_row(const cpu_call *c, int64_t row, uint8_t *base) {
@@ -134,7 +134,7 @@ static void run_row(const cpu_call *c, int64_t row, uint8_t *base) {
     int32_t slot = cpu_i32(c->v + 3, row), *out = (int32_t *)(void *)cpu_row(c->v, row), token;
     set s = set_of(cpu_f32(c->v + 1, row), v, base);
     row_facts r = {.width = ring->shape[1], .vocabulary = v, .pos = cpu_i32(c->v + 4, row)};
-    float surprise = 0;
+    float nll_bits = 0;
     memcpy(&r.p, cpu_row(c->v + 5, row), sizeof r.p);
     if (slot >= 0 && slot < ring->shape[0] && r.pos >= 0)
         r.ring = (const int32_t *)(const void *)cpu_row(ring, slot);
@@ -142,12 +142,12 @@ static void run_row(const cpu_call *c, int64_t row, uint8_t *base) {
     r.sorted = r.history + r.width;
     token = sample_row(&s, &r, masked ? (const uint32_t *)(const void *)cpu_row(c->v + 6, row) : NULL,
                        masked ? (const int32_t *)(const void *)cpu_row(c->v + 7, row) : NULL,
-                       masked ? c->v[7].shape[1] : 0, masked ? &surprise : NULL);
+                       masked ? c->v[7].shape[1] : 0, masked ? &nll_bits : NULL);
     if (token == BAD_INDEX)
         cpu_fault(c);
     out[0] = token == BAD_INDEX ? 0 : token;
     if (masked)
-        memcpy(out + 1, &surprise, sizeof surprise);
+        memcpy(out + 1, &nll_bits, sizeof nll_bits);
 }
 
 static void run(const cpu_call *c, int64_t from, int64_t to, int thread) {

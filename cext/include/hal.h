@@ -174,7 +174,7 @@ typedef struct {
     float top_p, min_p, typical_p, top_n_sigma;
     float xtc_probability, xtc_threshold;
     float repeat_penalty, presence_penalty, frequency_penalty;
-    float mirostat_mu;       /* bits of surprise that a token may have */
+    float mirostat_mu;       /* most nll_bits that a token may have */
     int32_t top_k;
     int32_t repeat_last_n;   /* how many last tokens the penalties look at */
     int32_t masked;          /* 1: only tokens whose bits are set in the row's token bitmask */

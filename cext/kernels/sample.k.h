@@ -145,23 +145,23 @@ FN int start_row(self m, THREAD set *s, CONSTANT gpu_call *c, int row, THREAD co
     return s->all_lost ? NO_TOKEN : 0;
 }
 
-FN int draw(self m, THREAD set *s, THREAD const row_facts *r, THREAD float *surprise) {
+FN int draw(self m, THREAD set *s, THREAD const row_facts *r, THREAD float *nll_bits) {
     shares t = shares_of(m, s);
     int at = s->n > 1 ? cross(m, s, NULL, uniform(r->p.seed, r->pos) * t.total, 1, 0).at : 0;
-    *surprise = (float)((t.log_total + (double)distance(s, at)) / LN2);
+    *nll_bits = (float)((t.log_total + (double)distance(s, at)) / LN2);
     return id_of(s, at);
 }
 
 /* The row's token, NO_TOKEN or BAD_INDEX. */
-FN int sample_row(self m, THREAD set *s, CONSTANT gpu_call *c, int row, THREAD const row_facts *r, THREAD float *surprise) {
+FN int sample_row(self m, THREAD set *s, CONSTANT gpu_call *c, int row, THREAD const row_facts *r, THREAD float *nll_bits) {
     int why = start_row(m, s, c, row, r);
-    *surprise = 0;
+    *nll_bits = 0;
     if (why)
         return why;
     for (int i = 0; i < HAL_STAGES && r->p.chain[i] != HAL_STAGE_END; i++)
         if (!run_stage(m, r->p.chain[i], s, r))
             return BAD_INDEX;
-    return draw(m, s, r, surprise);
+    return draw(m, s, r, nll_bits);
 }
 
 KERNEL(sample, SAMPLE_THREADS) {
@@ -169,9 +169,9 @@ KERNEL(sample, SAMPLE_THREADS) {
     for (int row = m.group[0]; row < rows; row += SAMPLE_GROUPS) {
         row_facts r = facts_of(c, row);
         set s = set_of(c, m, m.group[0], n);
-        float surprise = 0;
+        float nll_bits = 0;
         int token = c->mode == SAMPLE_TOKEN && is_greedy(&r.p) ? greedy_token(m, c, row, n)
-                                                               : sample_row(m, &s, c, row, &r, &surprise);
+                                                               : sample_row(m, &s, c, row, &r, &nll_bits);
         BARRIER(m);
         if (m.thread)
             continue;
@@ -179,7 +179,7 @@ KERNEL(sample, SAMPLE_THREADS) {
             fault(c);
         ROW(int32_t, c->v, row)[0] = token == BAD_INDEX ? 0 : token;
         if (c->mode == SAMPLE_MASKED)
-            ROW(int32_t, c->v, row)[1] = (int32_t)f32_bits(surprise);
+            ROW(int32_t, c->v, row)[1] = (int32_t)f32_bits(nll_bits);
     }
 }
 

@@ -215,7 +215,7 @@ FN void stage_temperature(self m, THREAD set *s, THREAD const row_facts *r) {
     s->all_lost = 0;
 }
 
-/* The k that should give the surprise mu, from the distances of the n first-ranked in order. */
+/* The k that should give tokens of mu bits (negative log2-probability), from the distances of the n first-ranked in order. */
 FN double mirostat_count(LOCAL const float *d, int n, THREAD const set *s, THREAD const row_facts *r) {
     double above = 0, up = 0, slope, eps, k, bottom;
     for (int i = 0; i + 1 < n; i++) {

@@ -138,12 +138,15 @@ class LoadOptions:
     stream: Annotated[
         str, option("--stream-weights", help="on, off, auto: read the CPU's weights as it goes.")
     ] = "auto"
-    lend: Annotated[
-        str, option("--lend-weights", help="on, off, auto: send the CPU's weights to a GPU for long steps.")
-    ] = "auto"
-    hot: Annotated[
+    prefetch: Annotated[
         str,
-        option("--hot-experts", metavar="N|SIZE", help="Most used experts that a GPU holds too; auto, off."),
+        option(
+            "--prefetch-weights", help="on, off, auto: prefetch the CPU's weights to a GPU for long steps."
+        ),
+    ] = "auto"
+    expert_cache: Annotated[
+        str,
+        option("--expert-cache", metavar="N|SIZE", help="Most used experts that a GPU caches; or auto, off."),
     ] = "auto"
     deterministic: Annotated[
         bool, option("--deterministic", help="The same bits for the same request, slower on a GPU.")
@@ -169,8 +172,8 @@ class LoadOptions:
             gpu_memory=self.gpu_memory,
             kv_offload=self.kv_offload,
             stream_weights=self.stream,
-            lend_weights=self.lend,
-            hot_experts=self.hot,
+            prefetch_weights=self.prefetch,
+            expert_cache=self.expert_cache,
         )
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from satchel.cli.adapters import AdapterOptions
 from satchel.cli.chat.options import ChatOptions
-from satchel.cli.extras import ExtraOptions
 from satchel.cli.grammars import GrammarOptions, check_spec
 from satchel.cli.groups import with_options
 from satchel.cli.options import (
@@ -33,7 +33,7 @@ def chat(
     model: ModelOptions,
     text: TextOptions,
     sampling: SamplingOptions,
-    extras: ExtraOptions,
+    adapters: AdapterOptions,
     speculation: SpeculationOptions,
     grammar: GrammarOptions,
     reply: ReplyOptions,
@@ -46,13 +46,15 @@ def chat(
     the environment: --ctx-size from SATCHEL_CTX_SIZE or LLAMA_ARG_CTX_SIZE.
     """
     first, system, drawn = text.prompt_text(), text.system_text(), sampling.sampling()
-    spec, guessing = grammar.spec(), speculation.speculation()
+    spec, speculating = grammar.spec(), speculation.speculation()
     file = talk.file()
     reply.check(raw=False, held=spec is not None)
     interactive = sys.stdin.isatty() and sys.stdout.isatty() and not talk.as_json
     started = time.perf_counter()
     worker, sandbox = reply.worker, reply.sandbox
-    with open_model(model, speculation=guessing, extras=extras, worker=worker, sandbox=sandbox) as loaded:
+    with open_model(
+        model, speculation=speculating, adapters=adapters, worker=worker, sandbox=sandbox
+    ) as loaded:
         from satchel.cli.chat.about import model_name
         from satchel.cli.chat.display import Look
         from satchel.cli.chat.history import ChatSettings, Conversation

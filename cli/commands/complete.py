@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from satchel.cli.extras import ExtraOptions
+from satchel.cli.adapters import AdapterOptions
 from satchel.cli.grammars import GrammarOptions
 from satchel.cli.groups import option, with_options
 from satchel.cli.once import Once
@@ -26,7 +26,7 @@ def complete(
     model: ModelOptions,
     text: TextOptions,
     sampling: SamplingOptions,
-    extras: ExtraOptions,
+    adapters: AdapterOptions,
     speculation: SpeculationOptions,
     grammar: GrammarOptions,
     reply: ReplyOptions,
@@ -41,5 +41,5 @@ def complete(
     Text comes from stdin, the files of -f, and the argument or -p, joined by line ends. Without -n it goes on
     until the model ends it or the context is full.
     """
-    groups = (model, text, sampling, extras, speculation, grammar, reply, count)
+    groups = (model, text, sampling, adapters, speculation, grammar, reply, count)
     return Once(prompt, *groups, raw=True, echo=echo and count.made == 1, as_json=as_json).answer()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from satchel.cli.extras import ExtraOptions
+from satchel.cli.adapters import AdapterOptions
 from satchel.cli.groups import option, with_options, wrong
 from satchel.cli.options import ModelOptions, decoded, open_model, read_text
 
@@ -27,7 +27,7 @@ def embed(
     ] = None,
     *,
     model: ModelOptions,
-    extras: ExtraOptions,
+    adapters: AdapterOptions,
     prompt: Annotated[str | None, option("-p", "--prompt", metavar="TEXT", help="A text.")] = None,
     file: Annotated[
         Path | None, option("-f", "--file", metavar="FILE", help="A file with a text on each line.")
@@ -62,7 +62,7 @@ def embed(
     if output is not None and pooling == "none":
         raise wrong("-o", "pooling none gives texts of different lengths no common array")
     asked = _texts(texts, prompt, file, separator)
-    with open_model(model, slots=min(SLOTS, len(asked)), extras=extras) as loaded:
+    with open_model(model, slots=min(SLOTS, len(asked)), adapters=adapters) as loaded:
         ids = [loaded.tokenize(text) for text in asked]
         how: dict[str, Any] = {"normalize": normalize == 2, "dimensions": dimensions}
         vectors = (

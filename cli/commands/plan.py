@@ -134,7 +134,7 @@ def placement_facts(run: DryRun) -> dict[str, Any]:
     from satchel.runtime.placement.smaller import recipe_that_fits
 
     where, layers, shares = run.settled.where, run.arch.layers, list(run.shares())
-    guess = run.predicted() if run.settled.streamed is False else None
+    predicted = run.predicted() if run.settled.streamed is False else None
     fits = all(share.fits for share in shares)
     largest = max(shares, key=lambda share: share.free)
     smaller = None if fits else recipe_that_fits(run.gguf, largest.free - largest.kv - largest.compute)
@@ -147,7 +147,7 @@ def placement_facts(run: DryRun) -> dict[str, Any]:
             "states": dict(where.states),
         },
         "streamed": run.settled.streamed,
-        "predicted": guess and {"pp512": guess.pp, "tg128": guess.tg},
+        "predicted": predicted and {"pp512": predicted.pp, "tg128": predicted.tg},
         "would_fit": smaller and smaller.name,
     }
 
@@ -165,9 +165,11 @@ def show_placement(facts: dict[str, Any]) -> None:
             others = sum(device == name for device in placed["tensors"].values())
             parts += [f"{others} tensors of other layers"] if others else []
             console.print(plain(f"{name}: {', '.join(parts)}"), markup=False)
-    guess = facts["predicted"]
-    if guess:
-        rates = f"{guess['pp512']:,.4g} t/s of a prompt (pp512), {guess['tg128']:,.4g} t/s of an answer"
+    predicted = facts["predicted"]
+    if predicted:
+        rates = (
+            f"{predicted['pp512']:,.4g} t/s of a prompt (pp512), {predicted['tg128']:,.4g} t/s of an answer"
+        )
         console.print(plain(f"predicted: {rates} (tg128)"), markup=False)
 
 

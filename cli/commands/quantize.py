@@ -35,7 +35,7 @@ def quantize(
     threads: Annotated[int | None, option("-t", "--threads", min=1, help="Default: all cores.")] = None,
 ) -> None:
     """Write a model in smaller formats."""
-    from satchel.cli.quantizing.job import Job
+    from satchel.cli.quantizing.quantize_job import QuantizeJob
     from satchel.formats.quantize import QuantizeOptions
     from satchel.runtime.sources import open_source
 
@@ -53,7 +53,9 @@ def quantize(
         opened = stack.enter_context(open_source(source))
         metadata = {} if data is None else _describe(data)
         calibration = _calibration(data, importance)
-        job = Job(opened, target, calibration, metadata, keep_split, dry_run, threads, importance.fold)
+        job = QuantizeJob(
+            opened, target, calibration, metadata, keep_split, dry_run, threads, importance.fold
+        )
         if rules is not None:
             leave = mix.leave_output
             job.run(QuantizeOptions(rules.recipe, rules.overrides, rules.pure, mix.requantize, leave))

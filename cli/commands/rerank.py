@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from satchel.cli.extras import ExtraOptions
+from satchel.cli.adapters import AdapterOptions
 from satchel.cli.groups import option, with_options, wrong
 from satchel.cli.options import ModelOptions, decoded, open_model, read_text
 
@@ -32,7 +32,7 @@ def rerank(
     ] = None,
     *,
     model: ModelOptions,
-    extras: ExtraOptions,
+    adapters: AdapterOptions,
     lines: Annotated[
         list[Path] | None,
         option("-f", "--file", metavar="FILE", help="A file with a document on each line; may be repeated."),
@@ -63,7 +63,7 @@ def rerank(
         raise wrong("query", "expected a text that is not empty")
     asked = _documents(documents, lines, files)
     texts = [text for _, text in asked]
-    with open_model(model, slots=min(SLOTS, len(asked) + embeddings), extras=extras) as loaded:
+    with open_model(model, slots=min(SLOTS, len(asked) + embeddings), adapters=adapters) as loaded:
         if embeddings:
             found = _by_embedding(loaded, query, texts, top)
         else:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from satchel.cli.extras import ExtraOptions
+from satchel.cli.adapters import AdapterOptions
 from satchel.cli.grammars import GrammarOptions
 from satchel.cli.groups import option, with_options
 from satchel.cli.once import Once
@@ -25,7 +25,7 @@ def run(
     model: ModelOptions,
     text: TextOptions,
     sampling: SamplingOptions,
-    extras: ExtraOptions,
+    adapters: AdapterOptions,
     speculation: SpeculationOptions,
     grammar: GrammarOptions,
     reply: ReplyOptions,
@@ -49,7 +49,7 @@ def run(
         model,
         text,
         sampling,
-        extras,
+        adapters,
         speculation,
         grammar,
         reply,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from satchel.cli.extras import ExtraOptions
+from satchel.cli.adapters import AdapterOptions
 from satchel.cli.groups import with_options, wrong
 from satchel.cli.options import ModelOptions, default_model, loading
 from satchel.cli.serving import ServerOptions
@@ -33,7 +33,7 @@ def serve(
     ] = None,
     *,
     model: ModelOptions,
-    extras: ExtraOptions,
+    adapters: AdapterOptions,
     server: ServerOptions,
 ) -> None:
     """Serve models over HTTP: the APIs of OpenAI, Anthropic and Ollama, and a page at /.
@@ -50,7 +50,7 @@ def serve(
     named = _named([*([model.model] if model.model else []), *(files or [])], server.alias)
 
     def read() -> Catalog:
-        return _catalog(named, model, extras, server)
+        return _catalog(named, model, adapters, server)
 
     run_server(read, round(server.memory * GB), server.settings())
 
@@ -69,7 +69,7 @@ def _named(files: list[Path], alias: str | None) -> dict[str, Path]:
 
 
 def _catalog(
-    named: dict[str, Path], model: ModelOptions, extras: ExtraOptions, server: ServerOptions
+    named: dict[str, Path], model: ModelOptions, adapters: AdapterOptions, server: ServerOptions
 ) -> Catalog:
     """All models: those named here and those of the configuration file; where none is named here, those of
     the store too, and the bundled one where there is no other to begin with.
@@ -85,7 +85,7 @@ def _catalog(
         files = {} if tables.get("models") else {bundled.stem: bundled}
         stored = _stored()
     options = replace(
-        loading(model, server.slots, extras, server.worker, server.sandbox),
+        loading(model, server.slots, adapters, server.worker, server.sandbox),
         worker_timeout=server.worker_timeout,
         step_timeout=server.step_timeout,
     )

@@ -12,8 +12,8 @@ from typing import IO, TYPE_CHECKING
 
 from satchel.cli.console import err, note, plain
 from satchel.cli.groups import wrong
-from satchel.cli.quantizing.job import Job
 from satchel.cli.quantizing.options import BudgetOptions, MixOptions, parse_size
+from satchel.cli.quantizing.quantize_job import QuantizeJob
 from satchel.quant.errors import RequestError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class TextWindows:
         return self.kept_back is not self.tried
 
 
-def spend(job: Job, mix: MixOptions, options: BudgetOptions) -> None:
+def spend(job: QuantizeJob, mix: MixOptions, options: BudgetOptions) -> None:
     """Chooses formats for the size that was asked for; then as with a type. The report comes last."""
     from satchel.cli.quantizing.page import Facts, write_page
     from satchel.runtime.budget.probe import Prober
@@ -71,7 +71,7 @@ def spend(job: Job, mix: MixOptions, options: BudgetOptions) -> None:
         note(f"{options.report}: the report")
 
 
-def _gguf(job: Job) -> GGUF:
+def _gguf(job: QuantizeJob) -> GGUF:
     from satchel.formats.gguf import GGUF
 
     if not isinstance(job.source, GGUF):
@@ -103,7 +103,7 @@ def _texts(gguf: GGUF, options: BudgetOptions) -> TextWindows:
 
 
 def _search(
-    job: Job, gguf: GGUF, prober: Prober, mix: MixOptions, options: BudgetOptions
+    job: QuantizeJob, gguf: GGUF, prober: Prober, mix: MixOptions, options: BudgetOptions
 ) -> tuple[FormatSearchResult, QuantizeOptions]:
     from satchel.formats.quantize import QuantizeOptions, find_recipe
     from satchel.formats.quantizing.plan import find_overrides, head_of
@@ -170,7 +170,7 @@ def _measure(
     return other
 
 
-def recipes(job: Job, found: FormatSearchResult) -> dict[str, tuple[int, float]]:
+def recipes(job: QuantizeJob, found: FormatSearchResult) -> dict[str, tuple[int, float]]:
     """File bytes and predicted divergence of the named recipes that the search can tell of."""
     from satchel.formats.quantize import QuantizeOptions
     from satchel.quant.recipes import RECIPES

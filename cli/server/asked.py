@@ -15,7 +15,7 @@ from satchel.formats.tokenizer import TooManyTokens, at_most
 from satchel.quant import RequestError
 from satchel.runtime.generate_options import GenerateKwargs, GenerateOptions
 from satchel.runtime.grammar.compiled import compile_grammar
-from satchel.runtime.grammar.spec import Spec, Tool, ToolCall
+from satchel.runtime.grammar.spec import Spec, ToolCallGrammar, ToolSchema
 from satchel.runtime.grammar.styles import STYLES, form_of
 from satchel.runtime.model import Model
 from satchel.runtime.refusals import Busy, PromptTooLong
@@ -94,14 +94,14 @@ def _check_ids(model: Model, name: str, ids: Sequence[int]) -> None:
 
 def named_adapters(model: Model, scales: Mapping[int, float]) -> dict[str, float]:
     """Scales by name, of adapters by their place."""
-    names = list(model.extras.adapters) if model.extras else []
+    names = list(model.adapters.lora) if model.adapters else []
     bad = next((i for i in scales if not 0 <= i < len(names)), None)
     if bad is not None:
         raise Problem("invalid", f"lora: there is no adapter {bad}: {len(names)} are loaded", "lora")
     return {names[i]: scale for i, scale in scales.items()}
 
 
-def call_form(model: Model, turn: Turn) -> ToolCall:
+def call_form(model: Model, turn: Turn) -> ToolCallGrammar:
     """The form of a call that the answer must be, as the model writes calls."""
     if turn.call is None:
         raise TypeError("this turn wants no call")
@@ -118,9 +118,9 @@ def call_form(model: Model, turn: Turn) -> ToolCall:
             f"tool_choice: calls as this model writes them ({family or 'none'}) cannot be forced: take auto",
             "tool_choice",
         )
-    tools = [Tool(n, by_name[n].get("parameters") or {"type": "object"}) for n in turn.call.names]
+    tools = [ToolSchema(n, by_name[n].get("parameters") or {"type": "object"}) for n in turn.call.names]
     several = turn.call.parallel and form_of(family, begin).several
-    return ToolCall(tools, family, several, begin)
+    return ToolCallGrammar(tools, family, several, begin)
 
 
 def limited(model: Model, wanted: Wanted, work: Callable[[], T]) -> T:

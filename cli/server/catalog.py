@@ -57,8 +57,8 @@ class ModelTable(BaseModel):
     gpu_memory: int | None = Field(default=None, ge=0)
     kv_offload: bool | None = None
     stream_weights: Literal["auto", "on", "off"] | None = None
-    lend_weights: Literal["auto", "on", "off"] | None = None
-    hot_experts: int | str | None = None
+    prefetch_weights: Literal["auto", "on", "off"] | None = None
+    expert_cache: int | str | None = None
     worker_timeout: float | None = Field(default=None, ge=0)
     step_timeout: float | None = Field(default=None, ge=0)
 

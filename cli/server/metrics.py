@@ -32,9 +32,9 @@ TOTALS = {
     "worker_restarts": "Times that a worker process was begun again",
     "host_moved_out": "Cache blocks moved to host memory",
     "host_moved_back": "Cache blocks moved back from host memory",
-    "expert_picks": "Picks of experts in layers that a GPU holds some of",
-    "hot_picks": "Of these, computed by the GPU",
-    "hot_bytes": "Bytes of experts moved to a GPU",
+    "expert_cache_lookups": "Experts that tokens were routed to in layers with an expert cache",
+    "expert_cache_hits": "Of these, found in the expert cache and computed by the GPU",
+    "expert_cache_moved_bytes": "Bytes of experts moved into the expert cache",
 }
 NOW = {
     "waiting": "Requests that wait",

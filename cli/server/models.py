@@ -1,4 +1,4 @@
-"""The models that a server knows, by name: loaded when asked for, lent out while requests use them, unloaded
+"""The models that a server knows, by name: loaded when asked for, leased while requests use them, unloaded
 when nobody does for long or another needs the memory.
 """
 

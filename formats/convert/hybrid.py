@@ -109,7 +109,7 @@ def mamba_net_rules(prefix: str) -> tuple[Rule, ...]:
     )
 
 
-MORE_TOKENS = r"mtp\..*"  # layers that guess further tokens
+MORE_TOKENS = r"mtp\..*"  # layers that predict further tokens
 
 
 def sections_extra(reader: Reader) -> None:

@@ -67,7 +67,7 @@ def assemble(
     for name, factors in model.factors.items():
         shaped[name] = constant(name, factors, str(path))
     if left_out:
-        notes.append(f"{path}: {left_out} tensors are left out: layers that guess further tokens")
+        notes.append(f"{path}: {left_out} tensors are left out: layers that predict further tokens")
     notes.extend(_summary(path, shaped))
     return shaped, notes
 

@@ -15,13 +15,13 @@ import numpy as np
 
 from satchel.formats.quantizing.calibration import Calibration, Diagonals, WithoutFeedback
 from satchel.formats.quantizing.folding import Folding, Scaling
-from satchel.formats.quantizing.plan import Choice
+from satchel.formats.quantizing.plan import FormatChoice
 from satchel.formats.source import Source
 from satchel.quant import FORMATS, Format, RequestError
 from satchel.quant.format import F32, Blocks
 from satchel.quant.gptq import Hessian, encode_matrix
 
-__all__ = ["Calibration", "Diagonals", "Encoder", "Job", "WithoutFeedback"]
+__all__ = ["Calibration", "Diagonals", "EncodeTask", "Encoder", "WithoutFeedback"]
 
 PART = 1 << 18  # elements that one thread encodes at a time
 FEEDBACK_ROWS = 256  # rows of a part where errors are passed on from column to column
@@ -39,7 +39,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class EncodeTask:
     """How one tensor is encoded. importance: (matrices, K), or (1, K) for all of them. rows: of each matrix
     of a stack; every: one row in so many is measured. scaling: what the numbers are multiplied by before.
     """
@@ -108,7 +108,7 @@ class Encoder:
         self.errors: dict[str, float] = {}
         self.folding: Folding | None = None
 
-    def fold(self, choices: Sequence[Choice]) -> Folding:
+    def fold(self, choices: Sequence[FormatChoice]) -> Folding:
         """From here on tensors are folded where it helps. RequestError where the file allows no fold."""
         if self.calibration is None:
             raise RequestError(
@@ -119,15 +119,15 @@ class Encoder:
         self.folding = Folding(self.source, choices, self.calibration, self.pool)
         return self.folding
 
-    def check(self, choices: Sequence[Choice]) -> None:
+    def check(self, choices: Sequence[FormatChoice]) -> None:
         """RequestError before anything is written where a format refuses to go without importance."""
         asked: set[str] = set()
         for choice in choices:
             if choice.changed and choice.target not in asked and self._importance(choice) is None:
                 asked.add(choice.target)
-                self.job(choice, None).encode(np.zeros((1, choice.shape[-1]), np.float32), 0)
+                self.task(choice, None).encode(np.zeros((1, choice.shape[-1]), np.float32), 0)
 
-    def pieces(self, choice: Choice) -> Iterator[memoryview | Blocks]:
+    def pieces(self, choice: FormatChoice) -> Iterator[memoryview | Blocks]:
         scaling = self.folding.scaling(choice) if self.folding else None
         if not choice.changed and scaling is None:
             yield from self.source.chunks(choice.name)
@@ -139,21 +139,21 @@ class Encoder:
         if choice.changed:
             self.errors[choice.name] = sqrt(noise / power) if power else 0.0
 
-    def blocks(self, choice: Choice) -> Blocks:
+    def blocks(self, choice: FormatChoice) -> Blocks:
         """The whole tensor at once, as it is without folding: (rows, row / block)."""
         return np.concatenate([piece.blocks for piece in self._encoded(choice, None)])
 
-    def _encoded(self, choice: Choice, scaling: Scaling | None) -> Iterator[Piece]:
-        job, row = self.job(choice, scaling), choice.shape[-1]
-        rows = FEEDBACK_ROWS if job.hessian else max(1, PART // row)
-        size = rows * job.source.row_bytes(row)
+    def _encoded(self, choice: FormatChoice, scaling: Scaling | None) -> Iterator[Piece]:
+        task, row = self.task(choice, scaling), choice.shape[-1]
+        rows = FEEDBACK_ROWS if task.hessian else max(1, PART // row)
+        size = rows * task.source.row_bytes(row)
         running: deque[Future[Piece]] = deque()
         first = 0
         try:
             for chunk in self.source.chunks(choice.name, size):
                 # The source reuses its buffer for the next piece.
-                blocks = np.frombuffer(bytes(chunk), job.source.dtype).reshape(-1, row // job.source.block)
-                running.append(self.pool.submit(job, blocks, first))
+                blocks = np.frombuffer(bytes(chunk), task.source.dtype).reshape(-1, row // task.source.block)
+                running.append(self.pool.submit(task, blocks, first))
                 first += len(blocks)
                 if len(running) >= self.ahead:
                     yield running.popleft().result()
@@ -163,12 +163,12 @@ class Encoder:
             for future in running:
                 future.cancel()
 
-    def job(self, choice: Choice, scaling: Scaling | None) -> Job:
+    def task(self, choice: FormatChoice, scaling: Scaling | None) -> EncodeTask:
         importance = self._importance(choice)
         hessian = self.calibration.hessian(choice.name) if self.calibration else None
         if scaling is not None:
             importance, hessian = scaling.importance(importance), scaling.hessian(hessian)
-        return Job(
+        return EncodeTask(
             f"{self.source.path}: tensor {choice.name}",
             FORMATS[choice.source],
             FORMATS[choice.target],
@@ -179,7 +179,7 @@ class Encoder:
             scaling,
         )
 
-    def _importance(self, choice: Choice) -> F32 | None:
+    def _importance(self, choice: FormatChoice) -> F32 | None:
         """(matrices, K), or (1, K) for all of them."""
         found = self.calibration.diagonal(choice.name) if self.calibration else None
         if found is None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from satchel.formats.quantizing.plan import Choice
+from satchel.formats.quantizing.plan import FormatChoice
 from satchel.formats.source import Source
 from satchel.quant import FORMATS, RequestError
 from satchel.quant.format import F32
@@ -56,10 +56,10 @@ class Fold:
         return np.asarray(shared.mean(axis=1), np.float32).reshape(-1)
 
 
-Layer = Mapping[str, Choice]  # by name without the layer: "attn_q.weight"
+Layer = Mapping[str, FormatChoice]  # by name without the layer: "attn_q.weight"
 
 
-def find_folds(source: Source, choices: Sequence[Choice], known: Collection[str]) -> tuple[Fold, ...]:
+def find_folds(source: Source, choices: Sequence[FormatChoice], known: Collection[str]) -> tuple[Fold, ...]:
     """The folds that this file allows. known: names of matrices with importance. RequestError where there is
     no fold.
     """
@@ -67,7 +67,7 @@ def find_folds(source: Source, choices: Sequence[Choice], known: Collection[str]
     if arch not in ARCHITECTURES:
         names = ", ".join(sorted(ARCHITECTURES))
         raise RequestError(f"{source.path}: folding: expected one of {names}, got {arch!r}; leave out --fold")
-    layers: dict[int, dict[str, Choice]] = {}
+    layers: dict[int, dict[str, FormatChoice]] = {}
     for choice in choices:
         if found := LAYER.fullmatch(choice.name):
             layers.setdefault(int(found[1]), {})[found[2]] = choice
@@ -114,15 +114,17 @@ def _share(heads: int, values: int) -> tuple[int, int]:
     return (values, heads // values) if values and heads % values == 0 else (0, 0)
 
 
-def _there(layer: Layer, *names: str) -> list[Choice]:
+def _there(layer: Layer, *names: str) -> list[FormatChoice]:
     return [layer[name] for name in names if name in layer]
 
 
-def _fold(makers: list[Choice], readers: list[Choice], heads: int, sharing: int, width: int) -> Fold:
+def _fold(
+    makers: list[FormatChoice], readers: list[FormatChoice], heads: int, sharing: int, width: int
+) -> Fold:
     return Fold(tuple(c.name for c in makers), tuple(c.name for c in readers), heads, sharing, width)
 
 
-def _fits(makers: list[Choice], readers: list[Choice], size: int, known: Collection[str]) -> bool:
+def _fits(makers: list[FormatChoice], readers: list[FormatChoice], size: int, known: Collection[str]) -> bool:
     """Whether scaling loses nothing but by the encoding that comes anyway, and something is to be gained."""
     encoded = [c for c in readers if _encoded(c)]
     return (
@@ -135,5 +137,5 @@ def _fits(makers: list[Choice], readers: list[Choice], size: int, known: Collect
     )
 
 
-def _encoded(choice: Choice) -> bool:
+def _encoded(choice: FormatChoice) -> bool:
     return choice.changed and FORMATS[choice.target].block > 1

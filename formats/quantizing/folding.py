@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from satchel.formats.quantizing.calibration import Calibration
 from satchel.formats.quantizing.fold import Fold, find_folds
-from satchel.formats.quantizing.plan import Choice
+from satchel.formats.quantizing.plan import FormatChoice
 from satchel.formats.source import Source
 from satchel.quant import FORMATS
 from satchel.quant.fold import Sample, best_scales, scale_hessian
@@ -57,7 +57,9 @@ class Reader:
     squares: F32
 
 
-def possible_folds(source: Source, choices: Sequence[Choice], calibration: Calibration) -> tuple[Fold, ...]:
+def possible_folds(
+    source: Source, choices: Sequence[FormatChoice], calibration: Calibration
+) -> tuple[Fold, ...]:
     """What may be folded, by names and shapes alone; see find_folds for errors."""
     return find_folds(source, choices, {c.name for c in choices if calibration.diagonal(c.name) is not None})
 
@@ -68,7 +70,7 @@ class Folding:
     def __init__(
         self,
         source: Source,
-        choices: Sequence[Choice],
+        choices: Sequence[FormatChoice],
         calibration: Calibration,
         pool: ThreadPoolExecutor,
     ) -> None:
@@ -79,7 +81,7 @@ class Folding:
         self.readers: Mapping[str, Fold] = {name: fold for fold in folds for name in fold.readers}
         self.found: dict[Fold, F32 | None] = {}
 
-    def scaling(self, choice: Choice) -> Scaling | None:
+    def scaling(self, choice: FormatChoice) -> Scaling | None:
         """What becomes of a tensor; None where it stays as it is."""
         columns = self._scales(self.readers.get(choice.name))
         made = self._scales(self.makers.get(choice.name))
@@ -108,7 +110,7 @@ class Folding:
         )
         return best_scales(samples, inputs, weights, fold.spread, self.pool.map)
 
-    def _read(self, choice: Choice) -> Reader:
+    def _read(self, choice: FormatChoice) -> Reader:
         """Samples are rows at equal distances; those of a stack go by matrix."""
         found = self.calibration.diagonal(choice.name)
         if found is None:
@@ -126,7 +128,7 @@ class Folding:
         return Reader(samples, squares)
 
     @quietly
-    def _rows(self, choice: Choice, wanted: npt.NDArray[np.intp]) -> tuple[F32, F32]:
+    def _rows(self, choice: FormatChoice, wanted: npt.NDArray[np.intp]) -> tuple[F32, F32]:
         """Rows by number, in order, (n, K), and the mean squares of all rows' columns (K,)."""
         fmt, row = FORMATS[choice.source], choice.shape[-1]
         parts, first, squares = [], 0, np.zeros(row)

@@ -39,7 +39,7 @@ class QuantizeOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class FormatChoice:
     """What becomes of a tensor. shape: outermost dimension first; source, target: names of formats."""
 
     name: str
@@ -64,7 +64,7 @@ class Report:
     encoded, from a sample of rows where the tensor is large.
     """
 
-    choices: tuple[Choice, ...]
+    choices: tuple[FormatChoice, ...]
     errors: Mapping[str, float]
 
     @property
@@ -80,7 +80,7 @@ class Report:
         return 8 * self.bytes_after / max(1, sum(choice.elements for choice in self.choices))
 
 
-def plan_tensors(source: Source, settings: QuantizeOptions) -> tuple[Choice, ...]:
+def plan_tensors(source: Source, settings: QuantizeOptions) -> tuple[FormatChoice, ...]:
     """What becomes of each tensor. RequestError where a rule or a source does not fit."""
     if not source.tensors:
         raise ModelError(f"{source.path}: expected tensors, got metadata alone; give a model with weights")
@@ -100,7 +100,7 @@ def plan_tensors(source: Source, settings: QuantizeOptions) -> tuple[Choice, ...
         if target != info.format:
             _check_source(source, name, info.format, settings.requantize)
             after = tensor_bytes(FORMATS[target], info.shape)
-        choices.append(Choice(name, info.shape, info.format, target, info.nbytes, after))
+        choices.append(FormatChoice(name, info.shape, info.format, target, info.nbytes, after))
     return tuple(choices)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from satchel.formats.gguf import GGUF
 from satchel.formats.gguf.check import pad
 from satchel.formats.quantizing.encode import Calibration, Encoder, WithoutFeedback
-from satchel.formats.quantizing.plan import Choice, tensor_bytes, writable
+from satchel.formats.quantizing.plan import FormatChoice, tensor_bytes, writable
 from satchel.quant import FORMATS, RequestError
 from satchel.quant.format import F32
 from satchel.quant.recipes import is_quantizable
@@ -293,7 +293,7 @@ class FormatSearch:
         for name in one.tensors:
             info = self.gguf.tensors[name]
             after = tensor_bytes(FORMATS[format], info.shape)
-            choice = Choice(name, info.shape, info.format, format, info.nbytes, after)
+            choice = FormatChoice(name, info.shape, info.format, format, info.nbytes, after)
             yield name, Exchange(format, encoder.blocks(choice))
 
     def _rows(

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from satchel.runtime.compiler.expand import expand
+from satchel.runtime.compiler.expert_cache import split
 from satchel.runtime.compiler.fold import fold
 from satchel.runtime.compiler.fuse import fuse
-from satchel.runtime.compiler.hot import split
 from satchel.runtime.compiler.layout import layout
 from satchel.runtime.compiler.lower import lower
 from satchel.runtime.compiler.memory import assign, hoist
@@ -40,7 +40,7 @@ class Context:
     product for 16 it is an error if they were demanded, else the format's are taken. homes: devices of
     states that an earlier graph has placed, by name. streamed: devices whose layers run one by one.
     long: tokens of a sequence from which on its prompt is worth keys and values of its own, 0: none is.
-    hot: of how many experts a second device has a copy, by the label of a layer.
+    expert_cache: of how many experts a second device has a copy, by the label of a layer.
     """
 
     targets: tuple[Target, ...]
@@ -50,7 +50,7 @@ class Context:
     homes: Mapping[str, str] = field(default_factory=dict)
     streamed: Collection[str] = ()
     long: int = 0
-    hot: Mapping[str, int] = field(default_factory=dict)
+    expert_cache: Mapping[str, int] = field(default_factory=dict)
 
     def target(self, name: str) -> Target:
         return next(t for t in self.targets if t.name == name)

@@ -4,20 +4,30 @@ Fails closed: what can't be enforced in full is refused before the first token, 
 """
 
 from satchel.runtime.grammar.compiled import Grammar, GrammarConstraint, compile_grammar, only_check
-from satchel.runtime.grammar.spec import Choice, Gbnf, Json, JsonSchema, Lark, Regex, Spec, Tool, ToolCall
+from satchel.runtime.grammar.spec import (
+    AnyJson,
+    Choice,
+    Gbnf,
+    JsonSchema,
+    Lark,
+    Regex,
+    Spec,
+    ToolCallGrammar,
+    ToolSchema,
+)
 
 __all__ = [
+    "AnyJson",
     "Choice",
     "Gbnf",
     "Grammar",
     "GrammarConstraint",
-    "Json",
     "JsonSchema",
     "Lark",
     "Regex",
     "Spec",
-    "Tool",
-    "ToolCall",
+    "ToolCallGrammar",
+    "ToolSchema",
     "compile_grammar",
     "only_check",
 ]

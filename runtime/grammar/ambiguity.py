@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from satchel.runtime.grammar.regex import Alt, Chars, Node, Ranges, Repeat
+from satchel.runtime.grammar.regex import Alt, Chars, Ranges, RegexNode, Repeat
 
 MAX_COPIES = 8  # of a bounded repetition
 MAX_STATES = 300  # what is larger is not looked at
@@ -30,7 +30,7 @@ class _Automaton:
     edges: list[set[int]] = field(default_factory=list)
     doubled: bool = False
 
-    def add(self, node: Node) -> Ends:
+    def add(self, node: RegexNode) -> Ends:
         if isinstance(node, Chars):
             return self._add_state(node.ranges)
         if isinstance(node, Repeat):
@@ -49,7 +49,7 @@ class _Automaton:
         state = len(self.labels) - 1
         return False, [state], [state]
 
-    def _add_sequence(self, parts: Iterable[Node]) -> Ends:
+    def _add_sequence(self, parts: Iterable[RegexNode]) -> Ends:
         whole: Ends = (True, [], [])
         for part in parts:
             whole = self._join(whole, self.add(part))
@@ -85,7 +85,7 @@ class _Automaton:
                 self.edges[source].add(target)
 
 
-def is_catastrophic(node: Node) -> bool:
+def is_catastrophic(node: RegexNode) -> bool:
     """Whether some text has exponentially many matches. False where the pattern is too large to tell."""
     automaton = _Automaton()
     try:

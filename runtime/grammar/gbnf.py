@@ -38,7 +38,7 @@ MAX_REGEX = 20_000  # characters into which rules are written out
 WHAT = "GBNF grammar"
 
 
-class _Reader:
+class _GbnfReader:
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
         self.rules: dict[str, Part] = {}
@@ -203,7 +203,7 @@ def read_gbnf(text: str) -> tuple[str, bool]:
     """A regular expression (True) or a Lark grammar (False) with the same sentences. RequestError where it is
     malformed, where a rule is missing, endless or left-recursive, or where it is too large.
     """
-    rules = _Reader(text).grammar()
+    rules = _GbnfReader(text).grammar()
     check_rules(rules, "root", WHAT, left_recursion=False)
     edges = {name: list(refs(part)) for name, part in rules.items()}
     if find_cycle(edges) is None:

@@ -46,7 +46,7 @@ class _Token:
     at: int
 
 
-class _Reader:
+class _LarkReader:
     def __init__(self, text: str) -> None:
         self.text = text
         self.schemas: list[tuple[int, int, Any]] = []  # first character, end, value
@@ -225,7 +225,7 @@ def read_lark(text: str) -> str:
     """The grammar with our settings at each schema in it. RequestError for what is malformed, too large,
     endless, or not supported.
     """
-    reader = _Reader(text)
+    reader = _LarkReader(text)
     check_rules(reader.grammar(), "start", WHAT, left_recursion=True)
     for first, end, schema in reversed(reader.schemas):
         text = text[:first] + with_settings(schema) + text[end:]

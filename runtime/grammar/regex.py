@@ -37,32 +37,32 @@ class Chars:
 
 @dataclass(frozen=True, slots=True)
 class Cat:
-    parts: tuple[Node, ...]
+    parts: tuple[RegexNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Alt:
-    parts: tuple[Node, ...]
+    parts: tuple[RegexNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
     """low to high times; high None: without end."""
 
-    part: Node
+    part: RegexNode
     low: int
     high: int | None
 
 
-Node: TypeAlias = Chars | Cat | Alt | Repeat
+RegexNode: TypeAlias = Chars | Cat | Alt | Repeat
 EMPTY = Cat(())
 
 
-def parse(pattern: str, what: str = "regex") -> Node:
+def parse(pattern: str, what: str = "regex") -> RegexNode:
     """The tree of a pattern; RequestError for what is malformed, too large, or not regular."""
     if len(pattern) > MAX_LENGTH:
         raise RequestError(f"{what}: expected at most {MAX_LENGTH:,} characters, got {len(pattern):,}")
-    reader = _Reader(pattern, what)
+    reader = _RegexReader(pattern, what)
     node = reader.alternatives(0)
     if reader.at < len(pattern):
         raise reader.fail("a ) without its (")
@@ -73,7 +73,7 @@ def parse(pattern: str, what: str = "regex") -> Node:
     return node
 
 
-def size_of(node: Node) -> int:
+def size_of(node: RegexNode) -> int:
     """Characters of the pattern with every bounded repetition written out."""
     if isinstance(node, Chars):
         return 1
@@ -82,7 +82,7 @@ def size_of(node: Node) -> int:
     return sum(map(size_of, node.parts))
 
 
-class _Reader:
+class _RegexReader:
     def __init__(self, text: str, what: str) -> None:
         self.text, self.what, self.at = text, what, 0
 
@@ -92,7 +92,7 @@ class _Reader:
     def peek(self) -> str:
         return self.text[self.at : self.at + 1]
 
-    def alternatives(self, depth: int) -> Node:
+    def alternatives(self, depth: int) -> RegexNode:
         if depth > MAX_DEPTH:
             raise self.fail(f"over {MAX_DEPTH} groups in each other")
         parts = [self.sequence(depth)]
@@ -101,14 +101,14 @@ class _Reader:
             parts.append(self.sequence(depth))
         return parts[0] if len(parts) == 1 else Alt(tuple(parts))
 
-    def sequence(self, depth: int) -> Node:
-        parts: list[Node] = []
+    def sequence(self, depth: int) -> RegexNode:
+        parts: list[RegexNode] = []
         while (char := self.peek()) and char not in "|)":
             node = self.atom(char, depth)
             parts.append(self.quantified(node))
         return parts[0] if len(parts) == 1 else Cat(tuple(parts))
 
-    def atom(self, char: str, depth: int) -> Node:
+    def atom(self, char: str, depth: int) -> RegexNode:
         if char == "(":
             return self.group(depth)
         if char == "[":
@@ -122,7 +122,7 @@ class _Reader:
             return EMPTY
         return Chars(((0, 9), (11, LAST))) if char == "." else Chars(((ord(char), ord(char)),))
 
-    def group(self, depth: int) -> Node:
+    def group(self, depth: int) -> RegexNode:
         opened = self.at
         self.at += 1
         if self.peek() == "?":
@@ -140,7 +140,7 @@ class _Reader:
         self.at += 1
         return node
 
-    def quantified(self, node: Node) -> Node:
+    def quantified(self, node: RegexNode) -> RegexNode:
         char, bounds = self.peek(), QUANTIFIER.match(self.text, self.at)
         if char and char in "*+?":
             low, high = {"*": (0, None), "+": (1, None), "?": (0, 1)}[char]

@@ -37,7 +37,7 @@ class JsonSchema:
 
 
 @dataclass(frozen=True, slots=True)
-class Json:
+class AnyJson:
     """Any JSON object; with `anything`, any JSON value."""
 
     anything: bool = False
@@ -104,7 +104,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Tool:
+class ToolSchema:
     """A function that the model may call: its name and the JSON schema of its arguments."""
 
     name: str
@@ -112,12 +112,12 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCallGrammar:
     """A call of one of the tools (several after each other with `parallel`), written as models of the family
     `style` write it; see styles.STYLES. begin: the marker that their template begins calls with.
     """
 
-    tools: Sequence[Tool]
+    tools: Sequence[ToolSchema]
     style: str = "json"
     parallel: bool = False
     begin: str = ""
@@ -128,7 +128,7 @@ class ToolCall:
         return f"tools {self.style} {self.begin} {self.parallel} {dump(tools, 'the tools')}"
 
 
-Spec: TypeAlias = JsonSchema | Json | Regex | Gbnf | Lark | Choice | ToolCall
+Spec: TypeAlias = JsonSchema | AnyJson | Regex | Gbnf | Lark | Choice | ToolCallGrammar
 
 
 def dump(value: Any, what: str) -> str:

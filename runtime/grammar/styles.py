@@ -12,19 +12,19 @@ from satchel.quant.errors import RequestError
 
 
 @dataclass(frozen=True, slots=True)
-class Json:
+class JsonArguments:
     """Arguments are one JSON object."""
 
 
 @dataclass(frozen=True, slots=True)
-class Keywords:
+class KeywordArguments:
     """Arguments are NAME=VALUE, as Python writes them, with `separator` between two."""
 
     separator: str = ", "
 
 
 @dataclass(frozen=True, slots=True)
-class Tags:
+class TagSyntax:
     """An argument is: key, its name, value, the value, end, behind. Text stands as it is, other values as
     JSON. text, text_end: instead of `value` and `end` around text, where the family tells the two apart.
     exact: white space beside a value is part of these texts, and all that is between them is the value.
@@ -59,7 +59,7 @@ class Form:
     open: str = ""
     separator: str = ""
     close: str = ""
-    arguments: Json | Keywords | Tags = Json()
+    arguments: JsonArguments | KeywordArguments | TagSyntax = JsonArguments()
     numbered: bool = False
     repeated: bool = False
 
@@ -83,7 +83,7 @@ def _invoked(begin: str, end: str, prefix: str, told: bool) -> Form:
         f"{begin}\n",
         "",
         end,
-        Tags(
+        TagSyntax(
             f'<{prefix}parameter name="',
             value,
             f"</{prefix}parameter>",
@@ -93,20 +93,20 @@ def _invoked(begin: str, end: str, prefix: str, told: bool) -> Form:
 
 
 def _keywords(begin: str, end: str) -> Form:
-    return Form("", "(", ")", f"{begin}[", ", ", f"]{end}", Keywords())
+    return Form("", "(", ")", f"{begin}[", ", ", f"]{end}", KeywordArguments())
 
 
 def _lines(begin: str, end: str) -> Form:
-    return Form("", "(", ")", f"{begin}\n", "\n", f"\n{end}", Keywords())
+    return Form("", "(", ")", f"{begin}\n", "\n", f"\n{end}", KeywordArguments())
 
 
 def _quoted(begin: str, end: str, quote: str) -> Form:
-    tags = Tags("", ":", "", "", text=f":{quote}", text_end=quote, separator=",")
+    tags = TagSyntax("", ":", "", "", text=f":{quote}", text_end=quote, separator=",")
     return Form(f"{begin}call:", "{", "}" + end, close="", separator="\n", arguments=tags)
 
 
 def _functions(begin: str, end: str) -> Form:
-    tags = Tags("<parameter=", ">\n", "\n</parameter>", exact=True)
+    tags = TagSyntax("<parameter=", ">\n", "\n</parameter>", exact=True)
     return Form(f"{begin}\n<function=", ">\n", f"</function>\n{end}", separator="\n", arguments=tags)
 
 
@@ -177,7 +177,7 @@ STYLES: Mapping[str, Mapping[str, Form]] = {
             '">',
             "</function>",
             separator="\n",
-            arguments=Tags('<param name="', '">', "</param>", behind=""),
+            arguments=TagSyntax('<param name="', '">', "</param>", behind=""),
         )
     },
     "hunyuan": {
@@ -188,7 +188,7 @@ STYLES: Mapping[str, Mapping[str, Form]] = {
             "<tool_calls:opensource>\n",
             "",
             "</tool_calls:opensource>",
-            Tags(
+            TagSyntax(
                 "<arg_key:opensource>",
                 "</arg_key:opensource>\n<arg_value:opensource>",
                 "</arg_value:opensource>",
@@ -236,7 +236,7 @@ STYLES: Mapping[str, Mapping[str, Form]] = {
             "\n",
             "</tool_call>",
             separator="\n",
-            arguments=Tags("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"),
+            arguments=TagSyntax("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"),
         )
     },
     "qwen_xml": {

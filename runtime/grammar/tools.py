@@ -17,9 +17,9 @@ from satchel.quant.errors import RequestError
 from satchel.runtime.grammar.arguments import Arguments, shown
 from satchel.runtime.grammar.check import Check, parse_exact
 from satchel.runtime.grammar.schema import describe
-from satchel.runtime.grammar.sources import Source, checked_schema
-from satchel.runtime.grammar.spec import Tool, ToolCall, dump
-from satchel.runtime.grammar.styles import Form, Json, form_of
+from satchel.runtime.grammar.sources import GrammarSource, checked_schema
+from satchel.runtime.grammar.spec import ToolCallGrammar, ToolSchema, dump
+from satchel.runtime.grammar.styles import Form, JsonArguments, form_of
 from satchel.runtime.grammar.validate import Validator
 
 MAX_TOOLS = 512
@@ -29,13 +29,13 @@ BARS = re.compile("(｜[^｜]+｜)")  # a token inside of a longer marker
 WHAT = "tools"
 
 
-def read_tools(spec: ToolCall, tokenizer: Tokenizer) -> Source:
+def read_tools(spec: ToolCallGrammar, tokenizer: Tokenizer) -> GrammarSource:
     """RequestError for an unknown style, for a tool without a proper name or with a refused schema."""
     form = form_of(spec.style, spec.begin)
     if spec.parallel and not form.several:
         raise RequestError(f"{WHAT}: the style {spec.style!r} holds one call an answer: leave parallel out")
     schemas = _read_schemas(list(spec.tools))
-    writer = Writer(tokenizer)
+    writer = LarkWriter(tokenizer)
     lines: list[str] = []
     for i, (name, schema) in enumerate(schemas.items()):
         called = writer.text(form.before + name) + (' ":" /0|[1-9][0-9]{0,3}/' if form.numbered else "")
@@ -47,11 +47,13 @@ def read_tools(spec: ToolCall, tokenizer: Tokenizer) -> Source:
     from llguidance import LLMatcher
 
     grammar = LLMatcher.grammar_from_lark("\n".join([head, choice, *lines]))
-    read = _check if isinstance(form.arguments, Json) else partial(_read_back, spec.style, writer.hides)
-    return Source(WHAT, grammar, read(form, schemas), tuple(writer.tokens))
+    read = (
+        _check if isinstance(form.arguments, JsonArguments) else partial(_read_back, spec.style, writer.hides)
+    )
+    return GrammarSource(WHAT, grammar, read(form, schemas), tuple(writer.tokens))
 
 
-def _read_schemas(tools: list[Tool]) -> dict[str, dict[str, Any]]:
+def _read_schemas(tools: list[ToolSchema]) -> dict[str, dict[str, Any]]:
     if not 0 < len(tools) <= MAX_TOOLS:
         raise RequestError(f"{WHAT}: expected 1 to {MAX_TOOLS} tools, got {len(tools):,}")
     found: dict[str, dict[str, Any]] = {}
@@ -67,7 +69,7 @@ def _read_schemas(tools: list[Tool]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _parameters(tool: Tool, what: str, pointer: str) -> dict[str, Any]:
+def _parameters(tool: ToolSchema, what: str, pointer: str) -> dict[str, Any]:
     schema = tool.parameters
     if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
         raise RequestError(f"{WHAT} at {pointer}: expected the schema of an object, got {describe(schema)}")
@@ -75,7 +77,7 @@ def _parameters(tool: Tool, what: str, pointer: str) -> dict[str, Any]:
     return dict(checked)
 
 
-class Writer:
+class LarkWriter:
     """Texts for Lark, with markers as tokens where the vocabulary has them so; keeps those tokens' ids."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:

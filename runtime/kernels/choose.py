@@ -8,7 +8,7 @@ import functools
 from collections.abc import Mapping, Sequence
 
 from satchel.quant import DeviceError, RequestError
-from satchel.runtime.device import Choice, Device
+from satchel.runtime.device import Device, KernelOverride
 from satchel.runtime.kernels.call import Call, Grid, call_of
 from satchel.runtime.kernels.image import image_of
 from satchel.runtime.kernels.registry import Kernel, registered
@@ -25,7 +25,7 @@ class Chooser:
         self._numbers: dict[Kernel, int] = {}
         self._checked: set[tuple[Kernel, tuple[object, ...]]] = set()
 
-    def __call__(self, segment: Segment) -> Sequence[Choice]:
+    def __call__(self, segment: Segment) -> Sequence[KernelOverride]:
         kernels = registered(self.device.backend.name)
         if not kernels and not self._tuned:
             return ()
@@ -42,14 +42,14 @@ class Chooser:
         found = None if self.device.steady else tuned_for(self.device)
         return {shape: t.kernel for shape, t in found.steps.items() if t.changes} if found else {}
 
-    def _choice(self, segment: Segment, step: int, kernels: Sequence[Kernel]) -> Choice | None:
+    def _choice(self, segment: Segment, step: int, kernels: Sequence[Kernel]) -> KernelOverride | None:
         call = call_of(segment, step)
         kernel = next((k for k in kernels if k.serves(self.device.backend.name, call)), None)
         if kernel is None:
             name = self._tuned.get(shape_of(call)) if self._tuned else None
             if name is None or name not in self.device.kernels(segment, step):
                 return None
-            return Choice(step, name)
+            return KernelOverride(step, name)
         if kernel not in self._numbers:
             self._numbers[kernel] = self.device.add_kernel(image_of(kernel, self.device), kernel.entry)
         if (kernel, call.key) not in self._checked:
@@ -57,7 +57,7 @@ class Chooser:
             self._checked.add((kernel, call.key))
         return self._launch(kernel, call, step)
 
-    def _launch(self, kernel: Kernel, call: Call, step: int) -> Choice:
+    def _launch(self, kernel: Kernel, call: Call, step: int) -> KernelOverride:
         grid = kernel.grid(call)
         if not isinstance(grid, Grid) or not 1 <= len(grid.groups) <= 3:
             raise RequestError(f"kernel {kernel.entry}: grid gave {grid!r}, no Grid of one to three numbers")
@@ -65,7 +65,7 @@ class Chooser:
         if min(*groups, grid.threads) < 1 or min(grid.local, grid.scratch) < 0:
             raise RequestError(f"kernel {kernel.entry}: {grid} has a number that no launch can have")
         number = self._numbers[kernel]
-        return Choice(step, "", number, groups, grid.threads, grid.local, grid.scratch)  # type: ignore[arg-type]
+        return KernelOverride(step, "", number, groups, grid.threads, grid.local, grid.scratch)  # type: ignore[arg-type]
 
     def _check(self, kernel: Kernel, segment: Segment, step: int, call: Call) -> None:
         """DeviceError where the kernel does not do what the op means."""

@@ -4,8 +4,8 @@ Only numbers live here; the cached keys and values are a state of the device, ad
 """
 
 from satchel.runtime.kv.pages import Copy, Pages
-from satchel.runtime.kv.pool import Pool
+from satchel.runtime.kv.pool import BlockPool
 from satchel.runtime.kv.prefix import Miss, PrefixTree, common
 from satchel.runtime.kv.recurrent import StateGroup
 
-__all__ = ["Copy", "Miss", "Pages", "Pool", "PrefixTree", "StateGroup", "common"]
+__all__ = ["BlockPool", "Copy", "Miss", "Pages", "PrefixTree", "StateGroup", "common"]

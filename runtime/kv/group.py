@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from satchel.runtime.arch import RECURRENT, REWIND, Cache, table_name
-from satchel.runtime.kv.pool import Pool
+from satchel.runtime.kv.pool import BlockPool
 
 GONE = -1
 
@@ -19,7 +19,7 @@ def first_needed(window: int, position: int, block: int) -> int:
     return max(0, position - window + 1) // block if window else 0
 
 
-class Group:
+class BlockGroup:
     """window: positions that a token sees, its own among them; 0: all of them.
 
     table: (slots, blocks a slot may have). first, end: of each slot, which of its blocks are there.
@@ -28,7 +28,7 @@ class Group:
     def __init__(self, cache: Cache, window: int) -> None:
         self.window, self.name, self.block = window, table_name(window), cache.block
         self.table = np.zeros((cache.slots, cache.table_width), np.int32)
-        self.pool = Pool(cache.pool_of(window))
+        self.pool = BlockPool(cache.pool_of(window))
         self.first, self.end = [0] * cache.slots, [0] * cache.slots
 
     def blocks(self, slot: int) -> list[int]:
@@ -43,7 +43,7 @@ class Group:
         """Of each place that the slot lacks for `length` positions, whether it gets a block."""
         return [True] * self.missing(slot, length)
 
-    def fed(self, slot: int, length: int) -> None:
+    def note_computed(self, slot: int, length: int) -> None:
         """The slot is to have so many positions."""
 
     def missing(self, slot: int, length: int) -> int:

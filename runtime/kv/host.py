@@ -20,7 +20,7 @@ import numpy as np
 from satchel.runtime.graph import Array
 from satchel.runtime.kv.group import GONE
 from satchel.runtime.kv.pages import Pages
-from satchel.runtime.kv.prefix import Key, Miss, Node
+from satchel.runtime.kv.prefix import Key, Miss, PrefixNode
 from satchel.runtime.states import States
 
 MEMORY = 0.9  # of what was measured, at each new measurement
@@ -80,7 +80,7 @@ class HostTier:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def take(self, node: Node, salt: str) -> bool:
+    def take(self, node: PrefixNode, salt: str) -> bool:
         """Keeps the blocks of a node that the tree is about to give up, where that pays."""
         digest = self._digest(node, salt)
         if digest in self._kept:
@@ -198,10 +198,10 @@ class HostTier:
     def _root(self, salt: str) -> bytes:
         return blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=32, key=self._secret).digest()
 
-    def _digest(self, node: Node, salt: str) -> bytes:
+    def _digest(self, node: PrefixNode, salt: str) -> bytes:
         """Of a node, which remembers it, as those above it do."""
-        path: list[Node] = []
-        up: Node | None = node
+        path: list[PrefixNode] = []
+        up: PrefixNode | None = node
         while up is not None and up.parent is not None and not up.digest:
             path.append(up)
             up = up.parent

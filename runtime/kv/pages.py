@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from satchel.quant import RequestError
 from satchel.runtime.arch import RECURRENT, Cache
 from satchel.runtime.graph import Array
-from satchel.runtime.kv.group import GONE, Group
-from satchel.runtime.kv.pool import Pool
+from satchel.runtime.kv.group import GONE, BlockGroup
+from satchel.runtime.kv.pool import BlockPool
 from satchel.runtime.kv.prefix import Miss, PrefixTree
 from satchel.runtime.kv.recurrent import StateGroup
 
@@ -32,7 +32,7 @@ class Pages:
 
     def __init__(self, cache: Cache, windows: Sequence[int] = (0,)) -> None:
         self.cache = cache
-        self.groups = tuple(StateGroup(cache) if w == RECURRENT else Group(cache, w) for w in windows)
+        self.groups = tuple(StateGroup(cache) if w == RECURRENT else BlockGroup(cache, w) for w in windows)
         self.tree = PrefixTree([g.pool for g in self.groups], windows, cache.block)
         self._whole = self.groups[0].window == 0
 
@@ -47,12 +47,12 @@ class Pages:
         return {g.name: g.table for g in self.groups}
 
     @property
-    def pool(self) -> Pool:
+    def pool(self) -> BlockPool:
         """The first group's blocks: those that run out, where some layers see all."""
         return self.groups[0].pool
 
     @property
-    def most(self) -> int:
+    def max_blocks(self) -> int:
         """The most blocks that a slot could have of a group, were it alone."""
         return min(self.cache.table_width, self.pool.size) if self._whole else self.cache.table_width
 
@@ -92,18 +92,18 @@ class Pages:
             self._append(self.groups[0], slot, [True] * missing)
 
     def advance(self, slot: int, start: int, end: int) -> None:
-        """Before positions start .. end - 1 are fed: in groups with a window, blocks that these and later
-        ones do not see are given back, and new ones taken. All else is reserve()'s.
+        """Before positions start .. end - 1 are computed: in groups with a window, blocks that these and
+        later ones do not see are given back, and new ones taken. All else is reserve()'s.
         """
         for group in self.groups:
             if group.window:
                 group.give_back(slot, start)
                 self._append(group, slot, group.wanted(slot, end))
-                group.fed(slot, end)
+                group.note_computed(slot, end)
 
     def keep(self, slot: int) -> tuple[Copy, ...]:
-        """Before guessed tokens are fed: release() can go back to what the slot has now. As there, the caller
-        copies what is returned.
+        """Before draft tokens are computed: release() can go back to what the slot has now. As there, the
+        caller copies what is returned.
         """
         number, group = len(self.groups) - 1, self.groups[-1]
         if not isinstance(group, StateGroup):
@@ -114,7 +114,7 @@ class Pages:
 
     def adopt(self, slot: int, ids: Sequence[int], salt: str = "") -> tuple[int, Miss]:
         """Gives an empty slot the blocks that are known for the beginning of `ids`, but never its last token,
-        which must be fed for its logits. Returns the tokens that are there, and why it is not more.
+        which must be computed for its logits. Returns the tokens that are there, and why it is not more.
         """
         held = max(g.end[slot] for g in self.groups)
         if held:
@@ -166,7 +166,7 @@ class Pages:
         for group in self.groups:
             first = min(group.first[source], -(-length // self.cache.block))
             group.begin(slot, first, group.blocks(source)[first : -(-length // self.cache.block)])
-            group.fed(slot, length)
+            group.note_computed(slot, length)
         try:
             return self.release(slot, length)
         except RequestError:
@@ -221,7 +221,7 @@ class Pages:
         if not pool.free and not self.tree.evict(1, number):
             raise RequestError(f"the KV cache is full: none of its {pool.size} blocks is free for a copy")
 
-    def _append(self, group: Group, slot: int, wanted: Sequence[bool]) -> None:
+    def _append(self, group: BlockGroup, slot: int, wanted: Sequence[bool]) -> None:
         """The slot's next places, those that are wanted with blocks of the pool, or of the tree where that is
         empty.
         """

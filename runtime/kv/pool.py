@@ -6,7 +6,7 @@ A block is written only while it has one holder; it is free when it has none.
 from __future__ import annotations
 
 
-class Pool:
+class BlockPool:
     """Hands out block numbers 0 .. size - 1."""
 
     def __init__(self, size: int) -> None:

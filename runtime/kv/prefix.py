@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from satchel.runtime.kv.group import GONE, first_needed
-from satchel.runtime.kv.pool import Pool
+from satchel.runtime.kv.pool import BlockPool
 
 Key = tuple[int, ...]
 
@@ -25,7 +25,7 @@ Key = tuple[int, ...]
 class Miss(StrEnum):
     """Why the rest of a prompt was not in the cache."""
 
-    NONE = "all of it was, but for what must be fed"
+    NONE = "all of it was, but for what must be computed"
     COLD = "nothing was kept yet"
     SALT = "nothing was kept under this salt"
     DIFFERS = "the prompt differs from what was kept"
@@ -44,7 +44,7 @@ class CachedPrefix:
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class PrefixNode:
     """A block of tokens. blocks: one of each group, or GONE. depth: blocks before it. used: the tree's clock
     when it was last read or written. cut: children were evicted. digest: its name in a tier below, once that
     was asked for.
@@ -52,18 +52,18 @@ class Node:
 
     key: Key
     blocks: list[int]
-    parent: Node | None
+    parent: PrefixNode | None
     depth: int = -1
     used: int = 0
     cut: bool = False
     digest: bytes = b""
-    children: dict[Key, Node] = field(default_factory=dict)
+    children: dict[Key, PrefixNode] = field(default_factory=dict)
 
 
 class Below(Protocol):
     """What keeps blocks that the tree gives up."""
 
-    def take(self, node: Node, salt: str) -> bool: ...
+    def take(self, node: PrefixNode, salt: str) -> bool: ...
 
     def forget(self, salt: str | None) -> None: ...
 
@@ -73,9 +73,9 @@ class PrefixTree:
     the groups, the one that sees all (window 0) first, if there is one.
     """
 
-    def __init__(self, pools: Sequence[Pool], windows: Sequence[int], block: int) -> None:
+    def __init__(self, pools: Sequence[BlockPool], windows: Sequence[int], block: int) -> None:
         self.pools, self.windows, self.block, self.size = tuple(pools), tuple(windows), block, 0
-        self._roots: dict[str, Node] = {}
+        self._roots: dict[str, PrefixNode] = {}
         self.below: Below | None = None
         self._clock = 0
 
@@ -93,14 +93,14 @@ class PrefixTree:
             node.used = self._clock
         return self._found(path[:length]), why if length == len(path) else Miss.WINDOW
 
-    def path(self, ids: Sequence[int], salt: str = "") -> list[Node]:
+    def path(self, ids: Sequence[int], salt: str = "") -> list[PrefixNode]:
         """The nodes of the longest known beginning of `ids`."""
         root = self._roots.get(salt)
         return self._walk(root, ids)[0] if root else []
 
-    def _walk(self, node: Node, ids: Sequence[int]) -> tuple[list[Node], Miss]:
+    def _walk(self, node: PrefixNode, ids: Sequence[int]) -> tuple[list[PrefixNode], Miss]:
         """Nodes of the beginning of `ids`, whatever blocks they have."""
-        path: list[Node] = []
+        path: list[PrefixNode] = []
         for key in self._keys(ids):
             child = node.children.get(key)
             if child is None:
@@ -109,7 +109,7 @@ class PrefixTree:
             node = child
         return path, Miss.NONE
 
-    def _usable(self, path: Sequence[Node]) -> int:
+    def _usable(self, path: Sequence[PrefixNode]) -> int:
         """The most nodes of a path after which every group has what the next token sees."""
         best, there = 0, [0] * len(self.windows)  # how many nodes up to here have the group's block
         for n, node in enumerate(path, 1):
@@ -122,7 +122,7 @@ class PrefixTree:
         """The first block that the token after `length` blocks needs."""
         return first_needed(self.windows[group], length * self.block, self.block)
 
-    def _found(self, path: Sequence[Node]) -> CachedPrefix:
+    def _found(self, path: Sequence[PrefixNode]) -> CachedPrefix:
         first = tuple(self._needed(g, len(path)) for g in range(len(self.windows)))
         return CachedPrefix(
             len(path), first, tuple([n.blocks[g] for n in path[at:]] for g, at in enumerate(first))
@@ -133,12 +133,12 @@ class PrefixTree:
         Where a block of the same tokens is kept already, that one stays and the other is its slot's alone.
         """
         self._clock += 1
-        node = self._roots.setdefault(salt, Node((), [], None))
+        node = self._roots.setdefault(salt, PrefixNode((), [], None))
         made = 0
         for key, mine in zip(self._keys(ids), zip(*blocks, strict=False), strict=False):
             child = node.children.get(key)
             if child is None:
-                child = node.children[key] = Node(key, [GONE] * len(mine), node, node.depth + 1)
+                child = node.children[key] = PrefixNode(key, [GONE] * len(mine), node, node.depth + 1)
                 made += 1
             for group, block in enumerate(mine):
                 if child.blocks[group] == GONE and block != GONE:
@@ -225,7 +225,7 @@ class PrefixTree:
         for start in range(0, len(ids) - self.block + 1, self.block):
             yield tuple(ids[start : start + self.block])
 
-    def _nodes(self, salt: str | None = None) -> Iterator[Node]:
+    def _nodes(self, salt: str | None = None) -> Iterator[PrefixNode]:
         roots = self._roots.values() if salt is None else [self._roots[salt]] if salt in self._roots else []
         waiting = [child for root in roots for child in root.children.values()]
         while waiting:
@@ -233,18 +233,18 @@ class PrefixTree:
             waiting += node.children.values()
             yield node
 
-    def _idle(self, node: Node) -> bool:
+    def _idle(self, node: PrefixNode) -> bool:
         return not node.children and self.pools[0].holders[node.blocks[0]] == 1
 
-    def _prune(self, node: Node) -> None:
+    def _prune(self, node: PrefixNode) -> None:
         """Removes a node that has nothing left, and those above it that had nothing but it."""
-        up: Node | None = node
+        up: PrefixNode | None = node
         while up is not None and up.parent and not up.children and all(b == GONE for b in up.blocks):
             above = up.parent
             self._remove(up)
             up = above
 
-    def _remove(self, node: Node, kept: bool = False) -> None:
+    def _remove(self, node: PrefixNode, kept: bool = False) -> None:
         """kept: it can be had from below."""
         parent = node.parent
         if parent is not None:
@@ -252,7 +252,7 @@ class PrefixTree:
             parent.cut = parent.cut or not kept
         self._drop(node)
 
-    def _drop(self, node: Node) -> None:
+    def _drop(self, node: PrefixNode) -> None:
         for pool, block in zip(self.pools, node.blocks, strict=True):
             if block != GONE:
                 pool.drop(block)

@@ -1,11 +1,11 @@
 """Pages of the states of layers that keep one instead of keys and values: the page of a block holds the state
-as the last token fed of that block left it, so that of a full block is a checkpoint at the block's end.
+as the last computed token of that block left it, so that of a full block is a checkpoint at the block's end.
 
 A slot has the page that it goes on from and the last checkpoint before it. Of a prompt's other blocks those
 get a page whose end is marked; the places of the rest hold GONE, and no step writes there.
 
-Before guessed tokens are fed, the state that the slot has is put aside, for a state cannot be made to forget
-a token: after a wrong guess the slot goes on from there.
+Before draft tokens are computed, the state that the slot has is put aside, for a state cannot be made to
+forget a token: after a rejected draft token the slot goes on from there.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from satchel.runtime.arch import RECURRENT, Cache
-from satchel.runtime.kv.group import GONE, Group
+from satchel.runtime.kv.group import GONE, BlockGroup
 
 
-class StateGroup(Group):
+class StateGroup(BlockGroup):
     """The group of all layers with a state."""
 
     def __init__(self, cache: Cache) -> None:
         super().__init__(cache, RECURRENT)
-        self._fed = [0] * cache.slots
+        self._computed = [0] * cache.slots
         self._marks: list[frozenset[int]] = [frozenset()] * cache.slots
         # Of slots: a number of positions, and the page of the state after them.
         self._aside: dict[int, tuple[int, int]] = {}
@@ -30,15 +30,15 @@ class StateGroup(Group):
         """Checkpoints are kept after so many blocks: where others, or this text grown, may go on."""
         self._marks[slot] = frozenset(borders)
 
-    def fed(self, slot: int, length: int) -> None:
-        self._fed[slot] = length
+    def note_computed(self, slot: int, length: int) -> None:
+        self._computed[slot] = length
 
     def wanted(self, slot: int, length: int) -> list[bool]:
         last = -(-length // self.block)
         return [place in (*self._marks[slot], last) for place in range(self.end[slot] + 1, last + 1)]
 
     def give_back(self, slot: int, position: int) -> None:
-        """Lets go of what stands before the last checkpoint; going back further, all is fed again."""
+        """Lets go of what stands before the last checkpoint; going back further, all is computed again."""
         keep = min(max(0, position // self.block - 1), self.end[slot])
         while self.first[slot] < keep:
             self._drop(slot, self.first[slot])
@@ -50,7 +50,7 @@ class StateGroup(Group):
         the caller must copy it to the new one, which the pool has.
         """
         self._forget(slot)
-        length = self._fed[slot]
+        length = self._computed[slot]
         page = int(self.table[slot, (length - 1) // self.block]) if length else GONE
         if page == GONE:
             return None
@@ -69,7 +69,7 @@ class StateGroup(Group):
 
     def holds(self, slot: int, length: int) -> bool:
         """Whether the state after `length` positions is there."""
-        if length in (0, self._fed[slot]) or length == self._aside.get(slot, (0, 0))[0]:
+        if length in (0, self._computed[slot]) or length == self._aside.get(slot, (0, 0))[0]:
             return True
         place = length // self.block - 1
         whole = length % self.block == 0 and self.first[slot] <= place < self.end[slot]
@@ -77,16 +77,16 @@ class StateGroup(Group):
 
     def begin(self, slot: int, first: int, blocks: list[int]) -> None:
         super().begin(slot, first, blocks)
-        self._fed[slot] = self.end[slot] * self.block
+        self._computed[slot] = self.end[slot] * self.block
 
     def cut(self, slot: int, length: int) -> None:
         super().cut(slot, length)
         kept = self._aside.get(slot, (0, 0))[0]
-        if 0 < length == kept < self._fed[slot]:
+        if 0 < length == kept < self._computed[slot]:
             self._put_back(slot)
         elif length < kept:
             self._forget(slot)
-        self._fed[slot] = min(self._fed[slot], length)
+        self._computed[slot] = min(self._computed[slot], length)
 
     def count(self) -> list[int]:
         counted = super().count()

@@ -30,7 +30,7 @@ Read = Callable[[int, int, int], Array]
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class SavedShape:
     """What a model's blocks are. model: its identity(). numbers: what else decides their bits. parts: of
     each group, for each state in the order in which a block has them, its format and its bytes of a block.
     """
@@ -68,7 +68,7 @@ class Shape:
         return max(1, AT_ONCE // max(1, self.block_bytes[group]))
 
 
-def write_saved(file: Path | OpenFile, shape: Shape, ids: Sequence[int], read: Read) -> None:
+def write_saved(file: Path | OpenFile, shape: SavedShape, ids: Sequence[int], read: Read) -> None:
     """Writes the blocks of `ids`, whose number is a multiple of the block's. read(group, place, count) gives
     (count, block_bytes) uint8. A path appears whole or not at all, for its owner alone; an open file is
     written from its start.
@@ -102,7 +102,7 @@ def write_saved(file: Path | OpenFile, shape: Shape, ids: Sequence[int], read: R
         write_layouts(lay_out(path, _metadata(shape, ids), [*groups, last]), mode=PRIVATE)
 
 
-def _metadata(shape: Shape, ids: Sequence[int]) -> dict[str, Any]:
+def _metadata(shape: SavedShape, ids: Sequence[int]) -> dict[str, Any]:
     return {
         "general.type": TYPE,
         "satchel.state.version": VERSION,
@@ -121,7 +121,7 @@ class Saved:
     bytes. ids: (length * block,) int32.
     """
 
-    def __init__(self, gguf: GGUF, shape: Shape) -> None:
+    def __init__(self, gguf: GGUF, shape: SavedShape) -> None:
         self.gguf, self.shape, self.path = gguf, shape, gguf.path
         _check_kind(gguf)
         _check_shape(gguf, shape)
@@ -192,7 +192,7 @@ class Saved:
         self.gguf.close()
 
 
-def open_saved(path: str | Path | OpenFile, shape: Shape) -> Saved:
+def open_saved(path: str | Path | OpenFile, shape: SavedShape) -> Saved:
     """Opens a saved state for a model of this shape. ModelError where it is none, is malformed, or another
     model's; RequestError where this model was loaded with another cache.
     """
@@ -216,7 +216,7 @@ def _check_kind(gguf: GGUF) -> None:
         raise ModelError(f"{path}: expected one file, got a set of {len(gguf.parts)}; {AGAIN}")
 
 
-def _check_shape(gguf: GGUF, shape: Shape) -> None:
+def _check_shape(gguf: GGUF, shape: SavedShape) -> None:
     """Whether the blocks are such as this model has them."""
     meta, path = gguf.metadata, gguf.path
     model = meta.get_str("satchel.state.model")
@@ -242,7 +242,7 @@ def _check_shape(gguf: GGUF, shape: Shape) -> None:
         )
 
 
-def _tokens(gguf: GGUF, shape: Shape) -> Array:
+def _tokens(gguf: GGUF, shape: SavedShape) -> Array:
     key, path = "satchel.state.tokens", gguf.path
     found = gguf.metadata.get_array(key, kind="int")
     if not len(found) or len(found) % shape.block:

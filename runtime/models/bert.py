@@ -7,7 +7,7 @@ from dataclasses import replace
 from satchel.formats.convert.mapping import ArchMapping, Guard, Key, Reader, Rule
 from satchel.runtime import ops
 from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import attention, mlp_erf, with_kinds
+from satchel.runtime.blocks import attention, mlp_erf, with_segments
 from satchel.runtime.graph import Node
 
 _LAYER = "encoder.layer.{i}."
@@ -118,7 +118,7 @@ class Bert(Arch):
 
     def embed(self, ids: Node) -> Node:
         x = super().embed(ids)
-        x = with_kinds(self, x)
+        x = with_segments(self, x)
         if self.weights.type("position_embd.weight") is not None:
             places = self.weight("position_embd.weight", self.context, self.width)
             x = ops.add(x, ops.get_rows(places, self.pos))

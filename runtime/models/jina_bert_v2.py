@@ -7,7 +7,7 @@ from dataclasses import replace
 from satchel.formats.convert.mapping import Guard, Rule
 from satchel.runtime import ops
 from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import attention, geglu_erf, usual_alibi, with_kinds
+from satchel.runtime.blocks import attention, geglu_erf, usual_alibi, with_segments
 from satchel.runtime.graph import Node
 from satchel.runtime.models.bert import MAPPING as BERT
 
@@ -40,7 +40,7 @@ class JinaBertV2(Arch):
     causal = False
 
     def embed(self, ids: Node) -> Node:
-        return self.norm(with_kinds(self, super().embed(ids)), "token_embd_norm")
+        return self.norm(with_segments(self, super().embed(ids)), "token_embd_norm")
 
     def layer(self, x: Node, i: int) -> Node:
         y = self.norm(ops.add(x, attention(self, x, i)), f"blk.{i}.attn_output_norm")

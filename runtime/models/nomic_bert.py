@@ -3,7 +3,7 @@
 from satchel.formats.convert.mapping import ArchMapping, Guard, Key, Reader, Rule, unneeded
 from satchel.runtime import ops
 from satchel.runtime.arch import Arch
-from satchel.runtime.blocks import attention, swiglu, with_kinds
+from satchel.runtime.blocks import attention, swiglu, with_segments
 from satchel.runtime.graph import Node
 
 _LAYER = "encoder.layers.{i}."
@@ -84,7 +84,7 @@ class NomicBert(Arch):
     causal = False
 
     def embed(self, ids: Node) -> Node:
-        return self.norm(with_kinds(self, super().embed(ids)), "token_embd_norm")
+        return self.norm(with_segments(self, super().embed(ids)), "token_embd_norm")
 
     def layer(self, x: Node, i: int) -> Node:
         x = self.norm(ops.add(x, attention(self, x, i)), f"blk.{i}.attn_output_norm")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from satchel.quant.errors import RequestError
 
 AUTO, ALL, NONE, OFF = "auto", "all", "none", "off"
-STREAMS = LENDS = ("auto", "on", "off")
+STREAMS = PREFETCHES = ("auto", "on", "off")
 WORDS = {"-1": AUTO, "-2": ALL}
 
 
@@ -27,12 +27,12 @@ class Rule:
 @dataclass(frozen=True, slots=True)
 class Asked:
     """devices: names, in order of preference; () for what there is. layers: how many go to devices other than
-    the CPU, None: as many as fit, -1: all. lend: whether its weights are sent to another device for long
-    steps: "on", "off", or "auto": by the measured speeds. budget: bytes of each device other than the CPU,
-    0: what is free. kv: whether the cache stands with its layer. stream: "on", "off", or "auto": where it
-    does not fit. lost: devices that do nothing more. split: shares of the devices in the layers, in their
-    order; (): as many as each holds. hot: experts that devices hold beside the CPU: "auto", "off", a number
-    of each layer, or a size.
+    the CPU, None: as many as fit, -1: all. prefetch: whether its weights are prefetched to another device
+    for long steps: "on", "off", or "auto": by the measured speeds. budget: bytes of each device other than
+    the CPU, 0: what is free. kv: whether the cache stands with its layer. stream: "on", "off", or "auto":
+    where it does not fit. lost: devices that do nothing more. split: shares of the devices in the layers, in
+    their order; (): as many as each holds. expert_cache: experts that devices hold beside the CPU: "auto",
+    "off", a number of each layer, or a size.
     """
 
     devices: tuple[str, ...] = ()
@@ -41,10 +41,10 @@ class Asked:
     budget: int = 0
     kv: bool = True
     stream: str = AUTO
-    lend: str = AUTO
+    prefetch: str = AUTO
     lost: tuple[str, ...] = ()
     split: tuple[float, ...] = ()
-    hot: str = AUTO
+    expert_cache: str = AUTO
 
     @property
     def named(self) -> bool:
@@ -72,17 +72,19 @@ def read_asked(
     gpu_memory: int = 0,
     kv_offload: bool = True,
     stream_weights: str = AUTO,
-    lend_weights: str = AUTO,
+    prefetch_weights: str = AUTO,
     tensor_split: str = "",
-    hot_experts: str | int = AUTO,
+    expert_cache: str | int = AUTO,
 ) -> Asked:
     """The options as they are given; RequestError for what cannot be meant."""
     if gpu_memory < 0:
         raise RequestError(f"gpu_memory is {gpu_memory} bytes: it must not be negative")
     if stream_weights not in STREAMS:
         raise RequestError(f"stream_weights is {stream_weights!r}: expected one of {', '.join(STREAMS)}")
-    if lend_weights not in LENDS:
-        raise RequestError(f"lend_weights is {lend_weights!r}: expected one of {', '.join(LENDS)}")
+    if prefetch_weights not in PREFETCHES:
+        raise RequestError(
+            f"prefetch_weights is {prefetch_weights!r}: expected one of {', '.join(PREFETCHES)}"
+        )
     rules = tuple(rule for text in tensor_place for rule in read_rules(text))
     devices, layers = read_devices(device), read_layers(gpu_layers)
     split = read_split(tensor_split)
@@ -97,13 +99,13 @@ def read_asked(
         gpu_memory,
         kv_offload,
         stream_weights,
-        lend_weights,
+        prefetch_weights,
         split=split,
-        hot=read_hot(hot_experts).word,
+        expert_cache=read_expert_cache(expert_cache).word,
     )
 
 
-class HotWish(NamedTuple):
+class ExpertCacheSize(NamedTuple):
     """How many experts of a layer are held twice, or in how many bytes; None: not said."""
 
     word: str
@@ -111,18 +113,18 @@ class HotWish(NamedTuple):
     bytes: int | None = None
 
 
-def read_hot(text: str | int) -> HotWish:
+def read_expert_cache(text: str | int) -> ExpertCacheSize:
     """auto, off, a number of experts, or a size with a unit."""
     word = str(text).strip().lower()
     if word in (AUTO, OFF):
-        return HotWish(word, None if word == AUTO else 0)
+        return ExpertCacheSize(word, None if word == AUTO else 0)
     if word.isascii() and word.isdigit():
-        return HotWish(word, int(word))
+        return ExpertCacheSize(word, int(word))
     try:
-        return HotWish(word, None, read_size(word))
+        return ExpertCacheSize(word, None, read_size(word))
     except RequestError:
         raise RequestError(
-            f"hot_experts is {text!r}: expected auto, off, a number of experts, or a size such as 4GB"
+            f"expert_cache is {text!r}: expected auto, off, a number of experts, or a size such as 4GB"
         ) from None
 
 

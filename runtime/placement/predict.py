@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from satchel.runtime.hot.held import Hot
+from satchel.runtime.expert_cache.layout import ExpertCacheLayout
 from satchel.runtime.placement.sizes import Sizes, Tensor
 from satchel.runtime.placement.where import Where
 
@@ -52,19 +52,21 @@ class Prediction:
         return self.prompt + ANSWER * self.decode
 
 
-def predict(where: Where, sizes: Sizes, speeds: Mapping[str, Speed], hot: Hot | None = None) -> Prediction:
+def predict(
+    where: Where, sizes: Sizes, speeds: Mapping[str, Speed], cached: ExpertCacheLayout | None = None
+) -> Prediction:
     """Parts one after another, each at its device's speed, the start of each turn of a device, and what
-    crosses between them. Of a layer with hot experts both devices have a part at the same time.
+    crosses between them. Of a layer with cached experts both devices have a part at the same time.
     """
     crossed = list(crossings(where, sizes))
     turns = [_sampling(where), *(there for _, there in crossed)]
     begun = sum(speeds[name].start for name in turns) + speeds[turns[0]].host
     times = [begun, begun]
     mean_read, mean_macs = _means(sizes)
-    layers = {} if hot is None else hot.layers
+    layers = {} if cached is None else cached.layers
     for t in sizes.tensors:
         parts = [(speeds[where.weight(t.name, t.label)], 1.0)]
-        if hot is not None and t.expert and t.label in layers:
+        if cached is not None and t.expert and t.label in layers:
             share = layers[t.label].count / layers[t.label].experts
             parts = [(parts[0][0], 1 - share), (speeds[layers[t.label].device], share)]
         if t.label.startswith("blk."):

@@ -15,21 +15,26 @@ from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.device import Device
 from satchel.runtime.engine import bucket_of
-from satchel.runtime.hot.experts import HotOffer
-from satchel.runtime.hot.held import Hot
-from satchel.runtime.lending import Offer
+from satchel.runtime.expert_cache.cache import PendingExpertCache
+from satchel.runtime.expert_cache.layout import ExpertCacheLayout
 from satchel.runtime.options import Options
 from satchel.runtime.packing import file_places, in_place, of_device, own_bytes, packable, packed_by
-from satchel.runtime.placement import hot as hotness
 from satchel.runtime.placement.asked import Asked
 from satchel.runtime.placement.choose import Room, Way, choose, fits
 from satchel.runtime.placement.devices import apart, driver_bytes, free_bytes
-from satchel.runtime.placement.lend import loan_of, reserved
+from satchel.runtime.placement.expert_cache import (
+    expert_cache_of,
+    packed_of,
+    reserved_bytes,
+    with_expert_cache,
+)
 from satchel.runtime.placement.predict import Prediction, Speed, predict
+from satchel.runtime.placement.prefetch import prefetch_of, reserved
 from satchel.runtime.placement.sizes import Sizes, sizes_of
 from satchel.runtime.placement.where import Where
 from satchel.runtime.plan import Bucket, Plan
 from satchel.runtime.sizing import cache_bytes, cache_of, size
+from satchel.runtime.weight_prefetch import PendingPrefetch
 
 TRIES = 4
 SCRATCH = frozenset({"arena", "out", "step", "const", "link"})  # buffers that each plan has for itself
@@ -39,28 +44,32 @@ Measure = Callable[[Device], Speed]
 @dataclass(frozen=True, slots=True)
 class Settled:
     """way: how the model is placed. streamed: the CPU reads its weights from the file as it goes, unpacked.
-    notes: what a user should know. offer: what is lent to another device for long steps. hot: experts of the
-    CPU's that another device holds too.
+    notes: what a user should know. prefetch: weights that another device prefetches for long steps.
+    expert_cache: experts of the  CPU's that another device holds too.
     """
 
     arch: Arch
     way: Way
     streamed: bool = False
     notes: tuple[str, ...] = ()
-    offer: Offer | None = None
-    hot: HotOffer | None = None
+    prefetch: PendingPrefetch | None = None
+    expert_cache: PendingExpertCache | None = None
 
     @property
     def where(self) -> Where:
-        """The device of each node, that of the copies of hot experts too."""
-        return hotness.with_hot(self.way.where, None if self.hot is None else self.hot.hot)
+        """The device of each node, that of the cached experts too."""
+        return with_expert_cache(
+            self.way.where, None if self.expert_cache is None else self.expert_cache.layout
+        )
 
     def predicted(self, devices: Sequence[Device], measure: Measure) -> Prediction:
         """What a step would take, by the measured speeds of the devices in use."""
         sizes = sizes_of(self.arch.build(), self.arch.layers, devices)
         used = sizes.used(self.where)
         speeds = {d.name: measure(d) for d in devices if d.name in used}
-        return predict(self.where, sizes, speeds, None if self.hot is None else self.hot.hot)
+        return predict(
+            self.where, sizes, speeds, None if self.expert_cache is None else self.expert_cache.layout
+        )
 
 
 def settle(
@@ -83,8 +92,8 @@ def settle(
     whole_fits = (asked.named or (not asked.devices and _one_kind(devices))) and held <= free[first.name]
     speeds = None if whole_fits else _speeds(devices, asked, measure)
     judge = None if speeds is None else partial(predict, sizes=sizes, speeds=speeds)
-    for_hot = {d.name: hotness.reserved(sizes, asked, d.name) for d in devices if apart(d)}
-    kept = {name: reserved(sizes, asked, name) + size for name, size in for_hot.items()}
+    for_experts = {d.name: reserved_bytes(sizes, asked, d.name) for d in devices if apart(d)}
+    kept = {name: reserved(sizes, asked, name) + size for name, size in for_experts.items()}
     for _ in range(TRIES):
         taken = {d.name: needed.get(d.name, 0) + kept.get(d.name, 0) for d in devices}
         rooms = tuple(Room(d.name, free[d.name] - taken[d.name], apart(d)) for d in devices)
@@ -97,23 +106,26 @@ def settle(
     short = not fits(sizes.on(way.where), rooms, host=True)
     why = "so it is done first" if judge else "there is no room for more"
     settled = _settled(arch, way, asked, short, [*said, *_left(way, sizes, asked, why)])
-    loan = None if settled.streamed else loan_of(way.where, sizes, rooms, asked, speeds, options.batch)
-    taken = for_hot if loan is None else for_hot | {loan.device: for_hot[loan.device] - loan.room}
-    settled = _with_hot(
+    plan = None if settled.streamed else prefetch_of(way.where, sizes, rooms, asked, speeds, options.batch)
+    taken = (
+        for_experts if plan is None else for_experts | {plan.device: for_experts[plan.device] - plan.nbytes}
+    )
+    settled = _with_expert_cache(
         settled, gguf, sizes, rooms, asked, speeds, taken, (forward, devices, options, needed)
     )
-    if loan is None:
+    if plan is None:
         return settled
-    lent = f"{len(loan.layers)} layers are lent to {loan.device} for steps of {loan.least} tokens and more"
-    if settled.hot is not None:
-        loan = replace(loan, where=hotness.with_hot(loan.where, settled.hot.hot))
-    return replace(settled, offer=Offer(gguf, loan), notes=(*settled.notes, lent))
+    layers, steps = f"the weights of {len(plan.layers)} layers", f"steps of {plan.min_tokens} tokens and more"
+    note = f"{plan.device} prefetches {layers} for {steps}"
+    if settled.expert_cache is not None:
+        plan = replace(plan, where=with_expert_cache(plan.where, settled.expert_cache.layout))
+    return replace(settled, prefetch=PendingPrefetch(gguf, plan), notes=(*settled.notes, note))
 
 
 Planned = tuple[Forward, Sequence[Device], Options, Mapping[str, int]]
 
 
-def _with_hot(
+def _with_expert_cache(
     settled: Settled,
     gguf: GGUF,
     sizes: Sizes,
@@ -123,37 +135,42 @@ def _with_hot(
     spare: Mapping[str, int],
     planned: Planned,
 ) -> Settled:
-    """The same with the hot experts that there is room for. spare: bytes of each device that were kept for
+    """The same with the cached experts that there is room for. spare: bytes of each device that were kept for
     them, or are taken besides. planned: what plans are made of, and the bytes that were counted for them.
     """
     forward, devices, options, counted = planned
     if settled.streamed:
         return settled
     where, spare = settled.way.where, dict(spare)
-    found = hotness.hot_of(where, sizes, rooms, asked, speeds, spare)
+    found = expert_cache_of(where, sizes, rooms, asked, speeds, spare)
     if found is not None and not _able(gguf, forward, devices, options, where, found):
-        lacks = "hot experts are off: a device lacks what they need"
+        lacks = "the expert cache is off: a device lacks what it needs"
         return replace(settled, notes=(*settled.notes, lacks))
     if found is not None:  # its part of a step needs room too
         more = scratch_of(gguf, forward, devices, options, settled.arch.cache.context, where, found)
         spare = {
             name: kept - max(0, more.get(name, 0) - counted.get(name, 0)) for name, kept in spare.items()
         }
-        found = hotness.hot_of(where, sizes, rooms, asked, speeds, spare)
+        found = expert_cache_of(where, sizes, rooms, asked, speeds, spare)
     if found is None:
         return settled
     first = next(iter(found.layers.values()))
     few = f"{first.count} of {first.experts} experts of {len(found.layers)} layers"
-    held = f"{few} are held by {first.device} too: those that are picked most"
-    return replace(settled, hot=HotOffer(gguf, found), notes=(*settled.notes, held))
+    held = f"{few} are cached by {first.device}: those that are used most"
+    return replace(settled, expert_cache=PendingExpertCache(gguf, found), notes=(*settled.notes, held))
 
 
 def _able(
-    gguf: GGUF, forward: Forward, devices: Sequence[Device], options: Options, where: Where, hot: Hot
+    gguf: GGUF,
+    forward: Forward,
+    devices: Sequence[Device],
+    options: Options,
+    where: Where,
+    cached: ExpertCacheLayout,
 ) -> bool:
     """Whether each part can run where it is wanted."""
-    optimized = optimize(forward.roots("tokens"), _context(gguf, forward, devices, options, where, hot))
-    wanted = hot.weights
+    optimized = optimize(forward.roots("tokens"), _context(gguf, forward, devices, options, where, cached))
+    wanted = cached.weights
     return all(
         wanted.get(s.name, device) == device
         for node, device in optimized.placement.device.items()
@@ -163,15 +180,18 @@ def _able(
 
 
 def _context(
-    gguf: GGUF, forward: Forward, devices: Sequence[Device], options: Options, where: Where, hot: Hot | None
+    gguf: GGUF,
+    forward: Forward,
+    devices: Sequence[Device],
+    options: Options,
+    where: Where,
+    cached: ExpertCacheLayout | None,
 ) -> Context:
     """What the passes see of these devices before weights are there."""
     types = packable(forward) if options.repack else {}
-    targets = tuple(
-        DeviceTarget(d, packed_by(d, types) | hotness.packed_of(hot, gguf, d, types)) for d in devices
-    )
-    counts = {} if hot is None else hot.counts
-    return Context(targets, hotness.with_hot(where, hot), options.activations, hot=counts)
+    targets = tuple(DeviceTarget(d, packed_by(d, types) | packed_of(cached, gguf, d, types)) for d in devices)
+    counts = {} if cached is None else cached.counts
+    return Context(targets, with_expert_cache(where, cached), options.activations, expert_cache=counts)
 
 
 def _settled(arch: Arch, way: Way, asked: Asked, short: bool, notes: list[str]) -> Settled:
@@ -225,19 +245,19 @@ def scratch_of(
     options: Options,
     context: int,
     where: Where,
-    hot: Hot | None = None,
+    cached: ExpertCacheLayout | None = None,
 ) -> dict[str, int]:
     """Bytes that the plans of a full step and of a token, and the driver, have for themselves on a device."""
-    context_of = _context(gguf, forward, devices, options, where, hot)
+    context_of = _context(gguf, forward, devices, options, where, cached)
     optimized, targets = optimize(forward.roots("tokens"), context_of), context_of.targets
     packings = {
         d.name: t.packed for d, t in zip(devices, targets, strict=True) if isinstance(t, DeviceTarget)
     }
     held = {n: of_device(packed, optimized.placement.device, n) for n, packed in packings.items()}
     places = {d.name: file_places(gguf, in_place(gguf, d), held[d.name]) for d in devices}
-    if hot is not None:
+    if cached is not None:
         for name, own_places in places.items():
-            hot.add_places(gguf, name, held[name], own_places)
+            cached.add_places(gguf, name, held[name], own_places)
     found = {d.name: driver_bytes(d) for d in devices}
     for n in {1, min(options.batch, context)}:
         bucket = Bucket(bucket_of(n, options.batch), 1)

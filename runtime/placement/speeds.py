@@ -26,7 +26,7 @@ from satchel.formats.gguf.atomic import replace_files, write_all
 from satchel.quant import FORMATS, RequestError
 from satchel.runtime.arch import Cache, HParams, find_arch
 from satchel.runtime.device import OUT, Buffer, Device
-from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array, Type
 from satchel.runtime.options import Options
 from satchel.runtime.placement.asked import read_size
@@ -264,16 +264,16 @@ def _usual(engine: Engine, ids: list[int], tokens: int, output: str) -> tuple[fl
             engine.rewind(0, 0)
         # Without the head every row is asked for, so that no layer does less than the others.
         every = output == "hidden"
-        feeds = [Feed(0, ids, None if every else GREEDY)]
+        entries = [BatchEntry(0, ids, None if every else GREEDY)]
         started = time.perf_counter()
-        program = engine.fill(feeds, tokens if every else 1, output, every=every)
+        program = engine.fill(entries, tokens if every else 1, output, every=every)
         format = program.plan.output.type.format
         out = np.empty((1, *program.output_shape()[1:]), FORMATS[format].dtype)
         began = time.perf_counter()
         program.run()
         program.read(out)
         taken.append(time.perf_counter() - began)
-        engine.advance(feeds)
+        engine.advance(entries)
         around.append(time.perf_counter() - started - taken[-1])
     engine.rewind(0, 0)
     return statistics.median(taken[1:]), statistics.median(around[1:])

@@ -143,7 +143,9 @@ def _entropy(below: Array, weight: Array, total: float, log_total: float) -> flo
 
 
 def typical(c: Candidates, row: StageContext) -> Candidates:
-    """Those whose surprise is nearest to the entropy, up to a share (Meister et al., arXiv 2202.00666)."""
+    """Those whose negative log-probability is nearest to the entropy, up to a share (Meister et al., arXiv
+    2202.00666).
+    """
     below, weight, total, log_total = _shares(c)
     entropy = _entropy(below, weight, total, log_total)
     key = np.abs((log_total - below.astype(np.float64)) - entropy).astype(np.float32)
@@ -191,7 +193,7 @@ def temperature(c: Candidates, row: StageContext) -> Candidates:
 
 
 def mirostat_1(c: Candidates, row: StageContext) -> Candidates:
-    """Top-k with the k that should give the surprise mu (Basu et al., arXiv 2007.14966)."""
+    """Top-k with the k that should give tokens of mu bits (Basu et al., arXiv 2007.14966)."""
     below = -np.sort(-c.below, kind="stable")[:MIROSTAT_TOP].astype(np.float64)
     above = up = 0.0
     for i in range(len(below) - 1):
@@ -209,7 +211,7 @@ def mirostat_1(c: Candidates, row: StageContext) -> Candidates:
 
 
 def mirostat_2(c: Candidates, row: StageContext) -> Candidates:
-    """Those whose surprise is at most mu."""
+    """Those whose negative log2-probability is at most mu."""
     below, _, _, log_total = _shares(c)
     kept = log_total - below.astype(np.float64) <= float(row.params["mirostat_mu"]) * LN2
     return c.only(kept) if kept.any() else c.first(1)
@@ -234,7 +236,7 @@ STAGE: dict[int, Callable[[Candidates, StageContext], Candidates]] = {
 
 
 def draw(c: Candidates, row: StageContext) -> tuple[int, float]:
-    """A token by weight, and its surprise: -log2 of its share."""
+    """A token by weight, and its nll_bits: -log2 of its share."""
     below, weight, total, log_total = _shares(c)
     goal = uniform(int(row.params["seed"]), row.pos) * total
     order = np.argsort(-below, kind="stable")
@@ -255,7 +257,7 @@ def sample_row(
     bitmask: Array | None = None,
     edits: Array | None = None,
 ) -> tuple[int, float]:
-    """The token that a row's chain draws, and its surprise in bits; NONE and 0 for logits that are lost, or
+    """The token that a row's chain draws, and its nll_bits; NONE and 0 for logits that are lost, or
     where bitmask and edits leave none above -inf.
 
     logits (V) float32; ring (W): the slot's tokens by position; pos: position of

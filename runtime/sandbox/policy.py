@@ -17,9 +17,9 @@ from typing import Any
 
 from satchel.formats.gguf import open_gguf
 from satchel.quant import SatchelError
+from satchel.runtime.adapters import AdapterFile
 from satchel.runtime.children import module_path
 from satchel.runtime.device import library_files
-from satchel.runtime.extras import Extra
 from satchel.runtime.options import Options
 from satchel.runtime.placement.speeds import cache_file
 from satchel.runtime.tuning import kept
@@ -115,7 +115,7 @@ def _files(files: Iterable[Path], options: Options) -> Iterator[Path]:
     """The model's files, and all that its options name."""
     yield from files
     for given in (*options.adapters, *options.control_vectors):
-        yield from parts_of(Path(given.path if isinstance(given, Extra) else given))
+        yield from parts_of(Path(given.path if isinstance(given, AdapterFile) else given))
     if options.speculation and options.speculation.draft_model is not None:
         yield from parts_of(Path(options.speculation.draft_model))
     if (tuning := kept.place()) is not None:

@@ -2,8 +2,8 @@
 file.
 """
 
-from satchel.runtime.scheduler.job import Job, Request
-from satchel.runtime.scheduler.limits import Limits
-from satchel.runtime.scheduler.scheduler import Scheduler, Work
+from satchel.runtime.scheduler.limits import SchedulerLimits
+from satchel.runtime.scheduler.scheduler import ScheduledSequence, Scheduler
+from satchel.runtime.scheduler.sequence import Request, Sequence
 
-__all__ = ["Job", "Limits", "Request", "Scheduler", "Work"]
+__all__ = ["Request", "ScheduledSequence", "Scheduler", "SchedulerLimits", "Sequence"]

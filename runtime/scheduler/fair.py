@@ -25,7 +25,7 @@ class Fair:
         self._now = max(self._now, start)
         self._time[user] = start + cost / weight
 
-    def behind(self, user: str) -> float:
+    def virtual_time(self, user: str) -> float:
         """The user's virtual time: who has less has had less."""
         return self._time.get(user, self._now)
 

@@ -1,35 +1,36 @@
-"""Requests with a common prefix that arrive together: the later ones wait until the first has computed the
-prefix, and then find it in the prefix tree.
+"""Sequences that share a prefix and arrive together: the later ones wait until the first has computed it, and
+then find it in the prefix tree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 
 from satchel.runtime.kv import common
-from satchel.runtime.scheduler.job import Job, SharedPrefix
+from satchel.runtime.scheduler.sequence import PrefixWait, Sequence
 
 
-def waits_for_prefix(job: Job, running: Sequence[Job], block: int) -> bool:
-    """Whether a running job is about to compute at least one block of this job's prompt."""
-    ahead = job.waits_for_prefix
-    if ahead is None or not computes(ahead, block):
-        job.waits_for_prefix = ahead = next(
-            (b for r in running if not r.decoding and computes(b := shared(job, r), block)), None
-        )
-    return ahead is not None
+def waits_for_prefix(seq: Sequence, running: abc.Sequence[Sequence], block: int) -> bool:
+    """Whether a running sequence is about to compute at least one block of this one's prefix."""
+    wait = seq.waits_for_prefix
+    if wait is None or not computes(wait, block):
+        prefilling = (r for r in running if not r.decoding)
+        wait = next((w for r in prefilling if computes(w := shared(seq, r), block)), None)
+        seq.waits_for_prefix = wait
+    return wait is not None
 
 
-def computes(ahead: SharedPrefix, block: int) -> bool:
-    """Whether blocks of the shared prefix are still to be computed by a running job."""
-    other = ahead.job
-    return other.slot >= 0 and not other.decoding and ahead.shared // block > other.fed // block
+def computes(wait: PrefixWait, block: int) -> bool:
+    """Whether blocks of the shared prefix are still missing, and on their way."""
+    other = wait.seq
+    computed = other.num_computed_tokens // block
+    return other.slot >= 0 and not other.decoding and wait.shared // block > computed
 
 
-def shared(job: Job, other: Job) -> SharedPrefix:
-    """The common prefix of the job's prompt and the other's, without the last token, which must be fed for
-    its logits. Empty for another client's: a client does not wait for the speed of another.
+def shared(seq: Sequence, other: Sequence) -> PrefixWait:
+    """How much of the sequence's prompt the other has, the last token aside, which is computed for its
+    logits. Sequences of two clients share nothing here: neither waits for the other's progress.
     """
-    if job.salt != other.salt or job.client != other.client:
-        return SharedPrefix(other, 0)
-    return SharedPrefix(other, common(job.ids[:-1], other.ids))
+    if seq.salt != other.salt or seq.client != other.client:
+        return PrefixWait(other, 0)
+    return PrefixWait(other, common(seq.ids[:-1], other.ids))

@@ -4,26 +4,25 @@ itself, so it runs the same on a device, on the null backend and on a simulated 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, abc
 from dataclasses import dataclass
 from typing import Protocol
 
 from satchel.runtime.host_sampling import Sampled, token_of
 from satchel.runtime.kv import Miss, Pages
 from satchel.runtime.refusals import PromptTooLong, QueueFull
-from satchel.runtime.scheduler.job import Job, Request
 from satchel.runtime.scheduler.lengths import Lengths
-from satchel.runtime.scheduler.limits import SMALL, Limits
+from satchel.runtime.scheduler.limits import SMALL, SchedulerLimits
 from satchel.runtime.scheduler.prefix_wait import waits_for_prefix
+from satchel.runtime.scheduler.sequence import Request, Sequence
 from satchel.runtime.scheduler.shares import (
     TWICE,
     Shares,
     crowd,
     ended_first,
     giver,
-    held,
     interleaved,
+    slots_of,
     split,
 )
 from satchel.runtime.scheduler.steptime import Load, StepTime
@@ -40,120 +39,126 @@ class Slots(Protocol):
     batch: int
     pages: Pages
 
-    def begin(self, slot: int, ids: Sequence[int], salt: str = "") -> tuple[int, Miss]: ...
+    def begin(self, slot: int, ids: abc.Sequence[int], salt: str = "") -> tuple[int, Miss]: ...
 
-    def publish(self, slot: int, ids: Sequence[int], salt: str = "") -> None: ...
+    def publish(self, slot: int, ids: abc.Sequence[int], salt: str = "") -> None: ...
 
     def rewind(self, slot: int, length: int) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """`count` tokens of the job in the next step, and whether a token is sampled after them. drafts: tokens
-    that are fed after those and verified: a token is sampled after each of them too.
+class ScheduledSequence:
+    """The next step computes `num_tokens` tokens of the sequence. samples: it samples a token after them.
+    draft_tokens: tokens that it computes after those and verifies: it samples a token after each of them too.
     """
 
-    job: Job
-    count: int
+    seq: Sequence
+    num_tokens: int
     samples: bool
-    drafts: tuple[int, ...] = ()
+    draft_tokens: tuple[int, ...] = ()
 
 
 class Scheduler:
-    """waiting and running hold every job that has not ended, each once."""
+    """waiting and running hold every sequence that has not ended, each once."""
 
-    def __init__(self, engine: Slots, slots: int, limits: Limits | None = None) -> None:
-        self.engine, self.limits = engine, limits or Limits()
-        self.waiting: list[Job] = []
-        self.running: list[Job] = []
+    def __init__(self, engine: Slots, slots: int, limits: SchedulerLimits | None = None) -> None:
+        self.engine, self.limits = engine, limits or SchedulerLimits()
+        self.waiting: list[Sequence] = []
+        self.running: list[Sequence] = []
         self.shares, self.time, self.lengths = Shares(), StepTime(), Lengths()
         self._free = list(range(slots - 1, -1, -1))
         pages = engine.pages
-        self._longest = min(pages.cache.context, pages.most * pages.cache.block)  # tokens of a job
+        self._longest = min(pages.cache.context, pages.max_blocks * pages.cache.block)  # tokens of a sequence
         self._names = NAMES  # clients and users that are kept before the list is looked through again
         self._turn = 0  # decoded tokens, by which those take turns that do not fit into one step
 
-    def check(self, request: Request, coming: int = 0, clients: Iterable[str] = ()) -> None:
+    def check(self, request: Request, coming: int = 0, clients: abc.Iterable[str] = ()) -> None:
         """RequestError where the queue is full, with `coming` others of these clients on their way into it,
         or the request could never run. Reads nothing that a step changes but the queue, so any thread may
         ask.
         """
         pages, waiting = self.engine.pages, len(self.waiting) + coming
-        queued = () if waiting < self.limits.queue else (*(j.client for j in list(self.waiting)), *clients)
-        check(request, waiting, self.limits, pages.cache.block, pages.most, queued)
+        queued = () if waiting < self.limits.queue else (*(s.client for s in list(self.waiting)), *clients)
+        check(request, waiting, self.limits, pages.cache.block, pages.max_blocks, queued)
 
-    def add(self, job: Job) -> None:
-        """Puts a job into the queue; check() comes first."""
+    def add(self, seq: Sequence) -> None:
+        """Puts a sequence into the queue; check() comes first."""
         if self.shares.names >= self._names:
             self.shares.forget((*self.waiting, *self.running))
             self._names = max(NAMES, 2 * self.shares.names)
-        self.shares.arrive(job)
-        self.waiting.append(job)
+        self.shares.arrive(seq)
+        self.waiting.append(seq)
 
-    def expired(self, now: float) -> list[Job]:
-        """Jobs whose deadline has passed."""
+    def expired(self, now: float) -> list[Sequence]:
+        """Sequences whose deadline has passed."""
         return [
-            j
-            for j in (*self.waiting, *self.running)
-            if j.request.deadline is not None and now > j.request.deadline
+            s
+            for s in (*self.waiting, *self.running)
+            if s.request.deadline is not None and now > s.request.deadline
         ]
 
-    def plan(self, now: float) -> list[Work]:
+    def plan(self, now: float) -> list[ScheduledSequence]:
         """The next step: a token of everybody who decodes, then prompts, the most urgent first."""
         self._make_way(now)
-        every = [j for j in self.running if j.decoding]
+        every = [s for s in self.running if s.decoding]
         decoding = self._in_turn(every)
-        for job in decoding:
-            if job.slot >= 0:  # it may have given way to an earlier one
-                self._make_room(job, now)
-        work = self._decoded(decoding)
+        for seq in decoding:
+            if seq.slot >= 0:  # it may have given way to an earlier one
+                self._make_room(seq, now)
+        scheduled = self._decoded(decoding)
         prompts = len(self.running) > len(every)
         if not (prompts or (self.waiting and self._free)):
-            return work
-        beginning = [j for j in self.running if not j.decoding] + self.waiting[: len(self._free)]
-        room = self._prompt_room([w.job for w in work], beginning)
+            return scheduled
+        beginning = [s for s in self.running if not s.decoding] + self.waiting[: len(self._free)]
+        room = self._prompt_room([s.seq for s in scheduled], beginning)
         begun = self._let_in(room, now)
-        self._feed_prompts([j for j in self.running if not j.decoding or j in begun], room, work)
-        return work
+        self._schedule_prompts([s for s in self.running if not s.decoding or s in begun], room, scheduled)
+        return scheduled
 
-    def ahead(self, work: Sequence[Work], now: float) -> list[Work]:
-        """The step that follows `work`, planned before its tokens are known: one more of each. Empty where it
-        must wait for them: somebody ends, may begin or give way, or the host has a say in the next token.
+    def ahead(self, scheduled: abc.Sequence[ScheduledSequence], now: float) -> list[ScheduledSequence]:
+        """The step that follows `scheduled`, planned before its tokens are known: one more of each. Empty
+        where it must wait for them: somebody ends, may begin or give way, or the host has a say in the next
+        token.
         """
-        if len(work) != len(self.running) or (self.waiting and self._free) or self.limits.step_seconds:
+        if len(scheduled) != len(self.running) or (self.waiting and self._free) or self.limits.step_seconds:
             return []
         if self._giver(now) is not None:
             return []
-        if any(not w.samples or w.drafts or w.job.host_sampling is not None or w.job.finish for w in work):
+        if any(
+            not s.samples or s.draft_tokens or s.seq.host_sampling is not None or s.seq.finish
+            for s in scheduled
+        ):
             return []
-        if any(self._ends(w.job, 1) for w in work) or self.expired(now):
+        if any(self._ends(s.seq, 1) for s in scheduled) or self.expired(now):
             return []
         pages = self.engine.pages
-        missing = sum(pages.missing(w.job.slot, w.job.fed + w.count + 1) for w in work)
+        missing = sum(
+            pages.missing(s.seq.slot, s.seq.num_computed_tokens + s.num_tokens + 1) for s in scheduled
+        )
         if missing and missing > pages.free_blocks:
             return []
-        return [Work(job, 1, True) for job in self.running]
+        return [ScheduledSequence(seq, 1, True) for seq in self.running]
 
-    def _order(self, job: Job, now: float) -> Key:
-        left = self.lengths.left(job) if self.limits.shortest else 0.0
-        return order(job, now, self.shares, self._slots, self.limits.ageing, left)
+    def _order(self, seq: Sequence, now: float) -> Key:
+        left = self.lengths.remaining(seq) if self.limits.shortest else 0.0
+        return order(seq, now, self.shares, self._slots, self.limits.ageing, left)
 
     @property
     def _slots(self) -> Counter[str]:
         """How many each client has."""
-        return held(self.running)
+        return slots_of(self.running)
 
     @property
     def _clients(self) -> set[str]:
-        return {j.client for j in self.waiting} | {j.client for j in self.running}
+        return {s.client for s in self.waiting} | {s.client for s in self.running}
 
     def _giver(self, now: float) -> str | None:
         """The client that gives a slot back for the first of those who wait; None where none must."""
         if self._free or not self.waiting or self.limits.shortest or len(self._clients) < 2:
             return None
         slots = self._slots
-        first = min({j.client for j in self.waiting}, key=lambda c: (slots[c], self.shares.had(c)))
-        begun = all(j.started >= 0 for j in self.waiting if j.client == first)
+        first = min({s.client for s in self.waiting}, key=lambda c: (slots[c], self.shares.had(c)))
+        begun = all(s.started >= 0 for s in self.waiting if s.client == first)
         return giver(first, slots, self.shares.had, begun)
 
     def _make_way(self, now: float) -> None:
@@ -170,7 +175,7 @@ class Scheduler:
         clients = self._clients
         if not self._free or not self.waiting or self.limits.shortest or len(clients) < 2:
             return None
-        first, pages = min(self.waiting, key=lambda j: self._order(j, now)), self.engine.pages
+        first, pages = min(self.waiting, key=lambda s: self._order(s, now)), self.engine.pages
         need, blocks = pages.missing(self._free[-1], len(first.ids)), self._blocks()
         even = pages.pool.size // len(clients)
         if need <= pages.free_blocks or blocks[first.client] + need > even:
@@ -181,15 +186,15 @@ class Scheduler:
     def _blocks(self) -> Counter[str]:
         """Blocks of the cache that each client's requests hold."""
         found = Counter[str]()
-        for job in self.running:
-            found[job.client] += len(self.engine.pages.held(job.slot))
+        for seq in self.running:
+            found[seq.client] += len(self.engine.pages.held(seq.slot))
         return found
 
-    def _last_of(self, client: str, now: float) -> Job:
-        """Of the client's jobs that run, the one that it needs least."""
-        return max((j for j in self.running if j.client == client), key=lambda j: self._order(j, now))
+    def _last_of(self, client: str, now: float) -> Sequence:
+        """Of the client's sequences that run, the one that it needs least."""
+        return max((s for s in self.running if s.client == client), key=lambda s: self._order(s, now))
 
-    def _aim(self, decoding: Sequence[Job]) -> float:
+    def _aim(self, decoding: abc.Sequence[Sequence]) -> float:
         """Seconds that the decoded rows of a step may take; 0: no aim. Beside another client's requests it is
         not much more than one row of each client takes, with room for prompts.
         """
@@ -198,15 +203,15 @@ class Scheduler:
             return aim
         least = self._one_each(decoding)
         prompts = self.waiting or len(self.running) > len(decoding)
-        kept = (self.time.computing(self.limits.least) or 0.0) if prompts else 0.0
+        kept = (self.time.computing(self.limits.min_prefill_tokens) or 0.0) if prompts else 0.0
         even = max(least, TWICE * least - kept)
         return min(aim, even) if aim else even
 
-    def _one_each(self, decoding: Sequence[Job]) -> float:
+    def _one_each(self, decoding: abc.Sequence[Sequence]) -> float:
         """Seconds of a step with one row of each client."""
-        return self._decode_seconds(interleaved(decoding)[: len(held(decoding))])
+        return self._decode_seconds(interleaved(decoding)[: len(slots_of(decoding))])
 
-    def _in_turn(self, decoding: list[Job]) -> list[Job]:
+    def _in_turn(self, decoding: list[Sequence]) -> list[Sequence]:
         """Those who get a token in this step: all, or as many as the aim for a step allows."""
         aim, count = self._aim(decoding), len(decoding)
         if not aim or count < 2 or self._decode_seconds(decoding) <= aim:
@@ -217,48 +222,48 @@ class Scheduler:
         self._turn += count
         return turned[:count]
 
-    def _decoded(self, jobs: Sequence[Job]) -> list[Work]:
-        """A token of each job that has a slot, as many as fit into one step."""
-        work, room = [], self.engine.batch
-        for job in jobs:
-            if job.slot >= 0 and job.left <= room:
-                work.append(Work(job, job.left, True))
-                room -= job.left
-        return work
+    def _decoded(self, seqs: abc.Sequence[Sequence]) -> list[ScheduledSequence]:
+        """A token of each sequence that has a slot, as many as fit into one step."""
+        scheduled, room = [], self.engine.batch
+        for seq in seqs:
+            if seq.slot >= 0 and seq.remaining <= room:
+                scheduled.append(ScheduledSequence(seq, seq.remaining, True))
+                room -= seq.remaining
+        return scheduled
 
-    def _decode_seconds(self, decoding: Sequence[Job]) -> float:
-        return self.time.seconds(Load(len(decoding), 0, sum(j.fed for j in decoding)))
+    def _decode_seconds(self, decoding: abc.Sequence[Sequence]) -> float:
+        return self.time.seconds(Load(len(decoding), 0, sum(s.num_computed_tokens for s in decoding)))
 
-    def _let_in(self, room: int, now: float) -> list[Job]:
+    def _let_in(self, room: int, now: float) -> list[Sequence]:
         """Begins those who wait, in their order, while there are slots and blocks, and their client has less
         to be read than there is room for. Where one finds no blocks, its client waits; others do so once they
         had as much since as it needs.
         """
-        begun: list[Job] = []
-        prefix_waiting, stuck, bar = set[Job](), set[str](), float("inf")
+        begun: list[Sequence] = []
+        held_back, stuck, bar = set[Sequence](), set[str](), float("inf")
         pending = Counter[str]()
-        for job in self.running:
-            pending[job.client] += 0 if job.decoding else job.left
+        for seq in self.running:
+            pending[seq.client] += 0 if seq.decoding else seq.remaining
         several = len(self._clients) > 1
-        self.waiting.sort(key=lambda j: self._order(j, now))
+        self.waiting.sort(key=lambda s: self._order(s, now))
         while self._free:
             found = None
-            for job in self.waiting:
-                if job in prefix_waiting or job.client in stuck or pending[job.client] >= room:
+            for seq in self.waiting:
+                if seq in held_back or seq.client in stuck or pending[seq.client] >= room:
                     continue
-                if self.shares.had(job.client) >= bar:
+                if self.shares.had(seq.client) >= bar:
                     continue
-                if not waits_for_prefix(job, self.running, self.engine.pages.cache.block):
-                    found = job
+                if not waits_for_prefix(seq, self.running, self.engine.pages.cache.block):
+                    found = seq
                     break
-                prefix_waiting.add(job)
+                held_back.add(seq)
             if found is None:
                 break
             if self._admit(found, now):
                 begun.append(found)
-                pending[found.client] += found.left
+                pending[found.client] += found.remaining
                 if several:
-                    self.waiting.sort(key=lambda j: self._order(j, now))
+                    self.waiting.sort(key=lambda s: self._order(s, now))
             else:
                 stuck.add(found.client)
                 bar = min(bar, self.shares.had(found.client) + len(found.ids) * self._token_seconds)
@@ -269,70 +274,77 @@ class Scheduler:
         """Of a prompt's token."""
         return max(1e-9, float(self.time.weights[2]))
 
-    def _feed_prompts(self, prompts: Sequence[Job], room: int, work: list[Work]) -> None:
+    def _schedule_prompts(
+        self, prompts: abc.Sequence[Sequence], room: int, scheduled: list[ScheduledSequence]
+    ) -> None:
         """Gives the prompts what the step has room for: of each client in their order, of several evenly."""
         wanted = Counter[str]()
-        for job in prompts:
-            wanted[job.client] += job.left
+        for seq in prompts:
+            wanted[seq.client] += seq.remaining
         parts = dict.fromkeys(wanted, room)
         if len(wanted) > 1:
             parts = split(room, wanted, self.shares.had, self._token_seconds)
-            parts = parts if work else ended_first(parts, wanted)
-        for job in prompts:
-            parts[job.client] -= self._feed(job, parts[job.client], work)
+            parts = parts if scheduled else ended_first(parts, wanted)
+        for seq in prompts:
+            parts[seq.client] -= self._schedule_prompt(seq, parts[seq.client], scheduled)
 
     def done(
-        self, work: Sequence[Work], tokens: Sequence[int | Sampled], now: float, seconds: float
-    ) -> list[Job]:
-        """Notes what a step did; `tokens` are those sampled, in the order of `work`: one for each that
-        samples, and one more for each of its drafts. Gives the jobs that ended.
+        self,
+        scheduled: abc.Sequence[ScheduledSequence],
+        tokens: abc.Sequence[int | Sampled],
+        now: float,
+        seconds: float,
+    ) -> list[Sequence]:
+        """Notes what a step did; `tokens` are those sampled, in the order of `scheduled`: one for each that
+        samples, and one more for each of its drafts. Gives the sequences that ended.
         """
-        self.time.learn(load(work), seconds)
-        costs = self.time.parts([load([w]) for w in work], seconds)
+        self.time.learn(load(scheduled), seconds)
+        costs = self.time.parts([load([s]) for s in scheduled], seconds)
         sampled, ended = iter(tokens), []
-        for w, cost in zip(work, costs, strict=True):
-            job = w.job
-            job.fed, job.again = job.fed + w.count, 0
-            if not w.samples:
-                self.engine.publish(job.slot, job.ids, job.salt)
-            self.shares.charge(job, cost)
-            if w.samples:
-                self._take(w, [token_of(next(sampled)) for _ in range(1 + len(w.drafts))])
-                if job.first < 0:
-                    job.first = now
-                    self.engine.publish(job.slot, job.request.ids, job.salt)
-            if job.finish:
-                self.lengths.learn(job)
-                ended.append(job)
-        for job in ended:
-            self.remove(job)
+        for s, cost in zip(scheduled, costs, strict=True):
+            seq = s.seq
+            seq.num_computed_tokens, seq.num_replayed_tokens = seq.num_computed_tokens + s.num_tokens, 0
+            if not s.samples:
+                self.engine.publish(seq.slot, seq.ids, seq.salt)
+            self.shares.charge(seq, cost)
+            if s.samples:
+                self._take(s, [token_of(next(sampled)) for _ in range(1 + len(s.draft_tokens))])
+                if seq.first < 0:
+                    seq.first = now
+                    self.engine.publish(seq.slot, seq.request.ids, seq.salt)
+            if seq.finish:
+                self.lengths.learn(seq)
+                ended.append(seq)
+        for seq in ended:
+            self.remove(seq)
         return ended
 
-    def _take(self, work: Work, sampled: Sequence[int]) -> None:
-        """Gives the job its sampled tokens: each was drawn as if the drafts before it were the answer, so
-        they hold up to the first draft that is not what was sampled in its place.
+    def _take(self, scheduled: ScheduledSequence, sampled: abc.Sequence[int]) -> None:
+        """Appends the sampled tokens to the sequence: each was drawn as if the draft tokens before it were
+        the answer, so they hold up to the first draft token that differs from what was sampled in its place.
         """
-        job, drafts = work.job, work.drafts
-        for right, token in enumerate(sampled):
-            job.ids.append(token)
-            job.finish = self._finish(job)
-            if job.finish or right == len(drafts) or token != drafts[right]:
+        seq, drafts = scheduled.seq, scheduled.draft_tokens
+        for accepted, token in enumerate(sampled):
+            seq.ids.append(token)
+            seq.finish = self._finish(seq)
+            if seq.finish or accepted == len(drafts) or token != drafts[accepted]:
                 break
-        job.fed += right
-        job.used.drafted += len(drafts)
-        job.used.accepted += right
-        if right < len(drafts):
-            wanted, job.fed = job.fed, self.engine.rewind(job.slot, job.fed)
-            short = wanted - job.fed
-            job.again = short if short < work.count + len(drafts) else 0  # more is fed as a prompt is
+        seq.num_computed_tokens += accepted
+        seq.used.drafted += len(drafts)
+        seq.used.accepted += accepted
+        if accepted < len(drafts):
+            reached = self.engine.rewind(seq.slot, seq.num_computed_tokens)
+            short, seq.num_computed_tokens = seq.num_computed_tokens - reached, reached
+            # A longer rest is computed as a prompt is.
+            seq.num_replayed_tokens = short if short < scheduled.num_tokens + len(drafts) else 0
 
-    def remove(self, job: Job) -> None:
-        """Takes a job out, wherever it is; what it computed stays for others to find."""
-        if job in self.waiting:
-            self.waiting.remove(job)
-        if job in self.running:
-            self.running.remove(job)
-            self._leave(job)
+    def remove(self, seq: Sequence) -> None:
+        """Takes a sequence out, wherever it is; what it computed stays for others to find."""
+        if seq in self.waiting:
+            self.waiting.remove(seq)
+        if seq in self.running:
+            self.running.remove(seq)
+            self._leave(seq)
         if not (self.waiting or self.running):
             self.shares.forget()
 
@@ -345,40 +357,42 @@ class Scheduler:
     def free_slots(self) -> int:
         return len(self._free)
 
-    def lend(self) -> int | None:
-        """A free slot for a use of its own, None where there is none; give_back() ends it."""
+    def acquire_slot(self) -> int | None:
+        """A free slot for a use of its own, None where there is none; release_slot() ends it."""
         return self._free.pop() if self._free else None
 
-    def give_back(self, slot: int) -> None:
+    def release_slot(self, slot: int) -> None:
         self.engine.rewind(slot, 0)
         self._free.append(slot)
 
-    def _finish(self, job: Job) -> str:
-        if job.ids[-1] in job.request.ends or (job.host_sampling is not None and job.host_sampling.finished):
+    def _finish(self, seq: Sequence) -> str:
+        if seq.ids[-1] in seq.request.stop_ids or (
+            seq.host_sampling is not None and seq.host_sampling.finished
+        ):
             return "stop"
-        return "length" if self._ends(job) else ""
+        return "length" if self._ends(seq) else ""
 
-    def _ends(self, job: Job, more: int = 0) -> bool:
-        """Whether no token may follow once the job has so many more."""
-        length = len(job.ids) + more
-        return length > self._longest or length - len(job.request.ids) >= job.request.most
+    def _ends(self, seq: Sequence, more: int = 0) -> bool:
+        """Whether no token may follow once the sequence has so many more."""
+        length = len(seq.ids) + more
+        return length > self._longest or length - len(seq.request.ids) >= seq.request.max_tokens
 
-    def _prompt_room(self, decoding: Sequence[Job], beginning: Sequence[Job]) -> int:
+    def _prompt_room(self, decoding: abc.Sequence[Sequence], beginning: abc.Sequence[Sequence]) -> int:
         """Prompt tokens for which the step has room, all that fit while nobody waits for the next token.
         Where more wait for their first one, by so much longer may the others wait for theirs.
         """
-        most = self.engine.batch - sum(j.left for j in decoding)
+        most = self.engine.batch - sum(s.remaining for s in decoding)
         if not decoding:
             return self._room_alone(most)
-        read = sum(j.fed for j in decoding)
+        read = sum(s.num_computed_tokens for s in decoding)
         alone = self._decode_seconds(decoding)
         more = min(max(1.0, crowd(decoding, beginning)), CROWD)
         budget = alone + (self.limits.prefill_seconds or MARGIN * more * alone)
-        if len(held(decoding)) > 1:
+        if len(slots_of(decoding)) > 1:
             budget = min(budget, max(alone, TWICE * self._one_each(decoding)))
         budget = self.limits.step_seconds or budget
         fitting = self.time.prompt_tokens(len(decoding), read, budget, most)
-        return min(most, max(fitting, self.limits.least))
+        return min(most, max(fitting, self.limits.min_prefill_tokens))
 
     def _room_alone(self, most: int) -> int:
         """Of `most` prompt tokens, those that may go into a step in which nobody decodes."""
@@ -386,63 +400,68 @@ class Scheduler:
             return most
         return max(SMALL, self.time.prompt_tokens(0, 0, self.limits.alone_seconds, most))
 
-    def _feed(self, job: Job, room: int, work: list[Work]) -> int:
-        """Adds up to `room` tokens of the job's prompt; gives their number."""
-        count = min(room, job.left)
+    def _schedule_prompt(self, seq: Sequence, room: int, scheduled: list[ScheduledSequence]) -> int:
+        """Adds up to `room` tokens of the sequence's prompt; gives their number."""
+        count = min(room, seq.remaining)
         if count > 0:
-            work.append(Work(job, count, count == job.left))
+            scheduled.append(ScheduledSequence(seq, count, count == seq.remaining))
         return max(0, count)
 
-    def _admit(self, job: Job, now: float) -> bool:
-        """Gives the job a slot and all blocks of its prompt; False where there are not enough of them."""
+    def _admit(self, seq: Sequence, now: float) -> bool:
+        """Gives the sequence a slot and all blocks of its prompt; False where there are too few of them."""
         pages, slot = self.engine.pages, self._free[-1]
-        cached, miss = self.engine.begin(slot, job.ids, job.salt)
-        if pages.missing(slot, len(job.ids)) > pages.free_blocks:
+        cached, miss = self.engine.begin(slot, seq.ids, seq.salt)
+        if pages.missing(slot, len(seq.ids)) > pages.free_blocks:
             self.engine.rewind(slot, 0)
             return False
-        pages.reserve(slot, len(job.ids))
+        pages.reserve(slot, len(seq.ids))
         self._free.pop()
-        self.waiting.remove(job)
-        self.running.append(job)
-        job.slot, job.fed = slot, cached
-        if job.started < 0:
-            job.started, job.cached, job.miss = now, cached, miss
+        self.waiting.remove(seq)
+        self.running.append(seq)
+        seq.slot, seq.num_computed_tokens = slot, cached
+        if seq.started < 0:
+            seq.started, seq.cached, seq.miss = now, cached, miss
         return True
 
-    def _make_room(self, job: Job, now: float) -> None:
-        """Makes sure that the job can take the positions that it lacks, sending away the least urgent job if
-        need be, which may be itself.
+    def _make_room(self, seq: Sequence, now: float) -> None:
+        """Makes sure that the sequence can take the positions that it lacks, sending away the least urgent
+        sequence if need be, which may be itself.
         """
-        pages, length = self.engine.pages, len(job.ids)
-        if not pages.missing(job.slot, length):
+        pages, length = self.engine.pages, len(seq.ids)
+        if not pages.missing(seq.slot, length):
             return
-        while pages.missing(job.slot, length) > pages.free_blocks:
+        while pages.missing(seq.slot, length) > pages.free_blocks:
             blocks = self._blocks()
             last = self._last_of(max(blocks, key=lambda c: blocks[c]), now)
             self._preempt(last)
-            if last is job:
+            if last is seq:
                 return
-        pages.reserve(job.slot, length)
+        pages.reserve(seq.slot, length)
 
-    def _preempt(self, job: Job) -> None:
+    def _preempt(self, seq: Sequence) -> None:
         """Back to the queue: what is left of its blocks when it returns is found again, the rest computed
         anew.
         """
-        self.running.remove(job)
-        self._leave(job)
-        job.preempted += 1
-        self.waiting.insert(0, job)
+        self.running.remove(seq)
+        self._leave(seq)
+        seq.preempted += 1
+        self.waiting.insert(0, seq)
 
-    def _leave(self, job: Job) -> None:
-        # The slot may hold a token more, of a step that was launched before the job was known to end.
-        self.engine.publish(job.slot, job.ids[: job.fed], job.salt)
-        self.engine.rewind(job.slot, 0)
-        self._free.append(job.slot)
-        job.slot, job.fed, job.again = -1, 0, 0
+    def _leave(self, seq: Sequence) -> None:
+        # The slot may hold a token more, of a step that was launched before the sequence was known to end.
+        self.engine.publish(seq.slot, seq.ids[: seq.num_computed_tokens], seq.salt)
+        self.engine.rewind(seq.slot, 0)
+        self._free.append(seq.slot)
+        seq.slot, seq.num_computed_tokens, seq.num_replayed_tokens = -1, 0, 0
 
 
 def check(
-    request: Request, waiting: int, limits: Limits, block: int, have: int, queued: Iterable[str] = ()
+    request: Request,
+    waiting: int,
+    limits: SchedulerLimits,
+    block: int,
+    have: int,
+    queued: abc.Iterable[str] = (),
 ) -> None:
     """RequestError where so many wait that no other may, or where the `have` blocks of the cache never hold
     the request. queued: the clients of those who wait; one that has less than its part of the queue may still
@@ -461,10 +480,10 @@ def check(
         raise PromptTooLong(len(request.ids), have * block - 1, line)
 
 
-def load(work: Sequence[Work]) -> Load:
+def load(scheduled: abc.Sequence[ScheduledSequence]) -> Load:
     """What a step of this work computes."""
-    decoded = sum(1 for w in work if w.job.decoding)
-    again = sum(w.job.again for w in work)
-    prompt = sum(w.count for w in work) - decoded - again
-    drafted = again + sum(len(w.drafts) for w in work)
-    return Load(decoded, prompt, sum(w.job.fed for w in work), drafted)
+    decoded = sum(1 for s in scheduled if s.seq.decoding)
+    replayed = sum(s.seq.num_replayed_tokens for s in scheduled)
+    prompt = sum(s.num_tokens for s in scheduled) - decoded - replayed
+    drafted = replayed + sum(len(s.draft_tokens) for s in scheduled)
+    return Load(decoded, prompt, sum(s.seq.num_computed_tokens for s in scheduled), drafted)

@@ -11,12 +11,11 @@ effect.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, abc
 from itertools import zip_longest
 
 from satchel.runtime.scheduler.fair import Fair
-from satchel.runtime.scheduler.job import Job
+from satchel.runtime.scheduler.sequence import Sequence
 
 TWICE = 1.8  # times one row a client; what is left to 2 covers a wrong prediction
 TURN = 0.5  # seconds of a client before another, for which no slot is left, has its turn
@@ -31,29 +30,29 @@ class Shares:
         self.clients = Fair()
         self._users: dict[str, Fair] = {}
 
-    def arrive(self, job: Job) -> None:
-        self.clients.arrive(job.client)
-        self._users.setdefault(job.client, Fair()).arrive(job.request.user)
+    def arrive(self, seq: Sequence) -> None:
+        self.clients.arrive(seq.client)
+        self._users.setdefault(seq.client, Fair()).arrive(seq.request.user)
 
-    def charge(self, job: Job, seconds: float) -> None:
-        """The job had so many seconds of the machine."""
-        self.clients.charge(job.client, seconds, job.request.weight)
-        self._users.setdefault(job.client, Fair()).charge(job.request.user, seconds, job.request.weight)
+    def charge(self, seq: Sequence, seconds: float) -> None:
+        """The sequence had so many seconds of the machine."""
+        self.clients.charge(seq.client, seconds, seq.request.weight)
+        self._users.setdefault(seq.client, Fair()).charge(seq.request.user, seconds, seq.request.weight)
 
     def had(self, client: str) -> float:
         """Seconds over weight that the client had, since all clients are counted: its virtual time."""
-        return self.clients.behind(client)
+        return self.clients.virtual_time(client)
 
-    def user_had(self, job: Job) -> float:
-        """The same of the job's user, among the users of its client."""
-        users = self._users.get(job.client)
-        return users.behind(job.request.user) if users else 0.0
+    def user_had(self, seq: Sequence) -> float:
+        """The same of the sequence's user, among the users of its client."""
+        users = self._users.get(seq.client)
+        return users.virtual_time(seq.request.user) if users else 0.0
 
-    def forget(self, jobs: Iterable[Job] = ()) -> None:
+    def forget(self, seqs: abc.Iterable[Sequence] = ()) -> None:
         """Drops names without a request among these and without a debt."""
         users: dict[str, set[str]] = {}
-        for job in jobs:
-            users.setdefault(job.client, set()).add(job.request.user)
+        for seq in seqs:
+            users.setdefault(seq.client, set()).add(seq.request.user)
         self.clients.forget(set(users))
         self._users = {client: fair for client, fair in self._users.items() if client in users}
         for client, fair in self._users.items():
@@ -65,12 +64,14 @@ class Shares:
         return sum(fair.names for fair in (self.clients, *self._users.values()))
 
 
-def held(running: Iterable[Job]) -> Counter[str]:
+def slots_of(running: abc.Iterable[Sequence]) -> Counter[str]:
     """Slots of each client."""
-    return Counter(job.client for job in running)
+    return Counter(seq.client for seq in running)
 
 
-def giver(client: str, slots: Mapping[str, int], had: Callable[[str], float], begun: bool) -> str | None:
+def giver(
+    client: str, slots: abc.Mapping[str, int], had: abc.Callable[[str], float], begun: bool
+) -> str | None:
     """The client that gives a slot back for a request of `client`, where none is free: one that has two more,
     or, where there are more clients than slots, the one that had most, at once for a request that has not
     begun, else after a turn. None: it waits.
@@ -85,19 +86,19 @@ def giver(client: str, slots: Mapping[str, int], had: Callable[[str], float], be
     return None
 
 
-def interleaved(jobs: Sequence[Job]) -> list[Job]:
-    """The first job of each client, then the second of each, and so on."""
-    by_client: dict[str, list[Job]] = {}
-    for job in jobs:
-        by_client.setdefault(job.client, []).append(job)
-    return [job for row in zip_longest(*by_client.values()) for job in row if job is not None]
+def interleaved(seqs: abc.Sequence[Sequence]) -> list[Sequence]:
+    """The first sequence of each client, then the second of each, and so on."""
+    by_client: dict[str, list[Sequence]] = {}
+    for seq in seqs:
+        by_client.setdefault(seq.client, []).append(seq)
+    return [seq for row in zip_longest(*by_client.values()) for seq in row if seq is not None]
 
 
-def crowd(decoding: Sequence[Job], beginning: Sequence[Job]) -> float:
+def crowd(decoding: abc.Sequence[Sequence], beginning: abc.Sequence[Sequence]) -> float:
     """How many begin for each that decodes, as the client sees it that has the fewest of them: its own
     requests count one by one, another client's as one.
     """
-    rows, begun = held(decoding), held(beginning)
+    rows, begun = slots_of(decoding), slots_of(beginning)
 
     def seen(client: str) -> float:
         others_begin, others_decode = len(begun.keys() - {client}), len(rows.keys() - {client})
@@ -107,7 +108,7 @@ def crowd(decoding: Sequence[Job], beginning: Sequence[Job]) -> float:
 
 
 def split(
-    room: int, wanted: Mapping[str, int], had: Callable[[str], float], seconds: float
+    room: int, wanted: abc.Mapping[str, int], had: abc.Callable[[str], float], seconds: float
 ) -> dict[str, int]:
     """Prompt tokens of a step for each client, `room` in all and no more than it wants: as many as bring
     those who had less up to the others, up to one level that all share. seconds: of a token.
@@ -129,7 +130,7 @@ def split(
     return parts
 
 
-def ended_first(parts: Mapping[str, int], wanted: Mapping[str, int]) -> dict[str, int]:
+def ended_first(parts: abc.Mapping[str, int], wanted: abc.Mapping[str, int]) -> dict[str, int]:
     """The same parts for a step that nobody's next token waits for: where a client's prompts end in it, the
     others' parts are no larger, so that it waits no more than twice as long as alone.
     """

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-START = np.array([1e-3, 1e-4, 1e-4, 1e-9])  # a guess that the first steps replace
-SPREAD = np.diag([1e-4, 1e-6, 1e-6, 1e-14])  # how far from the guess the numbers may lie: variances
+START = np.array([1e-3, 1e-4, 1e-4, 1e-9])  # a prior that the first steps replace
+SPREAD = np.diag([1e-4, 1e-6, 1e-6, 1e-14])  # how far from the prior the numbers may lie: variances
 DRIFT = SPREAD * 1e-5  # of a step
 LEARNED = 16  # steps after which the numbers can be trusted
 NOISE = 0.1  # of a measured time, as a share of it
@@ -20,7 +20,7 @@ NOISE = 0.1  # of a measured time, as a share of it
 @dataclass(frozen=True, slots=True)
 class Load:
     """What a step computes. decoded: sequences that get one token; prompt: tokens of prompts; read: tokens of
-    context that all of these look at; drafted: rows that verify drafts, or come again after a wrong one: they
+    context that all of these look at; drafted: rows that verify draft tokens, or replay accepted ones: they
     cost what decoded ones do.
     """
 

@@ -4,32 +4,32 @@ request that waits becomes more urgent by one level in every `seconds`, so none 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import abc
 from math import floor
 
-from satchel.runtime.scheduler.job import Job
+from satchel.runtime.scheduler.sequence import Sequence
 from satchel.runtime.scheduler.shares import Shares
 
 Key = tuple[float, float, float, float, float, float]
 
 
-def level(job: Job, now: float, seconds: float) -> int:
-    """The job's priority less what it gained by waiting."""
-    return job.request.priority - waited(job, now, seconds)
+def level(seq: Sequence, now: float, seconds: float) -> int:
+    """The sequence's priority less what it gained by waiting."""
+    return seq.request.priority - waited(seq, now, seconds)
 
 
-def waited(job: Job, now: float, seconds: float) -> int:
-    """Levels that the job gained by waiting."""
-    return floor(max(0.0, now - job.arrived) / seconds)
+def waited(seq: Sequence, now: float, seconds: float) -> int:
+    """Levels that the sequence gained by waiting."""
+    return floor(max(0.0, now - seq.arrived) / seconds)
 
 
 def order(
-    job: Job, now: float, shares: Shares, slots: Mapping[str, int], seconds: float, left: float = 0.0
+    seq: Sequence, now: float, shares: Shares, slots: abc.Mapping[str, int], seconds: float, left: float = 0.0
 ) -> Key:
-    """Smaller goes first. slots: of each client. left: tokens until the job ends, where the shortest are to
-    go first, whoever's they are; that order is the operator's wish, and no client's priority is above it.
+    """Smaller goes first. slots: of each client. left: tokens until the sequence ends, where the shortest are
+    to go first, whoever's they are; that order is the operator's wish, and no client's priority is above it.
     """
-    had, user = shares.had(job.client), shares.user_had(job)
+    had, user = shares.had(seq.client), shares.user_had(seq)
     if left:
-        return -waited(job, now, seconds), left, had, job.request.priority, user, job.arrived
-    return slots[job.client] / job.request.weight, had, level(job, now, seconds), 0.0, user, job.arrived
+        return -waited(seq, now, seconds), left, had, seq.request.priority, user, seq.arrived
+    return slots[seq.client] / seq.request.weight, had, level(seq, now, seconds), 0.0, user, seq.arrived

@@ -1,7 +1,7 @@
-"""How often guesses were right: by how good they looked, and by their place in the draft.
+"""How often draft tokens are accepted: by the evidence for the draft, and by their place in it.
 
-A draft's place i counts only where all before it were right, so what is learned is a chance under that
-condition, and a draft's chance of being right up to i is a product.
+Place i is verified only where all places before it were accepted, so what is learned is a conditional chance;
+the chance that a draft is accepted up to i is the product over its places.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ class Acceptance:
 
     def __init__(self, shared: Acceptance | None = None, first: Sequence[float] = FIRST) -> None:
         self.shared, self.first = shared, tuple(first)
-        self._right: dict[tuple[int, int], float] = {}
+        self._accepted: dict[tuple[int, int], float] = {}
         self._tried: dict[tuple[int, int], float] = {}
 
-    def learn(self, kind: int, place: int, right: bool) -> None:
+    def learn(self, kind: int, place: int, accepted: bool) -> None:
         key = kind, place
-        self._right[key] = DECAY * self._right.get(key, 0.0) + right
+        self._accepted[key] = DECAY * self._accepted.get(key, 0.0) + accepted
         self._tried[key] = DECAY * self._tried.get(key, 0.0) + 1.0
         if self.shared is not None:
-            self.shared.learn(kind, place, right)
+            self.shared.learn(kind, place, accepted)
 
     def chances(self, kind: int, most: int) -> list[float]:
-        """For each place of a draft of `most` tokens, the chance that it and all before it are right, as far
-        as it is more than nothing.
+        """For each place of a draft of `most` tokens, the chance that it and all before it are accepted,
+        as far as it is more than nothing.
         """
         found, product, rate = [], 1.0, self.first[kind]
         prior = rate
@@ -62,9 +62,9 @@ class Acceptance:
         return self.rate(kind, 0, first if self.shared is None else self.shared.rate(kind, 0, first))
 
     def rate(self, kind: int, place: int, prior: float) -> float:
-        """The chance of a place where all before it were right; the prior is that of the place before, or
+        """The chance of a place where all before it were accepted; the prior is that of the place before, or
         what others found.
         """
         key = kind, place
         tried = self._tried.get(key)
-        return prior if tried is None else (self._right[key] + WEIGHT * prior) / (tried + WEIGHT)
+        return prior if tried is None else (self._accepted[key] + WEIGHT * prior) / (tried + WEIGHT)

@@ -6,7 +6,7 @@ SHARE = 0.01  # of all steps
 GRANT = 6.0  # steps that may be spent before anything was earned
 
 
-class Budget:
+class TrialBudget:
     """Seconds that may be lost."""
 
     def __init__(self) -> None:

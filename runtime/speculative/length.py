@@ -15,9 +15,9 @@ GAIN, BESIDE, HIGHEST = 1.1, 0.07, 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """chances: for each place of a draft, that it and all before it are right. seconds: what guessing one
-    token takes.
+class DraftCandidate:
+    """chances: for each place of a draft, that it and all before it are accepted. seconds: what drafting
+    one token takes.
     """
 
     chances: Sequence[float]
@@ -30,7 +30,11 @@ def wanted_gain(tokens: int) -> float:
 
 
 def lengths(
-    candidates: Sequence[Candidate], tokens: int, seconds: Callable[[int], float], room: int, least: int = 0
+    candidates: Sequence[DraftCandidate],
+    tokens: int,
+    seconds: Callable[[int], float],
+    room: int,
+    least: int = 0,
 ) -> list[int]:
     """Tokens to draft for each candidate, in all at most `room`, for each none or at least `least`.
 
@@ -41,10 +45,10 @@ def lengths(
         key=lambda row: row[:2],
     )
     best, chosen = wanted_gain(tokens) * tokens / max(seconds(0), 1e-9), 0
-    expected, guessing = float(tokens), 0.0
+    expected, drafting = float(tokens), 0.0
     for n, (chance, _, cost) in enumerate(order[:room], 1):
-        expected, guessing = expected - chance, guessing + cost
-        rate = expected / max(seconds(n) + guessing, 1e-9)
+        expected, drafting = expected - chance, drafting + cost
+        rate = expected / max(seconds(n) + drafting, 1e-9)
         if rate > best:
             best, chosen = rate, n
     found = [0] * len(candidates)

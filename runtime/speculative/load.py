@@ -21,7 +21,7 @@ from satchel.runtime.weights import bind
 def open_draft(
     path: str | Path, tokenizer: Tokenizer, vocab: int, cache: Cache, device: Device, *, repack: bool = True
 ) -> tuple[GGUF, DraftModel]:
-    """tokenizer, vocab, cache: the first model's. The file stays open until the device is closed; then it is
+    """tokenizer, vocab, cache: the target model's. The file stays open until the device is closed; then it is
     the caller's to close. RequestError where the two vocabularies differ.
     """
     gguf = open_gguf(path)

@@ -12,25 +12,27 @@ MOST = 64
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """draft_model: a smaller model of the same vocabulary that guesses; None: none. lookup: guess what stood
-    in the prompt or the answer after the same words. most: tokens guessed at once; 0: none ever. least: fewer
-    are not worth a try. past: tokens of earlier conversations, for each salt, in which lookup looks too.
+    """draft_model: a smaller model of the same vocabulary; None: none. lookup: draft what followed the same
+    n-gram in the prompt or the answer. draft_max: tokens drafted at once; 0: none ever. draft_min: fewer
+    are not tried. past: tokens of earlier conversations, for each salt, in which lookup looks too.
     """
 
     draft_model: str | Path | None = None
     lookup: bool = False
-    most: int = 16
-    least: int = 0
+    draft_max: int = 16
+    draft_min: int = 0
     past: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.most <= MOST:
-            raise RequestError(f"draft_max is {self.most}: it must lie between 0 and {MOST}")
-        if not 0 <= self.least <= self.most:
-            raise RequestError(f"draft_min is {self.least}: it must lie between 0 and draft_max, {self.most}")
+        if not 0 <= self.draft_max <= MOST:
+            raise RequestError(f"draft_max is {self.draft_max}: it must lie between 0 and {MOST}")
+        if not 0 <= self.draft_min <= self.draft_max:
+            raise RequestError(
+                f"draft_min is {self.draft_min}: it must lie between 0 and draft_max, {self.draft_max}"
+            )
         if self.past < 0 or (self.past and not self.lookup):
             raise RequestError(f"past is {self.past}: it must be 0 or more, and needs lookup")
 
     @property
     def active(self) -> bool:
-        return self.most > 0 and (self.lookup or self.draft_model is not None)
+        return self.draft_max > 0 and (self.lookup or self.draft_model is not None)

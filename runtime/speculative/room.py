@@ -2,44 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 
 from satchel.runtime.kv import Pages
-from satchel.runtime.scheduler import Job, Scheduler, Work
+from satchel.runtime.scheduler import ScheduledSequence, Scheduler, Sequence
 
 
-def rows_left(work: Sequence[Work], scheduler: Scheduler) -> int:
+def rows_left(scheduled: abc.Sequence[ScheduledSequence], scheduler: Scheduler) -> int:
     """Rows that the step has left for drafts: none beside a prompt, for whose first token somebody waits, and
     none while a request waits for room in memory. One that waits for a slot gets it the sooner, the more
     tokens the others make.
     """
-    if scheduler.held_up or not all(w.job.decoding for w in work):
+    if scheduler.held_up or not all(s.seq.decoding for s in scheduled):
         return 0
-    return scheduler.engine.batch - sum(w.count for w in work)
+    return scheduler.engine.batch - sum(s.num_tokens for s in scheduled)
 
 
-def may_draft(job: Job) -> bool:
-    """Whether guesses can be verified for the job: it decodes, wants them, and what the host does for it does
-    not change from token to token.
+def may_draft(seq: Sequence) -> bool:
+    """Whether draft tokens can be verified for the sequence: it decodes, wants them, and what the host does
+    for it does not change from token to token.
     """
-    host = job.host_sampling
-    return job.decoding and job.request.draft != 0 and (host is None or host.fixed)
+    host = seq.host_sampling
+    return seq.decoding and seq.request.draft != 0 and (host is None or host.fixed)
 
 
-def most_for(job: Job, pages: Pages, most: int) -> int:
-    """Tokens that may be drafted for the job: no more than the answer, the context and the pool can take."""
-    wanted = job.request.draft if job.request.draft >= 0 else most
-    cache, length = pages.cache, len(job.ids)
+def max_draft_tokens(seq: Sequence, pages: Pages, most: int) -> int:
+    """Tokens that may be drafted for the sequence: no more than the answer, the context and the pool can
+    take.
+    """
+    wanted = seq.request.draft if seq.request.draft >= 0 else most
+    cache, length = pages.cache, len(seq.ids)
     fits = min(cache.context, cache.pool * cache.block) - length
-    return max(0, min(wanted, most, fits, job.request.most - job.generated - 1))
+    return max(0, min(wanted, most, fits, seq.request.max_tokens - seq.generated - 1))
 
 
-def take_blocks(job: Job, pages: Pages, count: int) -> int:
+def take_blocks(seq: Sequence, pages: Pages, count: int) -> int:
     """Reserves blocks for so many drafted tokens, or for as many as there are free blocks for; gives the
     number.
     """
-    missing = pages.missing(job.slot, len(job.ids) + count)
+    missing = pages.missing(seq.slot, len(seq.ids) + count)
     if missing and missing > pages.free_blocks:
-        count = max(0, len(pages.held(job.slot)) * pages.cache.block - len(job.ids))
-    pages.reserve(job.slot, len(job.ids) + count)
+        count = max(0, len(pages.held(seq.slot)) * pages.cache.block - len(seq.ids))
+    pages.reserve(seq.slot, len(seq.ids) + count)
     return count

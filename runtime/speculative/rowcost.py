@@ -23,11 +23,11 @@ class RowCost:
 
     def learn(self, rows: int, seconds: float) -> None:
         known = self._shape.get(rows)
-        guess = known * self._pace if known is not None else self.seconds(rows) or seconds
-        change = min(HIGH, max(LOW, seconds / guess)) - 1
+        estimate = known * self._pace if known is not None else self.seconds(rows) or seconds
+        change = min(HIGH, max(LOW, seconds / estimate)) - 1
         seen = self._seen[rows] = self._seen.get(rows, 0) + 1
         if known is None:
-            self._shape[rows] = guess * (1 + change) / self._pace
+            self._shape[rows] = estimate * (1 + change) / self._pace
             return
         self._shape[rows] = known * (1 + max(SHAPE, 1 / (1 + seen)) * change)
         self._pace *= 1 + PACE * change

@@ -1,107 +1,109 @@
-"""Adds drafts to the steps that the scheduler plans: asks for guesses, decides how many are worth their rows,
-and learns from what came.
+"""Adds draft tokens to the steps that the scheduler plans: asks for drafts, decides how many tokens are worth
+their rows, and learns from what was accepted.
 
-Guesses of lookup cost nothing, so they are compared with the answer also where they were not fed: how good
-they are is known while they are off.
+Drafts of lookup cost nothing, so they are compared with the answer even where they were not computed: their
+acceptance is known while they are off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass, field, replace
 
 from satchel.runtime.kv import StateGroup
-from satchel.runtime.scheduler import Job, Scheduler, Work
+from satchel.runtime.scheduler import ScheduledSequence, Scheduler, Sequence
 from satchel.runtime.speculative.acceptance import Acceptance, evidence
-from satchel.runtime.speculative.budget import Budget
+from satchel.runtime.speculative.budget import TrialBudget
 from satchel.runtime.speculative.draft import DraftModel
-from satchel.runtime.speculative.length import Candidate, lengths, wanted_gain
+from satchel.runtime.speculative.length import DraftCandidate, lengths, wanted_gain
 from satchel.runtime.speculative.ngram import LONGEST, Ngrams, Past
 from satchel.runtime.speculative.options import Speculation
-from satchel.runtime.speculative.room import may_draft, most_for, rows_left, take_blocks
+from satchel.runtime.speculative.room import max_draft_tokens, may_draft, rows_left, take_blocks
 from satchel.runtime.speculative.rowcost import RowCost
 
 READ = 8192  # tokens of a prompt that are indexed in one step: some 2 ms
 PROBE = 3  # tokens that are tried where none are worth it, as far as is known
 PATIENCE, NAP = 16, 4  # after so many tokens without a draft, only every so many tokens one is looked for
 REFRESH = 32  # steps for which the least price of a row holds
-CATCH_UP = 32  # tokens that a draft model may always feed in a step
+CATCH_UP = 32  # tokens that a draft model may always compute in a step
 
 
 @dataclass(slots=True)
-class Guess:
-    """Tokens that may follow a job's first `start` tokens. ids: none where the draft model has yet to be
-    asked; kind: of evidence; right: how many were found right.
+class Draft:
+    """Tokens that may follow a sequence's first `start` tokens. ids: none where the draft model has yet to be
+    asked; kind: of evidence; accepted: how many of them were.
     """
 
     start: int
     rates: Acceptance
     kind: int
     ids: tuple[int, ...] = ()
-    right: int = 0
+    accepted: int = 0
 
 
 @dataclass(slots=True)
 class DraftState:
-    """Speculation state of one job: acceptance by source, its n-gram index, the draft under test."""
+    """Speculation state of one sequence: acceptance by source, its n-gram index, the draft under test."""
 
     lookup: Acceptance
     model: Acceptance
     index: Ngrams = field(default_factory=Ngrams)
-    pending: Guess | None = None
-    used: int = 0  # tokens of the job when a guess was last worth its rows
+    pending: Draft | None = None
+    used: int = 0  # tokens of the sequence when a draft was last worth its rows
 
 
 class Speculator:
     """Used by the engine thread alone; close() frees the draft model's memory."""
 
     def __init__(self, options: Speculation, draft: DraftModel | None = None) -> None:
-        self.options, self.draft = options, draft
-        self.cost, self.budget, self.past = RowCost(), Budget(), Past(options.past)
+        self.options, self.draft_model = options, draft
+        self.cost, self.budget, self.past = RowCost(), TrialBudget(), Past(options.past)
         self._lookup, self._model = Acceptance(), Acceptance(first=(0.7,))
-        self._jobs: dict[Job, DraftState] = {}
+        self._sequences: dict[Sequence, DraftState] = {}
         self._prices: dict[int, tuple[int, float]] = {}
         self._steps = 0
 
-    def extend(self, work: list[Work], scheduler: Scheduler) -> list[Work]:
-        """The same work, some of it with drafts."""
+    def extend(self, scheduled: list[ScheduledSequence], scheduler: Scheduler) -> list[ScheduledSequence]:
+        """The same entries, some of them with draft tokens."""
         self._steps += 1
-        rows = rows_left(work, scheduler)
+        rows = rows_left(scheduled, scheduler)
         if rows < 1:
-            return work
-        price = self._price(len(work))
-        guesses = {w.job: g for w in work if may_draft(w.job) and (g := self._guess(w.job, scheduler, price))}
-        if not guesses:
-            return work
-        chosen = self._choose(guesses, work, scheduler, rows)
-        drafts = self._drafts(guesses, chosen, scheduler)
-        return [replace(w, drafts=drafts[w.job]) if drafts.get(w.job) else w for w in work]
+            return scheduled
+        price = self._price(len(scheduled))
+        proposed = {
+            s.seq: g for s in scheduled if may_draft(s.seq) and (g := self._propose(s.seq, scheduler, price))
+        }
+        if not proposed:
+            return scheduled
+        chosen = self._choose(proposed, scheduled, scheduler, rows)
+        drafts = self._drafts(proposed, chosen, scheduler)
+        return [replace(s, draft_tokens=drafts[s.seq]) if drafts.get(s.seq) else s for s in scheduled]
 
-    def timed(self, work: Sequence[Work], seconds: float, scheduler: Scheduler) -> None:
+    def timed(self, scheduled: abc.Sequence[ScheduledSequence], seconds: float, scheduler: Scheduler) -> None:
         """What the step of this work took."""
         self.budget.earn(seconds)
         rows = read = 0
-        for w in work:
-            if not w.job.decoding:
+        for s in scheduled:
+            if not s.seq.decoding:
                 return
-            rows += w.count + len(w.drafts)
-            read += w.job.fed
+            rows += s.num_tokens + len(s.draft_tokens)
+            read += s.seq.num_computed_tokens
         self.cost.learn(rows, max(1e-6, seconds - scheduler.time.reading(read)))
 
-    def forget(self, job: Job) -> None:
-        """The job ended."""
-        state = self._jobs.pop(job, None)
+    def forget(self, seq: Sequence) -> None:
+        """The sequence ended."""
+        state = self._sequences.pop(seq, None)
         if state is not None:
-            self._learn(job, state)
+            self._learn(seq, state)
         if state is not None and self.options.lookup:
-            self.past.add(job.request.salt, job.ids)
-        if self.draft is not None:
-            self.draft.forget(job)
+            self.past.add(seq.request.salt, seq.ids)
+        if self.draft_model is not None:
+            self.draft_model.forget(seq)
 
     def close(self) -> None:
-        self._jobs.clear()
-        if self.draft is not None:
-            self.draft.release()
+        self._sequences.clear()
+        if self.draft_model is not None:
+            self.draft_model.release()
 
     def _price(self, rows: int) -> float:
         """The chance that a draft's first token must have, for a draft of any length to be worth its rows."""
@@ -109,145 +111,155 @@ class Speculator:
         if self._steps - made >= REFRESH:
             base = self.cost.seconds(rows)
             gain = wanted_gain(rows) / max(base, 1e-9)
-            each = [(gain * self.cost.seconds(rows + n) - 1) / n for n in range(1, self.options.most + 1)]
+            each = [
+                (gain * self.cost.seconds(rows + n) - 1) / n for n in range(1, self.options.draft_max + 1)
+            ]
             price = rows * min(each) if base else 0.0
             self._prices[rows] = self._steps, price
         return price
 
-    def _guess(self, job: Job, scheduler: Scheduler, price: float) -> Guess | None:
-        """The best guess for the job before anything is computed for it; of lookup, only one that may be
+    def _propose(self, seq: Sequence, scheduler: Scheduler, price: float) -> Draft | None:
+        """The best draft for the sequence before anything is computed for it; of lookup, only one that may be
         worth its rows.
         """
-        state = self._jobs.get(job)
+        state = self._sequences.get(seq)
         if state is None:
-            state = DraftState(Acceptance(self._lookup), Acceptance(self._model), used=len(job.ids))
-            self._jobs[job] = state
-        without = len(job.ids) - state.used
+            state = DraftState(Acceptance(self._lookup), Acceptance(self._model), used=len(seq.ids))
+            self._sequences[seq] = state
+        without = len(seq.ids) - state.used
         if without > PATIENCE and without % NAP:
             return None
-        self._learn(job, state)
-        most = most_for(job, scheduler.engine.pages, self.options.most)
-        found = self._look_up(job, state, most) if self.options.lookup else None
+        self._learn(seq, state)
+        most = max_draft_tokens(seq, scheduler.engine.pages, self.options.draft_max)
+        found = self._look_up(seq, state, most) if self.options.lookup else None
         if found is not None and found.rates.first_chance(found.kind) < price:
             found = None
-        if found is None and self.draft is not None and self.draft.most(job, most):
-            found = Guess(len(job.ids), state.model, 0)
+        if found is None and self.draft_model is not None and self.draft_model.max_draft_tokens(seq, most):
+            found = Draft(len(seq.ids), state.model, 0)
         return found
 
-    def _look_up(self, job: Job, state: DraftState, most: int) -> Guess | None:
+    def _look_up(self, seq: Sequence, state: DraftState, most: int) -> Draft | None:
         index = state.index
         known = len(index)
-        index.extend(job.ids[known : known + READ])
-        if len(index) < len(job.ids):
+        index.extend(seq.ids[known : known + READ])
+        if len(index) < len(seq.ids):
             return None
         match = index.match(most)
         if self.past.size and (match is None or match.length < LONGEST):
-            other = self.past.match(job.request.salt, job.ids[-LONGEST:], most)
+            other = self.past.match(seq.request.salt, seq.ids[-LONGEST:], most)
             match = other if other and (match is None or other.length > match.length) else match
         if match is None:
             return None
-        guess = Guess(len(job.ids), state.lookup, evidence(match.length), match.ids)
-        state.pending = state.pending or guess
-        return guess
+        draft = Draft(len(seq.ids), state.lookup, evidence(match.length), match.ids)
+        state.pending = state.pending or draft
+        return draft
 
-    def _learn(self, job: Job, state: DraftState) -> None:
-        """Compares the guess that is under way with what came."""
-        guess = state.pending
-        while guess is not None and guess.start + guess.right < len(job.ids):
-            right = guess.ids[guess.right] == job.ids[guess.start + guess.right]
-            guess.rates.learn(guess.kind, guess.right, right)
-            guess.right += 1
-            if not right or guess.right == len(guess.ids):
-                guess = state.pending = None
+    def _learn(self, seq: Sequence, state: DraftState) -> None:
+        """Compares the pending draft with the tokens that came."""
+        draft = state.pending
+        while draft is not None and draft.start + draft.accepted < len(seq.ids):
+            accepted = draft.ids[draft.accepted] == seq.ids[draft.start + draft.accepted]
+            draft.rates.learn(draft.kind, draft.accepted, accepted)
+            draft.accepted += 1
+            if not accepted or draft.accepted == len(draft.ids):
+                draft = state.pending = None
 
     def _choose(
-        self, guesses: dict[Job, Guess], work: Sequence[Work], scheduler: Scheduler, rows: int
-    ) -> dict[Job, int]:
-        """How many tokens to draft for each job."""
-        jobs, pages = list(guesses), scheduler.engine.pages
-        asking = sum(not g.ids for g in guesses.values())
-        each = self.draft.seconds(asking) if self.draft is not None and asking else 0.0
+        self,
+        proposed: dict[Sequence, Draft],
+        scheduled: abc.Sequence[ScheduledSequence],
+        scheduler: Scheduler,
+        rows: int,
+    ) -> dict[Sequence, int]:
+        """How many tokens to draft for each sequence."""
+        seqs, pages = list(proposed), scheduler.engine.pages
+        asking = sum(not g.ids for g in proposed.values())
+        each = self.draft_model.seconds(asking) if self.draft_model is not None and asking else 0.0
         candidates = []
-        for job, guess in guesses.items():
-            most = len(guess.ids) or most_for(job, pages, self.options.most)
-            if not guess.ids and self.draft is not None:
-                most = self.draft.most(job, most)
-            candidates.append(Candidate(guess.rates.chances(guess.kind, most), 0.0 if guess.ids else each))
-        seconds = StepCost(self.cost, scheduler, work)
+        for seq, draft in proposed.items():
+            most = len(draft.ids) or max_draft_tokens(seq, pages, self.options.draft_max)
+            if not draft.ids and self.draft_model is not None:
+                most = self.draft_model.max_draft_tokens(seq, most)
+            candidates.append(
+                DraftCandidate(draft.rates.chances(draft.kind, most), 0.0 if draft.ids else each)
+            )
+        seconds = StepCost(self.cost, scheduler, scheduled)
         if not seconds(0):
             return {}
-        found = lengths(candidates, seconds.decoded, seconds, rows, self.options.least)
+        found = lengths(candidates, seconds.decoded, seconds, rows, self.options.draft_min)
         if not any(found) and candidates:
-            self._probe(jobs, candidates, found, seconds, min(rows, PROBE))
-        return {job: n for job, n in zip(jobs, found, strict=True) if n}
+            self._probe(seqs, candidates, found, seconds, min(rows, PROBE))
+        return {seq: n for seq, n in zip(seqs, found, strict=True) if n}
 
     def _probe(
         self,
-        jobs: Sequence[Job],
-        candidates: Sequence[Candidate],
+        seqs: abc.Sequence[Sequence],
+        candidates: abc.Sequence[DraftCandidate],
         found: list[int],
         seconds: StepCost,
         n: int,
     ) -> None:
         """Tries a few tokens of the most hopeful draft, where the budget has what that costs."""
-        i = max(range(len(jobs)), key=lambda i: candidates[i].chances[0] if candidates[i].chances else 0.0)
+        i = max(range(len(seqs)), key=lambda i: candidates[i].chances[0] if candidates[i].chances else 0.0)
         candidate = candidates[i]
         n = min(n, len(candidate.chances))
-        if n < max(1, self.options.least):
+        if n < max(1, self.options.draft_min):
             return
         if not candidate.seconds and seconds.measured(n):
-            return  # what lookup's guesses are worth is known without a try, and so is their cost
+            return  # what lookup's drafts are worth is known without a try, and so is their cost
         cost = seconds(n) - seconds(0) + n * candidate.seconds
-        if candidate.seconds and self.draft is not None:
-            cost += self.draft.catching_up(jobs[i])
+        if candidate.seconds and self.draft_model is not None:
+            cost += self.draft_model.catching_up(seqs[i])
         if self.budget.spend(cost):
             found[i] = n
 
     def _drafts(
-        self, guesses: dict[Job, Guess], chosen: dict[Job, int], scheduler: Scheduler
-    ) -> dict[Job, tuple[int, ...]]:
+        self, proposed: dict[Sequence, Draft], chosen: dict[Sequence, int], scheduler: Scheduler
+    ) -> dict[Sequence, tuple[int, ...]]:
         """The drafts, with room for them in the cache."""
-        asked = {job: n for job, n in chosen.items() if not guesses[job].ids}
-        if asked and self.draft is not None:
-            for job, ids in self.draft.propose(asked, self._room(scheduler)).items():
-                guesses[job].ids = ids
+        asked = {seq: n for seq, n in chosen.items() if not proposed[seq].ids}
+        if asked and self.draft_model is not None:
+            for seq, ids in self.draft_model.propose(asked, self._room(scheduler)).items():
+                proposed[seq].ids = ids
         drafts = {}
-        for job, n in chosen.items():
-            guess = guesses[job]
-            count = take_blocks(job, scheduler.engine.pages, min(n, len(guess.ids)))
+        for seq, n in chosen.items():
+            draft = proposed[seq]
+            count = take_blocks(seq, scheduler.engine.pages, min(n, len(draft.ids)))
             if count:
-                drafts[job] = guess.ids[:count]
-                state = self._jobs[job]
-                state.pending, state.used = guess, len(job.ids)
+                drafts[seq] = draft.ids[:count]
+                state = self._sequences[seq]
+                state.pending, state.used = draft, len(seq.ids)
         return drafts
 
     def _room(self, scheduler: Scheduler) -> int:
-        """Tokens that the draft model may feed to catch up: all at once for one user; beside others no more
-        than take as long as a step.
+        """Tokens that the draft model may compute to catch up: all at once for one user; beside others no
+        more than take as long as a step.
         """
-        if self.draft is None:
+        if self.draft_model is None:
             return 0
-        most = self.draft.engine.batch
+        most = self.draft_model.engine.batch
         if len(scheduler.running) == 1:
             return most
-        fitting = self.draft.time.prompt_tokens(0, 0, self.cost.seconds(len(scheduler.running)), most)
+        fitting = self.draft_model.time.prompt_tokens(0, 0, self.cost.seconds(len(scheduler.running)), most)
         return min(most, max(fitting, CATCH_UP + 2 * len(scheduler.running)))
 
 
 class StepCost:
     """Seconds of a step of this work with so many drafted rows. decoded: tokens that it gives without."""
 
-    def __init__(self, cost: RowCost, scheduler: Scheduler, work: Sequence[Work]) -> None:
-        self.decoded, self._cost = len(work), cost
-        self._known = sum(w.count for w in work)
+    def __init__(
+        self, cost: RowCost, scheduler: Scheduler, scheduled: abc.Sequence[ScheduledSequence]
+    ) -> None:
+        self.decoded, self._cost = len(scheduled), cost
+        self._known = sum(s.num_tokens for s in scheduled)
         self._twice = isinstance(scheduler.engine.pages.groups[-1], StateGroup)
-        self._reading = scheduler.time.reading(sum(w.job.fed for w in work))
+        self._reading = scheduler.time.reading(sum(s.seq.num_computed_tokens for s in scheduled))
 
     def measured(self, drafted: int) -> bool:
         return self._cost.measured(self._known + drafted)
 
     def __call__(self, drafted: int) -> float:
         rows = self._cost.seconds(self._known + drafted)
-        if rows and drafted and self._twice:  # what stands before a wrong guess is fed once more
+        if rows and drafted and self._twice:  # the tokens accepted before a rejected one are replayed
             rows += max(0.0, rows - self._cost.seconds(self._known))
         return rows + self._reading if rows else 0.0

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from satchel.quant import RequestError
-from satchel.runtime.device import Choice, Device
-from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.device import Device, KernelOverride
+from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array
 from satchel.runtime.kernels.call import call_of
 from satchel.runtime.plan import Plan, Segment
@@ -54,10 +54,10 @@ class _Steps:
     def most(self) -> int:
         return max((len(names) for _, names in self.kernels.values()), default=1)
 
-    def choices(self, n: int, segment: int) -> tuple[Choice, ...]:
+    def choices(self, n: int, segment: int) -> tuple[KernelOverride, ...]:
         """The n-th kernel wherever there are so many."""
         found = sorted((i, names) for (s, i), (_, names) in self.kernels.items() if s == segment)
-        return tuple(Choice(i, names[n]) for i, names in found if n < len(names))
+        return tuple(KernelOverride(i, names[n]) for i, names in found if n < len(names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +102,9 @@ def measure(
         for depth in depths:
             for slot in slots:
                 for at in range(0, depth, engine.batch):
-                    engine.step([Feed(slot, _ids(min(engine.batch, depth - at)))])
-            feeds = [Feed(slot, _ids(n // len(slots))) for slot in slots]
-            runs.append(_measure(engine, device, feeds, n, repeats))
+                    engine.step([BatchEntry(slot, _ids(min(engine.batch, depth - at)))])
+            entries = [BatchEntry(slot, _ids(n // len(slots))) for slot in slots]
+            runs.append(_measure(engine, device, entries, n, repeats))
             for slot in slots:
                 engine.rewind(slot, 0)
         yield _judged(n, runs)
@@ -114,8 +114,8 @@ def _ids(n: int) -> list[int]:
     return [i % 97 + 1 for i in range(n)]
 
 
-def _measure(engine: Engine, device: Device, feeds: Sequence[Feed], n: int, repeats: int) -> _Runs:
-    filled = engine.fill(feeds, n, "logits", every=True)
+def _measure(engine: Engine, device: Device, entries: Sequence[BatchEntry], n: int, repeats: int) -> _Runs:
+    filled = engine.fill(entries, n, "logits", every=True)
     steps = steps_of(filled.plan, device)
     own = _variant(engine, device, filled, steps, 0)
     try:
@@ -156,12 +156,12 @@ def _variant(engine: Engine, device: Device, filled: Program, steps: _Steps, n: 
     asked = {id(s): steps.choices(n, i) for i, s in enumerate(filled.plan.segments)}
     usual = device.choose
 
-    def choose(segment: Segment) -> tuple[Choice, ...]:
+    def choose(segment: Segment) -> tuple[KernelOverride, ...]:
         return asked.get(id(segment), ())
 
     device.choose = choose
     try:
-        program = engine.again(filled.plan)
+        program = engine.make_program(filled.plan)
     finally:
         device.choose = usual
     program.block[:] = filled.block

@@ -14,7 +14,7 @@ import stat
 import sys
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections import abc
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -29,7 +29,7 @@ from satchel.runtime.log import LOG
 from satchel.runtime.model import Model
 from satchel.runtime.request_handle import End, RequestHandle
 from satchel.runtime.sandbox import enter
-from satchel.runtime.scheduler import Job, Request, Work
+from satchel.runtime.scheduler import Request, ScheduledSequence, Sequence
 from satchel.runtime.service import Service
 from satchel.runtime.tokenized_options import with_constraint
 from satchel.runtime.watchdog import Beats, Pulse, ticking
@@ -51,13 +51,21 @@ ITEMS = 1024  # tokens of a message, with what is told of them: a fraction of wh
 FORMS = 2  # threads that compile forms
 NO_SANDBOX = "none: it is switched off"
 SPARE = 1 << 30  # bytes of a written file besides: its header, lines in a log
-TOLD = ("fed", "cached", "miss", "started", "first", "preempted", "used")  # of a job, at its end
+TOLD = (
+    "num_computed_tokens",
+    "cached",
+    "miss",
+    "started",
+    "first",
+    "preempted",
+    "used",
+)  # of a sequence, at its end
 
 
 class Telling(logging.Handler):
     """Warnings and errors go to the other side, whose program has set up where they are read."""
 
-    def __init__(self, send: Callable[[Message], None]) -> None:
+    def __init__(self, send: abc.Callable[[Message], None]) -> None:
         super().__init__(logging.WARNING)
         self._send = send
 
@@ -73,9 +81,9 @@ def close_sandbox(model: Model) -> enter.Sandbox | None:
     return enter.close(saved + spare + SPARE)
 
 
-def facts(job: Job) -> dict[str, Any]:
-    """What the other side is told of a job."""
-    return {name: encode(getattr(job, name)) for name in TOLD}
+def facts(seq: Sequence) -> dict[str, Any]:
+    """What the other side is told of a sequence."""
+    return {name: encode(getattr(seq, name)) for name in TOLD}
 
 
 class Worker:
@@ -86,7 +94,7 @@ class Worker:
         self._outlet, self._naming = Outlet(out), threading.Lock()
         self.send = self._outlet.send
         self._handles: dict[int, RequestHandle] = {}
-        self._numbers: dict[Job, int] = {}
+        self._numbers: dict[Sequence, int] = {}
         self._making: dict[int, bool] = {}  # requests whose forms are compiled: whether they are still wanted
         self._scopes: dict[int, CancelScope] = {}
         self._notified: SimpleQueue[int] = SimpleQueue()
@@ -177,7 +185,7 @@ class Worker:
                     begin(self._end, number, End("cancelled"))
                     return
                 handle = model.service.submit(request)
-                self._handles[number], self._numbers[handle.job] = handle, number
+                self._handles[number], self._numbers[handle.seq] = handle, number
         except SatchelError as error:
             begin(self._end, number, End("error", error))
             return
@@ -211,15 +219,18 @@ class Worker:
             for file in (a for a in args if isinstance(a, OpenFile)):
                 file.close()
 
-    def _watch(self, work: Sequence[Work]) -> None:
+    def _watch(self, work: abc.Sequence[ScheduledSequence]) -> None:
         """Before each step: who is in it, so that it is known who ended it if it ends here. Nothing is said
         where the same requests get their next tokens.
         """
         with self._naming:
-            numbers = [self._numbers.get(w.job, -1) for w in work]
-        if numbers == self._stepped and all(w.job.decoding for w in work):
+            numbers = [self._numbers.get(w.seq, -1) for w in work]
+        if numbers == self._stepped and all(w.seq.decoding for w in work):
             return
-        rows = [[n, w.job.fed, w.job.cached, w.job.started] for n, w in zip(numbers, work, strict=True)]
+        rows = [
+            [n, w.seq.num_computed_tokens, w.seq.cached, w.seq.started]
+            for n, w in zip(numbers, work, strict=True)
+        ]
         self._stepped = numbers
         self.send({"step": rows})
 
@@ -236,7 +247,7 @@ class Worker:
                 numbers.add(self._notified.get())
             self._hand_over([(n, t) for n in numbers if (t := self._handles.get(n))])
 
-    def _hand_over(self, handles: Sequence[tuple[int, RequestHandle]]) -> None:
+    def _hand_over(self, handles: abc.Sequence[tuple[int, RequestHandle]]) -> None:
         """What came of these requests: all their tokens in one message, then their ends."""
         came = [(number, handle, handle.drain()) for number, handle in handles]
         tokens = [(n, [i for i in items if not isinstance(i, End)]) for n, _, items in came]
@@ -247,21 +258,21 @@ class Worker:
             del rows[:some]
         for number, handle, items in came:
             for end in (i for i in items if isinstance(i, End)):
-                del self._handles[number], self._numbers[handle.job]
-                self._end(number, end, facts(handle.job))
+                del self._handles[number], self._numbers[handle.seq]
+                self._end(number, end, facts(handle.seq))
 
     def _end(self, number: int, end: End, known: Message | None = None) -> None:
         error = encode_error(end.error) if end.error else None
         self.send({"end": number, "finish": end.finish, "error": error, "facts": known or {}})
 
 
-def count_of(rows: Sequence[tuple[int, Sequence[object]]]) -> int:
+def count_of(rows: abc.Sequence[tuple[int, abc.Sequence[object]]]) -> int:
     """How many of the rows go into one message: the first, and others as long as they have ITEMS together."""
     total = list(accumulate(len(items) for _, items in rows))
     return max(1, bisect_right(total, ITEMS))
 
 
-def begin(work: Callable[..., object], *args: Any) -> None:
+def begin(work: abc.Callable[..., object], *args: Any) -> None:
     """Does it in a thread of its own."""
     threading.Thread(target=work, args=args, daemon=True).start()
 

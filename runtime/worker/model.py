@@ -15,7 +15,7 @@ from satchel.formats.gguf import OpenFile, open_file
 from satchel.formats.gguf.atomic import replace_files
 from satchel.formats.tokenizer import Tokenizer
 from satchel.quant import RequestError
-from satchel.runtime.extras import read_extras
+from satchel.runtime.adapters import read_adapters
 from satchel.runtime.grammar import only_check
 from satchel.runtime.kernels import registered
 from satchel.runtime.model import Model
@@ -66,8 +66,8 @@ class WorkerModel(Model):
         wanted = replace(self.cache, blocks=0)
         self.arch, _ = size(self.gguf, wanted, 0)
         self.worker.widths = self.arch.vocab, self.arch.width
-        extras = read_extras(self.gguf, self.options.adapters, self.options.control_vectors)
-        self.extras = extras and replace(extras, stacks={}, steers={})  # names and scales alone
+        adapters = read_adapters(self.gguf, self.options.adapters, self.options.control_vectors)
+        self.adapters = adapters and replace(adapters, stacks={}, steers={})  # names and scales alone
 
     def _build_tokenizer(self) -> Tokenizer:
         made = super()._build_tokenizer()

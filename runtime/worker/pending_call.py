@@ -31,7 +31,7 @@ class PendingCall:
         self._data = bytearray()
         self._error: Exception | None = None
 
-    def again(self) -> None:
+    def resend(self) -> None:
         """The process was lost: the call is sent to the next one."""
         self.sent, self.turns = False, 0
         self._size, self._data = -1, bytearray()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import abc
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -25,7 +25,7 @@ from satchel.runtime.log import LOG
 from satchel.runtime.options import Options
 from satchel.runtime.request_handle import End, RequestHandle
 from satchel.runtime.sandbox.policy import policy_of
-from satchel.runtime.scheduler import Job, Limits, Request
+from satchel.runtime.scheduler import Request, SchedulerLimits, Sequence
 from satchel.runtime.scheduler.scheduler import check
 from satchel.runtime.stats import EngineStats, KVTraffic, StatsCollector
 from satchel.runtime.watchdog import BEAT, Beat, Watchdog, ticking
@@ -42,13 +42,13 @@ POLL = 0.1  # seconds between looks whether the asker still waits
 
 @dataclass(slots=True, eq=False)
 class LiveRequest:
-    """A request under way. got: tokens of its answer so far; surprises: of each of them. sent: the process
-    has it, to generate `until` tokens at most. begun: a process that was lost had begun it.
+    """A request under way. got: tokens of its answer so far, and nll_bits of each. sent: the process has it,
+    to generate `until` tokens at most. begun: a process that was lost had begun it.
     """
 
     handle: RequestHandle
     got: list[int] = field(default_factory=list)
-    surprises: list[float] = field(default_factory=list)
+    nll_bits: list[float] = field(default_factory=list)
     sent: bool = False
     until: int = 0
     begun: bool = False
@@ -65,9 +65,9 @@ class WorkerService:
         self,
         path: Path,
         options: Options,
-        limits: Limits | None = None,
-        files: Sequence[Path] = (),
-        stamps: Sequence[Sequence[int]] = (),
+        limits: SchedulerLimits | None = None,
+        files: abc.Sequence[Path] = (),
+        stamps: abc.Sequence[abc.Sequence[int]] = (),
     ) -> None:
         self.path, self.options, self.limits = path, options, limits or options.limits
         self.cache, self.widths = Cache(context=0), (0, 0)
@@ -97,7 +97,7 @@ class WorkerService:
         process = self._process
         return process.pid if process else 0
 
-    def begin(self, progress: Callable[[int, int], object] | None) -> None:
+    def begin(self, progress: abc.Callable[[int, int], object] | None) -> None:
         """Loads the model in the process; progress is called in this thread. Nothing stays where it fails."""
         begin(self._thread)
         ticking(self._tick, self._over, "satchel-watch", BEAT)
@@ -131,11 +131,11 @@ class WorkerService:
         cannot be sent to another process.
         """
         encode(request)
-        handle = RequestHandle(self, Job(request, time.monotonic()))
+        handle = RequestHandle(self, Sequence(request, time.monotonic()))
         with self._lock:
             self._check_open()
             waiting = max(0, len(self._live) - self.cache.slots)
-            queued = (live.handle.job.client for live in self._live.values())
+            queued = (live.handle.seq.client for live in self._live.values())
             check(request, waiting, self.limits, self.cache.block, self.cache.pool, queued)
             number = next(self._count)
             self._live[number], self._numbers[handle] = LiveRequest(handle), number
@@ -159,7 +159,7 @@ class WorkerService:
         """
         return self._call_while(lambda: True, verb, *args, **how)
 
-    def _call_while(self, worth: Callable[[], bool], verb: str, *args: Any, **how: Any) -> Any:
+    def _call_while(self, worth: abc.Callable[[], bool], verb: str, *args: Any, **how: Any) -> Any:
         """As ask(); DeviceError as soon as it is not worth waiting any more."""
         scope = current_scope()
         call = PendingCall(verb, args, how, most_bytes(verb, args, how, *self.widths))
@@ -336,12 +336,12 @@ class WorkerService:
 
     def _note_step(self, rows: list[list[Any]]) -> None:
         self._step = [row[0] for row in rows]
-        for number, fed, cached, started in rows:
+        for number, computed, cached, started in rows:
             if live := self._live.get(number):
-                job = live.handle.job
-                job.fed = fed
-                if job.started < 0:
-                    job.cached, job.started = cached, started
+                seq = live.handle.seq
+                seq.num_computed_tokens = computed
+                if seq.started < 0:
+                    seq.cached, seq.started = cached, started
 
     def _note_turn(self, number: int) -> None:
         """A piece of a call begins."""
@@ -358,12 +358,12 @@ class WorkerService:
         live = self._live.get(number)
         if live is None:
             return
-        job = live.handle.job
+        seq = live.handle.seq
         for item in map(decode, tokens):
-            job.first = job.first if job.first >= 0 else time.monotonic()
+            seq.first = seq.first if seq.first >= 0 else time.monotonic()
             live.got.append(token_of(item))
-            live.surprises.append(item.surprise if isinstance(item, Sampled) else 0.0)
-            job.ids.append(token_of(item))
+            live.nll_bits.append(item.nll_bits if isinstance(item, Sampled) else 0.0)
+            seq.ids.append(token_of(item))
             live.handle.put(item)
 
     def _take_end(self, message: Message) -> None:
@@ -380,20 +380,20 @@ class WorkerService:
         self._send_due()
 
     def _note_facts(self, live: LiveRequest, facts: Message) -> None:
-        """What the process says of a job; a job that began anew keeps when it first did."""
-        job = live.handle.job
+        """What the process says of a sequence; a sequence that began anew keeps when it first did."""
+        seq = live.handle.seq
         known = {name: decode(value) for name, value in facts.items()}
         used = known.get("used")
         if used is not None:
-            used.replayed, used.steps = job.used.replayed, used.steps + job.used.steps
-            used.weight_bytes += job.used.weight_bytes
-            used.kv_bytes += job.used.kv_bytes
+            used.replayed, used.steps = seq.used.replayed, used.steps + seq.used.steps
+            used.weight_bytes += seq.used.weight_bytes
+            used.kv_bytes += seq.used.kv_bytes
         again = ("started", "first", "cached", "miss") if live.begun else ()
         if known.get("miss") == Miss.COLD and self.restarts:
             known["miss"] = Miss.LOST
         for name, value in known.items():
             if name not in again:
-                setattr(job, name, value)
+                setattr(seq, name, value)
 
     def _answered(self, message: Message, data: bytes) -> None:
         number = int(message["answer"] if "answer" in message else message["part"])
@@ -424,11 +424,11 @@ class WorkerService:
 
     def _submitted(self, number: int, live: LiveRequest, alone: bool) -> Message:
         """The message that gives the process what is left of a request."""
-        request, got = live.handle.job.request, len(live.got)
-        live.until = min(request.most, got + self._blame.trial(number)) if alone else request.most
+        request, got = live.handle.seq.request, len(live.got)
+        live.until = min(request.max_tokens, got + self._blame.trial(number)) if alone else request.max_tokens
         live.sent = True
-        given, surprises = tuple(live.got), tuple(live.surprises)
-        rest = replace(request, most=live.until, given=given, surprises=surprises)
+        given, bits = tuple(live.got), tuple(live.nll_bits)
+        rest = replace(request, max_tokens=live.until, given=given, nll_bits=bits)
         return {"submit": number, "request": encode(rest)}
 
     def _useless(self) -> bool:
@@ -464,24 +464,24 @@ class WorkerService:
             finish = self._complete(live)
             if finish:  # all its tokens came, the word of its end did not
                 self._end(number, End(finish))
-            live.handle.job.used.replayed += live.sent
-            live.sent, live.begun = False, live.handle.job.started >= 0
+            live.handle.seq.used.replayed += live.sent
+            live.sent, live.begun = False, live.handle.seq.started >= 0
         for call in self._calls.values():
-            call.again()
+            call.resend()
 
     def _complete(self, live: LiveRequest) -> str:
         """How an answer that lacks no token ended; "" for one that goes on."""
-        job = live.handle.job
-        if live.got and job.ids[-1] in job.request.ends:
+        seq = live.handle.seq
+        if live.got and seq.ids[-1] in seq.request.stop_ids:
             return "stop"
-        return "length" if len(live.got) >= job.request.most or self._full(job) else ""
+        return "length" if len(live.got) >= seq.request.max_tokens or self._full(seq) else ""
 
-    def _full(self, job: Job) -> bool:
-        return len(job.ids) > min(self.cache.context, self.cache.pool * self.cache.block)
+    def _full(self, seq: Sequence) -> bool:
+        return len(seq.ids) > min(self.cache.context, self.cache.pool * self.cache.block)
 
     def _refusal(self, number: int, died: str) -> DeviceError:
         if live := self._live.get(number):
-            request = live.handle.job.request
+            request = live.handle.seq.request
             client = request.client or request.user
             whose = f" of user {client!r}" if client else ""
             what = f"{whose} ({len(request.ids)} prompt tokens, {len(live.got)} of its answer)"
@@ -496,7 +496,7 @@ class WorkerService:
         live = self._live.pop(number)
         del self._numbers[live.handle]
         self._blame.forget(number)
-        live.handle.job.finish = end.finish
+        live.handle.seq.finish = end.finish
         live.handle.put(end)
 
     def _end_all(self, end: End) -> None:

@@ -18,11 +18,21 @@ import numpy as np
 from satchel.formats.chat import Style
 from satchel.formats.gguf import OpenFile
 from satchel.quant import DeviceError, ModelError, RequestError
+from satchel.runtime.adapters import AdapterFile
 from satchel.runtime.arch import Cache
 from satchel.runtime.beam import Beam
-from satchel.runtime.extras import Extra
 from satchel.runtime.form import Form
-from satchel.runtime.grammar.spec import Choice, Gbnf, Json, JsonSchema, Lark, Regex, Tool, ToolCall, dump
+from satchel.runtime.grammar.spec import (
+    AnyJson,
+    Choice,
+    Gbnf,
+    JsonSchema,
+    Lark,
+    Regex,
+    ToolCallGrammar,
+    ToolSchema,
+    dump,
+)
 from satchel.runtime.graph import Array
 from satchel.runtime.host_sampling import Sampled
 from satchel.runtime.kv import Miss
@@ -35,7 +45,7 @@ from satchel.runtime.resume import Restored
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.dry import Breakers
 from satchel.runtime.sampling.logprobs import Logprob
-from satchel.runtime.scheduler import Limits, Request
+from satchel.runtime.scheduler import Request, SchedulerLimits
 from satchel.runtime.speculative.options import Speculation
 from satchel.runtime.stats import Distribution, EngineStats, Usage
 
@@ -54,13 +64,13 @@ CARRIED: dict[str, type] = {
         Choice,
         Distribution,
         EngineStats,
-        Extra,
+        AdapterFile,
         Form,
         Gbnf,
-        Json,
+        AnyJson,
         JsonSchema,
         Lark,
-        Limits,
+        SchedulerLimits,
         LogitsOptions,
         Logprob,
         Options,
@@ -73,12 +83,15 @@ CARRIED: dict[str, type] = {
         Scored,
         Speculation,
         Style,
-        Tool,
-        ToolCall,
+        ToolSchema,
+        ToolCallGrammar,
         Usage,
     )
 }
-SCHEMAS = {("JsonSchema", "schema"), ("Tool", "parameters")}  # fields of any depth, which go as JSON text
+SCHEMAS = {
+    ("JsonSchema", "schema"),
+    ("ToolSchema", "parameters"),
+}  # fields of any depth, which go as JSON text
 ERRORS: dict[str, type[Exception]] = {
     kind.__name__: kind
     for kind in (

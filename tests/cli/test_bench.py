@@ -23,9 +23,9 @@ from satchel.quant.errors import RequestError
 from satchel.runtime import bandwidth, device_peaks
 from satchel.runtime.arch import Cache
 from satchel.runtime.bandwidth import read_bandwidth
-from satchel.runtime.bench import Batched, Runner, Test, cost_of, feed, steps_of
+from satchel.runtime.bench import Batched, Runner, Test, cost_of, prefill, steps_of
 from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import Feed
+from satchel.runtime.engine import BatchEntry
 
 Test.__test__ = False  # type: ignore[attr-defined]  # pytest takes it for a class of tests
 KEYS = {
@@ -40,7 +40,7 @@ needs_cpu = pytest.mark.skipif("cpu" not in HAVE, reason="no CPU backend is inst
 
 @dataclass
 class Counter:
-    """Stands for an engine that notes what each step was fed."""
+    """Stands for an engine that notes what each step computes."""
 
     batch: int
     cache: Cache = field(default_factory=lambda: Cache(64, slots=4))
@@ -51,17 +51,17 @@ class Counter:
     def rewind(self, slot: int, length: int) -> None:
         assert length == 0
 
-    def step(self, feeds: Sequence[Feed]) -> list[int]:
-        assert 0 < sum(len(f.ids) for f in feeds) <= self.batch
-        self.steps.append([(f.slot, len(f.ids), f.sampling is not None) for f in feeds])
-        return [f.slot + 1 for f in feeds if f.sampling is not None]
+    def step(self, entries: Sequence[BatchEntry]) -> list[int]:
+        assert 0 < sum(len(f.ids) for f in entries) <= self.batch
+        self.steps.append([(f.slot, len(f.ids), f.sampling is not None) for f in entries])
+        return [f.slot + 1 for f in entries if f.sampling is not None]
 
 
 @pytest.mark.parametrize("batch", [1, 3, 7, 64])
 @pytest.mark.parametrize("lengths", [(5,), (5, 5), (1, 9, 2, 7)])
 def test_prompts_share_full_steps(batch: int, lengths: tuple[int, ...]) -> None:
     engine = Counter(batch)
-    assert feed(engine, [[0] * n for n in lengths]) == [i + 1 for i in range(len(lengths))]  # type: ignore[arg-type]
+    assert prefill(engine, [[0] * n for n in lengths]) == [i + 1 for i in range(len(lengths))]  # type: ignore[arg-type]
     sizes = [sum(n for _, n, _ in step) for step in engine.steps]
     assert sizes[:-1] == [batch] * (len(sizes) - 1) and sum(sizes) == sum(lengths)
     for slot, length in enumerate(lengths):

@@ -13,8 +13,8 @@ import pytest
 import tiny_file
 
 from satchel.cli.main import main
+from satchel.runtime.adapters import AdapterFile
 from satchel.runtime.device import libraries
-from satchel.runtime.extras import Extra
 from satchel.runtime.model import Model
 
 pytestmark = pytest.mark.skipif(
@@ -61,8 +61,8 @@ def test_adapters_and_vectors_of_the_command_line_hold(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     extras: dict[str, Any] = {
-        "adapters": [Extra(folder / "a.gguf", 0.5)],
-        "control_vectors": [Extra(folder / "v.gguf", layers=(2, 2))],
+        "adapters": [AdapterFile(folder / "a.gguf", 0.5)],
+        "control_vectors": [AdapterFile(folder / "v.gguf", layers=(2, 2))],
     }
     with Model.load(folder / "m.gguf", threads=2, **extras) as model:
         wanted = model.embed(TEXTS)

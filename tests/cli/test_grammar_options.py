@@ -8,7 +8,7 @@ import pytest
 
 from satchel.cli.grammars import GrammarOptions
 from satchel.cli.main import UsageError
-from satchel.runtime.grammar import Choice, Gbnf, Json, JsonSchema, Lark, Regex
+from satchel.runtime.grammar import AnyJson, Choice, Gbnf, JsonSchema, Lark, Regex
 
 
 def test_each_option_gives_its_spec(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_each_option_gives_its_spec(tmp_path: Path) -> None:
     assert GrammarOptions(grammar_file=tmp_path / "a.lark").spec() == Lark('start: "a"')
     assert GrammarOptions(json_schema="{}").spec() == JsonSchema("{}")
     assert GrammarOptions(json_schema_file=tmp_path / "a.json").spec() == JsonSchema("{}")
-    assert GrammarOptions(json_mode=True).spec() == Json()
+    assert GrammarOptions(json_mode=True).spec() == AnyJson()
     assert GrammarOptions(regex="a+").spec() == Regex("a+")
     assert GrammarOptions(choice=["a", "b"]).spec() == Choice(("a", "b"))
 

@@ -19,7 +19,7 @@ from satchel.cli.main import main
 from satchel.formats.gguf import open_gguf
 from satchel.runtime.device import find_backend, libraries
 from satchel.runtime.dryrun import dry_run, scratch
-from satchel.runtime.engine import Feed
+from satchel.runtime.engine import BatchEntry
 from satchel.runtime.graph import Array, Type
 from satchel.runtime.model import Model
 from satchel.runtime.ops import OPS
@@ -66,7 +66,7 @@ def test_the_plan_is_the_engine_s(model: Path, backend: str) -> None:
         expected = list(planned.listing())
         own = scratch(planned)
     with Model.load(model, device=backend) as loaded:
-        loaded.engine.step([Feed(0, [1, 2, 3, 4, 5])])
+        loaded.engine.step([BatchEntry(0, [1, 2, 3, 4, 5])])
         made = loaded.engine.program(5, 1).plan
         assert list(made.listing()) == expected
         assert scratch(made) == own

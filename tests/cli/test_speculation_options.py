@@ -48,12 +48,12 @@ def run(
         (["--lookup"], Speculation(lookup=True)),
         (["--lookup", "--no-lookup"], None),
         (["-md", "d.gguf"], Speculation(Path("d.gguf"))),
-        (["--model-draft", "d.gguf", "--draft", "5"], Speculation(Path("d.gguf"), most=5)),
+        (["--model-draft", "d.gguf", "--draft", "5"], Speculation(Path("d.gguf"), draft_max=5)),
         (
             ["--draft-model", "d.gguf", "--lookup", "--spec-draft-n-max", "8", "--draft-min", "2"],
             Speculation(Path("d.gguf"), True, 8, 2),
         ),
-        (["--lookup", "--draft-max", "0"], Speculation(lookup=True, most=0)),
+        (["--lookup", "--draft-max", "0"], Speculation(lookup=True, draft_max=0)),
     ],
 )
 def test_options_reach_the_library(
@@ -66,8 +66,8 @@ def test_options_reach_the_library(
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["--draft-max", "4"], "--draft-max: nothing guesses tokens"),
-        (["--draft-min", "0"], "--draft-min: nothing guesses tokens"),
+        (["--draft-max", "4"], "--draft-max: nothing drafts tokens"),
+        (["--draft-min", "0"], "--draft-min: nothing drafts tokens"),
         (["--lookup", "--draft-max", "65"], "--draft-max: 65 tokens"),
         (["--lookup", "--draft-max", "-1"], "--draft-max: -1 tokens"),
         (["--lookup", "--draft-max", "3", "--draft-min", "4"], "--draft-min: 4 tokens"),
@@ -87,7 +87,7 @@ def test_the_environment_has_the_same_names(
     monkeypatch.setenv("LLAMA_ARG_MODEL_DRAFT", "d.gguf")
     monkeypatch.setenv("SATCHEL_DRAFT_MAX", "7")
     assert run()[0] == 0
-    assert fake.loaded["speculation"] == Speculation(Path("d.gguf"), most=7)
+    assert fake.loaded["speculation"] == Speculation(Path("d.gguf"), draft_max=7)
 
 
 def test_what_came_of_the_drafts_is_told(

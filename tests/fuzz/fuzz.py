@@ -43,7 +43,7 @@ WATCHED = {
     **dict.fromkeys(("registry", "lock", "journal"), STORE),
     "config": ("satchel.cli.config", "satchel.cli.server.catalog", "satchel.runtime.options"),
     "wire": ("satchel.runtime.worker.wire",),
-    "lora": (*FILES, "satchel.runtime.adapters"),
+    "lora": (*FILES, "satchel.runtime.lora"),
     "peft": ("satchel.formats.convert", "satchel.formats.strict_json"),
     "onnx": ("satchel.formats.convert",),
 }

@@ -15,8 +15,8 @@ import tiny
 import tiny_file
 
 from satchel.quant import ModelError, RequestError
+from satchel.runtime.adapters import AdapterFile
 from satchel.runtime.device import libraries
-from satchel.runtime.extras import Extra
 from satchel.runtime.generate_options import GenerateKwargs
 from satchel.runtime.graph import Array, leaves
 from satchel.runtime.model import Model
@@ -44,8 +44,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(folder: Path, format: str = "q8_0", **options: Any) -> Model:
-    adapters = [Extra(folder / "a.gguf", 0.0), Extra(folder / "b.gguf", 0.0)]
-    vectors = [Extra(folder / "v.gguf", 0.0)]
+    adapters = [AdapterFile(folder / "a.gguf", 0.0), AdapterFile(folder / "b.gguf", 0.0)]
+    vectors = [AdapterFile(folder / "v.gguf", 0.0)]
     return Model.load(
         folder / f"{format}.gguf", threads=2, adapters=adapters, control_vectors=vectors, **options
     )
@@ -80,7 +80,7 @@ def test_nets_and_shared_experts_take_adapters_too(tmp_path: Path) -> None:
         for name, change in (("plain", None), ("merged", merged({"a": 1.0}, {"a": made})))
     ]
     with (
-        Model.load(paths[0], threads=2, adapters=[Extra(file, 0.0)], cache_type="f32") as model,
+        Model.load(paths[0], threads=2, adapters=[AdapterFile(file, 0.0)], cache_type="f32") as model,
         Model.load(paths[1], threads=2, cache_type="f32") as whole,
     ):
         found, wanted = model.logits(IDS, adapters={"a": 1.0}), whole.logits(IDS)
@@ -182,7 +182,7 @@ def test_what_is_cached_is_found_by_the_same_mix_alone(model: Model) -> None:
 
 
 def test_the_scales_of_loading_hold_where_a_request_says_nothing(folder: Path, model: Model) -> None:
-    adapters = [Extra(folder / "a.gguf", 0.5, "style"), folder / "b.gguf"]
+    adapters = [AdapterFile(folder / "a.gguf", 0.5, "style"), folder / "b.gguf"]
     with Model.load(folder / "q8_0.gguf", threads=2, adapters=adapters) as other:
         assert np.array_equal(other.logits(IDS), model.logits(IDS, adapters={"a": 0.5, "b": 1.0}))
         assert np.array_equal(
@@ -273,18 +273,18 @@ def test_adapters_of_experts_and_two_of_one_name_are_refused(folder: Path, tmp_p
     with pytest.raises(RequestError, match="two files are called 'a'"):
         Model.load(folder / "q8_0.gguf", adapters=[folder / "a.gguf", folder / "a.gguf"])
     with pytest.raises(RequestError, match="layers are chosen of control vectors"):
-        Model.load(folder / "q8_0.gguf", adapters=[Extra(folder / "a.gguf", layers=(1, 2))])
+        Model.load(folder / "q8_0.gguf", adapters=[AdapterFile(folder / "a.gguf", layers=(1, 2))])
 
 
 def test_a_step_without_adapters_runs_the_plain_plan(model: Model) -> None:
     names = {n.name for n in leaves(model.engine.optimized("tokens").roots, "weight")}
     assert not any("lora" in n or "direction" in n for n in names)
-    mixed = {n.name for n in leaves(model.engine.optimized("mixed tokens").roots, "weight")}
-    assert mixed > names and sum("lora" in n for n in mixed) == 2 * 7 * tiny.LAYERS
+    adapted = {n.name for n in leaves(model.engine.optimized("adapters tokens").roots, "weight")}
+    assert adapted > names and sum("lora" in n for n in adapted) == 2 * 7 * tiny.LAYERS
 
 
 def test_a_worker_process_applies_them_too(folder: Path, model: Model) -> None:
-    adapters = [Extra(folder / "a.gguf", 0.0), Extra(folder / "b.gguf", 0.0)]
+    adapters = [AdapterFile(folder / "a.gguf", 0.0), AdapterFile(folder / "b.gguf", 0.0)]
     with Model.load(folder / "q8_0.gguf", threads=1, adapters=adapters, worker="process") as other:
         for mix in ({}, {"a": 1.0}):
             assert np.array_equal(other.logits(IDS, adapters=mix), model.logits(IDS, adapters=mix))
@@ -322,7 +322,7 @@ def test_a_saved_state_belongs_to_its_mix(folder: Path, tmp_path: Path) -> None:
         return reply.stats.cached
 
     def load_mix(*scales: float) -> Model:
-        return Model.load(folder / "q8_0.gguf", adapters=[Extra(folder / "a.gguf", s) for s in scales])
+        return Model.load(folder / "q8_0.gguf", adapters=[AdapterFile(folder / "a.gguf", s) for s in scales])
 
     with load_mix(0.5) as model:
         assert cached(model) == 0 and model.save_state(path, ids) == 64

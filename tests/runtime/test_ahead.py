@@ -15,7 +15,7 @@ from satchel.quant import DeviceError
 from satchel.runtime.arch import Cache
 from satchel.runtime.bench import decode, feed
 from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import LAST, Engine, Feed
+from satchel.runtime.engine import LAST, BatchEntry, Engine
 from satchel.runtime.logits_options import LogitsOptions
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.scheduler import Request
@@ -59,11 +59,11 @@ class Counted:
         self._launch, self._collect = engine.launch, engine.collect
 
     def __enter__(self) -> Counted:
-        def launch(feeds: Sequence[Feed]) -> object:
+        def launch(entries: Sequence[BatchEntry]) -> object:
             self.ahead += self.under
             self.under += 1
             assert self.under <= 2
-            return self._launch(feeds)
+            return self._launch(entries)
 
         def collect(step: object) -> list[int]:
             self.under -= 1
@@ -132,10 +132,10 @@ def test_what_comes_late_leaves_nothing_behind(engine: Engine) -> None:
     with Counted(engine) as counted:
         service = Service(engine)
         try:
-            assert list(service.submit(Request([3, 1, 4, 1, 5], 40, ends=frozenset([end])))) == cut
+            assert list(service.submit(Request([3, 1, 4, 1, 5], 40, stop_ids=frozenset([end])))) == cut
             again = service.submit(Request([3, 1, 4, 1, 5, *cut, 2], 3))
             assert len(list(again)) == 3
-            assert again.job.cached == (5 + len(cut) - 1) // 16 * 16
+            assert again.seq.cached == (5 + len(cut) - 1) // 16 * 16
         finally:
             service.close()
     assert counted.ahead and all(engine.length(slot) == 0 for slot in range(3))
@@ -152,7 +152,7 @@ def test_who_cancels_comes_or_runs_out_of_time_meanwhile_is_served(engine: Engin
             given = [kept.get() for _ in range(5)]
             gone.cancel()
             found: list[int] = []
-            service.lend(lambda slot: found.extend(engine.step([Feed(slot, [4, 5], GREEDY)])))
+            service.with_slot(lambda slot: found.extend(engine.step([BatchEntry(slot, [4, 5], GREEDY)])))
             assert [*given, *kept] == alone[0] and len(found) == 1
             assert [list(gone)[-1:], gone.finish][1] == "cancelled"
             assert (list(late), late.finish)[1] in ("deadline", "length")
@@ -203,10 +203,10 @@ def test_a_launch_that_fails_leaves_nothing_under_way(engine: Engine) -> None:
     with Counted(engine):
         inner, calls = engine.launch, iter(range(100))
 
-        def fail(feeds: Sequence[Feed]) -> object:
+        def fail(entries: Sequence[BatchEntry]) -> object:
             if next(calls) == 4:
                 raise DeviceError("the card fell off")
-            return inner(feeds)
+            return inner(entries)
 
         engine.launch = fail  # type: ignore[method-assign, assignment]
         service = Service(engine)
@@ -244,10 +244,10 @@ def test_the_loop_that_is_timed_gives_the_same_tokens(backend: str) -> None:
 
 def test_a_third_step_is_refused(engine: Engine) -> None:
     engine.rewind(0, 0)
-    steps = [engine.launch([Feed(0, [5], GREEDY)]), engine.launch([Feed(0, [LAST], GREEDY)])]
+    steps = [engine.launch([BatchEntry(0, [5], GREEDY)]), engine.launch([BatchEntry(0, [LAST], GREEDY)])]
     with pytest.raises(ValueError, match="two steps are under way"):
-        engine.launch([Feed(0, [LAST], GREEDY)])
+        engine.launch([BatchEntry(0, [LAST], GREEDY)])
     tokens = [engine.collect(step)[0] for step in steps]
     engine.rewind(0, 0)
-    first = engine.step([Feed(0, [5], GREEDY)])
-    assert tokens == [*first, *engine.step([Feed(0, first, GREEDY)])]
+    first = engine.step([BatchEntry(0, [5], GREEDY)])
+    assert tokens == [*first, *engine.step([BatchEntry(0, first, GREEDY)])]

@@ -21,7 +21,16 @@ from satchel.runtime.chat_reply import ChatReply
 from satchel.runtime.device import find_backend, libraries
 from satchel.runtime.engine import Engine
 from satchel.runtime.generate_options import GenerateOptions
-from satchel.runtime.grammar import Choice, Gbnf, Json, Regex, Spec, Tool, ToolCall, compile_grammar
+from satchel.runtime.grammar import (
+    AnyJson,
+    Choice,
+    Gbnf,
+    Regex,
+    Spec,
+    ToolCallGrammar,
+    ToolSchema,
+    compile_grammar,
+)
 from satchel.runtime.logits_options import LogitsOptions
 from satchel.runtime.model import Model
 from satchel.runtime.overflow import Fitted
@@ -78,7 +87,7 @@ SPACED = Regex("[ \n]*<?x")
         (Gbnf('root ::= "<" root ">" | "x"'), "<<x>>"),
         (Regex("<thinx"), "<thinx"),
         (Regex(" "), " "),
-        (Json(), '{"a": 1}'),
+        (AnyJson(), '{"a": 1}'),
         (SPACED, " \n<x"),
     ],
 )
@@ -109,14 +118,15 @@ def mask(budget: ReasoningBudget) -> bytes:
     return words.tobytes()
 
 
-TIME = Tool("time", {"properties": {"a": {"type": "integer"}}, "required": ["a"]})
+TIME = ToolSchema("time", {"properties": {"a": {"type": "integer"}}, "required": ["a"]})
 CALL = '<tool_call>\n{"name": "time", "arguments": {"a": 1}}\n</tool_call>'
 
 
 @pytest.mark.parametrize("kind", [toy_vocab.USER_DEFINED, toy_vocab.CONTROL])
 @pytest.mark.parametrize("thought", ["", "<think>hm</think>"])
 @pytest.mark.parametrize(
-    ("spec", "text"), [(Regex(" x"), " x"), (Regex("\nx \n"), "\nx \n"), (ToolCall([TIME], "hermes"), CALL)]
+    ("spec", "text"),
+    [(Regex(" x"), " x"), (Regex("\nx \n"), "\nx \n"), (ToolCallGrammar([TIME], "hermes"), CALL)],
 )
 def test_all_that_follows_the_thinking_is_judged(kind: int, thought: str, spec: Spec, text: str) -> None:
     """Space around the content and calls are part of what was held, and of no other answer."""
@@ -216,7 +226,7 @@ def test_answers_are_held_to_a_grammar_each_for_itself(model: Model) -> None:
 
 def requests(count: int = 8) -> list[Request]:
     """Plain ones, held ones, reporting ones; fresh constraints each time."""
-    grammars = [compile_grammar(WORDS, spec) for spec in (Json(), Regex("[a-f ]{30}"), Gbnf(NESTED))]
+    grammars = [compile_grammar(WORDS, spec) for spec in (AnyJson(), Regex("[a-f ]{30}"), Gbnf(NESTED))]
     found = []
     for i in range(count):
         ids = [1 + i, *[7, 8, 9, 10] * (3 + i)]
@@ -243,11 +253,11 @@ def run(blocks: int, together: bool) -> tuple[list[object], int, int]:
             list(handles[-1])
     for handle in handles:
         list(handle)
-        found.append((handle.job.ids, handle.finish, handle.logprobs))
+        found.append((handle.seq.ids, handle.finish, handle.logprobs))
     service.close()
     engine.pages.check()
     engine.close()
-    return found, sum(t.job.preempted for t in handles), sum(t.job.used.drafted for t in handles)
+    return found, sum(t.seq.preempted for t in handles), sum(t.seq.used.drafted for t in handles)
 
 
 @compiled

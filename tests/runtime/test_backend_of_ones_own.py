@@ -22,7 +22,7 @@ from satchel.quant import DeviceError
 from satchel.runtime import device as devices
 from satchel.runtime.arch import Cache
 from satchel.runtime.device import Device, find_backend, include
-from satchel.runtime.engine import Feed
+from satchel.runtime.engine import BatchEntry
 from satchel.runtime.model import Model
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.selftest import lacking, selftest
@@ -77,7 +77,7 @@ def test_a_model_computes_on_it_what_it_does_on_the_cpu() -> None:
     logits = []
     for names in (("cpu",), ("simple", "cpu")):
         engine = tiny.engine("llama", weights, cache, *(find_backend(name).open() for name in names))
-        logits.append([engine.logits([Feed(0, ids)]) for ids in ((5, 9, 2, 77), (1,))])
+        logits.append([engine.logits([BatchEntry(0, ids)]) for ids in ((5, 9, 2, 77), (1,))])
         assert ("simple" in engine.devices) == (len(names) == 2)
         engine.close()
     for alone, apart in zip(*logits, strict=True):

@@ -401,12 +401,12 @@ def test_logits_within_a_soft_cap(cap: float) -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2])
-def test_kinds_of_sentence_are_added(rows: int) -> None:
+def test_token_types_are_added(rows: int) -> None:
     w = tiny.TinyWeights()
-    kinds = put(w, "token_types.weight", rows, WIDTH) if rows else np.zeros((1, WIDTH))
+    types = put(w, "token_types.weight", rows, WIDTH) if rows else np.zeros((1, WIDTH))
     a, which = bare(Flags(), w), np.arange(T, dtype=np.int32) % max(rows, 1)
-    (got,) = evaluate((blocks.with_kinds(a, given(a)),), {"x": X, "kinds": which, **w.tensors})
-    np.testing.assert_allclose(got, X + kinds[which], atol=1e-6)
+    (got,) = evaluate((blocks.with_segments(a, given(a)),), {"x": X, "segment_ids": which, **w.tensors})
+    np.testing.assert_allclose(got, X + types[which], atol=1e-6)
 
 
 @pytest.mark.parametrize(

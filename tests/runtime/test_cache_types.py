@@ -10,7 +10,7 @@ from satchel.quant import FORMATS, RequestError
 from satchel.quant.cache import CACHE_TYPES, encode_cache
 from satchel.runtime.arch import Cache
 from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array, leaves
 from satchel.runtime.ops import OPS, evaluate
 
@@ -64,7 +64,7 @@ def oracle(arch: str, kind: str) -> Array:
 @pytest.mark.parametrize("kind", [*CACHE_TYPES, *PAIRS])
 def test_the_plan_equals_numpy(kind: str, backend: str) -> None:
     engine = open_engine("qwen3", kind, backend)
-    got = engine.logits([Feed(0, IDS)])
+    got = engine.logits([BatchEntry(0, IDS)])
     engine.close()
     assert nmse(got, oracle("qwen3", kind)) < LOSS[kind][1]
     assert nmse(got, oracle("qwen3", "f32")) < LOSS[kind][0]
@@ -75,13 +75,13 @@ def test_the_plan_equals_numpy(kind: str, backend: str) -> None:
 def test_prefill_equals_steps_in_any_company(kind: str) -> None:
     """The same bits whether tokens are fed at once, in pieces or beside another sequence."""
     engine = open_engine("llama", kind, "cpu")
-    whole = engine.logits([Feed(0, IDS)])
+    whole = engine.logits([BatchEntry(0, IDS)])
     for size in (1, 7, 32):
         engine.rewind(0, 0)
-        pieces = [engine.logits([Feed(0, IDS[i : i + size])]) for i in range(0, len(IDS), size)]
+        pieces = [engine.logits([BatchEntry(0, IDS[i : i + size])]) for i in range(0, len(IDS), size)]
         np.testing.assert_array_equal(np.concatenate(pieces), whole)
     engine.rewind(0, 0)
-    both = engine.logits([Feed(1, IDS[:9]), Feed(0, IDS)])
+    both = engine.logits([BatchEntry(1, IDS[:9]), BatchEntry(0, IDS)])
     engine.close()
     np.testing.assert_array_equal(both[9:], whole)
 

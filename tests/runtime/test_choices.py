@@ -14,7 +14,7 @@ import pytest
 from satchel.quant.errors import RequestError
 from satchel.runtime.arch import Cache
 from satchel.runtime.choices import Task, read_tasks, score
-from satchel.runtime.engine import Feed
+from satchel.runtime.engine import BatchEntry
 
 VOCAB = 128
 
@@ -36,16 +36,16 @@ class Bigrams:
     def length(self, slot: int) -> int:
         return len(self.held)
 
-    def step(self, feeds: Sequence[Feed]) -> list[int]:
-        self._feed(feeds)
+    def step(self, entries: Sequence[BatchEntry]) -> list[int]:
+        self._feed(entries)
         return []
 
-    def logits(self, feeds: Sequence[Feed]) -> np.ndarray:
-        self._feed(feeds)
-        return np.stack([row(i) for i in feeds[0].ids])
+    def logits(self, entries: Sequence[BatchEntry]) -> np.ndarray:
+        self._feed(entries)
+        return np.stack([row(i) for i in entries[0].ids])
 
-    def _feed(self, feeds: Sequence[Feed]) -> None:
-        (one,) = feeds
+    def _feed(self, entries: Sequence[BatchEntry]) -> None:
+        (one,) = entries
         assert 0 < len(one.ids) <= self.batch
         self.held += one.ids
         self.fed += len(one.ids)

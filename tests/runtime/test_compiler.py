@@ -66,7 +66,7 @@ def step_values(w: tiny.TinyWeights, forward, tokens: int = 5) -> dict[str, Arra
         "ids": rng.integers(0, tiny.VOCAB, tokens).astype(np.int32),
         "pos": np.r_[np.arange(split), np.arange(tokens - split)].astype(np.int32),
         "slot": np.r_[np.zeros(split), np.ones(tokens - split)].astype(np.int32),
-        "kinds": np.arange(tokens, dtype=np.int32) % 2,
+        "segment_ids": np.arange(tokens, dtype=np.int32) % 2,
         "rows": np.array([split - 1, tokens - 1], np.int32),
         "params": params,
         "table": table,

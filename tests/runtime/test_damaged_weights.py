@@ -127,10 +127,10 @@ def test_a18_speculation_and_a_damaged_draft_model(tmp_path: Path, model: Model)
         (good, Speculation(draft_model=model.path)),
     ):
         with (
-            Model.load(path, threads=1, speculation=how) as guessing,
+            Model.load(path, threads=1, speculation=how) as speculating,
             pytest.raises(ModelError, match=r"bad\.gguf.*satchel verify"),
         ):
-            guessing.generate([1, 2, 3] * 5, max_tokens=40, ignore_eos=True).read()
+            speculating.generate([1, 2, 3] * 5, max_tokens=40, ignore_eos=True).read()
 
 
 def test_a18_perplexity_and_the_command_line(

@@ -16,7 +16,7 @@ import tiny
 from satchel.quant import RequestError
 from satchel.runtime.arch import Cache
 from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.logits_options import LogitsOptions
 from satchel.runtime.model import Model, Options
 from satchel.runtime.request_handle import RequestHandle
@@ -133,11 +133,11 @@ def test_an_answer_depends_on_its_request_alone(arch: str, format: str, kind: st
         engine.close()
         assert first == alone, name
         assert again[::-1] == alone, f"{name}, from the cache"
-        assert any(t.job.cached for t in found)
+        assert any(t.seq.cached for t in found)
         if how.blocks:
-            assert any(t.job.preempted for t in handles)
+            assert any(t.seq.preempted for t in handles)
         if how.drafts and not how.together:
-            assert any(t.job.used.drafted for t in (*handles, *found))
+            assert any(t.seq.used.drafted for t in (*handles, *found))
 
 
 @pytest.mark.parametrize("kind", ["f16", "q8_0", "q4_0"])
@@ -149,8 +149,8 @@ def test_logits_are_the_same_bits_in_any_pieces(format: str, kind: str) -> None:
         engine = open_engine("llama", format, kind, Setting(slots=2, threads=threads))
         rows = []
         for at in range(0, len(ids), chunk):
-            fed, beside = ids[at : at + chunk], [Feed(1, [at % 250])] if chunk == 7 else []
-            rows.append(engine.logits([Feed(0, fed), *beside])[: len(fed)])
+            fed, beside = ids[at : at + chunk], [BatchEntry(1, [at % 250])] if chunk == 7 else []
+            rows.append(engine.logits([BatchEntry(0, fed), *beside])[: len(fed)])
         found.append(np.concatenate(rows).tobytes())
         engine.close()
     assert len(set(found)) == 1

@@ -11,7 +11,7 @@ from tiny_grown import SPECS
 from satchel.quant import DeviceError, RequestError
 from satchel.runtime.arch import Cache, architectures, find_arch, windows_of
 from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import LAST, Engine, Feed, bucket_of
+from satchel.runtime.engine import LAST, BatchEntry, Engine, bucket_of
 from satchel.runtime.graph import Array, leaves
 from satchel.runtime.kv import Pages
 from satchel.runtime.ops import evaluate
@@ -84,7 +84,7 @@ def test_the_plan_equals_numpy(arch: str, format: str, backend: str, ids: list[i
     """
     cache = replace(CACHE, keys="f32", values="f32") if format == "f32" else CACHE
     engine = open_engine(arch, format, backend, cache)
-    got = engine.logits([Feed(0, ids)])
+    got = engine.logits([BatchEntry(0, ids)])
     engine.close()
     assert nmse(got, oracle(arch, format, ids, cache)) < (1e-9 if format == "f32" else 2e-3)
 
@@ -92,11 +92,11 @@ def test_the_plan_equals_numpy(arch: str, format: str, backend: str, ids: list[i
 @pytest.mark.parametrize(("arch", "format", "backend"), grid(FORMATS, "q4_k"))
 def test_prefill_equals_steps(arch: str, format: str, backend: str, ids: list[int]) -> None:
     engine = open_engine(arch, format, backend)
-    whole = engine.logits([Feed(0, ids)])
+    whole = engine.logits([BatchEntry(0, ids)])
     engine.rewind(0, 0)
-    steps = np.concatenate([engine.logits([Feed(0, [i])]) for i in ids])
+    steps = np.concatenate([engine.logits([BatchEntry(0, [i])]) for i in ids])
     engine.rewind(0, 0)
-    chunks = np.concatenate([engine.logits([Feed(0, ids[i : i + 7])]) for i in range(0, len(ids), 7)])
+    chunks = np.concatenate([engine.logits([BatchEntry(0, ids[i : i + 7])]) for i in range(0, len(ids), 7)])
     engine.close()
     assert nmse(steps, whole) < 1e-9 and nmse(chunks, whole) < 1e-9
 
@@ -108,15 +108,15 @@ def test_a_batch_equals_each_alone(arch: str, format: str) -> None:
     rng = np.random.default_rng(5)
     prompts = [[int(i) for i in rng.integers(0, tiny.VOCAB, n)] for n in (1, 9, 20, 33)]
     engine = open_engine(arch, format)
-    together = engine.logits([Feed(slot, p) for slot, p in enumerate(prompts)])
-    again = engine.logits([Feed(slot, [7]) for slot in range(4)])
+    together = engine.logits([BatchEntry(slot, p) for slot, p in enumerate(prompts)])
+    again = engine.logits([BatchEntry(slot, [7]) for slot in range(4)])
     engine.close()
     alone = open_engine(arch, format)
     at = 0
     for slot, p in enumerate(prompts):
         alone.rewind(0, 0)
-        np.testing.assert_array_equal(alone.logits([Feed(0, p)]), together[at : at + len(p)])
-        np.testing.assert_array_equal(alone.logits([Feed(0, [7])])[0], again[slot])
+        np.testing.assert_array_equal(alone.logits([BatchEntry(0, p)]), together[at : at + len(p)])
+        np.testing.assert_array_equal(alone.logits([BatchEntry(0, [7])])[0], again[slot])
         at += len(p)
     alone.close()
 
@@ -129,10 +129,10 @@ def test_what_was_sampled_needs_no_way_through_the_host(backend: str, ids: list[
     runs = []
     for feed_host in (True, False):
         engine = open_engine("qwen3", "q8_0", backend)
-        token = engine.step([Feed(0, ids, GREEDY)])[0]
+        token = engine.step([BatchEntry(0, ids, GREEDY)])[0]
         out = [token]
         for _ in range(20):
-            token = engine.step([Feed(0, [token if feed_host else LAST], GREEDY)])[0]
+            token = engine.step([BatchEntry(0, [token if feed_host else LAST], GREEDY)])[0]
             out.append(token)
         engine.close()
         runs.append(out)
@@ -141,10 +141,10 @@ def test_what_was_sampled_needs_no_way_through_the_host(backend: str, ids: list[
 
 def test_a_rewound_slot_forgets(ids: list[int]) -> None:
     engine = open_engine("llama")
-    first = engine.logits([Feed(0, ids)])
-    engine.logits([Feed(1, ids[::-1])])
+    first = engine.logits([BatchEntry(0, ids)])
+    engine.logits([BatchEntry(1, ids[::-1])])
     engine.rewind(0, 20)
-    np.testing.assert_array_equal(engine.logits([Feed(0, ids[20:])]), first[20:])
+    np.testing.assert_array_equal(engine.logits([BatchEntry(0, ids[20:])]), first[20:])
     with pytest.raises(RequestError, match="cannot go back"):
         engine.rewind(0, 46)
     engine.close()
@@ -156,12 +156,12 @@ def test_seeds_decide_and_nothing_else(ids: list[int]) -> None:
     engine = open_engine("llama", "q8_0")
 
     def run(slots: list[int]) -> list[list[int]]:
-        tokens = engine.step([Feed(s, ids, hot) for s in slots][:1])
+        tokens = engine.step([BatchEntry(s, ids, hot) for s in slots][:1])
         if len(slots) > 1:
-            tokens += engine.step([Feed(slots[1], ids, hot)])
+            tokens += engine.step([BatchEntry(slots[1], ids, hot)])
         out = [tokens]
         for _ in range(10):
-            tokens = engine.step([Feed(s, [t], hot) for s, t in zip(slots, tokens, strict=True)])
+            tokens = engine.step([BatchEntry(s, [t], hot) for s, t in zip(slots, tokens, strict=True)])
             out.append(tokens)
         for s in slots:
             engine.rewind(s, 0)
@@ -175,27 +175,27 @@ def test_seeds_decide_and_nothing_else(ids: list[int]) -> None:
 
 def test_a_context_that_is_full_is_an_error_and_nothing_is_fed(ids: list[int]) -> None:
     engine = open_engine("llama", batch=64)
-    engine.step([Feed(0, ids)])
-    engine.step([Feed(0, ids)])
+    engine.step([BatchEntry(0, ids)])
+    engine.step([BatchEntry(0, ids)])
     with pytest.raises(RequestError, match="do not fit the context of 96"):
-        engine.step([Feed(0, ids[:7])])
+        engine.step([BatchEntry(0, ids[:7])])
     assert engine.length(0) == 90
     with pytest.raises(RequestError, match="1 to 64 tokens, got 65"):
-        engine.step([Feed(1, [1] * 65)])
+        engine.step([BatchEntry(1, [1] * 65)])
     engine.close()
 
 
 def test_a_thousand_steps_allocate_nothing(ids: list[int]) -> None:
     engine = open_engine("qwen2", "q8_0")
-    engine.step([Feed(0, ids[:4], GREEDY)])
-    token = engine.step([Feed(0, [1], GREEDY)])[0]
+    engine.step([BatchEntry(0, ids[:4], GREEDY)])
+    token = engine.step([BatchEntry(0, [1], GREEDY)])[0]
     device = next(iter(engine._memory.values())).device
     before = device.info().allocations
     gc.collect()
     for _ in range(1000):
         if engine.length(0) >= 90:
             engine.rewind(0, 5)
-        token = engine.step([Feed(0, [token], GREEDY)])[0]
+        token = engine.step([BatchEntry(0, [token], GREEDY)])[0]
     assert device.info().allocations == before > 0
     engine.close()
 
@@ -204,7 +204,7 @@ def test_a_thousand_steps_allocate_nothing(ids: list[int]) -> None:
 @pytest.mark.parametrize("arch", DECODERS)
 def test_layers_on_two_devices_give_the_same(arch: str, ids: list[int]) -> None:
     one = open_engine(arch, "q8_0", "cpu")
-    wanted = one.logits([Feed(0, ids)])
+    wanted = one.logits([BatchEntry(0, ids)])
     one.close()
     devices = [find_backend(n).open(threads=1) for n in ("cpu", "remote")]
     two = tiny.engine(
@@ -214,10 +214,10 @@ def test_layers_on_two_devices_give_the_same(arch: str, ids: list[int]) -> None:
         *devices,
         wanted=lambda node: "remote" if node.name == "blk.1" else "cpu",
     )
-    got = two.logits([Feed(0, ids)])
+    got = two.logits([BatchEntry(0, ids)])
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
-    tokens = [two.step([Feed(1, ids, GREEDY)])[0]]
-    tokens += [two.step([Feed(1, [LAST], GREEDY)])[0] for _ in range(5)]
+    tokens = [two.step([BatchEntry(1, ids, GREEDY)])[0]]
+    tokens += [two.step([BatchEntry(1, [LAST], GREEDY)])[0] for _ in range(5)]
     assert tokens[0] == int(wanted[-1].argmax()) and len(tokens) == 6
     two.close()
 
@@ -226,7 +226,7 @@ def test_the_null_backend_runs_everything() -> None:
     if not any(f.name == "null" and not f.reason for f in libraries()):
         pytest.skip("the null backend is not installed")
     engine = open_engine("llama", backend="null")
-    assert engine.step([Feed(0, [1, 2, 3], GREEDY)]) == [0]
+    assert engine.step([BatchEntry(0, [1, 2, 3], GREEDY)]) == [0]
     engine.close()
 
 

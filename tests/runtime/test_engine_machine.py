@@ -7,13 +7,13 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from simulate import feed, open_engine
+from simulate import entry_of, open_engine
 
 from satchel.quant import RequestError
 from satchel.runtime.device import libraries
 from satchel.runtime.engine import Engine
 from satchel.runtime.kv.host import HostTier
-from satchel.runtime.scheduler import Job, Limits, Request, Scheduler
+from satchel.runtime.scheduler import Request, Scheduler, SchedulerLimits, Sequence
 
 CONTEXT, ENOUGH = 200, 5000
 
@@ -35,9 +35,9 @@ class Machine(RuleBasedStateMachine):
             limit = tier * self.engine.states.block_bytes[0]
             self.engine.tier = HostTier(limit, self.engine.pages, self.engine.states)
             self.engine.tier.recompute = lambda tokens: None if pays else 0.0
-        self.scheduler = Scheduler(self.engine, slots, Limits(queue=6, least=4))
-        self.jobs: list[Job] = []
-        self.lent: list[int] = []
+        self.scheduler = Scheduler(self.engine, slots, SchedulerLimits(queue=6, min_prefill_tokens=4))
+        self.seqs: list[Sequence] = []
+        self.leased: list[int] = []
         self.now, self.slots = 0.0, slots
         self.rng = np.random.default_rng(0)
 
@@ -57,15 +57,15 @@ class Machine(RuleBasedStateMachine):
             cache = self.engine.pages.cache
             assert len(self.scheduler.waiting) >= 6 or length + 1 > cache.pool * cache.block
             return
-        job = Job(request, self.now)
-        self.scheduler.add(job)
-        self.jobs.append(job)
+        seq = Sequence(request, self.now)
+        self.scheduler.add(seq)
+        self.seqs.append(seq)
 
     @rule(which=st.integers(0, 5))
     def cancel(self, which: int) -> None:
-        if self.jobs:
-            job = self.jobs.pop(which % len(self.jobs))
-            self.scheduler.remove(job)
+        if self.seqs:
+            seq = self.seqs.pop(which % len(self.seqs))
+            self.scheduler.remove(seq)
 
     @rule(count=st.integers(1, 20))
     def step(self, count: int) -> None:
@@ -73,20 +73,20 @@ class Machine(RuleBasedStateMachine):
             self.one_step()
 
     @rule()
-    def lend(self) -> None:
-        slot = self.scheduler.lend()
+    def acquire(self) -> None:
+        slot = self.scheduler.acquire_slot()
         if slot is not None:
-            self.lent.append(slot)
+            self.leased.append(slot)
 
     @rule()
-    def give_back(self) -> None:
-        if self.lent:
-            self.scheduler.give_back(self.lent.pop())
+    def release(self) -> None:
+        if self.leased:
+            self.scheduler.release_slot(self.leased.pop())
 
     @rule(length=st.integers(1, 6), alike=st.booleans(), salt=st.sampled_from(["", "x"]), whole=st.booleans())
     def restore(self, length: int, alike: bool, salt: str, whole: bool) -> None:
         """A saved state comes into the cache; where it is not whole, its file was found wrong on the way."""
-        slot = self.scheduler.lend()
+        slot = self.scheduler.acquire_slot()
         if slot is None:
             return
         pages, block = self.engine.pages, self.engine.cache.block
@@ -99,7 +99,7 @@ class Machine(RuleBasedStateMachine):
         if whole:
             pages.publish(slot, ids[: best * block], salt)
             assert pages.tree.match(ids, salt)[0].length == max(best, cached // block)
-        self.scheduler.give_back(slot)
+        self.scheduler.release_slot(slot)
 
     @rule(salt=st.sampled_from([None, "", "x"]))
     def forget(self, salt: str | None) -> None:
@@ -111,45 +111,45 @@ class Machine(RuleBasedStateMachine):
         """Whether anything was done."""
         self.now += 0.05
         expired = self.scheduler.expired(self.now)
-        for job in expired:
-            self.scheduler.remove(job)
-            self.jobs.remove(job)
-        work = self.scheduler.plan(self.now)
-        if not work:
+        for seq in expired:
+            self.scheduler.remove(seq)
+            self.seqs.remove(seq)
+        scheduled = self.scheduler.plan(self.now)
+        if not scheduled:
             return bool(expired)
-        assert 0 < sum(w.count for w in work) <= self.engine.batch
-        assert len({w.job.slot for w in work}) == len(work), "a slot is fed once a step"
-        tokens = self.engine.step([feed(w) for w in work])
-        for job in self.scheduler.done(work, tokens, self.now, 0.01):
-            assert job.finish in ("stop", "length")
-            self.jobs.remove(job)
+        assert 0 < sum(s.num_tokens for s in scheduled) <= self.engine.batch
+        assert len({s.seq.slot for s in scheduled}) == len(scheduled), "a slot is fed once a step"
+        tokens = self.engine.step([entry_of(s) for s in scheduled])
+        for seq in self.scheduler.done(scheduled, tokens, self.now, 0.01):
+            assert seq.finish in ("stop", "length")
+            self.seqs.remove(seq)
         return True
 
     @invariant()
     def nothing_is_lost(self) -> None:
-        if not hasattr(self, "jobs"):
+        if not hasattr(self, "seqs"):
             return
         waiting, running = self.scheduler.waiting, self.scheduler.running
-        assert sorted(map(id, (*waiting, *running))) == sorted(map(id, self.jobs))
-        taken = [j.slot for j in running] + self.lent
+        assert sorted(map(id, (*waiting, *running))) == sorted(map(id, self.seqs))
+        taken = [s.slot for s in running] + self.leased
         assert len(set(taken)) == len(taken) and all(0 <= s < self.slots for s in taken)
-        assert all(j.slot < 0 and j.fed == 0 for j in waiting)
-        for job in running:
-            assert job.fed == self.engine.length(job.slot) <= len(job.ids)
+        assert all(s.slot < 0 and s.num_computed_tokens == 0 for s in waiting)
+        for seq in running:
+            assert seq.num_computed_tokens == self.engine.length(seq.slot) <= len(seq.ids)
         self.engine.pages.check()
         if self.engine.tier is not None:
             self.engine.tier.check()
 
     def teardown(self) -> None:
-        if not hasattr(self, "jobs"):
+        if not hasattr(self, "seqs"):
             return
-        while self.lent:
-            self.give_back()
+        while self.leased:
+            self.release()
         for _ in range(ENOUGH):
-            if not self.jobs:
+            if not self.seqs:
                 break
-            assert self.one_step(), f"stuck with {len(self.jobs)} requests"
-        assert not self.jobs
+            assert self.one_step(), f"stuck with {len(self.seqs)} requests"
+        assert not self.seqs
         pages = self.engine.pages
         pages.tree.clear()
         assert pages.pool.free == pages.pool.size, "a block is lost"

@@ -13,15 +13,15 @@ import toy_vocab
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
 from satchel.quant.errors import RequestError
 from satchel.runtime.grammar import (
+    AnyJson,
     Choice,
     Gbnf,
-    Json,
     JsonSchema,
     Lark,
     Regex,
     Spec,
-    Tool,
-    ToolCall,
+    ToolCallGrammar,
+    ToolSchema,
     compile_grammar,
 )
 from satchel.runtime.grammar.ambiguity import is_catastrophic
@@ -38,11 +38,11 @@ string ::= "\"" ( [^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) )
 number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9]{1,4})? ws
 ws ::= | " " | "\n" [ \t]{0,20}
 """
-WEATHER = Tool(
+WEATHER = ToolSchema(
     "get_weather",
     {"properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False},
 )
-ADD = Tool("add", {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
+ADD = ToolSchema("add", {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
 
 
 @pytest.fixture(scope="module")
@@ -97,14 +97,14 @@ REFUSED: list[tuple[str, Spec, str]] = [
     ("a nested grammar", Lark("start: @x"), "not supported"),
     ("an unknown attribute", Lark("start[max_tokens=5]: /.*/"), "max_tokens"),
     ("a schema in Lark", Lark('start: %json {"items": {"foo": 1}}'), "#/items/foo"),
-    ("H10 no tool", ToolCall([]), "1 to"),
-    ("H10 10,000 tools", ToolCall([Tool(f"t{i}") for i in range(10**4)]), "10,000"),
-    ("H10 a quote in a name", ToolCall([Tool('a"b')]), "#/0/name"),
-    ("H10 a name twice", ToolCall([ADD, ADD]), "#/1/name"),
-    ("H10 parameters a list", ToolCall([Tool("a", [])]), "#/0/parameters"),  # type: ignore[arg-type]
-    ("H10 parameters of a string", ToolCall([Tool("a", {"type": "string"})]), "#/0/parameters"),
-    ("H10 parameters unsupported", ToolCall([Tool("a", {"not": {}})]), "#/not"),
-    ("an unknown style", ToolCall([ADD], "nope"), "hermes"),
+    ("H10 no tool", ToolCallGrammar([]), "1 to"),
+    ("H10 10,000 tools", ToolCallGrammar([ToolSchema(f"t{i}") for i in range(10**4)]), "10,000"),
+    ("H10 a quote in a name", ToolCallGrammar([ToolSchema('a"b')]), "#/0/name"),
+    ("H10 a name twice", ToolCallGrammar([ADD, ADD]), "#/1/name"),
+    ("H10 parameters a list", ToolCallGrammar([ToolSchema("a", [])]), "#/0/parameters"),  # type: ignore[arg-type]
+    ("H10 parameters of a string", ToolCallGrammar([ToolSchema("a", {"type": "string"})]), "#/0/parameters"),
+    ("H10 parameters unsupported", ToolCallGrammar([ToolSchema("a", {"not": {}})]), "#/not"),
+    ("an unknown style", ToolCallGrammar([ADD], "nope"), "hermes"),
 ]
 
 
@@ -136,16 +136,16 @@ FITS: list[tuple[Spec, tuple[str, ...], tuple[str, ...]]] = [
     (Lark("start: INT\n%import common.INT"), ("12",), ("x",)),
     (Lark('start: "v=" %json {"type": "integer"}'), ("v=3",), ("v=", "v=x")),
     (Choice(["yes", "yes, sir(!)", "né\n"]), ("yes", "yes, sir(!)", "né\n"), ("no", "yes,")),
-    (Json(), ("{}", '{"a": [1, {"b": null}]}'), ("[]", "3", "{")),
-    (Json(anything=True), ("3", '"x"', "[]"), ("[", "x")),
+    (AnyJson(), ("{}", '{"a": [1, {"b": null}]}'), ("[]", "3", "{")),
+    (AnyJson(anything=True), ("3", '"x"', "[]"), ("[", "x")),
     (JsonSchema({"type": "array", "items": {"type": "integer"}}, spaces=False), ("[1,2]",), ("[1,", "[a]")),
     (
-        ToolCall([ADD, WEATHER]),
+        ToolCallGrammar([ADD, WEATHER]),
         ('{"name": "add", "arguments": {"a": 3}}',),
         ('{"name": "add", "arguments": {}}',),
     ),
     (
-        ToolCall([ADD, WEATHER], "hermes", parallel=True),
+        ToolCallGrammar([ADD, WEATHER], "hermes", parallel=True),
         (
             '<tool_call>\n{"name": "add", "arguments": {"a": 3}}\n</tool_call>\n<tool_call>\n'
             '{"name": "get_weather", "arguments": {"city": "X"}}\n</tool_call>',
@@ -153,12 +153,12 @@ FITS: list[tuple[Spec, tuple[str, ...], tuple[str, ...]]] = [
         ('<tool_call>\n{"name": "sub", "arguments": {}}\n</tool_call>',),
     ),
     (
-        ToolCall([ADD], "mistral"),
+        ToolCallGrammar([ADD], "mistral"),
         ('[TOOL_CALLS][{"name": "add", "arguments": {"a": 3}}]',),
         ("[TOOL_CALLS][]",),
     ),
     (
-        ToolCall([ADD], "deepseek"),
+        ToolCallGrammar([ADD], "deepseek"),
         (
             "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>"
             '{"a": 3}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
@@ -166,18 +166,22 @@ FITS: list[tuple[Spec, tuple[str, ...], tuple[str, ...]]] = [
         ("add",),
     ),
     (
-        ToolCall([ADD], "harmony"),
+        ToolCallGrammar([ADD], "harmony"),
         ('<|channel|>commentary to=functions.add <|constrain|>json<|message|>{"a": 3}',),
         ("{}",),
     ),
     (
-        ToolCall([ADD], "llama3", True),
+        ToolCallGrammar([ADD], "llama3", True),
         ('{"name": "add", "parameters": {"a": 3}}; {"name": "add", "parameters": {"a": 4}}',),
         ('{"name": "add"}',),
     ),
-    (ToolCall([ADD], "function_tag"), ('<function=add>{"a": 3}</function>',), ("<function=add></function>",)),
     (
-        ToolCall([ADD], "command_r"),
+        ToolCallGrammar([ADD], "function_tag"),
+        ('<function=add>{"a": 3}</function>',),
+        ("<function=add></function>",),
+    ),
+    (
+        ToolCallGrammar([ADD], "command_r"),
         ('<|START_ACTION|>[{"tool_name": "add", "parameters": {"a": 3}}]<|END_ACTION|>',),
         ("[]",),
     ),

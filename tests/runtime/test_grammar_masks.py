@@ -19,16 +19,16 @@ from satchel.formats.gguf import open_gguf
 from satchel.formats.tokenizer import Kind, Tokenizer, build_tokenizer
 from satchel.quant.errors import RequestError
 from satchel.runtime.grammar import (
+    AnyJson,
     Choice,
     Gbnf,
     Grammar,
-    Json,
     JsonSchema,
     Lark,
     Regex,
     Spec,
-    Tool,
-    ToolCall,
+    ToolCallGrammar,
+    ToolSchema,
     compile_grammar,
     compiled,
     only_check,
@@ -43,15 +43,17 @@ def toy(kind: str) -> Tokenizer:
 
 TOKENIZERS = {kind: toy(kind) for kind in KINDS}
 OTHERS: list[Spec] = [
-    Json(),
-    Json(anything=True, spaces=False),
+    AnyJson(),
+    AnyJson(anything=True, spaces=False),
     Regex(r"[a-f]{2,9}(-\d+)?|é+x"),
     Gbnf('root ::= "(" root ")" | [0-9]{1,3} ("," [a-z]*)?'),
     Gbnf('root ::= item{1,3}\nitem ::= [^x\\n] | item2\nitem2 ::= ("xx" | "日本") item2?'),
     Lark('start: e\ne: e "+" n | n\nn: /[0-9]{1,4}/'),
     Choice(["yes", "yes!", "no", "何"]),
-    ToolCall([Tool("a"), Tool("b.c", {"properties": {"n": {"type": "integer"}}, "required": ["n"]})]),
-    ToolCall([Tool("a", {"additionalProperties": False})], "hermes", parallel=True),
+    ToolCallGrammar(
+        [ToolSchema("a"), ToolSchema("b.c", {"properties": {"n": {"type": "integer"}}, "required": ["n"]})]
+    ),
+    ToolCallGrammar([ToolSchema("a", {"additionalProperties": False})], "hermes", parallel=True),
 ]
 
 
@@ -149,7 +151,7 @@ def test_marker_tokens_are_written_as_tokens_in_tool_calls_alone() -> None:
     tokenizer = build_tokenizer(toy_vocab.byte_level({"tokens": _renamed("<tool>", "<tool_call>")}))
     marker = tokenizer.vocab.index["<tool_call>"]
     bitmask = np.zeros(-(-tokenizer.vocab_size // 32), np.uint32)
-    compile_grammar(tokenizer, ToolCall([Tool("a")], "hermes")).constraint().fill(bitmask)
+    compile_grammar(tokenizer, ToolCallGrammar([ToolSchema("a")], "hermes")).constraint().fill(bitmask)
     assert np.flatnonzero(unpack(bitmask, tokenizer.vocab_size)).tolist() == [marker]
     compile_grammar(tokenizer, Regex("<tool_call>")).constraint().fill(bitmask)
     assert not unpack(bitmask, tokenizer.vocab_size)[marker]
@@ -162,7 +164,7 @@ def _renamed(old: str, new: str) -> list[str]:
 def test_a_mask_of_a_larger_vocabulary_is_zero_behind_the_tokens() -> None:
     tokenizer = TOKENIZERS["llama"]
     bitmask = np.full(100, 0xFFFFFFFF, np.uint32)
-    compile_grammar(tokenizer, Json()).constraint().fill(bitmask)
+    compile_grammar(tokenizer, AnyJson()).constraint().fill(bitmask)
     count = tokenizer.vocab_size
     assert not unpack(bitmask, 3200)[count:].any() and unpack(bitmask, 3200)[:count].any()
 
@@ -178,7 +180,7 @@ def test_a_mask_of_a_larger_vocabulary_is_zero_behind_the_tokens() -> None:
 )
 def test_a_wrong_mask_buffer_is_refused(bitmask: Any) -> None:
     with pytest.raises(RequestError, match="mask"):
-        compile_grammar(TOKENIZERS["llama"], Json()).constraint().fill(bitmask)
+        compile_grammar(TOKENIZERS["llama"], AnyJson()).constraint().fill(bitmask)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -259,10 +261,10 @@ def test_constraints_of_one_grammar_do_not_meet() -> None:
 
 def test_h09_many_grammars_leave_a_bounded_cache() -> None:
     tokenizer = toy("gpt2")
-    kept = compile_grammar(tokenizer, Json())
+    kept = compile_grammar(tokenizer, AnyJson())
     for i in range(compiled.MAX_GRAMMARS * 3):
         compile_grammar(tokenizer, JsonSchema({"const": i}))
-        assert compile_grammar(tokenizer, Json()) is kept
+        assert compile_grammar(tokenizer, AnyJson()) is kept
     cache = compiled._compilers[tokenizer]._kept
     assert len(cache) == compiled.MAX_GRAMMARS
 
@@ -279,7 +281,7 @@ def test_what_was_made_for_a_tokenizer_goes_with_it() -> None:
 
 def test_a_vocabulary_that_writes_no_text_is_refused() -> None:
     with pytest.raises(RequestError, match="WordPiece"):
-        compile_grammar(toy("bert"), Json())
+        compile_grammar(toy("bert"), AnyJson())
 
 
 VOCABS = ("deepseek-llm", "gpt-2", "llama-bpe", "llama-spm", "phi-3", "qwen2")

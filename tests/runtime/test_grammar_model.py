@@ -12,14 +12,14 @@ from grammar_cases import SCHEMAS
 
 from satchel.quant.errors import RequestError
 from satchel.runtime.grammar import (
+    AnyJson,
     Choice,
     Gbnf,
     Grammar,
-    Json,
     JsonSchema,
     Regex,
-    Tool,
-    ToolCall,
+    ToolCallGrammar,
+    ToolSchema,
     compile_grammar,
 )
 from satchel.runtime.grammar.verdict import judge
@@ -81,8 +81,8 @@ def test_other_forms(model: Model, spec: Any, texts: tuple[str, ...] | None) -> 
 
 def test_a_tool_is_called(model: Model) -> None:
     switch = {"properties": {"on": {"type": "boolean"}}, "required": ["on"], "additionalProperties": False}
-    tool = Tool("set", switch)
-    text = model.chat(ASK, grammar=ToolCall([tool]), sampling=GREEDY, max_tokens=60).read()
+    tool = ToolSchema("set", switch)
+    text = model.chat(ASK, grammar=ToolCallGrammar([tool]), sampling=GREEDY, max_tokens=60).read()
     found = json.loads(text)
     assert found["name"] == "set" and found["arguments"]["on"] in (True, False)
 
@@ -93,7 +93,7 @@ def test_held_and_free_answers_run_together(model: Model) -> None:
     def ask(spec: Any) -> Any:
         return model.chat(ASK, grammar=spec, sampling=GREEDY, max_tokens=24)
 
-    specs = [None, JsonSchema(SCHEMAS["person"]), Choice(["yes", "no"]), Json()]
+    specs = [None, JsonSchema(SCHEMAS["person"]), Choice(["yes", "no"]), AnyJson()]
     alone = [ask(spec).read() for spec in specs]
     replies = [ask(spec) for spec in specs]
     for reply in replies:

@@ -11,7 +11,7 @@ from grammar_cases import SCHEMAS
 
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
 from satchel.quant.errors import RequestError
-from satchel.runtime.grammar import Json, JsonSchema, Lark, Tool, ToolCall, compile_grammar
+from satchel.runtime.grammar import AnyJson, JsonSchema, Lark, ToolCallGrammar, ToolSchema, compile_grammar
 from satchel.runtime.grammar.schema import HINTS
 
 
@@ -192,7 +192,7 @@ def test_an_escape_can_not_smuggle_a_key_in(tokenizer: Tokenizer) -> None:
 
 def test_json_nested_too_deeply_is_not_called_valid(tokenizer: Tokenizer) -> None:
     text = "[" * 10**5 + "]" * 10**5
-    assert "deeply" in compile_grammar(tokenizer, Json(anything=True)).check(text)
+    assert "deeply" in compile_grammar(tokenizer, AnyJson(anything=True)).check(text)
 
 
 def test_a_pattern_is_checked_in_linear_time(tokenizer: Tokenizer) -> None:
@@ -239,7 +239,7 @@ def test_a_constant_that_no_mask_can_hold_is_refused(tokenizer: Tokenizer, schem
     for spec in (
         JsonSchema(text),
         Lark(f"start: %json {text}"),
-        ToolCall([Tool("f", {"type": "object", "properties": {"a": json.loads(text)}})]),
+        ToolCallGrammar([ToolSchema("f", {"type": "object", "properties": {"a": json.loads(text)}})]),
     ):
         with pytest.raises(RequestError, match=r"whole numbers up to 2\^53"):
             compile_grammar(tokenizer, spec)

@@ -18,7 +18,7 @@ from satchel.runtime.arch import EDITS, TOP, Cache
 from satchel.runtime.beam import BeamOptions, beam_search, log_softmax
 from satchel.runtime.constraint import Constraint
 from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array
 from satchel.runtime.host_sampling import EDITS as HOST_EDITS
 from satchel.runtime.logits_options import LogitsOptions
@@ -176,9 +176,9 @@ def reference(service: Service, ids: list[int]) -> Array:
 
     def run(slot: int) -> None:
         for at in range(0, len(ids) - 1, 64):
-            found.append(service.engine.logits([Feed(slot, ids[at : min(at + 64, len(ids) - 1)])]))
+            found.append(service.engine.logits([BatchEntry(slot, ids[at : min(at + 64, len(ids) - 1)])]))
 
-    service.lend(run)
+    service.with_slot(run)
     return log_softmax(np.concatenate(found))
 
 
@@ -208,7 +208,7 @@ def test_prompt_logprobs(service: Service) -> None:
         assert len(told.top) == 3
     handle = service.submit(Request(long, 1, GREEDY))
     list(handle)
-    assert handle.job.cached == 80, "what was scored is found again"
+    assert handle.seq.cached == 80, "what was scored is found again"
 
 
 def test_others_get_their_tokens_between_the_steps_of_prompt_logprobs(
@@ -221,12 +221,12 @@ def test_others_get_their_tokens_between_the_steps_of_prompt_logprobs(
     list(made.submit(Request(PROMPT, 1, GREEDY)))
     order, fill, begun, over = [], engine.fill, threading.Event(), threading.Event()
 
-    def recorded(feeds: Sequence[Feed], rows: int, output: str, *, every: bool) -> Program:
-        order.append((output, sum(len(f.ids) for f in feeds)))
+    def recorded(entries: Sequence[BatchEntry], rows: int, output: str, *, every: bool) -> Program:
+        order.append((output, sum(len(f.ids) for f in entries)))
         begun.set()
         if output == "tokens":
             until(lambda: made._inbox or made._calls or over.is_set(), "the next step is asked for")
-        return fill(feeds, rows, output, every=every)
+        return fill(entries, rows, output, every=every)
 
     engine.fill = recorded  # type: ignore[method-assign]
     handle = made.submit(Request(PROMPT, 80, GREEDY))
@@ -245,7 +245,7 @@ def test_others_get_their_tokens_between_the_steps_of_prompt_logprobs(
     assert len(beside) == 11 and all(order[i + 1][0] == "tokens" for i in beside)
 
 
-def test_mirostat_comes_near_its_surprise_and_survives_pre_emption() -> None:
+def test_mirostat_comes_near_its_target_and_survives_pre_emption() -> None:
     """The same tokens with a cache so small that requests push each other out."""
     texts = []
     for blocks in (0, 7):
@@ -254,9 +254,9 @@ def test_mirostat_comes_near_its_surprise_and_survives_pre_emption() -> None:
         requests = [Request([i, *PROMPT], 40, replace(sampling, seed=i)) for i in range(3)]
         handles = [small.submit(r) for r in requests]
         texts.append([list(t) for t in handles])
-        preempted = sum(t.job.preempted for t in handles)
-        mus = [t.job.host_sampling.mu for t in handles if t.job.host_sampling is not None]
-        assert all(mu != 6 for mu in mus), "it has followed the surprise"
+        preempted = sum(t.seq.preempted for t in handles)
+        mus = [t.seq.host_sampling.mu for t in handles if t.seq.host_sampling is not None]
+        assert all(mu != 6 for mu in mus), "it has followed the tokens' nll_bits"
         small.close()
         small.engine.pages.check()
         small.engine.close()

@@ -12,7 +12,7 @@ import tiny
 from satchel.quant import RequestError
 from satchel.runtime.arch import Cache
 from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.kv import Miss
 from satchel.runtime.kv.host import HostTier
 from satchel.runtime.options import settled
@@ -55,9 +55,9 @@ def run(engine: Engine, tokens: Sequence[int], salt: str = "") -> tuple[list[int
     while at < len(tokens):
         some = tokens[at : at + 32]
         at += len(some)
-        found = engine.step([Feed(0, some, GREEDY if at == len(tokens) else None)])
+        found = engine.step([BatchEntry(0, some, GREEDY if at == len(tokens) else None)])
     while len(found) < 5:
-        found += engine.step([Feed(0, found[-1:], GREEDY)])
+        found += engine.step([BatchEntry(0, found[-1:], GREEDY)])
     engine.publish(0, [*tokens, *found], salt)
     engine.rewind(0, 0)
     check(engine)
@@ -104,7 +104,7 @@ def test_who_gave_way_comes_back_with_all_full_blocks(backend: str, monkeypatch:
         monkeypatch.setattr(engine, "begin", noted)
         handles = [service.submit(r) for r in requests]
         together = [list(t) for t in handles]
-        assert sum(t.job.preempted for t in handles) > 0
+        assert sum(t.seq.preempted for t in handles) > 0
         returns = {length: cached for length, cached in begun.items() if length > 30}
         assert returns == {length: (length - 1) // BLOCK * BLOCK for length in returns} != {}
         assert service.stats().host_moved_back == tier_of(engine).brought_back > 0

@@ -16,7 +16,7 @@ from satchel import kernels
 from satchel.quant import DeviceError, RequestError
 from satchel.runtime.arch import Cache
 from satchel.runtime.device import find_backend, include, libraries
-from satchel.runtime.engine import Feed
+from satchel.runtime.engine import BatchEntry
 from satchel.runtime.graph import Array
 
 SOURCE = """
@@ -71,7 +71,7 @@ def test_it_is_used_for_every_shape(threads: int) -> None:
 
 def logits() -> list[Array]:
     engine = tiny.engine("llama", tiny.weights("llama"), Cache(32, 1), find_backend("cpu").open(threads=2))
-    found = [np.array(engine.logits([Feed(0, ids)])) for ids in ((5, 9, 77), (1,))]
+    found = [np.array(engine.logits([BatchEntry(0, ids)])) for ids in ((5, 9, 77), (1,))]
     engine.close()
     return found
 

@@ -16,7 +16,7 @@ from satchel.quant import ModelError, RequestError
 from satchel.runtime import engine as engines
 from satchel.runtime.arch import Cache, HParams, find_arch
 from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array
 from satchel.runtime.sizing import cache_bytes
 from satchel.runtime.weights import upload
@@ -61,7 +61,7 @@ def ops_of(engine: Engine, tokens: int) -> set[str]:
 
 
 def one_by_one(engine: Engine, slot: int, ids: list[int]) -> Array:
-    return np.concatenate([engine.logits([Feed(slot, [i])]) for i in ids])
+    return np.concatenate([engine.logits([BatchEntry(slot, [i])]) for i in ids])
 
 
 @pytest.mark.parametrize("repack", [True, False])
@@ -71,7 +71,7 @@ def one_by_one(engine: Engine, slot: int, ids: list[int]) -> Array:
 def test_a_long_prompt_is_its_tokens_one_by_one(format: str, kind: str, bound: float, repack: bool) -> None:
     """q8_0: the absorbed form rounds queries and results to 8 bits for their weights, this one nothing."""
     engine = open_engine(format, kind=kind, repack=repack)
-    whole = engine.logits([Feed(0, IDS[:60])])
+    whole = engine.logits([BatchEntry(0, IDS[:60])])
     steps = one_by_one(engine, 1, IDS[:60])
     engine.close()
     assert 0 < nmse(whole, steps) < bound
@@ -87,30 +87,32 @@ def test_only_plans_for_long_prompts_have_it() -> None:
 
 @pytest.mark.parametrize("format", ["f32", "q4_k"])
 def test_tokens_beside_a_long_prompt_keep_their_bits(format: str) -> None:
-    """One sequence decodes, another is guessed ahead, a third one's prompt goes in, on top of what it had."""
+    """One sequence decodes, another's draft is verified, a third one's prompt goes on behind what it had."""
     engine, alone = open_engine(format), open_engine(format)
     for e in (engine, alone):
-        e.logits([Feed(0, IDS[:9])])
-        e.logits([Feed(1, IDS[:30])])
-        e.logits([Feed(2, IDS[40:50])])
-    mixed = engine.logits([Feed(0, [5]), Feed(2, IDS[:40]), Feed(1, [7, 8, 9])])
-    feeds = (Feed(0, [5]), Feed(2, IDS[:40]), Feed(1, [7, 8, 9]))
-    apart = np.concatenate([alone.logits([feed]) for feed in feeds])
-    again = engine.logits([Feed(slot, [3]) for slot in range(3)])
+        e.logits([BatchEntry(0, IDS[:9])])
+        e.logits([BatchEntry(1, IDS[:30])])
+        e.logits([BatchEntry(2, IDS[40:50])])
+    mixed = engine.logits([BatchEntry(0, [5]), BatchEntry(2, IDS[:40]), BatchEntry(1, [7, 8, 9])])
+    entries = (BatchEntry(0, [5]), BatchEntry(2, IDS[:40]), BatchEntry(1, [7, 8, 9]))
+    apart = np.concatenate([alone.logits([entry]) for entry in entries])
+    again = engine.logits([BatchEntry(slot, [3]) for slot in range(3)])
     np.testing.assert_array_equal(mixed, apart)
-    np.testing.assert_array_equal(again, np.concatenate([alone.logits([Feed(s, [3])]) for s in range(3)]))
+    np.testing.assert_array_equal(
+        again, np.concatenate([alone.logits([BatchEntry(s, [3])]) for s in range(3)])
+    )
     engine.close()
     alone.close()
 
 
 def test_a_cached_prefix_goes_on_in_the_other_form() -> None:
     engine, plain = open_engine(), open_engine(long=False)
-    engine.logits([Feed(0, IDS[:50])])
+    engine.logits([BatchEntry(0, IDS[:50])])
     engine.publish(0, IDS[:50])
     cached, _ = engine.begin(1, IDS)
     assert cached == 32
-    got = engine.logits([Feed(1, IDS[cached:])])
-    want = np.concatenate([plain.logits([Feed(0, IDS[at : at + 10])]) for at in range(0, 90, 10)])
+    got = engine.logits([BatchEntry(1, IDS[cached:])])
+    want = np.concatenate([plain.logits([BatchEntry(0, IDS[at : at + 10])]) for at in range(0, 90, 10)])
     assert 0 < nmse(got, want[cached:]) < 1e-9
     engine.close()
     plain.close()
@@ -130,7 +132,7 @@ def test_sparse_is_dense_where_all_is_chosen() -> None:
     sparse, dense = (open_engine(arch="deepseek32", long=False, dense=d) for d in (False, True))
     assert CHOSEN in ops_of(sparse, 1) and CHOSEN not in ops_of(dense, 1)
     for ids in (IDS[:TOP], IDS[:7]):
-        a, b = (e.logits([Feed(0, ids)]) for e in (sparse, dense))
+        a, b = (e.logits([BatchEntry(0, ids)]) for e in (sparse, dense))
         np.testing.assert_array_equal(a, b)
         for e in (sparse, dense):
             e.rewind(0, 0)
@@ -152,11 +154,11 @@ def test_a_context_that_is_all_chosen_has_no_indexer() -> None:
 def test_the_indexers_keys_are_part_of_the_cache() -> None:
     """A prefix that another request left gives the same bits as one's own; its memory is counted."""
     engine = open_engine(arch="deepseek32", top=8)
-    own = engine.logits([Feed(0, IDS[:60])])
+    own = engine.logits([BatchEntry(0, IDS[:60])])
     engine.publish(0, IDS[:60])
     cached, _ = engine.begin(1, IDS[:60])
     assert cached == 32
-    np.testing.assert_array_equal(engine.logits([Feed(1, IDS[cached:60])]), own[cached:])
+    np.testing.assert_array_equal(engine.logits([BatchEntry(1, IDS[cached:60])]), own[cached:])
     w, cache = tiny.weights("deepseek32"), Cache(96, 3)
     arch = find_arch("deepseek32")(HParams(tiny.metadata("deepseek32"), "deepseek32"), w, cache)
     assert cache_bytes(arch, cache) == sum(map(sum, [engine.states.block_bytes])) * cache.pool
@@ -166,7 +168,7 @@ def test_the_indexers_keys_are_part_of_the_cache() -> None:
 @pytest.mark.parametrize("kind", ["q8_0", "bf16", "f32"])
 def test_sparse_attention_in_other_caches(kind: str) -> None:
     engine = open_engine(arch="deepseek32", kind=kind, top=8)
-    whole = engine.logits([Feed(0, IDS[:40])])
+    whole = engine.logits([BatchEntry(0, IDS[:40])])
     np.testing.assert_array_equal(one_by_one(engine, 1, IDS[:40]), whole)
     engine.close()
 

@@ -18,7 +18,7 @@ from satchel.runtime.model import Model
 from satchel.runtime.sampling import GREEDY
 
 pytestmark = pytest.mark.skipif(
-    not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
+    not any(e.name == "cpu" and not e.reason for e in libraries()), reason="no compiled backend is installed"
 )
 
 RNG = np.random.default_rng(11)
@@ -74,9 +74,9 @@ def test_a_prompt_is_read_once_for_all_its_continuations(model: Model) -> None:
     fed: list[int] = []
     real = model.engine.fill
 
-    def fill(feeds, rows, output, *, every):  # type: ignore[no-untyped-def]
-        fed.append(sum(len(f.ids) for f in feeds))
-        return real(feeds, rows, output, every=every)
+    def fill(entries, rows, output, *, every):  # type: ignore[no-untyped-def]
+        fed.append(sum(len(e.ids) for e in entries))
+        return real(entries, rows, output, every=every)
 
     prompt, continuations = some(65), [some(3) for _ in range(6)]
     model.engine.fill = fill  # type: ignore[method-assign]

@@ -12,7 +12,7 @@ from satchel.runtime.arch import Cache
 from satchel.runtime.backends.numba_kernels import PANEL, multiply, panels
 from satchel.runtime.backends.numba_steps import Workers
 from satchel.runtime.device import Device, find_backend
-from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array, leaves
 from satchel.runtime.ops import evaluate
 from satchel.runtime.selftest import BOUND, selftest
@@ -56,7 +56,7 @@ def test_a_model_gives_what_the_definitions_give(
 ) -> None:
     w = tiny.weights(arch, format, mixed=format == "q4_k", tied=arch != "llama")
     made = engine(arch, w, device)
-    got = made.logits([Feed(0, FIRST), Feed(1, SECOND)])
+    got = made.logits([BatchEntry(0, FIRST), BatchEntry(1, SECOND)])
     wanted = defined(made, w)
     made.close()
     assert np.square(got - wanted).sum() <= bound * np.square(wanted).sum()
@@ -74,7 +74,7 @@ def test_the_same_bits_however_the_work_is_cut(format: str) -> None:
         (2, [FIRST[:2], FIRST[2:]]),
     ):
         made = engine("llama", w, find_backend("numba").open(threads=threads))
-        results.append(np.concatenate([made.logits([Feed(0, ids)]) for ids in steps]))
+        results.append(np.concatenate([made.logits([BatchEntry(0, ids)]) for ids in steps]))
         made.close()
     for other in results[1:]:
         np.testing.assert_array_equal(other, results[0])
@@ -85,11 +85,11 @@ def test_weights_that_are_not_kept_give_the_same_bits(
 ) -> None:
     w = tiny.weights("llama", "q8_0")
     kept = engine("llama", w, device)
-    wanted = kept.logits([Feed(0, FIRST)])
+    wanted = kept.logits([BatchEntry(0, FIRST)])
     kept.close()
     monkeypatch.setattr("satchel.runtime.backends.numba.KEPT", 1 << 60)
     poor = engine("llama", w, find_backend("numba").open(threads=2))
-    np.testing.assert_array_equal(poor.logits([Feed(0, FIRST)]), wanted)
+    np.testing.assert_array_equal(poor.logits([BatchEntry(0, FIRST)]), wanted)
     poor.close()
 
 
@@ -98,11 +98,11 @@ def test_sampled_tokens_feed_the_next_step(device: Device) -> None:
 
     w = tiny.weights("qwen3", "q8_0")
     made = engine("qwen3", w, device)
-    tokens = made.step([Feed(0, FIRST, GREEDY)])
+    tokens = made.step([BatchEntry(0, FIRST, GREEDY)])
     for _ in range(4):
-        tokens += made.step([Feed(0, [-1], GREEDY)])
+        tokens += made.step([BatchEntry(0, [-1], GREEDY)])
     made.rewind(0, 0)
-    logits = made.logits([Feed(0, [*FIRST, *tokens])])
+    logits = made.logits([BatchEntry(0, [*FIRST, *tokens])])
     made.close()
     assert tokens == logits.argmax(-1)[len(FIRST) - 1 : -1].tolist()
 

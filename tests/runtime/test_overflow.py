@@ -155,8 +155,8 @@ def test_random_numbers_do_not_come_again_after_a_shift(model: Model) -> None:
             [7] * 60, max_tokens=60, sampling=WARM.with_seed(seed), ignore_eos=True, on_overflow="shift"
         )
         reply.read()
-        seeds = {job.request.sampling.seed for job in reply._jobs}
-        assert len(seeds) == len(reply._jobs) > 1
+        seeds = {seq.request.sampling.seed for seq in reply._sequences}
+        assert len(seeds) == len(reply._sequences) > 1
         return reply.ids
 
     assert run(1) == run(1) != run(2)

@@ -18,7 +18,7 @@ from satchel.quant.errors import RequestError
 from satchel.runtime import perplexity
 from satchel.runtime.arch import Cache
 from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.perplexity import Tally, diverge, measure, windows, write_base
 
 VOCAB = 11
@@ -41,15 +41,15 @@ class Table:
         assert (slot, length) == (0, 0)
         self.fed.append([])
 
-    def step(self, feeds: Sequence[Feed]) -> list[int]:
-        (one,) = feeds
+    def step(self, entries: Sequence[BatchEntry]) -> list[int]:
+        (one,) = entries
         assert one.sampling is None and 0 < len(one.ids) <= self.batch
         self.fed[-1] += one.ids
         self.headless += len(one.ids)
         return []
 
-    def logits(self, feeds: Sequence[Feed]) -> np.ndarray:
-        (one,) = feeds
+    def logits(self, entries: Sequence[BatchEntry]) -> np.ndarray:
+        (one,) = entries
         assert 0 < len(one.ids) <= self.batch
         first = len(self.fed[-1])
         self.fed[-1] += one.ids
@@ -177,7 +177,7 @@ def test_a_real_engine_gives_what_its_logits_say() -> None:
 
 def _nll(engine: Engine, ids: list[int]) -> list[float]:
     engine.rewind(0, 0)
-    rows = np.concatenate([engine.logits([Feed(0, ids[i : i + 16])]) for i in range(0, 48, 16)])
+    rows = np.concatenate([engine.logits([BatchEntry(0, ids[i : i + 16])]) for i in range(0, 48, 16)])
     rows = rows.astype(np.float64)
     rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))
     return [-rows[n - 1, ids[n]] for n in range(25, 48)]

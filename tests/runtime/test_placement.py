@@ -307,9 +307,9 @@ def test_what_did_not_fit_is_said(files: dict[str, Path]) -> None:
         Model.load(files["dense"], gpu_layers=3)
 
 
-@pytest.mark.parametrize(("memory", "lend"), [(0, "auto"), (1_800_000, "auto"), (4_000_000, "on")])
+@pytest.mark.parametrize(("memory", "prefetch"), [(0, "auto"), (1_800_000, "auto"), (4_000_000, "on")])
 def test_the_memory_is_what_was_foretold(
-    files: dict[str, Path], memory: int, lend: str, monkeypatch: pytest.MonkeyPatch
+    files: dict[str, Path], memory: int, prefetch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Within 5 % of the bytes that a load, a full step and a step of one token reserve on each device."""
     reserved: dict[str, int] = {}
@@ -320,7 +320,7 @@ def test_the_memory_is_what_was_foretold(
         return alloc(self, size, usage)
 
     monkeypatch.setattr(Device, "alloc", counted)
-    options = Options(device="remote", gpu_memory=memory, threads=1, lend_weights=lend)
+    options = Options(device="remote", gpu_memory=memory, threads=1, prefetch_weights=prefetch)
     with Model.load(files["dense"], options) as model:
         model.generate(IDS * 7, max_tokens=1, sampling=GREEDY).read()
         model.engine.program(1, 1)

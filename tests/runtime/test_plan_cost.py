@@ -11,7 +11,7 @@ import tiny
 from satchel.runtime.arch import Cache
 from satchel.runtime.bench import Test, cost_of
 from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.plan_cost import Attention, CostModel, PlanCost, SequenceStep, kind_of
+from satchel.runtime.plan_cost import Attention, CostModel, PlanCost, TokenSpan, kind_of
 
 Test.__test__ = False  # type: ignore[attr-defined]  # pytest takes it for a class of tests
 HAVE = {f.name for f in libraries() if not f.reason}
@@ -83,35 +83,35 @@ def test_steps_add_up_to_the_plan() -> None:
         find_backend("cpu").open(threads=1),
     )
     try:
-        plan, costs, seq = engine.program(7, 1).plan, CostModel(engine), SequenceStep(7, 3)
+        plan, costs, span = engine.program(7, 1).plan, CostModel(engine), TokenSpan(7, 3)
         whole = PlanCost()
         for segment in plan.segments:
-            steps = costs.steps(segment, plan.bucket, seq)
+            steps = costs.steps(segment, plan.bucket, span)
             assert len(steps) == len(segment.steps)
             for cost in steps:
                 whole.add(cost)
-        assert [cost for _, cost in costs.plan(plan, seq)] == [
-            cost for segment in plan.segments for cost in costs.steps(segment, plan.bucket, seq)
+        assert [cost for _, cost in costs.plan(plan, span)] == [
+            cost for segment in plan.segments for cost in costs.steps(segment, plan.bucket, span)
         ]
-        assert {device for device, _ in costs.plan(plan, seq)} == {"cpu"}
+        assert {device for device, _ in costs.plan(plan, span)} == {"cpu"}
         assert whole.times(3).total == 3 * whole.total
     finally:
         engine.close()
 
 
 @pytest.mark.parametrize(
-    ("window", "seq", "seen", "pairs"),
+    ("window", "span", "seen", "pairs"),
     [
-        (0, SequenceStep(1, 0), 1, 1),
-        (0, SequenceStep(1, 9), 10, 10),
-        (0, SequenceStep(4, 2), 6, 3 + 4 + 5 + 6),
-        (3, SequenceStep(4, 2), 6, 3 * 4),
-        (3, SequenceStep(2, 50), 5, 6),
-        (100, SequenceStep(3, 0), 3, 6),
+        (0, TokenSpan(1, 0), 1, 1),
+        (0, TokenSpan(1, 9), 10, 10),
+        (0, TokenSpan(4, 2), 6, 3 + 4 + 5 + 6),
+        (3, TokenSpan(4, 2), 6, 3 * 4),
+        (3, TokenSpan(2, 50), 5, 6),
+        (100, TokenSpan(3, 0), 3, 6),
     ],
 )
-def test_attention_sees_its_window(window: int, seq: SequenceStep, seen: int, pairs: int) -> None:
-    assert Attention(10, 7, window).cost(seq) == PlanCost(10 * seen, Counter(f32=7 * pairs))
+def test_attention_sees_its_window(window: int, span: TokenSpan, seen: int, pairs: int) -> None:
+    assert Attention(10, 7, window).cost(span) == PlanCost(10 * seen, Counter(f32=7 * pairs))
 
 
 @pytest.mark.parametrize(

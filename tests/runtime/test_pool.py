@@ -17,7 +17,7 @@ from waiting import until
 from satchel.quant import DeviceError
 from satchel.runtime.arch import Cache
 from satchel.runtime.device import Device, find_backend, libraries
-from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array
 
 CACHE = Cache(context=tiny.CONTEXT, slots=4, block=16)
@@ -40,7 +40,7 @@ def open_engine(device: Device, format: str = "q8_0") -> Engine:
 def logits(threads: int, threads_decode: int, format: str) -> Array:
     """Of a prompt of more tokens than a step of decoding has, and of three single tokens after it."""
     engine = open_engine(open_cpu(threads, threads_decode), format)
-    parts = [engine.logits([Feed(0, ids)]) for ids in (IDS, IDS[:1], IDS[1:2], IDS[2:3])]
+    parts = [engine.logits([BatchEntry(0, ids)]) for ids in (IDS, IDS[:1], IDS[1:2], IDS[2:3])]
     engine.close()
     return np.concatenate(parts)
 
@@ -82,7 +82,7 @@ def test_idle_threads_take_no_time() -> None:
     """They fall asleep, and between two looks nobody has run; one that spins or yields always has."""
     before = set(at_work())
     engine = open_engine(open_cpu(4))
-    engine.logits([Feed(0, IDS)])
+    engine.logits([BatchEntry(0, IDS)])
     seen: list[dict[str, tuple[str, str]]] = []
 
     def still() -> bool:
@@ -93,7 +93,7 @@ def test_idle_threads_take_no_time() -> None:
 
     until(still, lambda: f"the threads sleep; they did {seen[-2:]}")
     assert len(seen[-1]) >= 3, "threads of its own"
-    assert engine.logits([Feed(1, IDS)]).shape[0] == len(IDS)  # and they wake again
+    assert engine.logits([BatchEntry(1, IDS)]).shape[0] == len(IDS)  # and they wake again
     engine.close()
 
 
@@ -113,27 +113,27 @@ import os, signal, sys, tiny
 from satchel.quant import DeviceError
 from satchel.runtime.arch import Cache
 from satchel.runtime.device import find_backend
-from satchel.runtime.engine import Feed
+from satchel.runtime.engine import BatchEntry
 cache = Cache(context=tiny.CONTEXT, slots=4, block=16)
 weights = tiny.weights("qwen3", "q8_0")
 open_engine = lambda: tiny.engine("qwen3", weights, cache, find_backend("cpu").open(threads=3))
 engine = open_engine()
-wanted = engine.logits([Feed(0, [1, 2, 3])])
+wanted = engine.logits([BatchEntry(0, [1, 2, 3])])
 child = os.fork()
 if child == 0:
     signal.alarm(120)  # what hangs ends with a signal
     try:
-        engine.logits([Feed(1, [1, 2, 3])])
+        engine.logits([BatchEntry(1, [1, 2, 3])])
         os._exit(3)
     except DeviceError as error:
         print(error, flush=True)
     engine.close()
     own = open_engine()
-    same = (own.logits([Feed(0, [1, 2, 3])]) == wanted).all()
+    same = (own.logits([BatchEntry(0, [1, 2, 3])]) == wanted).all()
     own.close()
     os._exit(0 if same else 4)
 _, status = os.waitpid(child, 0)
-assert (engine.logits([Feed(2, [1, 2, 3])]) == wanted).all()
+assert (engine.logits([BatchEntry(2, [1, 2, 3])]) == wanted).all()
 engine.close()
 print("status", status)
 """

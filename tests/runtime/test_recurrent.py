@@ -13,7 +13,7 @@ import tiny
 from satchel.quant import ModelError
 from satchel.runtime.arch import PAGES, RECURRENT, Cache, HParams, find_arch
 from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array
 from satchel.runtime.kv import Pages
 from satchel.runtime.kv.group import GONE
@@ -45,14 +45,14 @@ def fed(engine: Engine, slot: int, ids: list[int]) -> Array:
     """Logits after those of `ids` that the slot does not have yet."""
     found = []
     while (at := engine.length(slot)) < len(ids):
-        found.append(engine.logits([Feed(slot, ids[at : at + BATCH])]))
+        found.append(engine.logits([BatchEntry(slot, ids[at : at + BATCH])]))
     return np.concatenate(found)
 
 
 def answered(service: Service, ids: list[int], most: int = 4, salt: str = "") -> tuple[list[int], int]:
     """Tokens of an answer, and how many of the prompt's were in the cache."""
     handle = service.submit(Request(ids, most, salt=salt))
-    return list(handle), handle.job.cached
+    return list(handle), handle.seq.cached
 
 
 # --- pages
@@ -101,12 +101,12 @@ def test_pages_never_run_out_nor_get_lost(windows: tuple[int, ...]) -> None:
             pages.advance(slot, length[slot], end)
             length[slot] = end
             pages.publish(slot, held[slot][:end])
-            if rng.random() < 0.4 and end + 20 < CONTEXT:  # guesses, and back to before them
+            if rng.random() < 0.4 and end + 20 < CONTEXT:  # draft tokens, and back to before them
                 pages.keep(slot)
-                guessed = end + int(rng.integers(1, 20))
-                pages.reserve(slot, guessed)
-                pages.advance(slot, end, guessed)
-                assert pages.reach(slot, guessed - 1) >= end
+                speculated = end + int(rng.integers(1, 20))
+                pages.reserve(slot, speculated)
+                pages.advance(slot, end, speculated)
+                assert pages.reach(slot, speculated - 1) >= end
                 pages.release(slot, end)
                 assert pages.reach(slot, end) == end
             if end == len(held[slot]) and rng.random() < 0.8:
@@ -152,7 +152,7 @@ def test_forks_go_on_with_the_same_bits(arch: str) -> None:
             fed(engine, 0, ids)
             engine.fork(0, 1, ids)
             a, b = IDS[50:60], IDS[70:80]
-            both = engine.logits([Feed(0, a), Feed(1, b)])
+            both = engine.logits([BatchEntry(0, a), BatchEntry(1, b)])
             for part, more in ((both[:10], a), (both[10:], b)):
                 engine.rewind(2, 0)
                 np.testing.assert_array_equal(fed(engine, 2, ids + more)[length:], part)
@@ -169,7 +169,7 @@ def test_going_back_ends_at_a_checkpoint_or_at_nothing(arch: str) -> None:
         assert engine.rewind(0, 27) == 24
         np.testing.assert_array_equal(fed(engine, 0, IDS[:29]), whole[24:])
         for i in range(29, 41):
-            engine.logits([Feed(0, [IDS[i]])])
+            engine.logits([BatchEntry(0, [IDS[i]])])
         assert engine.rewind(0, 40) == 40
         np.testing.assert_array_equal(fed(engine, 0, IDS[:50]), fed(engine, 1, IDS[:50])[-10:])
 
@@ -179,13 +179,13 @@ def test_going_back_ends_at_a_checkpoint_or_at_nothing(arch: str) -> None:
 @pytest.mark.parametrize("length", [1, 7, 8, 15, 16])
 @pytest.mark.parametrize("count", [1, 3, 20])
 def test_guesses_are_taken_back_to_where_they_began(arch: str, length: int, count: int) -> None:
-    """With as many guesses as cross no border of a block, one, and two; fed at once and one by one."""
+    """With as many draft tokens as cross no border of a block, one, and two; fed at once and one by one."""
     with opened(arch, slots=2) as engine:
         wanted = fed(engine, 1, IDS[: length + 4])
         for step in (count, 1):
             fed(engine, 0, IDS[:length])
             for at in range(0, count, step):
-                engine.logits([Feed(0, IDS[100 + at : 100 + at + step], guessed=at == 0)])
+                engine.logits([BatchEntry(0, IDS[100 + at : 100 + at + step], speculated=at == 0)])
             assert engine.rewind(0, length) == length
             np.testing.assert_array_equal(fed(engine, 0, IDS[: length + 4]), wanted[length:])
             engine.pages.check()
@@ -203,7 +203,7 @@ def test_many_callers_with_few_blocks_get_what_each_gets_alone() -> None:
         service, alone = Service(engine), Service(fresh)
         handles = [service.submit(Request(p, 30)) for p in prompts]
         answers = [list(t) for t in handles]
-        assert sum(t.job.preempted for t in handles) > 0
+        assert sum(t.seq.preempted for t in handles) > 0
         assert answers == [answered(alone, p, 30, salt=str(i))[0] for i, p in enumerate(prompts)]
         service.close()
         alone.close()
@@ -263,4 +263,4 @@ def test_layers_that_guess_further_are_left_out_and_said() -> None:
     more = {"block_count": 4, "nextn_predict_layers": 1}
     made = find_arch("qwen35")(HParams(tiny.metadata("qwen35", **more), "qwen35"), w, Cache(context=CONTEXT))
     assert made.build().logits.width == tiny.VOCAB and made.layers == 3
-    assert made.notes == ("1 of the file's layers guess further tokens: they are not run",)
+    assert made.notes == ("1 of the file's layers predict further tokens: they are not run",)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from satchel.runtime.engine import Feed
+from satchel.runtime.engine import BatchEntry
 from satchel.runtime.model import Model
 from satchel.runtime.sampling import GREEDY
 
@@ -114,11 +114,11 @@ def test_a_batch_of_prompts_gives_what_each_gives_alone(source_model: Path) -> N
     rows = REFERENCE["prompts"][:4]
     with Model.load(source_model, context=256, slots=4) as model:
         for slot, row in enumerate(rows):
-            model.engine.step([Feed(slot, row["prompt"][:-1])])
+            model.engine.step([BatchEntry(slot, row["prompt"][:-1])])
         tokens = [row["prompt"][-1] for row in rows]
         out: list[list[int]] = [[] for _ in rows]
         for _ in range(20):
-            tokens = model.engine.step([Feed(s, [t], GREEDY) for s, t in enumerate(tokens)])
+            tokens = model.engine.step([BatchEntry(s, [t], GREEDY) for s, t in enumerate(tokens)])
             for answer, token in zip(out, tokens, strict=True):
                 answer.append(token)
         alone = [

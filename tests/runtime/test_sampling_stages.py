@@ -35,7 +35,11 @@ def kept(stage: str, sampling: Sampling, p: Array = P, pos: int = 3) -> list[int
         ("top_p", {"top_p": 0.71}, [0, 1, 2]),
         ("min_p", {"min_p": 0.3}, [0, 1, 2]),
         ("min_p", {"min_p": 1.0}, [0]),
-        ("typical", {"typical_p": 0.29}, [1]),  # its surprise is nearest to the entropy of 1.43 nats
+        (
+            "typical",
+            {"typical_p": 0.29},
+            [1],
+        ),  # nearest to the entropy of 1.43 nats
         ("typical", {"typical_p": 0.4}, [1, 2]),
         ("top_n_sigma", {"top_n_sigma": 0.5}, [0, 1]),
         ("top_n_sigma", {"top_n_sigma": 0.0}, [0]),
@@ -77,7 +81,7 @@ def test_the_order_of_stages_counts() -> None:
     assert found[1] == {0, 1, 2} and found[0] > found[1]
 
 
-def test_surprise_is_that_of_the_set() -> None:
+def test_nll_bits_are_those_of_the_set() -> None:
     sampling = Sampling(temperature=1, top_k=2, top_p=1, min_p=0, seed=0)
     for pos in range(20):
         token, bits = sample_row(np.log(P), np.zeros(4, np.int32), pos, record(sampling, 64))

@@ -28,8 +28,8 @@ from satchel import Model
 from satchel.cli import sandboxing
 from satchel.quant import ModelError, RequestError
 from satchel.runtime import children
+from satchel.runtime.adapters import AdapterFile
 from satchel.runtime.device import libraries
-from satchel.runtime.extras import Extra
 from satchel.runtime.options import Options
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.sandbox import calls, enter, seccomp
@@ -201,7 +201,7 @@ def test_a_policy_grants_a_models_files_and_no_folder_of_theirs(path: Path, tmp_
     draft = write_model(tmp_path / "draft.gguf")
     adapter = write_adapter(tmp_path / "a.gguf", factors(1, arch="qwen3"), arch="qwen3")
     options = Options(
-        adapters=[Extra(adapter)], control_vectors=[str(tmp_path / "missing.gguf")], device="cpu",
+        adapters=[AdapterFile(adapter)], control_vectors=[str(tmp_path / "missing.gguf")], device="cpu",
         speculation=Speculation(draft_model=draft),
     )  # fmt: skip
     policy = policy_of([path], options)

@@ -6,9 +6,9 @@ from simulate import Arrival, open_engine, recorded, run
 
 from satchel.quant import RequestError
 from satchel.runtime.device import libraries
-from satchel.runtime.engine import Feed
+from satchel.runtime.engine import BatchEntry
 from satchel.runtime.kv import common
-from satchel.runtime.scheduler import Job, Limits, Request, Scheduler
+from satchel.runtime.scheduler import Request, Scheduler, SchedulerLimits, Sequence
 from satchel.runtime.scheduler.fair import Fair
 from satchel.runtime.scheduler.steptime import Load, StepTime
 from satchel.runtime.scheduler.urgency import level
@@ -50,12 +50,12 @@ def test_a_user_with_many_requests_does_not_starve_one_with_few() -> None:
     assert max(order.index(20), order.index(21)) < 6, order
 
 
-def job(priority: int = 0, arrived: float = 0.0, user: str = "") -> Job:
-    return Job(Request([1, 2, 3], 5, priority=priority, user=user), arrived)
+def sequence(priority: int = 0, arrived: float = 0.0, user: str = "") -> Sequence:
+    return Sequence(Request([1, 2, 3], 5, priority=priority, user=user), arrived)
 
 
 def test_waiting_makes_a_request_more_urgent() -> None:
-    late, early = job(priority=0, arrived=100.0), job(priority=3, arrived=0.0)
+    late, early = sequence(priority=0, arrived=100.0), sequence(priority=3, arrived=0.0)
     assert level(late, 100.0, 10.0) == 0
     assert level(early, 0.0, 10.0) == 3 and level(early, 29.9, 10.0) == 1 and level(early, 100.0, 10.0) == -7
 
@@ -65,14 +65,14 @@ def test_users_share_by_weight_and_gain_nothing_by_staying_away() -> None:
     for user in given:
         fair.arrive(user)
     for _ in range(300):
-        user = min(given, key=fair.behind)
+        user = min(given, key=fair.virtual_time)
         fair.charge(user, 10, {"a": 1.0, "b": 2.0}[user])
         given[user] += 10
     assert given["b"] == pytest.approx(2 * given["a"], rel=0.02)
     fair.arrive("c")
-    assert fair.behind("c") >= min(fair.behind("a"), fair.behind("b")) - 10
+    assert fair.virtual_time("c") >= min(fair.virtual_time("a"), fair.virtual_time("b")) - 10
     fair.forget({"a"})
-    assert fair.behind("nobody") <= fair.behind("a") + 10
+    assert fair.virtual_time("nobody") <= fair.virtual_time("a") + 10
 
 
 @pytest.mark.parametrize("truth", [[0.03, 0.002, 0.0014, 3e-8], [0.2, 0.01, 0.005, 1e-7]])
@@ -91,14 +91,14 @@ def test_step_times_are_learned_from_noisy_steps(truth: list[float]) -> None:
 
 @needs_null
 def test_what_can_never_run_is_refused_and_what_cannot_run_now_waits() -> None:
-    scheduler = Scheduler(open_engine(4096, 4, blocks=4), 4, Limits(queue=2))
+    scheduler = Scheduler(open_engine(4096, 4, blocks=4), 4, SchedulerLimits(queue=2))
     with pytest.raises(RequestError, match="5 blocks of KV cache; there are 4"):
         scheduler.check(Request([0] * 128, 1))
     with pytest.raises(RequestError, match="2 requests are waiting"):
         scheduler.check(Request([0], 1), coming=2)
     for _ in range(2):
-        scheduler.add(Job(Request([0] * 70, 1), 0.0))
-    assert [w.count for w in scheduler.plan(0.0)] == [70]
+        scheduler.add(Sequence(Request([0] * 70, 1), 0.0))
+    assert [s.num_tokens for s in scheduler.plan(0.0)] == [70]
     assert len(scheduler.waiting) == 1 and len(scheduler.running) == 1
 
 
@@ -110,11 +110,19 @@ def test_prompts_that_begin_alike_and_come_together_are_computed_once(
     engine = open_engine(2048, 2)
     scheduler, fed = Scheduler(engine, 2), 0
     for n, salt in enumerate(salts):
-        scheduler.add(Job(Request([*range(992), *[n + 1] * 8], 1, salt=salt), 0.0))
-    while work := scheduler.plan(0.0):
-        fed += sum(w.count for w in work)
-        tokens = engine.step([Feed(w.job.slot, w.job.ids[w.job.fed : w.job.fed + w.count]) for w in work])
-        scheduler.done(work, tokens or [0] * len(work), 0.0, 0.01)
+        scheduler.add(Sequence(Request([*range(992), *[n + 1] * 8], 1, salt=salt), 0.0))
+    while scheduled := scheduler.plan(0.0):
+        fed += sum(s.num_tokens for s in scheduled)
+        tokens = engine.step(
+            [
+                BatchEntry(
+                    s.seq.slot,
+                    s.seq.ids[s.seq.num_computed_tokens : s.seq.num_computed_tokens + s.num_tokens],
+                )
+                for s in scheduled
+            ]
+        )
+        scheduler.done(scheduled, tokens or [0] * len(scheduled), 0.0, 0.01)
     assert fed == computed
     engine.close()
 
@@ -123,12 +131,12 @@ def test_prompts_that_begin_alike_and_come_together_are_computed_once(
 def test_whoever_is_waited_for_may_leave() -> None:
     engine = open_engine(2048, 2, batch=128)
     scheduler = Scheduler(engine, 2)
-    first, second = (Job(Request([*range(250), n, n], 1), 0.0) for n in (1, 2))
+    first, second = (Sequence(Request([*range(250), n, n], 1), 0.0) for n in (1, 2))
     scheduler.add(first)
     scheduler.add(second)
-    assert [w.job for w in scheduler.plan(0.0)] == [first] and scheduler.waiting == [second]
+    assert [s.seq for s in scheduler.plan(0.0)] == [first] and scheduler.waiting == [second]
     scheduler.remove(first)
-    assert [w.job for w in scheduler.plan(0.0)] == [second]
+    assert [s.seq for s in scheduler.plan(0.0)] == [second]
     engine.close()
 
 

@@ -10,7 +10,7 @@ from simulate import Arrival, Trace, open_engine, run
 from satchel.quant import RequestError
 from satchel.runtime.device import libraries
 from satchel.runtime.refusals import QueueFull
-from satchel.runtime.scheduler import Job, Limits, Request, Scheduler
+from satchel.runtime.scheduler import Request, Scheduler, SchedulerLimits, Sequence
 from satchel.runtime.scheduler.fair import KNOWN
 from satchel.runtime.scheduler.scheduler import NAMES, check
 from satchel.runtime.scheduler.shares import crowd, ended_first, giver, interleaved, split
@@ -51,7 +51,7 @@ def waits(trace: Trace, load: list[Arrival], at: float) -> tuple[float, float]:
 def beside(others: list[Arrival], slots: int, at: float) -> tuple[float, float]:
     load = [*others, Arrival(at, 200, 100, client=VICTIM)]
     engine = open_engine(4096, slots, blocks=160)
-    trace = run(engine, load, Limits(queue=10_000), whole=lambda a: a.client == VICTIM)
+    trace = run(engine, load, SchedulerLimits(queue=10_000), whole=lambda a: a.client == VICTIM)
     engine.close()
     return waits(trace, load, at)
 
@@ -94,7 +94,7 @@ def test_a06_the_hostile_client_has_its_share_too() -> None:
     """Fair is fair: whoever sends much is not kept from what the others leave."""
     load = [*many(30, 200, 60), *(Arrival(0.5 * i, 200, 60, client=VICTIM) for i in range(10))]
     engine = open_engine(4096, 4)
-    trace = run(engine, load, Limits(queue=1000))
+    trace = run(engine, load, SchedulerLimits(queue=1000))
     assert len(trace.tokens) == len(load) and all(len(t) == 60 for t in trace.tokens.values())
     engine.close()
 
@@ -104,7 +104,7 @@ def test_a06_a_prompt_that_needs_most_of_the_cache_gets_it_beside_many_small_one
     small = [Arrival(0.1 * i, 300, 40, client=f"c{i % 3}") for i in range(300)]
     large = Arrival(0.5, 3500, 10, client="large")
     engine = open_engine(4096, 8, blocks=120)
-    trace = run(engine, [large, *small], Limits(queue=1000), whole=lambda a: a is large)
+    trace = run(engine, [large, *small], SchedulerLimits(queue=1000), whole=lambda a: a is large)
     order = sorted([large, *small], key=lambda a: a.at)
     assert len(trace.tokens[order.index(large)]) == 10
     ended = sum(len(t) == 40 for t in trace.tokens.values())
@@ -113,12 +113,12 @@ def test_a06_a_prompt_that_needs_most_of_the_cache_gets_it_beside_many_small_one
     engine.close()
 
 
-def job(client: str, user: str = "", prompt: int = 3) -> Job:
-    return Job(Request([1] * prompt, 5, client=client, user=user), 0.0)
+def sequence(client: str, user: str = "", prompt: int = 3) -> Sequence:
+    return Sequence(Request([1] * prompt, 5, client=client, user=user), 0.0)
 
 
 def test_a_job_without_a_client_is_its_users() -> None:
-    assert job("", "u").client == "u" and job("c", "u").client == "c" and job("").client == ""
+    assert sequence("", "u").client == "u" and sequence("c", "u").client == "c" and sequence("").client == ""
 
 
 def test_slots_are_given_back_to_who_has_fewer() -> None:
@@ -135,16 +135,16 @@ def test_slots_are_given_back_to_who_has_fewer() -> None:
 
 
 def test_rows_of_a_step_are_each_clients_first() -> None:
-    a, b, c = (job("a") for _ in range(3)), [job("b")], (job("c") for _ in range(2))
+    a, b, c = (sequence("a") for _ in range(3)), [sequence("b")], (sequence("c") for _ in range(2))
     rows = interleaved([*a, *b, *c])
     assert [r.client for r in rows] == ["a", "b", "c", "a", "c", "a"]
 
 
 def test_another_clients_beginners_count_as_one() -> None:
-    victim, hostile = [job("v")], [job("h") for _ in range(9)]
+    victim, hostile = [sequence("v")], [sequence("h") for _ in range(9)]
     assert crowd(victim, hostile) == 1
     assert crowd([*victim, *hostile[:1]], hostile[1:]) == 0.5
-    assert crowd(victim, [job("v") for _ in range(4)]) == 4, "a client alone is as it was"
+    assert crowd(victim, [sequence("v") for _ in range(4)]) == 4, "a client alone is as it was"
 
 
 def test_prompts_share_what_there_is_by_what_each_had() -> None:
@@ -169,7 +169,7 @@ def test_a_prompt_that_ends_is_not_kept_waiting_by_others() -> None:
 
 
 def test_a06_a_client_does_not_fill_the_queue_for_others() -> None:
-    limits, request = Limits(queue=10), Request([1], 1, client=VICTIM)
+    limits, request = SchedulerLimits(queue=10), Request([1], 1, client=VICTIM)
     check(request, 10, limits, 32, 10, [HOSTILE] * 10)
     check(request, 14, limits, 32, 10, [HOSTILE] * 10 + [VICTIM] * 4)
     with pytest.raises(QueueFull):
@@ -182,9 +182,9 @@ def test_a06_a_client_does_not_fill_the_queue_for_others() -> None:
 @needs_null
 def test_a06_the_queue_is_counted_with_those_on_their_way() -> None:
     engine = open_engine(512, 1)
-    scheduler = Scheduler(engine, 1, Limits(queue=4))
+    scheduler = Scheduler(engine, 1, SchedulerLimits(queue=4))
     for _ in range(4):
-        scheduler.add(job(HOSTILE))
+        scheduler.add(sequence(HOSTILE))
     scheduler.check(Request([1], 1, client=VICTIM))
     with pytest.raises(RequestError, match="6 requests are waiting"):
         scheduler.check(Request([1], 1, client=VICTIM), 2, [VICTIM, VICTIM])
@@ -196,10 +196,10 @@ def test_a06_names_do_not_pile_up() -> None:
     """A client that gives each request another user, and is never idle."""
     engine = open_engine(512, 1)
     scheduler = Scheduler(engine, 1)
-    stays = job(HOSTILE, "stays")
+    stays = sequence(HOSTILE, "stays")
     scheduler.add(stays)
     for i in range(3 * KNOWN):
-        one = job(HOSTILE, f"user {i}")
+        one = sequence(HOSTILE, f"user {i}")
         scheduler.add(one)
         scheduler.shares.charge(one, 1.0)
         scheduler.waiting.remove(one)

@@ -13,9 +13,9 @@ from waiting import until
 from satchel.quant import DeviceError, RequestError
 from satchel.runtime.arch import Cache
 from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.sampling import Sampling
-from satchel.runtime.scheduler import Limits, Request
+from satchel.runtime.scheduler import Request, SchedulerLimits
 from satchel.runtime.service import Service
 
 pytestmark = pytest.mark.skipif(
@@ -55,7 +55,7 @@ def read(service: Service, request: Request) -> list[int]:
 def test_threads_and_tasks_get_what_each_would_get_alone(service: Service) -> None:
     wanted = requests(24)
     alone = [read(service, r) for r in wanted]
-    assert [len(a) for a in alone] == [r.most for r in wanted]
+    assert [len(a) for a in alone] == [r.max_tokens for r in wanted]
     found: list[list[int]] = [[] for _ in wanted]
 
     def work(first: int) -> None:
@@ -83,7 +83,7 @@ def test_threads_and_tasks_get_what_each_would_get_alone(service: Service) -> No
 def test_tokens_do_not_depend_on_slots_memory_or_chunks(
     slots: int, blocks: int, batch: int, service: Service
 ) -> None:
-    """Few blocks make jobs give way to each other and come back."""
+    """Few blocks make sequences give way to each other and come back."""
     wanted = requests(16, seed=3)
     alone = [read(service, r) for r in wanted]
     other = Service(open_engine(slots, blocks, batch))
@@ -91,7 +91,7 @@ def test_tokens_do_not_depend_on_slots_memory_or_chunks(
         handles = [other.submit(r) for r in wanted]
         assert [list(t) for t in handles] == alone
         if blocks:
-            assert sum(t.job.preempted for t in handles) > 0, "memory was never short: the test shows nothing"
+            assert sum(t.seq.preempted for t in handles) > 0, "memory was never short: the test shows nothing"
         other.engine.pages.check()
         other.engine.pages.tree.clear()
         assert other.engine.pages.pool.free == other.engine.pages.pool.size
@@ -107,7 +107,7 @@ def test_a_beginning_is_computed_once(service: Service) -> None:
         assert len(list(t)) == 3
     again = service.submit(Request(ids, 3))
     list(again)
-    assert (again.job.cached, again.job.miss.name) == (64, "NONE")
+    assert (again.seq.cached, again.seq.miss.name) == (64, "NONE")
     assert service.submit(Request(ids, 1, salt="c")).get() is not None
 
 
@@ -119,10 +119,10 @@ class Slow:
         self.real = engine.step
         engine.step = self.step  # type: ignore[method-assign]
 
-    def step(self, feeds: Sequence[Feed]) -> list[int]:
+    def step(self, entries: Sequence[BatchEntry]) -> list[int]:
         self.leave.acquire()
         self.steps += 1
-        return self.real(feeds)
+        return self.real(entries)
 
 
 def test_cancel_is_seen_after_the_step_at_hand_also_within_a_prompt() -> None:
@@ -137,14 +137,14 @@ def test_cancel_is_seen_after_the_step_at_hand_also_within_a_prompt() -> None:
     assert slow.steps <= 3
     slow.leave.release(100)
     again = service.submit(Request(list(range(60)), 1))
-    assert len(list(again)) == 1 and again.job.cached == 16, "what was read is kept"
+    assert len(list(again)) == 1 and again.seq.cached == 16, "what was read is kept"
     service.close()
     engine.close()
 
 
 def test_deadlines_full_queues_and_prompts_that_never_fit_are_refused() -> None:
     engine = open_engine(slots=1, blocks=3)
-    slow, service = Slow(engine), Service(engine, Limits(queue=2))
+    slow, service = Slow(engine), Service(engine, SchedulerLimits(queue=2))
     with pytest.raises(RequestError, match="4 blocks of KV cache; there are 3"):
         service.submit(Request(list(range(60)), 1))
     running = service.submit(Request([1, 2], 50))
@@ -161,7 +161,7 @@ def test_deadlines_full_queues_and_prompts_that_never_fit_are_refused() -> None:
 
 
 def test_a_device_that_fails_ends_every_request_with_its_error(service: Service) -> None:
-    def fail(feeds: Sequence[Feed]) -> list[int]:
+    def fail(entries: Sequence[BatchEntry]) -> list[int]:
         raise DeviceError("the device was lost")
 
     service.engine.step = fail  # type: ignore[method-assign]
@@ -186,9 +186,9 @@ def test_after_close_nothing_is_taken_and_what_runs_is_cancelled() -> None:
 def test_a_lent_slot_waits_for_one_that_is_free(service: Service) -> None:
     seen: list[int] = []
     handles = [service.submit(Request([i], 30)) for i in range(8)]
-    service.lend(seen.append)
+    service.with_slot(seen.append)
     assert len(seen) == 1
     for t in handles:
         assert len(list(t)) == 30
     with pytest.raises(RequestError, match="wrong"):
-        service.lend(lambda slot: (_ for _ in ()).throw(RequestError("wrong")))
+        service.with_slot(lambda slot: (_ for _ in ()).throw(RequestError("wrong")))

@@ -58,11 +58,11 @@ def test_a06_slots_that_are_lent_do_not_keep_requests_out(service: Service) -> N
     """Sixteen threads that want a slot again as soon as they gave one back, and one request."""
     over = threading.Event()
 
-    def borrows() -> None:
+    def leases() -> None:
         while not over.is_set():
-            service.lend(lambda slot: None)
+            service.with_slot(lambda slot: None)
 
-    askers = [threading.Thread(target=borrows) for _ in range(16)]
+    askers = [threading.Thread(target=leases) for _ in range(16)]
     for asker in askers:
         asker.start()
     try:

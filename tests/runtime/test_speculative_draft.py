@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections import abc
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +17,11 @@ from satchel.runtime.arch import Cache
 from satchel.runtime.device import find_backend, libraries
 from satchel.runtime.engine import Engine
 from satchel.runtime.sampling import GREEDY, Sampling
-from satchel.runtime.scheduler import Job, Request, Scheduler, Work
+from satchel.runtime.scheduler import Request, ScheduledSequence, Scheduler, Sequence
 from satchel.runtime.service import Service
 from satchel.runtime.speculative import Speculation, Speculator
 from satchel.runtime.speculative.draft import DraftModel
-from satchel.runtime.speculative.room import most_for
+from satchel.runtime.speculative.room import max_draft_tokens
 
 pytestmark = pytest.mark.skipif(
     not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
@@ -53,9 +53,9 @@ def made(seed: int, slots: int = 3, context: int = 96, batch: int = 64, arch: st
 class Always(Speculator):
     """Drafts up to four tokens at every step, whether it pays or not."""
 
-    def _choose(self, guesses, work, scheduler, rows):  # type: ignore[no-untyped-def]
-        pages, most = scheduler.engine.pages, min(4, rows // len(guesses))
-        return {job: n for job in guesses if (n := most_for(job, pages, most))}
+    def _choose(self, proposed, scheduled, scheduler, rows):  # type: ignore[no-untyped-def]
+        pages, most = scheduler.engine.pages, min(4, rows // len(proposed))
+        return {seq: n for seq in proposed if (n := max_draft_tokens(seq, pages, most))}
 
 
 def test_a_draft_model_changes_no_token_and_one_that_is_the_model_is_always_right(
@@ -102,7 +102,7 @@ def test_what_the_draft_model_holds_stays_in_step_with_many_requests(
     service.close()
     engine.pages.check()
     draft_engine.pages.check()
-    drafted, accepted = (sum(getattr(t.job.used, n) for t in handles) for n in ("drafted", "accepted"))
+    drafted, accepted = (sum(getattr(t.seq.used, n) for t in handles) for n in ("drafted", "accepted"))
     assert drafted > 100
     assert accepted == drafted if seed == 0 else accepted < drafted
     draft_engine.pages.tree.clear()
@@ -115,15 +115,15 @@ def test_M19_a_token_beyond_the_models_vocabulary_is_never_proposed() -> None:
     """The draft model knows more tokens than the model, and the first one too many is its likeliest."""
     engine = made(0, slots=1)
     free = DraftModel(engine, tiny.VOCAB, tiny.VOCAB)
-    job = Job(Request([1, 2, 3], 50, GREEDY), 0.0)
-    job.slot = 0
-    guesses = free.propose({job: 6}, 64)[job]
-    assert len(guesses) == 6
-    first = next(i for i, t in enumerate(guesses) if t == max(guesses))
-    few = DraftModel(engine, max(guesses), tiny.VOCAB)
-    assert few.propose({job: 6}, 64)[job] == guesses[:first]
+    seq = Sequence(Request([1, 2, 3], 50, GREEDY), 0.0)
+    seq.slot = 0
+    drafted = free.propose({seq: 6}, 64)[seq]
+    assert len(drafted) == 6
+    first = next(i for i, t in enumerate(drafted) if t == max(drafted))
+    few = DraftModel(engine, max(drafted), tiny.VOCAB)
+    assert few.propose({seq: 6}, 64)[seq] == drafted[:first]
     small = DraftModel(engine, tiny.VOCAB, own=3)
-    assert small.propose({job: 6}, 64) == {}, "a token that the draft model lacks cannot be fed to it"
+    assert small.propose({seq: 6}, 64) == {}, "a token that the draft model lacks cannot be fed to it"
     engine.close()
 
 
@@ -169,7 +169,7 @@ def test_M19_a_draft_that_is_no_model_is_refused_and_all_is_closed(path: Path, t
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[Scheduler, Speculator]]:
+def pair() -> abc.Iterator[tuple[Scheduler, Speculator]]:
     engine, draft_engine = made(0), made(0, context=48)
     yield (
         Scheduler(engine, 3),
@@ -179,38 +179,40 @@ def pair() -> Iterator[tuple[Scheduler, Speculator]]:
     draft_engine.close()
 
 
-def run(scheduler: Scheduler, speculator: Speculator, engine: Engine, seconds: list[float]) -> list[Work]:
+def run(
+    scheduler: Scheduler, speculator: Speculator, engine: Engine, seconds: list[float]
+) -> list[ScheduledSequence]:
     """A step with a clock of its own."""
-    from satchel.runtime.service import feed_of
+    from satchel.runtime.service import entry_of
 
-    work = speculator.extend(scheduler.plan(0.0), scheduler)
-    tokens = engine.step([feed_of(w) for w in work])
-    speculator.timed(work, seconds[0], scheduler)
-    scheduler.done(work, tokens, 0.0, seconds[0])
-    return work
+    scheduled = speculator.extend(scheduler.plan(0.0), scheduler)
+    tokens = engine.step([entry_of(s) for s in scheduled])
+    speculator.timed(scheduled, seconds[0], scheduler)
+    scheduler.done(scheduled, tokens, 0.0, seconds[0])
+    return scheduled
 
 
 def test_a_draft_model_that_is_too_slow_turns_itself_off_and_costs_little(
     pair: tuple[Scheduler, Speculator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A guess takes as long as a step; where it takes a tenth, it is on."""
+    """A draft token takes as long as a step; where it takes a tenth, it is on."""
     scheduler, speculator = pair
-    draft, engine = speculator.draft, scheduler.engine
+    draft, engine = speculator.draft_model, scheduler.engine
     assert draft is not None and isinstance(engine, Engine)
     for each, most in ((1e-2, 0.1), (1e-3, 99.0)):
-        monkeypatch.setattr(draft, "seconds", lambda jobs, each=each: each)
-        monkeypatch.setattr(draft, "catching_up", lambda job: 0.0)
+        monkeypatch.setattr(draft, "seconds", lambda seqs, each=each: each)
+        monkeypatch.setattr(draft, "catching_up", lambda seq: 0.0)
         drafted = steps = 0
         for i in range(12):
-            job = Job(Request([i, 2, 3], 40, GREEDY), 0.0)
-            scheduler.add(job)
-            while not job.finish:
-                drafted += sum(len(w.drafts) for w in run(scheduler, speculator, engine, [1e-2]))
+            seq = Sequence(Request([i, 2, 3], 40, GREEDY), 0.0)
+            scheduler.add(seq)
+            while not seq.finish:
+                drafted += sum(len(s.draft_tokens) for s in run(scheduler, speculator, engine, [1e-2]))
                 steps += 1
-            speculator.forget(job)
+            speculator.forget(seq)
         assert drafted / steps < most
         assert drafted > (steps if most > 1 else 0), "it is tried from time to time"
-    long = Job(Request([7] * 60, 9, GREEDY), 0.0)
+    long = Sequence(Request([7] * 60, 9, GREEDY), 0.0)
     scheduler.add(long)
     while not long.finish:
         run(scheduler, speculator, engine, [1e-2])
@@ -218,7 +220,7 @@ def test_a_draft_model_that_is_too_slow_turns_itself_off_and_costs_little(
 
 
 def test_lookup_and_a_draft_model_work_together(path: Path, other: Path) -> None:
-    both = Speculation(draft_model=other, lookup=True, most=5, past=100)
+    both = Speculation(draft_model=other, lookup=True, draft_max=5, past=100)
     with Model.load(path) as plain, Model.load(path, speculation=both, slots=2) as model:
         for text, chosen in itertools.product(("abcabcabcabc", "hello"), KINDS):
             wanted = plain.generate(text, max_tokens=40, sampling=chosen, ignore_eos=True)

@@ -5,7 +5,7 @@ model, the sampling and the company.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,14 +15,14 @@ import tiny
 
 from satchel.runtime.arch import Cache
 from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.model import Model
 from satchel.runtime.sampling import GREEDY, Sampling
-from satchel.runtime.scheduler import Job, Limits, Request, Scheduler, Work
+from satchel.runtime.scheduler import Request, ScheduledSequence, Scheduler, SchedulerLimits, Sequence
 from satchel.runtime.scheduler.scheduler import load
 from satchel.runtime.service import Service
 from satchel.runtime.speculative import Speculation, Speculator
-from satchel.runtime.speculative.room import may_draft, most_for, rows_left, take_blocks
+from satchel.runtime.speculative.room import max_draft_tokens, may_draft, rows_left, take_blocks
 
 pytestmark = pytest.mark.skipif(
     not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no compiled backend is installed"
@@ -39,19 +39,21 @@ class Forced(Speculator):
         super().__init__(Speculation(lookup=True))
         self.answers, self.wrong, self.rng = answers, wrong, np.random.default_rng(seed)
 
-    def extend(self, work: list[Work], scheduler: Scheduler) -> list[Work]:
-        room = rows_left(work, scheduler)
-        return [self._with(w, scheduler, room // len(work)) if may_draft(w.job) else w for w in work]
+    def extend(self, scheduled: list[ScheduledSequence], scheduler: Scheduler) -> list[ScheduledSequence]:
+        room = rows_left(scheduled, scheduler)
+        return [
+            self._with(s, scheduler, room // len(scheduled)) if may_draft(s.seq) else s for s in scheduled
+        ]
 
-    def _with(self, w: Work, scheduler: Scheduler, room: int) -> Work:
-        job, pages = w.job, scheduler.engine.pages
-        known = self.answers[tuple(job.request.ids)][job.generated :]
-        count = min(int(self.rng.integers(0, 9)), room, most_for(job, pages, 16))
-        known = (known + [0] * 20)[: take_blocks(job, pages, max(0, count))]
+    def _with(self, s: ScheduledSequence, scheduler: Scheduler, room: int) -> ScheduledSequence:
+        seq, pages = s.seq, scheduler.engine.pages
+        known = self.answers[tuple(seq.request.ids)][seq.generated :]
+        count = min(int(self.rng.integers(0, 9)), room, max_draft_tokens(seq, pages, 16))
+        known = (known + [0] * 20)[: take_blocks(seq, pages, max(0, count))]
         noise = self.rng.random(len(known)) < self.wrong
         other = self.rng.integers(0, tiny.VOCAB, len(known))
         drafts = np.where(noise, other, known).astype(int).tolist()
-        return replace(w, drafts=tuple(drafts))
+        return replace(s, draft_tokens=tuple(drafts))
 
 
 def open_engine(
@@ -73,10 +75,10 @@ def requests(count: int, seed: int = 0) -> list[Request]:
 
 
 def answers(
-    engine: Engine, wanted: Sequence[Request], speculator: Speculator | None, together: bool = True
-) -> tuple[list[list[int]], list[Job]]:
-    """Tokens of each request, and its job; closes nothing."""
-    service = Service(engine, Limits(), speculator=speculator)
+    engine: Engine, wanted: abc.Sequence[Request], speculator: Speculator | None, together: bool = True
+) -> tuple[list[list[int]], list[Sequence]]:
+    """Tokens of each request, and its sequence; closes nothing."""
+    service = Service(engine, SchedulerLimits(), speculator=speculator)
     try:
         if together:
             handles = [service.submit(r) for r in wanted]
@@ -89,7 +91,7 @@ def answers(
         engine.pages.check()
     finally:
         service.close()
-    return found, [t.job for t in handles]
+    return found, [t.seq for t in handles]
 
 
 @pytest.mark.parametrize(
@@ -106,15 +108,15 @@ def answers(
     ],
 )
 def test_drafts_change_no_token(arch: str, format: str, slots: int, blocks: int, kind: str) -> None:
-    """Few blocks make jobs give way to each other with drafts under way."""
+    """Few blocks make sequences give way to each other with drafts under way."""
     wanted, engine = requests(12), open_engine(arch, format, slots, blocks, kind)
     alone, plain = answers(engine, wanted, None, together=False)
     known = {tuple(r.ids): a for r, a in zip(wanted, alone, strict=True)}
     for wrong in (0.0, 0.3, 1.0):
-        found, jobs = answers(engine, wanted, Forced(known, wrong))
+        found, seqs = answers(engine, wanted, Forced(known, wrong))
         assert found == alone
-        assert [j.finish for j in jobs] == [j.finish for j in plain]
-        drafted, accepted = sum(j.used.drafted for j in jobs), sum(j.used.accepted for j in jobs)
+        assert [s.finish for s in seqs] == [s.finish for s in plain]
+        drafted, accepted = sum(s.used.drafted for s in seqs), sum(s.used.accepted for s in seqs)
         assert drafted > 20, "nothing was drafted: the test shows nothing"
         assert accepted > 0.5 * drafted if wrong == 0 else accepted < 0.8 * drafted
     engine.pages.tree.clear()
@@ -132,8 +134,8 @@ def test_what_is_kept_of_an_answer_with_rejected_drafts_is_right() -> None:
     second = Request([*first.ids, *plain[0], 9, 8], 20, PENALTIES)
     fresh.pages.tree.clear()
     wanted, _ = answers(fresh, [second], None)
-    again, jobs = answers(engine, [second], None)
-    assert again == wanted and jobs[0].cached == 64
+    again, seqs = answers(engine, [second], None)
+    assert again == wanted and seqs[0].cached == 64
     engine.close()
     fresh.close()
 
@@ -145,14 +147,14 @@ def test_an_answer_ends_where_it_would_in_the_middle_of_right_drafts(ends: set[i
     end = frozenset({plain[0][9]} if ends else ())
     known = {(1, 2, 3): plain[0]}
     for most in (1, 2, 7, 30):
-        (found,), (job,) = answers(engine, [Request([1, 2, 3], most, GREEDY, end)], Forced(known, 0.0))
+        (found,), (seq,) = answers(engine, [Request([1, 2, 3], most, GREEDY, end)], Forced(known, 0.0))
         stop = next((i + 1 for i, t in enumerate(plain[0]) if t in end), 99)
         assert found == plain[0][: min(most, stop)]
-        assert job.finish == ("stop" if stop <= most else "length")
+        assert seq.finish == ("stop" if stop <= most else "length")
     ids = list(range(90))
     full, _ = answers(engine, [Request(ids, 50)], None)
-    (found,), (job,) = answers(engine, [Request(ids, 50)], Forced({tuple(ids): full[0]}, 0.0))
-    assert found == full[0] and len(found) == 7 and job.finish == "length", "the context holds 96 tokens"
+    (found,), (seq,) = answers(engine, [Request(ids, 50)], Forced({tuple(ids): full[0]}, 0.0))
+    assert found == full[0] and len(found) == 7 and seq.finish == "length", "the context holds 96 tokens"
     engine.close()
 
 
@@ -161,11 +163,11 @@ def test_a_feed_gives_a_token_for_each_of_its_last_rows() -> None:
     ids = [5, 9, 200, 31, 7]
     alone = []
     for n in range(1, 6):
-        alone += engine.step([Feed(0, ids[:n], PENALTIES)])
+        alone += engine.step([BatchEntry(0, ids[:n], PENALTIES)])
         engine.rewind(0, 0)
     for samples in range(1, 6):
         both = engine.step(
-            [Feed(1, [1, 2], GREEDY), Feed(0, ids, PENALTIES, samples), Feed(2, [1, 2])],
+            [BatchEntry(1, [1, 2], GREEDY), BatchEntry(0, ids, PENALTIES, samples), BatchEntry(2, [1, 2])],
         )
         assert both[1:] == alone[-samples:]
         for slot in range(3):
@@ -182,7 +184,7 @@ def test_sampling_with_drafts_follows_the_same_distribution() -> None:
 
     def pairs(start: int, speculator: Speculator | None) -> list[tuple[int, ...]]:
         wanted = [Request([11, 12], 3, chosen.with_seed(start + i)) for i in range(count)]
-        service = Service(engine, Limits(queue=count), speculator=speculator)
+        service = Service(engine, SchedulerLimits(queue=count), speculator=speculator)
         found = [tuple(t) for t in [service.submit(r) for r in wanted]]
         service.close()
         return [(a, b) for _, a, b in found]
@@ -204,7 +206,7 @@ def test_sampling_with_drafts_follows_the_same_distribution() -> None:
 
 
 def test_lookup_finds_repetition_and_many_callers_get_what_each_gets_alone() -> None:
-    """Prompts that repeat themselves, so that guesses are made; mostly wrong ones: the model is random."""
+    """Prompts that repeat themselves, so that tokens are drafted; mostly wrong ones: the model is random."""
     rng, engine = np.random.default_rng(1), open_engine(slots=4)
     wanted = []
     for i in range(16):
@@ -213,22 +215,22 @@ def test_lookup_finds_repetition_and_many_callers_get_what_each_gets_alone() -> 
     alone, _ = answers(engine, wanted, None, together=False)
     service = Service(engine, speculator=Speculator(Speculation(lookup=True, past=500)))
     found: list[list[int]] = [[] for _ in wanted]
-    jobs: list[Job] = []
+    seqs: list[Sequence] = []
 
-    def work(first: int) -> None:
+    def submit(first: int) -> None:
         for i in range(first, len(wanted), 4):
             handle = service.submit(wanted[i])
             found[i] = list(handle)
-            jobs.append(handle.job)
+            seqs.append(handle.seq)
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    threads = [threading.Thread(target=submit, args=(i,)) for i in range(4)]
     for t in threads:
         t.start()
     for t in threads:
         t.join()
     service.close()
     assert found == alone
-    assert sum(j.used.drafted for j in jobs) > 0
+    assert sum(s.used.drafted for s in seqs) > 0
     engine.pages.check()
     engine.close()
 
@@ -239,8 +241,8 @@ def test_H22_a_request_that_wants_no_drafts_has_none_beside_others_that_do() -> 
     both = [Request(ids, 60, GREEDY), Request([*ids, 1], 60, PENALTIES, draft=0)]
     alone, _ = answers(engine, both, None, together=False)
     known = {tuple(r.ids): a for r, a in zip(both, alone, strict=True)}
-    found, jobs = answers(engine, both, Forced(known, 0.2))
-    assert found == alone and jobs[0].used.drafted > 0 == jobs[1].used.drafted
+    found, seqs = answers(engine, both, Forced(known, 0.2))
+    assert found == alone and seqs[0].used.drafted > 0 == seqs[1].used.drafted
     engine.close()
 
 
@@ -248,23 +250,23 @@ def test_drafts_are_the_first_to_go() -> None:
     """None while somebody waits for room; no more than batch, context, pool and answer have room for."""
     engine = open_engine(slots=2, blocks=4)
     scheduler = Scheduler(engine, 2)
-    job = Job(Request([1] * 60, 30, draft=9), 0.0)
-    scheduler.add(job)
+    seq = Sequence(Request([1] * 60, 30, draft=9), 0.0)
+    scheduler.add(seq)
     scheduler.done(scheduler.plan(0.0), [1], 0.0, 0.01)
-    (work,) = scheduler.plan(0.0)
-    assert rows_left([work], scheduler) == 63
-    assert most_for(job, engine.pages, 16) == 3, "the pool has 64 positions"
-    assert take_blocks(job, engine.pages, 3) == 3
-    with_drafts = load([replace(work, drafts=(1, 2))])
+    (scheduled,) = scheduler.plan(0.0)
+    assert rows_left([scheduled], scheduler) == 63
+    assert max_draft_tokens(seq, engine.pages, 16) == 3, "the pool has 64 positions"
+    assert take_blocks(seq, engine.pages, 3) == 3
+    with_drafts = load([replace(scheduled, draft_tokens=(1, 2))])
     assert (with_drafts.decoded, with_drafts.prompt, with_drafts.drafted) == (1, 0, 2)
-    scheduler.add(Job(Request([1], 1), 0.0))
-    assert rows_left([work], scheduler) == 0
-    slot = scheduler.lend()
-    assert rows_left([work], scheduler) == 63, "a slot is what it waits for"
+    scheduler.add(Sequence(Request([1], 1), 0.0))
+    assert rows_left([scheduled], scheduler) == 0
+    slot = scheduler.acquire_slot()
+    assert rows_left([scheduled], scheduler) == 63, "a slot is what it waits for"
     assert slot is not None
-    scheduler.give_back(slot)
-    assert most_for(Job(Request([1], 5, draft=9), 0.0, ids=[]), engine.pages, 16) == 4
-    assert most_for(Job(Request([1], 50, draft=9), 0.0, ids=[]), engine.pages, 16) == 9
+    scheduler.release_slot(slot)
+    assert max_draft_tokens(Sequence(Request([1], 5, draft=9), 0.0, ids=[]), engine.pages, 16) == 4
+    assert max_draft_tokens(Sequence(Request([1], 50, draft=9), 0.0, ids=[]), engine.pages, 16) == 9
     engine.close()
 
 

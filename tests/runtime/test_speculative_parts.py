@@ -1,4 +1,4 @@
-"""The parts of speculation on their own: what is guessed, what is learned, how many tokens are worth it."""
+"""The parts of speculation on their own: what is drafted, what is learned, how many tokens are worth it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from satchel.quant import RequestError
 from satchel.runtime.speculative import Speculation
 from satchel.runtime.speculative.acceptance import LEAST, Acceptance, evidence
-from satchel.runtime.speculative.budget import GRANT, SHARE, Budget
-from satchel.runtime.speculative.length import Candidate, lengths, wanted_gain
+from satchel.runtime.speculative.budget import GRANT, SHARE, TrialBudget
+from satchel.runtime.speculative.length import DraftCandidate, lengths, wanted_gain
 from satchel.runtime.speculative.ngram import CHAIN, LONGEST, PAIR, SALTS, Ngrams, Past
 from satchel.runtime.speculative.rowcost import RowCost
 
@@ -89,7 +89,14 @@ def test_H19_the_past_is_bounded_and_apart_by_salt() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"most": 65}, {"most": -1}, {"least": 5, "most": 4}, {"least": -1}, {"past": 5}, {"past": -1}],
+    [
+        {"draft_max": 65},
+        {"draft_max": -1},
+        {"draft_min": 5, "draft_max": 4},
+        {"draft_min": -1},
+        {"past": 5},
+        {"past": -1},
+    ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(RequestError, match=r"must"):
@@ -97,7 +104,7 @@ def test_options_out_of_range_are_refused(options: dict[str, int]) -> None:
 
 
 def test_options_that_ask_for_nothing_are_not_active() -> None:
-    assert not Speculation().active and not Speculation(lookup=True, most=0).active
+    assert not Speculation().active and not Speculation(lookup=True, draft_max=0).active
     assert Speculation(lookup=True).active and Speculation(draft_model="x").active
 
 
@@ -149,15 +156,15 @@ def test_no_other_lengths_make_more_tokens_a_second(
     rates: list[list[float]], slope: float, room: int
 ) -> None:
     """Against all choices, with a cost that is a staircase."""
-    candidates = [Candidate(np.cumprod(r).tolist(), 0.05 * i) for i, r in enumerate(rates)]
+    candidates = [DraftCandidate(np.cumprod(r).tolist(), 0.05 * i) for i, r in enumerate(rates)]
 
     def seconds(n: int) -> float:
         return 1.0 + slope * -(-n // 3)
 
     def rate(chosen: tuple[int, ...]) -> float:
         gain = sum(sum(c.chances[:n]) for c, n in zip(candidates, chosen, strict=True))
-        guessing = sum(c.seconds * n for c, n in zip(candidates, chosen, strict=True))
-        return (len(candidates) + gain) / (seconds(sum(chosen)) + guessing)
+        drafting = sum(c.seconds * n for c, n in zip(candidates, chosen, strict=True))
+        return (len(candidates) + gain) / (seconds(sum(chosen)) + drafting)
 
     found = lengths(candidates, len(candidates), seconds, room)
     assert sum(found) <= room
@@ -173,17 +180,17 @@ def test_drafts_that_do_not_pay_are_not_made_and_short_ones_neither() -> None:
     def seconds(n: int) -> float:
         return 1.0 + 0.3 * n
 
-    good, bad = Candidate([0.9, 0.8, 0.7]), Candidate([0.2, 0.1])
+    good, bad = DraftCandidate([0.9, 0.8, 0.7]), DraftCandidate([0.2, 0.1])
     assert lengths([bad], 1, seconds, 8) == [0]
     assert lengths([good], 1, seconds, 8)[0] >= 2
     assert lengths([good, bad], 2, seconds, 8)[1] == 0
     assert lengths([good], 1, seconds, 0) == [0]
-    assert lengths([Candidate([0.9, 0.05])], 1, seconds, 8, least=2) == [0]
-    assert lengths([Candidate([0.9, 0.8], seconds=2.0)], 1, seconds, 8) == [0], "guessing takes too long"
+    assert lengths([DraftCandidate([0.9, 0.05])], 1, seconds, 8, least=2) == [0]
+    assert lengths([DraftCandidate([0.9, 0.8], seconds=2.0)], 1, seconds, 8) == [0], "drafting takes too long"
 
 
 def test_trying_spends_a_small_share_of_the_time() -> None:
-    budget, spent = Budget(), 0.0
+    budget, spent = TrialBudget(), 0.0
     assert not budget.spend(1e-9)
     for _ in range(10_000):
         budget.earn(1e-3)

@@ -14,10 +14,10 @@ import tiny_file
 
 from satchel.formats.gguf import open_gguf
 from satchel.quant import ModelError, RequestError
+from satchel.runtime.adapters import AdapterFile
 from satchel.runtime.arch import Arch, Cache, HParams
 from satchel.runtime.device import libraries
-from satchel.runtime.engine import Engine, Feed
-from satchel.runtime.extras import Extra
+from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.graph import Node
 from satchel.runtime.model import Model
 from satchel.runtime.models.llama import Llama
@@ -53,7 +53,7 @@ def steered_logits(path: Path, add: dict[int, Any]) -> Any:
         engine = Engine(
             arch.build(), cache, [model.device], lambda d, packed: upload(d, values, packed), batch=64
         )
-        logits = engine.logits([Feed(0, IDS)])
+        logits = engine.logits([BatchEntry(0, IDS)])
         engine.release()
         return logits
 
@@ -62,7 +62,7 @@ def steered_logits(path: Path, add: dict[int, Any]) -> Any:
 def test_it_is_added_to_what_leaves_its_layers(scale: float, base: Path, tmp_path: Path) -> None:
     vector = extra_files.write_vector(tmp_path / "v.gguf", VECTOR)
     wanted = steered_logits(base, {int(n.split(".")[1]): np.float32(scale) * d for n, d in VECTOR.items()})
-    with Model.load(base, threads=2, control_vectors=[Extra(vector, scale)]) as model:
+    with Model.load(base, threads=2, control_vectors=[AdapterFile(vector, scale)]) as model:
         assert np.abs(model.logits(IDS) - wanted).max() < 1e-4
         assert np.abs(model.logits(IDS, control_vectors={}) - wanted).max() > 0.05
 
@@ -72,7 +72,7 @@ def test_two_vectors_add_up_and_a_range_leaves_the_other_layers(base: Path, tmp_
     two = extra_files.write_vector(tmp_path / "two.gguf", extra_files.directions(8, (1,)))
     other = extra_files.directions(8, (1,))["direction.1"]
     wanted = steered_logits(base, {1: 0.5 * other, 2: VECTOR["direction.2"]})
-    vectors = [Extra(one, layers=(2, 9)), Extra(two, 0.5)]
+    vectors = [AdapterFile(one, layers=(2, 9)), AdapterFile(two, 0.5)]
     with Model.load(base, threads=2, control_vectors=vectors) as model:
         assert np.abs(model.logits(IDS) - wanted).max() < 1e-4
         text = model.generate(IDS, max_tokens=3).read()
@@ -109,4 +109,4 @@ def test_a_range_without_layers_is_refused(base: Path, tmp_path: Path) -> None:
     with open_gguf(base) as model, pytest.raises(RequestError, match="layers 2 to 3: it has 1 to 1"):
         read_control_vector(path, model, (2, 3))
     with pytest.raises(RequestError, match="expected a first and a last"):
-        Extra(path, layers=(3, 2))
+        AdapterFile(path, layers=(3, 2))

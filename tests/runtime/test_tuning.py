@@ -13,7 +13,7 @@ import tiny
 from satchel.quant import RequestError
 from satchel.runtime.arch import Cache
 from satchel.runtime.device import Exec, find_backend, libraries
-from satchel.runtime.engine import Feed
+from satchel.runtime.engine import BatchEntry
 from satchel.runtime.graph import Array
 from satchel.runtime.kernels.call import call_of
 from satchel.runtime.kernels.registry import NOT_ALONE
@@ -42,7 +42,7 @@ def engine_of(*, profile: bool = False, backend: str = "emulated") -> Any:
 def logits() -> Array:
     engine, _ = engine_of()
     try:
-        return np.array(engine.logits([Feed(0, (5, 9, 77))]))
+        return np.array(engine.logits([BatchEntry(0, (5, 9, 77))]))
     finally:
         engine.close()
 

@@ -122,7 +122,7 @@ def test_a_stuck_engine_thread_of_this_process_is_trouble(monkeypatch: pytest.Mo
     cache = Cache(context=64, slots=1, block=16)
     engine = tiny.engine("llama", tiny.weights("llama", "q8_0"), cache, device)
     service, real, leave = Service(engine), engine.step, threading.Event()
-    engine.step = lambda feeds: leave.wait(60) and real(feeds)  # type: ignore[method-assign,assignment]
+    engine.step = lambda entries: leave.wait(60) and real(entries)  # type: ignore[method-assign,assignment]
     handle = service.submit(Request([1, 2], 2))
     until(lambda: "busy with one step" in service.trouble, "the trouble")
     leave.set()

@@ -13,7 +13,7 @@ import tiny
 from satchel.quant import FORMATS, RequestError
 from satchel.runtime.arch import REWIND, Arch, Cache, HParams, windows_of
 from satchel.runtime.device import find_backend, libraries
-from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array, leaves
 from satchel.runtime.kv import Miss, Pages
 from satchel.runtime.kv.host import HostTier
@@ -90,7 +90,7 @@ def fed(engine: Engine, slot: int, ids: list[int], size: Callable[[], int]) -> A
     found, at = [], 0
     while at < len(ids):
         n = min(size(), len(ids) - at)
-        found.append(engine.logits([Feed(slot, ids[at : at + n])]))
+        found.append(engine.logits([BatchEntry(slot, ids[at : at + n])]))
         engine.pages.check()
         at += n
     return np.concatenate(found)
@@ -173,10 +173,10 @@ def test_a_shared_block_is_copied_in_every_group(kind: str) -> None:
             assert engine.rewind(slot, 93) == 93
             engine.pages.check()
         assert all(g.blocks(1)[11] != b for g, b in zip(engine.pages.groups, before, strict=True))
-        both = engine.logits([Feed(1, [1, 2, 3]), Feed(2, ids[93:])])
+        both = engine.logits([BatchEntry(1, [1, 2, 3]), BatchEntry(2, ids[93:])])
         np.testing.assert_array_equal(both[3:], whole[93:])
         assert engine.begin(1, ids)[0] == 96
-        np.testing.assert_array_equal(engine.logits([Feed(1, ids[96:])]), whole[96:])
+        np.testing.assert_array_equal(engine.logits([BatchEntry(1, ids[96:])]), whole[96:])
 
 
 @compiled
@@ -193,7 +193,7 @@ def test_requests_together_answer_as_each_alone(kind: str) -> None:
             fed(engine, 0, p[:-1], lambda: BATCH)
             token, out = p[-1], []
             for _ in range(12):
-                (token,) = engine.step([Feed(0, [token], GREEDY)])
+                (token,) = engine.step([BatchEntry(0, [token], GREEDY)])
                 out.append(token)
             alone.append(out)
     with opened(kind, blocks=60) as engine:  # too few for all three slots: some must give way
@@ -288,7 +288,7 @@ def test_a_saved_state_has_what_the_next_token_sees_of_each_window(
             if fresh:
                 assert save(service, shape, path, ids) == 200
             service.call(engine.pages.check)
-            return found, handle.job.cached
+            return found, handle.seq.cached
         finally:
             service.close()
 
@@ -309,9 +309,9 @@ def test_a_tier_brings_back_what_the_next_token_sees_of_each_window(kind: str) -
         while at < len(ids):
             part = ids[at : at + BATCH]
             at += len(part)
-            found = engine.step([Feed(0, part, GREEDY if at == len(ids) else None)])
+            found = engine.step([BatchEntry(0, part, GREEDY if at == len(ids) else None)])
         while len(found) < 4:
-            found += engine.step([Feed(0, found[-1:], GREEDY)])
+            found += engine.step([BatchEntry(0, found[-1:], GREEDY)])
         engine.publish(0, [*ids, *found])
         engine.rewind(0, 0)
         engine.pages.check()

@@ -16,7 +16,16 @@ from satchel.formats.chat import Style
 from satchel.quant import DeviceError, ModelError, RequestError
 from satchel.runtime.arch import Cache
 from satchel.runtime.form import Form
-from satchel.runtime.grammar import Choice, Gbnf, Json, JsonSchema, Lark, Regex, Tool, ToolCall
+from satchel.runtime.grammar import (
+    AnyJson,
+    Choice,
+    Gbnf,
+    JsonSchema,
+    Lark,
+    Regex,
+    ToolCallGrammar,
+    ToolSchema,
+)
 from satchel.runtime.kv import Miss
 from satchel.runtime.options import Options
 from satchel.runtime.refusals import PromptTooLong, QueueFull
@@ -195,12 +204,12 @@ FORMS = [
     Form(JsonSchema({"b": 1, "a": [True, None]}, spaces=False), Style("x", "<t>", "</t>"), "content"),
     Form(JsonSchema(deep(200))),
     Form(JsonSchema(True)),
-    Form(Json(anything=True)),
+    Form(AnyJson(anything=True)),
     Form(Choice(("a", "b"))),
     Form(Gbnf('root ::= "a"')),
     Form(Lark('start: "a"')),
     Form(Regex("[a-z]")),
-    Form(ToolCall([Tool("f", {"type": "object"}), Tool("g")], "hermes", parallel=True)),
+    Form(ToolCallGrammar([ToolSchema("f", {"type": "object"}), ToolSchema("g")], "hermes", parallel=True)),
 ]
 
 

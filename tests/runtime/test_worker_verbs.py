@@ -25,7 +25,7 @@ from waiting import SECONDS, joined, until, until_async
 from satchel import AsyncModel, Model
 from satchel.quant import DeviceError, ModelError, RequestError
 from satchel.runtime.cancel_scope import CancelScope
-from satchel.runtime.grammar import Choice, JsonSchema, Regex, Tool, ToolCall, compiled
+from satchel.runtime.grammar import Choice, JsonSchema, Regex, ToolCallGrammar, ToolSchema, compiled
 from satchel.runtime.kv import Miss
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.service import Service
@@ -182,11 +182,11 @@ def test_cancelling_a_task_ends_what_it_asked_for(path: Path, worker: str) -> No
     asyncio.run(run())
 
 
-def test_a_borrower_that_gave_up_leaves_no_slot_behind(here: Model) -> None:
+def test_a_call_that_gave_up_waiting_for_slots_leaves_none_leased(here: Model) -> None:
     """It waits for four slots while one is taken, and is stopped."""
     service, scope, ended = here.service, CancelScope(), list[str]()
     assert isinstance(service, Service)
-    (taken,) = service.borrow(1)
+    (taken,) = service.acquire_slots(1)
 
     def work() -> None:
         with pytest.raises(RequestError) as error:
@@ -198,7 +198,7 @@ def test_a_borrower_that_gave_up_leaves_no_slot_behind(here: Model) -> None:
     until(lambda: service._slot_requests, "the search waits for slots")
     scope.cancel()
     joined(thread, "the search that was stopped")
-    service.give_back([taken])
+    service.release_slots([taken])
     assert ended == ["the call was cancelled"]
     assert len(here.beam_search(TEXTS[1], 4, 2)) == 4
 
@@ -229,7 +229,7 @@ FORMS = [
     LETTERS,
     JsonSchema({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}),
     JsonSchema('{"enum": ["x", "y"]}'),
-    ToolCall([Tool("f", {"type": "object", "properties": {"on": {"type": "boolean"}}})]),
+    ToolCallGrammar([ToolSchema("f", {"type": "object", "properties": {"on": {"type": "boolean"}}})]),
 ]
 
 

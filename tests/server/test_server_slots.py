@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import stat
-from collections.abc import Callable, Coroutine
+from collections import abc
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from satchel.cli.server.models import Models
 from satchel.cli.server.native.slots import close_folder, own_folder
 from satchel.cli.server.settings import ServerSettings
 from satchel.runtime.options import Options
-from satchel.runtime.scheduler import Job, Scheduler
+from satchel.runtime.scheduler import Scheduler, Sequence
 
 FIRST, SECOND, ADMIN = "first-key", "second-key", "third-key"
 KEYS = {"api_keys": (FIRST, SECOND), "admin_keys": (ADMIN,)}
@@ -51,7 +51,7 @@ class Keys:
         return int(made.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
-def run(folder: Path, work: Callable[[Keys], Coroutine[Any, Any, None]], **more: Any) -> None:
+def run(folder: Path, work: abc.Callable[[Keys], abc.Coroutine[Any, Any, None]], **more: Any) -> None:
     async def all_of_it() -> None:
         path = write_model(folder / "tiny.gguf")
         models = Models(Catalog({"tiny": Served("tiny", path, Options(slots=2, context=256))}, {}))
@@ -144,9 +144,9 @@ def test_a13_a_folder_that_many_share_stays_theirs(tmp_path: Path) -> None:
 def test_a06_a_request_has_its_keys_share_and_no_more_urgency_than_the_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs: list[Job] = []
+    seqs: list[Sequence] = []
     add = Scheduler.add
-    monkeypatch.setattr(Scheduler, "add", lambda self, job: (jobs.append(job), add(self, job))[1])
+    monkeypatch.setattr(Scheduler, "add", lambda self, seq: (seqs.append(seq), add(self, seq))[1])
 
     async def work(keys: Keys) -> None:
         answers = {-10: 200, -11: 400, -1000: 400, 1000: 200}
@@ -156,11 +156,11 @@ def test_a06_a_request_has_its_keys_share_and_no_more_urgency_than_the_key(
             assert answer.status_code == status
             if status == 400:
                 assert answer.json()["error"]["param"] == "priority"
-        jobs.clear()
+        seqs.clear()
         for key, user in ((FIRST, "a"), (FIRST, "b"), (SECOND, "a")):
             await keys.ask(key, "/v1/completions", prompt=IDS, max_tokens=1, user=user, n=3)
-        assert [len({j.client for j in jobs[i : i + 6]}) for i in (0, 6)] == [1, 1]
-        assert len({j.client for j in jobs}) == 2 and len(jobs) == 9
+        assert [len({s.client for s in seqs[i : i + 6]}) for i in (0, 6)] == [1, 1]
+        assert len({s.client for s in seqs}) == 2 and len(seqs) == 9
 
     run(tmp_path, work, **KEYS)
 
@@ -168,13 +168,13 @@ def test_a06_a_request_has_its_keys_share_and_no_more_urgency_than_the_key(
 def test_a06_without_keys_names_of_users_are_no_shares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs: list[Job] = []
+    seqs: list[Sequence] = []
     add = Scheduler.add
-    monkeypatch.setattr(Scheduler, "add", lambda self, job: (jobs.append(job), add(self, job))[1])
+    monkeypatch.setattr(Scheduler, "add", lambda self, seq: (seqs.append(seq), add(self, seq))[1])
 
     async def work(keys: Keys) -> None:
         for user in ("a", "b", ""):
             await keys.ask(None, "/v1/completions", prompt=IDS, max_tokens=1, user=user)
 
     run(tmp_path, work)
-    assert len({job.client for job in jobs}) == 1 and jobs[0].client
+    assert len({seq.client for seq in seqs}) == 1 and seqs[0].client

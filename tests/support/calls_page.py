@@ -8,7 +8,7 @@ from pathlib import Path
 
 from satchel.formats.chat.family import families
 from satchel.formats.chat.style import PAIRS
-from satchel.runtime.grammar.styles import STYLES, Form, Json, Keywords, Tags
+from satchel.runtime.grammar.styles import STYLES, Form, JsonArguments, KeywordArguments, TagSyntax
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 BEGIN, END = "<!-- calls -->\n", "<!-- end of calls -->\n"
@@ -46,15 +46,15 @@ def example(form: Form) -> str:
     return f"{form.open}{form.before}{name}{form.middle}{_arguments(form.arguments)}{form.after}{form.close}"
 
 
-def _arguments(how: Json | Keywords | Tags) -> str:
-    if isinstance(how, Json):
+def _arguments(how: JsonArguments | KeywordArguments | TagSyntax) -> str:
+    if isinstance(how, JsonArguments):
         return json.dumps(GIVEN)
-    if isinstance(how, Keywords):
+    if isinstance(how, KeywordArguments):
         return how.separator.join(f"{key}={json.dumps(value)}" for key, value in GIVEN.items())
     return how.separator.join(_tagged(how, key, value) for key, value in GIVEN.items())
 
 
-def _tagged(tags: Tags, key: str, value: object) -> str:
+def _tagged(tags: TagSyntax, key: str, value: object) -> str:
     text = isinstance(value, str)
     start, end = (tags.text or tags.value, tags.text_end or tags.end) if text else (tags.value, tags.end)
     return f"{tags.key}{key}{start}{value}{end}{tags.behind}"

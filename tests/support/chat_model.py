@@ -48,8 +48,14 @@ class RequestHandle:
     """Gives tokens one by one, and None when it was cancelled or they are over."""
 
     def __init__(self, tokens: Sequence[int], request: Any) -> None:
-        self.job = SimpleNamespace(
-            request=request, ids=list(request.ids), fed=0, cached=0, started=0.0, finish="stop", used=Usage()
+        self.seq = SimpleNamespace(
+            request=request,
+            ids=list(request.ids),
+            num_computed_tokens=0,
+            cached=0,
+            started=0.0,
+            finish="stop",
+            used=Usage(),
         )
         self.finish, self._tokens, self.cancelled = "stop", iter(tokens), False
 
@@ -67,7 +73,7 @@ class Scripted:
         self.tokenizer, self.context, self.measured_bandwidth = tokenizer, context, None
         self._scripts, self.requests, self.service = iter(scripts), list[Any](), self
 
-    def scales(self, adapters: object, control_vectors: object) -> tuple[()]:
+    def adapter_scales(self, adapters: object, control_vectors: object) -> tuple[()]:
         return ()
 
     def submit(self, request: Any) -> RequestHandle:

@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
-from satchel.runtime.engine import Engine, Feed
+from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.host_sampling import Sampled
 from satchel.runtime.model import Model
 from satchel.runtime.program import Program
@@ -30,19 +30,19 @@ BORN = time.time_ns()
 steps = 0
 
 
-def sample(self: Engine, feeds: Sequence[Feed]) -> Sequence[int | Sampled]:
+def sample(self: Engine, entries: Sequence[BatchEntry]) -> Sequence[int | Sampled]:
     global steps
     steps += 1
     if steps == 10 and ONCE.exists() and ONCE.stat().st_mtime_ns > BORN:
         os.kill(os.getpid(), signal.SIGKILL)
-    return SAMPLE(self, feeds)
+    return SAMPLE(self, entries)
 
 
-def fill(self: Engine, feeds: Sequence[Feed], rows: int, output: str, *, every: bool) -> Program:
-    if any(pair == (POISON, POISON) for f in feeds for pair in pairwise(f.ids)):
+def fill(self: Engine, entries: Sequence[BatchEntry], rows: int, output: str, *, every: bool) -> Program:
+    if any(pair == (POISON, POISON) for e in entries for pair in pairwise(e.ids)):
         ctypes.string_at(0)  # in this very thread: a signal from kill() may come after the step
     time.sleep(SLOW)
-    return FILL(self, feeds, rows, output, every=every)
+    return FILL(self, entries, rows, output, every=every)
 
 
 def serve(self: child.Worker, model: Model, source: BinaryIO) -> None:

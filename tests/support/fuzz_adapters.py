@@ -19,7 +19,7 @@ from satchel.formats.convert.lora import Adapter, Base
 from satchel.formats.convert.onnxfile import open_onnx
 from satchel.formats.gguf import GGUF, open_gguf
 from satchel.quant.errors import ModelError
-from satchel.runtime.adapters import read_adapter, stacked
+from satchel.runtime.lora import read_adapter, stacked
 from satchel.runtime.sources import _base
 
 LENGTH = struct.Struct("<I")  # bytes of adapter_config.json, before it

@@ -5,7 +5,7 @@ modelled cost of steps moves.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections import abc
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -15,8 +15,8 @@ import tiny
 
 from satchel.runtime.arch import Cache
 from satchel.runtime.device import find_backend
-from satchel.runtime.engine import Engine, Feed
-from satchel.runtime.scheduler import Job, Limits, Request, Scheduler, Work
+from satchel.runtime.engine import BatchEntry, Engine
+from satchel.runtime.scheduler import Request, ScheduledSequence, Scheduler, SchedulerLimits, Sequence
 from satchel.runtime.scheduler.scheduler import load
 
 LOAD = Path(__file__).parents[1] / "data" / "load.json"
@@ -49,7 +49,7 @@ class Trace:
     end: float = 0.0
     steps: list[tuple[int, float]] = field(default_factory=list)  # sequences that decode, seconds
 
-    def gaps(self, which: Sequence[int] | None = None) -> list[float]:
+    def gaps(self, which: abc.Sequence[int] | None = None) -> list[float]:
         """Seconds between two tokens of a request."""
         chosen = self.tokens if which is None else {i: self.tokens[i] for i in which}
         return [b - a for times in chosen.values() for a, b in pairwise(times)]
@@ -67,17 +67,17 @@ def open_engine(context: int, slots: int, blocks: int = 0, batch: int = 512) -> 
 
 def run(
     engine: Engine,
-    arrivals: Sequence[Arrival],
-    limits: Limits | None = None,
+    arrivals: abc.Sequence[Arrival],
+    limits: SchedulerLimits | None = None,
     static: int = 0,
-    whole: Callable[[Arrival], bool] | None = None,
+    whole: abc.Callable[[Arrival], bool] | None = None,
 ) -> Trace:
     """static: answers in groups of so many, each group whole before the next, as servers without continuous
     batching do; 0: as the scheduler has it. whole: it ends with the last of these, however many others there
     are still.
     """
     scheduler, trace, now = (
-        Scheduler(engine, engine.cache.slots, limits or Limits(queue=10_000)),
+        Scheduler(engine, engine.cache.slots, limits or SchedulerLimits(queue=10_000)),
         Trace(),
         0.0,
     )
@@ -85,9 +85,9 @@ def run(
     rng = np.random.default_rng(0)
     left = sum(1 for a in arrivals if whole is None or whole(a))
     while left and (waiting or scheduler.waiting or scheduler.running):
-        for job in scheduler.expired(now):
-            scheduler.remove(job)
-            left -= whole is None or whole(number_of[job])
+        for seq in scheduler.expired(now):
+            scheduler.remove(seq)
+            left -= whole is None or whole(number_of[seq])
         idle = not (scheduler.waiting or scheduler.running)
         now = max(now, waiting[0].at) if idle and waiting else now
         group = 0
@@ -97,24 +97,24 @@ def run(
             ids = [int(i) for i in drawn.integers(0, tiny.VOCAB, a.prompt)]
             deadline = None if a.patience is None else now + a.patience
             how = {"user": a.user, "client": a.client, "priority": a.priority, "deadline": deadline}
-            job = Job(Request(ids, a.answer, **how), a.at)
-            number[job], number_of[job] = len(number), a
-            scheduler.add(job)
-        work = scheduler.plan(now)
-        tokens = engine.step([feed(w) for w in work]) if work else []
-        seconds = float(COST @ load(work).row())
+            seq = Sequence(Request(ids, a.answer, **how), a.at)
+            number[seq], number_of[seq] = len(number), a
+            scheduler.add(seq)
+        scheduled = scheduler.plan(now)
+        tokens = engine.step([entry_of(s) for s in scheduled]) if scheduled else []
+        seconds = float(COST @ load(scheduled).row())
         now += seconds
-        trace.steps.append((sum(w.job.decoding for w in work), seconds))
-        for w in work:
-            if w.samples:
-                trace.tokens.setdefault(number[w.job], []).append(now)
-        ended = [number_of[job] for job in scheduler.done(work, tokens, now, seconds)]
+        trace.steps.append((sum(s.seq.decoding for s in scheduled), seconds))
+        for s in scheduled:
+            if s.samples:
+                trace.tokens.setdefault(number[s.seq], []).append(now)
+        ended = [number_of[seq] for seq in scheduler.done(scheduled, tokens, now, seconds)]
         left -= sum(1 for a in ended if whole is None or whole(a))
         engine.pages.check()
     trace.end = now
     return trace
 
 
-def feed(w: Work) -> Feed:
-    ids = w.job.ids[w.job.fed : w.job.fed + w.count]
-    return Feed(w.job.slot, ids, w.job.request.sampling if w.samples else None)
+def entry_of(s: ScheduledSequence) -> BatchEntry:
+    ids = s.seq.ids[s.seq.num_computed_tokens : s.seq.num_computed_tokens + s.num_tokens]
+    return BatchEntry(s.seq.slot, ids, s.seq.request.sampling if s.samples else None)

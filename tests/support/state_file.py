@@ -8,10 +8,10 @@ import numpy as np
 
 from satchel.quant import FORMATS
 from satchel.runtime.graph import Array
-from satchel.runtime.kv.saved import Shape, write_saved
+from satchel.runtime.kv.saved import SavedShape, write_saved
 
 BLOCK, LENGTH = 4, 5  # tokens of a block, blocks of the state
-SHAPE = Shape(
+SHAPE = SavedShape(
     model="ab" * 32,
     keys="f16",
     values="q8_0",

@@ -64,9 +64,9 @@ def _format(session: Session, given: str) -> None:
     if given not in ("json", "none"):
         raise RequestError(f"format: expected json or none, got {given[:40]!r}")
     from satchel.cli.grammars import check_spec
-    from satchel.runtime.grammar import Json
+    from satchel.runtime.grammar import AnyJson
 
-    spec = Json() if given == "json" else None
+    spec = AnyJson() if given == "json" else None
     if spec is not None:
         check_spec(session.model, spec)
     session.how = replace(session.how, grammar=spec)

@@ -26,8 +26,8 @@ class Scales(RootModel[Annotated[list[AdapterScale], Field(max_length=64)]]):
 @needs(USER)
 async def adapters(request: Request, model: ModelName = "") -> list[JsonObject]:
     async with models_of(request).look(model) as lease:
-        extras, changed = lease.model.model.extras, lease.entry.adapters
-        loaded = extras.adapters if extras else {}
+        adapters, changed = lease.model.model.adapters, lease.entry.adapters
+        loaded = adapters.lora if adapters else {}
         return [
             {"id": i, "path": name, "scale": scale if changed is None else changed.get(i, 0.0)}
             for i, (name, scale) in enumerate(loaded.items())

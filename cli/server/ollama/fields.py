@@ -12,7 +12,7 @@ from satchel.cli.server.ollama.options import Options, keep_seconds
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.wanted import Text, Turn, Wanted
 from satchel.runtime.generate_options import GenerateKwargs
-from satchel.runtime.grammar.spec import Json, JsonSchema, Spec
+from satchel.runtime.grammar.spec import AnyJson, JsonSchema, Spec
 from satchel.runtime.grammar.tools import MAX_TOOLS
 
 
@@ -39,7 +39,7 @@ class AnswerFields(Body):
     def spec(self) -> Spec | None:
         """What the answer is held to."""
         if self.format == "json":
-            return Json()
+            return AnyJson()
         return JsonSchema(self.format) if isinstance(self.format, dict) else None
 
     def generate_kwargs(self) -> GenerateKwargs:

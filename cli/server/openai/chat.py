@@ -30,7 +30,7 @@ from satchel.cli.server.openai.shapes import (
     usage,
 )
 from satchel.cli.server.openai.thinking import Placed, ThinkingFields
-from satchel.cli.server.openai.tools import Choice, Tools, must_call, offered
+from satchel.cli.server.openai.tools import ToolChoice, Tools, must_call, offered
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import caller_of, models_of, unknown_fields
@@ -69,7 +69,7 @@ class TurnBody(ThinkingFields):
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES)]
     tools: Tools | None = None
-    tool_choice: Choice | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool = True
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool = True

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from satchel.cli.server.fields import Body
 from satchel.cli.server.problem import Problem
-from satchel.runtime.grammar.spec import Choice, Gbnf, Json, JsonSchema, Lark, Regex, Spec
+from satchel.runtime.grammar.spec import AnyJson, Choice, Gbnf, JsonSchema, Lark, Regex, Spec
 
 Schema = dict[str, Any] | bool
 Choices = Sequence[str]
@@ -33,7 +33,7 @@ class ResponseFormat(Body):
         if self.type == "text":
             return None
         if self.type == "json_object":
-            return JsonSchema(self.schema_) if self.schema_ is not None else Json()
+            return JsonSchema(self.schema_) if self.schema_ is not None else AnyJson()
         schema = self.json_schema.schema_ if self.json_schema else self.schema_
         if schema is None:
             where = "response_format.json_schema.schema"
@@ -63,7 +63,7 @@ class Structured(Body):
         if self.grammar is not None:
             found[f"{prefix}grammar"] = grammar_of(self.grammar)
         if self.json_object:
-            found[f"{prefix}json_object"] = Json(spaces=spaces)
+            found[f"{prefix}json_object"] = AnyJson(spaces=spaces)
         return found
 
 

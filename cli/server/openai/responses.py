@@ -32,7 +32,7 @@ from satchel.cli.server.wanted import Turn, Wanted
 from satchel.formats.chat import Content
 from satchel.quant import SatchelError
 from satchel.runtime.generate_options import GenerateKwargs
-from satchel.runtime.grammar.spec import Json, JsonSchema, Spec
+from satchel.runtime.grammar.spec import AnyJson, JsonSchema, Spec
 from satchel.runtime.grammar.tools import MAX_TOOLS
 from satchel.runtime.model import Model
 from satchel.runtime.sampling import Sampling
@@ -71,7 +71,7 @@ class TextFormat(Body):
         if self.type == "text":
             return None
         if self.type == "json_object":
-            return Json()
+            return AnyJson()
         if self.schema_ is None:
             raise Problem("invalid", "text.format.schema is missing", "text.format.schema")
         return JsonSchema(self.schema_)

@@ -67,10 +67,10 @@ def scores(folder: Path, model: Any) -> Any:
     found = []
     for document in toy_sentences.DOCUMENTS:
         pair = tokenizer.encode(toy_sentences.QUERY, document)
-        kinds = {} if model.config.model_type == "modernbert" else {"token_type_ids": [pair.type_ids]}
+        types = {} if model.config.model_type == "modernbert" else {"token_type_ids": [pair.type_ids]}
         if model.config.model_type == "xlm-roberta":
-            kinds["token_type_ids"] = [[0] * len(pair.ids)]
-        asked = {"input_ids": [pair.ids], **kinds}
+            types["token_type_ids"] = [[0] * len(pair.ids)]
+        asked = {"input_ids": [pair.ids], **types}
         found.append(model(**{k: torch.tensor(v) for k, v in asked.items()}).logits[0, 0].item())
     return np.array(found)
 

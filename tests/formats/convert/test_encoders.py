@@ -17,7 +17,7 @@ from satchel.formats.convert.write import write_source
 from satchel.quant import ModelError, RequestError
 from satchel.runtime.blocks import alibi_slopes
 from satchel.runtime.model import Model
-from satchel.runtime.rerank import kinds_of
+from satchel.runtime.rerank import segment_ids_of
 from satchel.runtime.sources import open_checkpoint
 
 SHAPES = json.loads(mixed.STEM.with_suffix(".json").read_text())
@@ -54,8 +54,12 @@ def found_score(found: list[Any], index: int) -> float:
 
 
 def test_kinds_begin_after_the_first_text() -> None:
-    assert kinds_of([2, 7, 8, 3, 9, 3], 3) == [0, 0, 0, 0, 1, 1]
-    assert kinds_of([2, 7], 3) == [0, 0] and kinds_of([], 3) == [] and kinds_of([3], None) == [0]
+    assert segment_ids_of([2, 7, 8, 3, 9, 3], 3) == [0, 0, 0, 0, 1, 1]
+    assert (
+        segment_ids_of([2, 7], 3) == [0, 0]
+        and segment_ids_of([], 3) == []
+        and segment_ids_of([3], None) == [0]
+    )
 
 
 TEXTS = (

@@ -59,7 +59,7 @@ def test_experts_in_one_tensor_and_layers_that_guess_further(tmp_path: Path) -> 
         made |= {f"{part}gate_up_proj": np.concatenate((gate, up), axis=1), f"{part}down_proj": down}
     made["mtp.fc.weight"] = np.zeros((4, 4), np.float32)
     with open_checkpoint(families.write(tmp_path / "fused", families.config(case), made)) as opened:
-        assert any("1 tensors are left out: layers that guess" in note for note in opened.notes)
+        assert any("1 tensors are left out: layers that predict" in note for note in opened.notes)
         fused = write_source(opened, tmp_path / "fused.gguf")[0]
     np.testing.assert_array_equal(
         logits(fused, families.IDS), logits(converted(tmp_path, case), families.IDS)

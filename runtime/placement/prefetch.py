@@ -1,5 +1,5 @@
-"""Whether the CPU's layers are lent to another device for steps of many tokens, and from how many on: where
-sending a layer's weights and computing there is quicker than the CPU's products.
+"""Whether another device prefetches the weights of the CPU's layers for steps of many tokens, and from how
+many tokens on: where sending a layer's weights and computing there is quicker than the CPU's products.
 """
 
 from __future__ import annotations
@@ -7,33 +7,33 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from satchel.runtime.lending import SLOTS, Loan
 from satchel.runtime.placement.asked import AUTO, OFF, Asked
 from satchel.runtime.placement.choose import Room
 from satchel.runtime.placement.predict import PROMPT, Speed
 from satchel.runtime.placement.sizes import Sizes, Tensor
 from satchel.runtime.placement.where import Where
+from satchel.runtime.weight_prefetch import SLOTS, PrefetchPlan
 
-LEAST = 32  # tokens from which on weights are lent where that is wanted without a measurement
+LEAST = 32  # tokens from which on weights are prefetched where that is wanted without a measurement
 GAIN = 2.0  # how much quicker it must be foretold to be
 ATTENTION = 0.1  # of a CPU's layer, which stays there
 
 
-def loan_of(
+def prefetch_of(
     where: Where,
     sizes: Sizes,
     rooms: Sequence[Room],
     asked: Asked,
     speeds: Mapping[str, Speed] | None,
     batch: int,
-) -> Loan | None:
+) -> PrefetchPlan | None:
     """speeds: as measured, None where nothing was. rooms: without what is reserved. None where no layer is
-    to be lent, or there is no room.
+    to be prefetched, or there is no room.
     """
     far = next((r for r in rooms if r.apart and r.name in sizes.used(where)), None)
-    if asked.lend == OFF or far is None or (asked.lend == AUTO and speeds is None):
+    if asked.prefetch == OFF or far is None or (asked.prefetch == AUTO and speeds is None):
         return None
-    layers = lent_layers(where, sizes)
+    layers = prefetch_layers(where, sizes)
     bytes = {label: _held(sizes, far.name, tensors) for label, tensors in layers.items()}
     room = far.free + reserved(sizes, asked, far.name)
     if not layers or sizes.on(where)[far.name] + SLOTS * max(bytes.values()) > room:
@@ -41,25 +41,25 @@ def loan_of(
     most = max(bytes.values())
     least = (
         LEAST
-        if asked.lend != AUTO or speeds is None
-        else least_tokens(where, sizes, far.name, speeds, most, batch)
+        if asked.prefetch != AUTO or speeds is None
+        else min_prefetch_tokens(where, sizes, far.name, speeds, most, batch)
     )
     if least is None:
         return None
     names = {label: tuple(t.name for t in tensors) for label, tensors in layers.items()}
     slots = [max(list(bytes.values())[i::SLOTS]) for i in range(min(SLOTS, len(bytes)))]
-    return Loan(far.name, names, least, lent_where(where, sizes, layers, far.name), sum(slots))
+    return PrefetchPlan(far.name, names, least, prefetch_where(where, sizes, layers, far.name), sum(slots))
 
 
 def reserved(sizes: Sizes, asked: Asked, device: str) -> int:
-    """Bytes of a device that are kept for lent weights where these are asked for."""
-    if asked.lend in (AUTO, OFF):
+    """Bytes of a device that are kept for prefetched weights where these are asked for."""
+    if asked.prefetch in (AUTO, OFF):
         return 0
-    layers = lent_layers(Where("", {}, {}), sizes).values()
+    layers = prefetch_layers(Where("", {}, {}), sizes).values()
     return SLOTS * max((_held(sizes, device, tensors) for tensors in layers), default=0)
 
 
-def lent_layers(where: Where, sizes: Sizes) -> dict[str, list[Tensor]]:
+def prefetch_layers(where: Where, sizes: Sizes) -> dict[str, list[Tensor]]:
     """Tensors of the layers that are with the first device; experts and what a rule has placed stay there."""
     found: dict[str, list[Tensor]] = {}
     for i in range(sizes.layers):
@@ -73,7 +73,7 @@ def lent_layers(where: Where, sizes: Sizes) -> dict[str, list[Tensor]]:
     return found
 
 
-def lent_where(where: Where, sizes: Sizes, layers: Mapping[str, Sequence[Tensor]], device: str) -> Where:
+def prefetch_where(where: Where, sizes: Sizes, layers: Mapping[str, Sequence[Tensor]], device: str) -> Where:
     experts = {t.name: where.first for t in sizes.tensors if t.expert and t.label in layers}
     return replace(
         where,
@@ -82,24 +82,28 @@ def lent_where(where: Where, sizes: Sizes, layers: Mapping[str, Sequence[Tensor]
     )
 
 
-def least_tokens(
+def min_prefetch_tokens(
     where: Where, sizes: Sizes, device: str, speeds: Mapping[str, Speed], most: int, batch: int
 ) -> int | None:
-    """The smallest step of a power of two in tokens, up to `batch`, in which a lent layer is done sooner."""
+    """The smallest step of a power of two in tokens, up to `batch`, in which a prefetched layer is done
+    sooner.
+    """
     here, there, width = speeds[where.first], speeds[device], _crossing(sizes)
     n = LEAST
     while n <= batch:
         own = here.layer[1] * n / PROMPT
         crossing = 2 * (here.latency + there.latency) + n * width / there.link
-        lent = most / there.link + crossing + there.layer[1] * n / PROMPT + 2 * there.start + ATTENTION * own
-        if GAIN * lent < own:
+        prefetched = (
+            most / there.link + crossing + there.layer[1] * n / PROMPT + 2 * there.start + ATTENTION * own
+        )
+        if GAIN * prefetched < own:
             return n
         n *= 2
     return None
 
 
 def _crossing(sizes: Sizes) -> int:
-    """Bytes of a token that cross for a lent layer: queries, keys and values one way, their sum back."""
+    """Bytes of a token that cross for such a layer: queries, keys and values one way, their sum back."""
     return 4 * 4 * sizes.width
 
 

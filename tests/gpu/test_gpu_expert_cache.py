@@ -22,19 +22,19 @@ def test_answers_are_those_of_experts_on_the_cpu(gpu: str, format: str, tmp_path
         pytest.skip("the emulation takes its time: other formats are in the tests of the ops")
     path, found = tiny_file.write_model(tmp_path / "mixture.gguf", "qwen3moe", format), []
     rules, ids = ["_exps=cpu"], IDS if gpu == "cuda" else IDS[:16]
-    for hot in ("off", 2):
+    for cache in ("off", 2):
         options = Options(
-            device=gpu, threads=1, cache_type="f32", tensor_place=rules, gpu_layers="all", hot_experts=hot
+            device=gpu, threads=1, cache_type="f32", tensor_place=rules, gpu_layers="all", expert_cache=cache
         )
         with Model.load(path, options) as model:
             found.append(model.logits(ids))
-            if model.engine.hot is not None:
-                for picks in model.engine.hot.picks.values():
-                    picks.counts[-1] = 1e6  # from now on everybody's favourite
+            if model.engine.expert_cache is not None:
+                for usage in model.engine.expert_cache.usage.values():
+                    usage.counts[-1] = 1e6  # from now on everybody's favourite
                 for _ in range(4):
                     found.append(model.logits(ids))
-                    model.engine.hot.wait()
-                assert model.engine.hot.moved
+                    model.engine.expert_cache.wait()
+                assert model.engine.expert_cache.moved
     assert len(found) == 6
     for got in found[1:]:
         assert np.square(got - found[0]).sum() / np.square(found[0]).sum() < 1e-3

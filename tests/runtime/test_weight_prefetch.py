@@ -1,4 +1,4 @@
-"""Weights that the CPU holds are lent to another device for long steps: the answers stay, the layers'
+"""Another device prefetches weights that the CPU holds for long steps: the answers stay, the layers'
 products go there, and it is done from so many tokens on as is foretold to be quicker.
 """
 
@@ -16,15 +16,15 @@ from satchel.formats.gguf import open_gguf
 from satchel.quant import DeviceError, RequestError
 from satchel.runtime.device import Buffer, find_backend, libraries
 from satchel.runtime.dryrun import dry_run
-from satchel.runtime.lending import SLOTS
 from satchel.runtime.model import Model
 from satchel.runtime.options import LoadKwargs, Options
 from satchel.runtime.placement.asked import read_asked
 from satchel.runtime.placement.choose import Room, choose
-from satchel.runtime.placement.lend import LEAST, least_tokens, lent_layers, loan_of
 from satchel.runtime.placement.predict import Speed
+from satchel.runtime.placement.prefetch import LEAST, min_prefetch_tokens, prefetch_layers, prefetch_of
 from satchel.runtime.placement.sizes import Sizes, sizes_of
 from satchel.runtime.sampling import GREEDY
+from satchel.runtime.weight_prefetch import SLOTS
 
 HAVE = {f.name for f in libraries() if not f.reason}
 pytestmark = pytest.mark.skipif(not {"cpu", "remote"} <= HAVE, reason="needs the cpu and the remote backend")
@@ -35,7 +35,7 @@ SLOW = Speed((1e-3, 1e-1), (1e-3, 1e-3), 1e10, 1e-6)
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("lent")
+    folder = tmp_path_factory.mktemp("prefetch")
     kinds = {"dense": ("llama", "q8_0"), "mixture": ("deepseek2", "q4_k"), "deep": ("smollm3", "q8_0")}
     return {name: tiny_file.write_model(folder / f"{name}.gguf", *kind) for name, kind in kinds.items()}
 
@@ -55,24 +55,24 @@ def test_long_steps_go_where_the_weights_are_lent(files: dict[str, Path], kind: 
         pytest.skip("one emulated model will do")
     found, slow = {}, device == "emulated"
     ids = IDS[:LEAST] if slow else IDS
-    # Of the deep one all layers are lent, more than there are buffers.
+    # Of the deep one all layers are prefetched, more than there are buffers.
     kwargs: LoadKwargs = (
         {"gpu_layers": 1} if kind != "deep" else {"gpu_layers": 0, "tensor_place": ["token_embd=remote"]}
     )
-    for lend in ("off", "on"):
-        options = Options(device=device, threads=1, cache_type="f32", lend_weights=lend)
+    for prefetch in ("off", "on"):
+        options = Options(device=device, threads=1, cache_type="f32", prefetch_weights=prefetch)
         with Model.load(files[kind], options, **kwargs) as model:
-            found[lend] = model.logits(ids)
+            found[prefetch] = model.logits(ids)
             if not slow:
-                assert model.logits(ids).tobytes() == found[lend].tobytes()
+                assert model.logits(ids).tobytes() == found[prefetch].tobytes()
                 reply = model.generate(ids, max_tokens=3, sampling=GREEDY)
                 reply.read()
-                assert reply.ids[0] == int(found[lend][-1].argmax())
+                assert reply.ids[0] == int(found[prefetch][-1].argmax())
             on = {n: _products(model, n) for n in (1, LEAST // 2, len(IDS))}
     bound = 1e-3 if device == "emulated" or kind == "mixture" else 1e-9
     error = np.square(found["on"] - found["off"]).sum() / np.square(found["off"]).sum()
     assert error < bound
-    assert "cpu" in on[1] and "cpu" in on[LEAST // 2]  # the last model lends: short steps stay
+    assert "cpu" in on[1] and "cpu" in on[LEAST // 2]  # the last model prefetches: short steps stay
     assert (on[len(IDS)] == {device}) == (kind != "mixture")  # experts stay too
 
 
@@ -91,18 +91,18 @@ def _products(model: Model, tokens: int) -> set[str]:
 def test_a_layer_is_sent_once_a_step_and_its_neighbour_meanwhile(
     files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Model.load(files["dense"], device="remote", threads=1, gpu_layers=0, lend_weights="on") as model:
-        assert model.engine.devices == ("cpu",) or not model.engine.lends(len(IDS))
-    with Model.load(files["dense"], device="remote", threads=1, gpu_layers=1, lend_weights="on") as model:
-        assert model.engine.lends(LEAST) and not model.engine.lends(LEAST - 1)
+    with Model.load(files["dense"], device="remote", threads=1, gpu_layers=0, prefetch_weights="on") as model:
+        assert model.engine.devices == ("cpu",) or not model.engine.prefetches(len(IDS))
+    with Model.load(files["dense"], device="remote", threads=1, gpu_layers=1, prefetch_weights="on") as model:
+        assert model.engine.prefetches(LEAST) and not model.engine.prefetches(LEAST - 1)
         model.logits(IDS)
 
         def broken(self: Buffer, *rest: object) -> None:
             raise DeviceError("the cable is out")
 
-        lender = model.engine._lent.lender  # type: ignore[union-attr]
-        assert len(lender.buffers) == min(SLOTS, len(lender.loan.layers))
-        lender._filled.clear()
+        prefetcher = model.engine._prefetch.prefetcher  # type: ignore[union-attr]
+        assert len(prefetcher.buffers) == min(SLOTS, len(prefetcher.plan.layers))
+        prefetcher._filled.clear()
         with monkeypatch.context() as patch:
             patch.setattr(Buffer, "pack", broken)
             with pytest.raises(DeviceError, match="the cable is out"):
@@ -112,26 +112,30 @@ def test_a_layer_is_sent_once_a_step_and_its_neighbour_meanwhile(
 
 @pytest.mark.parametrize("word", ["", "ON", "maybe"])
 def test_a_wrong_word_is_refused(word: str) -> None:
-    with pytest.raises(RequestError, match="lend_weights"):
-        Model.load("no such file", lend_weights=word)
+    with pytest.raises(RequestError, match="prefetch_weights"):
+        Model.load("no such file", prefetch_weights=word)
 
 
 def test_weights_are_lent_from_where_it_is_quicker(sized: Sizes) -> None:
     rooms = [Room("remote", 1 << 40, True), Room("cpu", 1 << 40, False)]
     where = choose(sized, rooms, read_asked("remote", 1)).where
-    layers = lent_layers(where, sized)
+    layers = prefetch_layers(where, sized)
     assert list(layers) == [f"blk.{i}" for i in range(sized.layers - 1)]
     at = [
-        least_tokens(where, sized, "remote", {"remote": replace(FAST, link=link), "cpu": SLOW}, 10**7, 4096)
+        min_prefetch_tokens(
+            where, sized, "remote", {"remote": replace(FAST, link=link), "cpu": SLOW}, 10**7, 4096
+        )
         for link in (1e12, 1e9, 2e8, 1e6)
     ]
     assert at[0] == LEAST and at == [*sorted(at[:3]), None] and at[1] is not None and at[2] is not None
     slow = {"remote": SLOW, "cpu": FAST}
-    assert least_tokens(where, sized, "remote", slow, 10**7, 4096) is None
+    assert min_prefetch_tokens(where, sized, "remote", slow, 10**7, 4096) is None
     speeds = {"remote": FAST, "cpu": SLOW}
-    assert loan_of(where, sized, rooms, read_asked("remote", 1), speeds, 512) is not None
-    assert loan_of(where, sized, rooms, read_asked("remote", 1), None, 512) is None
-    assert loan_of(where, sized, rooms, read_asked("remote", 1, lend_weights="off"), speeds, 512) is None
+    assert prefetch_of(where, sized, rooms, read_asked("remote", 1), speeds, 512) is not None
+    assert prefetch_of(where, sized, rooms, read_asked("remote", 1), None, 512) is None
+    assert (
+        prefetch_of(where, sized, rooms, read_asked("remote", 1, prefetch_weights="off"), speeds, 512) is None
+    )
     held = sized.on(where)["remote"]
     tight = [Room("remote", held - 1000, True), rooms[1]]
-    assert loan_of(where, sized, tight, read_asked("remote", 1, lend_weights="on"), None, 512) is None
+    assert prefetch_of(where, sized, tight, read_asked("remote", 1, prefetch_weights="on"), None, 512) is None

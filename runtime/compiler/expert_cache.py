@@ -1,4 +1,4 @@
-"""Pass: the routed experts of some layers are done in two parts, added: those that another device holds too,
+"""Pass: the routed experts of some layers are computed in two parts, added: those that another device caches,
 and the rest. Each part has the layer's products with ids of its own, in which the other's are below 0.
 """
 
@@ -12,22 +12,22 @@ from satchel.runtime.graph import LEAVES, Node, Roots, Type, rewrite
 if TYPE_CHECKING:
     from satchel.runtime.compiler import Context
 
-HOT, COLD = ".hot", ".cold"  # a tensor's experts that are held; the table of places of each part
+CACHED, UNCACHED = ".cached", ".uncached"  # a tensor's cached experts; the table of places of each part
 
 
 def split(roots: Roots, context: Context) -> Roots:
     def rule(node: Node, src: tuple[Node, ...]) -> Node | None:
-        count = context.hot.get(node.name, 0)
+        count = context.expert_cache.get(node.name, 0)
         if not count or node.op not in ("expert_sum", "reshape") or len(src[0].shape) != 3:
             return None
         first = _by_expert(src[0])
         if first is None or first.src[1].op != "weight":
             return None
         node.graph.label = node.name
-        parts = [_part(node, src, first.src[-1], kind, count) for kind in (COLD, HOT)]
+        parts = [_part(node, src, first.src[-1], kind, count) for kind in (UNCACHED, CACHED)]
         return ops.add(*parts)
 
-    return rewrite(roots, rule) if context.hot else roots
+    return rewrite(roots, rule) if context.expert_cache else roots
 
 
 def _by_expert(node: Node) -> Node | None:
@@ -45,16 +45,16 @@ def _part(join: Node, src: tuple[Node, ...], ids: Node, kind: str, count: int) -
     experts = stack.src[1].shape[0] if stack is not None else 0
     table = graph.node("weight", (), Type((experts,), "i32"), table_name(join.name, kind))
     places = ops.expert_slots(ids, table)
-    y = _again(src[0], ids, places, count if kind == HOT else 0, {})
+    y = _rebuilt(src[0], ids, places, count if kind == CACHED else 0, {})
     return graph.node(join.op, (y, *src[1:]), join.type, join.name, **dict(join.args))
 
 
-def _again(node: Node, ids: Node, places: Node, count: int, known: dict[Node, Node]) -> Node:
+def _rebuilt(node: Node, ids: Node, places: Node, count: int, known: dict[Node, Node]) -> Node:
     """A value (T, k, N) with other ids; count: of the experts that stand in the place of all, 0: they do."""
     if node.op in LEAVES or len(node.shape) != 3:
         return node
     if node not in known:
-        src = [_again(s, ids, places, count, known) for s in node.src]
+        src = [_rebuilt(s, ids, places, count, known) for s in node.src]
         if ops.OPS[node.op].experts and node.src[-1] is ids:
             src[-1] = places
             src[1:-1] = [held(stack, count) if count else stack for stack in src[1:-1]]
@@ -65,7 +65,7 @@ def _again(node: Node, ids: Node, places: Node, count: int, known: dict[Node, No
 def held(tensor: Node, count: int) -> Node:
     """So many experts of a tensor, as another device holds them."""
     shape = (count, *tensor.shape[1:])
-    return tensor.graph.node("weight", (), Type(shape, tensor.type.format), tensor.name + HOT)
+    return tensor.graph.node("weight", (), Type(shape, tensor.type.format), tensor.name + CACHED)
 
 
 def table_name(label: str, kind: str) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class QuantizeJob:
     """What is read and where it goes. metadata: keys that the file gets besides the source's."""
 
     source: Source

@@ -17,15 +17,15 @@ from waiting import happened
 from satchel.formats.gguf import open_gguf
 from satchel.quant import DeviceError, RequestError
 from satchel.runtime.check import check_steps
-from satchel.runtime.compiler.hot import HOT
+from satchel.runtime.compiler.expert_cache import CACHED
 from satchel.runtime.device import Buffer, Device, find_backend, libraries
 from satchel.runtime.dryrun import dry_run
-from satchel.runtime.engine import Feed
-from satchel.runtime.hot.experts import HotExperts
-from satchel.runtime.hot.picks import Picks
+from satchel.runtime.engine import BatchEntry
+from satchel.runtime.expert_cache.cache import ExpertCache
+from satchel.runtime.expert_cache.usage import ExpertUsage
 from satchel.runtime.model import Model
 from satchel.runtime.options import Options
-from satchel.runtime.placement.asked import read_hot
+from satchel.runtime.placement.asked import read_expert_cache
 from satchel.runtime.placement.predict import Speed
 from satchel.runtime.sampling import GREEDY
 
@@ -40,17 +40,17 @@ EXPERTS = "_exps=cpu"
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("hot experts")
+    folder = tmp_path_factory.mktemp("cached experts")
     return {a: tiny_file.write_model(folder / f"{a}.gguf", a, f) for a, f in KINDS.items()}
 
 
-def load(path: Path, hot: str | int, device: str = "remote", **more: object) -> Model:
-    options = Options(device=device, threads=1, cache_type="f32", tensor_place=[EXPERTS], hot_experts=hot)
+def load(path: Path, cache: str | int, device: str = "remote", **more: object) -> Model:
+    options = Options(device=device, threads=1, cache_type="f32", tensor_place=[EXPERTS], expert_cache=cache)
     return Model.load(path, options, gpu_layers="all", **more)  # type: ignore[arg-type]
 
 
-def experts_of(model: Model) -> HotExperts:
-    found = model.engine.hot
+def experts_of(model: Model) -> ExpertCache:
+    found = model.engine.expert_cache
     assert found is not None
     return found
 
@@ -62,31 +62,31 @@ def error(got: np.ndarray, wanted: np.ndarray) -> float:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_answers_stay_whatever_is_held(files: dict[str, Path], kind: str) -> None:
     with load(files[kind], "off") as model:
-        assert model.engine.hot is None
+        assert model.engine.expert_cache is None
         wanted = model.logits(IDS)
     with load(files[kind], 2) as model:
-        hot = experts_of(model)
-        hot.step_bytes = 0  # nothing moves by itself
-        first, bound = next(iter(hot.picks.values())), 1e-9 if KINDS[kind] == "f32" else 1e-4
+        cache = experts_of(model)
+        cache.step_bytes = 0  # nothing moves by itself
+        first, bound = next(iter(cache.usage.values())), 1e-9 if KINDS[kind] == "f32" else 1e-4
         assert error(model.logits(IDS), wanted) < bound
         everything = set(range(len(first.slots)))
         while everything:  # each expert is held once
             chosen = sorted(everything)[:2]
             everything -= set(chosen)
-            hold(hot, [*chosen, *(e for e in range(len(first.slots)) if e not in chosen)][:2])
+            hold(cache, [*chosen, *(e for e in range(len(first.slots)) if e not in chosen)][:2])
             assert error(model.logits(IDS), wanted) < bound, chosen
             assert error(np.stack([model.logits(IDS[: n + 1])[-1] for n in (0, 1)]), wanted[:2]) < bound
 
 
-def hold(hot: HotExperts, experts: list[int]) -> None:
+def hold(cache: ExpertCache, experts: list[int]) -> None:
     """Static: these experts of every layer, as if they had been moved."""
-    for label, picks in hot.picks.items():
-        picks.slots[:] = -1
+    for label, usage in cache.usage.items():
+        usage.slots[:] = -1
         for slot, expert in enumerate(experts):
-            picks.holders[slot] = expert
-            picks.slots[expert] = slot
-            hot._fill(label, slot, expert)
-        hot._tell_all(label)
+            usage.holders[slot] = expert
+            usage.slots[expert] = slot
+            cache._fill(label, slot, expert)
+        cache._tell_all(label)
 
 
 def test_both_devices_have_a_part_of_a_layer_and_no_other_copy(files: dict[str, Path]) -> None:
@@ -96,7 +96,9 @@ def test_both_devices_have_a_part_of_a_layer_and_no_other_copy(files: dict[str, 
             ops = [step.op for on, step in steps if on == device]
             assert {"expert_slots", "expert_swiglu", "expert_linear", "expert_sum"} <= set(ops)
             assert ("attention" in ops) == (device == "remote")
-        assert all((HOT in str(step.inputs)) == (on == "remote") for on, step in steps if "swiglu" in step.op)
+        assert all(
+            (CACHED in str(step.inputs)) == (on == "remote") for on, step in steps if "swiglu" in step.op
+        )
         assert not model.engine.moved
         reports = check_steps(model, IDS)
         assert {r.op for r in reports} >= {"expert_slots", "expert_linear"}
@@ -108,7 +110,7 @@ def test_the_kernels_of_gpus_have_their_part(files: dict[str, Path]) -> None:
     with load(files["qwen3moe"], "off", "emulated") as model:
         wanted = model.logits(ids)
     with load(files["qwen3moe"], 2, "emulated") as model:
-        assert len(experts_of(model).hot.layers) == 3
+        assert len(experts_of(model).layout.layers) == 3
         assert error(model.logits(ids), wanted) < 1e-4
         assert error(model.logits(ids), wanted) < 1e-4  # after what moved
 
@@ -127,23 +129,26 @@ def test_what_is_held_follows_what_is_picked(tmp_path: Path) -> None:
     with load(path, "off") as model:
         wanted = model.logits(IDS * 3)
     with load(path, 2) as model:
-        hot = experts_of(model)
-        assert all(list(p.holders) == [0, 1] for p in hot.picks.values())
+        cache = experts_of(model)
+        assert all(list(p.holders) == [0, 1] for p in cache.usage.values())
         for _ in range(12):
             assert error(model.logits(IDS * 3), wanted) < 1e-9
-            hot.wait()
-        for picks in hot.picks.values():
-            assert picks.swap() is None and picks.favourites(1)[0] in picks.holders
-            assert set(np.flatnonzero(picks.slots >= 0)) == set(picks.holders)
-        assert hot.moved
-        before = hot.counted
+            cache.wait()
+        for usage in cache.usage.values():
+            assert usage.swap() is None and usage.favourites(1)[0] in usage.holders
+            assert set(np.flatnonzero(usage.slots >= 0)) == set(usage.holders)
+        assert cache.moved
+        before = cache.counted
         model.logits(IDS)
-        total, held = (now - then for now, then in zip(hot.counted, before, strict=True))
-        counts = np.array([np.sort(p.counts) for p in hot.picks.values()])
+        total, held = (now - then for now, then in zip(cache.counted, before, strict=True))
+        counts = np.array([np.sort(p.counts) for p in cache.usage.values()])
         best = counts[:, -2:].sum() / counts.sum()  # of any two experts of each layer
-        assert not total % (len(IDS) * len(hot.picks)) and held / total > 0.8 * best
+        assert not total % (len(IDS) * len(cache.usage)) and held / total > 0.8 * best
         stats = model.stats()
-        assert (stats.expert_picks, stats.hot_picks) == hot.counted and stats.hot_bytes == hot.moved
+        assert (
+            stats.expert_cache_lookups,
+            stats.expert_cache_hits,
+        ) == cache.counted and stats.expert_cache_moved_bytes == cache.moved
 
 
 def test_steps_go_on_while_an_expert_is_on_its_way(
@@ -152,15 +157,15 @@ def test_steps_go_on_while_an_expert_is_on_its_way(
     with load(files["qwen3moe"], "off") as model:
         wanted = model.logits(IDS)
     go, sent = threading.Event(), threading.Event()
-    fill = HotExperts._fill
+    fill = ExpertCache._fill
 
-    def slow(self: HotExperts, label: str, slot: int, expert: int) -> None:
-        assert self.picks[label].slots[expert] < 0 and slot not in self.picks[label].slots
-        layer = self.hot.layers[label]
+    def slow(self: ExpertCache, label: str, slot: int, expert: int) -> None:
+        assert self.usage[label].slots[expert] < 0 and slot not in self.usage[label].slots
+        layer = self.layout.layers[label]
         for name in layer.tensors:  # whoever reads it now gets nonsense
-            place = self._places[layer.device][name + HOT]
+            place = self._places[layer.device][name + CACHED]
             size = self.bytes_of(label) // 8
-            each = self.offer.gguf.tensors[name].nbytes // layer.experts
+            each = self.pending.gguf.tensors[name].nbytes // layer.experts
             self._buffers[layer.device].write(
                 place.offset + each * slot, np.full(min(size, each), 0x7F, np.uint8)
             )
@@ -169,77 +174,77 @@ def test_steps_go_on_while_an_expert_is_on_its_way(
         fill(self, label, slot, expert)
 
     with load(files["qwen3moe"], 2) as model:
-        hot = experts_of(model)
-        monkeypatch.setattr(HotExperts, "_fill", slow)
-        for picks in hot.picks.values():
-            picks.counts[-1] = 1e4
+        cache = experts_of(model)
+        monkeypatch.setattr(ExpertCache, "_fill", slow)
+        for usage in cache.usage.values():
+            usage.counts[-1] = 1e4
         for _ in range(3):
             assert error(model.logits(IDS), wanted) < 1e-9
-        assert sent.is_set() and all(p.slots[-1] < 0 for p in hot.picks.values())
+        assert sent.is_set() and all(p.slots[-1] < 0 for p in cache.usage.values())
         go.set()
         for _ in range(4):
-            hot.wait()
+            cache.wait()
             assert error(model.logits(IDS), wanted) < 1e-9
-        assert any(p.slots[-1] >= 0 for p in hot.picks.values())
+        assert any(p.slots[-1] >= 0 for p in cache.usage.values())
 
 
 def test_a_move_that_fails_leaves_the_cpu_the_expert(
     files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with load(files["qwen3moe"], 2) as model:
-        wanted, hot = model.logits(IDS), experts_of(model)
+        wanted, cache = model.logits(IDS), experts_of(model)
 
         def broken(self: Buffer, *rest: object) -> None:
             raise DeviceError("the cable is out")
 
-        for picks in hot.picks.values():
-            picks.counts[-1] = 1e4
+        for usage in cache.usage.values():
+            usage.counts[-1] = 1e4
         with monkeypatch.context() as patch:
             patch.setattr(Buffer, "pack", broken)
             model.logits(IDS[:2])
-            hot.wait()
+            cache.wait()
         for _ in range(2):
             assert error(model.logits(IDS), wanted) < 1e-9
 
 
 def test_a_step_sends_no_more_than_it_may(files: dict[str, Path]) -> None:
     with load(files["qwen3moe"], 2) as model:
-        hot = experts_of(model)
-        for picks in hot.picks.values():
-            picks.counts[-1] = 1e4
-        hot.step_bytes = 1
-        assert len(hot._wanted()) == 1
-        hot.step_bytes = 2 * hot.bytes_of(next(iter(hot.picks)))
-        assert len(hot._wanted()) == min(2, len(hot.picks))
-        hot.step_bytes = 0
-        assert not hot._wanted()
+        cache = experts_of(model)
+        for usage in cache.usage.values():
+            usage.counts[-1] = 1e4
+        cache.step_bytes = 1
+        assert len(cache._wanted()) == 1
+        cache.step_bytes = 2 * cache.bytes_of(next(iter(cache.usage)))
+        assert len(cache._wanted()) == min(2, len(cache.usage))
+        cache.step_bytes = 0
+        assert not cache._wanted()
 
 
 def test_chance_moves_nothing() -> None:
     """Experts that are all as likely: what is held stays, but for a few."""
-    rng, picks, moved = np.random.default_rng(3), Picks(64, 16), 0
-    picks.holders[:] = range(16)
-    picks.slots[:16] = range(16)
+    rng, usage, moved = np.random.default_rng(3), ExpertUsage(64, 16), 0
+    usage.holders[:] = range(16)
+    usage.slots[:16] = range(16)
     for _ in range(2000):
-        picks.add(rng.permuted(np.tile(np.arange(64), (1, 1)), axis=1)[:, :4])
-        swap = picks.swap()
+        usage.add(rng.permuted(np.tile(np.arange(64), (1, 1)), axis=1)[:, :4])
+        swap = usage.swap()
         if swap is not None:
             moved += 1
-            picks.holders[swap.slot] = swap.expert
+            usage.holders[swap.slot] = swap.expert
     assert moved <= 4
 
 
 def test_favourites_are_found_and_old_ones_forgotten() -> None:
-    picks = Picks(8, 2)
+    usage = ExpertUsage(8, 2)
     for favourites in ([5, 6], [1, 2]):
         for _ in range(40):
-            picks.add(np.tile(np.array(favourites), (200, 1)))
+            usage.add(np.tile(np.array(favourites), (200, 1)))
             for _ in range(2):
-                swap = picks.swap()
+                swap = usage.swap()
                 if swap is not None:
-                    picks.holders[swap.slot] = swap.expert
-        assert set(picks.holders) == set(favourites) == set(picks.favourites(2))
-    assert Picks(2, 2).swap() is not None  # a place that nobody has
+                    usage.holders[swap.slot] = swap.expert
+        assert set(usage.holders) == set(favourites) == set(usage.favourites(2))
+    assert ExpertUsage(2, 2).swap() is not None  # a place that nobody has
 
 
 def test_memory_is_what_was_foretold_and_given_back(
@@ -253,14 +258,14 @@ def test_memory_is_what_was_foretold_and_given_back(
         return alloc(self, size, usage)
 
     monkeypatch.setattr(Device, "alloc", counted)
-    options = Options(device="remote", threads=1, tensor_place=[EXPERTS], hot_experts=3, gpu_layers="all")
+    options = Options(device="remote", threads=1, tensor_place=[EXPERTS], expert_cache=3, gpu_layers="all")
     with Model.load(files["qwen3moe"], options) as model:
         model.generate(IDS * 3, max_tokens=1, sampling=GREEDY).read()
         model.engine.program(1, 1)
         model.engine.program(96, 1)
-        held, hot = dict(reserved), experts_of(model)
-        buffers = list(hot._buffers.values())
-    assert all(buffer.handle is None for buffer in buffers) and not hot._buffers
+        held, cache = dict(reserved), experts_of(model)
+        buffers = list(cache._buffers.values())
+    assert all(buffer.handle is None for buffer in buffers) and not cache._buffers
     with open_gguf(files["qwen3moe"]) as gguf:
         devices = [find_backend(n).open(threads=1) for n in ("remote", "cpu")]
         run = dry_run(gguf, devices, options, lambda d: FAST)
@@ -292,23 +297,30 @@ def foretold(files: dict[str, Path]) -> Iterator[object]:
 def test_auto_takes_what_is_left_where_it_helps(foretold) -> None:  # type: ignore[no-untyped-def]
     auto = Options(device="remote,cpu", threads=1, tensor_place=[EXPERTS])
     settled = foretold(auto, True)
-    assert settled.hot is not None and next(iter(settled.hot.hot.layers.values())).count == tiny.EXPERTS
-    assert foretold(auto, False).hot is None  # a device that is slower than the CPU
+    assert (
+        settled.expert_cache is not None
+        and next(iter(settled.expert_cache.layout.layers.values())).count == tiny.EXPERTS
+    )
+    assert foretold(auto, False).expert_cache is None  # a device that is slower than the CPU
     named = Options(device="remote", threads=1, tensor_place=[EXPERTS])
-    assert foretold(named, True).hot is None  # nothing was measured
+    assert foretold(named, True).expert_cache is None  # nothing was measured
     off = Options(device="remote,cpu", threads=1, tensor_place=[EXPERTS], deterministic=True)
-    assert off.asked.hot == "off"
+    assert off.asked.expert_cache == "off"
 
 
 def test_more_than_there_is_room_for_is_refused(foretold) -> None:  # type: ignore[no-untyped-def]
     how = {"device": "remote", "threads": 1, "tensor_place": [EXPERTS], "gpu_layers": "all"}
     with pytest.raises(
-        DeviceError, match=r"device remote: .*hot experts|all layers need|tensors placed there need"
+        DeviceError, match=r"device remote: .*cached experts|all layers need|tensors placed there need"
     ):
-        foretold(Options(**how, hot_experts=7, gpu_memory=2_600_000), True)
-    with pytest.raises(RequestError, match="hot_experts is 'many'"):
-        Options(hot_experts="many").check()
-    assert read_hot("4GB").bytes == 4 * 10**9 and read_hot(8).experts == 8 and read_hot("off").experts == 0
+        foretold(Options(**how, expert_cache=7, gpu_memory=2_600_000), True)
+    with pytest.raises(RequestError, match="expert_cache is 'many'"):
+        Options(expert_cache="many").check()
+    assert (
+        read_expert_cache("4GB").bytes == 4 * 10**9
+        and read_expert_cache(8).experts == 8
+        and read_expert_cache("off").experts == 0
+    )
 
 
 def test_many_sequences_and_a_worker_process(files: dict[str, Path]) -> None:
@@ -321,12 +333,12 @@ def test_many_sequences_and_a_worker_process(files: dict[str, Path]) -> None:
     with load(files["qwen3moe"], 3, worker="process") as model:
         reply = model.generate(IDS, max_tokens=6, sampling=GREEDY)
         reply.read()
-        assert reply.ids == wanted[0] and model.stats().hot_picks > 0
+        assert reply.ids == wanted[0] and model.stats().expert_cache_hits > 0
 
 
 def test_a_step_of_the_engine_alone(files: dict[str, Path]) -> None:
     with load(files["qwen3moe"], 2) as model:
-        hot = experts_of(model)
-        model.engine.step([Feed(0, IDS, GREEDY)])
-        used = hot.counted[0] // len(hot.picks)
+        cache = experts_of(model)
+        model.engine.step([BatchEntry(0, IDS, GREEDY)])
+        used = cache.counted[0] // len(cache.usage)
         assert 0 < used <= 4 * len(IDS)

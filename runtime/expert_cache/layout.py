@@ -1,4 +1,4 @@
-"""Which experts a device may hold beside the CPU, and where their bytes lie there."""
+"""Which experts a device may cache, and where their bytes lie there."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 from satchel.formats.gguf import GGUF
 from satchel.quant import FORMATS
-from satchel.runtime.compiler.hot import COLD, HOT, table_name
+from satchel.runtime.compiler.expert_cache import CACHED, UNCACHED, table_name
 from satchel.runtime.device import Device
 from satchel.runtime.graph import Type
 from satchel.runtime.packing import Packed, Places
 from satchel.runtime.plan import ALIGN, WeightPlace, align_up
 
-BUFFER = "weights.hot"
+BUFFER = "weights.expert_cache"
 
 
 @dataclass(frozen=True, slots=True)
-class HotLayer:
-    """Of a layer's `experts` so many as `count` are held by a device too; tensors: their names."""
+class CachedLayer:
+    """`device` caches `count` of a layer's `experts`; tensors: their names."""
 
     device: str
     count: int
@@ -27,13 +27,13 @@ class HotLayer:
 
 
 @dataclass(frozen=True, slots=True)
-class Hot:
-    """Layers by label; host: the device that has all of their experts. share: of a token's picks, how many
-    are expected to be held.
+class ExpertCacheLayout:
+    """Layers by label; host: the device that has all of their experts. share: of a token's experts, how many
+    are expected to be cached.
     """
 
     host: str
-    layers: Mapping[str, HotLayer]
+    layers: Mapping[str, CachedLayer]
     share: float = 0.0
 
     @property
@@ -45,12 +45,12 @@ class Hot:
         """The device of each tensor that the split graph has besides."""
         found: dict[str, str] = {}
         for label, layer in self.layers.items():
-            found[table_name(label, COLD)] = self.host
-            found[table_name(label, HOT)] = layer.device
-            found |= {name + HOT: layer.device for name in layer.tensors}
+            found[table_name(label, UNCACHED)] = self.host
+            found[table_name(label, CACHED)] = layer.device
+            found |= {name + CACHED: layer.device for name in layer.tensors}
         return found
 
-    def of(self, device: str) -> Iterator[tuple[str, HotLayer]]:
+    def of(self, device: str) -> Iterator[tuple[str, CachedLayer]]:
         return ((label, layer) for label, layer in self.layers.items() if layer.device == device)
 
     def packed(self, gguf: GGUF, device: Device, types: Mapping[str, Type]) -> dict[str, Packed]:
@@ -65,7 +65,7 @@ class Hot:
                 each, rest = divmod(device.packed(number, experts, rows, columns), experts)
                 size = device.packed(number, layer.count, rows, columns)
                 if each and not rest and each % ALIGN == 0 and size == each * layer.count:
-                    found[name + HOT] = Packed(number, layer.count, rows, columns, size)
+                    found[name + CACHED] = Packed(number, layer.count, rows, columns, size)
         return found
 
     def add_places(self, gguf: GGUF, device: str, packed: Mapping[str, Packed], places: Places) -> int:
@@ -73,20 +73,20 @@ class Hot:
         at = 0
         for label, layer in self.layers.items():
             if device == self.host:
-                places.places[table_name(label, COLD)] = WeightPlace(BUFFER, at)
+                places.places[table_name(label, UNCACHED)] = WeightPlace(BUFFER, at)
                 at = align_up(at + 4 * layer.experts)
             if device == layer.device:
-                places.places[table_name(label, HOT)] = WeightPlace(BUFFER, at)
+                places.places[table_name(label, CACHED)] = WeightPlace(BUFFER, at)
                 at = align_up(at + 4 * layer.experts)
                 for name in layer.tensors:
-                    form = packed.get(name + HOT)
-                    places.places[name + HOT] = WeightPlace(BUFFER, at, form.size if form else 0)
+                    form = packed.get(name + CACHED)
+                    places.places[name + CACHED] = WeightPlace(BUFFER, at, form.size if form else 0)
                     at = align_up(at + (form.size if form else plain_bytes(gguf, name, layer)))
         if at:
             places.buffers[BUFFER] = at
         return at
 
 
-def plain_bytes(gguf: GGUF, name: str, layer: HotLayer) -> int:
+def plain_bytes(gguf: GGUF, name: str, layer: CachedLayer) -> int:
     """Of a tensor's experts that are held, as the file has them."""
     return gguf.tensors[name].nbytes // layer.experts * layer.count

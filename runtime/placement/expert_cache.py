@@ -1,4 +1,4 @@
-"""How many experts of each layer a GPU holds beside the CPU: as many as were asked for, or as there is room
+"""How many experts of each layer a GPU caches: as many as were asked for, or as there is room
 for where the measured speeds say that it helps.
 """
 
@@ -10,10 +10,10 @@ from dataclasses import replace
 from satchel.formats.gguf import GGUF
 from satchel.quant import DeviceError
 from satchel.runtime.device import Device
+from satchel.runtime.expert_cache.layout import CachedLayer, ExpertCacheLayout
 from satchel.runtime.graph import Type
-from satchel.runtime.hot.held import Hot, HotLayer
 from satchel.runtime.packing import Packed
-from satchel.runtime.placement.asked import Asked, read_hot
+from satchel.runtime.placement.asked import Asked, read_expert_cache
 from satchel.runtime.placement.choose import Room, ruled
 from satchel.runtime.placement.predict import Speed
 from satchel.runtime.placement.sizes import Sizes, Tensor
@@ -22,24 +22,24 @@ from satchel.runtime.placement.where import Where
 MIB = 1 << 20
 
 
-def hot_of(
+def expert_cache_of(
     where: Where,
     sizes: Sizes,
     rooms: Sequence[Room],
     asked: Asked,
     speeds: Mapping[str, Speed] | None,
     spare: Mapping[str, int],
-) -> Hot | None:
+) -> ExpertCacheLayout | None:
     """speeds: as measured, None where nothing was. rooms: without what is reserved; spare: bytes of each
     device that were, or that something else takes (below 0). None where there is nothing to hold.
 
     DeviceError where more was asked for than there is room for.
     """
-    _, count, size = read_hot(asked.hot)
+    _, count, size = read_expert_cache(asked.expert_cache)
     free_choice = count is None and size is None
     if count == 0 or size == 0 or (free_choice and speeds is None):
         return None
-    found: dict[str, HotLayer] = {}
+    found: dict[str, CachedLayer] = {}
     for device, layers in _by_device(where, sizes, rooms).items():
         each = sum(_each(sizes, device, tensors) for tensors in layers.values())
         free = next(room.free for room in rooms if room.name == device) + spare.get(device, 0)
@@ -48,22 +48,22 @@ def hot_of(
         wanted = min(most, left // each if free_choice else (count or (size or 0) // each))
         if not free_choice and (wanted * each > left or (size is not None and not wanted)):
             raise DeviceError(
-                f"device {device}: {wanted or 1} hot experts of {len(layers)} layers need"
+                f"device {device}: {wanted or 1} cached experts of {len(layers)} layers need"
                 f" {max(1, wanted) * each / MIB:,.0f} MiB and it has {left / MIB:,.0f} MiB left: take fewer"
             )
         if wanted and (speeds is None or not free_choice or _helps(sizes, where, device, layers, speeds)):
             for label, tensors in layers.items():
                 names = tuple(dict.fromkeys(t.name for t in tensors))
-                found[label] = HotLayer(device, wanted, _experts(tensors), names)
+                found[label] = CachedLayer(device, wanted, _experts(tensors), names)
     if not found:
         return None
     share = sum(x.count / x.experts for x in found.values()) / len(found)
-    return Hot(where.first, found, share)
+    return ExpertCacheLayout(where.first, found, share)
 
 
-def reserved(sizes: Sizes, asked: Asked, device: str) -> int:
-    """Bytes of a device that are kept where experts are left to the CPU and hot ones are asked for."""
-    _, count, size = read_hot(asked.hot)
+def reserved_bytes(sizes: Sizes, asked: Asked, device: str) -> int:
+    """Bytes of a device that are kept where experts are left to the CPU and an expert cache is asked for."""
+    _, count, size = read_expert_cache(asked.expert_cache)
     if not count and not size:
         return 0
     left = ruled(asked.rules, sizes)
@@ -74,14 +74,16 @@ def reserved(sizes: Sizes, asked: Asked, device: str) -> int:
     )
 
 
-def with_hot(where: Where, hot: Hot | None) -> Where:
+def with_expert_cache(where: Where, cached: ExpertCacheLayout | None) -> Where:
     """The placement, and the devices of what the split graph has besides."""
-    return where if hot is None else replace(where, weights={**where.weights, **hot.weights})
+    return where if cached is None else replace(where, weights={**where.weights, **cached.weights})
 
 
-def packed_of(hot: Hot | None, gguf: GGUF, device: Device, types: Mapping[str, Type]) -> dict[str, Packed]:
-    """Of hot experts what the device keeps in its own order."""
-    return {} if hot is None else hot.packed(gguf, device, types)
+def packed_of(
+    cached: ExpertCacheLayout | None, gguf: GGUF, device: Device, types: Mapping[str, Type]
+) -> dict[str, Packed]:
+    """Of cached experts what the device keeps in its own order."""
+    return {} if cached is None else cached.packed(gguf, device, types)
 
 
 def _by_device(where: Where, sizes: Sizes, rooms: Sequence[Room]) -> dict[str, dict[str, list[Tensor]]]:

@@ -1,5 +1,6 @@
-"""Weights that the CPU holds, lent to another device for steps of many tokens: a layer's are sent while the
-layer before it runs, into one of three buffers, and its products are done there.
+"""Weight prefetch: for steps of many tokens another device computes layers whose weights the CPU holds. A
+layer's weights are sent while the layer before it runs, into one of three buffers, and its products are done
+there.
 
 The keys and values of such a layer stay with the CPU, and attention with them; so whenever the host is at a
 layer, the device is done with the layers before the last one, whose buffer takes what comes next.
@@ -26,65 +27,65 @@ SLOTS = 3  # one that is read, one that is filled, one that may still be read
 
 
 @dataclass(frozen=True, slots=True)
-class Loan:
-    """What is lent: to which device, names of the tensors of each layer, in order, and from how many tokens
-    of a step on. where: the placement of such a step. room: bytes of the buffers on the device.
+class PrefetchPlan:
+    """What `device` prefetches: names of the tensors of each layer, in order, for steps of `min_tokens` and
+    more. where: the placement of such a step. nbytes: of the buffers on the device.
     """
 
     device: str
     layers: Mapping[str, tuple[str, ...]]
-    least: int
+    min_tokens: int
     where: Where
-    room: int
+    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """A loan of a file's weights, before there is memory for it."""
+class PendingPrefetch:
+    """A prefetch of a file's weights, before its buffers are reserved."""
 
     gguf: GGUF
-    loan: Loan
+    plan: PrefetchPlan
 
-    def taken(self, device: Device, packed: Mapping[str, Packed]) -> Lender:
+    def open(self, device: Device, packed: Mapping[str, Packed]) -> WeightPrefetcher:
         """packed: weights that the device keeps in its own order."""
-        return Lender(self.gguf, self.loan, device, packed)
+        return WeightPrefetcher(self.gguf, self.plan, device, packed)
 
 
-class _Both(DeviceWeights):
-    """A device's own weights, and those that are lent."""
+class _WithPrefetched(DeviceWeights):
+    """A device's own weights, and the prefetched ones."""
 
     def __init__(
         self, own: DeviceWeights, places: Mapping[str, WeightPlace], buffers: Mapping[str, Buffer]
     ) -> None:
         super().__init__()
         self.buffers = {**own.buffers, **buffers}
-        self._own, self._lent = own, places
+        self._own, self._prefetched = own, places
 
     def place(self, name: str) -> WeightPlace:
-        return self._lent[name] if name in self._lent else self._own.place(name)
+        return self._prefetched[name] if name in self._prefetched else self._own.place(name)
 
 
-class Lender:
-    """The buffers on the device, and who fills them. packed: weights that the device keeps in its own order.
-    A Pager: enter() is called before each segment of the device.
+class WeightPrefetcher:
+    """The buffers on the device, and the thread that fills them. packed: weights that the device keeps in its
+    own order. A Pager: enter() is called before each segment of the device.
     """
 
-    def __init__(self, gguf: GGUF, loan: Loan, device: Device, packed: Mapping[str, Packed]) -> None:
-        self.gguf, self.loan, self.packed = gguf, loan, packed
-        self._order = list(loan.layers)
+    def __init__(self, gguf: GGUF, plan: PrefetchPlan, device: Device, packed: Mapping[str, Packed]) -> None:
+        self.gguf, self.plan, self.packed = gguf, plan, packed
+        self._order = list(plan.layers)
         self._places = {
             name: place
             for i, label in enumerate(self._order)
-            for name, place in self._lay_out(loan.layers[label], i % SLOTS).items()
+            for name, place in self._lay_out(plan.layers[label], i % SLOTS).items()
         }
         sizes = [0] * min(SLOTS, len(self._order))
         for name, place in self._places.items():
             slot = int(place.buffer.rpartition(".")[2])
             sizes[slot] = max(sizes[slot], place.offset + self._size(name))
-        self.buffers = {f"weights.lent.{i}": device.alloc(size, WEIGHT) for i, size in enumerate(sizes)}
+        self.buffers = {f"weights.prefetch.{i}": device.alloc(size, WEIGHT) for i, size in enumerate(sizes)}
         self._filled: dict[int, str] = {}  # by slot, the layer that it holds or is about to
         self._coming: dict[str, Future[None]] = {}
-        self._pool = ThreadPoolExecutor(1, "satchel-lend")
+        self._pool = ThreadPoolExecutor(1, "satchel-prefetch")
 
     def _size(self, name: str) -> int:
         return self.packed[name].size if name in self.packed else self.gguf.tensors[name].nbytes
@@ -93,23 +94,23 @@ class Lender:
         found, at = {}, 0
         for name in names:
             packed = self.packed[name].size if name in self.packed else 0
-            found[name] = WeightPlace(f"weights.lent.{slot}", at, packed)
+            found[name] = WeightPlace(f"weights.prefetch.{slot}", at, packed)
             at = align_up(at + self._size(name))
         return found
 
     def memory(self, own: DeviceMemory) -> DeviceMemory:
-        """What the device has for its own layers, and what is lent beside it."""
+        """The device's memory for its own layers, and the prefetched weights beside it."""
         both = copy(own)
-        both.weights = _Both(own.weights, self._places, self.buffers)
+        both.weights = _WithPrefetched(own.weights, self._places, self.buffers)
         return both
 
     def enter(self, label: str) -> None:
         """A segment of this layer begins now: its weights are there, the next layer's on their way."""
-        if label not in self.loan.layers:
+        if label not in self.plan.layers:
             return
         at = self._order.index(label)
         if not at:  # the step before may still be under way on the device
-            self.buffers["weights.lent.0"].read_into(0, np.empty(1, np.uint8))
+            self.buffers["weights.prefetch.0"].read_into(0, np.empty(1, np.uint8))
         self._send(at)
         try:
             self._coming[label].result()
@@ -126,7 +127,7 @@ class Lender:
             self._coming[label] = self._pool.submit(self._fill, label)
 
     def _fill(self, label: str) -> None:
-        for name in self.loan.layers[label]:
+        for name in self.plan.layers[label]:
             place, raw = self._places[name], aligned(self.gguf.raw(name).reshape(-1))
             buffer, packed = self.buffers[place.buffer], self.packed.get(name)
             if packed:

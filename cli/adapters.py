@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 from satchel.cli.groups import option, wrong
 
 if TYPE_CHECKING:
-    from satchel.runtime.extras import Extra
+    from satchel.runtime.adapters import AdapterFile
 
 
 @dataclass(frozen=True, slots=True)
-class ExtraOptions:
+class AdapterOptions:
     """What is added to the model for all that is asked."""
 
     lora: Annotated[
@@ -52,11 +52,11 @@ class ExtraOptions:
         if self.vector_layers is not None and not 1 <= self.vector_layers[0] <= self.vector_layers[1]:
             raise wrong("--control-vector-layer-range", "expected a first and a last layer from 1 on")
 
-    def adapters(self) -> list[Extra]:
-        return _extras(self.lora, "--lora-scaled", self.lora_scaled, None)
+    def lora_files(self) -> list[AdapterFile]:
+        return _files(self.lora, "--lora-scaled", self.lora_scaled, None)
 
-    def control_vectors(self) -> list[Extra]:
-        return _extras(self.vector, "--control-vector-scaled", self.vector_scaled, self.vector_layers)
+    def control_vector_files(self) -> list[AdapterFile]:
+        return _files(self.vector, "--control-vector-scaled", self.vector_scaled, self.vector_layers)
 
 
 def _parts(texts: list[str] | None) -> list[str]:
@@ -74,15 +74,15 @@ def _scaled(name: str, text: str) -> tuple[Path, float]:
     return Path(path), number
 
 
-def _extras(
+def _files(
     plain: list[str] | None, name: str, scaled: list[str] | None, layers: tuple[int, int] | None
-) -> list[Extra]:
+) -> list[AdapterFile]:
     """Files in the order of the options; two of one name are told apart by number."""
-    from satchel.runtime.extras import Extra
+    from satchel.runtime.adapters import AdapterFile
 
     found = [(Path(part), 1.0) for part in _parts(plain)] + [_scaled(name, part) for part in _parts(scaled)]
     stems = [path.stem for path, _ in found]
     return [
-        Extra(path, scale, path.stem if stems.count(path.stem) == 1 else f"{path.stem}-{i}", layers)
+        AdapterFile(path, scale, path.stem if stems.count(path.stem) == 1 else f"{path.stem}-{i}", layers)
         for i, (path, scale) in enumerate(found)
     ]
