@@ -1,5 +1,5 @@
-"""What every architecture shares: checked hyper-parameters, weights by name, the loop over layers, the row
-pick and the head.
+"""What every architecture shares: checked hyper-parameters, weights by name, the loop over layers, the gather
+of the output rows and the head.
 
 A file in runtime/models/ is one architecture; its name is GGUF's `general.architecture` ("-" becomes "_").
 """
@@ -165,8 +165,8 @@ def windows_of(roots: Roots) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """What a built architecture offers; `after` are the states as the step leaves them. hidden: picked rows
-    as the head meets them. mixed: the same with what requests may add. causal: as the architecture's.
+    """The outputs of a built architecture. after: the states after the step. hidden: the gathered rows (R, D)
+    after the last norm. mixed: the same graph with adapters. causal: as the architecture's.
     """
 
     tokens: Node
@@ -186,9 +186,9 @@ class Forward:
         return 8 if self.causal else 16
 
     def roots(self, output: str) -> Roots:
-        """Roots of a plan that gives sampled "tokens", all "logits" of the picked rows, "detail" (tokens with
-        their surprise, reports, logits that the host may change before the draw), "scores" of given
-        targets, or "hidden" rows.
+        """Roots of a plan whose output is sampled "tokens", "logits" (R, V) of the gathered rows, "detail"
+        (tokens with their surprise, reports, logits that the host may change before the draw), "scores" of
+        given targets, or "hidden" rows.
         """
         if output.startswith(MIXED) and self.mixed is not None:
             return self.mixed.roots(output.removeprefix(MIXED))
@@ -358,7 +358,7 @@ class Arch:
         return self.norm(x, "output_norm")
 
     def head(self, x: Node) -> Node:
-        """Logits (R, V) of picked rows (R, D); a file without output.weight reuses the embeddings."""
+        """Logits (R, V) of the gathered rows (R, D); without output.weight the embeddings are the head."""
         tied = self.weights.type("output.weight") is None
         x, name = self.output_norm(x), "token_embd.weight" if tied else "output.weight"
         y = ops.linear(x, self.weight(name, None, self.width))
@@ -391,16 +391,16 @@ class Arch:
             x = self.layer(x, i)
             x = x if self.additions is None else self.additions.steer(x, i)
         g.label = "output"
-        picked = ops.pick(x, rows)
-        logits = self.head(picked)
-        slot, pos = ops.pick(self.slot, rows), ops.pick(self.pos, rows)
+        gathered = ops.gather_rows(x, rows)
+        logits = self.head(gathered)
+        slot, pos = ops.gather_rows(self.slot, rows), ops.gather_rows(self.pos, rows)
         tokens = ops.sample(logits, ring, slot, pos, params)
         self._reject_unused()
         after = (*self.written, ops.tokens_put(ring, tokens, slot, pos, shift=1))
         details = self._details(logits, ring, slot, pos, params)
         targets = self.input("targets", Type((ROWS,), "i32"))
         scores = ops.logprobs(logits, targets, k=self._top(logits))
-        hidden = self.output_norm(picked)
+        hidden = self.output_norm(gathered)
         return Forward(tokens, logits, after, details, scores, hidden, causal=self.causal)
 
     def _details(self, logits: Node, ring: Node, slot: Node, pos: Node, params: Node) -> Roots:

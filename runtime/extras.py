@@ -124,7 +124,7 @@ class Extras:
         scales = like.graph.node("input", (), Type((TOKENS, self.width)), "scales")
         if like.shape[0] != ROWS:
             return scales
-        return ops.pick(scales, like.graph.node("input", (), Type((ROWS,), "i32"), "rows"))
+        return ops.gather_rows(scales, like.graph.node("input", (), Type((ROWS,), "i32"), "rows"))
 
     def _weight(self, like: Node, name: str, values: Array) -> Node:
         return like.graph.node("weight", (), Type(values.shape), name)

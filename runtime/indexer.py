@@ -1,8 +1,8 @@
-"""Sparse attention of DeepSeek V3.2: a small attention of its own, the lightning indexer, says which
-positions each token attends to (DeepSeek-V3.2-Exp, 2025). Its keys are cached beside the latents.
+"""Sparse attention of DeepSeek V3.2: the lightning indexer scores each token's past, and the token attends to
+the top k positions (DeepSeek-V3.2-Exp, 2025). The indexer's keys are cached beside the latents.
 
-A context that holds no more positions than are chosen is dense, and so is every layer where the caller wants
-that (Cache.dense): the indexer is not run then, and has no cache.
+A context of at most k positions is dense, and so is every layer under Cache.dense (`--dense-attention`): the
+indexer is not run then, and has no cache.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ HALVES = 1  # the indexer turns halves of its heads, where the attention beside 
 
 @dataclass(frozen=True, slots=True)
 class Indexer:
-    """Heads, numbers of a head, and how many positions are chosen."""
+    """heads: index heads. size: numbers of a head. top_k: positions that a token attends to."""
 
     heads: int
     size: int
-    chosen: int
+    top_k: int
 
 
 def indexer_of(a: Arch) -> Indexer:
@@ -46,18 +46,18 @@ def indexer_of(a: Arch) -> Indexer:
 
 
 def is_sparse(found: Indexer, cache: Cache) -> bool:
-    """Whether some token sees more positions than are chosen."""
-    return not cache.dense and found.chosen < cache.context
+    """Whether some token's past is longer than top_k."""
+    return not cache.dense and found.top_k < cache.context
 
 
 def kept_keys(a: Arch, cache: Cache) -> tuple[tuple[int, int, str], ...]:
-    """What the paged cache keeps for the indexer of a layer, as Arch.kept() has it."""
+    """The indexer's keys in the paged cache of a layer, as (heads, size, format); see Arch.kept()."""
     found = indexer_of(a)
     return ((1, found.size, cache.keys),) if is_sparse(found, cache) else ()
 
 
-def chosen_positions(a: Arch, x: Node, i: int) -> Node | None:
-    """Positions that each token of x (T, D) attends to in layer i: (T, chosen); None: all that it sees."""
+def top_k_positions(a: Arch, x: Node, i: int) -> Node | None:
+    """Positions that each token of x (T, D) attends to in layer i: (T, top_k); None: its whole past."""
     found, p = indexer_of(a), f"blk.{i}.indexer."
     low = low_queries(a, x, i)
     if low is None:
@@ -86,4 +86,4 @@ def chosen_positions(a: Arch, x: Node, i: int) -> Node | None:
     state = a.state(f"index.{i}", Type((a.cache.pool, 1, a.cache.block, found.size), a.cache.keys))
     cache = ops.kv_write(state, key, a.slot, a.pos, a.table(0))
     a.written.append(cache)
-    return ops.index_positions(q, weights, cache, a.slot, a.pos, a.table(0), k=found.chosen)
+    return ops.index_positions(q, weights, cache, a.slot, a.pos, a.table(0), k=found.top_k)

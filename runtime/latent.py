@@ -50,11 +50,11 @@ def sizes_of(a: Arch) -> Sizes:
     return found
 
 
-# Which positions each token of layer i attends to, of what goes into its attention: (T, k), None: all.
-Choose = Callable[[Arch, Node, int], Node | None]
+# The positions (T, k) that each token of layer i attends to, from the input (T, D) of the layer; None: all.
+SelectPositions = Callable[[Arch, Node, int], Node | None]
 
 
-def latent_attention(a: Arch, x: Node, i: int, *, choose: Choose = lambda a, x, i: None) -> Node:
+def latent_attention(a: Arch, x: Node, i: int, *, select: SelectPositions = lambda a, x, i: None) -> Node:
     """Attention of layer i: (T, D) to (T, D)."""
     s, p, heads = sizes_of(a), f"blk.{i}.", a.heads[i]
     q = ops.reshape(queries(a, x, i, heads * (s.plain + s.turned)), shape=(heads, s.plain + s.turned))
@@ -63,9 +63,9 @@ def latent_attention(a: Arch, x: Node, i: int, *, choose: Choose = lambda a, x, 
     both = linear(a, x, f"{p}attn_kv_a_mqa", s.rank + s.turned)
     latent = a.norm(ops.cols(both, start=0, size=s.rank), f"{p}attn_kv_a_norm")
     shared = ops.reshape(ops.cols(both, start=s.rank, size=s.turned), shape=(1, s.turned))
-    shared, chosen = rotate(a, shared, s), choose(a, x, i)
+    shared, positions = rotate(a, shared, s), select(a, x, i)
     if s.absorbed:
-        y = absorbed(a, i, s, (plain, turned), latent, shared, chosen)
+        y = absorbed(a, i, s, (plain, turned), latent, shared, positions)
     else:
         y = unpacked(a, i, s, (plain, turned), latent, shared)
     return linear(a, y, f"{p}attn_output", a.width)
@@ -105,7 +105,7 @@ def scale_of(a: Arch, s: Sizes) -> float:
 
 
 def absorbed(
-    a: Arch, i: int, s: Sizes, q: tuple[Node, Node], latent: Node, shared: Node, chosen: Node | None
+    a: Arch, i: int, s: Sizes, q: tuple[Node, Node], latent: Node, shared: Node, positions: Node | None
 ) -> Node:
     """(T, H * value): queries go into the latent's space, and results come back from it."""
     heads, p, format = a.heads[i], f"blk.{i}.", a.cache.keys
@@ -127,7 +127,7 @@ def absorbed(
     cache = ops.kv_write(state, row, a.slot, a.pos, a.table(0))
     a.written.append(cache)
     seen, more = (asked, cache, cache, a.slot, a.pos, a.table(0)), {"scale": scale_of(a, s), "value": s.rank}
-    y = ops.attention(*seen, **more) if chosen is None else ops.chosen_attention(*seen, chosen, **more)
+    y = ops.attention(*seen, **more) if positions is None else ops.sparse_attention(*seen, positions, **more)
     if format in TURNED:
         y = ops.hadamard(ops.reshape(y, shape=(heads * s.rank // stretch, stretch)))
     y = ops.reshape(y, shape=(heads, s.rank))

@@ -20,7 +20,12 @@ from satchel.runtime.op import format_of as _format_of
 from satchel.runtime.op import rows_of as _rows
 from satchel.runtime.op import same as _same
 from satchel.runtime.ops_experts import expert_slots
-from satchel.runtime.ops_latent import chosen_attention, expanded_attention, index_positions, short_attention
+from satchel.runtime.ops_latent import (
+    absorbed_attention,
+    expanded_attention,
+    index_positions,
+    sparse_attention,
+)
 from satchel.runtime.ops_recurrent import (
     behind,
     conv_write,
@@ -30,28 +35,28 @@ from satchel.runtime.ops_recurrent import (
     sigmoid,
     softplus,
 )
-from satchel.runtime.ops_tokens import logprobs, pick, sample, sample_detail, tokens_get, tokens_put
+from satchel.runtime.ops_tokens import gather_rows, logprobs, sample, sample_detail, tokens_get, tokens_put
 
-# What other modules define, to be found here: `ops.pick`, `ops.gated_scan`.
+# What other modules define, to be found here: `ops.gather_rows`, `ops.gated_scan`.
 __all__ = [
     "OPS",
+    "absorbed_attention",
     "behind",
-    "chosen_attention",
     "conv_write",
     "evaluate",
     "expanded_attention",
     "expert_slots",
     "gated_scan",
+    "gather_rows",
     "index_positions",
     "logprobs",
-    "pick",
     "sample",
     "sample_detail",
     "scan_write",
-    "short_attention",
     "short_conv",
     "sigmoid",
     "softplus",
+    "sparse_attention",
     "tokens_get",
     "tokens_put",
 ]

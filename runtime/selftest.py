@@ -57,7 +57,7 @@ def forward(cache: Cache = CACHE) -> Forward:
     k, v = (ops.kv_write(state, n, slot, pos, table) for state, n in ((k, key), (v, value)))
     a = ops.attention(q, k, v, slot, pos, table, scale=dim**-0.5)
     x = ops.add(x, ops.linear(a, weight("out", WIDTH)))
-    logits = ops.linear(ops.pick(ops.swiglu(x, x), rows), weight("embed", VOCAB))
+    logits = ops.linear(ops.gather_rows(ops.swiglu(x, x), rows), weight("embed", VOCAB))
     return Forward(logits, logits, (k, v, logits))
 
 

@@ -189,7 +189,7 @@ typedef struct {
 enum {
     HAL_OP_GET_ROWS, HAL_OP_LINEAR, HAL_OP_LINEAR_ADD, HAL_OP_QUANTIZE, HAL_OP_RMS_NORM, HAL_OP_NORM_QUANTIZE,
     HAL_OP_SWIGLU, HAL_OP_SWIGLU_QUANTIZE, HAL_OP_ADD, HAL_OP_MUL, HAL_OP_ROPE, HAL_OP_KV_WRITE, HAL_OP_ATTENTION,
-    HAL_OP_HADAMARD, HAL_OP_PICK, HAL_OP_TOKENS_PUT, HAL_OP_TOKENS_GET, HAL_OP_SAMPLE,
+    HAL_OP_HADAMARD, HAL_OP_GATHER_ROWS, HAL_OP_TOKENS_PUT, HAL_OP_TOKENS_GET, HAL_OP_SAMPLE,
     HAL_OP_TOP_EXPERTS, HAL_OP_EXPERT_WEIGHTS, HAL_OP_EXPERT_LINEAR, HAL_OP_EXPERT_SWIGLU, HAL_OP_EXPERT_SUM,
     HAL_OP_ROPE_TABLE, HAL_OP_ROPE_KV_WRITE, HAL_OP_LINEAR_SWIGLU, HAL_OP_LINEAR_SWIGLU_QUANTIZE,
     HAL_OP_SAMPLE_DETAIL, HAL_OP_LOGPROBS,
@@ -197,7 +197,7 @@ enum {
     HAL_OP_TAKE, HAL_OP_CONCAT, HAL_OP_HEAD_LINEAR, HAL_OP_EXPERT_ADD, HAL_OP_SWIGLU_LIMITED,
     HAL_OP_POSITION_SCALE,
     HAL_OP_SIGMOID, HAL_OP_SOFTPLUS, HAL_OP_SHORT_CONV, HAL_OP_CONV_WRITE, HAL_OP_GATED_SCAN, HAL_OP_SCAN_WRITE,
-    HAL_OP_SHORT_ATTENTION, HAL_OP_EXPANDED_ATTENTION, HAL_OP_INDEX_POSITIONS, HAL_OP_CHOSEN_ATTENTION, HAL_OP_EXPERT_SLOTS,
+    HAL_OP_ABSORBED_ATTENTION, HAL_OP_EXPANDED_ATTENTION, HAL_OP_INDEX_POSITIONS, HAL_OP_SPARSE_ATTENTION, HAL_OP_EXPERT_SLOTS,
     HAL_N_OPS
 };
 
@@ -228,7 +228,7 @@ typedef struct { int32_t block; } arg_short_conv;
 typedef struct { int32_t block; } arg_conv_write;
 typedef struct { int32_t block, delta, tiled; } arg_gated_scan;
 typedef struct { int32_t block, tiled; } arg_scan_write;
-typedef struct { float scale; int32_t value, least; } arg_short_attention;    /* least: tokens of a run that is left out */
-typedef struct { float scale; int32_t least; } arg_expanded_attention;        /* least: tokens of a run that is not left out */
+typedef struct { float scale; int32_t value, least; } arg_absorbed_attention; /* runs of `least` tokens and more are left out */
+typedef struct { float scale; int32_t least; } arg_expanded_attention;      /* only runs of `least` tokens and more */
 typedef struct { int32_t k; } arg_index_positions;
-typedef struct { float scale; int32_t value; } arg_chosen_attention;
+typedef struct { float scale; int32_t value; } arg_sparse_attention;

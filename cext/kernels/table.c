@@ -21,7 +21,7 @@ static const char *check_get_rows(const gpu_call *c, const gpu_traits *t) {
     return NULL;
 }
 
-static const char *check_pick(const gpu_call *c, const gpu_traits *t) {
+static const char *check_gather(const gpu_call *c, const gpu_traits *t) {
     (void)t;
     if (c->n_in != 2 || !is_list(c->v + 2, I32, c->v[0].shape[0]))
         return "it takes x and i32 rows, as many as the output's";
@@ -298,7 +298,7 @@ static const char *check_expert_sum(const gpu_call *c, const gpu_traits *t) {
 
 const gpu_kernel gpu_portable_kernels[] = {
     ENTRY("get_rows", "get_rows", check_get_rows, grid_rows, 0),
-    ENTRY("pick", "pick", check_pick, grid_rows, 0),
+    ENTRY("gather_rows", "gather_rows", check_gather, grid_rows, 0),
     ENTRY("swiglu", "swiglu", check_swiglu, grid_numbers, 0),
     ENTRY("swiglu_limited", "swiglu_limited", check_swiglu, grid_numbers, 0),
     ENTRY("gelu", "alone", check_gelu, grid_numbers, ALONE_GELU),

@@ -19,7 +19,7 @@ from satchel.runtime.compiler.memory import assign, hoist
 from satchel.runtime.compiler.merge import merge
 from satchel.runtime.compiler.overlap import Ordered, overlap
 from satchel.runtime.compiler.place import Placement, place
-from satchel.runtime.compiler.sink import sink
+from satchel.runtime.compiler.push_down import push_down
 from satchel.runtime.compiler.verify import verify_graph, verify_plan
 from satchel.runtime.graph import Node, Roots, toposort
 from satchel.runtime.plan import Bucket, Plan, WeightPlaces
@@ -57,7 +57,7 @@ class Context:
 
 
 Pass = Callable[[Roots, Context], Roots]
-PIPELINE: tuple[Pass, ...] = (fold, sink, split, expand, merge, layout, fuse)
+PIPELINE: tuple[Pass, ...] = (fold, push_down, split, expand, merge, layout, fuse)
 Trace = Callable[[str, Roots], None]
 
 

@@ -295,7 +295,7 @@ static void test_tokens(const target *t) {
     int32_t rows[] = {1, 0};
     operand picked = OPERAND(I32, got, 2, 1), source[] = {OPERAND(I32, ids, 3, 1), OPERAND(I32, rows, 2)};
     int32_t two[] = {-1, 9};
-    expect_bytes(t, "pick", run_op(t, "pick", NULL, 0, &picked, source, 2), got, two, sizeof two);
+    expect_bytes(t, "gather_rows", run_op(t, "gather_rows", NULL, 0, &picked, source, 2), got, two, sizeof two);
 }
 
 void test_ops(const target *t) {

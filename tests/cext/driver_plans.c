@@ -102,7 +102,7 @@ static void output_part(layer *l, uint64_t x, uint64_t act, uint64_t mixed, uint
     VIEW(ARENA, act, 0, A8_256, T, D);
     VIEW(WO, 0, -1, Q4_K, D, D);
     VIEW(ARENA, x, 0, F32, T, D);
-    add_step(&l->b, "pick", NULL, 0, 2);
+    add_step(&l->b, "gather_rows", NULL, 0, 2);
     VIEW(ARENA, x, 1, F32, R, D);
     VIEW(ARENA, mixed, 0, F32, T, D);
     VIEW(STEP, ROW, 1, I32, R);

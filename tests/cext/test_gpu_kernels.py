@@ -25,7 +25,7 @@ from satchel.runtime.graph import Array
 QUANTIZED = {"quantize", "norm_quantize", "swiglu_quantize", "linear_swiglu_quantize"}
 PRODUCTS = {"linear", "linear_add", "linear_swiglu", "expert_linear", "expert_swiglu", "head_linear"}
 # Forms of latent attention that the CPU has beside the absorbed one: a plan gives their layers to it.
-ABSENT = {"short_attention", "expanded_attention", "index_positions", "chosen_attention"}
+ABSENT = {"absorbed_attention", "expanded_attention", "index_positions", "sparse_attention"}
 ROUNDED = {"linear", "linear_add", "linear_swiglu", "attention"}  # tensor cores meet them in 16 or 8 bits,
 TENSOR_CORES = 1e-3  # within this of the definition
 LARGE = 600_000  # multiply-adds of a product beyond which the emulation takes too long

@@ -110,7 +110,7 @@ def test_mixed_formats_merge_by_their_activation() -> None:
     assert [s.type.format for s in qkv.src] == ["a8_256", "q4_k", "q4_k", "q6_k"]
 
 
-def test_the_head_sees_picked_rows_only() -> None:
+def test_the_head_computes_gathered_rows_only() -> None:
     roots = optimize(tiny.build("llama", tiny.weights("llama"), CACHE).roots("tokens"), context()).roots
     last = [
         n
@@ -118,7 +118,7 @@ def test_the_head_sees_picked_rows_only() -> None:
         if n.name == f"blk.{tiny.LAYERS - 1}" and n.op in ("linear_swiglu", "linear_add")
     ]
     assert last and all(n.type.shape[0] != TOKENS for n in last), (
-        "the last feed-forward computes the picked rows"
+        "the last feed-forward computes the gathered rows"
     )
 
 
