@@ -194,8 +194,8 @@ class Engine:
         )
         self._optimized: dict[tuple[str, bool, bool], Optimized] = {}
         # Which form a token takes hangs on what stands beside it, which `deterministic` rules out.
-        steady = any(d.steady for d in devices)
-        self._long = LONG if not steady and expandable(forward.roots("tokens")) else 0
+        deterministic = any(d.deterministic for d in devices)
+        self._long = LONG if not deterministic and expandable(forward.roots("tokens")) else 0
         self._detailed = DetailedSteps(self)
         tokens = self.optimized("tokens")
         self._context = replace(self._context, homes=tokens.placement.homes)

@@ -167,7 +167,7 @@ struct layers {
                 continue;
             }
             gpu_calls three = {{f.call[0], f.call[1], f.call[2]}};
-            OK(cudaLaunchKernelEx(&config, heads_together, three));
+            OK(cudaLaunchKernelEx(&config, heads_fused, three));
             bool q8 = format == 8, f8 = format == 1008;
             kernel split = head == 64 ? q8 ? attention_split_64_8_q8_0 : f8 ? attention_split_64_8_fp8 : attention_split_64_8_f16
                                       : q8 ? attention_split_128_8_q8_0 : f8 ? attention_split_128_8_fp8 : attention_split_128_8_f16;

@@ -12,7 +12,7 @@
 #include "tile.cuh"
 
 typedef struct {
-    gpu_call call[GPU_TOGETHER];
+    gpu_call call[GPU_FUSED];
 } heads_calls;
 
 template <int FORMAT, int D> struct heads_shape {

@@ -52,7 +52,7 @@ const gpu_kernel cuda_small_kernels[] = {
     {0},
 };
 
-static const char *check_heads_together(const gpu_call *calls, const gpu_traits *t) {
+static const char *check_heads_fused(const gpu_call *calls, const gpu_traits *t) {
     if (t->arch < EARLY_ARCH)
         return "it is launched early, which needs compute capability 9.0";
     return calls[0].v[0].shape[0] == calls[1].v[2].shape[0] && calls[0].v[0].shape[0] == calls[2].v[2].shape[0]
@@ -60,7 +60,7 @@ static const char *check_heads_together(const gpu_call *calls, const gpu_traits 
                : "queries, keys and values must be of the same tokens";
 }
 
-static void grid_heads_together(const gpu_call *calls, const gpu_traits *t, gpu_grid *g) {
+static void grid_heads_fused(const gpu_call *calls, const gpu_traits *t, gpu_grid *g) {
     const gpu_view *q = calls[0].v + 1;
     int64_t pairs = (int64_t)q->shape[1] * (q->shape[2] - calls[0].v[2].shape[1] / 2);
     int64_t heads = calls[1].v[0].shape[1] > calls[2].v[0].shape[1] ? calls[1].v[0].shape[1] : calls[2].v[0].shape[1];
@@ -134,9 +134,9 @@ static void grid_heads(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     *g = grid_of(most_splits(c + 3), k->shape[1], 1, 32 * WARPS, (uint64_t)heads_shared(k->shape[3], q->shape[1] / k->shape[1]));
 }
 
-const gpu_together cuda_together[] = {
+const gpu_fusion cuda_fusions[] = {
     {{"rope", "rope_kv_write", "kv_write", "attention"}, check_heads_64, "attention_heads_64", grid_heads, 1, 2, HEADS_BYTES},
     {{"rope", "rope_kv_write", "kv_write", "attention"}, check_heads_128, "attention_heads_128", grid_heads, 1, 2, HEADS_BYTES},
-    {{"rope", "rope_kv_write", "kv_write"}, check_heads_together, "heads_together", grid_heads_together, 1, 0, 0},
+    {{"rope", "rope_kv_write", "kv_write"}, check_heads_fused, "heads_fused", grid_heads_fused, 1, 0, 0},
     {.kernel = NULL},
 };

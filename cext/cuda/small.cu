@@ -55,7 +55,7 @@ typedef struct {
     gpu_call call[HEADS_CALLS];
 } gpu_calls;
 
-extern "C" __global__ void __launch_bounds__(HEADS_THREADS) heads_together(const __grid_constant__ gpu_calls calls) {
+extern "C" __global__ void __launch_bounds__(HEADS_THREADS) heads_fused(const __grid_constant__ gpu_calls calls) {
     const gpu_call *c = calls.call + blockIdx.z;
     self m = port_self();
     wait_before();

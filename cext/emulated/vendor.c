@@ -26,7 +26,7 @@ static void grid_lone(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 
 /* Behind the portable kernels, so taken where they are asked for. */
 static const gpu_kernel lone[] = {
-    {.op = "rms_norm", .check = check_lone, .launch = {{"rms_norm_lone", grid_lone, 0}}, .choices = {3}},
+    {.op = "rms_norm", .check = check_lone, .launch = {{"rms_norm_lone", grid_lone, 0}}, .configs = {3}},
     {0},
 };
 static const gpu_kernel units[] = {

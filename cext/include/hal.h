@@ -72,8 +72,8 @@ typedef struct {
 
 enum { HAL_NAME = 128 }; /* characters of a kernel's name, the 0 behind it included */
 
-/* Which kernel a step takes, where that is not left to the backend: one of its own by `name`, as kernels() gives it, or one
- * that add_kernel() took, with its grid. A backend without those entries ignores choices by name. */
+/* A kernel override: the step takes this kernel instead of the backend's default: one of the backend's own by `name`, as
+ * kernels() gives it, or a custom kernel, which add_kernel() took, with its grid. A backend without kernels() ignores names. */
 typedef struct {
     uint32_t step;
     uint32_t kernel;     /* the number that add_kernel() gave; 0: `name` counts */
@@ -81,17 +81,17 @@ typedef struct {
     uint32_t threads, local;
     uint64_t scratch;    /* bytes of device memory that the kernel wants for itself during the step */
     char name[HAL_NAME];
-} hal_choice;
+} hal_kernel_override;
 
 typedef struct {
-    uint32_t n_steps, n_views, n_buffers, n_ops, n_args, n_choices;
+    uint32_t n_steps, n_views, n_buffers, n_ops, n_args, n_overrides;
     uint32_t step_buffer;  /* which buffer run() copies the step block to */
     const hal_step *steps;
     const hal_view *views;
     const hal_bufdesc *buffers;
     const hal_op *ops;
     const uint8_t *args;
-    const hal_choice *choices; /* in the order of their steps, at most one a step */
+    const hal_kernel_override *overrides; /* in the order of their steps, at most one a step */
 } hal_plan;
 
 typedef struct {

@@ -116,13 +116,13 @@ class _Crossings:
         self.context, self.placed = context, dict[Node, str]()
         self._again: dict[str, Graph] = {}
 
-    def brought(self, value: Node, here: str) -> Node:
+    def on_device(self, value: Node, here: str) -> Node:
         """The value as a node on this device."""
         if value.op in LEAVES or self.placed[value] == here:
             return value
         if value.op != "copy" and OPS[value.op].view:
             # What the window is on crosses whole, and once for all windows on it.
-            base = self.brought(value.src[0], here)
+            base = self.on_device(value.src[0], here)
             seen = value.graph.node(value.op, (base,), value.type, value.name, **dict(value.args))
             self.placed[seen] = here
             return seen
@@ -146,7 +146,7 @@ def _with_copies(
         if node.op in LEAVES:
             return None
         here = device[node]
-        crossing = tuple(crossings.brought(s, here) for s in src)
+        crossing = tuple(crossings.on_device(s, here) for s in src)
         made = node.graph.node(node.op, crossing, node.type, node.name, **dict(node.args))
         crossings.placed[made] = here
         return made

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from satchel.quant import FORMATS, DeviceError
-from satchel.runtime.device import OUT, STATE, WEIGHT, Choice, Device, pointer
+from satchel.runtime.device import OUT, STATE, WEIGHT, Device, KernelOverride, pointer
 from satchel.runtime.graph import Array
 from satchel.runtime.kernels.call import Call, View
 from satchel.runtime.ops import OPS
@@ -141,7 +141,7 @@ def _operand(call: Call, index: int, view: View, rng: np.random.Generator) -> Ar
     return format.encode(values, None)
 
 
-def run(trial: Trial, device: Device, choice: Choice | None) -> Array:
+def run(trial: Trial, device: Device, override: KernelOverride | None) -> Array:
     """What the device gives, rows beyond the count included, which hold FILL."""
     segment, call = trial.segment, trial.call
     buffers = [device.alloc(b.size, b.usage) for b in segment.buffers]
@@ -152,7 +152,7 @@ def run(trial: Trial, device: Device, choice: Choice | None) -> Array:
             _write(buffers[i + 2], view, value, int(segment.view_table[i + 1]["stride"]))
         block = bytearray(COUNTS_BYTES)
         np.frombuffer(block, np.int32)[:] = trial.counts
-        program = device.compile(segment, buffers, () if choice is None else (choice,))
+        program = device.compile(segment, buffers, () if override is None else (override,))
         buffers.append(program)  # type: ignore[arg-type]
         program.run(pointer(block), len(block))
         program.wait()

@@ -1,4 +1,4 @@
-"""The class of steps that share a choice: op, formats, shapes but for what has no say in speed."""
+"""The class of steps that share a tuned kernel: op, formats, and the shapes that speed depends on."""
 
 from __future__ import annotations
 

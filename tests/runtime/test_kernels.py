@@ -19,7 +19,7 @@ from tiny_file import write_model
 from satchel import kernels
 from satchel.quant import DeviceError, RequestError
 from satchel.runtime.arch import Cache
-from satchel.runtime.device import Choice, Device, find_backend, include, libraries
+from satchel.runtime.device import Device, KernelOverride, find_backend, include, libraries
 from satchel.runtime.kernels import image, native, nvrtc, trial
 from satchel.runtime.kernels.call import call_of
 from satchel.runtime.kernels.registry import NOT_ALONE
@@ -248,24 +248,24 @@ def test_a_kernel_may_be_asked_for_by_name(device: Device) -> None:
     tried = trial.trial_of(segment, 0, call_of(segment, 0), device)
     want = trial.define(tried)
     for name in names:
-        assert trial.error_of(tried, trial.run(tried, device, Choice(0, name)), want) < 1e-6
+        assert trial.error_of(tried, trial.run(tried, device, KernelOverride(0, name)), want) < 1e-6
     assert device.name != "emulated" or names == ("rms_norm", "rms_norm_lone", "rms_norm_lone@3")
     for name in ("fastest", "rms_nor", "rms_norm@3", "rms_norm_lone@4", "rms_norm_lone@", "rms_norm+"):
         with pytest.raises(DeviceError, match="no such kernel as is asked for"):
-            trial.run(tried, device, Choice(0, name))
+            trial.run(tried, device, KernelOverride(0, name))
     with pytest.raises(DeviceError, match="a kernel that this device was not given"):
-        trial.run(tried, device, Choice(0, "", 7, (1, 1, 1), 32))
+        trial.run(tried, device, KernelOverride(0, "", 7, (1, 1, 1), 32))
     with pytest.raises(DeviceError, match="in the order of the plan's steps"):
-        trial.run(tried, device, Choice(1, names[0]))
+        trial.run(tried, device, KernelOverride(1, names[0]))
 
 
-def test_numbers_of_choices_are_checked(device: Device) -> None:
+def test_numbers_of_overrides_are_checked(device: Device) -> None:
     one = cases_of("rms_norm")[0]
     segment, _ = plan_of("rms_norm", one, 0)
     tried = trial.trial_of(segment, 0, call_of(segment, 0), device)
     rng = np.random.default_rng(3)
     for _ in range(20):
         groups = tuple(int(g) for g in rng.integers(0, 1 << 32, 3))
-        choice = Choice(0, "", int(rng.integers(1, 1 << 32)), groups, int(rng.integers(0, 1 << 32)))  # type: ignore[arg-type]
-        with pytest.raises(DeviceError, match="choice 0, of step 0"):
-            trial.run(tried, device, choice)
+        override = KernelOverride(0, "", int(rng.integers(1, 1 << 32)), groups, int(rng.integers(0, 1 << 32)))  # type: ignore[arg-type]
+        with pytest.raises(DeviceError, match="kernel override 0, of step 0"):
+            trial.run(tried, device, override)

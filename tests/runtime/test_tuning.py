@@ -51,9 +51,9 @@ def logits() -> Array:
 def slow_usual(monkeypatch: pytest.MonkeyPatch) -> None:
     """Times as if the usual norm took ten times as long as the lone one, and all else nothing."""
 
-    def compiled(self: Any, segment: Any, buffers: Any, choices: Any = None) -> Exec:
-        asked = {c.step: c.name for c in (self.choose(segment) if choices is None else choices)}
-        made = real(self, segment, buffers, choices)
+    def compiled(self: Any, segment: Any, buffers: Any, overrides: Any = None) -> Exec:
+        asked = {c.step: c.name for c in (self.overrides_of(segment) if overrides is None else overrides)}
+        made = real(self, segment, buffers, overrides)
         ops = [call_of(segment, i).op for i in range(len(segment.step_table))]
         cost = [1000 * (op == USUAL) * (1 if asked.get(i) == LONE else 10) for i, op in enumerate(ops)]
         total = [0] * len(cost)
@@ -137,7 +137,7 @@ def test_another_library_or_driver_is_another_device(monkeypatch: pytest.MonkeyP
     engine.close()
 
 
-def test_a_device_without_times_or_choices() -> None:
+def test_a_device_without_times_or_several_kernels() -> None:
     engine, device = engine_of()
     with pytest.raises(RequestError, match="emulated was not opened with profile"):
         next(measure(engine, device, [1]))

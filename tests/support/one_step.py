@@ -13,7 +13,7 @@ import pytest
 
 from satchel import cext
 from satchel.quant import FORMATS, DeviceError
-from satchel.runtime.device import SAMPLING, Choice, Device, find_backend
+from satchel.runtime.device import SAMPLING, Device, KernelOverride, find_backend
 from satchel.runtime.graph import Array
 from satchel.runtime.ops import OPS
 from satchel.runtime.plan import PACKED, Buffer, Segment
@@ -132,7 +132,7 @@ def run(
             )
         else:
             buffer.write(0, raw)
-    program = device.compile(segment, buffers, [Choice(0, kernel)] if kernel else None)
+    program = device.compile(segment, buffers, [KernelOverride(0, kernel)] if kernel else None)
     block = cext.ffi.new("uint8_t[]", 32)
     program.run(block, 32)
     program.wait()

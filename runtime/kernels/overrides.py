@@ -1,5 +1,6 @@
-"""Which kernels a plan asks a device for: those that the user registered where they take a step, else what
-tuning has found faster. A registered kernel is compiled, loaded and checked at its first use.
+"""Kernel overrides of a plan: custom kernels, which the user registered, for the steps that they serve, else
+kernels that `satchel tune` measured to be faster than the default. A custom kernel is compiled, loaded and
+checked against its op's definition at its first use.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ import functools
 from collections.abc import Mapping, Sequence
 
 from satchel.quant import DeviceError, RequestError
-from satchel.runtime.device import Choice, Device
+from satchel.runtime.device import Device, KernelOverride
 from satchel.runtime.kernels.call import Call, Grid, call_of
 from satchel.runtime.kernels.image import image_of
 from satchel.runtime.kernels.registry import Kernel, registered
@@ -17,39 +18,39 @@ from satchel.runtime.plan import Segment
 from satchel.runtime.tuning.shape import shape_of
 
 
-class Chooser:
-    """The choices of one device; it keeps what it has loaded and what it has checked."""
+class KernelOverrides:
+    """The kernel overrides of one device; it remembers which custom kernels are loaded and checked."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
         self._numbers: dict[Kernel, int] = {}
         self._checked: set[tuple[Kernel, tuple[object, ...]]] = set()
 
-    def __call__(self, segment: Segment) -> Sequence[Choice]:
+    def __call__(self, segment: Segment) -> Sequence[KernelOverride]:
         kernels = registered(self.device.backend.name)
         if not kernels and not self._tuned:
             return ()
-        found = (self._choice(segment, i, kernels) for i in range(len(segment.step_table)))
+        found = (self._override(segment, i, kernels) for i in range(len(segment.step_table)))
         return tuple(c for c in found if c is not None)
 
     @functools.cached_property
     def _tuned(self) -> Mapping[str, str]:
-        """Kernels that tuning has found faster than the device's own choice, by class of steps; none where
-        every bit of a row is promised to depend on that row alone.
+        """Kernels that tuning has found faster than the default, by class of steps; none on a deterministic
+        device, where a table of another machine must not change a bit.
         """
         from satchel.runtime.tuning import tuned_for
 
-        found = None if self.device.steady else tuned_for(self.device)
+        found = None if self.device.deterministic else tuned_for(self.device)
         return {shape: t.kernel for shape, t in found.steps.items() if t.changes} if found else {}
 
-    def _choice(self, segment: Segment, step: int, kernels: Sequence[Kernel]) -> Choice | None:
+    def _override(self, segment: Segment, step: int, kernels: Sequence[Kernel]) -> KernelOverride | None:
         call = call_of(segment, step)
         kernel = next((k for k in kernels if k.serves(self.device.backend.name, call)), None)
         if kernel is None:
             name = self._tuned.get(shape_of(call)) if self._tuned else None
             if name is None or name not in self.device.kernels(segment, step):
                 return None
-            return Choice(step, name)
+            return KernelOverride(step, name)
         if kernel not in self._numbers:
             self._numbers[kernel] = self.device.add_kernel(image_of(kernel, self.device), kernel.entry)
         if (kernel, call.key) not in self._checked:
@@ -57,7 +58,7 @@ class Chooser:
             self._checked.add((kernel, call.key))
         return self._launch(kernel, call, step)
 
-    def _launch(self, kernel: Kernel, call: Call, step: int) -> Choice:
+    def _launch(self, kernel: Kernel, call: Call, step: int) -> KernelOverride:
         grid = kernel.grid(call)
         if not isinstance(grid, Grid) or not 1 <= len(grid.groups) <= 3:
             raise RequestError(f"kernel {kernel.entry}: grid gave {grid!r}, no Grid of one to three numbers")
@@ -65,7 +66,7 @@ class Chooser:
         if min(*groups, grid.threads) < 1 or min(grid.local, grid.scratch) < 0:
             raise RequestError(f"kernel {kernel.entry}: {grid} has a number that no launch can have")
         number = self._numbers[kernel]
-        return Choice(step, "", number, groups, grid.threads, grid.local, grid.scratch)  # type: ignore[arg-type]
+        return KernelOverride(step, "", number, groups, grid.threads, grid.local, grid.scratch)  # type: ignore[arg-type]
 
     def _check(self, kernel: Kernel, segment: Segment, step: int, call: Call) -> None:
         """DeviceError where the kernel does not do what the op means."""
