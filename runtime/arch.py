@@ -297,7 +297,7 @@ class Arch:
         return 0
 
     def rotates(self, i: int) -> bool:
-        """Whether layer i turns queries and keys by their positions."""
+        """Whether layer i applies RoPE to queries and keys."""
         return True
 
     def rope_base(self, i: int) -> float:
@@ -305,7 +305,7 @@ class Arch:
         return 0.0
 
     def adjust(self, q: Node, k: Node, i: int) -> tuple[Node, Node]:
-        """Queries and keys of layer i, turned by position, as they meet."""
+        """Changes queries and keys of layer i after RoPE."""
         return q, k
 
     def alibi(self, i: int) -> float:

@@ -10,15 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from satchel.quant import FORMATS, ModelError, RequestError
-from satchel.quant.cache import TURNED
+from satchel.quant.cache import ROTATED
 from satchel.runtime import ops
 from satchel.runtime.arch import Arch, Cache
 from satchel.runtime.blocks import linear
 from satchel.runtime.graph import Node, Type
-from satchel.runtime.latent import low_queries, sizes_of, turns_of
+from satchel.runtime.latent import cos_sin_of, low_queries, mla_dims
 
-EPS = 1e-6  # of the keys' norm, which no key of the file states
-HALVES = 1  # the indexer turns halves of its heads, where the attention beside it turns neighbours
+EPS = 1e-6  # of the keys' norm, for which GGUF has no key
+HALVES = 1  # RoPE of the indexer pairs (i, i + n_rot/2), while MLA pairs (2i, 2i+1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ def indexer_of(a: Arch) -> Indexer:
         a.hp.uint(f"{key}key_length", high=4096),
         a.hp.uint(f"{key}top_k"),
     )
-    if found.size < sizes_of(a).turned:
+    if found.size < mla_dims(a).rope:
         raise ModelError(
-            f"{a.hp.arch}.{key}key_length: {found.size} numbers cannot hold the {sizes_of(a).turned} of"
+            f"{a.hp.arch}.{key}key_length: {found.size} numbers cannot hold the {mla_dims(a).rope} of"
             " rope.dimension_count"
         )
     return found
@@ -73,15 +73,15 @@ def top_k_positions(a: Arch, x: Node, i: int) -> Node | None:
     weights = linear(a, x, f"{p}proj", found.heads)
     if not is_sparse(found, a.cache):
         return None
-    turns = turns_of(a, sizes_of(a))
-    q = ops.rope(q, turns, style=HALVES)
-    key = ops.rope(ops.reshape(key, shape=(1, found.size)), turns, style=HALVES)
+    cos_sin = cos_sin_of(a, mla_dims(a))
+    q = ops.rope(q, cos_sin, style=HALVES)
+    key = ops.rope(ops.reshape(key, shape=(1, found.size)), cos_sin, style=HALVES)
     if found.size % FORMATS[a.cache.keys].block:
         raise RequestError(
             f"a {a.cache.keys} cache holds heads of a multiple of {FORMATS[a.cache.keys].block}, the"
             f" indexer's have {found.size}: take f16"
         )
-    if a.cache.keys in TURNED:
+    if a.cache.keys in ROTATED:
         q, key = ops.hadamard(q), ops.hadamard(key)
     state = a.state(f"index.{i}", Type((a.cache.pool, 1, a.cache.block, found.size), a.cache.keys))
     cache = ops.kv_write(state, key, a.slot, a.pos, a.table(0))

@@ -64,20 +64,21 @@ def expanded_attention(
     scale: float,
     least: int,
 ) -> Array:
-    """Attention of q (T, H, plain + turned) to keys and values of each head, made of the latents in k
-    (v is the same one): (T, H, value) for tokens in runs of `least` and more; for others the rows of `left`.
+    """Expanded MLA attention of q (T, H, nope + rope) to keys and values of each head, computed from the
+    latents in k (v is the same cache): (T, H, value) for tokens in runs of `least` or more; other rows are
+    `left`'s.
 
-    A cache row is a latent of `rank` numbers and the `turned` ones that end every head's key; k_b (H, rank,
-    plain) makes the key's beginning of the latent, v_b (H, value, rank) the value. Source: DeepSeek-V2, arXiv
-    2405.04434, 2.1.
+    A cache row is a latent of `rank` numbers and the `rope` numbers that end every head's key; k_b (H, rank,
+    nope) maps the latent to the beginning of the key, v_b (H, value, rank) to the value. Source: DeepSeek-V2,
+    arXiv 2405.04434, 2.1.
     """
     out, rows, keys, values = np.array(left, np.float32), _rows(k), _rows(k_b), _rows(v_b)
     block, rank = k.shape[2], keys.shape[1]
     for t in np.flatnonzero(_runs(slot, pos) >= least):
         past = rows[table[slot[t], : pos[t] // block + 1], 0].reshape(-1, rows.shape[-1])[: pos[t] + 1]
-        latent, turned = past[:, :rank].astype(np.float32), past[:, rank:].astype(np.float32)
+        latent, rope = past[:, :rank].astype(np.float32), past[:, rank:].astype(np.float32)
         for h in range(q.shape[1]):
-            key = np.concatenate((latent @ keys[h], turned), axis=-1)
+            key = np.concatenate((latent @ keys[h], rope), axis=-1)
             score = key @ q[t, h] * np.float32(scale)
             p = np.exp(score - score.max())
             out[t, h] = (p / p.sum()) @ (latent @ values[h].T)

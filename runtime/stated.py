@@ -58,7 +58,7 @@ def check_stated(metadata: Metadata, arch: str, read: Set[str], context: int) ->
         value = _value(metadata, given[name])
         if name == "attention.sliding_window" and isinstance(value, int) and value >= context:
             continue
-        if name.startswith("rope.scaling.") and "rope.scaling.type" not in read:  # no layer turns by it
+        if name.startswith("rope.scaling.") and "rope.scaling.type" not in read:  # no layer scales RoPE by it
             continue
         if name == "rope.freq_base_swa" and value == _value(metadata, f"{start}rope.freq_base"):
             continue

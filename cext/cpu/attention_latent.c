@@ -34,13 +34,13 @@ static setup setup_expanded_attention(const cpu_call *c) {
                .group = 1, .causal = 1, .scale = a->scale, .least = a->least, .k_b = k_b, .v_b = v_b, .tile = LONG_TILE};
     s.block = k->shape[2];
     s.rank = k_b->shape[1];
-    s.plain = k_b->shape[2];
+    s.nope = k_b->shape[2];
     s.d = q->shape[2];
     s.dv = v_b->shape[1];
     s.d_pitch = whole_vectors(s.d);
     s.v_pitch = s.dv_pitch = whole_vectors(s.dv);
     s.latent_pitch = whole_vectors(k->shape[3]);
-    s.made_pitch = whole_vectors(s.plain + s.dv);
+    s.made_pitch = whole_vectors(s.nope + s.dv);
     return s;
 }
 
@@ -94,7 +94,7 @@ static const char *check_expanded_attention(const cpu_call *c) {
     for (const cpu_view *w = c->v + 7; w < c->v + 9; w++)
         if (w->ndim != 3 || w->shape[0] != q->shape[1] || !panel_format_find(w->format) || !cpu_unpack_of(c->set, w->format) ||
             w->shape[2] % panel_format_find(w->format)->block)
-            return "k_b must be (H, rank, plain) and v_b (H, value, rank), in formats that can be unpacked";
+            return "k_b must be (H, rank, nope) and v_b (H, value, rank), in formats that can be unpacked";
     if (c->v[8].shape[2] != c->v[7].shape[1] || q->shape[2] - c->v[7].shape[2] != k->shape[3] - c->v[7].shape[1] ||
         k->shape[3] < c->v[7].shape[1])
         return "q, the cache and the weights disagree about the sizes of latents and keys";

@@ -34,7 +34,7 @@ typedef struct {
     int least;              /* runs of so many tokens and more are another step's, or this one's alone; 0: there is no border */
     const cpu_view *positions; /* sparse attention: (T, k) positions that each token attends to; NULL: its whole past */
     const cpu_view *k_b, *v_b; /* of latents that become keys and values here: weights of heads (attention_expand.h), or NULL */
-    int rank, plain;        /* numbers of a latent, and of a key that are made of it */
+    int rank, nope;         /* MLA: numbers of a latent, and of a key that are computed from it */
     int latent_pitch, made_pitch;
 } setup;
 

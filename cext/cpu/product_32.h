@@ -53,7 +53,7 @@ VI_INLINE void add_columns(const vi *q, int offset, vf d, vf m, const uint8_t *x
 }
 
 /* Parts of 32 in a block: more than one are no loop to be unrolled. */
-#define PARTS_32(stem) (BLOCK_##stem == 32 ? 1 : turns(BLOCK_##stem / 32))
+#define PARTS_32(stem) (BLOCK_##stem == 32 ? 1 : opaque(BLOCK_##stem / 32))
 
 #define COLUMNS_32(stem, offset)                                                                                    \
     VI_INLINE void stem##_block(const uint8_t *words, const uint8_t *lone, const uint8_t *x, uint64_t x_stride,     \

@@ -13,8 +13,8 @@
 
 #define UNROLL _Pragma("GCC unroll 16")
 
-/* n, of which the compiler knows nothing: a loop of so many turns stays a loop. */
-VI_INLINE int turns(int n) { __asm__("" : "+r"(n)); return n; }
+/* n, hidden from the compiler: a loop of n iterations is not unrolled. */
+VI_INLINE int opaque(int n) { __asm__("" : "+r"(n)); return n; }
 
 enum { LANE_PARTS = 16 / LANES, LINE = 64, AHEAD = 2048, FAR_AHEAD = 8192, SEVERAL = 2 };
 enum { SIGNED_CODES = -1, MINIMUMS = 0 }; /* in the place of how much too high codes stand */

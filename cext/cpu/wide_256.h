@@ -33,7 +33,7 @@ VI_INLINE void wide_columns(const wide_256 *f, const uint8_t *codes, const scale
     vi isum[MOST_COLUMNS];
     UNROLL for (int c = 0; c < n; c++)
         isum[c] = vi_set(0);
-    for (int g = 0, groups = turns(8); g < groups; g++) {
+    for (int g = 0, groups = opaque(8); g < groups; g++) {
         vi q[8];
         UNROLL for (int j = 0; j < 8; j++)
             q[j] = vi_load(codes + LINE * (8 * g + j));

@@ -201,7 +201,7 @@ enum {
     HAL_N_OPS
 };
 
-/* Rotary pairs: INTERLEAVED turns (2i, 2i+1) as Llama does, HALVES turns (i, i + n_rot/2) as NeoX does. */
+/* RoPE pairs: INTERLEAVED rotates (2i, 2i+1) as Llama does, HALVES (i, i + n_rot/2) as NeoX does. */
 enum { HAL_ROPE_INTERLEAVED = 0, HAL_ROPE_HALVES = 1 };
 
 typedef struct { float eps; } arg_rms_norm;

@@ -327,7 +327,7 @@ const gpu_kernel gpu_portable_kernels[] = {
     ENTRY("position_scale", "position_scale", check_position_scale, grid_scale, 0),
     ENTRY("rope", "rope", check_rope, grid_numbers, 0),
     ENTRY("kv_write", "kv_write", check_kv_write, grid_kv_write, KV_PLAIN),
-    ENTRY("rope_kv_write", "kv_write", check_rope_kv_write, grid_kv_write, KV_TURNED),
+    ENTRY("rope_kv_write", "kv_write", check_rope_kv_write, grid_kv_write, KV_ROPE),
     ENTRY("attention", "attention", check_attention, grid_attention, 0),
     ENTRY("short_conv", "short_conv", check_conv, grid_conv, 0),
     ENTRY("conv_write", "conv_write", check_conv_write, grid_conv, 0),

@@ -103,16 +103,15 @@ class Place:
 class ArchMapping:
     """What an architecture's file states as MAPPING.
 
-    classes: of config.json's `architectures`; model_type: its other name. arch: what the file calls itself;
-    a function where the config decides. ignored: patterns of tensors that hold nothing of the model.
-    left_out: of such that hold what answers do without, said in a note. extra: puts what no Key can say.
-    rope: whether heads are turned by position; partial: maybe only a part of them; turned: which, where the
+    classes: of config.json's `architectures`; model_type: its other name. arch: what the file calls itself; a
+    function where the config decides. ignored: patterns of tensors that hold nothing of the model. left_out:
+    of such that hold what answers do without, said in a note. extra: puts what no Key can say. rope: whether
+    heads have RoPE; partial: it may rotate a part of a head; partial_rotary_factor: which part, where the
     config is silent. head_dim: whether heads are all of one size, as config.json says or as they divide the
-    width. whole: whether the borders of YaRN's ramp are whole pairs.
-    renames: (pattern, replacement) that bring names of the checkpoint to those of the rules.
-    seeing: classes that read pictures too and whose text model this is (seeing.py); flat: some of these have
-    its configuration in their own. defaults: what their configurations leave out. only: of the classes'
-    configurations those that it says.
+    width. whole: whether the borders of YaRN's ramp are whole pairs. renames: (pattern, replacement) that
+    bring names of the checkpoint to those of the rules. seeing: classes that read pictures too and whose text
+    model this is (seeing.py); flat: some of these have its configuration in their own. defaults: what their
+    configurations leave out. only: of the classes' configurations those that it says.
     """
 
     classes: tuple[str, ...]
@@ -126,7 +125,7 @@ class ArchMapping:
     extra: Callable[[Reader], None] | None = None
     rope: bool = True
     partial: bool = False
-    turned: float = 1.0
+    partial_rotary_factor: float = 1.0
     head_dim: bool = True
     whole: bool = True
     renames: tuple[tuple[str, str], ...] = ()
@@ -195,7 +194,7 @@ ATTENTION = (
     Rule(f"{_ATTENTION}v_proj", "blk.{i}.attn_v"),
     Rule(f"{_ATTENTION}o_proj", "blk.{i}.attn_output"),
 )
-# The same where GGUF's architecture turns neighbours and the checkpoint the two halves of a head.
+# The same where GGUF's architecture rotates pairs (2i, 2i+1) and the checkpoint pairs (i, i + n_rot/2).
 ATTENTION_NEIGHBOURS = (
     Rule(f"{_ATTENTION}q_proj", "blk.{i}.attn_q", heads=_HEADS),
     Rule(f"{_ATTENTION}k_proj", "blk.{i}.attn_k", heads=_KV_HEADS),

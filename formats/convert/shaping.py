@@ -158,7 +158,7 @@ def _decoded(tensor: Logical, target: str) -> Logical:
 
 def neighbours(tensor: Logical, heads: int) -> Logical:
     """Rows of each head from the order (first half, second half) to pairs of neighbours: 0, d/2, 1, d/2 + 1,
-    ... A bias is a row of its own and is turned alike.
+    ... A bias is a row of its own and is permuted alike.
     """
     size = tensor.shape[0]
     if heads < 1 or size % (2 * heads):
@@ -260,8 +260,8 @@ def latent_keys(tensor: Logical, model: Model) -> Logical:
 
     def open_rows() -> Rows:
         whole = base.open()(0, base.rows).reshape(heads, key + value, rank)[:, :key]
-        turned = np.ascontiguousarray(whole.swapaxes(1, 2)).reshape(heads * rank, key)
-        return lambda first, last: turned[first:last]
+        transposed = np.ascontiguousarray(whole.swapaxes(1, 2)).reshape(heads * rank, key)
+        return lambda first, last: transposed[first:last]
 
     return replace(base, shape=(heads, rank, key), open=open_rows)
 
@@ -275,14 +275,14 @@ def latent_values(tensor: Logical, model: Model) -> Logical:
 
 def _latent(tensor: Logical, model: Model) -> tuple[int, int, int]:
     """Heads, and the numbers of a head's key that know no position and of its value."""
-    heads, turned = model.uint("attention.head_count"), model.uint("rope.dimension_count")
+    heads, n_rot = model.uint("attention.head_count"), model.uint("rope.dimension_count")
     key, value = (model.uint(f"attention.{part}_length_mla") for part in ("key", "value"))
-    if len(tensor.shape) != 2 or tensor.shape[0] != heads * (key - turned + value):
+    if len(tensor.shape) != 2 or tensor.shape[0] != heads * (key - n_rot + value):
         raise ModelError(
-            f"{tensor.where}: {tensor.name}: expected {heads} heads of {key - turned} + {value} rows, got the"
+            f"{tensor.where}: {tensor.name}: expected {heads} heads of {key - n_rot} + {value} rows, got the"
             f" shape {list(tensor.shape)}; the checkpoint contradicts itself"
         )
-    return heads, key - turned, value
+    return heads, key - n_rot, value
 
 
 # What a rule's `made` names.

@@ -18,13 +18,13 @@ FLOATS = ("f32", "f16", "bf16")
 Pick = Callable[[Array], Array]  # [K, N of both] to [K, N]
 
 
-def turned(tensor: Logical, model: Model) -> Logical:
+def transposed(tensor: Logical, model: Model) -> Logical:
     """[E, K, N] as [E, N, K]; a bias [E, N] as it is."""
     return _parts(tensor, lambda x: x, 1)
 
 
 def first_half(tensor: Logical, model: Model) -> Logical:
-    """The first half of the outputs, turned."""
+    """The first half of the outputs, transposed."""
     return _parts(tensor, lambda x: x[:, : x.shape[1] // 2], 2)
 
 
@@ -33,7 +33,7 @@ def second_half(tensor: Logical, model: Model) -> Logical:
 
 
 def even(tensor: Logical, model: Model) -> Logical:
-    """Of outputs in turns of gate and up, the gate's, turned."""
+    """Of outputs in turns of gate and up, the gate's, transposed."""
     return _parts(tensor, lambda x: x[:, 0::2], 2)
 
 
@@ -103,7 +103,7 @@ def _parts(tensor: Logical, pick: Pick, parts: int) -> Logical:
             f"{tensor.where}: {tensor.name}: expected experts [E, K, N] or their biases [E, N], got the shape"
             f" {list(tensor.shape)}; the checkpoint contradicts itself"
         )
-    base = tensor if tensor.format in FLOATS else retyped(tensor, "bf16", "turned: as bf16")
+    base = tensor if tensor.format in FLOATS else retyped(tensor, "bf16", "transposed: as bf16")
     width = tensor.shape[-1] // parts
     if len(tensor.shape) == 2:
         return _biases(base, pick, width)
@@ -132,4 +132,4 @@ def _biases(base: Logical, pick: Pick, width: int) -> Logical:
     return replace(base, shape=(base.shape[0], width), open=open_rows)
 
 
-STACKS = (turned, first_half, second_half, even, odd, even_rows, odd_rows, first_rows, second_rows)
+STACKS = (transposed, first_half, second_half, even, odd, even_rows, odd_rows, first_rows, second_rows)

@@ -55,10 +55,10 @@ def _name(config: Config) -> str:
 
 def _extra(reader: Reader) -> None:
     config, arch = reader.config, _name(reader.config)
-    turned = config.get("position_embedding_type")
-    if turned not in (None, "rope", "nope"):
-        raise reader.fault("position_embedding_type", "rope or nope", turned, "not supported")
-    reader.put("rope.scaling.finetuned", turned == "rope")
+    kind = config.get("position_embedding_type")
+    if kind not in (None, "rope", "nope"):
+        raise reader.fault("position_embedding_type", "rope or nope", kind, "not supported")
+    reader.put("rope.scaling.finetuned", kind == "rope")
     if not _routed(config):
         size = config.get("shared_intermediate_size")
         reader.put("feed_forward_length", reader.number(size, "shared_intermediate_size", int, 1))

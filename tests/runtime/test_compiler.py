@@ -134,7 +134,7 @@ def test_missing_fused_ops_are_decomposed() -> None:
 
 @pytest.mark.parametrize("format", ["f32", "q8_0"])
 def test_steps_of_a_layer(format: str) -> None:
-    """Keys are turned on their way into the cache, by sines that all layers share."""
+    """rope_kv_write rotates keys on their way into the cache, by one cos/sin table for all layers."""
     forward = tiny.build("llama", tiny.weights("llama", format), CACHE)
     nodes = toposort(optimize(forward.roots("tokens"), context()).roots)
     steps = [n.op for n in nodes if n.op in OPS and not OPS[n.op].view]

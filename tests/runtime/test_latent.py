@@ -115,7 +115,7 @@ def test_a_cached_prefix_goes_on_in_the_other_form() -> None:
     plain.close()
 
 
-def test_a_cache_of_turned_blocks_keeps_the_absorbed_form() -> None:
+def test_a_rotated_cache_keeps_the_absorbed_form() -> None:
     engine = open_engine(kind="q8_0")
     assert EXPANDED not in ops_of(engine, 64)
     engine.close()

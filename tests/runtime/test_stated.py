@@ -128,8 +128,8 @@ def test_a_key_that_nobody_knows_is_told() -> None:
 
 
 def test_granite_files_that_switch_their_positions_off_turn_nothing() -> None:
-    turns = {
+    rotates = {
         flag: any(node.op == "rope" for node in build("granite", **changed).graph._nodes.values())
         for flag, changed in ((True, {}), (False, {"rope.scaling.finetuned": False}))
     }
-    assert turns == {True: True, False: False}
+    assert rotates == {True: True, False: False}

@@ -47,12 +47,12 @@ def expanded_case(
     heads: int = 3,
     least: int = LEAST,
 ) -> Case:
-    """formats: of the cache and of the weights. sizes: rank, plain, turned and value."""
-    rank, plain, turned, value = sizes
-    cache, place = past_of(rng, formats[0], tokens, rank + turned)
-    k_b = random_blocks(rng, formats[1], heads * rank, plain).reshape(heads, rank, -1)
+    """formats: of the cache and of the weights. sizes: rank, nope, rope and value."""
+    rank, nope, rope, value = sizes
+    cache, place = past_of(rng, formats[0], tokens, rank + rope)
+    k_b = random_blocks(rng, formats[1], heads * rank, nope).reshape(heads, rank, -1)
     v_b = random_blocks(rng, formats[1], heads * value, rank).reshape(heads, value, -1)
-    q, left = f32(rng, len(tokens), heads, plain + turned, scale=0.1), f32(rng, len(tokens), heads, value)
+    q, left = f32(rng, len(tokens), heads, nope + rope, scale=0.1), f32(rng, len(tokens), heads, value)
     weights = ((k_b, formats[1]), (v_b, formats[1]))
     name = f"{formats}-{sizes}-{len(tokens)}-{least}"
     args = {"scale": 0.05, "least": least}
