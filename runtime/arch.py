@@ -18,12 +18,12 @@ from satchel.quant import FORMATS, ModelError, RequestError
 from satchel.quant.cache import CACHE_TYPES
 from satchel.runtime import ops
 from satchel.runtime.graph import ROWS, TOKENS, Array, Graph, Node, Roots, Type, leaves
-from satchel.runtime.stated import check_stated
+from satchel.runtime.unread_keys import check_unread_keys
 
 EDITS = 1024  # single logits of a row that a step may change
 REWIND = 64  # tokens by which a slot may always go back, beyond what was fed last
 TOP = 20  # tokens that a report lists
-RECURRENT = 1 << 30  # the window of layers that keep a state instead of keys and values
+RECURRENT = 1 << 30  # the window of layers with recurrent states instead of a KV cache
 PAGES = 6  # of states for each slot: what it reads, writes and puts aside, and what the prefix tree keeps
 Scales = tuple[float, ...]  # of each extra of a model; () where none is used
 KINDS = "kinds"  # input of encoders that tell a text's sentences apart: 0 for the first one's tokens, then 1
@@ -36,10 +36,10 @@ class HParams:
 
     def __init__(self, metadata: Metadata, arch: str) -> None:
         self.metadata, self.arch = metadata, arch
-        self.read: set[str] = set()  # keys that were asked for
+        self.read_keys: set[str] = set()  # what check_unread_keys() lets pass
 
     def _name(self, key: str) -> str:
-        self.read.add(key)
+        self.read_keys.add(key)
         return f"{self.arch}.{key}"
 
     def uint(self, key: str, default: int | None = None, *, low: int = 1, high: int = 1 << 24) -> int:
@@ -64,10 +64,11 @@ class HParams:
     def flag(self, key: str, default: bool) -> bool:
         return self.metadata.get_bool(self._name(key), default)
 
-    def states(self, key: str) -> bool:
+    def has_key(self, key: str) -> bool:
+        """Whether the file has this key."""
         return self._name(key) in self.metadata
 
-    def states_each(self, key: str) -> bool:
+    def has_array(self, key: str) -> bool:
         """Whether the key has a value for each layer."""
         name = self._name(key)
         return name in self.metadata and self.metadata.typed(name).type is ValueType.ARRAY
@@ -316,13 +317,15 @@ class Arch:
         """Layer i sees a text in stretches of so many positions, each on its own; 0: it does not."""
         return 0
 
-    def states(self, i: int) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the float32 states that layer i keeps instead of keys and values; (): it attends."""
+    def recurrent_states(self, i: int) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the float32 recurrent states of layer i, which has no KV cache then; (): it has
+        attention.
+        """
         return ()
 
     def group(self, i: int) -> int:
         """The window of layer i, 0 where it is as long as the context."""
-        if self.states(i):
+        if self.recurrent_states(i):
             return RECURRENT
         window = self.window(i)
         return window if self.causal and window < self.cache.context else 0
@@ -444,9 +447,9 @@ class Arch:
         return self.weight(name, *shape) if self.weights.type(name) is not None else None
 
     def _reject_unused(self) -> None:
-        """ModelError for tensors, and keys that change the numbers, that nothing has asked for."""
-        stated = check_stated(self.hp.metadata, self.hp.arch, self.hp.read, self.context)
-        self.notes += tuple(note for note in stated if note not in self.notes)
+        """ModelError for unused tensors, and for unread keys that would change the numbers."""
+        notes = check_unread_keys(self.hp.metadata, self.hp.arch, self.hp.read_keys, self.context)
+        self.notes += tuple(note for note in notes if note not in self.notes)
         behind = tuple(f"blk.{self.layers + i}." for i in range(self.predicting))
         unused = (n for n in self.weights.names if n not in self.used and not n.endswith(IGNORED))
         extra = [n for n in unused if not n.startswith(behind or "/")]

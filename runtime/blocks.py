@@ -359,7 +359,7 @@ def alternating(a: Arch, i: int, period: int) -> bool:
     all; 1: every layer sees all.
     """
     key = "attention.sliding_window_pattern"
-    if a.hp.states_each(key):
+    if a.hp.has_array(key):
         return a.hp.flags(key, a.layers)[i]
     period = a.hp.uint(key, period)
     return (i + 1) % period != 0

@@ -79,8 +79,7 @@ def queries(a: Arch, x: Node, i: int, size: int) -> Node:
 
 
 def low_queries(a: Arch, x: Node, i: int) -> Node | None:
-    """norm(attn_q_a x), (T, q_lora_rank); None where the file has no attn_q_a.
-    """
+    """norm(attn_q_a x), (T, q_lora_rank); None where the file has no attn_q_a."""
     found = a.weights.type(f"blk.{i}.attn_q_a.weight")
     if found is None or not isinstance(found.shape[0], int):
         return None

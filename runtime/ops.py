@@ -27,9 +27,9 @@ from satchel.runtime.ops_latent import (
     sparse_attention,
 )
 from satchel.runtime.ops_recurrent import (
-    behind,
     conv_write,
     gated_scan,
+    ordered_after,
     scan_write,
     short_conv,
     sigmoid,
@@ -41,7 +41,6 @@ from satchel.runtime.ops_tokens import gather_rows, logprobs, sample, sample_det
 __all__ = [
     "OPS",
     "absorbed_attention",
-    "behind",
     "conv_write",
     "evaluate",
     "expanded_attention",
@@ -50,6 +49,7 @@ __all__ = [
     "gather_rows",
     "index_positions",
     "logprobs",
+    "ordered_after",
     "sample",
     "sample_detail",
     "scan_write",
