@@ -184,14 +184,14 @@ static tree tree_at(const setup *s, float *at, int rows) {
     return t;
 }
 
-/* What a row's sums are multiplied by in the end: one over the sum of weights, of which a head's sink has its share. */
+/* 1 / the sum of a row's softmax weights, that of the head's attention sink included. */
 static float inverse_sum(const setup *s, const part *state, int row, int head) {
     float sink = s->sinks ? s->sinks[head] * 1.44269504f : -INFINITY, total = state->total[row];
-    float apart[LANES] = {sink > state->most[row] ? state->most[row] - sink : sink - state->most[row]};
+    float shift[LANES] = {sink > state->most[row] ? state->most[row] - sink : sink - state->most[row]};
     if (!s->sinks)
         return 1 / total;
-    vf_store(apart, softmax_power(vf_load(apart)));
-    return sink > state->most[row] ? apart[0] / (total * apart[0] + 1) : 1 / (total + apart[0]);
+    vf_store(shift, softmax_power(vf_load(shift)));
+    return sink > state->most[row] ? shift[0] / (total * shift[0] + 1) : 1 / (total + shift[0]);
 }
 
 /* 0 for rows whose table was bad: the run fails. */

@@ -81,8 +81,8 @@ static int same_place(const gpu_view *a, const gpu_view *b) {
     return a[0].data == b[0].data && a[1].data == b[1].data && a[2].data == b[2].data;
 }
 
-/* One token's numbers, side by side. */
-static int apart(const gpu_view *a, const gpu_view *b) {
+/* Whether two rows of one token do not overlap. */
+static int disjoint(const gpu_view *a, const gpu_view *b) {
     return a->data + 4 * (uint64_t)width(a) <= b->data || b->data + 4 * (uint64_t)width(b) <= a->data;
 }
 
@@ -94,7 +94,7 @@ static int chained(const gpu_call *c) {
     memcpy(style, c->arg, sizeof *style);
     memcpy(style + 1, k->arg, sizeof *style);
     int in_place = a->v[0].data == c->v[1].data && width(a->v) == width(c->v + 1); /* groups read and write heads of their own */
-    if ((!in_place && !apart(a->v, c->v + 1)) || !apart(a->v, k->v + 2) || !apart(a->v, v->v + 2) || !apart(a->v, c->v + 2))
+    if ((!in_place && !disjoint(a->v, c->v + 1)) || !disjoint(a->v, k->v + 2) || !disjoint(a->v, v->v + 2) || !disjoint(a->v, c->v + 2))
         return 0;
     return c->v[0].data == a->v[1].data && k->v[0].data == a->v[2].data && v->v[0].data == a->v[3].data &&
            k->v[3].data == c->v[2].data && style[0].style == style[1].style && same_place(k->v + 4, a->v + 4) &&

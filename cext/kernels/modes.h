@@ -20,7 +20,7 @@ enum { /* products by matrix units: a group's tile, numbers of weights and token
     MATRIX_BRINGING = MATRIX_TOKENS * MATRIX_DEPTH / MATRIX_EACH
 };
 enum { PAIR_ADD, PAIR_MUL };
-enum { ALONE_GELU, ALONE_CAP, ALONE_SIGMOID, ALONE_SOFTPLUS };
+enum { UNARY_GELU, UNARY_CAP, UNARY_SIGMOID, UNARY_SOFTPLUS };
 enum { EXPERTS_ONE, EXPERTS_GATED, EXPERTS_BY_HEAD };
 enum { EXPERT_GROUPS_MOST = 32 /* of experts, of which the best are looked at: one a lane */ };
 enum { KV_PLAIN, KV_ROPE };

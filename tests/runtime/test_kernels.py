@@ -249,8 +249,8 @@ def test_a_kernel_may_be_asked_for_by_name(device: Device) -> None:
     want = trial.define(tried)
     for name in names:
         assert trial.error_of(tried, trial.run(tried, device, KernelOverride(0, name)), want) < 1e-6
-    assert device.name != "emulated" or names == ("rms_norm", "rms_norm_lone", "rms_norm_lone@3")
-    for name in ("fastest", "rms_nor", "rms_norm@3", "rms_norm_lone@4", "rms_norm_lone@", "rms_norm+"):
+    assert device.name != "emulated" or names == ("rms_norm", "rms_norm_serial", "rms_norm_serial@3")
+    for name in ("fastest", "rms_nor", "rms_norm@3", "rms_norm_serial@4", "rms_norm_serial@", "rms_norm+"):
         with pytest.raises(DeviceError, match="no such kernel as is asked for"):
             trial.run(tried, device, KernelOverride(0, name))
     with pytest.raises(DeviceError, match="a kernel that this device was not given"):
