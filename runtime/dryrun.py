@@ -20,7 +20,7 @@ from satchel.runtime.device import Device, Info
 from satchel.runtime.engine import bucket_of
 from satchel.runtime.graph import Roots, toposort
 from satchel.runtime.options import Options
-from satchel.runtime.packing import Packed, file_places, in_place, of_device, packable, packed_by
+from satchel.runtime.packing import PackedWeight, file_places, in_place, of_device, packable, packed_by
 from satchel.runtime.placement.asked import Asked
 from satchel.runtime.placement.devices import apart, driver_bytes, free_bytes
 from satchel.runtime.placement.hot import packed_of
@@ -68,7 +68,7 @@ class Lent:
 
     least: int
     optimized: Optimized
-    packed: Mapping[str, Mapping[str, Packed]]
+    packed: Mapping[str, Mapping[str, PackedWeight]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class DryRun:
     optimized: Optimized
     passes: tuple[tuple[str, int], ...]
     measure: Measure
-    packed: Mapping[str, Mapping[str, Packed]]  # weights in a device's own order, by device and name
+    packed: Mapping[str, Mapping[str, PackedWeight]]  # weights in a device's own order, by device and name
     lent: Lent | None = None  # steps that weights are lent for
 
     @property
@@ -118,7 +118,7 @@ class DryRun:
     def shares(self) -> Iterator[Share]:
         """What each device that has a part of the plan would hold."""
         plans = [self.plan(n) for n in sorted({1, min(self.batch, self.arch.cache.context)})]
-        device = self.optimized.placement.device
+        device = self.optimized.assignment.device
         read: dict[str, set[str]] = {}
         leaves = {
             s for node in device for s in node.src if s.op == "weight" and s.name not in self.gguf.tensors
@@ -185,11 +185,11 @@ def dry_run(
     if settled.offer is None:
         return made
     loan = settled.offer.loan
-    lent = replace(context, wanted=loan.where, homes=optimized.placement.homes, streamed=(loan.device,))
+    lent = replace(context, wanted=loan.where, homes=optimized.assignment.homes, streamed=(loan.device,))
     other = optimize(roots, lent)
     return replace(made, lent=Lent(loan.least, other, _packed(targets, other)))
 
 
-def _packed(targets: Sequence[DeviceTarget], optimized: Optimized) -> dict[str, Mapping[str, Packed]]:
+def _packed(targets: Sequence[DeviceTarget], optimized: Optimized) -> dict[str, Mapping[str, PackedWeight]]:
     """Of each device the weights that it reads and keeps in its own order."""
-    return {t.name: of_device(t.packed, optimized.placement.device, t.name) for t in targets}
+    return {t.name: of_device(t.packed, optimized.assignment.device, t.name) for t in targets}

@@ -29,7 +29,7 @@ from satchel.runtime.hot.experts import HotExperts, HotOffer
 from satchel.runtime.kv import Copy, Miss, Pages
 from satchel.runtime.kv.host import HostTier
 from satchel.runtime.lending import Lender, Offer
-from satchel.runtime.packing import Held, Packed, of_device, packable, packed_by
+from satchel.runtime.packing import Held, PackedWeight, of_device, packable, packed_by
 from satchel.runtime.plan import Bucket, Plan
 from satchel.runtime.program import DeviceMemory, Pager, Program
 from satchel.runtime.sampling import NONE, Sampling
@@ -135,7 +135,7 @@ def _targets(
     return found
 
 
-Bind = Callable[[Device, Mapping[str, Packed]], DeviceWeights]
+Bind = Callable[[Device, Mapping[str, PackedWeight]], DeviceWeights]
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,14 +198,14 @@ class Engine:
         self._long = LONG if not deterministic and expandable(forward.roots("tokens")) else 0
         self._detailed = DetailedSteps(self)
         tokens = self.optimized("tokens")
-        self._context = replace(self._context, homes=tokens.placement.homes)
+        self._context = replace(self._context, homes=tokens.assignment.homes)
         self.pages = Pages(cache, windows_of(forward.roots("tokens")))
         if self.pages.groups[-1].window and batch > cache.batch:
             raise RequestError(f"a step of {batch} tokens is more than the cache was made for: {cache.batch}")
         self._states = state_layout(tokens)
-        for device in (d for d in devices if d.name in tokens.placement.device.values()):
+        for device in (d for d in devices if d.name in tokens.assignment.device.values()):
             target = targets[device.name]
-            target.packed = of_device(target.packed, tokens.placement.device, device.name)
+            target.packed = of_device(target.packed, tokens.assignment.device, device.name)
             bound = bind(device, Held(target.packed, target.packed.names, device.name in pagers))
             if self.hot is not None:
                 self.hot.put(device, bound, target.packed)
@@ -218,7 +218,7 @@ class Engine:
         held = {name: m.state for name, m in self._memory.items()}
         self.states = States(held, tokens.roots, self._states, cache)
         self.tier = HostTier(host_cache, self.pages, self.states) if host_cache else None
-        self.moved = tokens.placement.moved
+        self.moved = tokens.assignment.moved
         lent = offer is not None and offer.loan.device in self._memory
         self._lent: Lent | None = self._borrow(offer, targets, types) if lent and offer else None
 

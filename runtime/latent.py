@@ -98,8 +98,7 @@ def rotate(a: Arch, x: Node, s: MlaDims) -> Node:
 
 
 def scale_of(a: Arch, s: MlaDims) -> float:
-    """The factor of the scores; YaRN raises it by yarn_log_multiplier (0.1 mscale_all_dim in the checkpoint).
-    """
+    """Factor of the scores; YaRN raises it by yarn_log_multiplier (0.1 mscale_all_dim of the checkpoint)."""
     kind, factor = rope_scaling(a)
     stretch = max(0.0, math.log(factor)) if kind == "yarn" else 0.0
     more = a.hp.real("rope.scaling.yarn_log_multiplier", 0.0) * stretch if stretch else 0.0

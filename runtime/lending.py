@@ -16,7 +16,7 @@ import numpy as np
 
 from satchel.formats.gguf import GGUF
 from satchel.runtime.device import WEIGHT, Buffer, Device
-from satchel.runtime.packing import Packed
+from satchel.runtime.packing import PackedWeight
 from satchel.runtime.placement.where import Where
 from satchel.runtime.plan import WeightPlace, align_up
 from satchel.runtime.program import DeviceMemory
@@ -45,7 +45,7 @@ class Offer:
     gguf: GGUF
     loan: Loan
 
-    def taken(self, device: Device, packed: Mapping[str, Packed]) -> Lender:
+    def taken(self, device: Device, packed: Mapping[str, PackedWeight]) -> Lender:
         """packed: weights that the device keeps in its own order."""
         return Lender(self.gguf, self.loan, device, packed)
 
@@ -69,7 +69,7 @@ class Lender:
     A Pager: enter() is called before each segment of the device.
     """
 
-    def __init__(self, gguf: GGUF, loan: Loan, device: Device, packed: Mapping[str, Packed]) -> None:
+    def __init__(self, gguf: GGUF, loan: Loan, device: Device, packed: Mapping[str, PackedWeight]) -> None:
         self.gguf, self.loan, self.packed = gguf, loan, packed
         self._order = list(loan.layers)
         self._places = {

@@ -38,9 +38,9 @@ class Perplexity:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Scored tokens from `first` to `last` of each window (counted from the window's start): mean divergence,
-    and the share for which both hold the same token most likely.
+class PositionRange:
+    """Positions `first` to `last` of every scored window: mean KL divergence, and the share of tokens for
+    which both models have the same most likely token.
     """
 
     first: int
@@ -54,7 +54,7 @@ class Divergence:
     """Kullback-Leibler divergence from a base, in nats a token.
 
     kld_pN: what N in a hundred tokens stay below. same_top: share of tokens (0 to 1) for which both hold the
-    same token most likely, and its standard error. places: the same by position in the window.
+    same token most likely, and its standard error. by_position: the same by position in the window.
     """
 
     kld_mean: float
@@ -72,7 +72,7 @@ class Divergence:
     same_top: float
     same_top_error: float
     ppl_base: float
-    places: tuple[Place, ...]
+    by_position: tuple[PositionRange, ...]
 
 
 @dataclass(slots=True)
@@ -244,16 +244,18 @@ class Compared:
             same_top=top,
             same_top_error=spread(top - top * top, n),
             ppl_base=self.base.result().ppl,
-            places=self._places(kld, same),
+            by_position=self._by_position(kld, same),
         )
 
-    def _places(self, kld: npt.NDArray[np.float64], same: npt.NDArray[np.bool_]) -> tuple[Place, ...]:
+    def _by_position(
+        self, kld: npt.NDArray[np.float64], same: npt.NDArray[np.bool_]
+    ) -> tuple[PositionRange, ...]:
         rows = scored(self.context)
         by_place = kld.reshape(-1, rows).mean(axis=0), same.reshape(-1, rows).mean(axis=0)
         start = self.context // 2 + 1
         cut = np.array_split(np.arange(rows), min(PLACES, rows))
         return tuple(
-            Place(start + int(at[0]), start + int(at[-1]), *(float(m[at].mean()) for m in by_place))
+            PositionRange(start + int(at[0]), start + int(at[-1]), *(float(m[at].mean()) for m in by_place))
             for at in cut
         )
 

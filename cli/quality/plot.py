@@ -36,9 +36,9 @@ def draw(path: Path, found: Sequence[Scored]) -> None:
     for one in found:
         if one.kld is None:
             continue
-        x = [(p.first + p.last) / 2 for p in one.kld.places]
-        upper.plot(x, [p.kld for p in one.kld.places], marker=".", label=one.path.name)
-        lower.plot(x, [100 * p.same_top for p in one.kld.places], marker=".", label=one.path.name)
+        x = [(p.first + p.last) / 2 for p in one.kld.by_position]
+        upper.plot(x, [p.kld for p in one.kld.by_position], marker=".", label=one.path.name)
+        lower.plot(x, [100 * p.same_top for p in one.kld.by_position], marker=".", label=one.path.name)
     upper.set_ylabel("KLD, nats a token")
     upper.set_ylim(bottom=0)
     lower.set_ylabel("same top token, %")

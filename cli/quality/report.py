@@ -73,10 +73,10 @@ def _divergence(kld: Divergence, ppl: Perplexity) -> list[str]:
 
 def _places(kld: Divergence) -> list[str]:
     """By position in the window, neighbouring parts put together."""
-    step = -(-len(kld.places) // SHOWN)
+    step = -(-len(kld.by_position) // SHOWN)
     said = ["", "tokens of a window   KLD mean   same top"]
-    for at in range(0, len(kld.places), step):
-        part = kld.places[at : at + step]
+    for at in range(0, len(kld.by_position), step):
+        part = kld.by_position[at : at + step]
         sizes = [p.last - p.first + 1 for p in part]
         mean, top = (
             sum(getattr(p, key) * n for p, n in zip(part, sizes, strict=True)) / sum(sizes)

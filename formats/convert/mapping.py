@@ -90,9 +90,10 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a tensor of a checkpoint goes: name in GGUF, the rule, and the expert's number where it is one of
-    a stack."""
+class MappedTensor:
+    """The target of a checkpoint's tensor: its name in GGUF, the rule that maps it, and the expert's number
+    where it is one of a stack.
+    """
 
     name: str
     rule: Rule
@@ -142,13 +143,13 @@ class ArchMapping:
             name = re.sub(pattern, replacement, name)
         return name
 
-    def place(self, name: str) -> Place | None:
+    def place(self, name: str) -> MappedTensor | None:
         """Where the checkpoint's tensor of this name goes, the first of its places; None where no rule knows
         it.
         """
         return next(self.places(name), None)
 
-    def places(self, name: str) -> Iterator[Place]:
+    def places(self, name: str) -> Iterator[MappedTensor]:
         """All places of the checkpoint's tensor of this name: several rules may take their part of it."""
         name = self.renamed(name)
         for rule in self.rules:
@@ -156,7 +157,7 @@ class ArchMapping:
                 groups = match.groupdict()
                 target = rule.target.format(i=groups.get("i"))
                 expert = int(groups["e"]) if "e" in groups else None
-                yield Place(f"{target}.{groups['suffix']}".removesuffix("."), rule, expert)
+                yield MappedTensor(f"{target}.{groups['suffix']}".removesuffix("."), rule, expert)
 
     def is_ignored(self, name: str) -> bool:
         return any(re.fullmatch(pattern, name) for pattern in self.ignored)

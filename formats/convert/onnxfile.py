@@ -115,8 +115,7 @@ class _Graph:
             found[name] = stored if flipped else transposed(stored)
 
     def _origin(self, name: str) -> tuple[str, bool]:
-        """The initializer behind a value, through Identity, Cast and Transpose, and whether it is transposed.
-        """
+        """The initializer behind a value, through Identity, Cast and Transpose; whether it is transposed."""
         producers = self._producers()
         flipped = False
         for _ in range(8):

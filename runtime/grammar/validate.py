@@ -57,7 +57,7 @@ Verdict: TypeAlias = Failure | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Target:
+class ReferencedSchema:
     """A schema that references lead to; the only kind that one value may be judged by more than once."""
 
     schema: Any
@@ -74,7 +74,7 @@ class Validator:
 
     def __init__(self, schema: Any) -> None:
         self.root = json.loads(json.dumps(schema), parse_float=Decimal)
-        self._targets: dict[str, Target] = {}
+        self._targets: dict[str, ReferencedSchema] = {}
         self._scalars: dict[int, frozenset[tuple[str, Any]]] = {}  # by the id of an enum's list
         self._matchers: dict[tuple[str, str], LLMatcher] = {}
 
@@ -85,14 +85,14 @@ class Validator:
         failure = _Run(self).verdict(value)
         return "" if failure is None else str(failure)
 
-    def target(self, reference: str) -> Target:
+    def target(self, reference: str) -> ReferencedSchema:
         """The schema at a reference such as #/$defs/a."""
         if reference not in self._targets:
             found = self.root
             for part in unquote(reference).split("/")[1:]:
                 key = part.replace("~1", "/").replace("~0", "~")
                 found = found[int(key)] if isinstance(found, list) else found[key]
-            self._targets.setdefault(reference, Target(found))
+            self._targets.setdefault(reference, ReferencedSchema(found))
         return self._targets[reference]
 
     def scalars(self, values: list[Any]) -> frozenset[tuple[str, Any]]:
@@ -143,7 +143,7 @@ class _Run:
                     self._remember(key, answer)
                 continue
             answer = None
-            if isinstance(schema, Target):
+            if isinstance(schema, ReferencedSchema):
                 pair = (id(schema), id(place))
                 if pair in self._memo:
                     answer = self._memo[pair]

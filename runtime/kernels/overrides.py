@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from satchel.quant import DeviceError, RequestError
 from satchel.runtime.device import Device, KernelOverride
-from satchel.runtime.kernels.call import Call, Grid, call_of
+from satchel.runtime.kernels.call import KernelCall, LaunchGrid, call_of
 from satchel.runtime.kernels.image import image_of
 from satchel.runtime.kernels.registry import Kernel, registered
 from satchel.runtime.kernels.trial import define, error_of, run, trial_of
@@ -58,17 +58,19 @@ class KernelOverrides:
             self._checked.add((kernel, call.key))
         return self._launch(kernel, call, step)
 
-    def _launch(self, kernel: Kernel, call: Call, step: int) -> KernelOverride:
+    def _launch(self, kernel: Kernel, call: KernelCall, step: int) -> KernelOverride:
         grid = kernel.grid(call)
-        if not isinstance(grid, Grid) or not 1 <= len(grid.groups) <= 3:
-            raise RequestError(f"kernel {kernel.entry}: grid gave {grid!r}, no Grid of one to three numbers")
+        if not isinstance(grid, LaunchGrid) or not 1 <= len(grid.groups) <= 3:
+            raise RequestError(
+                f"kernel {kernel.entry}: grid gave {grid!r}, no LaunchGrid of one to three numbers"
+            )
         groups = (*grid.groups, 1, 1)[:3]
         if min(*groups, grid.threads) < 1 or min(grid.local, grid.scratch) < 0:
             raise RequestError(f"kernel {kernel.entry}: {grid} has a number that no launch can have")
         number = self._numbers[kernel]
         return KernelOverride(step, "", number, groups, grid.threads, grid.local, grid.scratch)  # type: ignore[arg-type]
 
-    def _check(self, kernel: Kernel, segment: Segment, step: int, call: Call) -> None:
+    def _check(self, kernel: Kernel, segment: Segment, step: int, call: KernelCall) -> None:
         """DeviceError where the kernel does not do what the op means."""
         trial = trial_of(segment, step, call, self.device)
         got = run(trial, self.device, self._launch(kernel, trial.call, 0))

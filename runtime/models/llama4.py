@@ -69,7 +69,7 @@ MAPPING = ArchMapping(
                 for source, name, made in (
                     ("gate_up_proj", "gate", "first_half"),
                     ("gate_up_proj", "up", "second_half"),
-                    ("down_proj", "down", "transposed"),
+                    ("down_proj", "down", "transposed_stack"),
                 )
             ),
         ),

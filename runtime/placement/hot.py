@@ -12,7 +12,7 @@ from satchel.quant import DeviceError
 from satchel.runtime.device import Device
 from satchel.runtime.graph import Type
 from satchel.runtime.hot.held import Hot, HotLayer
-from satchel.runtime.packing import Packed
+from satchel.runtime.packing import PackedWeight
 from satchel.runtime.placement.asked import Asked, read_hot
 from satchel.runtime.placement.choose import Room, ruled
 from satchel.runtime.placement.predict import Speed
@@ -79,7 +79,9 @@ def with_hot(where: Where, hot: Hot | None) -> Where:
     return where if hot is None else replace(where, weights={**where.weights, **hot.weights})
 
 
-def packed_of(hot: Hot | None, gguf: GGUF, device: Device, types: Mapping[str, Type]) -> dict[str, Packed]:
+def packed_of(
+    hot: Hot | None, gguf: GGUF, device: Device, types: Mapping[str, Type]
+) -> dict[str, PackedWeight]:
     """Of hot experts what the device keeps in its own order."""
     return {} if hot is None else hot.packed(gguf, device, types)
 

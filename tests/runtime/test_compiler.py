@@ -176,9 +176,9 @@ def test_an_op_the_device_lacks_moves_to_the_next_and_says_so() -> None:
     optimized = optimize(
         tiny.build("llama", tiny.weights("llama"), CACHE).roots("tokens"), context(first, second)
     )
-    placed = {n.op: d for n, d in optimized.placement.device.items()}
+    placed = {n.op: d for n, d in optimized.assignment.device.items()}
     assert placed["sample"] == "cpu" and placed["attention"] == "gpu"
-    assert any("sample" in line and "moved from gpu to cpu" in line for line in optimized.placement.moved)
+    assert any("sample" in line and "moved from gpu to cpu" in line for line in optimized.assignment.moved)
     assert any(n.op == "copy" for n in toposort(optimized.roots))
 
 

@@ -93,7 +93,7 @@ def test_a_kernel_is_used_where_it_says_so(device: Device, register: Register, e
 
 
 def test_a_model_runs_with_it(backend: str, register: Register) -> None:
-    calls: list[kernels.Call] = []
+    calls: list[kernels.KernelCall] = []
     register(when=lambda call: not calls.append(call))
     assert selftest(find_backend(backend).open()) < 1e-4
     assert calls and all(call.op == "rms_norm" for call in calls)
@@ -142,9 +142,9 @@ def test_what_cannot_be_compiled_or_launched_says_why(device: Device, register: 
         ({"source": '#include "port.h"\nint x = y;'}, RequestError, "refused its source:\n.*y"),
         ({"entry": "another"}, DeviceError, "kernel another: its code has no function of this name"),
         ({"grid": lambda call: (1, 2)}, RequestError, "grid gave"),
-        ({"grid": lambda call: kernels.Grid((0,), 1)}, RequestError, "no launch can have"),
-        ({"grid": lambda call: kernels.Grid((1,), 2048)}, DeviceError, "groups of 1 to 1024 threads"),
-        ({"grid": lambda call: kernels.Grid((1,), 32, 1 << 30)}, DeviceError, "more local memory"),
+        ({"grid": lambda call: kernels.LaunchGrid((0,), 1)}, RequestError, "no launch can have"),
+        ({"grid": lambda call: kernels.LaunchGrid((1,), 2048)}, DeviceError, "groups of 1 to 1024 threads"),
+        ({"grid": lambda call: kernels.LaunchGrid((1,), 32, 1 << 30)}, DeviceError, "more local memory"),
     ]
     for given, error, text in cases:
         kernel = register(**given)
