@@ -191,5 +191,5 @@ def dry_run(
 
 
 def _packed(targets: Sequence[DeviceTarget], optimized: Optimized) -> dict[str, Mapping[str, PackedWeight]]:
-    """Of each device the weights that it reads and keeps in its own order."""
+    """By device, the weights that it reads and keeps in its own order."""
     return {t.name: of_device(t.packed, optimized.assignment.device, t.name) for t in targets}

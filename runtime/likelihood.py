@@ -46,8 +46,8 @@ class Branches:
 
 
 @dataclass(slots=True)
-class Found:
-    """What is known of a continuation so far."""
+class ContinuationScore:
+    """Log-probabilities of the tokens of a continuation so far, and whether greedy decoding gives them."""
 
     logprobs: list[float] = field(default_factory=list)
     greedy: bool = True
@@ -76,7 +76,7 @@ def score(reader: Reader, asked: Sequence[Branches]) -> list[list[Scored]]:
             behind = leader if len(passages) > leader and branches.start > 1 else None
             passages.append(Passage(ids[:-1], branches.start - 1, shared=True, behind=behind))
             targets.append(ids)
-    found = [Found() for _ in passages]
+    found = [ContinuationScore() for _ in passages]
     for rows in reader.read(passages):
         next_ids = targets[rows.number][rows.first + 1 : rows.first + 1 + len(rows.values)]
         one = found[rows.number]

@@ -24,7 +24,7 @@ def transposed_stack(tensor: Logical, model: ModelConfig) -> Logical:
 
 
 def first_half(tensor: Logical, model: ModelConfig) -> Logical:
-    """The first half of the outputs, transposed."""
+    """The first half of the outputs, [E, K, N of both], transposed: [E, N, K]."""
     return _parts(tensor, lambda x: x[:, : x.shape[1] // 2], 2)
 
 
@@ -33,7 +33,7 @@ def second_half(tensor: Logical, model: ModelConfig) -> Logical:
 
 
 def even(tensor: Logical, model: ModelConfig) -> Logical:
-    """Of outputs in turns of gate and up, the gate's, transposed."""
+    """Gate of outputs that interleave gate and up, [E, K, N of both], transposed: [E, N, K]."""
     return _parts(tensor, lambda x: x[:, 0::2], 2)
 
 
@@ -42,7 +42,7 @@ def odd(tensor: Logical, model: ModelConfig) -> Logical:
 
 
 def even_rows(tensor: Logical, model: ModelConfig) -> Logical:
-    """Of outputs first [E, N of both, K] in turns of gate and up, the gate's: [E, N, K]."""
+    """Gate of [E, N of both, K], whose rows interleave gate and up: [E, N, K]."""
     return _every_second(tensor, 0)
 
 
@@ -51,7 +51,7 @@ def odd_rows(tensor: Logical, model: ModelConfig) -> Logical:
 
 
 def first_rows(tensor: Logical, model: ModelConfig) -> Logical:
-    """Of outputs first [E, N of both, K], or [N of both, K], gate before up, the gate's: [E, N, K]."""
+    """Gate of [E, N of both, K] or [N of both, K], gate rows before up rows: [E, N, K]."""
     return half_of_rows(tensor, 0)
 
 

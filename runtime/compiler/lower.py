@@ -222,7 +222,7 @@ class Lowering:
 
 
 def weight_place(node: Node, buffer: str, offset: int, packed: int) -> Allocation:
-    """Allocation of a weight that takes `packed` bytes in the device's own order, or 0 and lies as in its file."""
+    """Memory of a weight: `packed` bytes in the device's own order, or as in its file where packed is 0."""
     if packed:
         return Allocation(buffer, offset, 0, packed, packed=True)
     return Allocation(buffer, offset, stride_of(node.type), nbytes(node.type, Bucket(1, 1)))

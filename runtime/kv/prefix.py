@@ -35,8 +35,8 @@ class Miss(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A known beginning of `length` blocks: for each group its blocks, which are those from `first` on."""
+class PrefixMatch:
+    """A cached prefix of `length` blocks: for each group its blocks from number `first` on."""
 
     length: int
     first: tuple[int, ...]
@@ -45,9 +45,9 @@ class Found:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A block of tokens. blocks: one of each group, or GONE. depth: blocks before it. used: the tree's clock
-    when it was last read or written. cut: children were evicted. digest: its name in a tier below, once that
-    was asked for.
+    """A block of tokens. blocks: its cache block in each group, or GONE. depth: blocks before it. used: the
+    tree's clock at the last read or write. cut: children were evicted and no tier below holds them. digest:
+    its key in the tier below, computed at the first use.
     """
 
     key: Key
@@ -79,7 +79,7 @@ class PrefixTree:
         self.below: Below | None = None
         self._clock = 0
 
-    def match(self, ids: Sequence[int], salt: str = "") -> tuple[Found, Miss]:
+    def match(self, ids: Sequence[int], salt: str = "") -> tuple[PrefixMatch, Miss]:
         """Blocks that hold the longest known beginning of `ids`, whole blocks only, and why there are no
         more.
         """
@@ -122,9 +122,11 @@ class PrefixTree:
         """The first block that the token after `length` blocks needs."""
         return first_needed(self.windows[group], length * self.block, self.block)
 
-    def _found(self, path: Sequence[Node]) -> Found:
+    def _found(self, path: Sequence[Node]) -> PrefixMatch:
         first = tuple(self._needed(g, len(path)) for g in range(len(self.windows)))
-        return Found(len(path), first, tuple([n.blocks[g] for n in path[at:]] for g, at in enumerate(first)))
+        return PrefixMatch(
+            len(path), first, tuple([n.blocks[g] for n in path[at:]] for g, at in enumerate(first))
+        )
 
     def insert(self, ids: Sequence[int], blocks: Sequence[Sequence[int]], salt: str = "") -> int:
         """Keeps the full blocks of `ids`, which lie in `blocks` of each group; gives how many nodes are new.
@@ -235,7 +237,7 @@ class PrefixTree:
         return not node.children and self.pools[0].holders[node.blocks[0]] == 1
 
     def _prune(self, node: Node) -> None:
-        """Removes a node that has nothing left, and those above it that had nothing but it."""
+        """Removes a leaf without blocks, and then each ancestor that is such a leaf."""
         up: Node | None = node
         while up is not None and up.parent and not up.children and all(b == GONE for b in up.blocks):
             above = up.parent
@@ -243,7 +245,9 @@ class PrefixTree:
             up = above
 
     def _remove(self, node: Node, kept: bool = False) -> None:
-        """kept: it can be had from below."""
+        """Removes a node from the tree. kept: the tier below holds a copy of its block, so the parent does
+        not count as cut and a later prompt can fetch the block again.
+        """
         parent = node.parent
         if parent is not None:
             del parent.children[node.key]
@@ -258,7 +262,7 @@ class PrefixTree:
 
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the longest beginning that both have."""
+    """Length of the longest common prefix."""
     a, b = list(a), list(b)  # a list equals no tuple
     low, high = 0, min(len(a), len(b))
     while low < high:  # a slice is compared in C: halving beats a loop over tokens
