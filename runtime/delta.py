@@ -75,7 +75,7 @@ def beta_and_dt(a: Arch, x: Node, i: int) -> tuple[Node, Node]:
 
 
 def unit(a: Arch, x: Node, length: float) -> Node:
-    """x (T, G * N) with each group's numbers brought to this length."""
+    """x (T, G * N) with each group scaled to this L2 norm."""
     s = ssm_dims(a)
     weight = a.graph.const(np.full(s.state_size, length / np.sqrt(s.state_size), np.float32), "f32", "length")
     y = ops.rms_norm(ops.reshape(x, shape=(s.groups, s.state_size)), weight, eps=UNIT_EPS / s.state_size)

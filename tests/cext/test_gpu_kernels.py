@@ -123,8 +123,8 @@ def test_a_token_does_not_depend_on_its_batch(device: Device, op: str, split: tu
 
 @pytest.mark.parametrize("op", ["expert_linear", "expert_swiglu", "head_linear"])
 def test_packed_experts_equal_their_definition(device: Device, op: str) -> None:
-    """For every format that has an order of its own on the device; from 43 choices of three on by another
-    kernel, with the same bits.
+    """For every format that has an order of its own on the device; from 43 tokens with three experts on by
+    another kernel, with the same bits.
     """
     weights = (1, 2) if op == "expert_swiglu" else (1,)
     kept = {f for f in FORMATS if device.packed(FORMATS[f].id, 6, 16, 256)}
