@@ -199,7 +199,7 @@ def test_no_two_live_values_overlap(arch: str, bucket: Bucket) -> None:
     memory = assign(toposort(optimized.roots), optimized, bucket)
     spans = [
         (p.offset, p.offset + p.size, *memory.live[n])
-        for n, p in memory.places.items()
+        for n, p in memory.allocations.items()
         if p.buffer == "arena"
     ]
     assert len(spans) > 10
