@@ -7,8 +7,9 @@ header of quant/. types.inc: CPU_WEIGHT(stem, number, block, activations) and CP
 block) as the headers' SATCHEL_WEIGHT_ and SATCHEL_ACTIVATION_ lines say. types.h: TYPE_stem, the same
 numbers as an enum. families.inc: OWN_PRODUCTS(name) for each folder of cpu/product/, and for "plain", the
 weights that are in none. products_<family>.inc: includes every file of that folder;
-products_<family>_table.inc: its products. lone.inc: the parts of a block that a header left unsaid. points.h:
-the codebooks of quant/grids.py as tables points_<format>, a word for a point.
+products_<family>_table.inc: its products. panel_defaults.inc: TAIL_, SPLIT_HALVES_, PACK_WORD_
+and UNPACK_WORD_<format> where a header does not define them. points.h: the codebooks of quant/grids.py as
+tables points_<format>, a word for a point.
 """
 
 import hashlib
@@ -53,8 +54,11 @@ def write_types(quant: Path, products: Path, include: Path) -> None:
     numbers = ", ".join(f"TYPE_{stem} = {row[0]}" for stem, row in {**weights, **only}.items())
     blocks = ", ".join(f"BLOCK_{stem} = {row[1]}" for stem, row in {**weights, **only}.items())
     write(include / "types.h", f"enum {{ {numbers} }};\nenum {{ {blocks} }};\n")
-    defaults = {"LONE": "0", "APART": "0", "PACK_WORD": "NULL", "UNPACK_WORD": "NULL"}
-    write(include / "lone.inc", "".join(default(f"{k}_{s}", v) for s in weights for k, v in defaults.items()))
+    defaults = {"TAIL": "0", "SPLIT_HALVES": "0", "PACK_WORD": "NULL", "UNPACK_WORD": "NULL"}
+    write(
+        include / "panel_defaults.inc",
+        "".join(default(f"{k}_{s}", v) for s in weights for k, v in defaults.items()),
+    )
     write_products(weights, products, include)
 
 

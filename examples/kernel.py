@@ -36,10 +36,11 @@ KERNEL(my_norm, 128) {
 """
 
 
-def grid(call: kernels.Call) -> kernels.Grid:
+def grid(call: kernels.KernelCall) -> kernels.LaunchGrid:
     """A group for each head of each token; local memory for a number of each wave."""
     width = call.inputs[1].shape[0]
-    return kernels.Grid((prod(call.output.shape[1:]) // width, call.output.shape[0]), threads=128, local=64)
+    groups = prod(call.output.shape[1:]) // width, call.output.shape[0]
+    return kernels.LaunchGrid(groups, threads=128, local=64)
 
 
 def main() -> None:

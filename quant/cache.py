@@ -1,5 +1,5 @@
-"""How keys and values are coded when a cache takes them in: every step codes rows of each layer, so there is
-no search. The kernels repeat this bit for bit (cext/cpu/kv_rows.h).
+"""KV cache quantization: the codes of keys and values. Every step quantizes rows of each layer, so there is
+no search for scales. The kernels compute the same bits (cext/cpu/kv_rows.h).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from satchel.quant.format import F32, Blocks, Format
 from satchel.quant.pack import join_nibbles, quietly, rows, to_f16
 
 CACHE_TYPES = ("f16", "bf16", "f32", "q8_0", "fp8", "q4_0")
-TURNED = ("q8_0", "fp8", "q4_0")  # whose heads are turned by a Hadamard matrix first
+ROTATED = ("q8_0", "fp8", "q4_0")  # types whose heads get a Hadamard rotation first, which spreads outliers
 
 
 @quietly

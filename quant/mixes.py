@@ -35,9 +35,9 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a tensor stands: index of count (among the layers, or for values among the layers that have
-    attention); order: how many of its kind come before it; stacked: whether it holds experts.
+class TensorPosition:
+    """The position of a tensor in the model: layer `index` of `count` (for V: among the layers with
+    attention); order: how many tensors of its kind come before it; stacked: whether it holds experts.
     """
 
     index: int
@@ -47,75 +47,75 @@ class Place:
     facts: Facts
 
 
-Test = Callable[[Place], bool]
+Test = Callable[[TensorPosition], bool]
 
 
-def _always(place: Place) -> bool:
+def _always(place: TensorPosition) -> bool:
     return True
 
 
-def _first_two(place: Place) -> bool:
+def _first_two(place: TensorPosition) -> bool:
     return place.index < 2
 
 
-def _first_four(place: Place) -> bool:
+def _first_four(place: TensorPosition) -> bool:
     return place.index < 4
 
 
-def _first_sixteenth(place: Place) -> bool:
+def _first_sixteenth(place: TensorPosition) -> bool:
     return place.index < place.count // 16
 
 
-def _first_eighth(place: Place) -> bool:
+def _first_eighth(place: TensorPosition) -> bool:
     return place.index < place.count // 8
 
 
-def _first_by_order(place: Place) -> bool:
+def _first_by_order(place: TensorPosition) -> bool:
     return place.order < place.count // 8
 
 
-def _middle(place: Place) -> bool:
+def _middle(place: TensorPosition) -> bool:
     return place.count // 8 <= place.index < 7 * place.count // 8
 
 
-def _sensitive(place: Place) -> bool:
+def _sensitive(place: TensorPosition) -> bool:
     """First and last eighth, and every third layer between: about half of them."""
     eighth = place.count // 8
     index = place.index
     return index < eighth or index >= 7 * place.count // 8 or (index - eighth) % 3 == 2
 
 
-def _sharing(place: Place) -> bool:
+def _sharing(place: TensorPosition) -> bool:
     """Four query heads or more share a value head, so value matrices are small."""
     return place.facts.sharing >= 4
 
 
-def _sharing_or_experts(place: Place) -> bool:
+def _sharing_or_experts(place: TensorPosition) -> bool:
     return _sharing(place) or place.facts.experts >= 4
 
 
-def eight(place: Place) -> bool:
+def eight(place: TensorPosition) -> bool:
     """With eight experts the shared attention is small beside them, so it gets more bits."""
     return place.facts.experts == 8
 
 
-def _unguided(place: Place) -> bool:
+def _unguided(place: TensorPosition) -> bool:
     return not place.facts.importance
 
 
-def _unguided_first_eighth(place: Place) -> bool:
+def _unguided_first_eighth(place: TensorPosition) -> bool:
     return _unguided(place) and _first_eighth(place)
 
 
-def _guided_first_eighth(place: Place) -> bool:
+def _guided_first_eighth(place: TensorPosition) -> bool:
     return place.facts.importance and _first_eighth(place)
 
 
-def _eight_and_sensitive(place: Place) -> bool:
+def _eight_and_sensitive(place: TensorPosition) -> bool:
     return eight(place) and _sensitive(place)
 
 
-def _single(place: Place) -> bool:
+def _single(place: TensorPosition) -> bool:
     return not place.stacked
 
 

@@ -56,7 +56,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class GridCodes:
     """Blocks of 256: d (...); scale (..., 256 / run), of which the step is 2 scale + 1; points (..., 256 /
     width), indexes; minus (..., 256), where points have no signs; down (..., 256 / width), the shifts.
     """
@@ -259,7 +259,7 @@ def _minus(part: Part, found: GridChoice) -> Bools:
 
 
 @quietly
-def search(x: F32, importance: F32 | None, layout: Layout) -> Found:
+def search(x: F32, importance: F32 | None, layout: Layout) -> GridCodes:
     """x (..., n * 256) in blocks of 256, some at a time, so that the terms stay in the cache."""
     values = rows(x, 256)
     lead, wide = values.shape[:-1], floored(weights(values, importance).reshape(-1, 256))
@@ -274,7 +274,7 @@ def search(x: F32, importance: F32 | None, layout: Layout) -> Found:
         minus = _minus(part, found) if layout.shift == 0 else np.zeros(part.x.shape, np.bool_)
         pieces.append((d, found.index, found.points, minus, found.variants == 1))
     d, scale, points, minus, down = (np.concatenate(each) for each in zip(*pieces, strict=True))
-    return Found(
+    return GridCodes(
         np.where(finite, d, np.float16(np.nan)).reshape(lead),
         scale.astype(np.uint8).reshape(*lead, 256 // layout.run),
         points.reshape(*lead, 256 // width),

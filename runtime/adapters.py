@@ -124,7 +124,7 @@ class Adapters:
         adapter_scales = like.graph.node("input", (), Type((TOKENS, self.width)), "adapter_scales")
         if like.shape[0] != ROWS:
             return adapter_scales
-        return ops.pick(adapter_scales, like.graph.node("input", (), Type((ROWS,), "i32"), "rows"))
+        return ops.gather_rows(adapter_scales, like.graph.node("input", (), Type((ROWS,), "i32"), "rows"))
 
     def _weight(self, like: Node, name: str, values: Array) -> Node:
         return like.graph.node("weight", (), Type(values.shape), name)

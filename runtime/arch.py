@@ -1,5 +1,5 @@
-"""What every architecture shares: checked hyper-parameters, weights by name, the loop over layers, the row
-pick and the head.
+"""What every architecture shares: checked hyper-parameters, weights by name, the loop over layers, the gather
+of the output rows and the head.
 
 A file in runtime/models/ is one architecture; its name is GGUF's `general.architecture` ("-" becomes "_").
 """
@@ -18,12 +18,12 @@ from satchel.quant import FORMATS, ModelError, RequestError
 from satchel.quant.cache import CACHE_TYPES
 from satchel.runtime import ops
 from satchel.runtime.graph import ROWS, TOKENS, Array, Graph, Node, Roots, Type, leaves
-from satchel.runtime.stated import check_stated
+from satchel.runtime.unread_keys import check_unread_keys
 
 EDITS = 1024  # single logits of a row that a step may change
 REWIND = 64  # tokens by which a slot may always go back, beyond the tokens of the last step
 TOP = 20  # tokens that a report lists
-RECURRENT = 1 << 30  # the window of layers that keep a state instead of keys and values
+RECURRENT = 1 << 30  # the window of layers with recurrent states instead of a KV cache
 PAGES = 6  # of states for each slot: what it reads, writes and puts aside, and what the prefix tree keeps
 AdapterScales = tuple[float, ...]  # of each adapter and control vector of a model; () where none is used
 SEGMENT_IDS = (
@@ -38,10 +38,10 @@ class HParams:
 
     def __init__(self, metadata: Metadata, arch: str) -> None:
         self.metadata, self.arch = metadata, arch
-        self.read: set[str] = set()  # keys that were asked for
+        self.read_keys: set[str] = set()  # what check_unread_keys() lets pass
 
     def _name(self, key: str) -> str:
-        self.read.add(key)
+        self.read_keys.add(key)
         return f"{self.arch}.{key}"
 
     def uint(self, key: str, default: int | None = None, *, low: int = 1, high: int = 1 << 24) -> int:
@@ -66,10 +66,11 @@ class HParams:
     def flag(self, key: str, default: bool) -> bool:
         return self.metadata.get_bool(self._name(key), default)
 
-    def states(self, key: str) -> bool:
+    def has_key(self, key: str) -> bool:
+        """Whether the file has this key."""
         return self._name(key) in self.metadata
 
-    def states_each(self, key: str) -> bool:
+    def has_array(self, key: str) -> bool:
         """Whether the key has a value for each layer."""
         name = self._name(key)
         return name in self.metadata and self.metadata.typed(name).type is ValueType.ARRAY
@@ -167,8 +168,8 @@ def windows_of(roots: Roots) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """What a built architecture offers; `after` are the states as the step leaves them. hidden: picked rows
-    as the head meets them. with_adapters: the same with adapters. causal: as the architecture's.
+    """The outputs of a built architecture. after: the states after the step. hidden: the gathered rows (R, D)
+    after the last norm. with_adapters: the same with adapters. causal: as the architecture's.
     """
 
     tokens: Node
@@ -188,9 +189,9 @@ class Forward:
         return 8 if self.causal else 16
 
     def roots(self, output: str) -> Roots:
-        """Roots of a plan by what it gives: sampled "tokens"; "logits" of the picked rows; "host_sampling"
-        (tokens with their nll_bits, logprobs, and logits that the host may change before sampling); "scores"
-        of given targets; or "hidden" rows.
+        """Roots of a plan by what it gives: sampled "tokens"; "logits" (R, V) of the gathered rows;
+        "host_sampling" (tokens with their nll_bits, logprobs, and logits that the host may change before
+        sampling); "scores" of given targets; or "hidden" rows.
         """
         if output.startswith(WITH_ADAPTERS) and self.with_adapters is not None:
             return self.with_adapters.roots(output.removeprefix(WITH_ADAPTERS))
@@ -299,7 +300,7 @@ class Arch:
         return 0
 
     def rotates(self, i: int) -> bool:
-        """Whether layer i turns queries and keys by their positions."""
+        """Whether layer i applies RoPE to queries and keys."""
         return True
 
     def rope_base(self, i: int) -> float:
@@ -307,7 +308,7 @@ class Arch:
         return 0.0
 
     def adjust(self, q: Node, k: Node, i: int) -> tuple[Node, Node]:
-        """Queries and keys of layer i, turned by position, as they meet."""
+        """Changes queries and keys of layer i after RoPE."""
         return q, k
 
     def alibi(self, i: int) -> float:
@@ -318,13 +319,15 @@ class Arch:
         """Layer i sees a text in stretches of so many positions, each on its own; 0: it does not."""
         return 0
 
-    def states(self, i: int) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the float32 states that layer i keeps instead of keys and values; (): it attends."""
+    def recurrent_states(self, i: int) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the float32 recurrent states of layer i, which has no KV cache then; (): it has
+        attention.
+        """
         return ()
 
     def group(self, i: int) -> int:
         """The window of layer i, 0 where it is as long as the context."""
-        if self.states(i):
+        if self.recurrent_states(i):
             return RECURRENT
         window = self.window(i)
         return window if self.causal and window < self.cache.context else 0
@@ -360,7 +363,7 @@ class Arch:
         return self.norm(x, "output_norm")
 
     def head(self, x: Node) -> Node:
-        """Logits (R, V) of picked rows (R, D); a file without output.weight reuses the embeddings."""
+        """Logits (R, V) of the gathered rows (R, D); without output.weight the embeddings are the head."""
         tied = self.weights.type("output.weight") is None
         x, name = self.output_norm(x), "token_embd.weight" if tied else "output.weight"
         y = ops.linear(x, self.weight(name, None, self.width))
@@ -393,16 +396,16 @@ class Arch:
             x = self.layer(x, i)
             x = x if self.additions is None else self.additions.steer(x, i)
         g.label = "output"
-        picked = ops.pick(x, rows)
-        logits = self.head(picked)
-        slot, pos = ops.pick(self.slot, rows), ops.pick(self.pos, rows)
+        gathered = ops.gather_rows(x, rows)
+        logits = self.head(gathered)
+        slot, pos = ops.gather_rows(self.slot, rows), ops.gather_rows(self.pos, rows)
         tokens = ops.sample(logits, ring, slot, pos, params)
         self._reject_unused()
         after = (*self.written, ops.tokens_put(ring, tokens, slot, pos, shift=1))
         host_sampling = self._host_sampling(logits, ring, slot, pos, params)
         targets = self.input("targets", Type((ROWS,), "i32"))
         scores = ops.logprobs(logits, targets, k=self._top(logits))
-        hidden = self.output_norm(picked)
+        hidden = self.output_norm(gathered)
         return Forward(tokens, logits, after, host_sampling, scores, hidden, causal=self.causal)
 
     def _host_sampling(self, logits: Node, ring: Node, slot: Node, pos: Node, params: Node) -> Roots:
@@ -445,9 +448,9 @@ class Arch:
         return self.weight(name, *shape) if self.weights.type(name) is not None else None
 
     def _reject_unused(self) -> None:
-        """ModelError for tensors, and keys that change the numbers, that nothing has asked for."""
-        stated = check_stated(self.hp.metadata, self.hp.arch, self.hp.read, self.context)
-        self.notes += tuple(note for note in stated if note not in self.notes)
+        """ModelError for unused tensors, and for unread keys that would change the numbers."""
+        notes = check_unread_keys(self.hp.metadata, self.hp.arch, self.hp.read_keys, self.context)
+        self.notes += tuple(note for note in notes if note not in self.notes)
         behind = tuple(f"blk.{self.layers + i}." for i in range(self.predicting))
         unused = (n for n in self.weights.names if n not in self.used and not n.endswith(IGNORED))
         extra = [n for n in unused if not n.startswith(behind or "/")]

@@ -229,7 +229,7 @@ class Runner:
         return statistics.median(times)
 
     def joules(self, test: Test, counters: Counters) -> float | None:
-        """Of a token, by repeating the test for a while; None where nothing is counted."""
+        """Joules per token, measured over repetitions of the test; None without energy counters."""
         joules, seconds, runs = 0.0, 0.0, 0
         while counters.counters and seconds < COUNTING:
             self.fresh(depth=test.depth)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from satchel.quant import ModelError
-from satchel.quant.cache import TURNED
+from satchel.quant.cache import ROTATED
 from satchel.runtime import ops
 from satchel.runtime.arch import SEGMENT_IDS, Arch
 from satchel.runtime.graph import TOKENS, Array, Node, Type
@@ -68,13 +68,13 @@ def attention(a: Arch, x: Node, i: int, *, scale: float = 0.0, cap: float = 0.0)
 def write_cache(a: Arch, k: Node, v: Node, i: int) -> tuple[Node, ...]:
     """The caches of layer i with this step's keys and values (T, KV, D) in them.
 
-    What goes into a cache of quantized blocks is turned by a Hadamard matrix, which spreads outliers: with
-    keys Q is turned alike, and of values the result is turned back.
+    A quantized cache holds heads after a Hadamard rotation, which spreads outliers. For keys, attend()
+    rotates the queries too; for values, it rotates the result back.
     """
     window, caches = a.group(i), []
     pool, table = a.cache.pool_of(window), a.table(window)
     for part, y, format in (("k", k, a.cache.keys), ("v", v, a.cache.values)):
-        y = ops.hadamard(y) if format in TURNED else y
+        y = ops.hadamard(y) if format in ROTATED else y
         state = a.state(f"{part}.{i}", Type((pool, a.kv_heads[i], a.cache.block, y.width), format))
         caches.append(ops.kv_write(state, y, a.slot, a.pos, table))
     a.written.extend(caches)
@@ -101,12 +101,12 @@ def attend(
     rest = [] if sinks is None else [sinks]
     if factor := a.alibi(i):
         rest.append(a.graph.const(alibi_slopes(a.heads[i], factor), "f32", "slopes"))
-    q = ops.hadamard(q) if a.cache.keys in TURNED else q
+    q = ops.hadamard(q) if a.cache.keys in ROTATED else q
     window, dim = a.group(i), caches[1].width
     seen = {"window": window if a.causal else a.window(i), "chunk": a.chunk(i), "causal": int(a.causal)}
     seen["alibi"] = int(factor != 0)
     y = ops.attention(q, *caches, a.slot, a.pos, a.table(window), *rest, scale=scale, cap=cap, **seen)
-    if a.cache.values in TURNED:
+    if a.cache.values in ROTATED:
         heads = ops.hadamard(ops.reshape(y, shape=(a.heads[i], dim)))
         y = ops.reshape(heads, shape=(a.heads[i] * dim,))
     y = y if gate is None else ops.mul(y, gate)
@@ -218,13 +218,13 @@ def rotate(a: Arch, x: Node, i: int) -> Node:
             f"{a.hp.arch}.rope.dimension_count: expected an even number up to {a.head_dim}, got {n_rot}"
         )
     freq, scale = rope_frequencies(a, n_rot, a.rope_base(i))
-    turns = ops.rope_table(a.pos, a.graph.const(freq, "f32", "rope_freq"), scale=scale)
-    return ops.rope(x, turns, style=a.rope_style)
+    cos_sin = ops.rope_table(a.pos, a.graph.const(freq, "f32", "rope_freq"), scale=scale)
+    return ops.rope(x, cos_sin, style=a.rope_style)
 
 
 def rope_frequencies(a: Arch, n_rot: int, own: float = 0.0) -> tuple[Array, float]:
-    """Turns per position of each of the n_rot / 2 pairs, and the factor on cos and sin. own: a base that is
-    not scaled, instead of the file's.
+    """Angle per position (radians) of each of the n_rot / 2 pairs, and the factor on cos and sin. own: a base
+    that is not scaled, instead of the file's.
 
     Scaling kinds: none, linear (positions divided), yarn (Peng et al., arXiv 2309.00071), llama3, whose
     factors the file holds as the tensor rope_freqs.weight, and longrope (Ding et al., arXiv 2402.13753), with
@@ -289,8 +289,8 @@ def yarn(a: Arch, freq: Array, base: float, factor: float, n_rot: int) -> tuple[
             f" rope.freq_base above 1, got {fast} and {base}; the file is damaged"
         )
 
-    def pair(turns: float) -> float:
-        return n_rot * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(base))
+    def pair(rotations: float) -> float:
+        return n_rot * math.log(trained / (rotations * 2 * math.pi)) / (2 * math.log(base))
 
     low, high = pair(fast), pair(slow)
     if a.whole_ramp:
@@ -359,7 +359,7 @@ def alternating(a: Arch, i: int, period: int) -> bool:
     all; 1: every layer sees all.
     """
     key = "attention.sliding_window_pattern"
-    if a.hp.states_each(key):
+    if a.hp.has_array(key):
         return a.hp.flags(key, a.layers)[i]
     period = a.hp.uint(key, period)
     return (i + 1) % period != 0

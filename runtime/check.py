@@ -23,9 +23,8 @@ from satchel.runtime.device import SAMPLING, WEIGHT, Buffer, Device, pointer
 from satchel.runtime.graph import LEAVES, Array, Dim, Node, Type, leaves, toposort
 from satchel.runtime.kv import Pages
 from satchel.runtime.ops import OPS
-from satchel.runtime.packing import Packed
-from satchel.runtime.plan import COUNTS_BYTES, Bucket, Segment
-from satchel.runtime.plan import Buffer as Described
+from satchel.runtime.packing import PackedWeight
+from satchel.runtime.plan import COUNTS_BYTES, Bucket, BufferSpec, Segment
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.sampling.record import record
 
@@ -36,7 +35,7 @@ HALVES = ("f16", "bf16")
 SUM, ROUNDED_SUM, CODES = 1e-8, 1e-5, 1e-5  # normalized squared errors
 Raw = Callable[[str], Array]  # a weight's values in its own format, by name
 Values = dict[Node, Array]
-PackedOn = Mapping[str, Mapping[str, Packed]]  # weights in a device's own order, by device and name
+PackedOn = Mapping[str, Mapping[str, PackedWeight]]  # weights in a device's own order, by device and name
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +144,7 @@ def _check(
             continue
         if OPS[node.op].alias and node.src[0].op == "state":
             states[node.src[0].name] = known[node]
-        name = optimized.placement.device[node]
+        name = optimized.assignment.device[node]
         yield compare(node, number, devices[name], known, tokens, packed.get(name, {}))
         number += 1
 
@@ -158,7 +157,7 @@ def leaf(node: Node, raw: Raw, given: Mapping[str, Array]) -> Array:
 
 
 def compare(
-    node: Node, number: int, device: Device, known: Values, tokens: int, packed: Mapping[str, Packed]
+    node: Node, number: int, device: Device, known: Values, tokens: int, packed: Mapping[str, PackedWeight]
 ) -> StepReport:
     """DeviceError where the device's result is out of bound."""
     got = decoded(run_alone(node, device, known, tokens, packed), node.type)
@@ -203,7 +202,9 @@ def window(node: Node) -> tuple[Node, int]:
     return node, offset
 
 
-def run_alone(node: Node, device: Device, known: Values, tokens: int, packed: Mapping[str, Packed]) -> Array:
+def run_alone(
+    node: Node, device: Device, known: Values, tokens: int, packed: Mapping[str, PackedWeight]
+) -> Array:
     """What the device makes of one step, each operand in a buffer of its own."""
     bucket = Bucket(tokens, 1)
     mine = {s.name: packed[s.name] for s in node.src if s.op == "weight" and s.name in packed}
@@ -232,7 +233,7 @@ def run_alone(node: Node, device: Device, known: Values, tokens: int, packed: Ma
     return out
 
 
-def place(described: Described, device: Device, value: Array | None, packed: Packed | None) -> Buffer:
+def place(described: BufferSpec, device: Device, value: Array | None, packed: PackedWeight | None) -> Buffer:
     """A buffer with the value's bytes; a weight is packed, or used where it lies, if the device can."""
     if value is None:
         return device.alloc(described.size, described.usage)
@@ -248,7 +249,7 @@ def place(described: Described, device: Device, value: Array | None, packed: Pac
     return buffer
 
 
-def alone(node: Node, device: Device, bucket: Bucket, packed: Mapping[str, Packed]) -> Segment:
+def alone(node: Node, device: Device, bucket: Bucket, packed: Mapping[str, PackedWeight]) -> Segment:
     """The plan of one step at this bucket: operands in the order of its views, then the step block."""
     asked = probe(node, device.name, {name: found.size for name, found in packed.items()})
     views, described = asked.view_table.copy(), []
@@ -262,8 +263,8 @@ def alone(node: Node, device: Device, bucket: Bucket, packed: Mapping[str, Packe
         usage = {"weight": WEIGHT, "const": USAGE["const"]}.get(base.op, USAGE["state"])
         usage = USAGE["out"] if i == 0 and not OPS[node.op].alias else usage
         size = kept.size if kept else nbytes(base.type, bucket)
-        described.append(Described(f"operand.{i}", usage, max(64, size)))
+        described.append(BufferSpec(f"operand.{i}", usage, max(64, size)))
     if OPS[node.op].alias:  # changed in place: the result is its first source
         views[0]["buffer"] = views[1]["buffer"]
-    described.append(Described("step", USAGE["step"], COUNTS_BYTES))
+    described.append(BufferSpec("step", USAGE["step"], COUNTS_BYTES))
     return replace(asked, view_table=views, buffers=tuple(described))

@@ -28,10 +28,10 @@ SAMPLING = cext.dtype_of("hal_sampling")
 HOST_MEMORY, TEST_ONLY = 1, 2
 MOST_KERNELS = 64  # that can do a step and are told of
 STATE, CONST, WEIGHT, OUT = 2, 1, 0, 5
-FAST, PROFILE, STEADY = 1, 2, 4  # HAL_DETERMINISTIC is the last
-# Backends whose sums never depend on what is computed beside them, on threads or on the size of a step; those
-# of GPUs where they are opened so.
-DETERMINISTIC = frozenset({"cpu", "remote", "cuda", "hip", "sycl", "emulated"})
+FAST, PROFILE, DETERMINISTIC = 1, 2, 4  # HAL_FAST, HAL_PROFILE and HAL_DETERMINISTIC
+# Backends whose results are batch-invariant: the bits of a row depend neither on the rest of the batch nor on
+# threads or the size of a step. GPUs keep that only where they are opened with DETERMINISTIC.
+DETERMINISTIC_BACKENDS = frozenset({"cpu", "remote", "cuda", "hip", "sycl", "emulated"})
 MEASURE = {"read": 0, "int8": 1, "bf16": 2, "f32": 3}  # HAL_MEASURE_ of hal.h
 NAME = 128  # HAL_NAME of hal.h
 C = TypeVar("C", "Buffer", "Exec")
@@ -59,8 +59,8 @@ class Info(NamedTuple):
 
 
 class KernelOverride(NamedTuple):
-    """Which kernel a step takes: one of the device's own by name, or a kernel that add_kernel() took, by its
-    number and with its grid.
+    """The kernel that a step takes instead of the device's default: one of the device's own by name, or a
+    custom one, which add_kernel() took, by its number and with its grid. See hal_kernel_override of hal.h.
     """
 
     step: int
@@ -72,13 +72,13 @@ class KernelOverride(NamedTuple):
     scratch: int = 0
 
 
-Choose = Callable[[Segment], Sequence[KernelOverride]]
+OverridesOf = Callable[[Segment], Sequence[KernelOverride]]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A backend library as it was found: `reason` says why it cannot be used, or is empty. score: below 0
-    where it, or the driver that it needs, is there and broken.
+class BackendLibrary:
+    """A backend library that was found. reason: why it cannot be used, or empty. score: below 0 if it, or the
+    driver that it needs, is installed and broken.
     """
 
     name: str
@@ -88,33 +88,33 @@ class Found:
     table: Any = None
 
 
-def _open_library(path: Path) -> Found:
+def _open_library(path: Path) -> BackendLibrary:
     name = path.stem.removeprefix("libsatchel_")
     try:
         # Never unloaded: a device that nobody closed has threads in it until the process ends.
         library = cext.ffi.dlopen(str(path), os.RTLD_NOW | getattr(os, "RTLD_NODELETE", 0))
         table = library.hal_backend_entry()
     except (OSError, AttributeError) as error:
-        return Found(name, str(path), f"{path.name} cannot be opened: {error}", -1)
+        return BackendLibrary(name, str(path), f"{path.name} cannot be opened: {error}", -1)
     if table.hash != cext.ABI_HASH:
-        return Found(
+        return BackendLibrary(
             name, str(path), f"{path.name} was built for another version of Satchel: build it again", -1
         )
     name = cext.ffi.string(table.name).decode()
     score = int(table.score())
     reason = "" if score > 0 else f"{name} cannot run on this machine: {_text(table)}"
     # cffi unloads a library when its handle dies, so the handle is kept with the table.
-    return Found(name, str(path), reason, score, (library, table))
+    return BackendLibrary(name, str(path), reason, score, (library, table))
 
 
-def _numba() -> Found:
+def _numba() -> BackendLibrary:
     try:
         from satchel.runtime.backends.numba import make_backend
 
         table = make_backend(cext.ffi)
     except ImportError as error:
-        return Found("numba", "numba", f"numba cannot be imported: {error}", 0)
-    return Found("numba", "numba", "", 1, (None, table))
+        return BackendLibrary("numba", "numba", f"numba cannot be imported: {error}", 0)
+    return BackendLibrary("numba", "numba", "", 1, (None, table))
 
 
 def library_files() -> tuple[Path, ...]:
@@ -123,7 +123,7 @@ def library_files() -> tuple[Path, ...]:
 
 
 @functools.cache
-def libraries() -> tuple[Found, ...]:
+def libraries() -> tuple[BackendLibrary, ...]:
     """Every backend library that was found, usable or not, drop-ins of SATCHEL_BACKENDS first."""
     return tuple(_open_library(path) for path in cext.libraries())
 
@@ -157,13 +157,13 @@ def _text(table: Any) -> str:
 class Backend:
     """One library and its function table."""
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, found: BackendLibrary) -> None:
         self.name, self.path, self.score = found.name, found.path, found.score
         self._keep, self.table = found.table
 
     def check_deterministic(self) -> None:
         """RequestError where it does not promise the same bits whatever else a step holds."""
-        if self.name not in DETERMINISTIC:
+        if self.name not in DETERMINISTIC_BACKENDS:
             raise RequestError(
                 f"deterministic: {self.name} does not promise answers that depend on their request alone: "
                 "take the device cpu"
@@ -194,13 +194,13 @@ class Backend:
         """
         if deterministic:
             self.check_deterministic()
-        flags = FAST * fast | PROFILE * profile | STEADY * deterministic
+        flags = FAST * fast | PROFILE * profile | DETERMINISTIC * deterministic
         options = {"threads": threads, "threads_decode": threads_decode, "flags": flags}
         device = Device(self, index, options)
         if self.table.kernels or self.table.add_kernel:
-            from satchel.runtime.kernels.choose import Chooser
+            from satchel.runtime.kernels.overrides import KernelOverrides
 
-            device.choose = Chooser(device)
+            device.overrides_of = KernelOverrides(device)
         return device
 
 
@@ -218,8 +218,8 @@ class Device:
         self.backend, self._open = backend, True
         self.name = device_name(backend.name, index)
         self.profiled = bool(options["flags"] & PROFILE)
-        self.steady = bool(options["flags"] & STEADY)
-        self.choose: Choose = lambda segment: ()  # which kernels a plan asks for
+        self.deterministic = bool(options["flags"] & DETERMINISTIC)
+        self.overrides_of: OverridesOf = lambda segment: ()  # kernel overrides of a plan
         asked = cext.ffi.new("hal_options *", dict(options))
         out = cext.ffi.new("hal_device **")
         backend.check(backend.table.open(index, asked, out), f"device {index} cannot be opened")
@@ -282,14 +282,14 @@ class Device:
 
     def refusal(self, segment: Segment) -> str:
         """Why the device cannot run some step of these tables; empty where it can run them all."""
-        plan, _keep = plan_struct(segment, 0, self.choose(segment))
+        plan, _keep = plan_struct(segment, 0, self.overrides_of(segment))
         for i in range(len(segment.step_table)):
             if self.backend.table.supports(self.handle, plan, i) != 1:
                 return _text(self.backend.table)
         return ""
 
     def kernels(self, segment: Segment, step: int) -> tuple[str, ...]:
-        """Names of the device's own kernels that can do a step, the one that it takes unasked first."""
+        """Names of the device's own kernels that can compute a step, the default one first."""
         if not self.backend.table.kernels:
             return ()
         plan, _keep = plan_struct(segment, 0)
@@ -299,7 +299,7 @@ class Device:
         return tuple(cext.ffi.string(names + NAME * i).decode() for i in range(min(n, MOST_KERNELS)))
 
     def add_kernel(self, image: bytes, entry: str) -> int:
-        """Takes a kernel of the caller's and gives its number. image: see add_kernel of hal.h."""
+        """Loads a custom kernel and gives its number. image: see add_kernel of hal.h."""
         if not self.backend.table.add_kernel:
             raise DeviceError(f"kernel {entry}: {self.backend.name} takes no kernels but its own")
         out = cext.ffi.new("uint32_t *")
@@ -308,11 +308,13 @@ class Device:
         return int(out[0])
 
     def compile(
-        self, segment: Segment, buffers: Sequence[Buffer], choices: Sequence[KernelOverride] | None = None
+        self, segment: Segment, buffers: Sequence[Buffer], overrides: Sequence[KernelOverride] | None = None
     ) -> Exec:
-        """A segment ready to run. choices: the kernels that it asks for; None: those of `choose`."""
+        """A segment ready to run. overrides: its kernel overrides; None: those of `overrides_of`."""
         step = next(i for i, b in enumerate(segment.buffers) if b.name == "step")
-        plan, _keep = plan_struct(segment, step, self.choose(segment) if choices is None else choices)
+        plan, _keep = plan_struct(
+            segment, step, self.overrides_of(segment) if overrides is None else overrides
+        )
         handles = cext.ffi.new("hal_buffer *[]", [b.handle for b in buffers])
         out = cext.ffi.new("hal_exec **")
         self.check(self.backend.table.compile(self.handle, plan, handles, out), "the plan was refused")
@@ -430,19 +432,19 @@ def read_arg(op: str, raw: bytes) -> dict[str, Any]:
 
 
 def plan_struct(
-    segment: Segment, step_buffer: int, choices: Sequence[KernelOverride] = ()
+    segment: Segment, step_buffer: int, overrides: Sequence[KernelOverride] = ()
 ) -> tuple[Any, list[Any]]:
     """hal_plan over a segment's tables, and what must outlive it."""
     describe = np.zeros(len(segment.buffers), cext.dtype_of("hal_bufdesc"))
     describe["size"] = [b.size for b in segment.buffers]
     describe["usage"] = [b.usage for b in segment.buffers]
     args = np.frombuffer(segment.args or b"\0" * 8, np.uint8)
-    chosen = np.zeros(len(choices), cext.dtype_of("hal_choice"))
-    for row, choice in zip(chosen, choices, strict=True):
-        for name, value in choice._asdict().items():
+    table = np.zeros(len(overrides), cext.dtype_of("hal_kernel_override"))
+    for row, override in zip(table, overrides, strict=True):
+        for name, value in override._asdict().items():
             row[name] = value.encode() if isinstance(value, str) else value
     arrays = {
-        "choices": ("hal_choice", chosen),
+        "overrides": ("hal_kernel_override", table),
         "steps": ("hal_step", segment.step_table),
         "views": ("hal_view", segment.view_table),
         "buffers": ("hal_bufdesc", describe),

@@ -20,7 +20,7 @@ from satchel.runtime.device import Device, Info
 from satchel.runtime.engine import bucket_of
 from satchel.runtime.graph import Roots, toposort
 from satchel.runtime.options import Options
-from satchel.runtime.packing import Packed, file_places, in_place, of_device, packable, packed_by
+from satchel.runtime.packing import PackedWeight, file_places, in_place, of_device, packable, packed_by
 from satchel.runtime.placement.asked import Asked
 from satchel.runtime.placement.devices import apart, driver_bytes, free_bytes
 from satchel.runtime.placement.expert_cache import packed_of
@@ -68,7 +68,7 @@ class DryPrefetchedSteps:
 
     min_tokens: int
     optimized: Optimized
-    packed: Mapping[str, Mapping[str, Packed]]
+    packed: Mapping[str, Mapping[str, PackedWeight]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class DryRun:
     optimized: Optimized
     passes: tuple[tuple[str, int], ...]
     measure: Measure
-    packed: Mapping[str, Mapping[str, Packed]]  # weights in a device's own order, by device and name
+    packed: Mapping[str, Mapping[str, PackedWeight]]  # weights in a device's own order, by device and name
     prefetched: DryPrefetchedSteps | None = None  # steps whose weights are prefetched
 
     @property
@@ -118,7 +118,7 @@ class DryRun:
     def shares(self) -> Iterator[Share]:
         """What each device that has a part of the plan would hold."""
         plans = [self.plan(n) for n in sorted({1, min(self.batch, self.arch.cache.context)})]
-        device = self.optimized.placement.device
+        device = self.optimized.assignment.device
         read: dict[str, set[str]] = {}
         leaves = {
             s for node in device for s in node.src if s.op == "weight" and s.name not in self.gguf.tensors
@@ -187,11 +187,11 @@ def dry_run(
     if settled.prefetch is None:
         return made
     plan = settled.prefetch.plan
-    homes = optimized.placement.homes
+    homes = optimized.assignment.homes
     other = optimize(roots, replace(context, wanted=plan.where, homes=homes, streamed=(plan.device,)))
     return replace(made, prefetched=DryPrefetchedSteps(plan.min_tokens, other, _packed(targets, other)))
 
 
-def _packed(targets: Sequence[DeviceTarget], optimized: Optimized) -> dict[str, Mapping[str, Packed]]:
-    """Of each device the weights that it reads and keeps in its own order."""
-    return {t.name: of_device(t.packed, optimized.placement.device, t.name) for t in targets}
+def _packed(targets: Sequence[DeviceTarget], optimized: Optimized) -> dict[str, Mapping[str, PackedWeight]]:
+    """By device, the weights that it reads and keeps in its own order."""
+    return {t.name: of_device(t.packed, optimized.assignment.device, t.name) for t in targets}

@@ -28,7 +28,7 @@ from satchel.runtime.host_sampling import HostSampling, Sampled
 from satchel.runtime.host_sampling_steps import HostSamplingSteps
 from satchel.runtime.kv import Copy, Miss, Pages
 from satchel.runtime.kv.host import HostTier
-from satchel.runtime.packing import Packed, PackedWeights, of_device, packable, packed_by
+from satchel.runtime.packing import PackedWeight, PackedWeights, of_device, packable, packed_by
 from satchel.runtime.plan import Bucket, Plan
 from satchel.runtime.program import DeviceMemory, Pager, Program
 from satchel.runtime.sampling import NONE, Sampling
@@ -142,7 +142,7 @@ def _targets(
     return found
 
 
-Bind = Callable[[Device, Mapping[str, Packed]], DeviceWeights]
+Bind = Callable[[Device, Mapping[str, PackedWeight]], DeviceWeights]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,18 +201,18 @@ class Engine:
         )
         self._optimized: dict[tuple[str, bool, bool], Optimized] = {}
         # Which form a token takes hangs on what stands beside it, which `deterministic` rules out.
-        steady = any(d.steady for d in devices)
-        self._long = LONG if not steady and expandable(forward.roots("tokens")) else 0
+        deterministic = any(d.deterministic for d in devices)
+        self._long = LONG if not deterministic and expandable(forward.roots("tokens")) else 0
         self._host_sampling = HostSamplingSteps(self)
         tokens = self.optimized("tokens")
-        self._context = replace(self._context, homes=tokens.placement.homes)
+        self._context = replace(self._context, homes=tokens.assignment.homes)
         self.pages = Pages(cache, windows_of(forward.roots("tokens")))
         if self.pages.groups[-1].window and batch > cache.batch:
             raise RequestError(f"a step of {batch} tokens is more than the cache was made for: {cache.batch}")
         self._states = state_layout(tokens)
-        for device in (d for d in devices if d.name in tokens.placement.device.values()):
+        for device in (d for d in devices if d.name in tokens.assignment.device.values()):
             target = targets[device.name]
-            target.packed = of_device(target.packed, tokens.placement.device, device.name)
+            target.packed = of_device(target.packed, tokens.assignment.device, device.name)
             bound = bind(device, PackedWeights(target.packed, target.packed.names, device.name in pagers))
             if self.expert_cache is not None:
                 self.expert_cache.put(device, bound, target.packed)
@@ -225,7 +225,7 @@ class Engine:
         held = {name: m.state for name, m in self._memory.items()}
         self.states = States(held, tokens.roots, self._states, cache)
         self.tier = HostTier(host_cache, self.pages, self.states) if host_cache else None
-        self.moved = tokens.placement.moved
+        self.moved = tokens.assignment.moved
         self._prefetch = self._open_prefetch(prefetch, targets, types)
 
     def _open_prefetch(

@@ -126,7 +126,7 @@ def _outputs(engine: Engine, program: Program, tokens: int) -> Iterator[Array]:
     """Values of the roots behind tapped(), in the order of _nodes."""
     optimized = engine.optimized("logits", engine.prefetches(program.plan.bucket.tokens))
     ordered = order_of(optimized)
-    places = assign(ordered.order, optimized, program.plan.bucket, ordered.begins).places
+    places = assign(ordered.order, optimized, program.plan.bucket, ordered.begins).allocations
     logits, *others = (r for r in optimized.roots if storage(r).op not in LEAVES)
     for root in (*others, logits):
         if root.op == "cols":

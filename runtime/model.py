@@ -40,7 +40,7 @@ from satchel.runtime.kv.saved import SavedShape
 from satchel.runtime.log import LOG
 from satchel.runtime.options import LoadKwargs, LoadProgress, Options, settled, stopping
 from satchel.runtime.overflow import Fitted, Render, fit_messages, fit_tokens, head_of
-from satchel.runtime.packing import Packed
+from satchel.runtime.packing import PackedWeight
 from satchel.runtime.placement.devices import apart, open_for, used_of
 from satchel.runtime.placement.pager import FilePages
 from satchel.runtime.placement.speeds import measured
@@ -189,7 +189,7 @@ class Model(Recovering, Readings):
         for rows in buckets(min(wanted.draft_max + self.cache.slots, self.engine.batch) - 1):
             self.engine.program(rows, rows)  # made now, not within an answer
 
-    def _bind(self, device: Device, packed: Mapping[str, Packed]) -> DeviceWeights:
+    def _bind(self, device: Device, packed: Mapping[str, PackedWeight]) -> DeviceWeights:
         # Packing is C, so the tokenizer is built meanwhile. What is wrong with it is said at its first use.
         weights = bind_beside(self.gguf, device, packed, self._progress, self._try_tokenizer)
         if self.adapters is not None:

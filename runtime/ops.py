@@ -20,38 +20,43 @@ from satchel.runtime.op import format_of as _format_of
 from satchel.runtime.op import rows_of as _rows
 from satchel.runtime.op import same as _same
 from satchel.runtime.ops_experts import expert_slots
-from satchel.runtime.ops_latent import chosen_attention, expanded_attention, index_positions, short_attention
+from satchel.runtime.ops_latent import (
+    absorbed_attention,
+    expanded_attention,
+    index_positions,
+    sparse_attention,
+)
 from satchel.runtime.ops_recurrent import (
-    behind,
     conv_write,
     gated_scan,
+    ordered_after,
     scan_write,
     short_conv,
     sigmoid,
     softplus,
 )
-from satchel.runtime.ops_tokens import logprobs, pick, sample, sample_masked, tokens_get, tokens_put
+from satchel.runtime.ops_tokens import gather_rows, logprobs, sample, sample_masked, tokens_get, tokens_put
 
-# What other modules define, to be found here: `ops.pick`, `ops.gated_scan`.
+# What other modules define, to be found here: `ops.gather_rows`, `ops.gated_scan`.
 __all__ = [
     "OPS",
-    "behind",
-    "chosen_attention",
+    "absorbed_attention",
     "conv_write",
     "evaluate",
     "expanded_attention",
     "expert_slots",
     "gated_scan",
+    "gather_rows",
     "index_positions",
     "logprobs",
-    "pick",
+    "ordered_after",
     "sample",
     "sample_masked",
     "scan_write",
-    "short_attention",
     "short_conv",
     "sigmoid",
     "softplus",
+    "sparse_attention",
     "tokens_get",
     "tokens_put",
 ]
@@ -409,30 +414,30 @@ def expert_sum(y: Array, weights: Array) -> Array:
 
 @op(lambda pos, freq, *, scale: Type((pos.shape[0], 2 * freq.shape[0])), row_wise=True)
 def rope_table(pos: Array, freq: Array, *, scale: float = 1.0) -> Array:
-    """Cosines and then sines of pos (T) * freq (N), times scale: (T, 2 N). All layers turn by one table."""
+    """The cos/sin table of RoPE: cosines, then sines, of pos (T) * freq (N), times scale: (T, 2 N)."""
     angle = pos[:, None].astype(np.float32) * freq[None, :].astype(np.float32)
     return np.float32(scale) * np.concatenate((np.cos(angle), np.sin(angle)), axis=-1)
 
 
 @op(lambda pos, **_: Type((pos.shape[0], 1)), row_wise=True)
 def position_scale(pos: Array, *, step: int, slope: float) -> Array:
-    """1 + slope * ln(1 + floor((pos + 1) / step)) of pos (T): (T, 1), by which queries far on are sharpened.
-    Source: Llama 4.
+    """1 + slope * ln(1 + floor((pos + 1) / step)) of pos (T): (T, 1). Llama 4's temperature tuning multiplies
+    queries with it, from position step - 1 on.
     """
     part = np.floor((pos[:, None].astype(np.float32) + 1) / np.float32(step))
     return np.asarray(1 + np.float32(slope) * np.log1p(part), np.float32)
 
 
 @op(_same, row_wise=True, follows=True)
-def rope(x: Array, turns: Array, *, style: int) -> Array:
-    """Turns the first n_rot numbers of each head of x (T, H, D) by a rope_table (T, n_rot).
+def rope(x: Array, cos_sin: Array, *, style: int) -> Array:
+    """RoPE: rotates the first n_rot numbers of each head of x (T, H, D) by cos_sin (T, n_rot), a rope_table.
 
-    style 0 turns neighbours (2i, 2i+1), style 1 halves (i, i + n_rot/2). Source: Su et al., RoFormer, arXiv
-    2104.09864.
+    style 0 (interleaved, Llama) rotates pairs (2i, 2i+1), style 1 (halves, NeoX) pairs (i, i + n_rot/2).
+    Source: Su et al., RoFormer, arXiv 2104.09864.
     """
-    n_rot = turns.shape[-1]
+    n_rot = cos_sin.shape[-1]
     half = n_rot // 2
-    c, s = turns[:, None, :half], turns[:, None, half:]
+    c, s = cos_sin[:, None, :half], cos_sin[:, None, half:]
     first, second = (
         (slice(0, n_rot, 2), slice(1, n_rot, 2)) if style == 0 else (slice(0, half), slice(half, n_rot))
     )
@@ -444,18 +449,18 @@ def rope(x: Array, turns: Array, *, style: int) -> Array:
 
 @op(_same, row_wise=True, follows=True)
 def hadamard(x: Array) -> Array:
-    """Turns each head of x (T, H, D) by the Walsh-Hadamard matrix over sqrt(n), stretch by stretch of the n
-    numbers that are the largest power of two dividing D. Its own inverse.
+    """Hadamard rotation: each head of x (T, H, D) times the Walsh-Hadamard matrix over sqrt(n), by blocks of
+    n numbers, the largest power of two that divides D. Its own inverse.
 
-    It spreads an outlier over the stretch, so that blocks of 4 bits keep the others; products of two turned
-    heads are those of the heads. Source: Ashkboos et al., QuaRot, arXiv 2404.00456.
+    It spreads an outlier over the block, so 4-bit codes keep the other numbers; the dot product of two
+    rotated heads is that of the heads. Source: Ashkboos et al., QuaRot, arXiv 2404.00456.
     """
     n = x.shape[-1] & -x.shape[-1]
     matrix = np.ones((1, 1))
     while len(matrix) < n:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-    turned = x.reshape(*x.shape[:-1], -1, n).astype(np.float64) @ (matrix / np.sqrt(n))
-    return np.asarray(turned.reshape(x.shape), np.float32)
+    rotated = x.reshape(*x.shape[:-1], -1, n).astype(np.float64) @ (matrix / np.sqrt(n))
+    return np.asarray(rotated.reshape(x.shape), np.float32)
 
 
 @op(_same, alias=True, exact=True, cache=slice(1))
@@ -473,14 +478,14 @@ def kv_write(cache: Array, x: Array, slot: Array, pos: Array, table: Array) -> A
 @op(
     _same,
     alias=True,
-    parts=lambda cache, x, turns, *place, style: kv_write(cache, rope(x, turns, style=style), *place),
+    parts=lambda cache, x, cos_sin, *place, style: kv_write(cache, rope(x, cos_sin, style=style), *place),
     cache=slice(1),
 )
 def rope_kv_write(
-    cache: Array, x: Array, turns: Array, slot: Array, pos: Array, table: Array, *, style: int
+    cache: Array, x: Array, cos_sin: Array, slot: Array, pos: Array, table: Array, *, style: int
 ) -> Array:
-    """kv_write of rope(x, turns): keys go turned into the cache."""
-    return kv_write.define(cache, rope.define(x, turns, style=style), slot, pos, table)
+    """kv_write of rope(x, cos_sin): the cache holds keys after RoPE."""
+    return kv_write.define(cache, rope.define(x, cos_sin, style=style), slot, pos, table)
 
 
 @op(

@@ -1,6 +1,7 @@
-"""The ops of latent attention where not every token is treated alike; see ops.py.
+"""The ops of multi-head latent attention (MLA) and of its sparse form; see ops.py.
 
-A run is tokens of one slot that follow each other in the step.
+A run is consecutive tokens of one slot in a step. Short runs attend in the absorbed form, over the latents;
+long ones in the expanded form, over keys and values of each head.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def _runs(slot: Array, pos: Array) -> Array:
 
 
 @op(lambda q, k, v, *_, value, **__: Type((q.shape[0], q.shape[1] * value)), cache=slice(1, 3))
-def short_attention(
+def absorbed_attention(
     q: Array,
     k: Array,
     v: Array,
@@ -32,7 +33,9 @@ def short_attention(
     value: int,
     least: int,
 ) -> Array:
-    """attention(q, k, v, ...) of tokens in runs of fewer than `least`: (T, H * value); 0 for the others."""
+    """Absorbed MLA attention: attention(q, k, v, ...) over the latents, (T, H * value), for tokens in runs
+    shorter than `least`; rows of longer runs are 0.
+    """
     out = np.zeros((len(q), q.shape[1] * value), np.float32)
     mine = _runs(slot, pos) < least
     if mine.any():
@@ -61,20 +64,21 @@ def expanded_attention(
     scale: float,
     least: int,
 ) -> Array:
-    """Attention of q (T, H, plain + turned) to keys and values of each head, made of the latents in k
-    (v is the same one): (T, H, value) for tokens in runs of `least` and more; for others the rows of `left`.
+    """Expanded MLA attention of q (T, H, nope + rope) to keys and values of each head, computed from the
+    latents in k (v is the same cache): (T, H, value) for tokens in runs of `least` or more; other rows are
+    `left`'s.
 
-    A cache row is a latent of `rank` numbers and the `turned` ones that end every head's key; k_b (H, rank,
-    plain) makes the key's beginning of the latent, v_b (H, value, rank) the value. Source: DeepSeek-V2, arXiv
-    2405.04434, 2.1.
+    A cache row is a latent of `rank` numbers and the `rope` numbers that end every head's key; k_b (H, rank,
+    nope) maps the latent to the beginning of the key, v_b (H, value, rank) to the value. Source: DeepSeek-V2,
+    arXiv 2405.04434, 2.1.
     """
     out, rows, keys, values = np.array(left, np.float32), _rows(k), _rows(k_b), _rows(v_b)
     block, rank = k.shape[2], keys.shape[1]
     for t in np.flatnonzero(_runs(slot, pos) >= least):
         past = rows[table[slot[t], : pos[t] // block + 1], 0].reshape(-1, rows.shape[-1])[: pos[t] + 1]
-        latent, turned = past[:, :rank].astype(np.float32), past[:, rank:].astype(np.float32)
+        latent, rope = past[:, :rank].astype(np.float32), past[:, rank:].astype(np.float32)
         for h in range(q.shape[1]):
-            key = np.concatenate((latent @ keys[h], turned), axis=-1)
+            key = np.concatenate((latent @ keys[h], rope), axis=-1)
             score = key @ q[t, h] * np.float32(scale)
             p = np.exp(score - score.max())
             out[t, h] = (p / p.sum()) @ (latent @ values[h].T)
@@ -85,11 +89,11 @@ def expanded_attention(
 def index_positions(
     q: Array, weights: Array, keys: Array, slot: Array, pos: Array, table: Array, *, k: int
 ) -> Array:
-    """The k positions that each token attends to, in ascending order, -1 behind the last: (T, k).
+    """The top k positions that each token attends to: (T, k), ascending, filled up with -1.
 
-    Of q (T, H, D), weights (T, H) and a cache of keys (blocks, 1, block, D) position s of token t counts
-    the sum over the heads of weight * max(0, q . key); the best count, of equals the lower position, NaN
-    as the least. Source: DeepSeek-V3.2-Exp, the lightning indexer.
+    q (T, H, D), weights (T, H), keys: a cache (blocks, 1, block, D). The score of position s for token t is
+    sum over h of weights[t, h] * max(0, q[t, h] . key[s]); of equal scores the lower position wins, NaN is
+    the least. Source: DeepSeek-V3.2-Exp, the lightning indexer.
     """
     out, rows, block = np.full((len(q), k), -1, np.int32), _rows(keys), keys.shape[2]
     for t in range(len(q)):
@@ -106,24 +110,24 @@ def index_positions(
 
 
 @op(lambda q, k, v, *_, value, **__: Type((q.shape[0], q.shape[1] * value)), cache=slice(1, 3), attends=True)
-def chosen_attention(
+def sparse_attention(
     q: Array,
     k: Array,
     v: Array,
     slot: Array,
     pos: Array,
     table: Array,
-    chosen: Array,
+    positions: Array,
     *,
     scale: float,
     value: int,
 ) -> Array:
-    """attention(q, k, v, ...) to the positions in `chosen` (T, k) alone, up to the first -1: (T, H * value).
-    k and v are one cache (blocks, 1, block, D), of whose rows the first `value` numbers are values.
+    """Sparse attention: attention(q, k, v, ...) to `positions` (T, k) only, up to the first -1, giving
+    (T, H * value). k and v are one cache (blocks, 1, block, D); a row's first `value` numbers are its value.
     """
     out, rows, block = np.zeros((*q.shape[:2], value), np.float32), _rows(k), k.shape[2]
     for t in range(len(q)):
-        at = chosen[t, : np.argmin(chosen[t] >= 0) if chosen[t].min() < 0 else None]
+        at = positions[t, : np.argmin(positions[t] >= 0) if positions[t].min() < 0 else None]
         past = rows[table[slot[t], at // block], 0, at % block].astype(np.float32)
         score = q[t] @ past.T * np.float32(scale)
         p = np.exp(score - score.max(-1, keepdims=True))

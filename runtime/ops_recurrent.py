@@ -1,9 +1,10 @@
-"""The ops of layers that keep a state instead of keys and values; see ops.py.
+"""The ops of recurrent layers (SSM, gated delta rule); see ops.py.
 
-A state lies in pages, one for a block of positions: the page of a block holds the state as the last position
-computed of that block left it. A step goes on from the page of the position before, and leaves pages at the
-last position that it computes and at the ends of blocks before it whose place in the block table (S, B) is
-not -1. Tokens of a slot stand in the step one after the other; before position 0 a state is zero.
+A recurrent state lies in pages, one per block of positions: the page of a block holds the state after the
+last computed position of that block. A step reads the page of the position before its first token, and writes
+pages at its last position and at the ends of blocks before it whose entry in the block table (S, B) is
+not
+-1. Tokens of a slot are consecutive in the step; before position 0 a state is zero.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ def softplus(x: Array) -> Array:
 
 
 @op(lambda x, *first: x, view=True)
-def behind(x: Array, *first: Array) -> Array:
-    """x itself, for what must not begin before the other sources are there."""
+def ordered_after(x: Array, *first: Array) -> Array:
+    """x itself, as a control dependency: a reader runs after the other sources were computed."""
     return x
 
 
 def _pieces(slot: Array, pos: Array) -> Iterator[tuple[int, int]]:
-    """First token, and the one after the last, of each slot's tokens."""
+    """Start and end (exclusive) of each slot's tokens in the step."""
     start = 0
     for t in range(1, len(slot) + 1):
         if t == len(slot) or slot[t] != slot[t - 1] or pos[t] != pos[t - 1] + 1:
@@ -46,13 +47,13 @@ def _pieces(slot: Array, pos: Array) -> Iterator[tuple[int, int]]:
 
 
 def _before(state: Array, t: int, slot: Array, pos: Array, table: Array, block: int) -> Array:
-    """The state that token t goes on from."""
+    """The state before token t."""
     at = int(pos[t])
     return np.array(state[table[slot[t], (at - 1) // block]]) if at else np.zeros_like(state[0])
 
 
 def _page(t: int, end: int, slot: Array, pos: Array, table: Array, block: int) -> int:
-    """Where the state after token t is left, -1: nowhere. end: the token after the piece's last."""
+    """The page of the state after token t, -1: it is not kept. end: the token after the piece's last."""
     if t + 1 < end and (pos[t] + 1) % block:
         return -1
     return int(table[slot[t], pos[t] // block])
@@ -83,7 +84,7 @@ def short_conv(
 
 @op(_same, alias=True, exact=True, cache=slice(1))
 def conv_write(state: Array, x: Array, slot: Array, pos: Array, table: Array, *, block: int) -> Array:
-    """The states (pages, K - 1, C) of a short_conv with the inputs x (T, C) of this step."""
+    """The convolution states (pages, K - 1, C) after the inputs x (T, C) of this step."""
     out, kept = state.copy(), state.shape[1]
     for a, b in _pieces(slot, pos):
         known = np.concatenate((_before(state, a, slot, pos, table, block), x[a:b]))
@@ -123,12 +124,13 @@ def gated_scan(
     delta: int,
     tiled: int,
 ) -> Array:
-    """What queries q (T, G, N) find in a matrix S (N, P) of each head to which each token adds its key k
-    (T, G, N) times a row u: (T, H, 2 P), of each head q S after the token and then u.
+    """Gated linear recurrence of each head's state S (N, P), token by token: S = exp(g) S + k u^T, with
+    output q S and then u: (T, H, 2 P).
 
-    S fades by exp(g), g (T, H), before a token adds to it. u is beta (T, H) times v (T, H, P), delta 1: times
-    what v differs from what the key finds already. Heads share the keys of their group: the H / G of a group
-    stand together, tiled 1: apart by G. Sources: Mamba-2, arXiv 2405.21060; gated delta rule, 2412.06464.
+    q, k (T, G, N), v (T, H, P); g (T, H) is the log decay. Selective scan (SSM, delta 0): u = beta v, beta
+    (T, H) being dt. Gated delta rule (delta 1): u = beta (v - k S), with the decayed S. The H / G heads of a
+    group share q and k: they are consecutive, or G apart where tiled is 1. Sources: Mamba-2, arXiv
+    2405.21060; gated delta rule, arXiv 2412.06464.
     """
     heads, size = v.shape[1:]
     of, out = _key_of(heads, k.shape[1], tiled), np.zeros((len(v), heads, 2 * size), np.float32)
@@ -156,7 +158,9 @@ def scan_write(
     block: int,
     tiled: int,
 ) -> Array:
-    """The states (pages, H, N, P) of a gated_scan, of whose sources these are, and which made (T, H, 2 P)."""
+    """The scan states (pages, H, N, P) after a gated_scan with these sources, whose result is made (T, H, 2
+    P).
+    """
     out, size = state.copy(), state.shape[3]
     of = _key_of(state.shape[1], k.shape[1], tiled)
     for a, b in _pieces(slot, pos):

@@ -10,8 +10,8 @@ from satchel.runtime.op import same as _same
 
 
 @op(lambda x, rows: Type((rows.shape[0], *x.shape[1:]), x.format), exact=True, indexes=(0, 0))
-def pick(x: Array, rows: Array) -> Array:
-    """Rows of x (T, ...) by number (R): (R, ...)."""
+def gather_rows(x: Array, rows: Array) -> Array:
+    """x (T, ...) gathered at the indices rows (R): (R, ...)."""
     return np.asarray(x[rows])
 
 

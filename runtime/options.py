@@ -42,7 +42,7 @@ class Options:
     last layers go to devices other than the CPU: a number, "all", or "auto" for what is done first.
     tensor_place: PATTERN=DEVICE for tensors that go elsewhere than their layer. gpu_memory: bytes to take of
     each such device at most, 0: what is free. kv_offload False: the KV cache stays with the CPU.
-    dense_attention: models that attend to chosen positions (DeepSeek V3.2) attend to all.
+    dense_attention: models with sparse attention (DeepSeek V3.2) attend to all positions.
     stream_weights: "on" reads the CPU's weights from the file as it goes, "auto" where they do not fit.
     tensor_split: shares of the devices in the layers, such as "3,1", one for each of `device`.
     expert_cache: of a mixture whose experts are the CPU's, how many of each layer a GPU holds too, those

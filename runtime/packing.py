@@ -21,7 +21,7 @@ ALIGNMENT = 32  # of a tensor in its file: a device may read it in place
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedWeight:
     """A weight in a device's own order: `stack` matrices of (rows, columns), `size` bytes; format: GGUF's
     number.
     """
@@ -33,13 +33,13 @@ class Packed:
     size: int
 
 
-class PackedWeights(dict[str, Packed]):
+class PackedWeights(dict[str, PackedWeight]):
     """The weights that a device keeps in its own order, by name; `names`: of all weights that it reads, None
     where that is every one of the file. streamed: they are read as they are needed, not before.
     """
 
     def __init__(
-        self, packed: Mapping[str, Packed], names: frozenset[str] | None = None, streamed: bool = False
+        self, packed: Mapping[str, PackedWeight], names: frozenset[str] | None = None, streamed: bool = False
     ) -> None:
         super().__init__(packed)
         self.names, self.streamed = names, streamed
@@ -48,7 +48,7 @@ class PackedWeights(dict[str, Packed]):
         return self.names is None or name in self.names
 
 
-def packed_weights(packed: Mapping[str, Packed]) -> PackedWeights:
+def packed_weights(packed: Mapping[str, PackedWeight]) -> PackedWeights:
     """The argument where it is a PackedWeights, else all weights of a file with these packed."""
     return packed if isinstance(packed, PackedWeights) else PackedWeights(packed)
 
@@ -83,19 +83,19 @@ def packable(forward: Forward) -> dict[str, Type]:
     return {name: type for name, type in found.items() if name not in barred}
 
 
-def packed_by(device: Device, types: Mapping[str, Type]) -> dict[str, Packed]:
+def packed_by(device: Device, types: Mapping[str, Type]) -> dict[str, PackedWeight]:
     """Those of these weights that the device keeps in its own order."""
     asked = {name: _asked(device, type.format, type.shape) for name, type in types.items()}
     return {name: packed for name, packed in asked.items() if packed.size}
 
 
-def _asked(device: Device, format: str, shape: tuple[int | Dim, ...]) -> Packed:
+def _asked(device: Device, format: str, shape: tuple[int | Dim, ...]) -> PackedWeight:
     stack, rows, columns = (d for d in (1, *shape)[-3:] if not isinstance(d, Dim))
     number = FORMATS[format].id
-    return Packed(number, stack, rows, columns, device.packed(number, stack, rows, columns))
+    return PackedWeight(number, stack, rows, columns, device.packed(number, stack, rows, columns))
 
 
-def of_device(packed: Mapping[str, Packed], device: Mapping[Node, str], name: str) -> PackedWeights:
+def of_device(packed: Mapping[str, PackedWeight], device: Mapping[Node, str], name: str) -> PackedWeights:
     """What the nodes on this device read."""
     on_it = (node for node, where in device.items() if where == name and node.op not in LEAVES)
     read = frozenset(s.name for node in on_it for s in node.src if s.op == "weight")
@@ -107,7 +107,7 @@ def in_place(gguf: GGUF, device: Device) -> bool:
     return device.can_wrap and all(info.offset % ALIGNMENT == 0 for info in gguf.tensors.values())
 
 
-def file_places(gguf: GGUF, mapped: bool, packed: Mapping[str, Packed]) -> Places:
+def file_places(gguf: GGUF, mapped: bool, packed: Mapping[str, PackedWeight]) -> Places:
     """Packed weights in a buffer of their own; the others in the mapped file, or copied behind each other."""
     found, rest, at, mine = Places(), 0, 0, packed_weights(packed)
     for name, info in gguf.tensors.items():

@@ -40,7 +40,8 @@ class Perplexity:
 @dataclass(frozen=True, slots=True)
 class WindowPart:
     """Divergence by position: tokens `first` to `last` of every window. kld: mean; same_top: share of tokens
-    for which both models have the same most likely token.
+    for tokens for
+    which both models have the same most likely token.
     """
 
     first: int

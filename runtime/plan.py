@@ -61,15 +61,17 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Buffer:
+class BufferSpec:
+    """A buffer that a segment needs (hal_bufdesc); runtime/device.py's Buffer is the memory itself."""
+
     name: str
     usage: int
     size: int
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """What one row of the tables means: for the listing, for --check, and for counting bytes."""
+class PlanStep:
+    """One step of a segment in words: for the listing, for --check, and for counting bytes."""
 
     label: str
     op: str
@@ -80,11 +82,11 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
-    """A value that crosses devices before a segment runs: `stride` bytes for each of `rows` (or
-    counts[count]) rows. before: the segment before which it is read already, because its device begins
-    something else then that need not be waited for; -1: when it is wanted. picks: the label of the layer
-    whose experts' numbers (int32) these are, "" for anything else.
+class DeviceTransfer:
+    """Copy of a value between devices before a segment runs: `stride` bytes for each of `rows` (or
+    counts[count]) rows. before: the segment before which the source is read early, because its device begins
+    other work then; -1: it is read when it is needed. picks: the label of the layer whose expert ids (int32)
+    the value holds, "" for any other value.
     """
 
     source: str
@@ -105,19 +107,19 @@ class Segment:
     """
 
     device: str
-    transfers: tuple[Transfer, ...]
-    steps: tuple[Step, ...]
+    transfers: tuple[DeviceTransfer, ...]
+    steps: tuple[PlanStep, ...]
     step_table: Array
     view_table: Array
     op_table: Array
     args: bytes
-    buffers: tuple[Buffer, ...]
+    buffers: tuple[BufferSpec, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
-    """Where the host finds a result: in the buffer for outputs, or in that for links where a later
-    segment reads it too.
+class PlanOutput:
+    """Location of a result for the host: in the output buffer, or in the link buffer where a later segment
+    reads it too.
     """
 
     device: str
@@ -135,11 +137,11 @@ class Plan:
     block_bytes: int
     segments: tuple[Segment, ...]
     consts: dict[str, bytes]
-    outputs: tuple[Output, ...]  # of the roots that are no states, in order
+    outputs: tuple[PlanOutput, ...]  # of the roots that are no states, in order
     moved: tuple[str, ...]
 
     @property
-    def output(self) -> Output:
+    def output(self) -> PlanOutput:
         return self.outputs[0]
 
     @property

@@ -15,7 +15,7 @@ from satchel.runtime.engine import Engine
 from satchel.runtime.graph import Array, Node, Type, toposort
 from satchel.runtime.op import op_of
 from satchel.runtime.ops import OPS
-from satchel.runtime.plan import PACKED, Bucket, Plan, Segment, Step
+from satchel.runtime.plan import PACKED, Bucket, Plan, PlanStep, Segment
 
 ROWS = 1  # hal.h's number of the count of output rows
 NAMES = {f.id: f.name for f in FORMATS.values()}
@@ -122,7 +122,7 @@ class CostModel:
                 yield segment.device, cost
 
 
-def _weight_bytes(step: Step, views: Array, count: int, most: int) -> float:
+def _weight_bytes(step: PlanStep, views: Array, count: int, most: int) -> float:
     """Each weight once, whatever the number of tokens; of experts, as many as there can be asked for."""
     if not OPS[step.op].experts:
         return step.weight_bytes

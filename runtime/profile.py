@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from satchel.runtime.bench import Runner, Test, steps_of
 from satchel.runtime.device_peaks import DevicePeaks
-from satchel.runtime.plan import Step
+from satchel.runtime.plan import PlanStep
 from satchel.runtime.plan_cost import CostModel, PlanCost, TokenSpan
 from satchel.runtime.program import Program
 
@@ -56,7 +56,7 @@ class Profile:
     tokens: int
     runs: int
 
-    def line(self, step: Step) -> ProfileLine:
+    def line(self, step: PlanStep) -> ProfileLine:
         """The line that a step of a plan belongs to."""
         return self.lines.setdefault((step.op, group_of(step)), ProfileLine())
 
@@ -85,7 +85,7 @@ class Profile:
         return found
 
 
-def group_of(step: Step) -> str:
+def group_of(step: PlanStep) -> str:
     """The weights of a step as a pattern: "blk.*.ffn_gate, blk.*.ffn_up"; empty where it has none."""
     names = [name.rpartition(":")[0] for name in step.inputs if ".weight:" in name or ".bias:" in name]
     return ", ".join(LAYER.sub(r"\1.*", n.removesuffix(".weight")) for n in names)

@@ -29,7 +29,7 @@ from satchel.runtime.device import (
 )
 from satchel.runtime.graph import Array, Dim
 from satchel.runtime.ops import OPS
-from satchel.runtime.plan import COUNTS_BYTES, Plan, Transfer
+from satchel.runtime.plan import COUNTS_BYTES, DeviceTransfer, Plan
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.weights import DeviceWeights
 
@@ -95,7 +95,7 @@ class Program:
         self.fields = {f.name: self._field(f.name) for f in plan.fields}
         self._own: dict[tuple[str, str], Buffer] = {}
         self._shared = {} if beside is None else beside.inner
-        self._execs: list[tuple[Exec, tuple[Transfer, ...], str]] = []
+        self._execs: list[tuple[Exec, tuple[DeviceTransfer, ...], str]] = []
         for segment in plan.segments:
             device = memory[segment.device]
             buffers = [self._buffer(device, segment.device, b.name, b.usage, b.size) for b in segment.buffers]
@@ -191,19 +191,19 @@ class Program:
         yield
         self.seconds[device] = self.seconds.get(device, 0.0) + time.perf_counter() - began
 
-    def _crossing(self, t: Transfer) -> Array:
+    def _crossing(self, t: DeviceTransfer) -> Array:
         """Host memory through which a value of this step crosses."""
         rows = t.rows if t.count < 0 else int(self.counts[t.count])
         return self._early.get(t, self._bounce)[: rows * t.stride]
 
-    def _fetch(self, t: Transfer) -> None:
+    def _fetch(self, t: DeviceTransfer) -> None:
         bounce = self._crossing(t)
         if bounce.size:
             self._done(t.source)
             with self._timed(t.source):
                 self._own[t.source, t.source_at[0]].read_into(t.source_at[1], bounce)
 
-    def _transfer(self, t: Transfer) -> None:
+    def _transfer(self, t: DeviceTransfer) -> None:
         bounce = self._crossing(t)
         if t.before < 0:
             self._fetch(t)

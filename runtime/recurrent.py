@@ -1,7 +1,8 @@
-"""Layers that keep a state of fixed size instead of keys and values: a short convolution over the last
-tokens, and a matrix for each head that fades and grows with every token.
+"""Recurrent layers (SSM, gated delta rule): instead of keys and values they keep a convolution state, the
+last inputs of a short convolution, and a scan state, a matrix per head that decays and is updated by every
+token.
 
-Both states go through the same pages (runtime/kv/recurrent.py) by one table; ops_recurrent.py says how.
+Both states lie in the same pages (runtime/kv/recurrent.py), by one block table; see ops_recurrent.py.
 """
 
 from __future__ import annotations
@@ -18,38 +19,38 @@ from satchel.runtime.graph import Array, Node, Type
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """heads of `size` values each; groups of heads that share keys of `keys` numbers; taps of the
-    convolution.
+class SsmDims:
+    """Dimensions of a recurrent layer, named as in Mamba-2: heads of head_dim values; groups of heads that
+    share keys (B) and queries (C) of state_size numbers; conv_kernel taps of the convolution.
     """
 
     heads: int
-    size: int
+    head_dim: int
     groups: int
-    keys: int
-    taps: int
+    state_size: int
+    conv_kernel: int
 
     @property
     def inner(self) -> int:
-        """Values of all heads."""
-        return self.heads * self.size
+        """Values of all heads: d_inner."""
+        return self.heads * self.head_dim
 
     @property
     def shared(self) -> int:
         """Keys of all groups."""
-        return self.groups * self.keys
+        return self.groups * self.state_size
 
     @property
     def channels(self) -> int:
-        """What the convolution sees of a token: values, keys and queries."""
+        """Channels of the convolution: values, keys and queries."""
         return self.inner + 2 * self.shared
 
     @property
-    def states(self) -> tuple[tuple[int, ...], ...]:
-        return (self.taps - 1, self.channels), (self.heads, self.keys, self.size)
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        return (self.conv_kernel - 1, self.channels), (self.heads, self.state_size, self.head_dim)
 
 
-def sizes_of(a: Arch) -> Sizes:
+def ssm_dims(a: Arch) -> SsmDims:
     inner, heads = a.hp.uint("ssm.inner_size"), a.hp.uint("ssm.time_step_rank", high=1 << 16)
     groups, keys = a.hp.uint("ssm.group_count", 1, high=1 << 16), a.hp.uint("ssm.state_size", high=4096)
     if inner % heads or heads % groups:
@@ -57,7 +58,7 @@ def sizes_of(a: Arch) -> Sizes:
             f"{a.hp.arch}.ssm.time_step_rank: {heads} heads do not go with ssm.inner_size {inner} and"
             f" ssm.group_count {groups}; the file contradicts itself"
         )
-    return Sizes(heads, inner // heads, groups, keys, a.hp.uint("ssm.conv_kernel", low=2, high=64))
+    return SsmDims(heads, inner // heads, groups, keys, a.hp.uint("ssm.conv_kernel", low=2, high=64))
 
 
 def _state(a: Arch, name: str, shape: tuple[int, ...]) -> Node:
@@ -65,18 +66,18 @@ def _state(a: Arch, name: str, shape: tuple[int, ...]) -> Node:
 
 
 def _follow(a: Arch, y: Node, written: Node) -> Node:
-    """y, once the state that it was made from has moved on: so nothing of this step waits for that."""
+    """y, whose readers come after the write of its state: no write is left for the end of the step."""
     a.written.append(written)
-    return ops.behind(y, written)
+    return ops.ordered_after(y, written)
 
 
 def short_conv(a: Arch, x: Node, i: int) -> Node:
-    """silu of x (T, C) mixed with the tokens before, channel by channel: (T, C)."""
-    s, p, block = sizes_of(a), f"blk.{i}.ssm_conv1d", a.cache.block
-    w, bias = plain_weight(a, f"{p}.weight", x.width, s.taps), a.optional(f"{p}.bias", x.width)
-    state, place = _state(a, f"conv.{i}", s.states[0]), (a.slot, a.pos, a.table(RECURRENT))
+    """Causal convolution of layer i: silu of x (T, C) convolved over the last tokens, per channel: (T, C)."""
+    s, p, block = ssm_dims(a), f"blk.{i}.ssm_conv1d", a.cache.block
+    w, bias = plain_weight(a, f"{p}.weight", x.width, s.conv_kernel), a.optional(f"{p}.bias", x.width)
+    state, place = _state(a, f"conv.{i}", s.state_shapes[0]), (a.slot, a.pos, a.table(RECURRENT))
     y = ops.short_conv(x, state, w, *place, *([] if bias is None else [bias]), block=block)
-    return _follow(a, y, ops.conv_write(state, ops.behind(x, y), *place, block=block))
+    return _follow(a, y, ops.conv_write(state, ops.ordered_after(x, y), *place, block=block))
 
 
 def plain_weight(a: Arch, name: str, *shape: int) -> Node:
@@ -87,52 +88,52 @@ def plain_weight(a: Arch, name: str, *shape: int) -> Node:
     return a.graph.const(a.weights.array(name).astype(np.float32).reshape(shape), "f32", name)
 
 
-def scan(
+def selective_scan(
     a: Arch, i: int, q: Node, k: Node, v: Node, g: Node, beta: Node, *, delta: bool, tiled: bool = False
 ) -> Node:
-    """What queries find in the heads' matrices: q, k (T, G * N), v (T, H * P), g, beta (T, H) to (T, H, P);
-    see gated_scan in ops_recurrent.py.
+    """Selective scan of Mamba-2, or of the gated delta rule where `delta`: q, k (T, G * N), v (T, H * P), the
+    log decay g and beta (T, H) to (T, H, P); see gated_scan in ops_recurrent.py.
     """
-    s, block = sizes_of(a), a.cache.block
-    q, k = (ops.reshape(x, shape=(s.groups, s.keys)) for x in (q, k))
-    v = ops.reshape(v, shape=(s.heads, s.size))
-    state, place = _state(a, f"scan.{i}", s.states[1]), (a.slot, a.pos, a.table(RECURRENT))
+    s, block = ssm_dims(a), a.cache.block
+    q, k = (ops.reshape(x, shape=(s.groups, s.state_size)) for x in (q, k))
+    v = ops.reshape(v, shape=(s.heads, s.head_dim))
+    state, place = _state(a, f"scan.{i}", s.state_shapes[1]), (a.slot, a.pos, a.table(RECURRENT))
     how = {"block": block, "tiled": int(tiled)}
     made = ops.gated_scan(q, k, v, g, beta, state, *place, delta=int(delta), **how)
     written = ops.scan_write(state, k, made, g, *place, **how)
-    return _follow(a, ops.take(made, start=0, size=s.size), written)
+    return _follow(a, ops.take(made, start=0, size=s.head_dim), written)
 
 
 def per_head(a: Arch, i: int, part: str) -> Array:
-    """The layer's numbers ssm_<part>, one a head: (H,)."""
-    name, heads = f"blk.{i}.ssm_{part}", sizes_of(a).heads
+    """The layer's tensor ssm_<part>, one number per head: (H,)."""
+    name, heads = f"blk.{i}.ssm_{part}", ssm_dims(a).heads
     found = a.weights.type(name)
     a.weight(name, *((heads, 1) if found is not None and len(found.shape) == 2 else (heads,)))
     return a.weights.array(name).astype(np.float32).reshape(-1)
 
 
-def steps_and_fading(a: Arch, x: Node, i: int) -> tuple[Node, Node]:
-    """Of x (T, H): each head's step softplus(x + bias), and the logarithm of how its matrix fades by it."""
-    step = ops.softplus(ops.add(x, a.weight(f"blk.{i}.ssm_dt.bias", x.width)))
-    return step, ops.mul(step, a.graph.const(per_head(a, i, "a"), "f32", "fading"))
+def dt_and_decay(a: Arch, x: Node, i: int) -> tuple[Node, Node]:
+    """dt = softplus(x + bias) of each head, x (T, H), and the log decay A * dt of its state."""
+    dt = ops.softplus(ops.add(x, a.weight(f"blk.{i}.ssm_dt.bias", x.width)))
+    return dt, ops.mul(dt, a.graph.const(per_head(a, i, "a"), "f32", "decay"))
 
 
 def mamba_net(a: Arch, x: Node, i: int) -> Node:
     """Mamba-2's part of layer i: (T, D) to (T, D). Source: Dao & Gu, arXiv 2405.21060."""
-    s, p = sizes_of(a), f"blk.{i}."
+    s, p = ssm_dims(a), f"blk.{i}."
     mixed = linear(a, x, f"{p}ssm_in", s.inner + s.channels + s.heads)
-    gate, mixed, step = windows(mixed, s.inner, s.channels, s.heads)
+    gate, mixed, dt = windows(mixed, s.inner, s.channels, s.heads)
     v, k, q = windows(short_conv(a, mixed, i), s.inner, s.shared, s.shared)
-    step, fading = steps_and_fading(a, step, i)
-    y = ops.reshape(scan(a, i, q, k, v, fading, step, delta=False), shape=(s.inner,))
-    skip = a.graph.const(np.repeat(per_head(a, i, "d"), s.size), "f32", "skip")
+    dt, decay = dt_and_decay(a, dt, i)
+    y = ops.reshape(selective_scan(a, i, q, k, v, decay, dt, delta=False), shape=(s.inner,))
+    skip = a.graph.const(np.repeat(per_head(a, i, "d"), s.head_dim), "f32", "skip")
     y = ops.swiglu(gate, ops.add(y, ops.mul(v, skip)))
     return linear(a, _norm_groups(a, y, i), f"{p}ssm_out", a.width)
 
 
 def _norm_groups(a: Arch, y: Node, i: int) -> Node:
     """y (T, D), each group of heads normed by itself."""
-    groups, name = sizes_of(a).groups, f"blk.{i}.ssm_norm.weight"
+    groups, name = ssm_dims(a).groups, f"blk.{i}.ssm_norm.weight"
     part = y.width // groups
     ones = a.graph.const(np.ones(part, np.float32), "f32", "one")
     y = ops.rms_norm(ops.reshape(y, shape=(groups, part)), ones, eps=a.eps)

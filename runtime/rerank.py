@@ -148,7 +148,8 @@ def pair_ids(gguf: GGUF, tokenizer: Tokenizer, query: str, document: str, instru
         return tokenizer.encode_rendered(text, bos=False, guard=guard)
     special = tokenizer.specials
     bos, end = ([token] if token is not None else [] for token in (special.bos, end_of(tokenizer)))
-    # Of a vocabulary that ends texts by another token than BERT's separator, what asks for that one has both.
+    # A tokenizer with add_sep whose texts end with EOS puts EOS and SEP between them; BERT's end token is
+    # SEP.
     between = (
         [special.sep] if special.add_sep and tokenizer.kind != "bert" and special.sep is not None else []
     )
@@ -157,13 +158,13 @@ def pair_ids(gguf: GGUF, tokenizer: Tokenizer, query: str, document: str, instru
 
 
 def end_of(tokenizer: Tokenizer) -> int | None:
-    """What stands after each text of a pair."""
+    """The token behind each text of a pair: SEP for BERT, else EOS."""
     eos, sep = tokenizer.eos, tokenizer.specials.sep
     return sep if tokenizer.kind == "bert" or eos is None else eos
 
 
 def segment_ids_of(ids: Sequence[int], end: int | None) -> list[int]:
-    """Of a pair's tokens: 0 up to what ends the first text, then 1."""
+    """Segment ids (token types) of a pair: 0 up to the end token of the first text, then 1."""
     first = next((at for at, id in enumerate(ids, 1) if id == end), len(ids))
     return [0] * first + [1] * (len(ids) - first)
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from satchel.quant import FORMATS, DeviceError, ModelError
-from satchel.quant.cache import CACHE_TYPES, TURNED
+from satchel.quant.cache import CACHE_TYPES, ROTATED
 from satchel.runtime import ops
 from satchel.runtime.arch import Cache, Forward
 from satchel.runtime.compiler.target import DeviceTarget
@@ -57,7 +57,7 @@ def forward(cache: Cache = CACHE) -> Forward:
     k, v = (ops.kv_write(state, n, slot, pos, table) for state, n in ((k, key), (v, value)))
     a = ops.attention(q, k, v, slot, pos, table, scale=dim**-0.5)
     x = ops.add(x, ops.linear(a, weight("out", WIDTH)))
-    logits = ops.linear(ops.pick(ops.swiglu(x, x), rows), weight("embed", VOCAB))
+    logits = ops.linear(ops.gather_rows(ops.swiglu(x, x), rows), weight("embed", VOCAB))
     return Forward(logits, logits, (k, v, logits))
 
 
@@ -71,8 +71,8 @@ def _cached(kind: str) -> list[Node]:
     """The steps of the check that touch a cache of this type."""
     made = forward(replace(CACHE, keys=kind, values=kind))
     steps = [node for node in toposort((made.tokens,)) if node.op in ("kv_write", "attention")]
-    turned = [ops.hadamard(node.src[0]) for node in steps if node.op == "attention" and kind in TURNED]
-    return steps + turned
+    rotated = [ops.hadamard(node.src[0]) for node in steps if node.op == "attention" and kind in ROTATED]
+    return steps + rotated
 
 
 def weights() -> dict[str, Array]:

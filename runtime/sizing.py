@@ -26,7 +26,7 @@ def cache_bytes(arch: Arch, cache: Cache) -> int:
     """Bytes of what all slots keep, over all layers; one with a window has blocks for that."""
     total = 0
     for i in range(arch.layers):
-        if states := arch.states(i):
+        if states := arch.recurrent_states(i):
             total += 4 * sum(map(prod, states)) * cache.pool_of(RECURRENT)
             continue
         window = arch.window(i)

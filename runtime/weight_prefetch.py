@@ -17,7 +17,7 @@ import numpy as np
 
 from satchel.formats.gguf import GGUF
 from satchel.runtime.device import WEIGHT, Buffer, Device
-from satchel.runtime.packing import Packed
+from satchel.runtime.packing import PackedWeight
 from satchel.runtime.placement.where import Where
 from satchel.runtime.plan import WeightPlace, align_up
 from satchel.runtime.program import DeviceMemory
@@ -46,7 +46,7 @@ class PendingPrefetch:
     gguf: GGUF
     plan: PrefetchPlan
 
-    def open(self, device: Device, packed: Mapping[str, Packed]) -> WeightPrefetcher:
+    def open(self, device: Device, packed: Mapping[str, PackedWeight]) -> WeightPrefetcher:
         """packed: weights that the device keeps in its own order."""
         return WeightPrefetcher(self.gguf, self.plan, device, packed)
 
@@ -70,7 +70,9 @@ class WeightPrefetcher:
     own order. A Pager: enter() is called before each segment of the device.
     """
 
-    def __init__(self, gguf: GGUF, plan: PrefetchPlan, device: Device, packed: Mapping[str, Packed]) -> None:
+    def __init__(
+        self, gguf: GGUF, plan: PrefetchPlan, device: Device, packed: Mapping[str, PackedWeight]
+    ) -> None:
         self.gguf, self.plan, self.packed = gguf, plan, packed
         self._order = list(plan.layers)
         self._places = {

@@ -24,7 +24,7 @@ from satchel.runtime.graph import Array, Type
 from satchel.runtime.packing import (
     ALIGNMENT,
     PACKED_BUFFER,
-    Packed,
+    PackedWeight,
     Places,
     file_places,
     in_place,
@@ -84,7 +84,7 @@ class DeviceWeights:
 
 
 def bind(
-    gguf: GGUF, device: Device, packed: Mapping[str, Packed], progress: Progress | None = None
+    gguf: GGUF, device: Device, packed: Mapping[str, PackedWeight], progress: Progress | None = None
 ) -> DeviceWeights:
     """Makes the file's tensors, or those that `packed` says are read, readable by the device, those of
     `packed` in its own order.
@@ -114,7 +114,7 @@ def bind(
 def bind_beside(
     gguf: GGUF,
     device: Device,
-    packed: Mapping[str, Packed],
+    packed: Mapping[str, PackedWeight],
     progress: Progress | None,
     meanwhile: Callable[[], None],
 ) -> DeviceWeights:
@@ -146,7 +146,7 @@ def bind_beside(
         return running.result()
 
 
-def in_order(gguf: GGUF, packed: Mapping[str, Packed]) -> list[TensorInfo]:
+def in_order(gguf: GGUF, packed: Mapping[str, PackedWeight]) -> list[TensorInfo]:
     """The file's tensors in its order, but large ones that are packed first: source and copy of one lie in
     memory together, so the largest ones come while little else is there.
     """
@@ -157,7 +157,7 @@ def in_order(gguf: GGUF, packed: Mapping[str, Packed]) -> list[TensorInfo]:
     return sorted(tensors, key=lambda info: -large.get(info.name, 0))
 
 
-def crowds(gguf: GGUF, device: Device, packed: Mapping[str, Packed]) -> bool:
+def crowds(gguf: GGUF, device: Device, packed: Mapping[str, PackedWeight]) -> bool:
     """Whether the file's tensors and a CPU's copies of them do not fit in the free memory together. Then the
     system shall not keep what has been copied: else it has no large pages for the copies, and every product
     pays for small ones (17.7 GiB of weights in 24 GiB of memory: a tenth of an answer's speed).
@@ -168,7 +168,7 @@ def crowds(gguf: GGUF, device: Device, packed: Mapping[str, Packed]) -> bool:
 
 
 def _move(
-    gguf: GGUF, info: TensorInfo, weights: DeviceWeights, packed: Mapping[str, Packed], mapped: bool
+    gguf: GGUF, info: TensorInfo, weights: DeviceWeights, packed: Mapping[str, PackedWeight], mapped: bool
 ) -> Iterator[int]:
     """Brings one tensor to the device; gives the bytes done, piece by piece."""
     place = weights.place(info.name)
@@ -187,7 +187,7 @@ def _move(
             yield len(piece)
 
 
-def _pack(gguf: GGUF, info: TensorInfo, buffer: Buffer, offset: int, packed: Packed) -> Iterator[int]:
+def _pack(gguf: GGUF, info: TensorInfo, buffer: Buffer, offset: int, packed: PackedWeight) -> Iterator[int]:
     """Packs a tensor part by part. The pages of a part that was packed are given back at once: the process
     never has more than a part of a tensor twice.
     """
@@ -205,13 +205,13 @@ def _pack(gguf: GGUF, info: TensorInfo, buffer: Buffer, offset: int, packed: Pac
         yield size
 
 
-def parts_of(device: Device, packed: Packed, nbytes: int) -> Iterator[Packed]:
+def parts_of(device: Device, packed: PackedWeight, nbytes: int) -> Iterator[PackedWeight]:
     """A weight cut into matrices, and these into whole multiples of PART_ROWS rows, of about PART bytes of
     the file each. A device whose order is not one part behind the other gets it whole: the sizes tell.
     """
     rows = PART * packed.stack * packed.rows // nbytes // PART_ROWS * PART_ROWS or PART_ROWS
 
-    def sized(stack: int, rows: int) -> Packed:
+    def sized(stack: int, rows: int) -> PackedWeight:
         size = device.packed(packed.format, stack, rows, packed.columns)
         return replace(packed, stack=stack, rows=rows, size=size)
 
@@ -264,7 +264,7 @@ def _fault_in(mapping: mmap.mmap, offset: int, nbytes: int) -> Iterator[int]:
         yield size
 
 
-def upload(device: Device, values: Mapping[str, Array], packed: Mapping[str, Packed]) -> DeviceWeights:
+def upload(device: Device, values: Mapping[str, Array], packed: Mapping[str, PackedWeight]) -> DeviceWeights:
     """Weights that are no file's, arrays of blocks by name, in buffers of the device, one each."""
     weights = DeviceWeights()
     for name, data in values.items():

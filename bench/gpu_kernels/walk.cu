@@ -35,7 +35,7 @@ struct layers {
     std::vector<walk_phase> phases;
     std::vector<planned> products; /* of a phase of one; in order */
     std::vector<void *> owned;
-    float *h, *first, *qkv, *turned_q, *att, *ff, *logits, *norm, *turns;
+    float *h, *first, *qkv, *rotated_q, *att, *ff, *logits, *norm, *cos_sin;
     int32_t *slot, *pos, *table;
     uint32_t *counters, *fault_word;
     void *scratch;
@@ -84,10 +84,10 @@ struct layers {
         int heads = s.q / head, kv = s.kv / head;
         walk_phase f = {};
         gpu_call &r = f.call[0], &k = f.call[1], &v = f.call[2], &a = f.call[3];
-        gpu_view turn = view(turns, 1, head, head * 4, 0), sl = view(slot, 1, 1, 4, 26), po = view(pos, 1, 1, 4, 26), ta = view(table, 1, width, (size_t)width * 4, 26);
+        gpu_view turn = view(cos_sin, 1, head, head * 4, 0), sl = view(slot, 1, 1, 4, 26), po = view(pos, 1, 1, 4, 26), ta = view(table, 1, width, (size_t)width * 4, 26);
         f.kind = WALK_ATTENTION, f.calls = 4;
-        r.v[0] = heads_of(turned_q, heads, head), r.v[1] = heads_of(qkv, heads, head), r.v[2] = turn, r.n_in = 2;
-        k.v[0] = k.v[1] = cache(), k.v[2] = heads_of(qkv + s.q, kv, head), k.v[3] = turn, k.v[4] = sl, k.v[5] = po, k.v[6] = ta, k.n_in = 6, k.mode = KV_TURNED;
+        r.v[0] = heads_of(rotated_q, heads, head), r.v[1] = heads_of(qkv, heads, head), r.v[2] = turn, r.n_in = 2;
+        k.v[0] = k.v[1] = cache(), k.v[2] = heads_of(qkv + s.q, kv, head), k.v[3] = turn, k.v[4] = sl, k.v[5] = po, k.v[6] = ta, k.n_in = 6, k.mode = KV_ROPE;
         v.v[0] = v.v[1] = cache(), v.v[2] = heads_of(qkv + s.q + s.kv, kv, head), v.v[3] = sl, v.v[4] = po, v.v[5] = ta, v.n_in = 5, v.mode = KV_PLAIN;
         ((arg_rope *)r.arg)->style = 1, ((arg_rope_kv_write *)k.arg)->style = 1;
         a.v[0] = view(att, 1, s.q, s.q * 4, 0), a.v[1] = r.v[0], a.v[2] = k.v[0], a.v[3] = v.v[0], a.v[4] = sl, a.v[5] = po, a.v[6] = ta, a.n_in = 6;
@@ -108,8 +108,8 @@ struct layers {
         if (width % 7 == 0)
             for (int i = 0; i < width; i++)
                 order[i] = width - 1 - i;
-        h = floats(s.d, 1, 1.0f), first = floats(s.d, 1, 1.0f), norm = floats(32768, 2, 1.0f), turns = floats(head, 5, 1.0f);
-        qkv = floats(s.q + 2 * s.kv, 3, 1.0f), turned_q = floats(s.q, 4, 1.0f), att = floats(s.q, 4, 1.0f), ff = floats(s.ff, 4, 1.0f), logits = floats(s.vocab, 4, 1.0f);
+        h = floats(s.d, 1, 1.0f), first = floats(s.d, 1, 1.0f), norm = floats(32768, 2, 1.0f), cos_sin = floats(head, 5, 1.0f);
+        qkv = floats(s.q + 2 * s.kv, 3, 1.0f), rotated_q = floats(s.q, 4, 1.0f), att = floats(s.q, 4, 1.0f), ff = floats(s.ff, 4, 1.0f), logits = floats(s.vocab, 4, 1.0f);
         slot = numbers({0}), pos = numbers({depth}), table = numbers(order);
         counters = (uint32_t *)hold(1024), fault_word = (uint32_t *)hold(4), scratch = hold(64 << 20);
         OK(cudaMemset(counters, 0, 1024));
@@ -167,7 +167,7 @@ struct layers {
                 continue;
             }
             gpu_calls three = {{f.call[0], f.call[1], f.call[2]}};
-            OK(cudaLaunchKernelEx(&config, heads_together, three));
+            OK(cudaLaunchKernelEx(&config, heads_fused, three));
             bool q8 = format == 8, f8 = format == 1008;
             kernel split = head == 64 ? q8 ? attention_split_64_8_q8_0 : f8 ? attention_split_64_8_fp8 : attention_split_64_8_f16
                                       : q8 ? attention_split_128_8_q8_0 : f8 ? attention_split_128_8_fp8 : attention_split_128_8_f16;

@@ -1,6 +1,6 @@
 /* walk.h: a stretch of a plan of one token as one kernel: what the kernel (walk_kernel.cuh) and its bench (walk.cu) agree on.
  *
- * A phase is what stood between two launches: a product, a layer's heads with their attention, or rows picked. Shared memory of a
+ * A phase is what stood between two launches: a product, a layer's heads with their attention, or gathered rows. Shared memory of a
  * group: a ring of bytes for each wave, the room that phases use in turn, two phases (this one and the next), barriers, and how
  * far each wave has read.
  */
@@ -9,12 +9,12 @@
 
 #include "../../cext/cuda/packed.h"
 
-enum { WALK_PACKED = 1, WALK_DENSE, WALK_ATTENTION, WALK_PICK };
+enum { WALK_PACKED = 1, WALK_DENSE, WALK_ATTENTION, WALK_GATHER_ROWS };
 enum { WALK_WAVES = 16, WALK_THREADS = 32 * (WALK_WAVES + 1) /* one more fetches */, WALK_CALLS = 4, WALK_PENDING = 8 };
 enum { WALK_BATCH = 4 /* tiles whose sums meet at a time */, WALK_SEGMENT = 1024 /* columns of a dense piece */, WALK_HEADS = 8 };
 enum { WALK_FRESH = 512 /* bytes of the token's own key and value */, WALK_COUNTERS = 64 /* KV heads, at most */ };
 
-/* Calls of a phase: a product's own; of attention: rope, rope_kv_write, kv_write, attention; of rows: up to four picks. */
+/* Calls of a phase: a product's own; of attention: rope, rope_kv_write, kv_write, attention; of rows: up to four gather_rows. */
 typedef struct {
     int32_t kind, calls, unused[2];
     gpu_call call[WALK_CALLS];

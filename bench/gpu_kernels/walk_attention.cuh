@@ -1,4 +1,4 @@
-/* walk_attention.cuh: a layer's heads and their attention as a phase of a walk: queries are turned where they are used, the token's
+/* walk_attention.cuh: a layer's heads and their attention as a phase of a walk: queries are rotated where they are used, the token's
  * own key and value are coded, written to the cache and met from shared memory, the past comes through the rings. A group has a
  * split of one KV head, its waves take 16 positions in turn; of several splits the last to end merges all, in order.
  */
@@ -7,14 +7,14 @@
 
 #include "walk.cuh"
 
-/* Queries turned; the token's own key and value where `fresh` is, and in the caches where `own`. raw: room for the heads. */
+/* RoPE of the queries; the token's own key and value where `fresh` is, and in the caches where `own`. raw: room for the heads. */
 template <int FORMAT, int D>
 static __device__ __forceinline__ void prepare_heads(const walk_phase &p, const walk_token &token, int kv_head, int heads, float *q,
                                                      char *fresh, float *raw, bool own) {
     const gpu_call *rope = p.call, *keys = p.call + 1, *values = p.call + 2;
     const int bytes = cache_row<FORMAT>::bytes(D), n_rot = rope->v[2].shape[1], i = threadIdx.x, n = (own ? heads + 2 : heads) * (D / 4);
     const int style = ((const arg_rope *)rope->arg)->style, back = 32 * WALK_WAVES - 1 - i;
-    float *turns = raw + (heads + 2) * D;
+    float *cos_sin = raw + (heads + 2) * D;
     if (i < n) {
         const int head = i / (D / 4);
         const float *from = head < heads    ? ROW(const float, rope->v + 1, 0) + (kv_head * heads + head) * D
@@ -23,12 +23,12 @@ static __device__ __forceinline__ void prepare_heads(const walk_phase &p, const 
         ((float4 *)raw)[i] = ((const float4 *)from)[i % (D / 4)];
     }
     if (back < n_rot)
-        turns[back] = ROW(const float, rope->v + 2, 0)[back];
+        cos_sin[back] = ROW(const float, rope->v + 2, 0)[back];
     readers_meet();
     for (int k = i; k < heads * D; k += 32 * WALK_WAVES)
-        q[k] = turned(raw + k / D * D, turns, n_rot, style, k % D);
+        q[k] = rope_at(raw + k / D * D, cos_sin, n_rot, style, k % D);
     if (own) {
-        code_row<FORMAT, D>(fresh, back, [&](int k) { return turned(raw + heads * D, turns, n_rot, style, k); });
+        code_row<FORMAT, D>(fresh, back, [&](int k) { return rope_at(raw + heads * D, cos_sin, n_rot, style, k); });
         code_row<FORMAT, D>(fresh + WALK_FRESH / 2, back - D, [&](int k) { return raw[(heads + 1) * D + k]; });
     }
     readers_meet();

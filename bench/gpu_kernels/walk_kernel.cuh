@@ -202,7 +202,7 @@ __device__ __forceinline__ wave_ring walk_product(const walk_phase &p, wave_ring
 }
 
 /* The rows of up to four tensors, one each; the last group has nothing else to do. */
-__device__ __noinline__ void walk_pick(const walk_phase &p, uint32_t *counter, uint32_t phase) {
+__device__ __noinline__ void walk_gather_rows(const walk_phase &p, uint32_t *counter, uint32_t phase) {
     walk_wait(counter, phase);
     if (blockIdx.x != gridDim.x - 1)
         return;
@@ -242,8 +242,8 @@ __device__ __forceinline__ void walk_phases(const gpu_call &call, const walk_sha
             walk_bring(place.phases + (i + 1) % 2, phases + i + 1);
         if (now.kind == WALK_ATTENTION)
             ring = walk_attention<D>(now, token, ring, place.room, shape.most, counter, i);
-        else if (now.kind == WALK_PICK)
-            walk_pick(now, counter, i);
+        else if (now.kind == WALK_GATHER_ROWS)
+            walk_gather_rows(now, counter, i);
         else
             ring = walk_product<SET>(now, ring, place.room, counter, i);
         WALK_STAMP(i, 4);

@@ -84,8 +84,8 @@ VI_INLINE void block_256(const product *p, int first, int64_t block, const scale
 }
 
 #define AMX_256(stem, groups, offset)                                                                               \
-    static void stem##_planes(const uint8_t *words, const uint8_t *lone, scales_256 *s, uint8_t *planes) {          \
-        stem##_panel_scales(words, lone, s);                                                                        \
+    static void stem##_planes(const uint8_t *words, const uint8_t *tail, scales_256 *s, uint8_t *planes) {          \
+        stem##_panel_scales(words, tail, s);                                                                        \
         for (int g = 0; g < 8; g++) {                                                                               \
             vi q[8];                                                                                                \
             fetch_part(words, (int)sizeof(block_##stem) / 4 * LINE, g, SEVERAL);                                    \

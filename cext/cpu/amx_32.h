@@ -158,11 +158,11 @@ VI_INLINE void some_groups_32(const product *p, int first, const scales_32 *s, i
 }
 
 /* All of K with all panels: `unpack` gives the scales of up to AT_ONCE groups of a panel and lays out, AT_ONCE * TILE *
- * row_32() bytes a panel, what the tiles load. Where it says 0, the groups are not for tiles, and `apart` adds them. */
+ * row_32() bytes a panel, what the tiles load. Where it gives 0, tiles would round, and `fallback` adds the groups. */
 typedef int (*unpack_32_fn)(const product *, const uint8_t *panel, int64_t group, int groups, scales_32 *, uint8_t *to);
-typedef void (*apart_32_fn)(const product *, int first, int64_t group, int groups);
+typedef void (*fallback_32_fn)(const product *, int first, int64_t group, int groups);
 
-VI_INLINE void tiles_32(const product *p, unpack_32_fn unpack, apart_32_fn apart, int kind) {
+VI_INLINE void tiles_32(const product *p, unpack_32_fn unpack, fallback_32_fn fallback, int kind) {
     amx_begin(columns_a_tile(p), row_32(kind));
     clear_sums(p);
     for (int64_t group = 0, left = p->k / 32; left > 0; group += AT_ONCE, left -= AT_ONCE) {
@@ -177,7 +177,7 @@ VI_INLINE void tiles_32(const product *p, unpack_32_fn unpack, apart_32_fn apart
             if (fits)
                 some_groups_32(p, first, s, groups, kind);
             else
-                apart(p, first, group, groups);
+                fallback(p, first, group, groups);
         }
     }
     write_sums(p);

@@ -2,7 +2,7 @@
  *
  * Every number is the sum of two bfloat16: exactly so for an f16 of the cache, to 16 significant bits for queries and
  * weights; of the four products of two such sums the one of both lower parts is left out. A span is read once: its keys
- * by rows are the tiles of scores (positions by heads, turned round afterwards), its pairs of positions those of values.
+ * by rows are the tiles of scores (positions by heads, transposed afterwards), its pairs of positions those of values.
  * What a row sums is the same, in the same order, whatever rows are beside it: what it does not see has weight 0. A span
  * that holds something that is no finite number is left to the plain way. A head's row count is a multiple of 16.
  */
@@ -18,7 +18,7 @@ enum { WORDS = 16 /* pairs of numbers in a row of a tile */, WIDE = 4 /* tiles o
 
 static inline int has_tiles(const setup *s) {
     int halves = s->k->format == KV_F16 || s->k->format == KV_BF16;
-    int fits = s->rank ? s->rank % 32 == 0 && s->plain % 32 == 0 && s->made_pitch % (WIDE * TILE) == 0 : s->group % TILE == 0;
+    int fits = s->rank ? s->rank % 32 == 0 && s->nope % 32 == 0 && s->made_pitch % (WIDE * TILE) == 0 : s->group % TILE == 0;
     return (s->joint || s->rank) && halves && fits && s->d % 32 == 0 && s->dv % (WIDE * TILE) == 0;
 }
 
@@ -133,7 +133,7 @@ TILE_INLINE void score_rows(const tile *w, int row, int is_f16) {
     const uint16_t *keys = (const uint16_t *)w->keys;
     const float *q = w->paired + (int64_t)row * s->d;
     const int64_t pitch = 2 * s->d, plane = (int64_t)SPAN * s->d;
-    float turned[SPAN * TILE];
+    float transposed[SPAN * TILE];
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -147,12 +147,12 @@ TILE_INLINE void score_rows(const tile *w, int row, int is_f16) {
         SCORE(3)
         fetch(w, 8);
     }
-    _tile_stored(0, turned, 64);
-    _tile_stored(1, turned + 256, 64);
-    _tile_stored(2, turned + 512, 64);
-    _tile_stored(3, turned + 768, 64);
+    _tile_stored(0, transposed, 64);
+    _tile_stored(1, transposed + 256, 64);
+    _tile_stored(2, transposed + 512, 64);
+    _tile_stored(3, transposed + 768, 64);
     for (int i = 0; i < SPAN / TILE; i++)
-        tile_transpose(turned + i * 256, TILE, w->scores + (int64_t)row * SPAN + i * TILE, SPAN, TILE);
+        tile_transpose(transposed + i * 256, TILE, w->scores + (int64_t)row * SPAN + i * TILE, SPAN, TILE);
 }
 
 /* A row's weights take their places as upper, then lower parts; what it does not see becomes 0. */

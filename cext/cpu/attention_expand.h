@@ -1,7 +1,7 @@
 /* attention_expand.h: keys and values of one head made of a span's latents, which the cache holds: multi-head latent attention in
  * its expanded form (DeepSeek-V2, arXiv 2405.04434, 2.1), for many queries that share what is made.
  *
- * A cache row is a latent of `rank` numbers and what all heads' keys end with. The head's two weights, k_b (H, rank, plain)
+ * A cache row is a latent of `rank` numbers and what all heads' keys end with. The head's two weights, k_b (H, rank, nope)
  * and v_b (H, value, rank), lie side by side in the thread's scratch, a row (made_pitch) for each number of a latent, whose
  * end is zeros; latents (SPAN, latent_pitch) and what is made of them (SPAN, made_pitch) are float32. Each number made is
  * summed over a latent in order, whatever is made beside it.
@@ -48,14 +48,14 @@ static void load_weights(const tile *w) {
     for (int n = 0; n < s->dv; n++) {
         weight_row(s->c, s->v_b, w->kv_head, n, raw, row);
         for (int r = 0; r < s->rank; r++)
-            w->weights[(int64_t)r * s->made_pitch + s->plain + n] = row[r];
+            w->weights[(int64_t)r * s->made_pitch + s->nope + n] = row[r];
     }
 }
 
 /* Makes the positions from..to-1 of the span; keys take the place of values, by rows. 0 for a bad table. */
 static int expand_keys(const tile *w, int start, int from, int to) {
     const setup *s = w->s;
-    int turned = s->d - s->plain;
+    int rope = s->d - s->nope;
     float *latents = w->latents + (int64_t)(from - start) * s->latent_pitch;
     tile_product p = {latents, w->weights, w->made + (int64_t)(from - start) * s->made_pitch, s->latent_pitch,
                       s->made_pitch, s->made_pitch, s->rank, NULL};
@@ -64,8 +64,8 @@ static int expand_keys(const tile *w, int start, int from, int to) {
     tile_multiply(&p, to - from, s->made_pitch / LANES);
     for (int i = from - start; i < to - start; i++) {
         float *key = w->values + (int64_t)i * s->d_pitch;
-        memcpy(key, w->made + (int64_t)i * s->made_pitch, sizeof(float) * (size_t)s->plain);
-        memcpy(key + s->plain, w->latents + (int64_t)i * s->latent_pitch + s->rank, sizeof(float) * (size_t)turned);
+        memcpy(key, w->made + (int64_t)i * s->made_pitch, sizeof(float) * (size_t)s->nope);
+        memcpy(key + s->nope, w->latents + (int64_t)i * s->latent_pitch + s->rank, sizeof(float) * (size_t)rope);
     }
     return 1;
 }
@@ -74,7 +74,7 @@ static int expand_keys(const tile *w, int start, int from, int to) {
 static void expand_values(const tile *w, int start, int from, int to) {
     const setup *s = w->s;
     for (int i = from - start; i < to - start; i++)
-        memcpy(w->values + (int64_t)i * s->dv_pitch, w->made + (int64_t)i * s->made_pitch + s->plain,
+        memcpy(w->values + (int64_t)i * s->dv_pitch, w->made + (int64_t)i * s->made_pitch + s->nope,
                sizeof(float) * (size_t)s->dv);
 }
 

@@ -48,10 +48,10 @@ TILE_INLINE vf load_bf16(const void *from, int at) { return vf_load_bf16((const 
 /* The latents of the span, and the keys' ends; rows that are not seen are zeros. 0 for a bad table. */
 static int load_latents(const tile *w, int start, int from, int to, __mmask16 *bad) {
     const setup *s = w->s;
-    int turned = s->d - s->plain;
+    int rope = s->d - s->nope;
     int64_t plane = (int64_t)SPAN * s->rank, k_plane = (int64_t)SPAN * s->d;
     for (int i = 0; i < SPAN; i++) {
-        uint16_t *latent = (uint16_t *)w->latents + (int64_t)i * s->rank, *key = (uint16_t *)w->keys + (int64_t)i * s->d + s->plain;
+        uint16_t *latent = (uint16_t *)w->latents + (int64_t)i * s->rank, *key = (uint16_t *)w->keys + (int64_t)i * s->d + s->nope;
         int seen = start + i >= from && start + i < to, place = seen ? place_of(w, start + i) : 0;
         int32_t number = seen ? block_at(w, s->k, place) : 0;
         const uint16_t *row;
@@ -59,15 +59,15 @@ static int load_latents(const tile *w, int start, int from, int to, __mmask16 *b
             return 0;
         for (int part = 0; !seen && part < 2; part++) {
             memset(latent + part * plane, 0, sizeof(uint16_t) * (size_t)s->rank);
-            memset(key + part * k_plane, 0, sizeof(uint16_t) * (size_t)turned);
+            memset(key + part * k_plane, 0, sizeof(uint16_t) * (size_t)rope);
         }
         if (!seen)
             continue;
         row = (const uint16_t *)cache_at(w, s->k, number, place);
         if (s->k->format == KV_F16)
-            *bad |= part_row(load_f16, row, s->rank, latent, plane) | part_row(load_f16, row + s->rank, turned, key, k_plane);
+            *bad |= part_row(load_f16, row, s->rank, latent, plane) | part_row(load_f16, row + s->rank, rope, key, k_plane);
         else
-            *bad |= part_row(load_bf16, row, s->rank, latent, plane) | part_row(load_bf16, row + s->rank, turned, key, k_plane);
+            *bad |= part_row(load_bf16, row, s->rank, latent, plane) | part_row(load_bf16, row + s->rank, rope, key, k_plane);
         fetch(w, 20);
     }
     return 1;
@@ -111,11 +111,11 @@ static int expand_tiles(const tile *w, int start, int from, int to, int *finite)
     for (int row = 0; row < SPAN; row += TILE)
         make_rows(w, row);
     for (int i = 0; i < SPAN; i++)
-        bad |= part_row(load_float, w->made + (int64_t)i * s->made_pitch, s->plain, (uint16_t *)w->keys + (int64_t)i * s->d,
+        bad |= part_row(load_float, w->made + (int64_t)i * s->made_pitch, s->nope, (uint16_t *)w->keys + (int64_t)i * s->d,
                         k_plane);
     for (int i = 0; i < SPAN; i += 2)
         for (int j = 0; j < s->dv; j += LANES) {
-            const float *value = w->made + (int64_t)i * s->made_pitch + s->plain + j;
+            const float *value = w->made + (int64_t)i * s->made_pitch + s->nope + j;
             uint32_t *pair = (uint32_t *)w->values + (int64_t)i / 2 * s->dv + j;
             vf a = vf_load(value), b = vf_load(value + s->made_pitch), rest = (a - a) + (b - b);
             __m512i lower;

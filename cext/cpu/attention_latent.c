@@ -1,27 +1,28 @@
-/* attention_latent.c: attention over latents that all heads share, where not every token is treated alike (attention_run.h).
+/* attention_latent.c: multi-head latent attention (MLA), where a token's form depends on its run (attention_run.h). A run is
+ * consecutive tokens of one slot.
  *
- * short_attention is attention for runs (tokens of a slot that follow each other) of fewer than `least` tokens; the rows of
- * others are zeros. expanded_attention computes those others alone, head by head, of keys and values made on the way
- * (attention_expand.h), a tile of LONG_TILE tokens after the other. chosen_attention sees a list of positions in the place of
- * all, each token for itself: a list of all of them gives attention's bits.
+ * absorbed_attention computes tokens in runs shorter than `least` over the latents themselves and writes zeros to the other rows.
+ * expanded_attention computes those other rows, head by head, from keys and values made of the latents (attention_expand.h), in
+ * tiles of LONG_TILE tokens. sparse_attention attends to a given list of positions per token; a list of all positions gives the
+ * bits of dense attention.
  */
 #include "attention_run.h"
 
 enum { LONG_TILE = 512 };
 
-static setup setup_short_attention(const cpu_call *c) {
-    const arg_short_attention *a = c->arg;
+static setup setup_absorbed_attention(const cpu_call *c) {
+    const arg_absorbed_attention *a = c->arg;
     arg_attention plain = {.scale = a->scale, .value = a->value, .causal = 1};
     setup s = setup_of(c, &plain, 6);
     s.least = a->least;
     return s;
 }
 
-static setup setup_chosen_attention(const cpu_call *c) {
-    const arg_chosen_attention *a = c->arg;
+static setup setup_sparse_attention(const cpu_call *c) {
+    const arg_sparse_attention *a = c->arg;
     arg_attention plain = {.scale = a->scale, .value = a->value, .causal = 1};
     setup s = setup_of(c, &plain, 6);
-    s.chosen = c->v + 7;
+    s.positions = c->v + 7;
     s.tile = 1;
     return s;
 }
@@ -33,13 +34,13 @@ static setup setup_expanded_attention(const cpu_call *c) {
                .group = 1, .causal = 1, .scale = a->scale, .least = a->least, .k_b = k_b, .v_b = v_b, .tile = LONG_TILE};
     s.block = k->shape[2];
     s.rank = k_b->shape[1];
-    s.plain = k_b->shape[2];
+    s.nope = k_b->shape[2];
     s.d = q->shape[2];
     s.dv = v_b->shape[1];
     s.d_pitch = whole_vectors(s.d);
     s.v_pitch = s.dv_pitch = whole_vectors(s.dv);
     s.latent_pitch = whole_vectors(k->shape[3]);
-    s.made_pitch = whole_vectors(s.plain + s.dv);
+    s.made_pitch = whole_vectors(s.nope + s.dv);
     return s;
 }
 
@@ -67,20 +68,20 @@ static const char *check_absorbed(const cpu_call *c, int value) {
                : "the output must be f32 (T, H * value)";
 }
 
-static const char *check_short_attention(const cpu_call *c) {
-    const arg_short_attention *a = c->arg;
+static const char *check_absorbed_attention(const cpu_call *c) {
+    const arg_absorbed_attention *a = c->arg;
     const char *fault = c->n_in != 6 ? "it takes q, k, v, slot, pos and table" : check_inputs(c);
     if (!fault && a->least < 1)
         return "least must be 1 or more";
     return fault ? fault : check_absorbed(c, a->value);
 }
 
-static const char *check_chosen_attention(const cpu_call *c) {
-    const arg_chosen_attention *a = c->arg;
-    const cpu_view *chosen = c->v + 7;
-    const char *fault = c->n_in != 7 ? "it takes q, k, v, slot, pos, table and chosen" : check_inputs(c);
-    if (!fault && (!cpu_is(chosen, I32, 2) || chosen->shape[0] != c->v[1].shape[0]))
-        return "chosen must be i32 (T, k)";
+static const char *check_sparse_attention(const cpu_call *c) {
+    const arg_sparse_attention *a = c->arg;
+    const cpu_view *positions = c->v + 7;
+    const char *fault = c->n_in != 7 ? "it takes q, k, v, slot, pos, table and positions" : check_inputs(c);
+    if (!fault && (!cpu_is(positions, I32, 2) || positions->shape[0] != c->v[1].shape[0]))
+        return "positions must be i32 (T, k)";
     return fault ? fault : check_absorbed(c, a->value);
 }
 
@@ -93,7 +94,7 @@ static const char *check_expanded_attention(const cpu_call *c) {
     for (const cpu_view *w = c->v + 7; w < c->v + 9; w++)
         if (w->ndim != 3 || w->shape[0] != q->shape[1] || !panel_format_find(w->format) || !cpu_unpack_of(c->set, w->format) ||
             w->shape[2] % panel_format_find(w->format)->block)
-            return "k_b must be (H, rank, plain) and v_b (H, value, rank), in formats that can be unpacked";
+            return "k_b must be (H, rank, nope) and v_b (H, value, rank), in formats that can be unpacked";
     if (c->v[8].shape[2] != c->v[7].shape[1] || q->shape[2] - c->v[7].shape[2] != k->shape[3] - c->v[7].shape[1] ||
         k->shape[3] < c->v[7].shape[1])
         return "q, the cache and the weights disagree about the sizes of latents and keys";
@@ -103,6 +104,6 @@ static const char *check_expanded_attention(const cpu_call *c) {
     return a->least < 1 ? "least must be 1 or more" : NULL;
 }
 
-ATTENTION_KERNEL(short_attention, 0);
-ATTENTION_KERNEL(chosen_attention, 0);
+ATTENTION_KERNEL(absorbed_attention, 0);
+ATTENTION_KERNEL(sparse_attention, 0);
 ATTENTION_KERNEL(expanded_attention, 1);

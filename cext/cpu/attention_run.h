@@ -184,14 +184,14 @@ static tree tree_at(const setup *s, float *at, int rows) {
     return t;
 }
 
-/* What a row's sums are multiplied by in the end: one over the sum of weights, of which a head's sink has its share. */
+/* 1 / the sum of a row's softmax weights, that of the head's attention sink included. */
 static float inverse_sum(const setup *s, const part *state, int row, int head) {
     float sink = s->sinks ? s->sinks[head] * 1.44269504f : -INFINITY, total = state->total[row];
-    float apart[LANES] = {sink > state->most[row] ? state->most[row] - sink : sink - state->most[row]};
+    float shift[LANES] = {sink > state->most[row] ? state->most[row] - sink : sink - state->most[row]};
     if (!s->sinks)
         return 1 / total;
-    vf_store(apart, softmax_power(vf_load(apart)));
-    return sink > state->most[row] ? apart[0] / (total * apart[0] + 1) : 1 / (total + apart[0]);
+    vf_store(shift, softmax_power(vf_load(shift)));
+    return sink > state->most[row] ? shift[0] / (total * shift[0] + 1) : 1 / (total + shift[0]);
 }
 
 /* 0 for rows whose table was bad: the run fails. */
@@ -288,11 +288,11 @@ static int end_of(const tile *w, int32_t slot) {
     return last < INT32_MAX ? last + 1 : last;
 }
 
-/* What the tile's token sees is its row of the list, up to the first -1, in the place of all positions. */
-static void choose(tile *w) {
+/* Sparse attention: the tile's one token attends to its row of `positions`, up to the first -1, instead of its whole past. */
+static void restrict_to_positions(tile *w) {
     int n = 0;
-    w->list = (const int32_t *)cpu_row(w->s->chosen, w->token);
-    while (n < w->s->chosen->shape[1] && w->list[n] >= 0)
+    w->list = (const int32_t *)cpu_row(w->s->positions, w->token);
+    while (n < w->s->positions->shape[1] && w->list[n] >= 0)
         n++;
     w->pos = n - 1;
     w->text = w->end = n;
@@ -339,8 +339,8 @@ static tile tile_at(const setup *s, int64_t t, int64_t end, float *scratch) {
         w.end = w.pos + w.tokens + s->window / 2;
     if (slot >= 0 && slot < s->table->shape[0] && pos >= 0 && (w.end - (int64_t)1) / s->block < s->table->shape[1])
         w.blocks = (const int32_t *)cpu_row(s->table, slot);
-    if (s->chosen && w.blocks)
-        choose(&w);
+    if (s->positions && w.blocks)
+        restrict_to_positions(&w);
     w.queries = scratch;
     w.keys = w.queries + rows * s->d;
     w.values = w.keys + (int64_t)SPAN * s->d_pitch;

@@ -32,9 +32,9 @@ typedef struct {
     const float *sinks;     /* a logit of each head, or NULL */
     const float *slopes;    /* what each head's scores lose with each position between query and key, or NULL */
     int least;              /* runs of so many tokens and more are another step's, or this one's alone; 0: there is no border */
-    const cpu_view *chosen; /* positions that each token sees (T, k), or NULL: all up to its own */
+    const cpu_view *positions; /* sparse attention: (T, k) positions that each token attends to; NULL: its whole past */
     const cpu_view *k_b, *v_b; /* of latents that become keys and values here: weights of heads (attention_expand.h), or NULL */
-    int rank, plain;        /* numbers of a latent, and of a key that are made of it */
+    int rank, nope;         /* MLA: numbers of a latent, and of a key that are computed from it */
     int latent_pitch, made_pitch;
 } setup;
 
@@ -119,8 +119,8 @@ static inline int32_t block_at(const tile *w, const cpu_view *cache, int place) 
     return number < cache->shape[0] ? number : -1;
 }
 
-/* How many of the positions from `pos` on lie side by side. */
-static inline int together(const tile *w, int place) {
+/* The number of positions that are contiguous in the cache from `place` on. */
+static inline int contiguous(const tile *w, int place) {
     return w->list ? 1 : w->s->block - place % w->s->block;
 }
 
@@ -141,7 +141,7 @@ static int next_piece(const tile *w) {
         x->to = 0;
         return 0;
     }
-    end = x->pos + together(w, place);
+    end = x->pos + contiguous(w, place);
     end = end < x->to ? end : x->to;
     x->next = cache_at(w, x->cache, number, place);
     x->end = x->next + kv_bytes(x->cache->format, x->cache->shape[3]) * (uint64_t)(end - x->pos);
@@ -165,7 +165,7 @@ static int load_rows(const tile *w, const cpu_view *cache, int start, int from, 
     int d = cache->shape[3], n;
     uint64_t row = kv_bytes(cache->format, d);
     for (int pos = from; pos < to; pos += n) {
-        int place = place_of(w, pos), left = together(w, place);
+        int place = place_of(w, pos), left = contiguous(w, place);
         int32_t number = block_at(w, cache, place);
         const uint8_t *p;
         float *x = out + (int64_t)(pos - start) * pitch;

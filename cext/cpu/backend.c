@@ -42,7 +42,7 @@ static void close_device(hal_device *d) {
     if (!pool_forked(d->pool))
         pthread_mutex_destroy(&d->busy);
     pool_close(d->pool);
-    cpu_drop_added(d);
+    cpu_drop_custom(d);
     free(d);
 }
 

@@ -11,20 +11,20 @@ VI_INLINE void pairs_of_bits(const uint8_t *words, int first, int g, vi *q) {
         q[j] = vi_shift_right(word(words, first + 8 * (g / 4) + j), 2 * (g % 4)) & 0x03030303;
 }
 
-/* No group scales: the lone half is d. */
-VI_INLINE void one_scale(const uint8_t *lone, scales_256 *s) {
+/* No group scales: the tail half is d. */
+VI_INLINE void one_scale(const uint8_t *tail, scales_256 *s) {
     UNROLL for (int g = 0; g < 8; g++)
         s->scale[g] = vi_set(1);
     scale_pairs(s, 8);
-    s->d = vf_load_f16((const uint16_t *)lone);
+    s->d = vf_load_f16((const uint16_t *)tail);
 }
 
-/* Scales of 16, 2 q + 1 for each nibble of the two words from `first` on; the lone half is d, in eighths. */
-VI_INLINE void nibble_scales(const uint8_t *words, const uint8_t *lone, int first, scales_256 *s) {
+/* Scales of 16, 2 q + 1 for each nibble of the two words from `first` on; the tail half is d, in eighths. */
+VI_INLINE void nibble_scales(const uint8_t *words, const uint8_t *tail, int first, scales_256 *s) {
     UNROLL for (int g = 0; g < 16; g++)
         s->scale[g] = (vi_shift_right(word(words, first + g / 8), 4 * (g % 8)) & 15) * 2 + 1;
     scale_pairs(s, 16);
-    s->d = vf_load_f16((const uint16_t *)lone) * vf_set(0.125f);
+    s->d = vf_load_f16((const uint16_t *)tail) * vf_set(0.125f);
 }
 
 enum { IQ_LIFT = 64 /* how much too high the codes of iq2 and iq3 stand */ };

@@ -7,9 +7,9 @@
 #include "cpu.h"
 #include "pool.h"
 
-/* Of brought.c: a library with a kernel of the caller's, and one step's use of it. */
-typedef struct cpu_added cpu_added;
-typedef struct cpu_brought cpu_brought;
+/* Of custom.c: a library with a custom kernel, and one step's use of it. */
+typedef struct cpu_custom_kernel cpu_custom_kernel;
+typedef struct cpu_custom_step cpu_custom_step;
 
 struct hal_device {
     const cpu_set *set;
@@ -18,8 +18,8 @@ struct hal_device {
     int threads, threads_decode; /* for steps of more tokens than DECODE_TOKENS, and for the others */
     pthread_mutex_t busy;        /* one run at a time */
     atomic_uint_fast64_t allocations;
-    cpu_added *added;            /* kernel n is added[n - 1] */
-    uint32_t n_added;
+    cpu_custom_kernel *custom;   /* kernel n is custom[n - 1] */
+    uint32_t n_custom;
 };
 
 struct hal_buffer {
@@ -62,8 +62,8 @@ struct hal_exec {
     int64_t mark;                /* where times are kept: when the step before ended */
     uint64_t *times;             /* per step: nanoseconds so far; NULL where nobody asked */
     atomic_int fault;
-    cpu_brought *brought;        /* of the steps that such a kernel serves; there is room for each of the plan's choices */
-    int n_brought;
+    cpu_custom_step *custom_steps; /* of the steps that a custom kernel serves; as many fit as the plan has overrides */
+    int n_custom_steps;
 };
 
 int cpu_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -73,8 +73,8 @@ int cpu_compile(hal_device *, const hal_plan *, hal_buffer *const *, hal_exec **
 int cpu_run(hal_exec *, const void *block, uint64_t size);
 void cpu_release(hal_exec *);
 int cpu_add_kernel(hal_device *, const char *image, const char *entry, uint32_t *kernel);
-void cpu_drop_added(hal_device *);
-int cpu_bring(hal_exec *, const hal_plan *, uint32_t step, exec_step *); /* gives a step the kernel that is asked for */
+void cpu_drop_custom(hal_device *);
+int cpu_use_custom(hal_exec *, const hal_plan *, uint32_t step, exec_step *); /* gives a step the custom kernel of its override */
 int cpu_pack(hal_buffer *, uint64_t offset, uint32_t format, int64_t stack, int64_t rows, int64_t columns,
              const void *from);
 int cpu_times(hal_exec *, uint64_t *ns, uint32_t n_steps);

@@ -29,10 +29,10 @@ VI_INLINE vi round_codes(vi q, vf scale, vf low) {
 }
 
 #define FAST_256(stem, groups, offset, most)                                                                        \
-    static vf stem##_round(const uint8_t *words, const uint8_t *lone, uint8_t *codes) {                             \
+    static vf stem##_round(const uint8_t *words, const uint8_t *tail, uint8_t *codes) {                             \
         scales_256 s;                                                                                               \
         vf scale[16], low[16], top = vf_set(0), inverse;                                                            \
-        stem##_panel_scales(words, lone, &s);                                                                       \
+        stem##_panel_scales(words, tail, &s);                                                                       \
         UNROLL for (int h = 0; h < 16; h++) {                                                                       \
             group_line(&s, groups, offset, h, scale + h, low + h);                                                  \
             top = vf_max(top, vf_max(vf_abs(low[h]), vf_abs(scale[h] * vf_set(most) - low[h])));                    \

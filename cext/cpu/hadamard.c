@@ -1,5 +1,5 @@
-/* hadamard.c: turns the heads of float32 x (T, H, D) by the Walsh-Hadamard matrix, in stretches of n, the largest power of
- * two that divides D: log2(n) levels of sums and differences, then the factor 1 / sqrt(n). Two turns are none.
+/* hadamard.c: rotates the heads of float32 x (T, H, D) by the Walsh-Hadamard matrix, in blocks of n, the largest power of
+ * two that divides D: log2(n) levels of sums and differences, then the factor 1 / sqrt(n). Its own inverse.
  *
  * Levels that meet within a vector swap its numbers and add them under alternating signs; the others pair whole vectors.
  */
@@ -31,7 +31,7 @@ static inline vf swapped(vf x, int h) {
 }
 
 /* The first levels of LANES numbers. */
-static inline vf turn_vector(vf x) {
+static inline vf rotate_vector(vf x) {
     float sign[LANES];
     for (int h = 1; h < LANES; h *= 2) {
         for (int i = 0; i < LANES; i++)
@@ -41,7 +41,7 @@ static inline vf turn_vector(vf x) {
     return x;
 }
 
-static void turn_few(float *x, int n) {
+static void rotate_few(float *x, int n) {
     for (int h = 1; h < n; h *= 2)
         for (int i = 0; i < n; i++)
             if (!(i & h)) {
@@ -52,10 +52,10 @@ static void turn_few(float *x, int n) {
 }
 
 /* n numbers in place; the vector levels come last, with the factor. */
-static void turn(float *x, int n) {
+static void rotate(float *x, int n) {
     vf factor = vf_set(1.0f / sqrtf((float)n));
     if (n < LANES) {
-        turn_few(x, n);
+        rotate_few(x, n);
         for (int i = 0; i < n; i++)
             x[i] *= 1.0f / sqrtf((float)n);
         return;
@@ -68,7 +68,7 @@ static void turn(float *x, int n) {
                 vf_store(x + j + h, a - b);
             }
     for (int i = 0; i < n; i += LANES)
-        vf_store(x + i, turn_vector(vf_load(x + i)) * factor);
+        vf_store(x + i, rotate_vector(vf_load(x + i)) * factor);
 }
 
 static void run(const cpu_call *c, int64_t from, int64_t to, int thread) {
@@ -78,7 +78,7 @@ static void run(const cpu_call *c, int64_t from, int64_t to, int thread) {
         float *y = cpu_f32(c->v, from);
         memmove(y, cpu_f32(c->v + 1, from), sizeof(float) * c->v[0].width);
         for (uint64_t i = 0; i < c->v[0].width; i += (uint64_t)n)
-            turn(y + i, n);
+            rotate(y + i, n);
     }
 }
 

@@ -1,8 +1,8 @@
-/* indexer.c: index_positions, which positions of its past a token attends to: DeepSeek-V3.2's lightning indexer.
+/* indexer.c: index_positions, the top-k positions of its past that a token attends to: DeepSeek-V3.2's lightning indexer.
  *
- * A position's score is the sum over the index heads of weight times max(0, query . key); float32, in order, so it depends on
- * its own token and position alone. The k best are written in ascending order; of equals the lower position counts, and a NaN
- * is the least. A token that sees no more than k positions takes all, without a look at the cache. One item a token.
+ * score(s) = sum over index heads of weight * max(0, q . key_s), in float32 and in order, so a score depends on its token and
+ * position alone. The k best positions are written in ascending order; the lower of two equal ones wins, and NaN is the least. A
+ * token with a past of at most k positions takes them all without reading the cache. One work item per token.
  */
 #include "cpu.h"
 #include "kv_rows.h"
@@ -96,7 +96,7 @@ static float largest(float *x, int n, int k) {
 }
 
 /* The k best of n > k scores, in ascending order. */
-static void pick_best(const float *scores, float *copy, int n, int k, int32_t *to) {
+static void top_k(const float *scores, float *copy, int n, int k, int32_t *to) {
     int above = 0, found = 0;
     float border;
     memcpy(copy, scores, sizeof *copy * (size_t)n);
@@ -120,7 +120,7 @@ static void run(const cpu_call *c, int64_t from, int64_t to, int thread) {
         if (good && pos >= k) {
             good = score(c, from, (const int32_t *)cpu_row(table, slot), pos + 1, scores, key);
             if (good)
-                pick_best(scores, copy, pos + 1, k, y);
+                top_k(scores, copy, pos + 1, k, y);
         }
         if (!good)
             cpu_fault(c);

@@ -1,5 +1,5 @@
 /* kv.c: writing keys or values into the paged cache (blocks, H, block, D), in any of the formats of kv_rows.h: kv_write as
- * they are, rope_kv_write turned by their positions, head by head.
+ * they are, rope_kv_write rotated by their positions, head by head.
  *
  * Token t of slot[t] at pos[t] goes to block table[slot[t]][pos[t] / block], place pos[t] % block. All three numbers
  * come from the engine and are checked; a token that points outside is not written and faults the run.
@@ -27,9 +27,9 @@ static const char *check_write(const cpu_call *c) {
     return c->n_in == 5 ? check_cache(c, c->v + 3) : "it takes cache, x, slot, pos and table";
 }
 
-static const char *check_turned(const cpu_call *c) {
-    const char *fault = c->n_in == 6 ? check_cache(c, c->v + 4) : "it takes cache, x, turns, slot, pos and table";
-    return fault ? fault : check_turns(c->v + 2, c->v + 3, ((const arg_rope_kv_write *)c->arg)->style);
+static const char *check_rope_write(const cpu_call *c) {
+    const char *fault = c->n_in == 6 ? check_cache(c, c->v + 4) : "it takes cache, x, cos_sin, slot, pos and table";
+    return fault ? fault : check_cos_sin(c->v + 2, c->v + 3, ((const arg_rope_kv_write *)c->arg)->style);
 }
 
 static cpu_split split(const cpu_call *c) {
@@ -49,17 +49,17 @@ static uint8_t *place_of(const cpu_call *c, const cpu_view *slots, int64_t t) {
     return cpu_row(cache, block) + kv_bytes(cache->format, cache->shape[3]) * (uint64_t)(pos % size);
 }
 
-/* turned: room for a head, where heads are turned on their way. */
-static inline void write_token(const cpu_call *c, int64_t t, float *turned) {
+/* rotated: scratch of one head for rope_kv_write; NULL: x is written as it is. */
+static inline void write_token(const cpu_call *c, int64_t t, float *rotated) {
     const cpu_view *cache = c->v;
     const float *x = cpu_f32(c->v + 2, t);
-    uint8_t *to = place_of(c, c->v + (turned ? 4 : 3), t);
+    uint8_t *to = place_of(c, c->v + (rotated ? 4 : 3), t);
     int heads = cache->shape[1], d = cache->shape[3];
     uint64_t head_bytes = kv_bytes(cache->format, d) * (uint64_t)cache->shape[2];
     for (int h = 0; to && h < heads; h++, x += d, to += head_bytes) {
-        if (turned)
-            turn_head(((const arg_rope_kv_write *)c->arg)->style, x, turned, d, cpu_f32(c->v + 3, t), c->v[3].shape[1]);
-        kv_store(cache->format, turned ? turned : x, to, d);
+        if (rotated)
+            rope_head(((const arg_rope_kv_write *)c->arg)->style, x, rotated, d, cpu_f32(c->v + 3, t), c->v[3].shape[1]);
+        kv_store(cache->format, rotated ? rotated : x, to, d);
     }
 }
 
@@ -69,14 +69,14 @@ static void run_write(const cpu_call *c, int64_t from, int64_t to, int thread) {
         write_token(c, from, NULL);
 }
 
-static uint64_t scratch_turned(const cpu_call *c) {
+static uint64_t scratch_rope_write(const cpu_call *c) {
     return sizeof(float) * (uint64_t)c->v[0].shape[3];
 }
 
-static void run_turned(const cpu_call *c, int64_t from, int64_t to, int thread) {
+static void run_rope_write(const cpu_call *c, int64_t from, int64_t to, int thread) {
     for (; from < to; from++)
         write_token(c, from, (float *)cpu_scratch(c, thread));
 }
 
 CPU_KERNEL(kv_write) = {check_write, NULL, split, run_write};
-CPU_KERNEL(rope_kv_write) = {check_turned, scratch_turned, split, run_turned};
+CPU_KERNEL(rope_kv_write) = {check_rope_write, scratch_rope_write, split, run_rope_write};

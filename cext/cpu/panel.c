@@ -7,15 +7,15 @@
 #include "size.h"
 #include "types.h"
 
-/* LONE_, PACK_WORD_ and UNPACK_WORD_<format>: as the format's header says, else 0 and NULL. */
-#include "lone.inc"
+/* TAIL_, PACK_WORD_ and UNPACK_WORD_<format>: as the format's header says, else 0 and NULL. */
+#include "panel_defaults.inc"
 
 /* Numbers and bytes of what is packed as one: a block, or as many numbers as fill a word. */
 #define NUMBERS(stem, block) (sizeof(block_##stem) < 4 ? 4 / (int)sizeof(block_##stem) : (block))
 #define BYTES(stem) (sizeof(block_##stem) < 4 ? 4 : (int)sizeof(block_##stem))
 
 #define CPU_WEIGHT(stem, id, block, act)                                                                            \
-    {id, NUMBERS(stem, block), BYTES(stem), LONE_##stem, BYTES(stem) % 4, APART_##stem, PACK_WORD_##stem, UNPACK_WORD_##stem},
+    {id, NUMBERS(stem, block), BYTES(stem), TAIL_##stem, BYTES(stem) % 4, SPLIT_HALVES_##stem, PACK_WORD_##stem, UNPACK_WORD_##stem},
 static const panel_format formats[] = {
 #include "types.inc"
 };
@@ -29,7 +29,7 @@ const panel_format *panel_format_find(uint32_t id) {
 }
 
 uint64_t panel_head(const panel_format *f, int64_t k) {
-    return size_line_up(size_mul((uint64_t)(k / f->block), PANEL_ROWS * (uint64_t)f->lone_bytes), PANEL_LINE);
+    return size_line_up(size_mul((uint64_t)(k / f->block), PANEL_ROWS * (uint64_t)f->tail_bytes), PANEL_LINE);
 }
 
 uint64_t panel_bytes(const panel_format *f, int64_t k) {
@@ -46,9 +46,9 @@ uint64_t panel_stack_bytes(const panel_format *f, int64_t stack, int64_t rows, i
     return size_mul((uint64_t)stack, size_mul((uint64_t)panel_count(rows), panel_bytes(f, k)));
 }
 
-/* Byte offset in a block of its word number i: the lone part is left out. */
+/* Byte offset in a block of its word number i: the tail is left out. */
 static int word_offset(const panel_format *f, int i) {
-    return 4 * i + (f->lone_bytes && 4 * i >= f->lone ? f->lone_bytes : 0);
+    return 4 * i + (f->tail_bytes && 4 * i >= f->tail ? f->tail_bytes : 0);
 }
 
 static uint8_t *words_of(const panel_format *f, int64_t k, int64_t block, const uint8_t *panel) {
@@ -57,7 +57,7 @@ static uint8_t *words_of(const panel_format *f, int64_t k, int64_t block, const 
 
 static void store_word(const panel_format *f, uint8_t *line, int row, uint32_t x) {
     uint16_t low = (uint16_t)x, high = (uint16_t)(x >> 16);
-    if (!f->apart) {
+    if (!f->split_halves) {
         memcpy(line + 4 * row, &x, 4);
         return;
     }
@@ -71,7 +71,7 @@ static uint32_t load_word(const panel_format *f, const uint8_t *line, int row) {
     memcpy(&low, line + 2 * row, 2);
     memcpy(&high, line + PANEL_LINE / 2 + 2 * row, 2);
     memcpy(&x, line + 4 * row, 4);
-    return f->apart ? low | (uint32_t)high << 16 : x;
+    return f->split_halves ? low | (uint32_t)high << 16 : x;
 }
 
 /* One word of 16 rows; a row that is not there is zero. */
@@ -108,7 +108,7 @@ static void pack_four(const uint8_t *const *from, int64_t at, uint8_t *lines) {
 }
 
 static void pack_block(const panel_format *f, const uint8_t *const *from, int64_t block, uint8_t *words) {
-    int n = f->bytes / 4, four = !f->pack_word && !f->apart && from[PANEL_ROWS - 1];
+    int n = f->bytes / 4, four = !f->pack_word && !f->split_halves && from[PANEL_ROWS - 1];
     for (int i = 0; i < n;) {
         int64_t at = block * f->bytes + word_offset(f, i);
         if (four && i + 4 <= n && word_offset(f, i + 3) == word_offset(f, i) + 12) {
@@ -124,23 +124,23 @@ static void pack_block(const panel_format *f, const uint8_t *const *from, int64_
 void panel_pack(const panel_format *f, int64_t k, int rows, const uint8_t *from, uint64_t stride, uint8_t *panel) {
     const uint8_t *row[PANEL_ROWS] = {NULL};
     int64_t blocks = k / f->block;
-    size_t lone = (size_t)f->lone_bytes;
+    size_t tail = (size_t)f->tail_bytes;
     for (int r = 0; r < rows; r++)
         row[r] = from + stride * (uint64_t)r;
     memset(panel, 0, panel_head(f, k));
     for (int64_t b = 0; b < blocks; b++) {
-        for (int r = 0; r < rows && lone; r++)
-            memcpy(panel + ((uint64_t)b * PANEL_ROWS + (uint64_t)r) * lone, row[r] + b * f->bytes + f->lone, lone);
+        for (int r = 0; r < rows && tail; r++)
+            memcpy(panel + ((uint64_t)b * PANEL_ROWS + (uint64_t)r) * tail, row[r] + b * f->bytes + f->tail, tail);
         pack_block(f, row, b, words_of(f, k, b, panel));
     }
 }
 
 void panel_unpack_row(const panel_format *f, int64_t k, int row, const uint8_t *panel, uint8_t *to) {
-    size_t lone = (size_t)f->lone_bytes;
+    size_t tail = (size_t)f->tail_bytes;
     for (int64_t b = 0; b < k / f->block; b++, to += f->bytes) {
         const uint8_t *words = words_of(f, k, b, panel);
-        if (lone)
-            memcpy(to + f->lone, panel + ((uint64_t)b * PANEL_ROWS + (uint64_t)row) * lone, lone);
+        if (tail)
+            memcpy(to + f->tail, panel + ((uint64_t)b * PANEL_ROWS + (uint64_t)row) * tail, tail);
         for (int i = 0; i < f->bytes / 4; i++) {
             uint32_t word = load_word(f, words + i * PANEL_LINE, row);
             if (f->unpack_word)

@@ -1,12 +1,12 @@
 /* panel.h: how the CPU keeps a weight matrix: panels of 16 rows, their bytes interleaved so that a vector holds the same
  * four bytes of 16 rows.
  *
- * A row is blocks; a block is words of 4 bytes and, where its size is no multiple of 4, a lone part: its scale, 1 or 2
- * bytes. A panel holds first the lone parts, 16 of the first block, 16 of the second and so on, filled up to a multiple of
- * 64 bytes; then, block by block, its words, each 16 times, row after row: 64 bytes, at a multiple of 64. Formats of one
- * number a block are cut into words of one or two numbers. Rows that fill the last panel are zero.
- * The order of bits within a word is the format's, but for the words that its PACK_WORD rearranges. The two numbers of a word
- * of f16 stand apart: 16 first ones, then 16 second ones, for they are read as halves.
+ * A row is blocks; a block is words of 4 bytes and, where its size is no multiple of 4, a tail of 1 or 2 bytes, its scale.
+ * A panel holds first the tail bytes, 16 of the first block, 16 of the second and so on, padded to a multiple of 64 bytes;
+ * then, block by block, its words, each 16 times, row after row: 64 bytes, at a multiple of 64. Formats of one number a
+ * block are cut into words of one or two numbers. Rows that pad the last panel are zero.
+ * The order of bits within a word is the format's, except in words that its PACK_WORD rearranges. f16 has split halves: the
+ * 16 first numbers of a word come before the 16 second ones, because kernels load them as vectors of f16.
  */
 #ifndef SATCHEL_CPU_PANEL_H
 #define SATCHEL_CPU_PANEL_H
@@ -19,15 +19,15 @@ enum { PANEL_ROWS = 16, PANEL_LINE = 64 };
 typedef struct {
     uint32_t id;
     int block, bytes;      /* numbers and bytes of a block as they are packed */
-    int lone, lone_bytes;  /* where in a block the part lies that is no word, and its size or 0 */
-    int apart;             /* the halves of a word stand apart */
+    int tail, tail_bytes;  /* offset in a block of the tail bytes behind whole words, and their number or 0 */
+    int split_halves;      /* 1: the first halves of 16 words come before the second ones */
     uint32_t (*pack_word)(int word, uint32_t); /* NULL: words stay as they are */
     uint32_t (*unpack_word)(int word, uint32_t);
 } panel_format;
 
 const panel_format *panel_format_find(uint32_t id); /* NULL: no weight format */
 
-/* Bytes of the lone parts at the head of a panel and of a whole panel, for rows of k numbers (whole blocks), as size.h
+/* Sizes, for rows of k numbers (whole blocks), of the tail bytes at the head of a panel and of a whole panel, as size.h
  * counts: SIZE_TOO_MUCH where 64 bits do not hold them. */
 uint64_t panel_head(const panel_format *, int64_t k);
 uint64_t panel_bytes(const panel_format *, int64_t k);

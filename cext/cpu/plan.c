@@ -231,7 +231,7 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
         exec_step *s = e->steps + i;
         if ((code = resolve_step(d, plan, buffers, e->args, i, s, e->views + n_views)))
             return code;
-        if ((code = cpu_bring(e, plan, i, s)))
+        if ((code = cpu_use_custom(e, plan, i, s)))
             return code;
         s->call.fault = &e->fault;
         for (int j = 0; j <= s->call.n_in; j++, n_views++) {
@@ -269,6 +269,6 @@ void cpu_release(hal_exec *e) {
     free(e->grains);
     os_free(e->scratch);
     free(e->shared);
-    free(e->brought);
+    free(e->custom_steps);
     free(e);
 }

@@ -17,7 +17,7 @@ enum { PRODUCT_PANELS = 16 /* the most that one product takes */ };
 typedef struct {
     const uint8_t *w;
     uint64_t stride;      /* bytes of a panel */
-    uint64_t head;        /* bytes of its lone parts */
+    uint64_t head;        /* bytes of the tails at its head */
     int panels;
     int64_t k;
     const uint8_t *x;     /* columns in the activations' format */

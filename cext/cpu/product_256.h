@@ -95,12 +95,12 @@ VI_INLINE const uint8_t *nearer(const uint8_t *words, int n, int bytes) {
 }
 
 #define BLOCK_256(stem, groups, offset, minimums)                                                                   \
-    VI_INLINE void stem##_block(const uint8_t *words, const uint8_t *lone, const uint8_t *x, uint64_t x_stride,     \
+    VI_INLINE void stem##_block(const uint8_t *words, const uint8_t *tail, const uint8_t *x, uint64_t x_stride,     \
                                 vf *sum, int n) {                                                                   \
         enum { BYTES = (int)sizeof(block_##stem) / 4 * LINE };                                                      \
         scales_256 s;                                                                                               \
         vi isum[MOST_COLUMNS];                                                                                      \
-        stem##_panel_scales(words, lone, &s);                                                                       \
+        stem##_panel_scales(words, tail, &s);                                                                       \
         UNROLL for (int c = 0; c < n; c++)                                                                          \
             isum[c] = vi_set(0);                                                                                    \
         UNROLL for (int g = 0; g < 8; g++) {                                                                        \

@@ -1,7 +1,7 @@
 /* product_32.h: products of blocks of 32 with a8_32 activations: exact in integers within a block.
  *
  * A format gives the codes of a block as eight vectors of bytes (<stem>_panel_codes), unsigned below 128 and `offset` too high,
- * or, where offset is SIGNED_CODES, signed. <stem>_panel_scale gives d and, with MINIMUMS, m: LONE_SCALE and PAIR_SCALE
+ * or, where offset is SIGNED_CODES, signed. <stem>_panel_scale gives d and, with MINIMUMS, m: TAIL_SCALE and PAIR_SCALE
  * define it. A block may be several times as long: its parts of 32 are asked for by number, and meet a block of activations
  * each.
  */
@@ -53,13 +53,13 @@ VI_INLINE void add_columns(const vi *q, int offset, vf d, vf m, const uint8_t *x
 }
 
 /* Parts of 32 in a block: more than one are no loop to be unrolled. */
-#define PARTS_32(stem) (BLOCK_##stem == 32 ? 1 : turns(BLOCK_##stem / 32))
+#define PARTS_32(stem) (BLOCK_##stem == 32 ? 1 : opaque(BLOCK_##stem / 32))
 
 #define COLUMNS_32(stem, offset)                                                                                    \
-    VI_INLINE void stem##_block(const uint8_t *words, const uint8_t *lone, const uint8_t *x, uint64_t x_stride,     \
+    VI_INLINE void stem##_block(const uint8_t *words, const uint8_t *tail, const uint8_t *x, uint64_t x_stride,     \
                                 vf *sum, int n) {                                                                   \
         vi q[8];                                                                                                    \
-        vf m, d = stem##_panel_scale(words, lone, &m);                                                              \
+        vf m, d = stem##_panel_scale(words, tail, &m);                                                              \
         for (int i = 0, parts = PARTS_32(stem); i < parts; i++) {                                                   \
             fetch_part_of(words, (int)sizeof(block_##stem) / 4 * LINE, i, BLOCK_##stem / 32, n);                     \
             stem##_panel_codes(words, i, q);                                                                        \
@@ -68,15 +68,15 @@ VI_INLINE void add_columns(const vi *q, int offset, vf d, vf m, const uint8_t *x
     }                                                                                                               \
     BLOCK_COLUMNS(stem, a8_32)
 
-/* The scale is a lone half, or d and m are the halves of word 0. */
-#define LONE_SCALE(stem)                                                                                            \
-    VI_INLINE vf stem##_panel_scale(const uint8_t *words, const uint8_t *lone, vf *m) {                             \
+/* The scale is a tail half, or d and m are the halves of word 0. */
+#define TAIL_SCALE(stem)                                                                                            \
+    VI_INLINE vf stem##_panel_scale(const uint8_t *words, const uint8_t *tail, vf *m) {                             \
         (void)words;                                                                                                \
-        return *m = vf_load_f16((const uint16_t *)lone);                                                            \
+        return *m = vf_load_f16((const uint16_t *)tail);                                                            \
     }
 #define PAIR_SCALE(stem)                                                                                            \
-    VI_INLINE vf stem##_panel_scale(const uint8_t *words, const uint8_t *lone, vf *m) {                             \
-        (void)lone;                                                                                                 \
+    VI_INLINE vf stem##_panel_scale(const uint8_t *words, const uint8_t *tail, vf *m) {                             \
+        (void)tail;                                                                                                 \
         *m = vf_halves(vi_shift_right(word(words, 0), 16));                                                         \
         return vf_halves(word(words, 0));                                                                           \
     }
@@ -105,8 +105,8 @@ static void expand_32(const vi *q, int offset, vf d, vf m, float *to) {
 }
 
 #define EXPAND_32(stem, offset)                                                                                     \
-    static void stem##_expand(const uint8_t *words, const uint8_t *lone, float *to) {                               \
-        vf m, d = stem##_panel_scale(words, lone, &m);                                                              \
+    static void stem##_expand(const uint8_t *words, const uint8_t *tail, float *to) {                               \
+        vf m, d = stem##_panel_scale(words, tail, &m);                                                              \
         for (int i = 0; i < BLOCK_##stem / 32; i++) {                                                               \
             vi q[8];                                                                                                \
             fetch_part_of(words, (int)sizeof(block_##stem) / 4 * LINE, i, BLOCK_##stem / 32, SEVERAL);              \

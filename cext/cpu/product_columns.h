@@ -13,8 +13,8 @@
 
 #define UNROLL _Pragma("GCC unroll 16")
 
-/* n, of which the compiler knows nothing: a loop of so many turns stays a loop. */
-VI_INLINE int turns(int n) { __asm__("" : "+r"(n)); return n; }
+/* n, hidden from the compiler: a loop of n iterations is not unrolled. */
+VI_INLINE int opaque(int n) { __asm__("" : "+r"(n)); return n; }
 
 enum { LANE_PARTS = 16 / LANES, LINE = 64, AHEAD = 2048, FAR_AHEAD = 8192, SEVERAL = 2 };
 enum { SIGNED_CODES = -1, MINIMUMS = 0 }; /* in the place of how much too high codes stand */
@@ -69,15 +69,15 @@ static inline void run_passes(const product *p, const columns_fn *table) {
 /* The columns of one pass from <stem>_block, which adds one block of the lanes at `words` to the sums of n columns. */
 #define BLOCK_PASS(stem, act)                                                                                       \
     VI_INLINE void stem##_columns(const product *p, const uint8_t *panel, const uint8_t *x, float *out, int n) {    \
-        enum { BYTES = (int)sizeof(block_##stem) / 4 * LINE, LONE = (int)sizeof(block_##stem) % 4 };                \
+        enum { BYTES = (int)sizeof(block_##stem) / 4 * LINE, TAIL = (int)sizeof(block_##stem) % 4 };                \
         enum { X_BYTES = (int)sizeof(block_##act) * (BLOCK_##stem / BLOCK_##act) };                                 \
         for (int part = 0; part < LANE_PARTS; part++) {                                                             \
-            const uint8_t *words = panel + p->head + 4 * LANES * part, *lone = panel + LONE * LANES * part;         \
+            const uint8_t *words = panel + p->head + 4 * LANES * part, *tail = panel + TAIL * LANES * part;         \
             vf sum[MOST_COLUMNS];                                                                                   \
             UNROLL for (int c = 0; c < n; c++)                                                                      \
                 sum[c] = vf_set(0);                                                                                 \
             for (int64_t b = 0; b < p->k / BLOCK_##stem; b++)                                                       \
-                stem##_block(words + BYTES * b, lone + 16 * LONE * b, x + X_BYTES * b, p->x_stride, sum, n);        \
+                stem##_block(words + BYTES * b, tail + 16 * TAIL * b, x + X_BYTES * b, p->x_stride, sum, n);        \
             UNROLL for (int c = 0; c < n; c++)                                                                      \
                 vf_store(out + p->pitch * c + LANES * part, sum[c]);                                                \
         }                                                                                                           \
@@ -110,7 +110,7 @@ static inline int panels_from(const product *p, int first) {
     return p->panels - first < TOGETHER ? 1 : TOGETHER;
 }
 
-/* Weights are read faster than they come unasked. Past the end of a weight this asks for what nobody reads. A lone column
+/* Weights are read faster than they come unasked. Past the end of a weight this asks for what nobody reads. A single column
  * (n is 1) waits for nothing but memory: its lines are asked for from further away, into the second cache, which can have
  * more of them under way than the first. */
 VI_INLINE void fetch(const uint8_t *p, int bytes, int n) {

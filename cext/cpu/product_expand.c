@@ -61,7 +61,7 @@ static void expand_slice(const product *p, const expand_format *f, int panel, in
     const uint8_t *base = p->w + p->stride * (uint64_t)panel;
     for (int64_t b = k / f->block; b < (k + numbers) / f->block; b++, to += 16 * f->block)
         for (int part = 0; part < LANE_PARTS; part++)
-            f->expand(base + p->head + f->bytes * (uint64_t)b + 4 * LANES * part, base + f->lone * (16 * b + LANES * part),
+            f->expand(base + p->head + f->bytes * (uint64_t)b + 4 * LANES * part, base + f->tail * (16 * b + LANES * part),
                       to + LANES * part);
 }
 

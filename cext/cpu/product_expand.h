@@ -11,9 +11,9 @@
 #include "product_columns.h"
 
 typedef struct {
-    void (*expand)(const uint8_t *words, const uint8_t *lone, float *to); /* numbers are 16 floats apart */
-    uint64_t bytes;  /* of a panel's block, lone parts aside */
-    int lone, block;
+    void (*expand)(const uint8_t *words, const uint8_t *tail, float *to); /* numbers are 16 floats apart */
+    uint64_t bytes;  /* of a panel's block, tail bytes aside */
+    int tail, block;
 } expand_format;
 
 /* The product of a weight with float32 or, if `is_bf16`, bfloat16 activations; product_expand.c has it. */

@@ -1,4 +1,4 @@
-/* rope.c: rotary positions: rope_table makes the cosines and sines of a step's positions once, rope turns float32 heads
+/* rope.c: RoPE: rope_table computes the cosines and sines of a step's positions once, rope rotates float32 heads
  * (T, H, D) by them, position_scale gives a number for each.
  */
 #include <math.h>
@@ -41,7 +41,7 @@ static const char *check(const cpu_call *c) {
         return "it takes x and turns";
     if (c->v[0].format != F32 || !cpu_same_shape(c->v, c->v + 1))
         return "the output must be f32 with x's shape";
-    return check_turns(c->v + 1, c->v + 2, a->style);
+    return check_cos_sin(c->v + 1, c->v + 2, a->style);
 }
 
 static void run(const cpu_call *c, int64_t from, int64_t to, int thread) {
@@ -49,10 +49,10 @@ static void run(const cpu_call *c, int64_t from, int64_t to, int thread) {
     int heads = c->v[0].shape[1], d = c->v[0].shape[2], n_rot = c->v[2].shape[1];
     (void)thread;
     for (; from < to; from++) {
-        const float *x = cpu_f32(c->v + 1, from), *turns = cpu_f32(c->v + 2, from);
+        const float *x = cpu_f32(c->v + 1, from), *cos_sin = cpu_f32(c->v + 2, from);
         float *y = cpu_f32(c->v, from);
         for (int h = 0; h < heads; h++)
-            turn_head(style, x + h * d, y + h * d, d, turns, n_rot);
+            rope_head(style, x + h * d, y + h * d, d, cos_sin, n_rot);
     }
 }
 

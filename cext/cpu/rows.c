@@ -1,5 +1,5 @@
-/* rows.c: get_rows unpacks rows of a weight in any format; pick copies rows as they are. Row numbers are checked: one
- * that points outside gives a row of zeros and faults the run.
+/* rows.c: get_rows dequantizes rows of a weight in any format; gather_rows copies rows of an activation unchanged. Both check
+ * the row indices: an index out of range gives a row of zeros and faults the run.
  */
 #include <string.h>
 
@@ -60,7 +60,7 @@ static void run_get(const cpu_call *c, int64_t from, int64_t to, int thread) {
     }
 }
 
-static const char *check_pick(const cpu_call *c) {
+static const char *check_gather(const cpu_call *c) {
     const cpu_view *y = c->v, *x = c->v + 1, *rows = c->v + 2;
     if (c->n_in != 2)
         return "it takes x and rows";
@@ -71,7 +71,7 @@ static const char *check_pick(const cpu_call *c) {
     return NULL;
 }
 
-static void run_pick(const cpu_call *c, int64_t from, int64_t to, int thread) {
+static void run_gather(const cpu_call *c, int64_t from, int64_t to, int thread) {
     const cpu_view *y = c->v, *x = c->v + 1;
     const block_format *f = block_format_find(x->format);
     uint64_t bytes = x->width / f->block * f->bytes;
@@ -88,4 +88,4 @@ static void run_pick(const cpu_call *c, int64_t from, int64_t to, int thread) {
 }
 
 CPU_KERNEL(get_rows) = {check_get, scratch_get, cpu_by_row, run_get, .takes_packed = 1};
-CPU_KERNEL(pick) = {check_pick, NULL, cpu_by_row, run_pick};
+CPU_KERNEL(gather_rows) = {check_gather, NULL, cpu_by_row, run_gather};

@@ -222,8 +222,8 @@ static inline int after(ranked a, ranked b) {
     return a.key != b.key ? a.key > b.key : a.at > b.at;
 }
 
-/* Lets the last-ranked of a heap (parents rank after their children) sink into its place. */
-static inline void sink(ranked *heap, int64_t n, int64_t at) {
+/* Restores the heap order (a parent ranks after its children) from `at` down. */
+static inline void sift_down(ranked *heap, int64_t n, int64_t at) {
     ranked x = heap[at];
     for (int64_t child; (child = 2 * at + 1) < n; at = child) {
         if (child + 1 < n && after(heap[child + 1], heap[child]))
@@ -249,7 +249,7 @@ static inline void select_first(const set *s, int64_t k) {
     for (int64_t i = 0; i < k; i++)
         heap[i] = (ranked){key_bits(distance(s, i)), (int32_t)i};
     for (int64_t i = k / 2; i-- > 0;)
-        sink(heap, k, i);
+        sift_down(heap, k, i);
     for (int64_t i = k; i < s->n; i++) {
         float limit;
         memcpy(&limit, &heap[0].key, sizeof limit);
@@ -261,7 +261,7 @@ static inline void select_first(const set *s, int64_t k) {
             uint32_t key = key_bits(distance(s, i));
             if (key < heap[0].key) { /* places rise, so an equal key ranks after */
                 heap[0] = (ranked){key, (int32_t)i};
-                sink(heap, k, 0);
+                sift_down(heap, k, 0);
             }
         }
         i--;
@@ -270,7 +270,7 @@ static inline void select_first(const set *s, int64_t k) {
         ranked last = heap[0];
         heap[0] = heap[i];
         heap[i] = last;
-        sink(heap, i, 0);
+        sift_down(heap, i, 0);
     }
 }
 

@@ -160,9 +160,9 @@ static uint64_t head_scratch(const cpu_view *state) {
 static head_scan head_of(const cpu_call *c, const cpu_view *state, const cpu_view *k, const cpu_view *g, const cpu_view *slots,
                          int thread) {
     int64_t keys = state->shape[2], per = slices(state);
-    float *s = (float *)cpu_scratch(c, thread), *turned = s + per * keys * LANES;
+    float *s = (float *)cpu_scratch(c, thread), *transposed = s + per * keys * LANES;
     return (head_scan){.c = c, .state = state, .k = k, .g = g, .slots = slots, .per = (int)per, .s = s,
-                       .x = {.keys = (int)keys, .k = turned, .q = turned + keys * CHUNK}};
+                       .x = {.keys = (int)keys, .k = transposed, .q = transposed + keys * CHUNK}};
 }
 
 static void load_head(const head_scan *h, const float *before) {

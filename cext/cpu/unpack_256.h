@@ -9,14 +9,14 @@ enum { CODE_BYTES = 64 * LINE };
 
 /* A format; unpack takes the lanes at `words`, lines of codes are LINE bytes apart. */
 typedef struct {
-    void (*unpack)(const uint8_t *words, const uint8_t *lone, scales_256 *, uint8_t *codes);
-    uint64_t bytes;  /* of a panel's super-block, lone parts aside */
-    int lone, groups, offset, minimums; /* as many minimums as groups, or none */
+    void (*unpack)(const uint8_t *words, const uint8_t *tail, scales_256 *, uint8_t *codes);
+    uint64_t bytes;  /* of a panel's super-block, tail bytes aside */
+    int tail, groups, offset, minimums; /* as many minimums as groups, or none */
 } wide_256;
 
 #define WIDE_UNPACK(stem, groups, offset, minimums)                                                                 \
-    static void stem##_unpack_lanes(const uint8_t *words, const uint8_t *lone, scales_256 *s, uint8_t *codes) {     \
-        stem##_panel_scales(words, lone, s);                                                                        \
+    static void stem##_unpack_lanes(const uint8_t *words, const uint8_t *tail, scales_256 *s, uint8_t *codes) {     \
+        stem##_panel_scales(words, tail, s);                                                                        \
         UNROLL for (int g = 0; g < 8; g++) {                                                                        \
             vi q[8];                                                                                                \
             fetch_part(words, (int)sizeof(block_##stem) / 4 * LINE, g, SEVERAL);                                    \
@@ -45,10 +45,10 @@ static void expand_256(const wide_256 *f, const uint8_t *codes, const scales_256
 }
 
 #define EXPAND_256(stem)                                                                                            \
-    static void stem##_expand(const uint8_t *words, const uint8_t *lone, float *to) {                               \
+    static void stem##_expand(const uint8_t *words, const uint8_t *tail, float *to) {                               \
         _Alignas(64) uint8_t codes[CODE_BYTES];                                                                     \
         scales_256 s;                                                                                               \
-        stem##_unpack_lanes(words, lone, &s, codes);                                                                \
+        stem##_unpack_lanes(words, tail, &s, codes);                                                                \
         expand_256(&stem##_wide, codes, &s, to);                                                                    \
     }                                                                                                               \
     EXPAND(stem)

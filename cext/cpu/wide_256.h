@@ -11,9 +11,9 @@
 #include "unpack_256.h"
 
 #if LANES > 4 || defined(__aarch64__)
-enum { ALONE = 1 };
+enum { ONE_COLUMN = 1 };
 #else
-enum { ALONE = 0 /* without instructions for it, one column has nothing from registers but its size as code */ };
+enum { ONE_COLUMN = 0 /* without instructions for it, one column has nothing from registers but its size as code */ };
 #endif
 
 /* Super-block number `block` of a panel; one set of scales for each part of its lanes. */
@@ -21,7 +21,7 @@ static void wide_unpack(const product *p, const wide_256 *f, int panel, int64_t 
     const uint8_t *base = p->w + p->stride * (uint64_t)panel;
     for (int part = 0; part < LANE_PARTS; part++)
         f->unpack(base + p->head + f->bytes * (uint64_t)block + 4 * LANES * part,
-                  base + f->lone * (16 * block + LANES * part), s + part, codes + 4 * LANES * part);
+                  base + f->tail * (16 * block + LANES * part), s + part, codes + 4 * LANES * part);
 }
 
 typedef void (*wide_fn)(const wide_256 *, const uint8_t *codes, const scales_256 *, const uint8_t *x, uint64_t x_stride,
@@ -33,7 +33,7 @@ VI_INLINE void wide_columns(const wide_256 *f, const uint8_t *codes, const scale
     vi isum[MOST_COLUMNS];
     UNROLL for (int c = 0; c < n; c++)
         isum[c] = vi_set(0);
-    for (int g = 0, groups = turns(8); g < groups; g++) {
+    for (int g = 0, groups = opaque(8); g < groups; g++) {
         vi q[8];
         UNROLL for (int j = 0; j < 8; j++)
             q[j] = vi_load(codes + LINE * (8 * g + j));
@@ -135,7 +135,7 @@ static void wide_tiled(const product *p, const wide_256 *f) {
     BLOCK_PASS(stem, a8_256)                                                                                        \
     WIDE_UNPACK(stem, groups, offset, minimums)                                                                     \
     static void stem##_few(const product *p) {                                                                      \
-        if (!ALONE || p->n > 1)                                                                                     \
+        if (!ONE_COLUMN || p->n > 1)                                                                                     \
             wide_product(p, &stem##_wide);                                                                          \
         else                                                                                                        \
             for (int i = 0; i < p->panels; i++)                                                                     \

@@ -23,7 +23,7 @@ static __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4]
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-static __device__ __forceinline__ uint32_t turned(uint32_t x) {
+static __device__ __forceinline__ uint32_t transposed(uint32_t x) {
     uint32_t y;
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
     return y;
@@ -201,7 +201,7 @@ static __device__ __forceinline__ void weigh(warp_state<D, N> &w, const RING &ri
         const float p0 = exp2f(fmaf(s[2 * h], w.scale[n][0], -base[0])), p1 = exp2f(fmaf(s[2 * h + 1], w.scale[n][1], -base[1]));
         w.total[n][0] = h ? w.total[n][0] + p0 : w.total[n][0] * keep[0] + p0;
         w.total[n][1] = h ? w.total[n][1] + p1 : w.total[n][1] * keep[1] + p1;
-        b[h] = turned(two_halves<cache_row<FORMAT>::HALF>(p0, p1));
+        b[h] = transposed(two_halves<cache_row<FORMAT>::HALF>(p0, p1));
     }
 #pragma unroll
     for (int k = 0; k < D / 16; k++)

@@ -1,4 +1,4 @@
-/* attention_heads.cu: a layer's heads for one token as one launch: queries turned, the token's own key and value coded and written to
+/* attention_heads.cu: a layer's heads for one token as one launch: RoPE of the queries, the token's own key and value coded and written to
  * the cache, attention over the past, splits merged by the last group to end.
  *
  * The past does not hang on this step, so its first keys and values are asked for before the kernel ahead has ended; the token's own
@@ -12,7 +12,7 @@
 #include "tile.cuh"
 
 typedef struct {
-    gpu_call call[GPU_TOGETHER];
+    gpu_call call[GPU_FUSED];
 } heads_calls;
 
 template <int FORMAT, int D> struct heads_shape {
@@ -85,7 +85,7 @@ static __device__ __forceinline__ void prepare(const gpu_call *call, const cache
                                                char *fresh, bool own, int block) {
     const gpu_call *rope = call, *keys = call + 1, *values = call + 2;
     const int n_rot = rope->v[2].shape[1], style = ((const arg_rope *)rope->arg)->style, n = (own ? heads + 2 : heads) * (D / 4);
-    float *turns = raw + (heads + 2) * D;
+    float *cos_sin = raw + (heads + 2) * D;
     for (int i = threadIdx.x; i < n; i += 32 * WARPS) {
         const int head = i / (D / 4);
         const float *from = head < heads    ? ROW(const float, rope->v + 1, 0) + (x.head * heads + head) * D
@@ -94,12 +94,12 @@ static __device__ __forceinline__ void prepare(const gpu_call *call, const cache
         ((float4 *)raw)[i] = ((const float4 *)from)[i % (D / 4)];
     }
     for (int i = threadIdx.x; i < n_rot; i += 32 * WARPS)
-        turns[i] = ROW(const float, rope->v + 2, 0)[i];
+        cos_sin[i] = ROW(const float, rope->v + 2, 0)[i];
     __syncthreads();
     for (int i = threadIdx.x; i < heads * D; i += 32 * WARPS)
-        q[i] = turned(raw + i / D * D, turns, n_rot, style, i % D);
+        q[i] = rope_at(raw + i / D * D, cos_sin, n_rot, style, i % D);
     if (own) {
-        code_row<FORMAT, D>(fresh, threadIdx.x, [&](int k) { return turned(raw + heads * D, turns, n_rot, style, k); });
+        code_row<FORMAT, D>(fresh, threadIdx.x, [&](int k) { return rope_at(raw + heads * D, cos_sin, n_rot, style, k); });
         code_row<FORMAT, D>(fresh + HEADS_FRESH / 2, heads_shape<FORMAT, D>::BLOCKS ? (int)threadIdx.x - 64 : (int)threadIdx.x,
                             [&](int k) { return raw[(heads + 1) * D + k]; });
     }

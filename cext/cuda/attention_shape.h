@@ -34,8 +34,8 @@ SHAPE_FN int split_shared(int d, int group) {
 SHAPE_FN int most_splits(const gpu_call *c) {
     int64_t work = (int64_t)c->v[1].shape[0] * c->v[2].shape[1];
     int n = 32;
-    if (c->choice)
-        return (int)c->choice;
+    if (c->config)
+        return (int)c->config;
     while (n > 1 && n * work > MOST_GROUPS)
         n /= 2;
     return n;

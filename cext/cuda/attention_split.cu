@@ -2,7 +2,7 @@
  * "Flash-Decoding for long-context inference", 2023).
  *
  * A group takes one split of one token and one KV head, with all query heads that share it; its four warps take 16 keys at a
- * time, in turn. Products are turned: scores are keys by heads, sums are values' columns by heads (m16n8k16), so 8 heads cost
+ * time, in turn. Products are transposed: scores are keys by heads, sums are values' columns by heads (m16n8k16), so 8 heads cost
  * what one costs, and keys and values go from memory to registers in pieces of 16 bytes, without shared memory: the order of
  * D, and of a piece's numbers, is chosen so that a lane's pieces are its operands. Cuts hang on a token's position and on the
  * launch's largest number of splits alone, and results are merged in order: a token's bits don't depend on its neighbours.

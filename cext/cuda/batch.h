@@ -18,7 +18,7 @@ typedef struct {
 } batch_shape;
 
 BOTH batch_shape batch_shape_of(const gpu_call *c) {
-    batch_shape s = {0, 1, (c->v[0].shape[0] + 63) / 64 * 64, c->v[0].shape[0] <= 16 && !(c->mode & PRODUCT_STEADY) ? 1 : 4, 0};
+    batch_shape s = {0, 1, (c->v[0].shape[0] + 63) / 64 * 64, c->v[0].shape[0] <= 16 && !(c->mode & PRODUCT_DETERMINISTIC) ? 1 : 4, 0};
     int last = (int)c->n_in - (c->mode & PRODUCT_ADD ? 1 : 0), chunks = (c->v[1].shape[1] + 255) / 256, groups, i;
     for (i = 2; i <= last; i++)
         s.tiles += packed_tiles(&c->v[i]);

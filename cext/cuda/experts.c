@@ -1,6 +1,7 @@
 /* experts.c: the table of experts.cu's kernels: a mixture's packed weights, and heads' own.
  *
- * Of few choices each has groups of its own; of many each expert has, so that its weights are read once for all who chose it.
+ * A pair is a token and one of its experts. Few pairs have groups of their own each;
+ * with many, each expert has groups, so its weights are read once for all its tokens.
  */
 #include "check.h"
 #include "experts.h"
@@ -33,7 +34,7 @@ static const char *fault_of(const gpu_call *c, const gpu_traits *t, uint32_t mod
     if (by_head ? y->shape[1] != w->shape[0] || width(x) != k * y->shape[1]
                 : ids->format != I32 || ids->shape[0] != y->shape[0] || ids->shape[1] != y->shape[1])
         return "ids must be i32 (T, k); of heads, each has a matrix";
-    return w->shape[0] <= 65535 && (int64_t)y->shape[0] * y->shape[1] <= INT32_MAX ? NULL : "too many experts or choices";
+    return w->shape[0] <= 65535 && (int64_t)y->shape[0] * y->shape[1] <= INT32_MAX ? NULL : "too many experts or pairs of token and expert";
 }
 
 static int tiles_of(const gpu_call *c) {
@@ -46,7 +47,7 @@ static int chunks_of(const gpu_call *c) {
 
 /* Tiles of a group of `few`: as many groups as units, and partial sums within their room. */
 static int few_tiles(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
-    int choices = c->v[0].shape[0] * c->v[0].shape[1], groups = (t->units + choices - 1) / choices;
+    int pairs = c->v[0].shape[0] * c->v[0].shape[1], groups = (t->units + pairs - 1) / pairs;
     int per = (tiles_of(c) + groups - 1) / groups, room = PART_BYTES / (matrices_of(c, mode) * chunks_of(c) * TILE_ROWS * 4);
     return per < room ? per : room > 1 ? room : 1;
 }
@@ -62,7 +63,7 @@ static uint32_t many_shared(const gpu_call *c) {
 static const char *check_few(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
     const char *fault = fault_of(c, t, mode);
     if (!fault && (int64_t)c->v[0].shape[0] * c->v[0].shape[1] > MOST_FEW)
-        fault = "more choices than it takes";
+        fault = "more pairs of token and expert than it takes";
     return fault || few_shared(c, t, mode) <= (uint32_t)t->shared ? fault : "its rows are too long for shared memory";
 }
 
@@ -81,7 +82,7 @@ static void grid_few(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 }
 
 static void grid_many(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
-    int64_t choices = (int64_t)c->v[0].shape[0] * c->v[0].shape[1], beside = choices / 512;
+    int64_t pairs = (int64_t)c->v[0].shape[0] * c->v[0].shape[1], beside = pairs / 512;
     (void)t;
     beside = beside < 1 ? 1 : beside < MOST_BESIDE ? beside : MOST_BESIDE;
     *g = grid_of((tiles_of(c) + EXPERT_WAVES - 1) / EXPERT_WAVES, c->v[2].shape[0], beside, EXPERT_WAVES * 32, many_shared(c));

@@ -3,14 +3,14 @@
  * kernels here add the same numbers in the same order, so a token's bits hang on its experts alone. sm_90 and newer.
  *
  * few: a group has some tiles of one token's one expert; its waves share out their chunks, and partial sums meet in shared memory.
- * many: a group has some tiles of one expert, looks up which of the tokens' choices it is, a window of them at a time, and takes four at once; groups
+ * many: a group has some tiles of one expert, looks up the pairs (token, expert) of its expert, a window of them at a time, and takes four at once; groups
  * beside it take every second, third ... four, for a router may send most tokens to one expert.
  */
 #include "experts.h"
 #include "gemv_group.cuh"
 #include "port.h"
 
-/* What a call is: matrices of a token's expert (2: gate and up), how its choices and inputs lie. */
+/* What a call is: matrices of a token's expert (2: gate and up), how its pairs (token, expert) and inputs lie. */
 struct expert_call {
     int matrices, each, width, chunks, rows, tiles, experts, formats[2];
     bool by_head;
@@ -23,7 +23,7 @@ struct expert_call {
         formats[0] = (int)(c.v[2].format & 0xFFFFFFu);
         formats[1] = (int)(c.v[1 + matrices].format & 0xFFFFFFu);
     }
-    /* Which expert choice j of token t is; -1 where it is somebody else's, or, with a fault, there is no such. */
+    /* The expert of token t's pair j; -1 where another device has it, or, with a fault, where there is none. */
     __device__ __forceinline__ int chosen(const gpu_call &c, int t, int j) const {
         const gpu_view &ids = c.v[c.n_in];
         int id = by_head ? j : ((const int32_t *)(ids.data + t * ids.stride))[j];
@@ -44,7 +44,7 @@ struct expert_call {
     }
 };
 
-/* Zeros in the rows of tiles first .. end - 1: the choice is not ours. For all threads. */
+/* Zeros in the rows of tiles first .. end - 1: the pair is not ours. For all threads. */
 __device__ __forceinline__ void expert_zeros(const gpu_call &c, const expert_call &e, int t, int j, int first, int end) {
     for (int row = first * TILE_ROWS + (int)threadIdx.x; row < min(end * TILE_ROWS, e.rows); row += EXPERT_WAVES * 32)
         e.output(c, t, j)[row] = 0.0f;
@@ -112,8 +112,8 @@ template <class SET> __device__ __forceinline__ void experts_few(const gpu_call 
 #endif
 }
 
-/* Those of the choices first .. end - 1 (t * each + j) that are this expert, in order, to `list`; how many. For all threads. */
-__device__ __forceinline__ int choices_of(const gpu_call &c, const expert_call &e, int expert, int first, int end, int *list, int *counts) {
+/* Those of the pairs first .. end - 1 (t * each + j) that are this expert, in order, to `list`; how many. For all threads. */
+__device__ __forceinline__ int pairs_of(const gpu_call &c, const expert_call &e, int expert, int first, int end, int *list, int *counts) {
     int found = 0, wave = threadIdx.x / 32, lane = threadIdx.x % 32;
     for (int base = first; base < end; base += EXPERT_WAVES * 32) {
         int at = base + (int)threadIdx.x, before = 0, all = 0;
@@ -143,23 +143,23 @@ template <class SET> __device__ __forceinline__ void experts_many(const gpu_call
     int per = (e.tiles + gridDim.x - 1) / gridDim.x, first = blockIdx.x * per, end = min(first + per, e.tiles);
     launch_next();
     wait_before();
-    int choices = rows_now(c, c.v[0]) * e.each;
-    for (int window = 0; window < choices; window += EXPERT_WINDOW) {
-        int last = min(window + EXPERT_WINDOW, choices);
+    int pairs = rows_now(c, c.v[0]) * e.each;
+    for (int window = 0; window < pairs; window += EXPERT_WINDOW) {
+        int last = min(window + EXPERT_WINDOW, pairs);
         if (id == 0 && blockIdx.z == 0) {
-            int others = choices_of(c, e, -1, window, last, list, counts);
+            int others = pairs_of(c, e, -1, window, last, list, counts);
             for (int i = 0; i < others; i++)
                 expert_zeros(c, e, list[i] / e.each, list[i] % e.each, first, end);
             __syncthreads();
         }
-        int n = choices_of(c, e, id, window, last, list, counts);
+        int n = pairs_of(c, e, id, window, last, list, counts);
         if (n > (int)blockIdx.z * most)
             expert_fetch<SET>(c, e, id, first, end);
         for (int at = (int)blockIdx.z * most; at < n; at += (int)gridDim.z * most) {
             int columns = min(most, n - at), t = lane % 4;
             for (int task = wave; task < columns * e.chunks; task += EXPERT_WAVES) {
-                int choice = list[at + task / e.chunks];
-                expert_bytes(e.input(c, choice / e.each, choice % e.each), e.width, task % e.chunks, shared, task / e.chunks, most, lane);
+                int pair = list[at + task / e.chunks];
+                expert_bytes(e.input(c, pair / e.each, pair % e.each), e.width, task % e.chunks, shared, task / e.chunks, most, lane);
             }
             __syncthreads();
             for (int tile = first + wave; tile < end; tile += EXPERT_WAVES) {
@@ -172,9 +172,9 @@ template <class SET> __device__ __forceinline__ void experts_many(const gpu_call
                         y[1][m] += acc[1];
                     }
                 for (int h = 0; h < 2 && t < columns; h++) {
-                    int row = tile * TILE_ROWS + lane / 4 + 8 * h, choice = list[at + t];
+                    int row = tile * TILE_ROWS + lane / 4 + 8 * h, pair = list[at + t];
                     if (row < e.rows)
-                        e.output(c, choice / e.each, choice % e.each)[row] = expert_result(y[h], e.matrices);
+                        e.output(c, pair / e.each, pair % e.each)[row] = expert_result(y[h], e.matrices);
                 }
             }
             __syncthreads();

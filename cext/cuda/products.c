@@ -222,15 +222,15 @@ const gpu_kernel cuda_products[] = {
     {0},
 };
 
-/* Any number of columns by the same kernel, whose sums hang on the matrices alone. */
-#define STEADY(op_, name, mode_)                                                                                       \
-    {.op = op_, .check = batch_##name, .scratch = scratch_batch, .mode = (mode_) | PRODUCT_STEADY,                     \
+/* One kernel for any number of columns: the order of a sum depends on the matrices' shapes only. */
+#define DETERMINISTIC(op_, name, mode_)                                                                                \
+    {.op = op_, .check = batch_##name, .scratch = scratch_batch, .mode = (mode_) | PRODUCT_DETERMINISTIC,              \
      .launch = {{"batch_convert", grid_convert, 0}, {"batch_64", grid_batch, 0}, {"batch_finish", grid_finish, 0}}}
 
-const gpu_kernel cuda_steady_products[] = {
-    STEADY("linear", plain, 0),
-    STEADY("linear_add", add, PRODUCT_ADD),
-    STEADY("linear_swiglu", gated, PRODUCT_GATED),
+const gpu_kernel cuda_deterministic_products[] = {
+    DETERMINISTIC("linear", plain, 0),
+    DETERMINISTIC("linear_add", add, PRODUCT_ADD),
+    DETERMINISTIC("linear_swiglu", gated, PRODUCT_GATED),
     {.op = "get_rows", .check = check_rows, .launch = {{"get_rows_packed", grid_rows, 0}}},
     {0},
 };

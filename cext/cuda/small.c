@@ -52,7 +52,7 @@ const gpu_kernel cuda_small_kernels[] = {
     {0},
 };
 
-static const char *check_heads_together(const gpu_call *calls, const gpu_traits *t) {
+static const char *check_heads_fused(const gpu_call *calls, const gpu_traits *t) {
     if (t->arch < EARLY_ARCH)
         return "it is launched early, which needs compute capability 9.0";
     return calls[0].v[0].shape[0] == calls[1].v[2].shape[0] && calls[0].v[0].shape[0] == calls[2].v[2].shape[0]
@@ -60,7 +60,7 @@ static const char *check_heads_together(const gpu_call *calls, const gpu_traits 
                : "queries, keys and values must be of the same tokens";
 }
 
-static void grid_heads_together(const gpu_call *calls, const gpu_traits *t, gpu_grid *g) {
+static void grid_heads_fused(const gpu_call *calls, const gpu_traits *t, gpu_grid *g) {
     const gpu_view *q = calls[0].v + 1;
     int64_t pairs = (int64_t)q->shape[1] * (q->shape[2] - calls[0].v[2].shape[1] / 2);
     int64_t heads = calls[1].v[0].shape[1] > calls[2].v[0].shape[1] ? calls[1].v[0].shape[1] : calls[2].v[0].shape[1];
@@ -81,8 +81,8 @@ static int same_place(const gpu_view *a, const gpu_view *b) {
     return a[0].data == b[0].data && a[1].data == b[1].data && a[2].data == b[2].data;
 }
 
-/* One token's numbers, side by side. */
-static int apart(const gpu_view *a, const gpu_view *b) {
+/* Whether two rows of one token do not overlap. */
+static int disjoint(const gpu_view *a, const gpu_view *b) {
     return a->data + 4 * (uint64_t)width(a) <= b->data || b->data + 4 * (uint64_t)width(b) <= a->data;
 }
 
@@ -94,7 +94,7 @@ static int chained(const gpu_call *c) {
     memcpy(style, c->arg, sizeof *style);
     memcpy(style + 1, k->arg, sizeof *style);
     int in_place = a->v[0].data == c->v[1].data && width(a->v) == width(c->v + 1); /* groups read and write heads of their own */
-    if ((!in_place && !apart(a->v, c->v + 1)) || !apart(a->v, k->v + 2) || !apart(a->v, v->v + 2) || !apart(a->v, c->v + 2))
+    if ((!in_place && !disjoint(a->v, c->v + 1)) || !disjoint(a->v, k->v + 2) || !disjoint(a->v, v->v + 2) || !disjoint(a->v, c->v + 2))
         return 0;
     return c->v[0].data == a->v[1].data && k->v[0].data == a->v[2].data && v->v[0].data == a->v[3].data &&
            k->v[3].data == c->v[2].data && style[0].style == style[1].style && same_place(k->v + 4, a->v + 4) &&
@@ -134,9 +134,9 @@ static void grid_heads(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     *g = grid_of(most_splits(c + 3), k->shape[1], 1, 32 * WARPS, (uint64_t)heads_shared(k->shape[3], q->shape[1] / k->shape[1]));
 }
 
-const gpu_together cuda_together[] = {
+const gpu_fusion cuda_fusions[] = {
     {{"rope", "rope_kv_write", "kv_write", "attention"}, check_heads_64, "attention_heads_64", grid_heads, 1, 2, HEADS_BYTES},
     {{"rope", "rope_kv_write", "kv_write", "attention"}, check_heads_128, "attention_heads_128", grid_heads, 1, 2, HEADS_BYTES},
-    {{"rope", "rope_kv_write", "kv_write"}, check_heads_together, "heads_together", grid_heads_together, 1, 0, 0},
+    {{"rope", "rope_kv_write", "kv_write"}, check_heads_fused, "heads_fused", grid_heads_fused, 1, 0, 0},
     {.kernel = NULL},
 };

@@ -50,12 +50,12 @@ extern "C" __global__ void __launch_bounds__(1024) rms_norm_rows(const __grid_co
                                  x[i].w / sum * scale[i].w);
 }
 
-/* Queries turned, keys turned and written, values written: neighbours in a layer that do not need each other. */
+/* Fused rope of queries, rope_kv_write of keys and kv_write of values: neighbours in a layer that are independent. */
 typedef struct {
     gpu_call call[HEADS_CALLS];
 } gpu_calls;
 
-extern "C" __global__ void __launch_bounds__(HEADS_THREADS) heads_together(const __grid_constant__ gpu_calls calls) {
+extern "C" __global__ void __launch_bounds__(HEADS_THREADS) heads_fused(const __grid_constant__ gpu_calls calls) {
     const gpu_call *c = calls.call + blockIdx.z;
     self m = port_self();
     wait_before();

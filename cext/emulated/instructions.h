@@ -8,14 +8,14 @@
 #ifndef SATCHEL_EMULATED_INSTRUCTIONS_H
 #define SATCHEL_EMULATED_INSTRUCTIONS_H
 
-/* What the threads of the running group brought last: groups run one after the other. */
+/* The operands that the threads of the running group shared last: groups run one after the other. */
 static struct {
     uint16_t a[8 * EIGHTS], b[8 * EIGHTS];
-} brought[MATRIX_THREADS];
+} operands[MATRIX_THREADS];
 
-FN void bring(self m, const token_fragment *a, const row_fragment *b) {
-    memcpy(brought[m.thread].a, a, sizeof brought->a);
-    memcpy(brought[m.thread].b, b, sizeof brought->b);
+FN void share_operands(self m, const token_fragment *a, const row_fragment *b) {
+    memcpy(operands[m.thread].a, a, sizeof operands->a);
+    memcpy(operands[m.thread].b, b, sizeof operands->b);
     (void)TAKE(m, 0, m.lane);
 }
 
@@ -24,8 +24,8 @@ FN void bring(self m, const token_fragment *a, const row_fragment *b) {
 #define ADD_PRODUCTS(sides, depth, row_of, lane_of, register_of)                                                       \
     for (int v = 0; v < UNIT_SUMS; v++)                                                                                \
         for (int k = 0; k < (depth); k++)                                                                              \
-            (*s)[v] += bf16_to_f32(brought[first + lane_of(row_of(m.lane, v), k)].a[register_of(k)]) *                 \
-                       bf16_to_f32(brought[first + lane_of(m.lane % (sides), k)].b[register_of(k)])
+            (*s)[v] += bf16_to_f32(operands[first + lane_of(row_of(m.lane, v), k)].a[register_of(k)]) *                 \
+                       bf16_to_f32(operands[first + lane_of(m.lane % (sides), k)].b[register_of(k)])
 
 #if defined(MATRIX_MFMA)
 
@@ -36,7 +36,7 @@ FN void bring(self m, const token_fragment *a, const row_fragment *b) {
 /* v_mfma_f32_32x32x8_bf16_1k, on the lower and then on the upper four numbers. */
 FN void multiply(self m, const token_fragment *x, const row_fragment *w, sum_fragment *s) {
     int first = m.thread - m.lane;
-    bring(m, x, w);
+    share_operands(m, x, w);
     for (int step = 0; step < 2; step++)
         ADD_PRODUCTS(32, 8, MFMA_ROW, MFMA_LANE, MFMA_REGISTER);
     (void)TAKE(m, 0, m.lane);
@@ -51,10 +51,10 @@ FN void multiply(self m, const token_fragment *x, const row_fragment *w, sum_fra
 /* v_wmma_f32_16x16x16_bf16 of RDNA 3, in waves of 32. */
 FN void multiply(self m, const token_fragment *x, const row_fragment *w, sum_fragment *s) {
     int first = m.thread - m.lane;
-    bring(m, x, w);
+    share_operands(m, x, w);
     ADD_PRODUCTS(16, 16, WMMA_ROW, WMMA_LANE, WMMA_REGISTER);
     for (int i = 0; i < 16; i++)
-        if (memcmp(brought + first + i, brought + first + i + 16, sizeof *brought))
+        if (memcmp(operands + first + i, operands + first + i + 16, sizeof *operands))
             (*s)[0] = f32_nan();
     (void)TAKE(m, 0, m.lane);
 }
@@ -68,7 +68,7 @@ FN void multiply(self m, const token_fragment *x, const row_fragment *w, sum_fra
 /* v_wmma_f32_16x16x16_bf16 of RDNA 4, in waves of 32. */
 FN void multiply(self m, const token_fragment *x, const row_fragment *w, sum_fragment *s) {
     int first = m.thread - m.lane;
-    bring(m, x, w);
+    share_operands(m, x, w);
     ADD_PRODUCTS(16, 16, WMMA_ROW, WMMA_LANE, WMMA_REGISTER);
     (void)TAKE(m, 0, m.lane);
 }

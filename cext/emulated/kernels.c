@@ -1,8 +1,8 @@
 /* kernels.c: the portable kernels compiled for this CPU. */
 #include "kernels.h"
 
-/* rms_norm by one thread of the group, so that tests have a choice between two kernels whose sums differ in their order. */
-KERNEL(rms_norm_lone, GROUP) {
+/* rms_norm by one thread of the group, so that tests have two kernels to select from, whose sums differ in their order. */
+KERNEL(rms_norm_serial, GROUP) {
     int d = c->v[2].shape[0];
     float eps = ((const arg_rms_norm *)c->arg)->eps, sum = 0;
     const float *x = ROW(const float, c->v + 1, m.group[1]) + (int64_t)m.group[0] * d, *w = ROW(const float, c->v + 2, 0);

@@ -10,7 +10,7 @@
 
 static const gpu_image images[] = {{"the kernels are in this library", 0}, {NULL, 0}};
 
-static const char *check_lone(const gpu_call *c, const gpu_traits *t) {
+static const char *check_serial(const gpu_call *c, const gpu_traits *t) {
     (void)t;
     return c->n_in == 2 && c->v[0].format == F32 && c->v[1].format == F32 && c->v[2].format == F32 &&
                    same_shape(c->v, c->v + 1) && c->v[2].stride == 4 && c->v[0].shape[0] <= MOST_TOKENS &&
@@ -19,14 +19,14 @@ static const char *check_lone(const gpu_call *c, const gpu_traits *t) {
                : "x, its weights and the output must be f32";
 }
 
-static void grid_lone(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+static void grid_serial(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     (void)t;
     *g = grid_of(width(c->v) / c->v[2].shape[0], c->v[0].shape[0], 1, 32, 0);
 }
 
-/* Behind the portable kernels, so taken where they are asked for. */
-static const gpu_kernel lone[] = {
-    {.op = "rms_norm", .check = check_lone, .launch = {{"rms_norm_lone", grid_lone, 0}}, .choices = {3}},
+/* Behind the portable kernels, so only a kernel override selects it. */
+static const gpu_kernel serial[] = {
+    {.op = "rms_norm", .check = check_serial, .launch = {{"rms_norm_serial", grid_serial, 0}}, .configs = {3}},
     {0},
 };
 static const gpu_kernel units[] = {
@@ -35,8 +35,8 @@ static const gpu_kernel units[] = {
     MATRIX_ENTRIES("matrix_linear_wmma12"),
     {0},
 };
-static const gpu_kernel *const kernels[] = {gpu_portable_kernels, lone, units, NULL};
-static const gpu_kernel *const plain[] = {gpu_portable_kernels, lone, NULL};
+static const gpu_kernel *const kernels[] = {gpu_portable_kernels, serial, units, NULL};
+static const gpu_kernel *const plain[] = {gpu_portable_kernels, serial, NULL};
 
 const gpu_vendor *gpu_vendor_entry(void) {
     static const gpu_vendor all = {.name = "emulated", .driver = emulated_driver, .images = images,

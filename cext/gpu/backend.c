@@ -185,7 +185,7 @@ static void close_device(hal_device *d) {
                 d->api.end_event(d->pieces[i].sent);
         }
         gpu_scratch_leave(d, d->scratch);
-        gpu_drop_added(d);
+        gpu_drop_custom(d);
         gpu_drop(d);
         for (int i = 0; i < GPU_MODULES && d->modules[i]; i++)
             d->api.unload(d->modules[i]);

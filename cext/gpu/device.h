@@ -38,11 +38,11 @@ typedef struct {
     int users;
 } gpu_scratch;
 
-/* A kernel that a caller brought. */
+/* A custom kernel, which add_kernel() took. */
 typedef struct {
     gpu_module module;
     gpu_function function;
-} gpu_added;
+} gpu_custom;
 
 struct hal_device {
     const gpu_vendor *vendor;
@@ -58,8 +58,8 @@ struct hal_device {
     gpu_piece pieces[GPU_PIECES];
     int next;                    /* piece */
     gpu_scratch *scratch;        /* the largest so far */
-    gpu_added *added;            /* kernel n is added[n - 1] */
-    uint32_t n_added;
+    gpu_custom *custom;          /* kernel n is custom[n - 1] */
+    uint32_t n_custom;
     gpu_block *blocks;           /* all that was reserved but for pieces */
     pthread_mutex_t busy;        /* streams and pieces are used by one thread at a time */
     atomic_uint_fast64_t allocations;
@@ -80,7 +80,7 @@ typedef struct {
     gpu_grid grid;
     uint32_t call;               /* index into the exec's calls */
     int early;
-    int alone;                   /* 1: a kernel that a caller brought, which is never joined with its neighbours */
+    int custom;                  /* 1: a custom kernel, which is never fused with its neighbours */
 } gpu_launch;
 
 struct hal_exec {
@@ -134,7 +134,7 @@ uint64_t gpu_packed(hal_device *, uint32_t format, int64_t stack, int64_t rows, 
 int gpu_pack(hal_buffer *, uint64_t offset, uint32_t format, int64_t stack, int64_t rows, int64_t columns, const void *);
 int gpu_kernels(hal_device *, const hal_plan *, uint32_t step, char *names, uint32_t most);
 int gpu_add_kernel(hal_device *, const char *image, const char *entry, uint32_t *kernel);
-void gpu_drop_added(hal_device *);
+void gpu_drop_custom(hal_device *);
 int gpu_scratch_take(hal_device *, uint64_t size, gpu_scratch **);
 void gpu_scratch_leave(hal_device *, gpu_scratch *);
 

@@ -26,7 +26,7 @@ typedef struct {
     uint32_t cluster;     /* groups of a cluster along the first dimension; 0: none */
 } gpu_grid;
 
-enum { GPU_LAUNCHES = 3, GPU_CHOICES = 8 };
+enum { GPU_LAUNCHES = 3, GPU_CONFIGS = 8 };
 
 typedef struct {
     const char *op;                                               /* as hal.h names it */
@@ -40,13 +40,13 @@ typedef struct {
         int early;        /* 1: it asks for the end of the kernel before it by itself (griddepcontrol.wait), so may be launched early */
     } launch[GPU_LAUNCHES]; /* one after the other; a NULL kernel ends them */
     const char *(*able)(const gpu_call *, const gpu_traits *); /* why it cannot, where check() says no for speed alone; NULL: check */
-    uint8_t choices[GPU_CHOICES];                                 /* what gpu_call.choice may be, beside 0; ended by 0 */
+    uint8_t configs[GPU_CONFIGS]; /* values of gpu_call.config beside 0 that a kernel override may name; ended by 0 */
 } gpu_kernel;
 
-/* Neighbouring steps that one kernel does at once: for small ones the start is most of their price. The kernel's argument is an array
- * of their calls. check() may count on each step's own having passed. */
+/* A fusion pattern: neighbouring steps that one kernel computes, because small steps are launch-bound. The kernel's argument is an
+ * array of their calls. check() may rely on each step's own check. */
 typedef struct {
-    const char *ops[GPU_TOGETHER]; /* fewer are ended by NULL */
+    const char *ops[GPU_FUSED]; /* ended by NULL where there are fewer */
     const char *(*check)(const gpu_call *, const gpu_traits *);
     const char *kernel;
     void (*grid)(const gpu_call *, const gpu_traits *, gpu_grid *);
@@ -54,7 +54,7 @@ typedef struct {
     int format_of;        /* > 0: the name of the last call's view's format is put behind the kernel's; the output of the first call is
                            * not written then, which is for the last alone */
     uint32_t counters;    /* bytes of zeros that the kernel leaves so; their address is that of the last call's last view */
-} gpu_together;
+} gpu_fusion;
 
 /* A weight format that has an order of its own on the device. pack: a kernel that reads the file's bytes of `rows` rows from
  * v[1].data and writes the packed order to v[0].data; the call's v[0].shape holds stack, rows, columns. */

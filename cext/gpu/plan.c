@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "block_format.h"
-#include "choice.h"
+#include "override.h"
 #include "table.h"
 #include "views.h"
 
@@ -128,7 +128,7 @@ static int has_functions(hal_device *d, const gpu_kernel *k, const gpu_call *c, 
 }
 
 const gpu_kernel *const *gpu_tables(const hal_device *d) {
-    return d->traits.flags & HAL_DETERMINISTIC && d->vendor->steady ? d->vendor->steady : d->vendor->kernels;
+    return d->traits.flags & HAL_DETERMINISTIC && d->vendor->deterministic ? d->vendor->deterministic : d->vendor->kernels;
 }
 
 int gpu_can(hal_device *d, const gpu_kernel *k, const char *op, const gpu_call *c) {
@@ -137,16 +137,16 @@ int gpu_can(hal_device *d, const gpu_kernel *k, const char *op, const gpu_call *
            !(k->able ? k->able : k->check)(c, &d->traits) && has_functions(d, k, c, found);
 }
 
-/* The first kernel of the vendor's tables for an op that takes the call, and is the one asked for where one is (NULL: none);
- * its functions; or why there is none. */
-static const char *choose(hal_device *d, const char *op, const hal_choice *asked, const gpu_call *c, const gpu_kernel **out,
+/* The first kernel of the vendor's tables that takes the call of an op, or the override's kernel (asked; NULL: none), and its
+ * functions; or why there is none. */
+static const char *choose(hal_device *d, const char *op, const hal_kernel_override *asked, const gpu_call *c, const gpu_kernel **out,
                           gpu_function found[GPU_LAUNCHES]) {
-    uint32_t choice = 0;
+    uint32_t config = 0;
     const char *fault = asked ? "this backend has no such kernel as is asked for" : "this backend has no kernel for the op";
     for (const gpu_kernel *const *table = gpu_tables(d); *table; table++)
         for (const gpu_kernel *k = *table; k->op; k++) {
             const char *why;
-            if (strncmp(k->op, op, OP_NAME) != 0 || k->format_of > (int)c->n_in || (asked && !gpu_is_named(k, c, asked, &choice)))
+            if (strncmp(k->op, op, OP_NAME) != 0 || k->format_of > (int)c->n_in || (asked && !gpu_is_named(k, c, asked, &config)))
                 continue;
             if ((why = (asked && k->able ? k->able : k->check)(c, &d->traits)))
                 fault = why;
@@ -161,13 +161,13 @@ static const char *choose(hal_device *d, const char *op, const hal_choice *asked
 }
 
 int gpu_supports(hal_device *d, const hal_plan *plan, uint32_t step) {
-    const hal_choice *asked = gpu_choice_at(plan, step);
+    const hal_kernel_override *asked = gpu_override_at(plan, step);
     gpu_function found[GPU_LAUNCHES];
     const gpu_kernel *kernel;
     const char *fault;
     gpu_call call;
     int code;
-    if ((code = gpu_check_choices(d, plan)) || (code = gpu_resolve_step(d, plan, NULL, step, &call)))
+    if ((code = gpu_check_overrides(d, plan)) || (code = gpu_resolve_step(d, plan, NULL, step, &call)))
         return code;
     if (asked && asked->kernel)
         return 1;
@@ -285,17 +285,17 @@ static int ends_with(const hal_plan *plan, const hal_exec *e, int i, int last) {
 
 /* A norm that one product alone reads is part of it where a kernel has both: "norm_linear" takes the norm's x, the weights,
  * and behind them the norm's own. The product's call becomes that. */
-static const char *join_norm(const hal_plan *plan, hal_exec *e, int i, const gpu_kernel **k, gpu_function *found) {
+static const char *fuse_norm(const hal_plan *plan, hal_exec *e, int i, const gpu_kernel **k, gpu_function *found) {
     const gpu_call *norm = e->calls + i;
-    const hal_choice *asked = gpu_choice_at(plan, (uint32_t)i + 1);
+    const hal_kernel_override *asked = gpu_override_at(plan, (uint32_t)i + 1);
     gpu_call made = e->calls[i + 1];
-    uint32_t choice;
+    uint32_t config;
     char name[OP_NAME + 8];
     const char *fault;
     if (strncmp(e->ops[i], "rms_norm", OP_NAME) != 0 || e->marks || made.n_in + 1 >= GPU_VIEWS)
         return "no norm";
     if (asked && asked->kernel)
-        return "the product is for a kernel that a caller brought";
+        return "a custom kernel computes the product";
     if (made.v[1].data != norm->v[0].data || made.v[1].stride != norm->v[0].stride ||
         norm->v[2].shape[0] != made.v[1].shape[1] || overlap(made.v, norm->v + 1) || !ends_with(plan, e, i, i + 1))
         return "not its own";
@@ -305,47 +305,47 @@ static const char *join_norm(const hal_plan *plan, hal_exec *e, int i, const gpu
     snprintf(name, sizeof name, "norm_%.28s", e->ops[i + 1]);
     if ((fault = choose(e->device, name, NULL, &made, k, found)))
         return fault;
-    if (asked && (!gpu_is_named(*k, &made, asked, &choice) || choice))
-        return "another kernel is asked for";
+    if (asked && (!gpu_is_named(*k, &made, asked, &config) || config))
+        return "an override names another kernel";
     e->calls[i + 1] = made;
     return NULL;
 }
 
-static int steps_of(const gpu_together *t) {
+static int steps_of(const gpu_fusion *t) {
     int n = 0;
-    while (n < GPU_TOGETHER && t->ops[n])
+    while (n < GPU_FUSED && t->ops[n])
         n++;
     return n;
 }
 
-/* Whether the last calls are those that `t` does at once, and what they hand on is theirs alone. */
-static int stands_last(const hal_plan *plan, const hal_exec *e, const gpu_together *t) {
+/* Whether the last calls match the fusion pattern `t`, and nothing else reads the values between them. */
+static int matches_tail(const hal_plan *plan, const hal_exec *e, const gpu_fusion *t) {
     int n = steps_of(t), first = e->n_calls - n;
     for (int i = 0; i < n; i++)
         if (first < 0 || strncmp(e->ops[first + i], t->ops[i], sizeof e->ops[0]) != 0)
             return 0;
     for (int i = e->n_launches - 1; i >= 0 && e->launches[i].call >= (uint32_t)first; i--)
-        if (e->launches[i].alone)
+        if (e->launches[i].custom)
             return 0;
     return !t->format_of || ends_with(plan, e, first, e->n_calls - 1);
 }
 
-static int find_together(hal_device *d, const gpu_together *t, const gpu_call *last, gpu_function *out) {
+static int fused_function(hal_device *d, const gpu_fusion *t, const gpu_call *last, gpu_function *out) {
     char name[GPU_NAME];
     snprintf(name, sizeof name, t->format_of ? "%s_%s" : "%s", t->kernel, t->format_of ? block_format_find(last->v[t->format_of].format)->name : "");
     return gpu_function_find(d, name, out);
 }
 
-/* Where steps are timed, each is launched by itself; where answers must not hang on their company, so too: what is joined is
- * for steps of few tokens, and rounds differently. */
-static int join_launches(const hal_plan *plan, hal_exec *e, uint32_t *counters) {
+/* Replaces the launches of the last calls by a fused one, where a pattern matches. Not under HAL_PROFILE, where each step is timed,
+ * and not under HAL_DETERMINISTIC: fused kernels are for few tokens and round differently. */
+static int fuse_launches(const hal_plan *plan, hal_exec *e, uint32_t *counters) {
     hal_device *d = e->device;
-    const gpu_together *t = e->marks || d->traits.flags & HAL_DETERMINISTIC ? NULL : d->vendor->together;
+    const gpu_fusion *t = e->marks || d->traits.flags & HAL_DETERMINISTIC ? NULL : d->vendor->fusions;
     for (; t && t->kernel; t++) {
         int n = steps_of(t);
         gpu_launch made = {.call = (uint32_t)(e->n_calls - n), .early = t->early, .grid.groups = {1, 1, 1}};
-        if (!stands_last(plan, e, t) || t->check(e->calls + made.call, &d->traits) ||
-            find_together(d, t, e->calls + e->n_calls - 1, &made.function))
+        if (!matches_tail(plan, e, t) || t->check(e->calls + made.call, &d->traits) ||
+            fused_function(d, t, e->calls + e->n_calls - 1, &made.function))
             continue;
         t->grid(e->calls + made.call, &d->traits, &made.grid);
         while (e->n_launches && e->launches[e->n_launches - 1].call >= made.call)
@@ -392,23 +392,23 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
     uint64_t scratch = 0;
     gpu_address fault_at = 0;
     uint32_t counters = 0;
-    int code = gpu_check_choices(d, plan);
+    int code = gpu_check_overrides(d, plan);
     if (!code)
         code = resolve_all(d, plan, buffers, e);
     for (int i = 0, n = (int)plan->n_steps; !code && i < n; i++) {
         gpu_function found[GPU_LAUNCHES];
         const gpu_kernel *k = NULL;
         const char *fault;
-        const hal_choice *asked = gpu_choice_at(plan, (uint32_t)i);
+        const hal_kernel_override *asked = gpu_override_at(plan, (uint32_t)i);
         gpu_call *c = e->calls + i;
         e->n_calls = i + 1;
         c->counts = e->block->at;
         if (asked && asked->kernel) {
-            code = gpu_launch_of(d, asked, (uint32_t)i, e->launches + e->n_launches++);
+            code = gpu_custom_launch(d, asked, (uint32_t)i, e->launches + e->n_launches++);
             scratch = asked->scratch > scratch ? asked->scratch : scratch;
             continue;
         }
-        if (i + 1 < n && !join_norm(plan, e, i, &k, found))
+        if (i + 1 < n && !fuse_norm(plan, e, i, &k, found))
             e->n_calls = ++i + 1, c++;
         else if ((fault = choose(d, e->ops[i], asked, c, &k, found))) {
             fail_step(plan, (uint32_t)i, fault);
@@ -417,11 +417,11 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
         c->mode = k->mode;
         c->counts = e->block->at;
         if (asked && asked->step == (uint32_t)i)
-            gpu_is_named(k, c, asked, &c->choice);
+            gpu_is_named(k, c, asked, &c->config);
         if (k->scratch && k->scratch(c, &d->traits) > scratch)
             scratch = k->scratch(c, &d->traits);
         if (!(code = add_launches(e, k, found, i)))
-            code = join_launches(plan, e, &counters);
+            code = fuse_launches(plan, e, &counters);
     }
     if (!code)
         code = reserve_host(e);

@@ -1,4 +1,4 @@
-/* vendor.h: what makes a backend of the common host in this folder: whose driver it opens, and which kernels it brings. */
+/* vendor.h: what makes a backend of the common host in this folder: whose driver it opens, and which kernels it has. */
 #ifndef SATCHEL_GPU_VENDOR_H
 #define SATCHEL_GPU_VENDOR_H
 
@@ -20,10 +20,10 @@ typedef struct {
      * NULL: none can be made. */
     void *(*compile)(const gpu_traits *, const char **why);
     const gpu_kernel *const *kernels;       /* tables, special ones first, each ended by op == NULL; ended by NULL */
-    const gpu_kernel *const *steady;        /* in place of kernels under HAL_DETERMINISTIC; NULL: the same */
+    const gpu_kernel *const *deterministic; /* in place of kernels under HAL_DETERMINISTIC; NULL: the same */
     const gpu_packing *packings;            /* ended by bytes == NULL */
     int stacks;                             /* 1: kernels read packed stacks of matrices too */
-    const gpu_together *together;           /* ended by kernel == NULL; NULL: none */
+    const gpu_fusion *fusions;              /* ended by kernel == NULL; NULL: none */
     uint32_t flags;                         /* of hal_info */
     int wraps;                              /* 1: the driver has wrap() */
 } gpu_vendor;

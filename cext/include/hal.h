@@ -72,8 +72,8 @@ typedef struct {
 
 enum { HAL_NAME = 128 }; /* characters of a kernel's name, the 0 behind it included */
 
-/* Which kernel a step takes, where that is not left to the backend: one of its own by `name`, as kernels() gives it, or one
- * that add_kernel() took, with its grid. A backend without those entries ignores choices by name. */
+/* A kernel override: the step takes this kernel instead of the backend's default: one of the backend's own by `name`, as
+ * kernels() gives it, or a custom kernel, which add_kernel() took, with its grid. A backend without kernels() ignores names. */
 typedef struct {
     uint32_t step;
     uint32_t kernel;     /* the number that add_kernel() gave; 0: `name` counts */
@@ -81,17 +81,17 @@ typedef struct {
     uint32_t threads, local;
     uint64_t scratch;    /* bytes of device memory that the kernel wants for itself during the step */
     char name[HAL_NAME];
-} hal_choice;
+} hal_kernel_override;
 
 typedef struct {
-    uint32_t n_steps, n_views, n_buffers, n_ops, n_args, n_choices;
+    uint32_t n_steps, n_views, n_buffers, n_ops, n_args, n_overrides;
     uint32_t step_buffer;  /* which buffer run() copies the step block to */
     const hal_step *steps;
     const hal_view *views;
     const hal_bufdesc *buffers;
     const hal_op *ops;
     const uint8_t *args;
-    const hal_choice *choices; /* in the order of their steps, at most one a step */
+    const hal_kernel_override *overrides; /* in the order of their steps, at most one a step */
 } hal_plan;
 
 typedef struct {
@@ -189,7 +189,7 @@ typedef struct {
 enum {
     HAL_OP_GET_ROWS, HAL_OP_LINEAR, HAL_OP_LINEAR_ADD, HAL_OP_QUANTIZE, HAL_OP_RMS_NORM, HAL_OP_NORM_QUANTIZE,
     HAL_OP_SWIGLU, HAL_OP_SWIGLU_QUANTIZE, HAL_OP_ADD, HAL_OP_MUL, HAL_OP_ROPE, HAL_OP_KV_WRITE, HAL_OP_ATTENTION,
-    HAL_OP_HADAMARD, HAL_OP_PICK, HAL_OP_TOKENS_PUT, HAL_OP_TOKENS_GET, HAL_OP_SAMPLE,
+    HAL_OP_HADAMARD, HAL_OP_GATHER_ROWS, HAL_OP_TOKENS_PUT, HAL_OP_TOKENS_GET, HAL_OP_SAMPLE,
     HAL_OP_TOP_EXPERTS, HAL_OP_EXPERT_WEIGHTS, HAL_OP_EXPERT_LINEAR, HAL_OP_EXPERT_SWIGLU, HAL_OP_EXPERT_SUM,
     HAL_OP_ROPE_TABLE, HAL_OP_ROPE_KV_WRITE, HAL_OP_LINEAR_SWIGLU, HAL_OP_LINEAR_SWIGLU_QUANTIZE,
     HAL_OP_SAMPLE_MASKED, HAL_OP_LOGPROBS,
@@ -197,11 +197,11 @@ enum {
     HAL_OP_TAKE, HAL_OP_CONCAT, HAL_OP_HEAD_LINEAR, HAL_OP_EXPERT_ADD, HAL_OP_SWIGLU_LIMITED,
     HAL_OP_POSITION_SCALE,
     HAL_OP_SIGMOID, HAL_OP_SOFTPLUS, HAL_OP_SHORT_CONV, HAL_OP_CONV_WRITE, HAL_OP_GATED_SCAN, HAL_OP_SCAN_WRITE,
-    HAL_OP_SHORT_ATTENTION, HAL_OP_EXPANDED_ATTENTION, HAL_OP_INDEX_POSITIONS, HAL_OP_CHOSEN_ATTENTION, HAL_OP_EXPERT_SLOTS,
+    HAL_OP_ABSORBED_ATTENTION, HAL_OP_EXPANDED_ATTENTION, HAL_OP_INDEX_POSITIONS, HAL_OP_SPARSE_ATTENTION, HAL_OP_EXPERT_SLOTS,
     HAL_N_OPS
 };
 
-/* Rotary pairs: INTERLEAVED turns (2i, 2i+1) as Llama does, HALVES turns (i, i + n_rot/2) as NeoX does. */
+/* RoPE pairs: INTERLEAVED rotates (2i, 2i+1) as Llama does, HALVES (i, i + n_rot/2) as NeoX does. */
 enum { HAL_ROPE_INTERLEAVED = 0, HAL_ROPE_HALVES = 1 };
 
 typedef struct { float eps; } arg_rms_norm;
@@ -228,7 +228,7 @@ typedef struct { int32_t block; } arg_short_conv;
 typedef struct { int32_t block; } arg_conv_write;
 typedef struct { int32_t block, delta, tiled; } arg_gated_scan;
 typedef struct { int32_t block, tiled; } arg_scan_write;
-typedef struct { float scale; int32_t value, least; } arg_short_attention;    /* least: tokens of a run that is left out */
-typedef struct { float scale; int32_t least; } arg_expanded_attention;        /* least: tokens of a run that is not left out */
+typedef struct { float scale; int32_t value, least; } arg_absorbed_attention; /* runs of `least` tokens and more are left out */
+typedef struct { float scale; int32_t least; } arg_expanded_attention;      /* only runs of `least` tokens and more */
 typedef struct { int32_t k; } arg_index_positions;
-typedef struct { float scale; int32_t value; } arg_chosen_attention;
+typedef struct { float scale; int32_t value; } arg_sparse_attention;

@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-enum { GPU_VIEWS = 12, GPU_ARGS = 4, GPU_TOGETHER = 4 /* calls that one kernel may take, see gpu_together */ };
+enum { GPU_VIEWS = 12, GPU_ARGS = 4, GPU_FUSED = 4 /* calls that one kernel may take, see gpu_fusion */ };
 
 /* A tensor: shape is outermost first, unused places hold 1; everything but the first dimension is dense. */
 typedef struct {
@@ -28,7 +28,7 @@ typedef struct {
     uint32_t n_in, step;
     uint32_t flags;         /* of hal_options, and below */
     uint32_t mode;          /* what the kernel's entry in the table says: one kernel may serve several ops */
-    uint32_t choice;        /* a number that the kernel's own rule would find, chosen by who knows better; 0: the rule's */
+    uint32_t config;        /* set by a kernel override (`satchel tune`) in place of the kernel's own heuristic; 0: the heuristic's */
     uint32_t unused;
     uint64_t arg[GPU_ARGS]; /* the op's argument struct */
     gpu_view v[GPU_VIEWS];  /* the output, then the inputs */

@@ -32,11 +32,11 @@ static inline void grid_rope_table(const gpu_call *c, const gpu_traits *t, gpu_g
     *g = grid_of(parts(c->v[2].shape[0], threads), c->v[0].shape[0], 1, threads, 0);
 }
 
-static inline const char *check_turns(const gpu_call *c, const gpu_view *x, const gpu_view *turns) {
-    int32_t style, n_rot = turns->shape[1];
+static inline const char *check_cos_sin(const gpu_call *c, const gpu_view *x, const gpu_view *cos_sin) {
+    int32_t style, n_rot = cos_sin->shape[1];
     memcpy(&style, c->arg, sizeof style);
-    if (x->format != F32 || turns->format != F32 || turns->shape[0] != x->shape[0] || width(turns) != n_rot)
-        return "x must be f32 (T, H, D) and turns f32 (T, n_rot)";
+    if (x->format != F32 || cos_sin->format != F32 || cos_sin->shape[0] != x->shape[0] || width(cos_sin) != n_rot)
+        return "x must be f32 (T, H, D) and cos_sin f32 (T, n_rot)";
     if (n_rot < 2 || n_rot % 2 || n_rot > x->shape[2])
         return "n_rot must be even and no more than D";
     return style == HAL_ROPE_INTERLEAVED || style == HAL_ROPE_HALVES ? NULL : "style must be 0 or 1";
@@ -45,8 +45,8 @@ static inline const char *check_turns(const gpu_call *c, const gpu_view *x, cons
 static inline const char *check_rope(const gpu_call *c, const gpu_traits *t) {
     (void)t;
     if (c->n_in != 2 || c->v[0].format != F32 || !same_shape(c->v, c->v + 1) || c->v[0].shape[0] > MOST_TOKENS)
-        return "it takes x and turns, and gives f32 of x's shape";
-    return check_turns(c, c->v + 1, c->v + 2);
+        return "it takes x and cos_sin, and gives f32 of x's shape";
+    return check_cos_sin(c, c->v + 1, c->v + 2);
 }
 
 /* slot: of the inputs slot, pos and table the first. */
@@ -70,9 +70,9 @@ static inline const char *check_kv_write(const gpu_call *c, const gpu_traits *t)
 }
 
 static inline const char *check_rope_kv_write(const gpu_call *c, const gpu_traits *t) {
-    const char *fault = c->n_in == 6 ? check_kv(c, c->v + 4) : "it takes cache, x, turns, slot, pos and table";
+    const char *fault = c->n_in == 6 ? check_kv(c, c->v + 4) : "it takes cache, x, cos_sin, slot, pos and table";
     (void)t;
-    return fault ? fault : check_turns(c, c->v + 2, c->v + 3);
+    return fault ? fault : check_cos_sin(c, c->v + 2, c->v + 3);
 }
 
 static inline void grid_kv_write(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {

@@ -74,24 +74,24 @@ FN float softplus_of(float x) {
     return (x > 0 ? x : 0) + log1p_of(expf(x > 0 ? -x : x));
 }
 
-FN float alone_of(CONSTANT gpu_call *c, float x) {
+FN float unary_of(CONSTANT gpu_call *c, float x) {
     switch (c->mode) {
-    case ALONE_GELU:
+    case UNARY_GELU:
         return gelu_of(x, ((CONSTANT arg_gelu *)c->arg)->style);
-    case ALONE_CAP:
+    case UNARY_CAP:
         return ((CONSTANT arg_soft_cap *)c->arg)->cap * tanh_of(x / ((CONSTANT arg_soft_cap *)c->arg)->cap);
-    case ALONE_SIGMOID:
+    case UNARY_SIGMOID:
         return 1.0f / (1.0f + expf(-x));
     default:
         return softplus_of(x);
     }
 }
 
-KERNEL(alone, GROUP) {
+KERNEL(unary, GROUP) {
     int64_t i = own_number(c, m);
     int row = m.group[1];
     if (i >= 0)
-        ROW(float, c->v, row)[i] = alone_of(c, ROW(const float, c->v + 1, row)[i]);
+        ROW(float, c->v, row)[i] = unary_of(c, ROW(const float, c->v + 1, row)[i]);
 }
 
 FN int same_shape(CONSTANT gpu_view *a, CONSTANT gpu_view *b) {

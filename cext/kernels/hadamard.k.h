@@ -1,4 +1,4 @@
-/* hadamard.k.h: heads (T, H, D) turned by the Walsh-Hadamard matrix in stretches of n, the largest power of two in D: log2(n)
+/* hadamard.k.h: heads (T, H, D) rotated by the Walsh-Hadamard matrix in blocks of n, the largest power of two in D: log2(n)
  * levels of sums and differences in local memory, then the factor. A group has one head.
  */
 #ifndef SATCHEL_HADAMARD_K_H

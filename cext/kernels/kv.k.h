@@ -1,4 +1,4 @@
-/* kv.k.h: writing keys or values into the paged cache (blocks, H, block, D), as they are or turned by their positions. A
+/* kv.k.h: writes keys or values into the paged cache (blocks, H, block, D), as they are or after RoPE. A
  * group has one head of one token, a thread a unit of it. Slot, position and block come from the engine and are checked; a
  * token that points outside is not written and faults the run.
  */
@@ -21,15 +21,15 @@ FN DEVICE char *kv_place(CONSTANT gpu_view *cache, CONSTANT gpu_view *slots, int
 }
 
 KERNEL(kv_write, GROUP) {
-    CONSTANT gpu_view *cache = c->v, *x = c->v + 2, *turns = c->v + 3;
+    CONSTANT gpu_view *cache = c->v, *x = c->v + 2, *cos_sin = c->v + 3;
     int head = m.group[0], t = m.group[1], d = cache->shape[3], unit = kv_unit(cache->format);
-    int style = c->mode == KV_TURNED ? ((CONSTANT arg_rope_kv_write *)c->arg)->style : 0;
+    int style = c->mode == KV_ROPE ? ((CONSTANT arg_rope_kv_write *)c->arg)->style : 0;
     DEVICE const float *from;
     DEVICE char *to;
     if (t >= rows_of(c, x))
         return;
     from = ROW(const float, x, t) + (int64_t)head * d;
-    to = kv_place(cache, c->mode == KV_TURNED ? c->v + 4 : c->v + 3, t, head);
+    to = kv_place(cache, c->mode == KV_ROPE ? c->v + 4 : c->v + 3, t, head);
     if (!to) {
         fault(c);
         return;
@@ -37,8 +37,8 @@ KERNEL(kv_write, GROUP) {
     for (int i = m.thread; i < d / unit; i += m.threads) {
         float numbers[KV_BLOCK];
         for (int j = 0; j < unit; j++)
-            numbers[j] = c->mode == KV_TURNED
-                             ? turned(from, ROW(const float, turns, t), turns->shape[1], style, i * unit + j)
+            numbers[j] = c->mode == KV_ROPE
+                             ? rope_at(from, ROW(const float, cos_sin, t), cos_sin->shape[1], style, i * unit + j)
                              : from[i * unit + j];
         kv_store(cache->format, numbers, to, i);
     }

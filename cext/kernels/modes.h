@@ -20,10 +20,10 @@ enum { /* products by matrix units: a group's tile, numbers of weights and token
     MATRIX_BRINGING = MATRIX_TOKENS * MATRIX_DEPTH / MATRIX_EACH
 };
 enum { PAIR_ADD, PAIR_MUL };
-enum { ALONE_GELU, ALONE_CAP, ALONE_SIGMOID, ALONE_SOFTPLUS };
+enum { UNARY_GELU, UNARY_CAP, UNARY_SIGMOID, UNARY_SOFTPLUS };
 enum { EXPERTS_ONE, EXPERTS_GATED, EXPERTS_BY_HEAD };
 enum { EXPERT_GROUPS_MOST = 32 /* of experts, of which the best are looked at: one a lane */ };
-enum { KV_PLAIN, KV_TURNED };
+enum { KV_PLAIN, KV_ROPE };
 enum { SCAN_LANES = 8, SCAN_COLUMNS = 8 /* of a head's matrix: a group has so many, each with so many lanes */ };
 
 enum {

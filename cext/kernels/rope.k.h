@@ -1,4 +1,4 @@
-/* rope.k.h: rotary positions: the table of cosines and sines, heads (T, H, D) turned by it, and a scale for each position. */
+/* rope.k.h: RoPE: the cos/sin table, the rotation of heads (T, H, D) by it, and position_scale, a factor per position. */
 #ifndef SATCHEL_ROPE_K_H
 #define SATCHEL_ROPE_K_H
 
@@ -14,37 +14,37 @@ KERNEL(rope_table, GROUP) {
     ROW(float, c->v, t)[n + i] = sinf(angle) * scale;
 }
 
-/* Number i of a head x, of which the first n_rot are turned. */
-FN float turned(DEVICE const float *x, DEVICE const float *turns, int n_rot, int style, int i) {
+/* Number i of head x after RoPE of its first n_rot numbers. */
+FN float rope_at(DEVICE const float *x, DEVICE const float *cos_sin, int n_rot, int style, int i) {
     int half = n_rot / 2, first, second, pair;
     if (i >= n_rot)
         return x[i];
     pair = style == HAL_ROPE_HALVES ? i % half : i / 2;
     first = style == HAL_ROPE_HALVES ? pair : 2 * pair;
     second = style == HAL_ROPE_HALVES ? pair + half : 2 * pair + 1;
-    return i == first ? x[first] * turns[pair] - x[second] * turns[half + pair]
-                      : x[first] * turns[half + pair] + x[second] * turns[pair];
+    return i == first ? x[first] * cos_sin[pair] - x[second] * cos_sin[half + pair]
+                      : x[first] * cos_sin[half + pair] + x[second] * cos_sin[pair];
 }
 
-/* A thread turns a pair, or copies a number that is not turned; a group has one token's. The output may be x itself. */
+/* A thread rotates a pair, or copies a number behind n_rot; a group has one token. The output may be x itself. */
 KERNEL(rope, GROUP) {
     int t = m.group[1], d = c->v[1].shape[2], n_rot = c->v[2].shape[1], half = n_rot / 2;
     int i = m.group[0] * m.threads + m.thread, head = i / (d - half), pair = i % (d - half), first, second;
     int style = ((CONSTANT arg_rope *)c->arg)->style, halves = style == HAL_ROPE_HALVES;
-    DEVICE const float *x, *turns;
+    DEVICE const float *x, *cos_sin;
     DEVICE float *y;
     if (t >= rows_of(c, c->v) || head >= c->v[1].shape[1])
         return;
     x = ROW(const float, c->v + 1, t) + (int64_t)head * d;
     y = ROW(float, c->v, t) + (int64_t)head * d;
-    turns = ROW(const float, c->v + 2, t);
+    cos_sin = ROW(const float, c->v + 2, t);
     first = pair >= half ? pair + half : halves ? pair : 2 * pair;
     second = halves ? pair + half : 2 * pair + 1;
     if (pair >= half)
         y[first] = x[first];
     else {
-        float a = turned(x, turns, n_rot, style, first);
-        float b = turned(x, turns, n_rot, style, second);
+        float a = rope_at(x, cos_sin, n_rot, style, first);
+        float b = rope_at(x, cos_sin, n_rot, style, second);
         y[first] = a;
         y[second] = b;
     }

@@ -1,5 +1,5 @@
-/* rows.k.h: rows by number, a group each: get_rows unpacks those of a weight, pick copies them as they are. A number that
- * points outside gives a row of zeros and faults the run.
+/* rows.k.h: one group per output row: get_rows dequantizes a row of a weight, gather_rows copies a row of an activation. An index
+ * out of range gives a row of zeros and faults the run.
  */
 #ifndef SATCHEL_ROWS_K_H
 #define SATCHEL_ROWS_K_H
@@ -29,7 +29,7 @@ FN int aligned4(CONSTANT gpu_view *v) {
     for (int64_t i = m.thread; i < bytes / (int64_t)sizeof(type); i += m.threads)                                      \
         ROW(type, y, row)[i] = good ? ROW(const type, x, from)[i] : (type)0;
 
-KERNEL(pick, GROUP) {
+KERNEL(gather_rows, GROUP) {
     CONSTANT gpu_view *y = c->v, *x = c->v + 1;
     int row = m.group[0], from, good;
     int64_t bytes = bytes_of(x->format, width_of(x));

@@ -77,7 +77,7 @@ FN float scan_find(self m, THREAD const scanned *a, DEVICE const float *k) {
     return scan_sum(m, sum);
 }
 
-/* The lane's rows fade, and the key times u is added. */
+/* State update of the lane's rows: decay, then the key times u. */
 FN void scan_add(THREAD const scanned *a, DEVICE const float *k, float fade, float u) {
     for (int i = 0; i < a->rows; i++)
         a->s[i * SCAN_LANES] = fmaf(k[i * SCAN_LANES], u, a->s[i * SCAN_LANES] * fade);

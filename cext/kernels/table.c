@@ -21,7 +21,7 @@ static const char *check_get_rows(const gpu_call *c, const gpu_traits *t) {
     return NULL;
 }
 
-static const char *check_pick(const gpu_call *c, const gpu_traits *t) {
+static const char *check_gather(const gpu_call *c, const gpu_traits *t) {
     (void)t;
     if (c->n_in != 2 || !is_list(c->v + 2, I32, c->v[0].shape[0]))
         return "it takes x and i32 rows, as many as the output's";
@@ -49,7 +49,7 @@ static const char *check_swiglu(const gpu_call *c, const gpu_traits *t) {
                : "it takes a gate and an up, and all must be f32 of one shape";
 }
 
-static const char *check_alone(const gpu_call *c, const gpu_traits *t) {
+static const char *check_unary(const gpu_call *c, const gpu_traits *t) {
     (void)t;
     return c->n_in == 1 && all_f32(c) && same_shape(c->v, c->v + 1) && c->v[0].shape[0] <= MOST_TOKENS
                ? NULL
@@ -59,13 +59,13 @@ static const char *check_alone(const gpu_call *c, const gpu_traits *t) {
 static const char *check_gelu(const gpu_call *c, const gpu_traits *t) {
     arg_gelu arg;
     memcpy(&arg, c->arg, sizeof arg);
-    return arg.style == 0 || arg.style == 1 ? check_alone(c, t) : "style must be 0 or 1";
+    return arg.style == 0 || arg.style == 1 ? check_unary(c, t) : "style must be 0 or 1";
 }
 
 static const char *check_cap(const gpu_call *c, const gpu_traits *t) {
     arg_soft_cap arg;
     memcpy(&arg, c->arg, sizeof arg);
-    return arg.cap > 0 ? check_alone(c, t) : "cap must be above 0";
+    return arg.cap > 0 ? check_unary(c, t) : "cap must be above 0";
 }
 
 static const char *check_pair(const gpu_call *c, const gpu_traits *t) {
@@ -298,13 +298,13 @@ static const char *check_expert_sum(const gpu_call *c, const gpu_traits *t) {
 
 const gpu_kernel gpu_portable_kernels[] = {
     ENTRY("get_rows", "get_rows", check_get_rows, grid_rows, 0),
-    ENTRY("pick", "pick", check_pick, grid_rows, 0),
+    ENTRY("gather_rows", "gather_rows", check_gather, grid_rows, 0),
     ENTRY("swiglu", "swiglu", check_swiglu, grid_numbers, 0),
     ENTRY("swiglu_limited", "swiglu_limited", check_swiglu, grid_numbers, 0),
-    ENTRY("gelu", "alone", check_gelu, grid_numbers, ALONE_GELU),
-    ENTRY("soft_cap", "alone", check_cap, grid_numbers, ALONE_CAP),
-    ENTRY("sigmoid", "alone", check_alone, grid_numbers, ALONE_SIGMOID),
-    ENTRY("softplus", "alone", check_alone, grid_numbers, ALONE_SOFTPLUS),
+    ENTRY("gelu", "unary", check_gelu, grid_numbers, UNARY_GELU),
+    ENTRY("soft_cap", "unary", check_cap, grid_numbers, UNARY_CAP),
+    ENTRY("sigmoid", "unary", check_unary, grid_numbers, UNARY_SIGMOID),
+    ENTRY("softplus", "unary", check_unary, grid_numbers, UNARY_SOFTPLUS),
     ENTRY("add", "pair", check_pair, grid_numbers, PAIR_ADD),
     ENTRY("mul", "pair", check_pair, grid_numbers, PAIR_MUL),
     ENTRY("rms_norm", "rms_norm", check_norm, grid_norm, 0),
@@ -327,7 +327,7 @@ const gpu_kernel gpu_portable_kernels[] = {
     ENTRY("position_scale", "position_scale", check_position_scale, grid_scale, 0),
     ENTRY("rope", "rope", check_rope, grid_numbers, 0),
     ENTRY("kv_write", "kv_write", check_kv_write, grid_kv_write, KV_PLAIN),
-    ENTRY("rope_kv_write", "kv_write", check_rope_kv_write, grid_kv_write, KV_TURNED),
+    ENTRY("rope_kv_write", "kv_write", check_rope_kv_write, grid_kv_write, KV_ROPE),
     ENTRY("attention", "attention", check_attention, grid_attention, 0),
     ENTRY("short_conv", "short_conv", check_conv, grid_conv, 0),
     ENTRY("conv_write", "conv_write", check_conv_write, grid_conv, 0),

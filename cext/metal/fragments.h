@@ -3,7 +3,7 @@
  * float16 has no room for large activations.
  *
  * Which lane holds which number of a matrix the specification leaves open, so they are loaded, multiplied and stored as a whole. In
- * memory they lie row by row; the weights' rows are the columns of the second operand, so it is read turned.
+ * memory they lie row by row; the weights' rows are the columns of the second operand, so it is read transposed.
  */
 #ifndef SATCHEL_METAL_FRAGMENTS_H
 #define SATCHEL_METAL_FRAGMENTS_H

@@ -21,7 +21,7 @@ static const gpu_kernel products[] = {MATRIX_ENTRIES("matrix_linear"), {0}};
 static const gpu_kernel *const kernels[] = {products, gpu_portable_kernels, NULL}, *const *const plain = kernels + 1;
 
 const gpu_vendor *gpu_vendor_entry(void) {
-    static gpu_vendor vendor = {.name = "metal", .driver = metal_driver, .steady = plain, .wraps = 1};
+    static gpu_vendor vendor = {.name = "metal", .driver = metal_driver, .deterministic = plain, .wraps = 1};
     int wanted = matrix_wanted();
     vendor.images = wanted ? images : plain_images;
     vendor.kernels = wanted ? kernels : plain;

@@ -20,7 +20,7 @@ typedef struct {
 } block_iq3_s;
 
 _Static_assert(sizeof(block_iq3_s) == 110, "block_iq3_s is a half, 72 bytes of points, 32 of signs and 4 of scales");
-#define LONE_iq3_s 0 /* in a panel: where d stands alone */
+#define TAIL_iq3_s 0 /* in a panel: offset of the tail bytes, d */
 #define SATCHEL_WEIGHT_iq3_s 21, 256, a8_256 /* GGUF number, elements of a block, activations */
 
 static inline uint32_t iq3_s_pack_word(int word, uint32_t x) {

@@ -13,7 +13,7 @@ typedef struct {
 } block_mxfp4;
 
 _Static_assert(sizeof(block_mxfp4) == 17, "block_mxfp4 is a byte of scale and 16 of codes");
-#define LONE_mxfp4 0 /* in a panel: where e stands alone */
+#define TAIL_mxfp4 0 /* in a panel: offset of the tail byte, e */
 #define SATCHEL_WEIGHT_mxfp4 39, 32, a8_32 /* GGUF number, elements of a block, activations */
 
 #define E2M1_TABLE(f)                                                                                               \

@@ -19,7 +19,7 @@ typedef struct {
 } block_q3_k;
 
 _Static_assert(sizeof(block_q3_k) == 110, "block_q3_k is 32 bytes of top bits, 64 of codes, 12 of scales and a half");
-#define LONE_q3_k 108 /* in a panel: where d stands alone */
+#define TAIL_q3_k 108 /* in a panel: offset of the tail bytes, d */
 #define SATCHEL_WEIGHT_q3_k 11, 256, a8_256 /* GGUF number, elements of a block, activations */
 
 /* Codes without their offset of 4, and the sixteen scales without theirs of 32. */

@@ -51,7 +51,7 @@ static const gpu_kernel products[] = {MATRIX_ENTRIES("matrix_linear"), {0}};
 static const gpu_kernel *const kernels[] = {products, gpu_portable_kernels, NULL};
 
 #define VENDOR(images_, kernels_, flags_)                                                                              \
-    {.name = "sycl", .driver = driver, .images = images_, .kernels = kernels_, .steady = kernels + 1, .flags = flags_}
+    {.name = "sycl", .driver = driver, .images = images_, .kernels = kernels_, .deterministic = kernels + 1, .flags = flags_}
 
 const gpu_vendor *gpu_vendor_entry(void) {
     /* A processor is what the CPU backend is for. */

@@ -22,7 +22,7 @@ import typer
 from satchel.cli.console import note, plain
 
 if TYPE_CHECKING:
-    from satchel.runtime.device import Found
+    from satchel.runtime.device import BackendLibrary
 
 PASS, FAIL, TEST, NONE = "PASS", "FAIL", "TEST", "NONE"
 ABSENT = ("driver is not installed", "sees no device", "run time cannot be used")  # backends of absent cards
@@ -132,7 +132,7 @@ def gpus() -> Iterator[Check]:
             yield Check(kind, part.name, result, part.text, part.mend)
 
 
-def tried(library: Found) -> Check:
+def tried(library: BackendLibrary) -> Check:
     from satchel.runtime.device import Backend
 
     path = Path(library.path)

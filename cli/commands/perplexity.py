@@ -243,14 +243,14 @@ class Line:
 
 
 class Running(Line):
-    """Of a text."""
+    """Progress of the perplexity of one text: exp of the mean negative log-likelihood over its tokens."""
 
     def __call__(self, done: int, total: int, so_far: Perplexity) -> None:
         self.show(done, total, "window", f"PPL {so_far.ppl:.4f} +/- {so_far.ppl_error:.4f}")
 
 
 class Answering(Line):
-    """Of tasks."""
+    """Progress of multiple-choice tasks: accuracy so far, raw and length-normalised."""
 
     def __call__(self, done: int, total: int, so_far: Accuracy) -> None:
         self.show(

@@ -100,7 +100,7 @@ def collect(run: DryRun, bucket: int, passes: bool) -> dict[str, Any]:
         "batch": run.batch,
         "devices": [share_facts(share) for share in shares],
         "fits": all(share.fits for share in shares),
-        "moved": list(run.optimized.placement.moved),
+        "moved": list(run.optimized.assignment.moved),
         **placement_facts(run),
     }
     if bucket:

@@ -25,7 +25,7 @@ Factors = Mapping[str, npt.NDArray[np.float32]]
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ModelConfig:
     """What config.json says. values: metadata under full names; factors: divisors of the rotary frequencies
     [n_rot / 2] by GGUF's name of the tensor; notes: lines about what is odd.
     """
@@ -66,7 +66,7 @@ def find_mapping(path: Path, config: Config, mappings: Sequence[ArchMapping]) ->
     )
 
 
-def read_config(path: Path, mappings: Sequence[ArchMapping]) -> Model:
+def read_config(path: Path, mappings: Sequence[ArchMapping]) -> ModelConfig:
     """The model that `path`, a config.json, describes. ModelError names file, key, expected and got."""
     config: Config = read_json(path)
     mapping = find_mapping(path, config, mappings)
@@ -85,7 +85,7 @@ def read_config(path: Path, mappings: Sequence[ArchMapping]) -> Model:
     head_dim = reader.head_dim() if mapping.head_dim else 0
     factors = _rope(reader, head_dim, mapping) if mapping.rope else {}
     factors = {**reader.factors, **factors}
-    return Model(reader.arch, mapping, config, reader.values, factors, (*notes, *reader.notes))
+    return ModelConfig(reader.arch, mapping, config, reader.values, factors, (*notes, *reader.notes))
 
 
 class _Reader:
@@ -167,18 +167,20 @@ def _rope(reader: _Reader, head_dim: int, mapping: ArchMapping) -> Factors:
         reader.put("rope.freq_base_swa", reader.number(local, "rope_local_base_freq", float, 1e-6))
     base = stated.get("rope_theta", config.get("rope_theta", 10000.0))
     reader.put("rope.freq_base", reader.number(base, "rope_theta", float, 1e-6))
-    turned = _turned(reader, stated, head_dim, mapping)
-    reader.put("rope.dimension_count", turned)
+    n_rot = _rotary_dims(reader, stated, head_dim, mapping)
+    reader.put("rope.dimension_count", n_rot)
     kind = stated.get("rope_type", stated.get("type", "default"))
     if not isinstance(kind, str) or kind not in _SCALINGS:
         known = ", ".join(_SCALINGS)
         raise reader.fault("rope_type", f"one of {known}", kind, "other scalings are not supported")
-    return _SCALINGS[kind](reader, stated, turned)
+    return _SCALINGS[kind](reader, stated, n_rot)
 
 
-def _turned(reader: _Reader, stated: Mapping[str, Any], head_dim: int, mapping: ArchMapping) -> int:
-    """How many numbers of a head are turned by their position."""
-    found = stated.get("partial_rotary_factor", reader.config.get("partial_rotary_factor", mapping.turned))
+def _rotary_dims(reader: _Reader, stated: Mapping[str, Any], head_dim: int, mapping: ArchMapping) -> int:
+    """n_rot: how many numbers of a head RoPE rotates."""
+    found = stated.get(
+        "partial_rotary_factor", reader.config.get("partial_rotary_factor", mapping.partial_rotary_factor)
+    )
     if found in (1, None):
         return head_dim
     if not mapping.partial:
@@ -201,7 +203,7 @@ def _dynamic(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> Facto
     alpha = stated.get("alpha")
     if alpha is not None:
         if head_dim == 2:
-            raise reader.fault("alpha", "heads of which more than 2 numbers turn", head_dim)
+            raise reader.fault("alpha", "heads with more than 2 rotary numbers", head_dim)
         base = reader.values[f"{reader.arch}.rope.freq_base"]
         stretch = reader.number(alpha, "alpha", float, 1e-6) ** (head_dim / (head_dim - 2))
         reader.put("rope.freq_base", base * stretch)
@@ -248,11 +250,11 @@ def _yarn(reader: _Reader, stated: Mapping[str, Any], head_dim: int) -> Factors:
 
 
 def _check_ramp(reader: _Reader, head_dim: int, original: int, slow: float) -> None:
-    """Where even the fastest pair turns less than `slow` times in the original context, the ramp ends before
-    it begins, and formulas that are else the same differ.
+    """Where even the fastest pair rotates less than `slow` times in the original context, the ramp ends
+    before it begins, and formulas that are else the same differ.
     """
-    base, turns = reader.values[f"{reader.arch}.rope.freq_base"], original / (2 * math.pi * slow)
-    end = head_dim * math.log(turns) / (2 * math.log(base)) if base > 1 else 0.0
+    base, rotations = reader.values[f"{reader.arch}.rope.freq_base"], original / (2 * math.pi * slow)
+    end = head_dim * math.log(rotations) / (2 * math.log(base)) if base > 1 else 0.0
     if (math.ceil(end) if reader.whole else end) < 0:
         raise reader.fault(
             "original_max_position_embeddings", f"at least {2 * math.pi * slow:.0f} for beta_slow", original

@@ -78,7 +78,7 @@ TILED_NET = unneeded(
     Rule(f"{_NET}in_proj_a", "blk.{i}.ssm_alpha", suffixes=("weight",), made="tiled"),
     Rule(f"{_NET}conv1d.weight", "blk.{i}.ssm_conv1d.weight", suffixes=("",), made="tiled_mix"),
     Rule(f"{_NET}dt_bias", "blk.{i}.ssm_dt.bias", suffixes=("",), made="tiled"),
-    Rule(f"{_NET}A_log", "blk.{i}.ssm_a", suffixes=("",), made="tiled_fading"),
+    Rule(f"{_NET}A_log", "blk.{i}.ssm_a", suffixes=("",), made="tiled_decay"),
     Rule(f"{_NET}norm", "blk.{i}.ssm_norm", suffixes=("weight",)),
     Rule(f"{_NET}out_proj", "blk.{i}.ssm_out", suffixes=("weight",), made="tiled_columns"),
 )
@@ -89,7 +89,7 @@ JOINED_NET = unneeded(
     Rule(f"{_NET}in_proj_ba", "blk.{i}.ssm_ba", suffixes=("weight",)),
     Rule(f"{_NET}conv1d.weight", "blk.{i}.ssm_conv1d.weight", suffixes=("",), made="taps"),
     Rule(f"{_NET}dt_bias", "blk.{i}.ssm_dt.bias", suffixes=("",)),
-    Rule(f"{_NET}A_log", "blk.{i}.ssm_a", suffixes=("",), made="fading"),
+    Rule(f"{_NET}A_log", "blk.{i}.ssm_a", suffixes=("",), made="decay"),
     Rule(f"{_NET}norm", "blk.{i}.ssm_norm", suffixes=("weight",)),
     Rule(f"{_NET}out_proj", "blk.{i}.ssm_out", suffixes=("weight",)),
 )
@@ -102,7 +102,7 @@ def mamba_net_rules(prefix: str) -> tuple[Rule, ...]:
         Rule(f"{prefix}conv1d.weight", "blk.{i}.ssm_conv1d.weight", suffixes=("",), made="taps"),
         Rule(f"{prefix}conv1d.bias", "blk.{i}.ssm_conv1d.bias", suffixes=("",), needed=False),
         Rule(f"{prefix}dt_bias", "blk.{i}.ssm_dt.bias", suffixes=("",)),
-        Rule(f"{prefix}A_log", "blk.{i}.ssm_a", suffixes=("",), made="fading_column"),
+        Rule(f"{prefix}A_log", "blk.{i}.ssm_a", suffixes=("",), made="decay_column"),
         Rule(f"{prefix}D", "blk.{i}.ssm_d", suffixes=("",), made="column"),
         Rule(f"{prefix}norm", "blk.{i}.ssm_norm", suffixes=("weight",), made="by_group"),
         Rule(f"{prefix}out_proj", "blk.{i}.ssm_out"),

@@ -90,9 +90,10 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a tensor of a checkpoint goes: name in GGUF, the rule, and the expert's number where it is one of
-    a stack."""
+class MappedTensor:
+    """The target of a checkpoint's tensor: its name in GGUF, the rule that maps it, and the expert's number
+    where it is one of a stack.
+    """
 
     name: str
     rule: Rule
@@ -103,16 +104,15 @@ class Place:
 class ArchMapping:
     """What an architecture's file states as MAPPING.
 
-    classes: of config.json's `architectures`; model_type: its other name. arch: what the file calls itself;
-    a function where the config decides. ignored: patterns of tensors that hold nothing of the model.
-    left_out: of such that hold what answers do without, said in a note. extra: puts what no Key can say.
-    rope: whether heads are turned by position; partial: maybe only a part of them; turned: which, where the
+    classes: of config.json's `architectures`; model_type: its other name. arch: what the file calls itself; a
+    function where the config decides. ignored: patterns of tensors that hold nothing of the model. left_out:
+    of such that hold what answers do without, said in a note. extra: puts what no Key can say. rope: whether
+    heads have RoPE; partial: it may rotate a part of a head; partial_rotary_factor: which part, where the
     config is silent. head_dim: whether heads are all of one size, as config.json says or as they divide the
-    width. whole: whether the borders of YaRN's ramp are whole pairs.
-    renames: (pattern, replacement) that bring names of the checkpoint to those of the rules.
-    seeing: classes that read pictures too and whose text model this is (seeing.py); flat: some of these have
-    its configuration in their own. defaults: what their configurations leave out. only: of the classes'
-    configurations those that it says.
+    width. whole: whether the borders of YaRN's ramp are whole pairs. renames: (pattern, replacement) that
+    bring names of the checkpoint to those of the rules. seeing: classes that read pictures too and whose text
+    model this is (seeing.py); flat: some of these have its configuration in their own. defaults: what their
+    configurations leave out. only: of the classes' configurations those that it says.
     """
 
     classes: tuple[str, ...]
@@ -126,7 +126,7 @@ class ArchMapping:
     extra: Callable[[Reader], None] | None = None
     rope: bool = True
     partial: bool = False
-    turned: float = 1.0
+    partial_rotary_factor: float = 1.0
     head_dim: bool = True
     whole: bool = True
     renames: tuple[tuple[str, str], ...] = ()
@@ -143,13 +143,13 @@ class ArchMapping:
             name = re.sub(pattern, replacement, name)
         return name
 
-    def place(self, name: str) -> Place | None:
+    def place(self, name: str) -> MappedTensor | None:
         """Where the checkpoint's tensor of this name goes, the first of its places; None where no rule knows
         it.
         """
         return next(self.places(name), None)
 
-    def places(self, name: str) -> Iterator[Place]:
+    def places(self, name: str) -> Iterator[MappedTensor]:
         """All places of the checkpoint's tensor of this name: several rules may take their part of it."""
         name = self.renamed(name)
         for rule in self.rules:
@@ -157,7 +157,7 @@ class ArchMapping:
                 groups = match.groupdict()
                 target = rule.target.format(i=groups.get("i"))
                 expert = int(groups["e"]) if "e" in groups else None
-                yield Place(f"{target}.{groups['suffix']}".removesuffix("."), rule, expert)
+                yield MappedTensor(f"{target}.{groups['suffix']}".removesuffix("."), rule, expert)
 
     def is_ignored(self, name: str) -> bool:
         return any(re.fullmatch(pattern, name) for pattern in self.ignored)
@@ -195,7 +195,7 @@ ATTENTION = (
     Rule(f"{_ATTENTION}v_proj", "blk.{i}.attn_v"),
     Rule(f"{_ATTENTION}o_proj", "blk.{i}.attn_output"),
 )
-# The same where GGUF's architecture turns neighbours and the checkpoint the two halves of a head.
+# The same where GGUF's architecture rotates pairs (2i, 2i+1) and the checkpoint pairs (i, i + n_rot/2).
 ATTENTION_NEIGHBOURS = (
     Rule(f"{_ATTENTION}q_proj", "blk.{i}.attn_q", heads=_HEADS),
     Rule(f"{_ATTENTION}k_proj", "blk.{i}.attn_k", heads=_KV_HEADS),

@@ -94,12 +94,12 @@ class _Graph:
     def _add_product(self, node: Any, found: dict[str, Stored]) -> None:
         """The second factor of a product, where it is a weight, under the checkpoint's name and the right way
         round."""
-        source, turned = self._origin(node.input[1])
+        source, flipped = self._origin(node.input[1])
         stored = self.stored.get(source)
         if stored is None or len(stored.shape) != 2 or stored.dtype not in FLOATS:
             return
         if node.op_type == "Gemm" and any(a.name == "transB" and a.i for a in node.attribute):
-            turned = not turned
+            flipped = not flipped
         name = _of_node(node)
         if name is None:
             if not source.endswith(".weight"):
@@ -112,19 +112,19 @@ class _Graph:
             name = _canonical(source)
         # A tied head multiplies by the embeddings themselves, which stand there already.
         if name not in found:
-            found[name] = stored if turned else transposed(stored)
+            found[name] = stored if flipped else transposed(stored)
 
     def _origin(self, name: str) -> tuple[str, bool]:
-        """The initializer behind a value, through Identity, Cast and Transpose, and whether it was turned."""
+        """The initializer behind a value, through Identity, Cast and Transpose; whether it is transposed."""
         producers = self._producers()
-        turned = False
+        flipped = False
         for _ in range(8):
             node = producers.get(name)
             if node is None or node.op_type not in ("Identity", "Cast", "Transpose"):
                 break
-            turned ^= node.op_type == "Transpose"
+            flipped ^= node.op_type == "Transpose"
             name = node.input[0]
-        return name, turned
+        return name, flipped
 
     def _producers(self) -> dict[str, Any]:
         if not hasattr(self, "_made_by"):

@@ -60,7 +60,7 @@ def text_config(path: Path, config: Config, mapping: ArchMapping) -> Config:
 
 
 def _positions(stated: Config) -> Config:
-    """Rotary settings without sections, whose pairs are turned by a picture's row, column and time: of text
+    """Rotary settings without sections, whose pairs are rotated by a picture's row, column and time: of text
     all three are its position.
     """
     found: dict[str, Any] = {}

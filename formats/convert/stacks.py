@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from satchel.formats.convert.config import Model
+from satchel.formats.convert.config import ModelConfig
 from satchel.formats.convert.logical import Logical, Rows, retyped
 from satchel.formats.convert.stored import Array
 from satchel.quant.errors import ModelError
@@ -18,44 +18,44 @@ FLOATS = ("f32", "f16", "bf16")
 Pick = Callable[[Array], Array]  # [K, N of both] to [K, N]
 
 
-def turned(tensor: Logical, model: Model) -> Logical:
+def transposed_stack(tensor: Logical, model: ModelConfig) -> Logical:
     """[E, K, N] as [E, N, K]; a bias [E, N] as it is."""
     return _parts(tensor, lambda x: x, 1)
 
 
-def first_half(tensor: Logical, model: Model) -> Logical:
-    """The first half of the outputs, turned."""
+def first_half(tensor: Logical, model: ModelConfig) -> Logical:
+    """The first half of the outputs, [E, K, N of both], transposed: [E, N, K]."""
     return _parts(tensor, lambda x: x[:, : x.shape[1] // 2], 2)
 
 
-def second_half(tensor: Logical, model: Model) -> Logical:
+def second_half(tensor: Logical, model: ModelConfig) -> Logical:
     return _parts(tensor, lambda x: x[:, x.shape[1] // 2 :], 2)
 
 
-def even(tensor: Logical, model: Model) -> Logical:
-    """Of outputs in turns of gate and up, the gate's, turned."""
+def even(tensor: Logical, model: ModelConfig) -> Logical:
+    """Gate of outputs that interleave gate and up, [E, K, N of both], transposed: [E, N, K]."""
     return _parts(tensor, lambda x: x[:, 0::2], 2)
 
 
-def odd(tensor: Logical, model: Model) -> Logical:
+def odd(tensor: Logical, model: ModelConfig) -> Logical:
     return _parts(tensor, lambda x: x[:, 1::2], 2)
 
 
-def even_rows(tensor: Logical, model: Model) -> Logical:
-    """Of outputs first [E, N of both, K] in turns of gate and up, the gate's: [E, N, K]."""
+def even_rows(tensor: Logical, model: ModelConfig) -> Logical:
+    """Gate of [E, N of both, K], whose rows interleave gate and up: [E, N, K]."""
     return _every_second(tensor, 0)
 
 
-def odd_rows(tensor: Logical, model: Model) -> Logical:
+def odd_rows(tensor: Logical, model: ModelConfig) -> Logical:
     return _every_second(tensor, 1)
 
 
-def first_rows(tensor: Logical, model: Model) -> Logical:
-    """Of outputs first [E, N of both, K], or [N of both, K], gate before up, the gate's: [E, N, K]."""
+def first_rows(tensor: Logical, model: ModelConfig) -> Logical:
+    """Gate of [E, N of both, K] or [N of both, K], gate rows before up rows: [E, N, K]."""
     return half_of_rows(tensor, 0)
 
 
-def second_rows(tensor: Logical, model: Model) -> Logical:
+def second_rows(tensor: Logical, model: ModelConfig) -> Logical:
     return half_of_rows(tensor, 1)
 
 
@@ -103,7 +103,7 @@ def _parts(tensor: Logical, pick: Pick, parts: int) -> Logical:
             f"{tensor.where}: {tensor.name}: expected experts [E, K, N] or their biases [E, N], got the shape"
             f" {list(tensor.shape)}; the checkpoint contradicts itself"
         )
-    base = tensor if tensor.format in FLOATS else retyped(tensor, "bf16", "turned: as bf16")
+    base = tensor if tensor.format in FLOATS else retyped(tensor, "bf16", "transposed: as bf16")
     width = tensor.shape[-1] // parts
     if len(tensor.shape) == 2:
         return _biases(base, pick, width)
@@ -132,4 +132,4 @@ def _biases(base: Logical, pick: Pick, width: int) -> Logical:
     return replace(base, shape=(base.shape[0], width), open=open_rows)
 
 
-STACKS = (turned, first_half, second_half, even, odd, even_rows, odd_rows, first_rows, second_rows)
+STACKS = (transposed_stack, first_half, second_half, even, odd, even_rows, odd_rows, first_rows, second_rows)

@@ -320,7 +320,7 @@ _ARITHMETIC: dict[str, Callable[[Meter, Any, Any], None]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class TemplateProgram:
     """A compiled template. name: for messages. names: what it looks up. strings: its constants."""
 
     name: str
@@ -387,7 +387,7 @@ def _line(error: BaseException, template: Template) -> int:
     return line
 
 
-def compile_source(source: str, name: str, limits: Limits) -> Program:
+def compile_source(source: str, name: str, limits: Limits) -> TemplateProgram:
     """A template's text, checked and compiled. ModelError with the line for anything but a chat template."""
     if len(source) > limits.source:
         raise ModelError(f"{name}: {len(source):,} characters, at most {limits.source:,} are read")
@@ -397,7 +397,7 @@ def compile_source(source: str, name: str, limits: Limits) -> Program:
         check(tree, limits)
         names, constants = loaded(tree), strings(tree)
         code = sandbox.compile(Metered().visit(tree))
-        return Program(name, source, code, names, constants, limits)
+        return TemplateProgram(name, source, code, names, constants, limits)
     except TemplateSyntaxError as error:
         message = f"{name} line {error.lineno}: {error.message}"
     except (RecursionError, MemoryError, SyntaxError, ValueError, UnicodeError) as error:

@@ -1,7 +1,7 @@
-"""hal.h's function struct filled from Python: slow, correct, and there where no C compiler was.
+"""The numba backend: hal.h's function table filled from Python, for machines without a C compiler. Slow.
 
-A handle is the address of a cffi handle whose object is kept in Backend.alive until its own closing call.
-Nothing may be raised into C: an exception in an entry becomes a code and the text of error().
+A handle is the address of a cffi handle whose object is kept in NumbaBackend.alive until its own closing
+call. Nothing may be raised into C: an exception in an entry becomes a code and the text of error().
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from satchel.runtime.backends.numba_steps import Memory, Operands, Work, Workers, view_of, work_of
+from satchel.runtime.backends.numba_steps import NumbaMemory, Operands, Work, Workers, view_of, work_of
 from satchel.runtime.graph import Array
 
 UNSUPPORTED, NO_MEMORY, INVALID, FAILED = -1, -2, -3, -4
@@ -34,22 +34,22 @@ _CALLBACKS: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
 
 
 @dataclass(slots=True)
-class Device:
+class NumbaDevice:
     workers: Workers
     allocations: int = 0
 
 
 @dataclass(slots=True)
-class Buffer:
-    device: Device
-    memory: Memory
+class NumbaBuffer:
+    device: NumbaDevice
+    memory: NumbaMemory
     keep: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Exec:
-    device: Device
-    step: Memory
+class NumbaExec:
+    device: NumbaDevice
+    step: NumbaMemory
     steps: tuple[tuple[Work, Operands], ...]
 
 
@@ -67,7 +67,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class Backend:
+class NumbaBackend:
     """The entries of hal_backend, one method each, on Python objects behind opaque handles."""
 
     def __init__(self, ffi: Any) -> None:
@@ -113,7 +113,7 @@ class Backend:
             raise ValueError(f"there is one numba device, 0; asked for {index}")
         threads = options.threads if options and options.threads > 0 else cores()
         pool = ThreadPoolExecutor(threads, "satchel-numba")
-        device = Device(Workers(pool, threads, memory_of_machine()[0] // KEPT))
+        device = NumbaDevice(Workers(pool, threads, memory_of_machine()[0] // KEPT))
         out[0] = self.handle("device", device)
         return 0
 
@@ -121,7 +121,7 @@ class Backend:
         self.drop(device).workers.pool.shutdown()
 
     def info(self, device: Any, out: Any) -> None:
-        found: Device = self.value(device)
+        found: NumbaDevice = self.value(device)
         out.name, out.variant = b"numba (no C kernels: slow)", b"numba"
         out.memory_total, out.memory_free = memory_of_machine()
         out.allocations, out.threads, out.flags = found.allocations, found.workers.threads, HOST_MEMORY
@@ -134,17 +134,17 @@ class Backend:
         return self.buffer(device, np.frombuffer(view, np.uint8), view, out)
 
     def buffer(self, device: Any, data: Array, keep: Any, out: Any) -> int:
-        owner: Device = self.value(device)
+        owner: NumbaDevice = self.value(device)
         owner.allocations += 1
-        out[0] = self.handle("buffer", Buffer(owner, Memory(data), keep))
+        out[0] = self.handle("buffer", NumbaBuffer(owner, NumbaMemory(data), keep))
         return 0
 
     def free(self, buffer: Any) -> None:
-        found: Buffer = self.drop(buffer)
+        found: NumbaBuffer = self.drop(buffer)
         found.memory.forget(found.device.workers)
 
     def write(self, buffer: Any, offset: int, source: Any, size: int) -> int:
-        found: Buffer = self.value(buffer)
+        found: NumbaBuffer = self.value(buffer)
         found.memory.forget(found.device.workers)
         self.part(found, offset, size)[:] = np.frombuffer(self.ffi.buffer(source, size), np.uint8)
         return 0
@@ -154,12 +154,12 @@ class Backend:
         return 0
 
     def copy(self, to: Any, to_offset: int, source: Any, offset: int, size: int) -> int:
-        target: Buffer = self.value(to)
+        target: NumbaBuffer = self.value(to)
         target.memory.forget(target.device.workers)
         self.part(target, to_offset, size)[:] = self.part(self.value(source), offset, size).copy()
         return 0
 
-    def part(self, buffer: Buffer, offset: int, size: int) -> Array:
+    def part(self, buffer: NumbaBuffer, offset: int, size: int) -> Array:
         if offset + size > len(buffer.memory.data):
             raise ValueError(f"bytes {offset}..{offset + size} of a buffer of {len(buffer.memory.data)}")
         return buffer.memory.data[offset : offset + size]
@@ -168,20 +168,22 @@ class Backend:
         row = plan.steps[step]
         known = work_of(self.op(plan, row)) is not None
         # Only the types are asked about here, so every view may lie in memory that is large enough for it.
-        memory = [Memory(np.broadcast_to(np.uint8(0), 1 << 62))] * plan.n_buffers
+        memory = [NumbaMemory(np.broadcast_to(np.uint8(0), 1 << 62))] * plan.n_buffers
         for i in range(row.n_in + 1):
             view_of(plan.views[row.view + i], memory)
         return int(known)
 
     def compile(self, device: Any, plan: Any, buffers: Any, out: Any) -> int:
-        owner: Device = self.value(device)
+        owner: NumbaDevice = self.value(device)
         memory = [self.value(buffers[i]).memory for i in range(plan.n_buffers)]
         steps = tuple(self.step(owner, plan, plan.steps[i], memory) for i in range(plan.n_steps))
         owner.allocations += 1
-        out[0] = self.handle("exec", Exec(owner, memory[plan.step_buffer], steps))
+        out[0] = self.handle("exec", NumbaExec(owner, memory[plan.step_buffer], steps))
         return 0
 
-    def step(self, owner: Device, plan: Any, row: Any, memory: list[Memory]) -> tuple[Work, Operands]:
+    def step(
+        self, owner: NumbaDevice, plan: Any, row: Any, memory: list[NumbaMemory]
+    ) -> tuple[Work, Operands]:
         name = self.op(plan, row)
         work = work_of(name)
         if work is None:
@@ -206,7 +208,7 @@ class Backend:
         return {field: getattr(struct, field) for field, _ in kind.fields}
 
     def run(self, exec: Any, block: Any, size: int) -> int:
-        found: Exec = self.value(exec)
+        found: NumbaExec = self.value(exec)
         if size > len(found.step.data):
             raise ValueError(f"a step block of {size} bytes, the plan takes {len(found.step.data)}")
         found.step.data[:size] = np.frombuffer(self.ffi.buffer(block, size), np.uint8)
@@ -234,7 +236,7 @@ ENTRIES = (
 
 def make_backend(ffi: Any) -> Any:
     """A hal_backend struct whose entries are this module's; optional entries that it lacks stay NULL."""
-    backend = Backend(ffi)
+    backend = NumbaBackend(ffi)
     table = ffi.new("hal_backend *")
     types = dict(ffi.typeof("hal_backend").fields)
     callbacks = []
@@ -247,7 +249,7 @@ def make_backend(ffi: Any) -> Any:
     return table
 
 
-def guarded(backend: Backend, entry: Callable[..., Any]) -> Callable[..., Any]:
+def guarded(backend: NumbaBackend, entry: Callable[..., Any]) -> Callable[..., Any]:
     """The entry, with what it raises turned into a code, or only kept where it gives no code."""
 
     def call(*args: Any) -> Any:

@@ -42,7 +42,7 @@ class Workers:
 
 
 @dataclass(slots=True)
-class Memory:
+class NumbaMemory:
     """A buffer: its bytes, and its weights that were decoded into panels, by place."""
 
     data: Array
@@ -55,10 +55,10 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class NumbaView:
     """A tensor in a buffer; where count >= 0, a step's counts[count] replaces the first of `shape`."""
 
-    memory: Memory
+    memory: NumbaMemory
     format: Format
     offset: int
     stride: int
@@ -91,8 +91,8 @@ class View:
 class Operands:
     """What one step works on."""
 
-    out: View
-    inputs: tuple[View, ...]
+    out: NumbaView
+    inputs: tuple[NumbaView, ...]
     args: Mapping[str, Any]
     workers: Workers
 
@@ -200,19 +200,19 @@ def work_of(name: str) -> Work | None:
     return OWN.get(name) or (None if ops.OPS[name].parts else defined(name))
 
 
-def view_of(raw: Any, memory: Sequence[Memory]) -> View:
+def view_of(raw: Any, memory: Sequence[NumbaMemory]) -> NumbaView:
     """A hal_view over these buffers, checked against their sizes."""
     if raw.format not in BY_ID:
         raise TypeError(f"format {raw.format} is not known")
     shape = tuple(raw.shape[0 : raw.ndim])
-    view = View(memory[raw.buffer], BY_ID[raw.format], raw.offset, raw.stride, raw.count, shape)
+    view = NumbaView(memory[raw.buffer], BY_ID[raw.format], raw.offset, raw.stride, raw.count, shape)
     row = view.format.row_bytes(int(np.prod(shape[1:]))) if len(shape) > 1 else view.format.block_bytes
     if shape[0] and raw.offset + (shape[0] - 1) * raw.stride + row > len(view.memory.data):
         raise ValueError(f"a view of {shape} {view.format.name} does not fit its buffer")
     return view
 
 
-def _product(x: Array, w: View, workers: Workers) -> Array:
+def _product(x: Array, w: NumbaView, workers: Workers) -> Array:
     """x (T, K) @ w.T: (T, N)."""
     n, kept = w.shape[0], _kept(w, workers)
     out = np.empty((len(x), -(-n // PANEL) * PANEL), np.float32)
@@ -232,7 +232,7 @@ def _product(x: Array, w: View, workers: Workers) -> Array:
     return out[:, :n]
 
 
-def _kept(w: View, workers: Workers) -> Array | None:
+def _kept(w: NumbaView, workers: Workers) -> Array | None:
     """The whole weight in panels, where there is memory to keep it; decoded at first use."""
     key = (w.offset, w.shape, w.format.name)
     if key not in w.memory.decoded:
@@ -243,12 +243,12 @@ def _kept(w: View, workers: Workers) -> Array | None:
     return w.memory.decoded[key]
 
 
-def _rows(w: View, first: int, last: int) -> Array:
+def _rows(w: NumbaView, first: int, last: int) -> Array:
     """Rows first..last of a weight as float32 (last - first, K)."""
     return w.format.decode(w.array(np.zeros(8, np.int32))[first:last])
 
 
-def _past(cache: View, blocks: Array, first: int, n: int, counts: Array) -> Array:
+def _past(cache: NumbaView, blocks: Array, first: int, n: int, counts: Array) -> Array:
     """The first n positions of a slot out of a paged cache, as float32 (KV, n, D). What stands before `first`
     is not looked at, and is 0 but for the rest of a block.
     """

@@ -25,7 +25,7 @@ from satchel.runtime.device import Device, find_backend
 from satchel.runtime.engine import Engine
 from satchel.runtime.graph import Type
 from satchel.runtime.model import Model
-from satchel.runtime.packing import Packed, packable, packed_by
+from satchel.runtime.packing import PackedWeight, packable, packed_by
 from satchel.runtime.perplexity import Divergence, Progress, diverge, write_base
 from satchel.runtime.weights import DeviceWeights, FileWeights, bind, upload
 from satchel.runtime.weights import Progress as Loaded
@@ -126,7 +126,7 @@ class Prober:
             source=str(self.gguf.path),
         )
 
-    def _bind(self, exchanges: Mapping[str, Exchange], packed: Mapping[str, Packed]) -> DeviceWeights:
+    def _bind(self, exchanges: Mapping[str, Exchange], packed: Mapping[str, PackedWeight]) -> DeviceWeights:
         if self._weights is None:
             self._weights = bind(self.gguf, self.device, packed, self._loaded)
         extra = upload(self.device, {name: e.blocks for name, e in exchanges.items()}, packed)

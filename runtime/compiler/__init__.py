@@ -18,15 +18,15 @@ from satchel.runtime.compiler.lower import lower
 from satchel.runtime.compiler.memory import assign, hoist
 from satchel.runtime.compiler.merge import merge
 from satchel.runtime.compiler.overlap import Ordered, overlap
-from satchel.runtime.compiler.place import Placement, place
-from satchel.runtime.compiler.sink import sink
+from satchel.runtime.compiler.place import DeviceAssignment, place
+from satchel.runtime.compiler.push_down import push_down
 from satchel.runtime.compiler.verify import verify_graph, verify_plan
 from satchel.runtime.graph import Node, Roots, toposort
 from satchel.runtime.plan import Bucket, Plan, WeightPlaces
 
 
-class Target(Protocol):
-    """What a pass asks of a device: why it cannot do a node, or "" where it can."""
+class CompileTarget(Protocol):
+    """A device as the passes see it. refusal(): why the device cannot compute a node, or ""."""
 
     name: str
 
@@ -43,7 +43,7 @@ class Context:
     expert_cache: of how many experts a second device has a copy, by the label of a layer.
     """
 
-    targets: tuple[Target, ...]
+    targets: tuple[CompileTarget, ...]
     wanted: Callable[[Node], str]
     activations: int = 8
     demanded: bool = True
@@ -52,12 +52,12 @@ class Context:
     long: int = 0
     expert_cache: Mapping[str, int] = field(default_factory=dict)
 
-    def target(self, name: str) -> Target:
+    def target(self, name: str) -> CompileTarget:
         return next(t for t in self.targets if t.name == name)
 
 
 Pass = Callable[[Roots, Context], Roots]
-PIPELINE: tuple[Pass, ...] = (fold, sink, split, expand, merge, layout, fuse)
+PIPELINE: tuple[Pass, ...] = (fold, push_down, split, expand, merge, layout, fuse)
 Trace = Callable[[str, Roots], None]
 
 
@@ -66,7 +66,7 @@ class Optimized:
     """A graph after the passes, and the device of each node."""
 
     roots: Roots
-    placement: Placement
+    assignment: DeviceAssignment
 
 
 def optimize(roots: Roots, context: Context, trace: Trace | None = None) -> Optimized:
@@ -77,16 +77,16 @@ def optimize(roots: Roots, context: Context, trace: Trace | None = None) -> Opti
         verify_graph(roots)
         if trace:
             trace(step.__name__, roots)
-    placement = place(roots, context)
-    verify_graph(placement.roots)
+    assignment = place(roots, context)
+    verify_graph(assignment.roots)
     if trace:
-        trace("place", placement.roots)
-    return Optimized(placement.roots, placement)
+        trace("place", assignment.roots)
+    return Optimized(assignment.roots, assignment)
 
 
 def order_of(optimized: Optimized) -> Ordered:
     """The order in which the steps of every plan of this graph stand."""
-    device = optimized.placement.device
+    device = optimized.assignment.device
     ordered = overlap(hoist(toposort(optimized.roots), device), device)
     return Ordered(hoist(ordered.order, device), ordered.begins)
 

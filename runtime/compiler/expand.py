@@ -1,9 +1,9 @@
-"""Pass: latent attention of long stretches of a prompt makes keys and values of each head on the way instead
-of taking queries into the latents' space: the same numbers from fewer multiply-adds, once many queries share
-what was made. Only in plans of steps that can hold such a stretch (Context.long).
+"""Pass: MLA in the expanded form for long runs of a prompt. It computes keys and values of each head from the
+latents instead of absorbing k_b into the queries: fewer multiply-adds once many queries share the keys. Only
+plans of steps that can hold such a run have it (Context.long).
 
-Tokens in shorter runs, decoded ones among them, keep the absorbed form and its bits: each op computes its own
-tokens, and expanded_attention takes over what the others have.
+Tokens in shorter runs, decoded ones among them, keep the absorbed form and its bits: absorbed_attention and
+expanded_attention each compute their own tokens, and expanded_attention copies the rows of the other.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ def expand(roots: Roots, context: Context) -> Roots:
         found = _absorbed(node, src)
         if found is None:
             return None
-        attention, k_b, q, picked = found
+        attention, k_b, q, rows = found
         node.graph.label = node.name
         cache, place, scale = attention.src[1], attention.src[3:], attention.arg("scale")
-        some = ops.short_attention(
+        absorbed = ops.absorbed_attention(
             *attention.src, scale=scale, value=attention.arg("value"), least=context.long
         )
-        left = ops.head_linear(ops.reshape(some, shape=src[0].arg("shape")), src[1])
-        made = ops.expanded_attention(
+        left = ops.head_linear(ops.reshape(absorbed, shape=src[0].arg("shape")), src[1])
+        expanded = ops.expanded_attention(
             q, cache, cache, *place, k_b, src[1], left, scale=scale, least=context.long
         )
-        if any(context.target(context.wanted(n)).refusal(n) for n in (some, made)):
+        if any(context.target(context.wanted(n)).refusal(n) for n in (absorbed, expanded)):
             return None
         if len({context.wanted(w) for w in (k_b, src[1])}) > 1:
             return None
-        return made if picked is None else ops.pick(made, picked)
+        return expanded if rows is None else ops.gather_rows(expanded, rows)
 
     return rewrite(roots, rule)
 
 
 def _absorbed(node: Node, src: tuple[Node, ...]) -> tuple[Node, Node, Node, Node | None] | None:
-    """The attention of a layer whose results this node brings back, the weight by which its queries came
-    there, the queries before, and the rows that were picked between, if any.
+    """If node is the v_b product behind absorbed attention: the attention, k_b, the queries before k_b was
+    absorbed (T, H, D), and the rows gathered in between, if any.
     """
     if node.op != "head_linear" or src[0].op != "reshape":
         return None
     attention, rows = src[0].src[0], None
-    if attention.op == "pick":
+    if attention.op == "gather_rows":
         attention, rows = attention.src
     if attention.op != "attention" or not attention.arg("value") or len(attention.src) != 6:
         return None
@@ -63,5 +63,5 @@ def _absorbed(node: Node, src: tuple[Node, ...]) -> tuple[Node, Node, Node, Node
 
 
 def expandable(roots: Roots) -> bool:
-    """Whether there is anything for this pass."""
+    """Whether the graph has absorbed attention, which this pass can expand."""
     return any(_absorbed(n, n.src) is not None for n in toposort(roots) if n.op == "head_linear")

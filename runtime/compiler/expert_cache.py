@@ -69,5 +69,5 @@ def held(tensor: Node, count: int) -> Node:
 
 
 def table_name(label: str, kind: str) -> str:
-    """Of the table (E) of places in one part of a layer."""
+    """Name of the table (E) that maps experts to slots in one part of a layer."""
     return f"{label}.experts{kind}"

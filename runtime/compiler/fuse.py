@@ -70,7 +70,7 @@ def quantized_gated_linear(node: Node, src: tuple[Node, ...], uses: Uses) -> Nod
 
 
 def turned_write(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
-    """kv_write(cache, rope(x, turns), ...) -> rope_kv_write(cache, x, turns, ...)."""
+    """kv_write(cache, rope(x, cos_sin), ...) -> rope_kv_write(cache, x, cos_sin, ...)."""
     if node.op == "kv_write" and src[1].op == "rope" and uses[node.src[1]] == 1:
         return ops.rope_kv_write(src[0], *src[1].src, *src[2:], style=src[1].arg("style"))
     return None

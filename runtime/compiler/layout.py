@@ -1,7 +1,7 @@
-"""Pass: activations are brought to the format that the weights' products want. Equal nodes are one, so Q, K
-and V share it. Where the device has no such product (a GPU quantizes within its kernels), or a row is no
-whole number of the format's blocks, activations stay float32, which weights without blocks meet too.
-Activations of 16 bits, where they are asked for, are bfloat16.
+"""Pass: converts activations to the format that the weights' products want. Equal nodes are one, so Q, K and
+V share it. Where the device has no such product (a GPU quantizes within its kernels), or a row is no whole
+number of the format's blocks, activations stay float32, which weights without blocks meet too. Activations of
+16 bits, where they are asked for, are bfloat16.
 """
 
 from __future__ import annotations

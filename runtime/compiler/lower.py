@@ -13,20 +13,20 @@ import numpy as np
 
 from satchel import cext
 from satchel.quant import FORMATS
-from satchel.runtime.compiler.memory import Memory, Place, nbytes, storage, stride_of
+from satchel.runtime.compiler.memory import Allocation, MemoryPlan, nbytes, storage, stride_of
 from satchel.runtime.graph import LEAVES, Array, Dim, Node, leaves
 from satchel.runtime.ops import OPS
 from satchel.runtime.plan import (
     COUNTS_BYTES,
     PACKED,
     Bucket,
-    Buffer,
+    BufferSpec,
+    DeviceTransfer,
     Field,
-    Output,
     Plan,
+    PlanOutput,
+    PlanStep,
     Segment,
-    Step,
-    Transfer,
     WeightPlaces,
     align_up,
 )
@@ -57,8 +57,8 @@ class Tables:
     device: str
     buffers: dict[str, int]
     sizes: dict[str, int]
-    transfers: list[Transfer] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    transfers: list[DeviceTransfer] = field(default_factory=list)
+    steps: list[PlanStep] = field(default_factory=list)
     rows: list[tuple[int, int, int, int]] = field(default_factory=list)
     views: list[Array] = field(default_factory=list)
     ops: dict[str, int] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Tables:
             np.array(self.views, cext.dtype_of("hal_view")).reshape(-1),
             ops,
             bytes(self.args),
-            tuple(Buffer(name, usage(name), self.sizes[name]) for name in self.buffers),
+            tuple(BufferSpec(name, usage(name), self.sizes[name]) for name in self.buffers),
         )
 
 
@@ -88,12 +88,12 @@ class Lowering:
         order: list[Node],
         optimized: Optimized,
         bucket: Bucket,
-        memory: Memory,
+        memory: MemoryPlan,
         weights: Mapping[str, WeightPlaces],
         states: Mapping[str, Mapping[str, int]],
     ) -> None:
         self.order, self.bucket, self.memory, self.weights = order, bucket, memory, weights
-        self.device, self.states = optimized.placement.device, states
+        self.device, self.states = optimized.assignment.device, states
         self.fields = step_fields(order, bucket)
         self.field_offset = {f.name: f.offset for f in self.fields}
         self.consts: dict[Node, int] = {}
@@ -126,7 +126,7 @@ class Lowering:
         }
         return Tables(device, {name: i for i, name in enumerate(sizes)}, sizes)
 
-    def place(self, node: Node, device: str) -> Place:
+    def place(self, node: Node, device: str) -> Allocation:
         """Buffer, offset and stride of any node, as seen by a step on this device."""
         if node.op == "weight":
             buffer, offset, packed = self.weights[device].place(node.name)
@@ -137,13 +137,13 @@ class Lowering:
                 "state": ("state", self.states[device].get(node.name, 0)),
                 "const": ("const", self.consts.get(node, 0)),
             }[node.op]
-            return Place(buffer, offset, stride_of(node.type), nbytes(node.type, self.bucket))
-        if node in self.memory.places:
-            return self.memory.places[node]
+            return Allocation(buffer, offset, stride_of(node.type), nbytes(node.type, self.bucket))
+        if node in self.memory.allocations:
+            return self.memory.allocations[node]
         base = self.place(node.src[0], device)
         if node.op == "cols":
             offset = node.arg("start") * FORMATS[node.type.format].block_bytes
-            return Place(base.buffer, base.offset + offset, base.stride, base.size - offset)
+            return Allocation(base.buffer, base.offset + offset, base.stride, base.size - offset)
         return base
 
     def add_step(self, node: Node, tables: Tables) -> None:
@@ -158,7 +158,7 @@ class Lowering:
         )
         shown = " ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in args.items())
         tables.steps.append(
-            Step(
+            PlanStep(
                 node.name,
                 node.op,
                 str(node.type),
@@ -190,13 +190,13 @@ class Lowering:
         )
         return min(between, default=-1)
 
-    def transfer(self, node: Node, device: str) -> Transfer:
+    def transfer(self, node: Node, device: str) -> DeviceTransfer:
         source = self.device[node.src[0]]
         start, end = self.place(node.src[0], source), self.place(node, device)
         first = node.shape[0]
         if start.stride != end.stride:
             raise TypeError(f"{node.name}: a window on columns cannot cross devices")
-        return Transfer(
+        return DeviceTransfer(
             source,
             device,
             (start.buffer, start.offset),
@@ -221,14 +221,14 @@ class Lowering:
         return tuple(t.finish() for t in made)
 
 
-def weight_place(node: Node, buffer: str, offset: int, packed: int) -> Place:
-    """Place of a weight that takes `packed` bytes in the device's own order, or 0 and lies as in its file."""
+def weight_place(node: Node, buffer: str, offset: int, packed: int) -> Allocation:
+    """Memory of a weight: `packed` bytes in the device's own order, or as in its file where packed is 0."""
     if packed:
-        return Place(buffer, offset, 0, packed, packed=True)
-    return Place(buffer, offset, stride_of(node.type), nbytes(node.type, Bucket(1, 1)))
+        return Allocation(buffer, offset, 0, packed, packed=True)
+    return Allocation(buffer, offset, stride_of(node.type), nbytes(node.type, Bucket(1, 1)))
 
 
-def view_row(node: Node, place: Place, tables: Tables, bucket: Bucket) -> Array:
+def view_row(node: Node, place: Allocation, tables: Tables, bucket: Bucket) -> Array:
     """One hal_view."""
     first = node.shape[0]
     row = np.zeros((), cext.dtype_of("hal_view"))
@@ -263,10 +263,10 @@ def state_layout(optimized: Optimized) -> dict[str, dict[str, int]]:
     """For each device with a part of the graph, the byte offset of each state that lives there in its state
     buffer, and under "" the buffer's size.
     """
-    placement, any_bucket = optimized.placement, Bucket(1, 1)
-    layouts: dict[str, dict[str, int]] = {name: {"": 0} for name in dict.fromkeys(placement.device.values())}
+    assignment, any_bucket = optimized.assignment, Bucket(1, 1)
+    layouts: dict[str, dict[str, int]] = {name: {"": 0} for name in dict.fromkeys(assignment.device.values())}
     for node in leaves(optimized.roots, "state"):
-        layout = layouts[placement.homes[node.name]]
+        layout = layouts[assignment.homes[node.name]]
         layout[node.name] = layout[""]
         layout[""] = align_up(layout[""] + nbytes(node.type, any_bucket))
     return layouts
@@ -276,18 +276,18 @@ def lower(
     order: list[Node],
     optimized: Optimized,
     bucket: Bucket,
-    memory: Memory,
+    memory: MemoryPlan,
     weights: Mapping[str, WeightPlaces],
     states: Mapping[str, Mapping[str, int]],
 ) -> Plan:
     work = Lowering(order, optimized, bucket, memory, weights, states)
-    device = optimized.placement.device
+    device = optimized.assignment.device
     results = [r for r in optimized.roots if storage(r).op not in LEAVES]
-    places = [(device[r], memory.places[storage(r)], r.type) for r in results]
-    outputs = tuple(Output(name, place.buffer, place.offset, type) for name, place, type in places)
+    places = [(device[r], memory.allocations[storage(r)], r.type) for r in results]
+    outputs = tuple(PlanOutput(name, place.buffer, place.offset, type) for name, place, type in places)
     consts = dict.fromkeys(device.values(), work.const_image())
     return Plan(
-        bucket, work.fields, work.block_bytes(), work.segments(), consts, outputs, optimized.placement.moved
+        bucket, work.fields, work.block_bytes(), work.segments(), consts, outputs, optimized.assignment.moved
     )
 
 
@@ -307,8 +307,8 @@ def probe(node: Node, device: str, packed: Mapping[str, int] = MappingProxyType(
     return tables.finish()
 
 
-def probe_place(buffer: str, node: Node, packed: Mapping[str, int]) -> Place:
+def probe_place(buffer: str, node: Node, packed: Mapping[str, int]) -> Allocation:
     """An operand at the start of a buffer of its own."""
     if node.op == "weight":
         return weight_place(node, buffer, 0, packed.get(node.name, 0))
-    return Place(buffer, 0, stride_of(node.type), nbytes(node.type, Bucket(1, 1)))
+    return Allocation(buffer, 0, stride_of(node.type), nbytes(node.type, Bucket(1, 1)))

@@ -1,8 +1,8 @@
-"""Where each value lives: windows and in-place results share their source's memory, the rest gets a place in
-the arena.
+"""Memory planning: views and in-place results share their source's memory, every other value gets an
+allocation in the arena.
 
-The arena is planned from live ranges by first fit. Outputs live in a buffer of their own that the host reads,
-and so does what one segment leaves for another: an arena's contents end with its segment.
+The arena is planned from live ranges by first fit. Outputs lie in a buffer of their own that the host reads.
+Values that one segment leaves for another lie in a link buffer: an arena's contents end with its segment.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A value's memory: the buffer's name, where it begins, and bytes from one first index to the next.
-    packed: a weight in its device's own order, whose stride is the device's affair and 0 here.
+class Allocation:
+    """Memory of a value: buffer name, byte offset, and stride, the bytes from one index of the first
+    dimension to the next. packed: a weight in the device's own order, whose stride only the device knows; 0
+    here.
     """
 
     buffer: str
@@ -35,12 +36,12 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """Places of the values that live in arenas and output buffers, the range of steps in which each must
-    keep, and the segment of each step and copy, in order.
+class MemoryPlan:
+    """Allocations of the values in arenas and output buffers, the live range of each in steps, the segment of
+    each step and copy, and the bytes of each device's arena, link and output buffer.
     """
 
-    places: dict[Node, Place]
+    allocations: dict[Node, Allocation]
     live: dict[Node, tuple[int, int]]
     segment: dict[Node, int]
     arena: dict[str, int]
@@ -49,7 +50,7 @@ class Memory:
 
 
 def storage(node: Node) -> Node:
-    """The node whose memory a value stands in."""
+    """The node that owns the memory of a value."""
     while node.op not in LEAVES and node.op != "copy" and (OPS[node.op].view or OPS[node.op].alias):
         node = node.src[0]
     return node
@@ -127,12 +128,14 @@ def cut(
     return segment
 
 
-def assign(order: list[Node], optimized: Optimized, bucket: Bucket, begins: Collection[Node] = ()) -> Memory:
+def assign(
+    order: list[Node], optimized: Optimized, bucket: Bucket, begins: Collection[Node] = ()
+) -> MemoryPlan:
     """Places for every computed value of the steps in this order; begins: steps that begin a segment."""
     live = _live_ranges(order, optimized.roots)
-    device = optimized.placement.device
-    segment = cut(order, device, optimized.placement.streamed, begins)
-    memory = Memory({}, live, segment, {}, {}, {})
+    device = optimized.assignment.device
+    segment = cut(order, device, optimized.assignment.streamed, begins)
+    memory = MemoryPlan({}, live, segment, {}, {}, {})
     links = _crossing(segment)
     outputs = {storage(r) for r in optimized.roots if storage(r).op not in LEAVES} - links
     for name in dict.fromkeys(device.values()):
@@ -142,7 +145,7 @@ def assign(order: list[Node], optimized: Optimized, bucket: Bucket, begins: Coll
             ("link", memory.link, [n for n in mine if n in links]),
             ("out", memory.out, [n for n in mine if n in outputs]),
         ):
-            sizes[name] = _first_fit(buffer, nodes, live, bucket, memory.places)
+            sizes[name] = _first_fit(buffer, nodes, live, bucket, memory.allocations)
     return memory
 
 
@@ -177,7 +180,7 @@ def _first_fit(
     nodes: list[Node],
     live: dict[Node, tuple[int, int]],
     bucket: Bucket,
-    places: dict[Node, Place],
+    allocations: dict[Node, Allocation],
 ) -> int:
     """Puts each value at the lowest offset that no value alive with it covers; gives the arena's size in
     bytes.
@@ -193,7 +196,7 @@ def _first_fit(
             if offset + size <= start:
                 break
             offset = max(offset, end)
-        places[node] = Place(buffer, offset, stride, size)
+        allocations[node] = Allocation(buffer, offset, stride, size)
         taken.append((offset, align_up(offset + size), last))
         peak = max(peak, align_up(offset + size))
     return peak

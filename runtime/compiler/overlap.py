@@ -90,7 +90,7 @@ def _ready(turns: Sequence[_Turn], here: str, there: str, placed: set[Node]) -> 
 
 
 def _needed(own: Iterable[Node], readers: Iterable[Node]) -> set[Node]:
-    """Of a device's own nodes those that these readers wait for, and those that stay in their order."""
+    """The device's own nodes that these readers depend on, and those whose order is fixed."""
     mine = list(own)
     among, waiting = set(mine), [node for node in mine if _fixed(node)]
     waiting += [source for node in readers for source in node.src]

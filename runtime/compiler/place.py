@@ -1,7 +1,8 @@
-"""Pass: every node gets a device, and a copy stands wherever a value crosses from one device to another.
+"""Pass: assigns a device to every node, and inserts a copy wherever a value crosses from one device to
+another.
 
-A node goes where it is wanted. What that device cannot do is decomposed, else moved to the next device. A
-state lives on one device, and what reads or writes it runs there.
+A node goes to the device that the placement wants. An op that this device lacks is decomposed, else moved to
+the next device. A state lies on one device, and the nodes that read or write it run there.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
-    """The graph with its copies, the device of every node that is no leaf, what was moved away from its
-    wanted device, the device of each state by name, and the devices whose layers run one by one.
+class DeviceAssignment:
+    """roots: the graph with its copies. device: of every node that is no leaf. moved: nodes that are not on
+    their wanted device. homes: the device of each state by name. streamed: devices whose layers run one by
+    one.
     """
 
     roots: Roots
@@ -32,7 +34,7 @@ class Placement:
     streamed: Collection[str] = ()
 
 
-def place(roots: Roots, context: Context) -> Placement:
+def place(roots: Roots, context: Context) -> DeviceAssignment:
     roots = _decompose(roots, context)
     order = [node for node in toposort(roots) if node.op not in LEAVES]
     moved: dict[str, None] = {}
@@ -116,13 +118,13 @@ class _Crossings:
         self.context, self.placed = context, dict[Node, str]()
         self._again: dict[str, Graph] = {}
 
-    def brought(self, value: Node, here: str) -> Node:
+    def on_device(self, value: Node, here: str) -> Node:
         """The value as a node on this device."""
         if value.op in LEAVES or self.placed[value] == here:
             return value
         if value.op != "copy" and OPS[value.op].view:
             # What the window is on crosses whole, and once for all windows on it.
-            base = self.brought(value.src[0], here)
+            base = self.on_device(value.src[0], here)
             seen = value.graph.node(value.op, (base,), value.type, value.name, **dict(value.args))
             self.placed[seen] = here
             return seen
@@ -139,16 +141,16 @@ class _Crossings:
 
 def _with_copies(
     roots: Roots, device: dict[Node, str], moved: tuple[str, ...], homes: dict[str, str], context: Context
-) -> Placement:
+) -> DeviceAssignment:
     crossings = _Crossings(context)
 
     def rule(node: Node, src: tuple[Node, ...]) -> Node | None:
         if node.op in LEAVES:
             return None
         here = device[node]
-        crossing = tuple(crossings.brought(s, here) for s in src)
+        crossing = tuple(crossings.on_device(s, here) for s in src)
         made = node.graph.node(node.op, crossing, node.type, node.name, **dict(node.args))
         crossings.placed[made] = here
         return made
 
-    return Placement(rewrite(roots, rule), crossings.placed, moved, homes, context.streamed)
+    return DeviceAssignment(rewrite(roots, rule), crossings.placed, moved, homes, context.streamed)

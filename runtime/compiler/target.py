@@ -10,13 +10,13 @@ from types import MappingProxyType
 from satchel.runtime.compiler.lower import probe
 from satchel.runtime.device import Device
 from satchel.runtime.graph import Node
-from satchel.runtime.packing import Packed
+from satchel.runtime.packing import PackedWeight
 
 
 class DeviceTarget:
     """A device as the compiler sees it. packed: the weights that it keeps in its own order, by name."""
 
-    def __init__(self, device: Device, packed: Mapping[str, Packed] = MappingProxyType({})) -> None:
+    def __init__(self, device: Device, packed: Mapping[str, PackedWeight] = MappingProxyType({})) -> None:
         self.device, self.name, self.packed = device, device.name, packed
         self._known: dict[tuple[object, ...], str] = {}
 

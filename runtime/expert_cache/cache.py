@@ -21,7 +21,7 @@ from satchel.runtime.expert_cache.usage import ExpertUsage, Replacement
 from satchel.runtime.graph import Array
 from satchel.runtime.log import LOG
 from satchel.runtime.lost import DeviceLost
-from satchel.runtime.packing import Packed, Places
+from satchel.runtime.packing import PackedWeight, Places
 from satchel.runtime.plan import WeightPlace
 from satchel.runtime.weights import DeviceWeights, aligned
 
@@ -48,7 +48,7 @@ class ExpertCache:
         self.moved = 0  # bytes since the first ones were there
         self._buffers: dict[str, Buffer] = {}
         self._places: dict[str, dict[str, WeightPlace]] = {}
-        self._packed: dict[str, Packed] = {}
+        self._packed: dict[str, PackedWeight] = {}
         self._coming: tuple[Future[None], list[tuple[str, Replacement]]] | None = None
         self._pool = ThreadPoolExecutor(1, "satchel-expert-cache")
         for label, layer in self.layout.layers.items():
@@ -57,7 +57,7 @@ class ExpertCache:
             self.usage[label].holders[:] = held
             self.usage[label].slots[held] = range(layer.count)
 
-    def put(self, device: Device, weights: DeviceWeights, packed: Mapping[str, Packed]) -> None:
+    def put(self, device: Device, weights: DeviceWeights, packed: Mapping[str, PackedWeight]) -> None:
         """Brings a device its part."""
         places = Places()
         size = self.layout.add_places(self.pending.gguf, device.name, packed, places)

@@ -10,7 +10,7 @@ from satchel.quant import FORMATS
 from satchel.runtime.compiler.expert_cache import CACHED, UNCACHED, table_name
 from satchel.runtime.device import Device
 from satchel.runtime.graph import Type
-from satchel.runtime.packing import Packed, Places
+from satchel.runtime.packing import PackedWeight, Places
 from satchel.runtime.plan import ALIGN, WeightPlace, align_up
 
 BUFFER = "weights.expert_cache"
@@ -53,11 +53,11 @@ class ExpertCacheLayout:
     def of(self, device: str) -> Iterator[tuple[str, CachedLayer]]:
         return ((label, layer) for label, layer in self.layers.items() if layer.device == device)
 
-    def packed(self, gguf: GGUF, device: Device, types: Mapping[str, Type]) -> dict[str, Packed]:
+    def packed(self, gguf: GGUF, device: Device, types: Mapping[str, Type]) -> dict[str, PackedWeight]:
         """What of it the device keeps in its own order, of tensors of these types: where it keeps all
         experts so, one behind the other.
         """
-        found: dict[str, Packed] = {}
+        found: dict[str, PackedWeight] = {}
         for _, layer in self.of(device.name):
             for name in (n for n in layer.tensors if n in types and len(gguf.tensors[n].shape) == 3):
                 info = gguf.tensors[name]
@@ -65,10 +65,10 @@ class ExpertCacheLayout:
                 each, rest = divmod(device.packed(number, experts, rows, columns), experts)
                 size = device.packed(number, layer.count, rows, columns)
                 if each and not rest and each % ALIGN == 0 and size == each * layer.count:
-                    found[name + CACHED] = Packed(number, layer.count, rows, columns, size)
+                    found[name + CACHED] = PackedWeight(number, layer.count, rows, columns, size)
         return found
 
-    def add_places(self, gguf: GGUF, device: str, packed: Mapping[str, Packed], places: Places) -> int:
+    def add_places(self, gguf: GGUF, device: str, packed: Mapping[str, PackedWeight], places: Places) -> int:
         """Adds where the device has its part, in one buffer, and gives its bytes; 0: it has none."""
         at = 0
         for label, layer in self.layers.items():

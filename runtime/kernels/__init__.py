@@ -4,7 +4,17 @@ op's definition, and used from then on before the backend's. docs/user-kernels.m
 
 from __future__ import annotations
 
-from satchel.runtime.kernels.call import Call, Grid, View
+from satchel.runtime.kernels.call import KernelCall, LaunchGrid, TensorView
 from satchel.runtime.kernels.registry import CUDA, PTX, Kernel, register, registered, unregister
 
-__all__ = ["CUDA", "PTX", "Call", "Grid", "Kernel", "View", "register", "registered", "unregister"]
+__all__ = [
+    "CUDA",
+    "PTX",
+    "Kernel",
+    "KernelCall",
+    "LaunchGrid",
+    "TensorView",
+    "register",
+    "registered",
+    "unregister",
+]

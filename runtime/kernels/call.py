@@ -1,4 +1,4 @@
-"""A step of a plan as whoever chooses its kernel sees it: op, shapes, formats and arguments, no addresses."""
+"""A step of a plan as custom kernels and the tuner see it: op, shapes, formats, arguments; no addresses."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ NAMES = {f.id: f.name for f in FORMATS.values()}
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """A tensor: shape, outermost first; format by name. count: which of the step's counts replaces shape[0],
-    which is then the most it can be; -1: none. packed: it lies in the device's own order.
+class TensorView:
+    """Shape (outermost first) and format of a tensor. count: which of the step's counts replaces shape[0],
+    which is then its maximum; -1: none. packed: the tensor lies in the device's own order.
     """
 
     shape: tuple[int, ...]
@@ -27,12 +27,12 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class KernelCall:
     """One step, at its largest shapes."""
 
     op: str
-    output: View
-    inputs: tuple[View, ...]
+    output: TensorView
+    inputs: tuple[TensorView, ...]
     args: Mapping[str, Arg] = field(default_factory=dict, compare=False)
 
     @property
@@ -42,9 +42,9 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
-    """How a kernel is launched: up to three numbers of groups, threads of a group; bytes of a group's local
-    memory, and of device memory that the kernel has to itself during the step.
+class LaunchGrid:
+    """Launch configuration of a kernel: up to three numbers of groups (CUDA: the grid), threads per group;
+    bytes of local (shared) memory per group, and of device memory for the kernel's own use during the step.
     """
 
     groups: tuple[int, ...]
@@ -53,7 +53,7 @@ class Grid:
     scratch: int = 0
 
 
-def call_of(segment: Segment, step: int) -> Call:
+def call_of(segment: Segment, step: int) -> KernelCall:
     """The call of one step of a segment's tables."""
     row = segment.step_table[step]
     first, n = int(row["view"]), int(row["n_in"])
@@ -61,10 +61,10 @@ def call_of(segment: Segment, step: int) -> Call:
     op = segment.op_table[int(row["op"])]
     name = bytes(op["name"]).decode()
     raw = segment.args[int(row["arg"]) : int(row["arg"]) + int(op["arg_size"])]
-    return Call(name, views[0], views[1:], MappingProxyType(read_arg(name, raw)))
+    return KernelCall(name, views[0], views[1:], MappingProxyType(read_arg(name, raw)))
 
 
-def _view(v: Mapping[str, int]) -> View:
+def _view(v: Mapping[str, int]) -> TensorView:
     number, ndim = int(v["format"]), int(v["ndim"])
     shape = tuple(int(d) for d in v["shape"])[:ndim]  # type: ignore[attr-defined]
-    return View(shape, NAMES[number & ~PACKED], int(v["count"]), bool(number & PACKED))
+    return TensorView(shape, NAMES[number & ~PACKED], int(v["count"]), bool(number & PACKED))

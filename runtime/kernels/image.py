@@ -31,7 +31,7 @@ def image_of(kernel: Kernel, device: Device) -> bytes:
         return compile_c(kernel.entry, kernel.source, options, folder) + b"\0"
     if backend != "cuda":
         known = ", ".join(("cuda", *NATIVE))
-        raise RequestError(f"kernel {kernel.entry}: kernels can be brought to {known}, not to {backend}")
+        raise RequestError(f"kernel {kernel.entry}: {backend} takes no custom kernels, only {known} do")
     return compile_cuda(kernel.entry, kernel.source, capability(device), kernel.options, folder) + b"\0"
 
 

@@ -20,7 +20,7 @@ _KEPT: list[tempfile.TemporaryDirectory[str]] = []
 
 @functools.cache
 def compiled_folder() -> Path:
-    """Of this process, gone with it."""
+    """Folder of compiled kernels of this process; it is removed at exit."""
     made = tempfile.TemporaryDirectory(prefix="satchel-kernels-", ignore_cleanup_errors=True)
     _KEPT.append(made)
     return Path(made.name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from satchel.quant import RequestError
-from satchel.runtime.kernels.call import Call, Grid
+from satchel.runtime.kernels.call import KernelCall, LaunchGrid
 from satchel.runtime.ops import OPS
 
 CUDA, PTX = "cuda", "ptx"
@@ -23,14 +23,14 @@ class Kernel:
     op: str
     source: str
     entry: str
-    grid: Callable[[Call], Grid]
-    when: Callable[[Call], bool]
+    grid: Callable[[KernelCall], LaunchGrid]
+    when: Callable[[KernelCall], bool]
     devices: tuple[str, ...]
     language: str
     options: tuple[str, ...]
     bound: float
 
-    def serves(self, backend: str, call: Call) -> bool:
+    def serves(self, backend: str, call: KernelCall) -> bool:
         return self.op == call.op and backend in self.devices and bool(self.when(call))
 
 
@@ -41,9 +41,9 @@ def register(
     op: str,
     source: str | Path,
     entry: str,
-    grid: Callable[[Call], Grid],
+    grid: Callable[[KernelCall], LaunchGrid],
     *,
-    when: Callable[[Call], bool] | None = None,
+    when: Callable[[KernelCall], bool] | None = None,
     devices: Sequence[str] = ("cuda",),
     language: str = CUDA,
     options: Sequence[str] = (),
@@ -52,10 +52,10 @@ def register(
     """Has models that are loaded from now on use a kernel for an op where `when` says yes.
 
     source: the text or a file of it, in CUDA C or the dialect of docs/gpu-kernels.md, or PTX where `language`
-    says so. entry: the kernel's name. grid: gives the Grid of a Call. when: says whether the kernel takes a
-    Call; where it is not given, those whose weights lie as in the file. devices: names of backends. options:
-    of the compiler. bound: squared error over the definition's square that the check lets pass.
-    RequestError for what cannot be meant.
+    says so. entry: the kernel's name. grid: gives the LaunchGrid of a KernelCall. when: says whether the
+    kernel takes a KernelCall; where it is not given, those whose weights lie as in the file. devices: names
+    of backends. options: of the compiler. bound: squared error over the definition's square that the check
+    lets pass. RequestError for what cannot be meant.
     """
     if op not in OPS or OPS[op].view or op in NOT_ALONE:
         raise RequestError(f"kernel {entry!r}: {op!r} is no op that a kernel can be registered for")

@@ -15,9 +15,9 @@ import numpy as np
 from satchel.quant import FORMATS, DeviceError
 from satchel.runtime.device import OUT, STATE, WEIGHT, Device, KernelOverride, pointer
 from satchel.runtime.graph import Array
-from satchel.runtime.kernels.call import Call, View
+from satchel.runtime.kernels.call import KernelCall, TensorView
 from satchel.runtime.ops import OPS
-from satchel.runtime.plan import COUNTS_BYTES, Buffer, Segment
+from satchel.runtime.plan import COUNTS_BYTES, BufferSpec, Segment
 
 TOKENS, BLOCKS = 6, 4  # of the trial, at most
 FILL = 0x5A
@@ -25,7 +25,7 @@ STEP = 4
 MOST = 4096  # of a position that stands alone, and of a number that is only moved
 
 
-def _integers(call: Call, index: int, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+def _integers(call: KernelCall, index: int, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     """Whole numbers that mean something as this input, which its name in the op's definition tells."""
     op = OPS[call.op]
     name = op.sources[index] if index < len(op.sources) else ""
@@ -52,17 +52,17 @@ def _integers(call: Call, index: int, rng: np.random.Generator, shape: tuple[int
 class Trial:
     """A step of its own: its call, its tables, the operands in the file's order, and the step's counts."""
 
-    call: Call
+    call: KernelCall
     segment: Segment
     operands: tuple[Array, ...]
     counts: tuple[int, ...]
 
-    def rows(self, view: View) -> int:
+    def rows(self, view: TensorView) -> int:
         """Rows of a view that count."""
         return self.counts[view.count] if view.count >= 0 else view.shape[0]
 
 
-def trial_of(segment: Segment, step: int, call: Call, device: Device) -> Trial:
+def trial_of(segment: Segment, step: int, call: KernelCall, device: Device) -> Trial:
     """A step of a segment as one that stands alone."""
     row = segment.step_table[step : step + 1].copy()
     first, n = int(row["view"][0]), int(row["n_in"][0])
@@ -73,10 +73,10 @@ def trial_of(segment: Segment, step: int, call: Call, device: Device) -> Trial:
     )
     operands = tuple(_operands(small))
     views = segment.view_table[first : first + n + 1].copy()
-    buffers = [Buffer("step", STEP, COUNTS_BYTES)]
+    buffers = [BufferSpec("step", STEP, COUNTS_BYTES)]
     for i, view in enumerate((small.output, *small.inputs)):
         size = _lay(views[i], view, len(buffers), device)
-        buffers.append(Buffer(f"operand.{i}", OUT if not i else WEIGHT if view.packed else STATE, size))
+        buffers.append(BufferSpec(f"operand.{i}", OUT if not i else WEIGHT if view.packed else STATE, size))
     if OPS[call.op].alias:
         views[0]["buffer"], buffers[2] = 2, replace(buffers[2], usage=OUT)
     op = int(row["op"][0])
@@ -94,19 +94,19 @@ def trial_of(segment: Segment, step: int, call: Call, device: Device) -> Trial:
     return Trial(small, alone, operands, tuple(max(1, min(s, default=1) - 1) for s in sizes))
 
 
-def _small(view: View, call: Call, index: int) -> View:
+def _small(view: TensorView, call: KernelCall, index: int) -> TensorView:
     most = TOKENS if view.count >= 0 else BLOCKS if is_cache(call, index) else view.shape[0]
     return replace(view, shape=(min(view.shape[0], most), *view.shape[1:]))
 
 
-def is_cache(call: Call, index: int) -> bool:
+def is_cache(call: KernelCall, index: int) -> bool:
     """Whether an input, or the output (-1), lies in the blocks of a cache."""
     op = OPS[call.op]
     caches = range(len(call.inputs))[op.cache]
     return index in caches or (index < 0 and op.alias and bool(caches))
 
 
-def _lay(row: Mapping[str, object], view: View, buffer: int, device: Device) -> int:
+def _lay(row: Mapping[str, object], view: TensorView, buffer: int, device: Device) -> int:
     """Writes a view of its own buffer into the table; gives the bytes of the buffer."""
     width = FORMATS[view.format].row_bytes(int(np.prod(view.shape[1:], dtype=np.int64)))
     stride = 4 * -(-width // 16) * 4 if len(view.shape) > 1 else width
@@ -119,17 +119,17 @@ def _lay(row: Mapping[str, object], view: View, buffer: int, device: Device) -> 
     return device.packed(FORMATS[view.format].id, *_matrices(view))
 
 
-def _matrices(view: View) -> tuple[int, int, int]:
+def _matrices(view: TensorView) -> tuple[int, int, int]:
     return (1, *view.shape) if len(view.shape) == 2 else view.shape  # type: ignore[return-value]
 
 
-def _operands(call: Call) -> Iterator[Array]:
+def _operands(call: KernelCall) -> Iterator[Array]:
     rng = np.random.default_rng(zlib.crc32(repr((call.op, call.inputs)).encode()))
     for i, view in enumerate(call.inputs):
         yield _operand(call, i, view, rng)
 
 
-def _operand(call: Call, index: int, view: View, rng: np.random.Generator) -> Array:
+def _operand(call: KernelCall, index: int, view: TensorView, rng: np.random.Generator) -> Array:
     format = FORMATS[view.format]
     if view.format in ("i32", "i8", "i16", "i64"):
         return _integers(call, index, rng, view.shape)
@@ -141,7 +141,7 @@ def _operand(call: Call, index: int, view: View, rng: np.random.Generator) -> Ar
     return format.encode(values, None)
 
 
-def run(trial: Trial, device: Device, choice: KernelOverride | None) -> Array:
+def run(trial: Trial, device: Device, override: KernelOverride | None) -> Array:
     """What the device gives, rows beyond the count included, which hold FILL."""
     segment, call = trial.segment, trial.call
     buffers = [device.alloc(b.size, b.usage) for b in segment.buffers]
@@ -152,7 +152,7 @@ def run(trial: Trial, device: Device, choice: KernelOverride | None) -> Array:
             _write(buffers[i + 2], view, value, int(segment.view_table[i + 1]["stride"]))
         block = bytearray(COUNTS_BYTES)
         np.frombuffer(block, np.int32)[:] = trial.counts
-        program = device.compile(segment, buffers, () if choice is None else (choice,))
+        program = device.compile(segment, buffers, () if override is None else (override,))
         buffers.append(program)  # type: ignore[arg-type]
         program.run(pointer(block), len(block))
         program.wait()
@@ -164,7 +164,7 @@ def run(trial: Trial, device: Device, choice: KernelOverride | None) -> Array:
     return _read(raw, call.output, int(segment.view_table[0]["stride"]))
 
 
-def _write(buffer: object, view: View, value: Array, stride: int) -> None:
+def _write(buffer: object, view: TensorView, value: Array, stride: int) -> None:
     flat = np.ascontiguousarray(value).reshape(len(value), -1).view(np.uint8)
     if view.packed:
         buffer.pack(0, FORMATS[view.format].id, _matrices(view), flat)  # type: ignore[attr-defined]
@@ -174,7 +174,7 @@ def _write(buffer: object, view: View, value: Array, stride: int) -> None:
     buffer.write(0, wide)  # type: ignore[attr-defined]
 
 
-def _read(raw: Array, view: View, stride: int) -> Array:
+def _read(raw: Array, view: TensorView, stride: int) -> Array:
     format = FORMATS[view.format]
     shape = (*view.shape[:-1], view.shape[-1] // format.block)
     width = int(np.prod(shape[1:], dtype=np.int64)) * format.dtype.itemsize

@@ -40,7 +40,7 @@ class BlockGroup:
         return first_needed(self.window, position, self.block)
 
     def wanted(self, slot: int, length: int) -> list[bool]:
-        """Of each place that the slot lacks for `length` positions, whether it gets a block."""
+        """For each missing table entry of the slot up to `length` positions, whether it gets a block."""
         return [True] * self.missing(slot, length)
 
     def note_computed(self, slot: int, length: int) -> None:

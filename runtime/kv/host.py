@@ -199,7 +199,7 @@ class HostTier:
         return blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=32, key=self._secret).digest()
 
     def _digest(self, node: PrefixNode, salt: str) -> bytes:
-        """Of a node, which remembers it, as those above it do."""
+        """The digest of a node: a hash chain from the root, cached in the node and its ancestors."""
         path: list[PrefixNode] = []
         up: PrefixNode | None = node
         while up is not None and up.parent is not None and not up.digest:

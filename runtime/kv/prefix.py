@@ -45,9 +45,9 @@ class CachedPrefix:
 
 @dataclass(slots=True, eq=False)
 class PrefixNode:
-    """A block of tokens. blocks: one of each group, or GONE. depth: blocks before it. used: the tree's clock
-    when it was last read or written. cut: children were evicted. digest: its name in a tier below, once that
-    was asked for.
+    """A block of tokens. blocks: its cache block in each group, or GONE. depth: blocks before it. used: the
+    tree's clock at the last read or write. cut: children were evicted and no tier below holds them. digest:
+    its key in the tier below, computed at the first use.
     """
 
     key: Key
@@ -237,7 +237,7 @@ class PrefixTree:
         return not node.children and self.pools[0].holders[node.blocks[0]] == 1
 
     def _prune(self, node: PrefixNode) -> None:
-        """Removes a node that has nothing left, and those above it that had nothing but it."""
+        """Removes a leaf without blocks, and then each ancestor that is such a leaf."""
         up: PrefixNode | None = node
         while up is not None and up.parent and not up.children and all(b == GONE for b in up.blocks):
             above = up.parent
@@ -245,7 +245,9 @@ class PrefixTree:
             up = above
 
     def _remove(self, node: PrefixNode, kept: bool = False) -> None:
-        """kept: it can be had from below."""
+        """Removes a node from the tree. kept: the tier below holds a copy of its block, so the parent does
+        not count as cut and a later prompt can fetch the block again.
+        """
         parent = node.parent
         if parent is not None:
             del parent.children[node.key]
@@ -260,7 +262,7 @@ class PrefixTree:
 
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the longest beginning that both have."""
+    """Length of the longest common prefix."""
     a, b = list(a), list(b)  # a list equals no tuple
     low, high = 0, min(len(a), len(b))
     while low < high:  # a slice is compared in C: halving beats a loop over tokens

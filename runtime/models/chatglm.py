@@ -23,7 +23,7 @@ MAPPING = ArchMapping(
     keys=DENSE_KEYS,
     guards=DENSE_GUARDS,
     partial=True,
-    turned=0.5,
+    partial_rotary_factor=0.5,
 )
 
 

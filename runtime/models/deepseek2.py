@@ -21,27 +21,27 @@ from satchel.formats.convert.mapping import (
 from satchel.runtime.arch import Arch, Cache
 from satchel.runtime.blocks import pre_norm_layer, swiglu
 from satchel.runtime.graph import Node
-from satchel.runtime.latent import latent_attention, sizes_of
+from satchel.runtime.latent import latent_attention, mla_dims
 from satchel.runtime.mixture import experts, router_of
 
 
 def read_sizes(reader: Reader) -> None:
     """Sizes of latent heads, the router, and YaRN, whose factor DeepSeek has on the scores alone."""
     config = reader.config
-    rank, plain, turned, value = (
+    rank, nope, rope, value = (
         reader.number(config.get(key), key, int)
         for key in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     )
     for name, number in (
         ("head_count_kv", 1),
         ("kv_lora_rank", rank),
-        ("key_length", rank + turned),
+        ("key_length", rank + rope),
         ("value_length", rank),
-        ("key_length_mla", plain + turned),
+        ("key_length_mla", nope + rope),
         ("value_length_mla", value),
     ):
         reader.put(f"attention.{name}", number)
-    reader.put("rope.dimension_count", turned)
+    reader.put("rope.dimension_count", rope)
     third = (
         config.get("model_type") in ("deepseek_v3", "deepseek_v32") or config.get("scoring_func") == "sigmoid"
     )
@@ -137,4 +137,4 @@ class DeepSeek2(Arch):
 
     def kept(self, i: int, cache: Cache) -> tuple[tuple[int, int, str], ...]:
         rows = super().kept(i, cache)
-        return rows[:1] if sizes_of(self).absorbed else rows
+        return rows[:1] if mla_dims(self).absorbed else rows

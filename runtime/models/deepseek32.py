@@ -1,4 +1,4 @@
-"""DeepSeek V3.2: V3 whose tokens attend to the positions that an indexer chooses, see runtime/indexer.py.
+"""DeepSeek V3.2: V3 with sparse attention to the indexer's top k positions, see runtime/indexer.py.
 
 gguf 0.19 names the indexer's tensors and keys (for GLM 5, whose layers are the same); the architecture's name
 is the one that llama.cpp's later files have.
@@ -11,7 +11,7 @@ from satchel.formats.convert.mapping import Key, Reader, Rule, check_layers
 from satchel.runtime.arch import Cache
 from satchel.runtime.blocks import pre_norm_layer
 from satchel.runtime.graph import Node
-from satchel.runtime.indexer import chosen_positions, kept_keys
+from satchel.runtime.indexer import kept_keys, top_k_positions
 from satchel.runtime.latent import latent_attention
 from satchel.runtime.models.deepseek2 import MAPPING as DENSE
 from satchel.runtime.models.deepseek2 import DeepSeek2, feed, read_sizes
@@ -49,7 +49,7 @@ MAPPING = replace(
 
 class DeepSeek32(DeepSeek2):
     def layer(self, x: Node, i: int) -> Node:
-        attend = partial(latent_attention, choose=chosen_positions)
+        attend = partial(latent_attention, select=top_k_positions)
         return pre_norm_layer(self, x, i, attend=attend, feed=feed)
 
     def kept(self, i: int, cache: Cache) -> tuple[tuple[int, int, str], ...]:

@@ -1,7 +1,7 @@
 """Falcon: attention and a feed-forward with GELU side by side, few KV heads, norms that take the mean away.
 
 The larger models norm what the attention sees and what the feed-forward sees apart: attn_norm_2 is then the
-attention's. The RW models have one after the other, with a norm before each, and ALiBi instead of turns.
+attention's. The RW models have one after the other, with a norm before each, and ALiBi instead of RoPE.
 """
 
 from satchel.formats.convert.mapping import ArchMapping, Guard, Key, Reader, Rule

@@ -2,7 +2,7 @@
 read the keys and values of earlier ones, and embeddings of their own that each layer adds; in some, experts
 beside the dense feed-forward.
 
-Layers with a window have smaller heads; where the others have no V, it is K before its norm and turn.
+Layers with a window have smaller heads; where the others have no V, it is K before its norm and RoPE.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from satchel.runtime.blocks import (
 from satchel.runtime.graph import Node
 from satchel.runtime.mixture import experts
 
-STILL = 1e30  # divides the frequencies of pairs that do not turn
+STILL = 1e30  # divides the frequencies of pairs without rotation
 PERIOD = 6
 _LAYER = "model.layers.{i}."
 _EXPERT_KEYS = (
@@ -121,14 +121,14 @@ def _extra(reader: Reader) -> None:
     own = config.get("hidden_size_per_layer_input") or 0
     own = reader.number(own, "hidden_size_per_layer_input", int, 1) if own else 0
     reader.put("embedding_length_per_layer_input", own)
-    _turns(reader, small, large)
+    _rope_keys(reader, small, large)
     if config.get("enable_moe_block"):
         for key, source in _EXPERT_KEYS:
             reader.put(key, reader.number(config.get(source), source, int, 1))
 
 
-def _turns(reader: Reader, small: int, large: int) -> None:
-    """Rotary bases, and which pairs of the large heads turn at all."""
+def _rope_keys(reader: Reader, small: int, large: int) -> None:
+    """Rotary bases, and the number of rotated pairs of the large heads."""
     stated = reader.config.get("rope_parameters") or {}
     names = ("full_attention", "sliding_attention")
     if not isinstance(stated, dict) or not all(isinstance(stated.get(name, {}), dict) for name in names):
@@ -143,8 +143,8 @@ def _turns(reader: Reader, small: int, large: int) -> None:
     reader.put("rope.dimension_count_swa", small)
     usual = 0.25 if full.get("rope_type", "proportional") == "proportional" else 1.0
     part = reader.number(full.get("partial_rotary_factor", usual), "partial_rotary_factor", float, 1e-6)
-    turning = min(int(part * large // 2), large // 2)
-    divisors = np.where(np.arange(large // 2) < turning, 1, STILL)
+    rotated = min(int(part * large // 2), large // 2)
+    divisors = np.where(np.arange(large // 2) < rotated, 1, STILL)
     reader.factors["rope_freqs.weight"] = divisors.astype(np.float32)
 
 
@@ -268,11 +268,11 @@ class Gemma4(Arch):
         y = ops.add(dense, self.norm(few, f"{p}post_ffw_norm_2"))
         return ops.add(x, self.norm(y, f"{p}post_ffw_norm"))
 
-    def _turn(self, x: Node, i: int) -> Node:
+    def _rotate(self, x: Node, i: int) -> Node:
         base = self.hp.real("rope.freq_base_swa", 10000.0, low=1e-6) if self.near[i] else 0.0
         freq, scale = rope_frequencies(self, self.dim(i), base)
-        turns = ops.rope_table(self.pos, self.graph.const(freq, "f32", "rope_freq"), scale=scale)
-        return ops.rope(x, turns, style=self.rope_style)
+        cos_sin = ops.rope_table(self.pos, self.graph.const(freq, "f32", "rope_freq"), scale=scale)
+        return ops.rope(x, cos_sin, style=self.rope_style)
 
     def _keys_and_values(self, x: Node, i: int) -> tuple[Node, ...]:
         """The caches of layer i, with this step's tokens in them."""
@@ -282,14 +282,14 @@ class Gemma4(Arch):
         value = raw if same else linear(self, x, f"{p}v", heads * dim)
         ones = self.graph.const(np.ones(dim, np.float32), "f32", "one")
         value = ops.rms_norm(ops.reshape(value, shape=(heads, dim)), ones, eps=self.eps)
-        return write_cache(self, self._turn(head_norm(self, raw, f"{p}k_norm", heads), i), value, i)
+        return write_cache(self, self._rotate(head_norm(self, raw, f"{p}k_norm", heads), i), value, i)
 
     def _attend(self, a: Arch, x: Node, i: int) -> Node:
         heads, source = self.heads[i], self.source[i]
         if source == i:
             self.caches[i] = self._keys_and_values(x, i)
         q = linear(self, x, f"blk.{i}.attn_q", heads * self.dim(i))
-        q = self._turn(head_norm(self, q, f"blk.{i}.attn_q_norm", heads), i)
+        q = self._rotate(head_norm(self, q, f"blk.{i}.attn_q_norm", heads), i)
         return attend(self, q, self.caches[source], i, scale=1.0)
 
     def head(self, x: Node) -> Node:

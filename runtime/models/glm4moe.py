@@ -57,7 +57,7 @@ MAPPING = ArchMapping(
     guards=DENSE_GUARDS,
     extra=_extra,
     partial=True,
-    turned=0.5,
+    partial_rotary_factor=0.5,
 )
 
 

@@ -51,7 +51,7 @@ MAPPING = ArchMapping(
         Rule(f"{_LAYER}post_attention_layernorm", "blk.{i}.post_attention_norm", suffixes=("weight",)),
         Rule(f"{_LAYER}mlp.router", "blk.{i}.ffn_gate_inp"),
         *_stacks("gate_up_proj", {"even": "gate", "odd": "up"}),
-        *_stacks("down_proj", {"turned": "down"}),
+        *_stacks("down_proj", {"transposed_stack": "down"}),
         *(
             Rule(
                 f"{_EXPERTS}{source}_blocks",

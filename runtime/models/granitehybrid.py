@@ -27,7 +27,7 @@ from satchel.runtime.graph import Node
 from satchel.runtime.mixture import wide_experts
 from satchel.runtime.models.granite import Granite
 from satchel.runtime.models.granitemoe import FEED, halves_of
-from satchel.runtime.recurrent import mamba_net, sizes_of
+from satchel.runtime.recurrent import mamba_net, ssm_dims
 
 _LAYER = "model.layers.{i}."
 _KINDS = {"mamba": False, "linear_attention": False, "attention": True, "full_attention": True}
@@ -55,10 +55,10 @@ def _name(config: Config) -> str:
 
 def _extra(reader: Reader) -> None:
     config, arch = reader.config, _name(reader.config)
-    turned = config.get("position_embedding_type")
-    if turned not in (None, "rope", "nope"):
-        raise reader.fault("position_embedding_type", "rope or nope", turned, "not supported")
-    reader.put("rope.scaling.finetuned", turned == "rope")
+    kind = config.get("position_embedding_type")
+    if kind not in (None, "rope", "nope"):
+        raise reader.fault("position_embedding_type", "rope or nope", kind, "not supported")
+    reader.put("rope.scaling.finetuned", kind == "rope")
     if not _routed(config):
         size = config.get("shared_intermediate_size")
         reader.put("feed_forward_length", reader.number(size, "shared_intermediate_size", int, 1))
@@ -132,11 +132,11 @@ MAPPINGS = (MAPPING, DENSE)
 class GraniteHybrid(Granite):
     hybrid = True
 
-    def states(self, i: int) -> tuple[tuple[int, ...], ...]:
-        return () if self.kv_heads[i] else sizes_of(self).states
+    def recurrent_states(self, i: int) -> tuple[tuple[int, ...], ...]:
+        return () if self.kv_heads[i] else ssm_dims(self).state_shapes
 
     def layer(self, x: Node, i: int) -> Node:
-        part = mamba_net if self.states(i) else attention
+        part = mamba_net if self.recurrent_states(i) else attention
         share = self.hp.real("residual_scale", 1.0)
         return pre_norm_layer(self, x, i, feed=self.feed, attend=part, residual=share)
 

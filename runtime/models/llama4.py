@@ -29,8 +29,8 @@ NO_ROPE_STEP, FLOOR, SLOPE = 4, 8192, 0.1  # as llama.cpp has them, and every pu
 UNNORMED = 128  # experts of Maverick, whose queries and keys are not normed
 
 
-def turns(i: int) -> bool:
-    """Whether a layer turns queries and keys by their positions, and sees its chunk alone."""
+def has_rope(i: int) -> bool:
+    """Whether a layer has RoPE and chunked attention; the others have neither (NoPE)."""
     return (i + 1) % NO_ROPE_STEP != 0
 
 
@@ -44,10 +44,10 @@ def _extra(reader: Reader) -> None:
     if config.get("moe_layers") not in (None, mixed := [*range(step - 1, layers, step)]):
         raise reader.fault("moe_layers", f"null or {mixed}", config["moe_layers"], "not supported")
     if config.get("no_rope_layers"):
-        check_layers(reader, lambda i: int(turns(i)), "no_rope_layers")
+        check_layers(reader, lambda i: int(has_rope(i)), "no_rope_layers")
     else:
         reader.check(Guard("no_rope_layer_interval", (NO_ROPE_STEP,), NO_ROPE_STEP))
-    check_layers(reader, lambda i: "chunked_attention" if turns(i) else "full_attention")
+    check_layers(reader, lambda i: "chunked_attention" if has_rope(i) else "full_attention")
 
 
 MAPPING = ArchMapping(
@@ -69,7 +69,7 @@ MAPPING = ArchMapping(
                 for source, name, made in (
                     ("gate_up_proj", "gate", "first_half"),
                     ("gate_up_proj", "up", "second_half"),
-                    ("down_proj", "down", "turned"),
+                    ("down_proj", "down", "transposed_stack"),
                 )
             ),
         ),
@@ -103,15 +103,15 @@ class Llama4(Arch):
         return pre_norm_layer(self, x, i, feed=mixture if (i + 1) % step == 0 else swiglu)
 
     def rotates(self, i: int) -> bool:
-        return turns(i)
+        return has_rope(i)
 
     def chunk(self, i: int) -> int:
         size = self.hp.uint("attention.sliding_window", FLOOR, high=1 << 30)
         return size if self.rotates(i) and size < self.cache.context else 0
 
     def adjust(self, q: Node, k: Node, i: int) -> tuple[Node, Node]:
-        """Where positions turn them, both are normed, without a weight; where not, queries far on are
-        sharpened.
+        """Layers with RoPE norm queries and keys, without a weight. In the others, queries past position 8192
+        are scaled by 1 + log(floor(p / 8192) + 1) * 0.1 (Llama 4 temperature tuning).
         """
         if self.rotates(i):
             if self.hp.uint("expert_count", 0, low=0) == UNNORMED:

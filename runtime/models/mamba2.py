@@ -5,7 +5,7 @@ from satchel.formats.convert.mapping import ArchMapping, Guard, Key, Reader, Rul
 from satchel.runtime import ops
 from satchel.runtime.arch import Arch, HParams
 from satchel.runtime.graph import Node
-from satchel.runtime.recurrent import mamba_net, sizes_of
+from satchel.runtime.recurrent import mamba_net, ssm_dims
 
 UNLIMITED = 1 << 20  # what files say of the context, which nothing limits
 
@@ -66,8 +66,8 @@ class Mamba2(Arch):
         self.heads = self.kv_heads = (0,) * self.layers
         self.head_dim = self.value_dim = 0
 
-    def states(self, i: int) -> tuple[tuple[int, ...], ...]:
-        return sizes_of(self).states
+    def recurrent_states(self, i: int) -> tuple[tuple[int, ...], ...]:
+        return ssm_dims(self).state_shapes
 
     def layer(self, x: Node, i: int) -> Node:
         h = self.norm(x, f"blk.{i}.attn_norm")

@@ -139,7 +139,7 @@ class ModernBert(Arch):
 
     def _sees_all(self, i: int) -> bool:
         key = "attention.sliding_window_pattern"
-        if self.hp.states_each(key):
+        if self.hp.has_array(key):
             return not self.hp.flags(key, self.layers)[i]
         return i % self.hp.uint(key, PERIOD) == 0
 

@@ -12,7 +12,7 @@ from satchel.quant import DeviceError
 from satchel.runtime.device import Device
 from satchel.runtime.expert_cache.layout import CachedLayer, ExpertCacheLayout
 from satchel.runtime.graph import Type
-from satchel.runtime.packing import Packed
+from satchel.runtime.packing import PackedWeight
 from satchel.runtime.placement.asked import Asked, read_expert_cache
 from satchel.runtime.placement.choose import Room, ruled
 from satchel.runtime.placement.predict import Speed
@@ -81,7 +81,7 @@ def with_expert_cache(where: Where, cached: ExpertCacheLayout | None) -> Where:
 
 def packed_of(
     cached: ExpertCacheLayout | None, gguf: GGUF, device: Device, types: Mapping[str, Type]
-) -> dict[str, Packed]:
+) -> dict[str, PackedWeight]:
     """Of cached experts what the device keeps in its own order."""
     return {} if cached is None else cached.packed(gguf, device, types)
 

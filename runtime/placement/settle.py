@@ -173,7 +173,7 @@ def _able(
     wanted = cached.weights
     return all(
         wanted.get(s.name, device) == device
-        for node, device in optimized.placement.device.items()
+        for node, device in optimized.assignment.device.items()
         for s in node.src
         if s.op == "weight"
     )
@@ -253,7 +253,7 @@ def scratch_of(
     packings = {
         d.name: t.packed for d, t in zip(devices, targets, strict=True) if isinstance(t, DeviceTarget)
     }
-    held = {n: of_device(packed, optimized.placement.device, n) for n, packed in packings.items()}
+    held = {n: of_device(packed, optimized.assignment.device, n) for n, packed in packings.items()}
     places = {d.name: file_places(gguf, in_place(gguf, d), held[d.name]) for d in devices}
     if cached is not None:
         for name, own_places in places.items():

@@ -54,7 +54,7 @@ class DeviceTuning:
 
     @property
     def name(self) -> str:
-        """Names these very choices: part of what determinism is promised for."""
+        """A hash of the tuned kernels: determinism is promised for one hash."""
         chosen = sorted((k, t.kernel) for k, t in self.steps.items() if t.changes)
         return hashlib.sha256(json.dumps(chosen).encode()).hexdigest()[:8] if chosen else "none"
 

@@ -1,8 +1,8 @@
 """Measures the kernels that can do each step of a model's plans, in the plans themselves, where each step has
-its own weights. The device's own choice and another run by turns; a step's time is the median of its turns.
+its own weights. The default kernel and another run by turns; a step's time is the median of its turns.
 
 A program takes the n-th kernel for every step that has as many, so a plan needs few programs. One whose
-logits are not those of the device's own choice is not believed.
+logits differ from those of the default kernels is not believed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from satchel.runtime.program import Program
 from satchel.runtime.tuning.kept import Tuned
 from satchel.runtime.tuning.shape import shape_of
 
-GAIN = 0.03  # of a step's time: less is noise, and the device's own choice stays
+GAIN = 0.03  # of a step's time: less is noise, and the default kernel stays
 ALIKE = 1e-2  # squared difference over the square, of logits
 Times = list[list[list[int]]]  # nanoseconds of each step, by run and segment
 Names = tuple[str, ...]
@@ -33,8 +33,8 @@ Places = Sequence[tuple[int, int]]  # segment and number of steps
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A plan of so many tokens: microseconds of all of its steps by the device's own choice and by the best,
-    and what was found by class. doubted: programs whose logits were others.
+    """A plan of so many tokens: microseconds of all its steps with the default kernels and with the best, and
+    the result of each class of steps. doubted: programs whose logits differed.
     """
 
     tokens: int
@@ -46,7 +46,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """The steps of a plan that there is a choice for: class and kernels, by segment and number."""
+    """The steps of a plan that have several kernels: class and kernels, by segment and number."""
 
     kernels: Mapping[tuple[int, int], tuple[str, Names]]
 
@@ -54,7 +54,7 @@ class _Steps:
     def most(self) -> int:
         return max((len(names) for _, names in self.kernels.values()), default=1)
 
-    def choices(self, n: int, segment: int) -> tuple[KernelOverride, ...]:
+    def overrides(self, n: int, segment: int) -> tuple[KernelOverride, ...]:
         """The n-th kernel wherever there are so many."""
         found = sorted((i, names) for (s, i), (_, names) in self.kernels.items() if s == segment)
         return tuple(KernelOverride(i, names[n]) for i, names in found if n < len(names))
@@ -62,7 +62,7 @@ class _Steps:
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """Times of the device's own choice, and of others each beside it; how many of those were not believed."""
+    """Times of the default kernels, and of others each beside them; how many of those were not believed."""
 
     steps: _Steps
     alone: Times
@@ -153,17 +153,17 @@ def _turns(programs: Sequence[Program], repeats: int) -> list[Times]:
 
 def _variant(engine: Engine, device: Device, filled: Program, steps: _Steps, n: int) -> Program:
     """The filled program's plan with other kernels."""
-    asked = {id(s): steps.choices(n, i) for i, s in enumerate(filled.plan.segments)}
-    usual = device.choose
+    asked = {id(s): steps.overrides(n, i) for i, s in enumerate(filled.plan.segments)}
+    usual = device.overrides_of
 
-    def choose(segment: Segment) -> tuple[KernelOverride, ...]:
+    def overrides_of(segment: Segment) -> tuple[KernelOverride, ...]:
         return asked.get(id(segment), ())
 
-    device.choose = choose
+    device.overrides_of = overrides_of
     try:
         program = engine.make_program(filled.plan)
     finally:
-        device.choose = usual
+        device.overrides_of = usual
     program.block[:] = filled.block
     return program
 
@@ -179,7 +179,7 @@ def _alike(found: Array, own: Array) -> bool:
 
 
 def _judged(n: int, runs: Sequence[_Runs]) -> Measured:
-    """The kernel that is fastest over all depths, and at none of them slower than the device's own choice."""
+    """The kernel that is fastest over all depths, and at none of them slower than the default."""
     places: dict[str, list[tuple[int, int]]] = defaultdict(list)
     kernels = runs[0].steps.kernels
     for place, (shape, _) in kernels.items():
@@ -207,7 +207,7 @@ def _usual(runs: Times, where: Places) -> float:
 
 
 def _rest(steps: _Steps, runs: Times) -> float:
-    """Microseconds of the steps that there is no choice for."""
+    """Microseconds of the steps that have one kernel."""
     chosen = steps.kernels
     sums = [sum(t for s, a in enumerate(r) for i, t in enumerate(a) if (s, i) not in chosen) for r in runs]
     return statistics.median(sums) / 1e3

@@ -1,12 +1,12 @@
-"""The class of steps that share a choice: op, formats, shapes but for what has no say in speed."""
+"""The class of steps that share a tuned kernel: op, formats, and the shapes that speed depends on."""
 
 from __future__ import annotations
 
-from satchel.runtime.kernels.call import Call, View
+from satchel.runtime.kernels.call import KernelCall, TensorView
 from satchel.runtime.kernels.trial import is_cache
 
 
-def shape_of(call: Call) -> str:
+def shape_of(call: KernelCall) -> str:
     """As "linear f32:16x8192 < f32:16x2048 q4_k*:8192x2048"; * lies in the device's own order. How many
     blocks a KV cache has, and a slot at most, is left out.
     """
@@ -14,7 +14,7 @@ def shape_of(call: Call) -> str:
     return f"{call.op} {_text(call.output, call, -1)} < {inputs}"
 
 
-def _text(view: View, call: Call, index: int) -> str:
+def _text(view: TensorView, call: KernelCall, index: int) -> str:
     paged = any(is_cache(call, i) for i in range(len(call.inputs)))
     table = paged and view.format == "i32" and len(view.shape) == 2
     shape = view.shape[1:] if is_cache(call, index) else view.shape

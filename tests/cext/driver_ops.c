@@ -191,13 +191,13 @@ static void test_pairs(const target *t, int rows, int d) {
 
 static void test_rope(const target *t, int style) {
     enum { ROWS = 3, HEADS = 2, D = 40, ROT = 32 };
-    float *x = random_floats(ROWS * HEADS * D, 1), got[ROWS * HEADS * D] = {0}, freq[ROT / 2], turns[ROWS * ROT];
+    float *x = random_floats(ROWS * HEADS * D, 1), got[ROWS * HEADS * D] = {0}, freq[ROT / 2], cos_sin[ROWS * ROT];
     double want[ROWS * HEADS * D];
     int32_t pos[] = {0, 5, 3000};
     arg_rope_table scale = {0.5f};
     arg_rope arg = {style};
     operand out = OPERAND(F32, got, ROWS, HEADS, D);
-    operand made = OPERAND(F32, turns, ROWS, ROT), in[] = {OPERAND(F32, x, ROWS, HEADS, D), made};
+    operand made = OPERAND(F32, cos_sin, ROWS, ROT), in[] = {OPERAND(F32, x, ROWS, HEADS, D), made};
     operand from[] = {OPERAND(I32, pos, ROWS), OPERAND(F32, freq, ROT / 2)};
     for (int i = 0; i < ROT / 2; i++)
         freq[i] = powf(10000, -2.0f * (float)i / ROT);
@@ -295,7 +295,7 @@ static void test_tokens(const target *t) {
     int32_t rows[] = {1, 0};
     operand picked = OPERAND(I32, got, 2, 1), source[] = {OPERAND(I32, ids, 3, 1), OPERAND(I32, rows, 2)};
     int32_t two[] = {-1, 9};
-    expect_bytes(t, "pick", run_op(t, "pick", NULL, 0, &picked, source, 2), got, two, sizeof two);
+    expect_bytes(t, "gather_rows", run_op(t, "gather_rows", NULL, 0, &picked, source, 2), got, two, sizeof two);
 }
 
 void test_ops(const target *t) {

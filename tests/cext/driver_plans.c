@@ -31,9 +31,9 @@ static void attention_part(layer *l, uint64_t qkv, uint64_t q, uint64_t k, uint6
     arg_rope_table table = {1};
     arg_rope rope = {HAL_ROPE_HALVES};
     arg_attention attention = {.scale = 0.125f, .causal = 1};
-    uint64_t wide = 4 * (H + 2 * KV) * HD, v = qkv + 4 * (H + KV) * HD, turns = mixed; /* until attention writes it */
+    uint64_t wide = 4 * (H + 2 * KV) * HD, v = qkv + 4 * (H + KV) * HD, cos_sin = mixed; /* until attention writes it */
     add_step(&l->b, "rope_table", &table, sizeof table, 2);
-    VIEW(ARENA, turns, 0, F32, T, HD);
+    VIEW(ARENA, cos_sin, 0, F32, T, HD);
     VIEW(STEP, POS, 0, I32, T);
     VIEW(FREQ, 0, -1, F32, HD / 2);
     for (int i = 0; i < 2; i++) {
@@ -42,7 +42,7 @@ static void attention_part(layer *l, uint64_t qkv, uint64_t q, uint64_t k, uint6
         VIEW(ARENA, i ? k : q, 0, F32, T, heads, HD);
         VIEW(ARENA, i ? qkv + 4 * H * HD : qkv, 0, F32, T, heads, HD);
         l->b.views[l->b.plan.n_views - 1].stride = wide;
-        VIEW(ARENA, turns, 0, F32, T, HD);
+        VIEW(ARENA, cos_sin, 0, F32, T, HD);
     }
     for (int i = 0; i < 2; i++) {
         add_step(&l->b, "kv_write", NULL, 0, 5);
@@ -102,7 +102,7 @@ static void output_part(layer *l, uint64_t x, uint64_t act, uint64_t mixed, uint
     VIEW(ARENA, act, 0, A8_256, T, D);
     VIEW(WO, 0, -1, Q4_K, D, D);
     VIEW(ARENA, x, 0, F32, T, D);
-    add_step(&l->b, "pick", NULL, 0, 2);
+    add_step(&l->b, "gather_rows", NULL, 0, 2);
     VIEW(ARENA, x, 1, F32, R, D);
     VIEW(ARENA, mixed, 0, F32, T, D);
     VIEW(STEP, ROW, 1, I32, R);
@@ -277,9 +277,9 @@ FAULT(views_wrap, b->steps[0].n_in = UINT16_MAX)
 FAULT(writes_weights, b->buffers[TOKENS].usage = HAL_WEIGHT)
 FAULT(step_buffer, b->plan.step_buffer = 99)
 FAULT(buffer_small, b->buffers[EMBED].size++)
-#define TURNS b->views[b->steps[6].view + 2]
-FAULT(rope_odd, TURNS.shape[1] = HD - 1)
-FAULT(rope_wide, TURNS.shape[1] += 2; TURNS.stride += 8)
+#define COS_SIN b->views[b->steps[6].view + 2]
+FAULT(rope_odd, COS_SIN.shape[1] = HD - 1)
+FAULT(rope_wide, COS_SIN.shape[1] += 2; COS_SIN.stride += 8)
 FAULT(rope_style, ((arg_rope *)(void *)(b->args + b->steps[6].arg))->style = 2)
 FAULT(window_negative, ((arg_attention *)(void *)(b->args + b->steps[10].arg))->window = -1)
 #define NAMED(f) {#f, f}

@@ -38,9 +38,9 @@ def test_a_gated_product_equals_its_parts(device: Device, op: str) -> None:
 
 def test_a_turned_write_equals_its_parts(device: Device) -> None:
     for one in cases_of("rope_kv_write"):
-        cache, x, turns, *place = one.inputs
-        turned = run(device, "rope", Case("", (x, turns), x[0].shape, args=one.args)), "f32"
-        wanted = run(device, "kv_write", replace(one, inputs=(cache, turned, *place), args={}))
+        cache, x, cos_sin, *place = one.inputs
+        rotated = run(device, "rope", Case("", (x, cos_sin), x[0].shape, args=one.args)), "f32"
+        wanted = run(device, "kv_write", replace(one, inputs=(cache, rotated, *place), args={}))
         assert run(device, "rope_kv_write", one).tobytes() == wanted.tobytes(), one.name
 
 
@@ -74,10 +74,10 @@ def test_threads_do_not_change_a_quantized_gated_product(threads: int) -> None:
         ("linear_swiglu", lambda x, g, u: ((x[0][:, :32], x[1]), g, u), "with x's K"),
         ("linear_swiglu_quantize", lambda x, g, u: (x, g, u, u), "a gate and an up"),
         ("rope", lambda x, t: (x, (t[0][:, :3], "f32")), "n_rot must be even"),
-        ("rope", lambda x, t: (x, (t[0][1:], "f32")), "turns f32"),
+        ("rope", lambda x, t: (x, (t[0][1:], "f32")), "cos_sin f32"),
         ("rope_table", lambda p, f: (p, (f[0][1:], "f32")), r"\(T, 2 N\)"),
         ("rope_kv_write", lambda c, x, t, *p: (c, x, (t[0][:, :1], "f32"), *p), "n_rot must be even"),
-        ("rope_kv_write", lambda c, x, t, *p: (c, x, t, *p[1:]), "it takes cache, x, turns"),
+        ("rope_kv_write", lambda c, x, t, *p: (c, x, t, *p[1:]), "it takes cache, x, cos_sin"),
     ],
 )
 def test_operands_that_do_not_fit_are_refused(device: Device, op: str, change, said: str) -> None:

@@ -25,7 +25,7 @@ from satchel.runtime.graph import Array
 QUANTIZED = {"quantize", "norm_quantize", "swiglu_quantize", "linear_swiglu_quantize"}
 PRODUCTS = {"linear", "linear_add", "linear_swiglu", "expert_linear", "expert_swiglu", "head_linear"}
 # Forms of latent attention that the CPU has beside the absorbed one: a plan gives their layers to it.
-ABSENT = {"short_attention", "expanded_attention", "index_positions", "chosen_attention"}
+ABSENT = {"absorbed_attention", "expanded_attention", "index_positions", "sparse_attention"}
 ROUNDED = {"linear", "linear_add", "linear_swiglu", "attention"}  # tensor cores meet them in 16 or 8 bits,
 TENSOR_CORES = 1e-3  # within this of the definition
 LARGE = 600_000  # multiply-adds of a product beyond which the emulation takes too long
@@ -123,8 +123,8 @@ def test_a_token_does_not_depend_on_its_batch(device: Device, op: str, split: tu
 
 @pytest.mark.parametrize("op", ["expert_linear", "expert_swiglu", "head_linear"])
 def test_packed_experts_equal_their_definition(device: Device, op: str) -> None:
-    """For every format that has an order of its own on the device; from 43 choices of three on by another
-    kernel, with the same bits.
+    """For every format that has an order of its own on the device; from 43 tokens with three experts on by
+    another kernel, with the same bits.
     """
     weights = (1, 2) if op == "expert_swiglu" else (1,)
     kept = {f for f in FORMATS if device.packed(FORMATS[f].id, 6, 16, 256)}

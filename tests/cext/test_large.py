@@ -14,7 +14,7 @@ from satchel import cext
 from satchel.quant import FORMATS
 from satchel.runtime.device import Device, find_backend, libraries
 from satchel.runtime.graph import Array
-from satchel.runtime.plan import Buffer, Segment
+from satchel.runtime.plan import BufferSpec, Segment
 
 N, K = 70_000, 32_768
 STEP, OUT, WEIGHT, CONST = 4, 5, 0, 1
@@ -52,7 +52,7 @@ def run(device: Device, op: str, memory: mmap.mmap, views: list[Array], given: A
     size = int(views[0]["shape"][0]) * int(views[0]["stride"])
     sizes = (size, len(memory), given.nbytes, 32)
     described = tuple(
-        Buffer(n, u, s)
+        BufferSpec(n, u, s)
         for (n, u), s in zip(
             (("out", OUT), ("weights.0", WEIGHT), ("given", CONST), ("step", STEP)), sizes, strict=True
         )

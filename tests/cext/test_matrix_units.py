@@ -30,7 +30,7 @@ from one_step import (
 )
 
 from satchel.quant import FORMATS, DeviceError
-from satchel.runtime.device import DETERMINISTIC, Device, find_backend, libraries
+from satchel.runtime.device import DETERMINISTIC_BACKENDS, Device, find_backend, libraries
 from satchel.runtime.graph import Array
 
 EMULATED = tuple(f"matrix_linear_{unit}" for unit in ("mfma", "wmma11", "wmma12"))
@@ -180,10 +180,10 @@ def test_many_columns_go_to_them_unasked(unit: tuple[Device, str]) -> None:
     many = "linear" if device.name == "emulated" else kernel  # which has several, each for who asks by name
     for op in OPS:
         assert (usual(device, op, LEAST), usual(device, op, LEAST - 1)) == (many, "linear")
-    if device.name not in DETERMINISTIC:
+    if device.name not in DETERMINISTIC_BACKENDS:
         return
-    with find_backend(device.name).open(deterministic=True) as steady:
-        assert usual(steady, "linear", LEAST) == "linear"
+    with find_backend(device.name).open(deterministic=True) as deterministic:
+        assert usual(deterministic, "linear", LEAST) == "linear"
 
 
 def test_a_kind_that_a_device_lacks_is_refused() -> None:

@@ -18,7 +18,7 @@ import tiny_file
 from satchel.cli.main import main
 from satchel.runtime import device_peaks
 from satchel.runtime.device import libraries
-from satchel.runtime.plan import Step
+from satchel.runtime.plan import PlanStep
 from satchel.runtime.profile import group_of
 
 HAVE = {f.name for f in libraries() if not f.reason}
@@ -119,7 +119,7 @@ def test_a_device_that_counts_no_time_says_so(model: Path, capsys: pytest.Captur
     ],
 )
 def test_groups(inputs: tuple[str, ...], group: str) -> None:
-    assert group_of(Step("blk.3", "linear", "f32[tokens, 4]", inputs, 0, "")) == group
+    assert group_of(PlanStep("blk.3", "linear", "f32[tokens, 4]", inputs, 0, "")) == group
 
 
 @needs_cpu

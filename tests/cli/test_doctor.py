@@ -12,7 +12,7 @@ import pytest
 from satchel.cli.commands import doctor
 from satchel.cli.main import main
 from satchel.runtime.compiler.target import DeviceTarget
-from satchel.runtime.device import Found, find_backend
+from satchel.runtime.device import BackendLibrary, find_backend
 from satchel.runtime.graph import Node
 from satchel.runtime.sandbox.enter import lacking
 from satchel.runtime.selftest import cache_types
@@ -69,9 +69,11 @@ def test_no_compiler_at_install(capsys: pytest.CaptureFixture[str], monkeypatch:
 
 
 def test_nothing_can_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = Found("cpu", "/x/cext/libsatchel_cpu.so", "built for another version", 0)
+    broken = BackendLibrary("cpu", "/x/cext/libsatchel_cpu.so", "built for another version", 0)
     monkeypatch.setattr("satchel.runtime.device.libraries", lambda: (broken,))
-    monkeypatch.setattr("satchel.runtime.device._numba", lambda: Found("numba", "numba", "it is gone", 0))
+    monkeypatch.setattr(
+        "satchel.runtime.device._numba", lambda: BackendLibrary("numba", "numba", "it is gone", 0)
+    )
     found = checks(capsys, code=1)
     assert {n: found[n]["result"] for n in ("cpu", "numba")} == {"cpu": "FAIL", "numba": "FAIL"}
     assert "--force-reinstall" in found["cpu"]["mend"]

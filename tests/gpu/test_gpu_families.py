@@ -57,8 +57,8 @@ def test_no_step_goes_to_another_device(case: str, tmp_path: Path) -> None:
     options = Options(context=64)
     path = converted(tmp_path, case)
     with find_backend("emulated").open() as gpu, find_backend("cpu").open() as cpu, open_gguf(path) as gguf:
-        placement = dry_run(gguf, [gpu, cpu], options).optimized.placement
-    assert placement.moved == () and set(placement.device.values()) == {"emulated"}
+        assignment = dry_run(gguf, [gpu, cpu], options).optimized.assignment
+    assert assignment.moved == () and set(assignment.device.values()) == {"emulated"}
 
 
 @pytest.mark.parametrize("case", RUN)

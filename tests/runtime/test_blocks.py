@@ -32,7 +32,7 @@ class Flags:
     window: int = 0
     chunk: int = 0
     causal: bool = True
-    turns: bool = True
+    rope: bool = True
     part: int = DIM
     style: int = 1
     alibi: float = 0.0
@@ -60,7 +60,7 @@ class Bare(Llama):
         return self.flags.chunk
 
     def rotates(self, i: int) -> bool:
-        return self.flags.turns
+        return self.flags.rope
 
     def alibi(self, i: int) -> float:
         return self.flags.alibi
@@ -149,14 +149,14 @@ def normed(x: Array, centered: bool) -> Array:
 
 
 def heads_of(f: Flags, w: dict[str, Array], part: str, heads: int, x: Array) -> Array:
-    """Queries or keys (T, H, D), normed and turned."""
+    """Queries or keys (T, H, D), normed and rotated."""
     flat = x.astype(np.float64) @ w[f"{part}.weight"].T + w[f"{part}.bias"]
     y = flat.reshape(T, heads, DIM)
     if f.norm == "all":
         y = normed(flat, f.centered).reshape(T, heads, DIM) * w[f"{part}_norm"].reshape(heads, DIM)
     elif f.norm:
         y = normed(y, f.centered) * w[f"{part}_norm"]
-    if not f.turns:
+    if not f.rope:
         return y
     n = f.part
     one, other = (slice(0, n, 2), slice(1, n, 2)) if f.style == 0 else (slice(0, n // 2), slice(n // 2, n))
@@ -205,7 +205,7 @@ ATTENTION: dict[str, Flags] = {
     "one key head": Flags(kv=1),
     "a key head each": Flags(kv=6),
     "neighbours": Flags(style=0),
-    "no positions": Flags(turns=False),
+    "no positions": Flags(rope=False),
     "partial rotary": Flags(part=4),
     "partial neighbours": Flags(part=6, style=0),
     "window": Flags(window=5),
@@ -219,9 +219,9 @@ ATTENTION: dict[str, Flags] = {
     "sinks, window": Flags(sinks=True, window=3),
     "soft cap": Flags(cap=1.5),
     "scale": Flags(scale=0.7),
-    "ALiBi": Flags(alibi=1.0, turns=False, heads=8),
-    "ALiBi, heads no power of 2": Flags(alibi=1.0, turns=False),
-    "ALiBi scaled": Flags(alibi=0.25, turns=False, cap=2.0),
+    "ALiBi": Flags(alibi=1.0, rope=False, heads=8),
+    "ALiBi, heads no power of 2": Flags(alibi=1.0, rope=False),
+    "ALiBi scaled": Flags(alibi=0.25, rope=False, cap=2.0),
     "biases": Flags(bias=True),
     "joined": Flags(joined=True),
     "joined, biases": Flags(joined=True, bias=True),

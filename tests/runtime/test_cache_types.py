@@ -88,22 +88,22 @@ def test_prefill_equals_steps_in_any_company(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["q8_0", "q4_0"])
 def test_turning_spreads_an_outlier(kind: str) -> None:
-    """One dimension of 30 times the others, as keys have them, costs those their bits unless turned."""
+    """One dimension of 30 times the others, as keys have them, costs those their bits unless rotated."""
     rng = np.random.default_rng(1)
     x = rng.standard_normal((64, 2, 128)).astype(np.float32)
     x[..., 5] *= 30
-    turn, stored = OPS["hadamard"].define, FORMATS[kind]
+    rotate, stored = OPS["hadamard"].define, FORMATS[kind]
     plain = stored.decode(encode_cache(x, stored))
-    turned = turn(stored.decode(encode_cache(turn(x), stored)))
+    rotated = rotate(stored.decode(encode_cache(rotate(x), stored)))
     rest = np.arange(128) != 5
-    assert nmse(turned[..., rest], x[..., rest]) < 0.4 * nmse(plain[..., rest], x[..., rest])
+    assert nmse(rotated[..., rest], x[..., rest]) < 0.4 * nmse(plain[..., rest], x[..., rest])
 
 
 def test_turning_twice_is_nothing_and_products_stay() -> None:
     a, b = np.random.default_rng(2).standard_normal((2, 3, 4, 96)).astype(np.float32)
-    turn = OPS["hadamard"].define
-    np.testing.assert_allclose(turn(turn(a)), a, atol=1e-6)
-    np.testing.assert_allclose((turn(a) * turn(b)).sum(-1), (a * b).sum(-1), atol=1e-4)
+    rotate = OPS["hadamard"].define
+    np.testing.assert_allclose(rotate(rotate(a)), a, atol=1e-6)
+    np.testing.assert_allclose((rotate(a) * rotate(b)).sum(-1), (a * b).sum(-1), atol=1e-4)
 
 
 def test_a_cache_that_cannot_be() -> None:

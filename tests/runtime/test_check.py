@@ -21,7 +21,7 @@ from satchel.runtime.ops import OPS
 CACHE = Cache(context=tiny.CONTEXT, slots=2, block=16)
 IDS = [int(i) for i in np.random.default_rng(2).integers(0, tiny.VOCAB, 21)]
 HAVE = {f.name for f in libraries() if not f.reason}
-WRITES = {"mamba2": {"gated_scan", "scan_write"}, "deepseek32": {"chosen_attention", "kv_write"}}
+WRITES = {"mamba2": {"gated_scan", "scan_write"}, "deepseek32": {"sparse_attention", "kv_write"}}
 pytestmark = pytest.mark.skipif("cpu" not in HAVE, reason="no CPU backend is installed")
 
 

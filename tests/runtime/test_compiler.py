@@ -110,7 +110,7 @@ def test_mixed_formats_merge_by_their_activation() -> None:
     assert [s.type.format for s in qkv.src] == ["a8_256", "q4_k", "q4_k", "q6_k"]
 
 
-def test_the_head_sees_picked_rows_only() -> None:
+def test_the_head_computes_gathered_rows_only() -> None:
     roots = optimize(tiny.build("llama", tiny.weights("llama"), CACHE).roots("tokens"), context()).roots
     last = [
         n
@@ -118,7 +118,7 @@ def test_the_head_sees_picked_rows_only() -> None:
         if n.name == f"blk.{tiny.LAYERS - 1}" and n.op in ("linear_swiglu", "linear_add")
     ]
     assert last and all(n.type.shape[0] != TOKENS for n in last), (
-        "the last feed-forward computes the picked rows"
+        "the last feed-forward computes the gathered rows"
     )
 
 
@@ -134,7 +134,7 @@ def test_missing_fused_ops_are_decomposed() -> None:
 
 @pytest.mark.parametrize("format", ["f32", "q8_0"])
 def test_steps_of_a_layer(format: str) -> None:
-    """Keys are turned on their way into the cache, by sines that all layers share."""
+    """rope_kv_write rotates keys on their way into the cache, by one cos/sin table for all layers."""
     forward = tiny.build("llama", tiny.weights("llama", format), CACHE)
     nodes = toposort(optimize(forward.roots("tokens"), context()).roots)
     steps = [n.op for n in nodes if n.op in OPS and not OPS[n.op].view]
@@ -176,9 +176,9 @@ def test_an_op_the_device_lacks_moves_to_the_next_and_says_so() -> None:
     optimized = optimize(
         tiny.build("llama", tiny.weights("llama"), CACHE).roots("tokens"), context(first, second)
     )
-    placed = {n.op: d for n, d in optimized.placement.device.items()}
+    placed = {n.op: d for n, d in optimized.assignment.device.items()}
     assert placed["sample"] == "cpu" and placed["attention"] == "gpu"
-    assert any("sample" in line and "moved from gpu to cpu" in line for line in optimized.placement.moved)
+    assert any("sample" in line and "moved from gpu to cpu" in line for line in optimized.assignment.moved)
     assert any(n.op == "copy" for n in toposort(optimized.roots))
 
 
@@ -199,7 +199,7 @@ def test_no_two_live_values_overlap(arch: str, bucket: Bucket) -> None:
     memory = assign(toposort(optimized.roots), optimized, bucket)
     spans = [
         (p.offset, p.offset + p.size, *memory.live[n])
-        for n, p in memory.places.items()
+        for n, p in memory.allocations.items()
         if p.buffer == "arena"
     ]
     assert len(spans) > 10

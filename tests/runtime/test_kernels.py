@@ -93,7 +93,7 @@ def test_a_kernel_is_used_where_it_says_so(device: Device, register: Register, e
 
 
 def test_a_model_runs_with_it(backend: str, register: Register) -> None:
-    calls: list[kernels.Call] = []
+    calls: list[kernels.KernelCall] = []
     register(when=lambda call: not calls.append(call))
     assert selftest(find_backend(backend).open()) < 1e-4
     assert calls and all(call.op == "rms_norm" for call in calls)
@@ -142,9 +142,9 @@ def test_what_cannot_be_compiled_or_launched_says_why(device: Device, register: 
         ({"source": '#include "port.h"\nint x = y;'}, RequestError, "refused its source:\n.*y"),
         ({"entry": "another"}, DeviceError, "kernel another: its code has no function of this name"),
         ({"grid": lambda call: (1, 2)}, RequestError, "grid gave"),
-        ({"grid": lambda call: kernels.Grid((0,), 1)}, RequestError, "no launch can have"),
-        ({"grid": lambda call: kernels.Grid((1,), 2048)}, DeviceError, "groups of 1 to 1024 threads"),
-        ({"grid": lambda call: kernels.Grid((1,), 32, 1 << 30)}, DeviceError, "more local memory"),
+        ({"grid": lambda call: kernels.LaunchGrid((0,), 1)}, RequestError, "no launch can have"),
+        ({"grid": lambda call: kernels.LaunchGrid((1,), 2048)}, DeviceError, "groups of 1 to 1024 threads"),
+        ({"grid": lambda call: kernels.LaunchGrid((1,), 32, 1 << 30)}, DeviceError, "more local memory"),
     ]
     for given, error, text in cases:
         kernel = register(**given)
@@ -249,8 +249,8 @@ def test_a_kernel_may_be_asked_for_by_name(device: Device) -> None:
     want = trial.define(tried)
     for name in names:
         assert trial.error_of(tried, trial.run(tried, device, KernelOverride(0, name)), want) < 1e-6
-    assert device.name != "emulated" or names == ("rms_norm", "rms_norm_lone", "rms_norm_lone@3")
-    for name in ("fastest", "rms_nor", "rms_norm@3", "rms_norm_lone@4", "rms_norm_lone@", "rms_norm+"):
+    assert device.name != "emulated" or names == ("rms_norm", "rms_norm_serial", "rms_norm_serial@3")
+    for name in ("fastest", "rms_nor", "rms_norm@3", "rms_norm_serial@4", "rms_norm_serial@", "rms_norm+"):
         with pytest.raises(DeviceError, match="no such kernel as is asked for"):
             trial.run(tried, device, KernelOverride(0, name))
     with pytest.raises(DeviceError, match="a kernel that this device was not given"):
@@ -259,13 +259,13 @@ def test_a_kernel_may_be_asked_for_by_name(device: Device) -> None:
         trial.run(tried, device, KernelOverride(1, names[0]))
 
 
-def test_numbers_of_choices_are_checked(device: Device) -> None:
+def test_numbers_of_overrides_are_checked(device: Device) -> None:
     one = cases_of("rms_norm")[0]
     segment, _ = plan_of("rms_norm", one, 0)
     tried = trial.trial_of(segment, 0, call_of(segment, 0), device)
     rng = np.random.default_rng(3)
     for _ in range(20):
         groups = tuple(int(g) for g in rng.integers(0, 1 << 32, 3))
-        choice = KernelOverride(0, "", int(rng.integers(1, 1 << 32)), groups, int(rng.integers(0, 1 << 32)))  # type: ignore[arg-type]
-        with pytest.raises(DeviceError, match="choice 0, of step 0"):
-            trial.run(tried, device, choice)
+        override = KernelOverride(0, "", int(rng.integers(1, 1 << 32)), groups, int(rng.integers(0, 1 << 32)))  # type: ignore[arg-type]
+        with pytest.raises(DeviceError, match="kernel override 0, of step 0"):
+            trial.run(tried, device, override)

@@ -41,8 +41,10 @@ void my_norm(const gpu_call *c, int64_t from, int64_t to) {
 """
 
 
-def grid(call: kernels.Call) -> kernels.Grid:
-    return kernels.Grid((prod(call.output.shape[1:]) // call.inputs[1].shape[0] * call.output.shape[0],), 1)
+def grid(call: kernels.KernelCall) -> kernels.LaunchGrid:
+    return kernels.LaunchGrid(
+        (prod(call.output.shape[1:]) // call.inputs[1].shape[0] * call.output.shape[0],), 1
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -92,12 +94,12 @@ def test_a_model_runs_with_it() -> None:
         ({"entry": "another"}, DeviceError, "kernel another: its code has no function of this name"),
         ({"source": "int x = y;"}, RequestError, "refused its source"),
         (
-            {"grid": lambda call: kernels.Grid((1 << 20, 1 << 20), 1)},
+            {"grid": lambda call: kernels.LaunchGrid((1 << 20, 1 << 20), 1)},
             DeviceError,
             "on the CPU a kernel has 1 to",
         ),
         (
-            {"grid": lambda call: kernels.Grid((1,), 1, local=8)},
+            {"grid": lambda call: kernels.LaunchGrid((1,), 1, local=8)},
             DeviceError,
             "no local and no scratch memory",
         ),

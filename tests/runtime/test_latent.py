@@ -1,6 +1,5 @@
-"""Latent attention in its forms: what a long stretch of a prompt computes with keys and values of its own is
-what its tokens compute one by one, whatever stands beside it; and sparse attention is dense where all is
-chosen.
+"""The forms of MLA: a long run of a prompt in the expanded form gives what its tokens give one by one in the
+absorbed form, whatever stands beside it; sparse attention to all positions is dense attention.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 )
 LONG, TOP = 24, 40
 IDS = [int(i) for i in np.random.default_rng(3).integers(0, tiny.VOCAB, 90)]
-EXPANDED, CHOSEN = "expanded_attention", "chosen_attention"
+EXPANDED, SPARSE = "expanded_attention", "sparse_attention"
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +44,7 @@ def open_engine(
     dense: bool = False,
     repack: bool = True,
 ) -> Engine:
-    """long False: as `deterministic` has it. top: positions that the indexer chooses."""
+    """long False: as `deterministic` has it. top: the indexer's top k."""
     w = tiny.weights(arch, format)
     extra = {"attention__indexer__top_k": top} if arch == "deepseek32" else {}
     made = tiny.build(arch, w, Cache(96, 3, keys=kind, values=kind, dense=dense), **extra)
@@ -118,7 +117,7 @@ def test_a_cached_prefix_goes_on_in_the_other_form() -> None:
     plain.close()
 
 
-def test_a_cache_of_turned_blocks_keeps_the_absorbed_form() -> None:
+def test_a_rotated_cache_keeps_the_absorbed_form() -> None:
     engine = open_engine(kind="q8_0")
     assert EXPANDED not in ops_of(engine, 64)
     engine.close()
@@ -127,10 +126,10 @@ def test_a_cache_of_turned_blocks_keeps_the_absorbed_form() -> None:
 # --- DeepSeek V3.2
 
 
-def test_sparse_is_dense_where_all_is_chosen() -> None:
+def test_sparse_attention_to_all_positions_is_dense() -> None:
     """Every bit, in a prompt and token by token; behind that they part."""
     sparse, dense = (open_engine(arch="deepseek32", long=False, dense=d) for d in (False, True))
-    assert CHOSEN in ops_of(sparse, 1) and CHOSEN not in ops_of(dense, 1)
+    assert SPARSE in ops_of(sparse, 1) and SPARSE not in ops_of(dense, 1)
     for ids in (IDS[:TOP], IDS[:7]):
         a, b = (e.logits([BatchEntry(0, ids)]) for e in (sparse, dense))
         np.testing.assert_array_equal(a, b)
@@ -143,10 +142,10 @@ def test_sparse_is_dense_where_all_is_chosen() -> None:
     dense.close()
 
 
-def test_a_context_that_is_all_chosen_has_no_indexer() -> None:
+def test_a_context_of_at_most_top_k_has_no_indexer() -> None:
     few, all_ = open_engine(arch="deepseek32", top=95), open_engine(arch="deepseek32", top=96)
-    assert CHOSEN in ops_of(few, 1)
-    assert not {CHOSEN, "index_positions"} & ops_of(all_, 1) and EXPANDED in ops_of(all_, 64)
+    assert SPARSE in ops_of(few, 1)
+    assert not {SPARSE, "index_positions"} & ops_of(all_, 1) and EXPANDED in ops_of(all_, 64)
     few.close()
     all_.close()
 

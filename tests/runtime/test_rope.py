@@ -1,4 +1,4 @@
-"""Rotary embeddings alone, by kind of scaling: from a checkpoint's configuration to the turned numbers of a
+"""Rotary embeddings alone, by kind of scaling: from a checkpoint's configuration to the rotated numbers of a
 head, against transformers' frequencies (stored) and against the formulas in float64.
 """
 
@@ -71,7 +71,7 @@ def formula(case: str, context: int) -> tuple[np.ndarray, float]:
 
 
 def yarn(plain: np.ndarray, base: float, factor: float, original: int, rope: dict[str, Any]) -> np.ndarray:
-    """Of YaRN's paper, 3.2 and 3.4: by how often a pair turns within the original context."""
+    """Of YaRN's paper, 3.2 and 3.4: by how often a pair rotates within the original context."""
     fast, slow, n = rope.get("beta_fast", 32.0), rope.get("beta_slow", 1.0), 2 * len(plain)
 
     def place(turns: float) -> float:
@@ -101,8 +101,8 @@ def llama3(plain: np.ndarray, factor: float, original: int, rope: dict[str, Any]
     return np.array(found)
 
 
-def turned(x: np.ndarray, pos: list[int], freq: np.ndarray, factor: float, style: int) -> np.ndarray:
-    """x (T, H, D) with its pairs turned as complex numbers."""
+def rotated(x: np.ndarray, pos: list[int], freq: np.ndarray, factor: float, style: int) -> np.ndarray:
+    """x (T, H, D) with its pairs rotated as complex numbers."""
     n, y = 2 * len(freq), x.astype(np.float64)
     one, other = (slice(0, n, 2), slice(1, n, 2)) if style == 0 else (slice(0, n // 2), slice(n // 2, n))
     whole = y[..., one] + 1j * y[..., other]
@@ -134,8 +134,8 @@ def test_heads_turn_as_the_formula_says(case: str, context: int, tmp_path: Path)
         (rotate(a, a.input("x", Type((TOKENS, 3, dim))), 0),), {"x": x, "pos": np.array(pos, np.int32)}
     )
     freq, factor = formula(case, context)
-    want = turned(x, pos, freq, factor, a.rope_style)
-    # Frequency and angle are float32: both round, in proportion to how far a pair has turned.
+    want = rotated(x, pos, freq, factor, a.rope_style)
+    # Frequency and angle are float32: both round, in proportion to how far a pair has rotated.
     angle = np.zeros((len(pos), 1, dim))
     angle[..., : 2 * len(freq)] = (np.array(pos)[:, None] * freq.max()).reshape(-1, 1, 1)
     assert (np.abs(got - want) <= factor * 6 * (1e-6 + 2e-7 * angle)).all()
@@ -156,7 +156,7 @@ def test_hunyuans_alpha_is_a_larger_base(length: int, tmp_path: Path) -> None:
 
 
 def test_sections_of_a_text_are_plain_halves() -> None:
-    """Qwen-VL turns its pairs by time, height or width, section by section; a text's three are one."""
+    """Qwen-VL rotates its pairs by time, height or width, section by section; a text's three are one."""
     meta = tiny.metadata("qwen35", rope__dimension_sections=[3, 3, 2, 0])
     a = find_arch("qwen35")(HParams(meta, "qwen35"), tiny.TinyWeights(), Cache(context=64))
     pos, dim, n = [0, 1, 5, 63], 64, 16

@@ -309,7 +309,7 @@ import json, sys
 given = json.loads(sys.argv[1])
 sys.path[:] = given["path"]
 from satchel import kernels
-grid = lambda call: kernels.Grid((call.output.shape[0],), 1)
+grid = lambda call: kernels.LaunchGrid((call.output.shape[0],), 1)
 for source in (given["source"], "no C"):
     kernels.register("add", source, "mine", grid, devices=("cpu",), when=lambda call: False)
 from satchel.runtime.sandbox.enter import close, enter

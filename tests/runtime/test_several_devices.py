@@ -17,7 +17,7 @@ from waiting import SECONDS, until
 
 from satchel.formats.gguf import open_gguf
 from satchel.quant import DeviceError, RequestError
-from satchel.runtime.device import Device, Exec, Found, find_backend, libraries
+from satchel.runtime.device import BackendLibrary, Device, Exec, find_backend, libraries
 from satchel.runtime.dryrun import dry_run
 from satchel.runtime.model import Model
 from satchel.runtime.options import LoadKwargs
@@ -273,7 +273,7 @@ class Fake:
 
 def opened_with(
     monkeypatch: pytest.MonkeyPatch,
-    found: list[Found],
+    found: list[BackendLibrary],
     cards: dict[str, list[str]],
     lost: tuple[str, ...] = (),
 ) -> tuple[list[str], tuple[str, ...]]:
@@ -310,14 +310,14 @@ def replace_info(real: Device) -> Any:
     return lambda name, flags: real.info()._replace(name=name, flags=flags)
 
 
-def usable(name: str) -> Found:
-    return Found(name, name, "", 100)
+def usable(name: str) -> BackendLibrary:
+    return BackendLibrary(name, name, "", 100)
 
 
 def test_auto_goes_on_to_the_next_vendor_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     reason = "cuda cannot run on this machine: the driver could not be started: error 999"
-    broken = Found("cuda", "", reason, -1)
-    absent = Found("metal", "", "metal cannot run on this machine: the driver is not installed", 0)
+    broken = BackendLibrary("cuda", "", reason, -1)
+    absent = BackendLibrary("metal", "", "metal cannot run on this machine: the driver is not installed", 0)
     names, notes = opened_with(
         monkeypatch, [usable("sycl"), broken, usable("hip"), absent], {"hip": ["!", "MI"], "sycl": ["Arc"]}
     )

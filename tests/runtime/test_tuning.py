@@ -21,7 +21,7 @@ from satchel.runtime.plan import Bucket
 from satchel.runtime.tuning import Tuned, device_key, forget, read, remember, shape_of, tuned_for
 from satchel.runtime.tuning.measure import measure, steps_of
 
-LONE, USUAL = "rms_norm_lone", "rms_norm"
+SERIAL, USUAL = "rms_norm_serial", "rms_norm"
 
 
 @pytest.fixture(autouse=True)
@@ -49,13 +49,13 @@ def logits() -> Array:
 
 @pytest.fixture
 def slow_usual(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Times as if the usual norm took ten times as long as the lone one, and all else nothing."""
+    """Times as if the usual norm took ten times as long as the serial one, and all else nothing."""
 
-    def compiled(self: Any, segment: Any, buffers: Any, choices: Any = None) -> Exec:
-        asked = {c.step: c.name for c in (self.choose(segment) if choices is None else choices)}
-        made = real(self, segment, buffers, choices)
+    def compiled(self: Any, segment: Any, buffers: Any, overrides: Any = None) -> Exec:
+        asked = {c.step: c.name for c in (self.overrides_of(segment) if overrides is None else overrides)}
+        made = real(self, segment, buffers, overrides)
         ops = [call_of(segment, i).op for i in range(len(segment.step_table))]
-        cost = [1000 * (op == USUAL) * (1 if asked.get(i) == LONE else 10) for i, op in enumerate(ops)]
+        cost = [1000 * (op == USUAL) * (1 if asked.get(i) == SERIAL else 10) for i, op in enumerate(ops)]
         total = [0] * len(cost)
 
         def times() -> list[int]:
@@ -86,7 +86,7 @@ def test_the_faster_kernel_is_found_remembered_and_used(file: Path, slow_usual: 
     rows = tuned(3)
     assert [m.tokens for m in rows] == [3] and not any(m.doubted for m in rows)
     found = {k: t for m in rows for k, t in m.steps.items()}
-    assert found and all(t == Tuned(LONE, USUAL, 1.0, 10.0) for t in found.values())
+    assert found and all(t == Tuned(SERIAL, USUAL, 1.0, 10.0) for t in found.values())
     assert all(k.startswith("rms_norm f32:") for k in found)
     assert all(m.us < m.own_us for m in rows)
     after = logits()
@@ -103,7 +103,7 @@ def test_the_faster_kernel_is_found_remembered_and_used(file: Path, slow_usual: 
 
 def test_real_times_choose_something_that_can_do_it() -> None:
     rows = tuned(1, (0, 7))
-    assert {t.kernel for m in rows for t in m.steps.values()} <= {LONE, LONE + "@3", USUAL}
+    assert {t.kernel for m in rows for t in m.steps.values()} <= {SERIAL, SERIAL + "@3", USUAL}
     assert all(0 < m.us <= m.own_us for m in rows)
 
 
@@ -137,7 +137,7 @@ def test_another_library_or_driver_is_another_device(monkeypatch: pytest.MonkeyP
     engine.close()
 
 
-def test_a_device_without_times_or_choices() -> None:
+def test_a_device_without_times_or_several_kernels() -> None:
     engine, device = engine_of()
     with pytest.raises(RequestError, match="emulated was not opened with profile"):
         next(measure(engine, device, [1]))

@@ -29,7 +29,7 @@ from satchel.runtime.dryrun import dry_run
 from satchel.runtime.graph import Graph, Type
 from satchel.runtime.model import Model
 from satchel.runtime.options import Options
-from satchel.runtime.packing import PACKED_BUFFER, Packed, file_places, packable, packed_by
+from satchel.runtime.packing import PACKED_BUFFER, PackedWeight, file_places, packable, packed_by
 from satchel.runtime.plan import ALIGN, PACKED, Bucket
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.weights import bind, in_order, parts_of
@@ -121,12 +121,12 @@ def write(
 SHAPES = {"embed": (96, 64), "norm": (64,), "experts": (3, 40, 64), "small": (5, 32), "big": (1000, 64)}
 
 
-def asked(gguf: GGUF, device: Any) -> dict[str, Packed]:
+def asked(gguf: GGUF, device: Any) -> dict[str, PackedWeight]:
     matrices = {n: Type(i.shape, i.format) for n, i in gguf.tensors.items() if len(i.shape) > 1}
     return packed_by(device, matrices)
 
 
-def unpacked(device: FakeDevice, place: Any, packed: Packed, buffer: Any) -> bytes:
+def unpacked(device: FakeDevice, place: Any, packed: PackedWeight, buffer: Any) -> bytes:
     """The file's bytes out of a fake buffer's panels."""
     row = BY_ID[packed.format].row_bytes(packed.columns)
     rows = -(-packed.rows // PANEL) * PANEL
@@ -211,7 +211,7 @@ def test_parts_are_the_whole(stack: int, rows: int, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(loading, "PART", 20_000)
     device: Any = FakeDevice()
     number = FORMATS["q8_0"].id
-    whole = Packed(number, stack, rows, 64, device.packed(number, stack, rows, 64))
+    whole = PackedWeight(number, stack, rows, 64, device.packed(number, stack, rows, 64))
     parts = list(parts_of(device, whole, stack * rows * 68))
     assert sum(p.size for p in parts) == whole.size
     assert sum(p.stack * p.rows for p in parts) == stack * rows

@@ -23,7 +23,7 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
         yield Case(f"{n_rot}", (pos, frequencies(n_rot)), shape, args={"scale": scale}, bound=1e-12)
 
 
-def turns(n_rot: int, pos: tuple[Array, str], scale: float = 1.25) -> tuple[Array, str]:
+def cos_sin(n_rot: int, pos: tuple[Array, str], scale: float = 1.25) -> tuple[Array, str]:
     return OPS["rope_table"].define(pos[0], frequencies(n_rot)[0], scale=scale), "f32"
 
 
@@ -32,7 +32,7 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
     pos = i32(0, 1, 77, 40000)
     for style in (0, 1):
         for n_rot, d in ((64, 64), (32, 80), (2, 2), (18, 20)):
-            inputs = (f32(rng, 4, 3, d), turns(n_rot, pos))
+            inputs = (f32(rng, 4, 3, d), cos_sin(n_rot, pos))
             yield Case(f"{style}-{n_rot}", inputs, (4, 3, d), args={"style": style}, bound=1e-12)
 
 
@@ -43,7 +43,7 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
     for format in ("f32", "f16", "bf16"):
         for style, d, n_rot in ((0, 24, 24), (1, 64, 64), (1, 40, 6)):
             cache = encode(format, f32(rng, 8 * 2 * 16, d)[0]).reshape(8, 2, 16, d)
-            inputs = ((cache, format), f32(rng, 4, 2, d), turns(n_rot, pos), slot, pos, (table, "i32"))
+            inputs = ((cache, format), f32(rng, 4, 2, d), cos_sin(n_rot, pos), slot, pos, (table, "i32"))
             # a product that lies between two numbers of the cache may be rounded either way
             bound = {"f32": 1e-12, "f16": 1e-8, "bf16": 1e-6}[format]
             yield Case(f"{format}-{style}-{d}", inputs, (), format, {"style": style}, bound)

@@ -51,7 +51,7 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
         yield Case(format, ((w, format), i32(3, 0, 8, 3)), (4, 512), bound=0)
 
 
-@case("pick")
+@case("gather_rows")
 def _(rng: np.random.Generator) -> Iterator[Case]:
     yield Case("f32", (f32(rng, 6, 40), i32(5, 0)), (2, 40), bound=0)
     yield Case("q8_0", ((encode("q8_0", f32(rng, 6, 64)[0]), "q8_0"), i32(2, 2, 1)), (3, 64), "q8_0", bound=0)
@@ -200,8 +200,8 @@ def wrong(op: str, index: int, values: list[int]) -> Case:
 WRONG: list[tuple[str, int, list[int]]] = [
     ("get_rows", 1, [3, 9, 0, 0]),
     ("get_rows", 1, [-1, 0, 0, 0]),
-    ("pick", 1, [6, 0]),
-    ("pick", 1, [-1, 0]),
+    ("gather_rows", 1, [6, 0]),
+    ("gather_rows", 1, [-1, 0]),
     ("kv_write", 2, [0, 2, 1, 0]),
     ("kv_write", 3, [0, 15, 16, 4000]),
     ("kv_write", 3, [-1, 0, 0, 0]),

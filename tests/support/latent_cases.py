@@ -1,5 +1,5 @@
-"""Calls of the ops of latent attention for the kernels' tests: runs on either side of the border, mixed with
-single tokens; every weight format's kind; chosen positions that are all, some, and at borders of spans.
+"""Cases of the MLA ops for the kernels' tests: runs shorter and longer than `least`, mixed with single
+tokens; every kind of weight format; sparse positions that are all, some, and at borders of spans.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def past_of(
     return cache, (i32(*(s for s, _ in tokens)), i32(*(p for _, p in tokens)), (table, "i32"))
 
 
-@case("short_attention")
+@case("absorbed_attention")
 def _(rng: np.random.Generator) -> Iterator[Case]:
     for format in CACHE_TYPES:
         cache, place = past_of(rng, format, MIXED, 96)
@@ -47,12 +47,12 @@ def expanded_case(
     heads: int = 3,
     least: int = LEAST,
 ) -> Case:
-    """formats: of the cache and of the weights. sizes: rank, plain, turned and value."""
-    rank, plain, turned, value = sizes
-    cache, place = past_of(rng, formats[0], tokens, rank + turned)
-    k_b = random_blocks(rng, formats[1], heads * rank, plain).reshape(heads, rank, -1)
+    """formats: of the cache and of the weights. sizes: rank, nope, rope and value."""
+    rank, nope, rope, value = sizes
+    cache, place = past_of(rng, formats[0], tokens, rank + rope)
+    k_b = random_blocks(rng, formats[1], heads * rank, nope).reshape(heads, rank, -1)
     v_b = random_blocks(rng, formats[1], heads * value, rank).reshape(heads, value, -1)
-    q, left = f32(rng, len(tokens), heads, plain + turned, scale=0.1), f32(rng, len(tokens), heads, value)
+    q, left = f32(rng, len(tokens), heads, nope + rope, scale=0.1), f32(rng, len(tokens), heads, value)
     weights = ((k_b, formats[1]), (v_b, formats[1]))
     name = f"{formats}-{sizes}-{len(tokens)}-{least}"
     args = {"scale": 0.05, "least": least}
@@ -98,15 +98,15 @@ def random_like(rng: np.random.Generator, format: str, shape: tuple[int, ...], s
     return encode(format, small).reshape(shape[0], 1, shape[2], -1), format
 
 
-@case("chosen_attention")
+@case("sparse_attention")
 def _(rng: np.random.Generator) -> Iterator[Case]:
     for format in CACHE_TYPES:
         for heads, k in ((16, 70), (3, 70), (16, 1), (4, 400)):
             cache, place = past_of(rng, format, SEEN, 96)
-            chosen = np.full((len(SEEN), k), -1, np.int32)
-            for row, (_, pos) in zip(chosen, SEEN, strict=True):
+            positions = np.full((len(SEEN), k), -1, np.int32)
+            for row, (_, pos) in zip(positions, SEEN, strict=True):
                 n = min(k, pos + 1)
                 row[:n] = np.sort(rng.permutation(pos + 1)[:n])
-            inputs = (f32(rng, len(SEEN), heads, 96), cache, cache, *place, (chosen, "i32"))
+            inputs = (f32(rng, len(SEEN), heads, 96), cache, cache, *place, (positions, "i32"))
             args = {"scale": 0.1, "value": 64}
             yield Case(f"{format}-{heads}-{k}", inputs, (len(SEEN), heads * 64), args=args, bound=5e-11)

@@ -16,7 +16,7 @@ from satchel.quant import FORMATS, DeviceError
 from satchel.runtime.device import SAMPLING, Device, KernelOverride, find_backend
 from satchel.runtime.graph import Array
 from satchel.runtime.ops import OPS
-from satchel.runtime.plan import PACKED, Buffer, Segment
+from satchel.runtime.plan import PACKED, BufferSpec, Segment
 
 SETS = ("scalar", "avx2", "avxvnni", "avx512", "avx512bf16", "amx", "neon", "dotprod", "i8mm")
 WEIGHTS = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k")
@@ -76,11 +76,11 @@ def view(buffer: int, format: str, shape: tuple[int, ...], stride: int) -> Array
 def plan_of(op: str, case: Case, pad: int) -> tuple[Segment, list[bytearray]]:
     """A plan of one step, each operand in a buffer of its own, and what is to be written to the buffers."""
     alias = OPS[op].alias
-    data, views, buffers = [bytearray(32)], [], [Buffer("step", STEP, 32)]
+    data, views, buffers = [bytearray(32)], [], [BufferSpec("step", STEP, 32)]
     for array, format in case.inputs:
         raw, stride = spread(array, 0 if array.ndim == 1 else pad)
         views.append(view(len(buffers), format, shape_of(array, format), stride))
-        buffers.append(Buffer(f"in{len(buffers)}", STATE if alias else CONST, len(raw)))
+        buffers.append(BufferSpec(f"in{len(buffers)}", STATE if alias else CONST, len(raw)))
         data.append(raw)
     if alias:
         views.insert(0, views[0])
@@ -89,7 +89,7 @@ def plan_of(op: str, case: Case, pad: int) -> tuple[Segment, list[bytearray]]:
         empty = np.zeros((*case.shape[:-1], case.shape[-1] // block), dtype)
         raw, stride = spread(empty, 0 if len(case.shape) == 1 else pad)
         views.insert(0, view(len(buffers), case.format, case.shape, stride))
-        buffers.append(Buffer("out", OUT, len(raw)))
+        buffers.append(BufferSpec("out", OUT, len(raw)))
         data.append(raw)
     args = {k: v for k, v in {**OPS[op].defaults, **case.args}.items() if k != "format"}
     ops = np.zeros(1, cext.dtype_of("hal_op"))

@@ -16,7 +16,7 @@ AWQ = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
 @dataclass
-class Packed:
+class PackedCheckpoint:
     """Tensors by name, and the matrix [rows, columns] that they stand for, in float32."""
 
     tensors: Tensors
@@ -45,7 +45,7 @@ def gptq(
     order: npt.NDArray[Any] | None = None,
     scale: npt.NDArray[Any] | None = None,
     seed: int = 0,
-) -> Packed:
+) -> PackedCheckpoint:
     rng = np.random.default_rng(seed)
     groups, most = columns // group, (1 << bits) - 1
     codes = rng.integers(0, most + 1, (columns, rows))
@@ -64,10 +64,10 @@ def gptq(
         f"{base}.scales": ("F16" if scales.dtype == np.float16 else "F32", scales),
         f"{base}.g_idx": ("I32", index.astype(np.int32)),
     }
-    return Packed(tensors, np.ascontiguousarray(values.T))
+    return PackedCheckpoint(tensors, np.ascontiguousarray(values.T))
 
 
-def awq(base: str, rows: int, columns: int, *, group: int = 32, seed: int = 0) -> Packed:
+def awq(base: str, rows: int, columns: int, *, group: int = 32, seed: int = 0) -> PackedCheckpoint:
     rng = np.random.default_rng(seed)
     codes, zeros = rng.integers(0, 16, (columns, rows)), rng.integers(0, 16, (columns // group, rows))
     scales = (rng.uniform(0.5, 2, zeros.shape) * 0.01).astype(np.float16)
@@ -84,7 +84,7 @@ def awq(base: str, rows: int, columns: int, *, group: int = 32, seed: int = 0) -
         f"{base}.qzeros": ("I32", words(zeros)),
         f"{base}.scales": ("F16", scales),
     }
-    return Packed(tensors, np.ascontiguousarray(values.T.astype(np.float32)))
+    return PackedCheckpoint(tensors, np.ascontiguousarray(values.T.astype(np.float32)))
 
 
 def compressed(
@@ -96,7 +96,7 @@ def compressed(
     group: int = 32,
     symmetric: bool = True,
     seed: int = 0,
-) -> Packed:
+) -> PackedCheckpoint:
     """compressed-tensors' pack-quantized form."""
     rng = np.random.default_rng(seed)
     half = 1 << bits - 1
@@ -115,16 +115,18 @@ def compressed(
     }
     if not symmetric:
         tensors[f"{base}.weight_zero_point"] = ("I32", pack_down(zeros + half, bits))
-    return Packed(tensors, values.astype(np.float32))
+    return PackedCheckpoint(tensors, values.astype(np.float32))
 
 
-def int8(base: str, rows: int, columns: int, *, groups: int = 1, seed: int = 0) -> Packed:
+def int8(base: str, rows: int, columns: int, *, groups: int = 1, seed: int = 0) -> PackedCheckpoint:
     """compressed-tensors' int-quantized form: bytes, a scale for each row or for each of its groups."""
     rng = np.random.default_rng(seed)
     codes = rng.integers(-128, 128, (rows, columns), dtype=np.int8)
     scales = rng.uniform(0.5, 2, (rows, groups)).astype(np.float32) * np.float32(0.001)
     values = np.repeat(scales, columns // groups, 1) * codes.astype(np.float32)
-    return Packed({f"{base}.weight": ("I8", codes), f"{base}.weight_scale": ("F32", scales)}, values)
+    return PackedCheckpoint(
+        {f"{base}.weight": ("I8", codes), f"{base}.weight_scale": ("F32", scales)}, values
+    )
 
 
 def fp8(
@@ -135,7 +137,7 @@ def fp8(
     tile: tuple[int, int] | None = (128, 128),
     name: str = "weight_scale_inv",
     seed: int = 0,
-) -> Packed:
+) -> PackedCheckpoint:
     """FP8 E4M3 with a scale for each tile; tile None: one for the tensor."""
     rng = np.random.default_rng(seed)
     codes = rng.integers(0, 256, (rows, columns), dtype=np.uint8)
@@ -145,7 +147,7 @@ def fp8(
     spread = np.repeat(np.repeat(scales, high, 0)[:rows], wide, 1)[:, :columns]
     stored = scales if tile else scales.reshape(())
     tensors: Tensors = {f"{base}.weight": ("F8_E4M3", codes), f"{base}.{name}": ("F32", stored)}
-    return Packed(tensors, spread * e4m3(codes))
+    return PackedCheckpoint(tensors, spread * e4m3(codes))
 
 
 def e4m3(codes: npt.NDArray[np.uint8]) -> F32:

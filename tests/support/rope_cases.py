@@ -53,7 +53,7 @@ CASES: dict[str, tuple[int, float, int, dict[str, Any]]] = {
 
 
 def config(case: str) -> dict[str, Any]:
-    """config.json of a case: of Phi 3 where it is LongRoPE or a part of each head turns, else of Llama."""
+    """config.json of a case: Phi 3's for LongRoPE and where a part of each head is rotated, else Llama's."""
     dim, base, trained, stated = CASES[case]
     long = stated["rope_type"] == "longrope"
     found = {

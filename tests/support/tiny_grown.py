@@ -69,7 +69,7 @@ GROUPS: dict[str, object] = {
     "expert_weights_norm": True,
     "expert_weights_scale": 0.9,
 }
-# Less than a text of the tests has, so that not all is chosen.
+# top_k is less than the tokens of a test's text, so attention is sparse.
 INDEXER: dict[str, object] = {
     "attention.indexer.head_count": 3,
     "attention.indexer.key_length": 64,

@@ -12,8 +12,8 @@ VI_INLINE void k_scales_and_minimums(const uint8_t *words, scales_256 *s) {
     s->min = vf_halves(vi_shift_right(first, 16));
 }
 
-VI_INLINE void q4_k_panel_scales(const uint8_t *words, const uint8_t *lone, scales_256 *s) {
-    (void)lone;
+VI_INLINE void q4_k_panel_scales(const uint8_t *words, const uint8_t *tail, scales_256 *s) {
+    (void)tail;
     k_scales_and_minimums(words, s);
 }
 

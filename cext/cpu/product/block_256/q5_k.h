@@ -1,6 +1,6 @@
 /* q5_k: words 0-3 as in q4_k; 4-11: fifth bits, that of group g at bit g of each byte; 12-43: the low four. */
-VI_INLINE void q5_k_panel_scales(const uint8_t *words, const uint8_t *lone, scales_256 *s) {
-    (void)lone;
+VI_INLINE void q5_k_panel_scales(const uint8_t *words, const uint8_t *tail, scales_256 *s) {
+    (void)tail;
     k_scales_and_minimums(words, s);
 }
 

@@ -1,10 +1,10 @@
-/* q6_k: words 0-31: low four bits; 32-47: high two; 48-51: scales of 16; the lone half is d. */
-VI_INLINE void q6_k_panel_scales(const uint8_t *words, const uint8_t *lone, scales_256 *s) {
+/* q6_k: words 0-31: low four bits; 32-47: high two; 48-51: scales of 16; the tail half is d. */
+VI_INLINE void q6_k_panel_scales(const uint8_t *words, const uint8_t *tail, scales_256 *s) {
     UNROLL for (int g = 0; g < 16; g++)
         s->scale[g] = vi_signed_byte(word(words, 48 + g / 4), g % 4);
     UNROLL for (int i = 0; i < 8; i++)
         s->pairs[i] = signed_pair(word(words, 48 + i / 2), 2 * (i % 2));
-    s->d = vf_load_f16((const uint16_t *)lone);
+    s->d = vf_load_f16((const uint16_t *)tail);
 }
 
 VI_INLINE void q6_k_panel_codes(const uint8_t *words, int g, vi *q) {

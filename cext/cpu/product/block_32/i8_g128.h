@@ -1,6 +1,6 @@
 /* i8_g128: word 0: d; 1-32: signed codes. */
-VI_INLINE vf i8_g128_panel_scale(const uint8_t *words, const uint8_t *lone, vf *m) {
-    (void)lone;
+VI_INLINE vf i8_g128_panel_scale(const uint8_t *words, const uint8_t *tail, vf *m) {
+    (void)tail;
     return *m = (vf)word(words, 0);
 }
 

@@ -8,6 +8,6 @@ VI_INLINE void iq4_nl_panel_codes(const uint8_t *words, int part, vi *q) {
         q[j] = vi_lookup(nonlinear, q[j]);
 }
 
-LONE_SCALE(iq4_nl)
+TAIL_SCALE(iq4_nl)
 PRODUCT_32(iq4_nl, SIGNED_CODES)
 #define PRODUCT_iq4_nl ENTRY_32(iq4_nl)

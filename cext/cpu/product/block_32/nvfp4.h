@@ -21,8 +21,8 @@ VI_INLINE vf nvfp4_sum(const vi *q, const block_a8_32 *a, int second, vi first) 
     return vi_to_vf(isum);
 }
 
-VI_INLINE void nvfp4_block(const uint8_t *words, const uint8_t *lone, const uint8_t *x, uint64_t x_stride, vf *sum, int n) {
-    (void)lone;
+VI_INLINE void nvfp4_block(const uint8_t *words, const uint8_t *tail, const uint8_t *x, uint64_t x_stride, vf *sum, int n) {
+    (void)tail;
     fetch(words, (int)sizeof(block_nvfp4) / 4 * LINE, n);
     UNROLL for (int i = 0; i < 2; i++) {
         vf scale[2] = {nvfp4_panel_scale(words, 2 * i), nvfp4_panel_scale(words, 2 * i + 1)};
@@ -40,8 +40,8 @@ VI_INLINE void nvfp4_block(const uint8_t *words, const uint8_t *lone, const uint
     }
 }
 
-static void nvfp4_expand(const uint8_t *words, const uint8_t *lone, float *to) {
-    (void)lone;
+static void nvfp4_expand(const uint8_t *words, const uint8_t *tail, float *to) {
+    (void)tail;
     for (int g = 0; g < 4; g++) {
         vf scale = nvfp4_panel_scale(words, g);
         vi q[4];
@@ -56,7 +56,7 @@ EXPAND(nvfp4)
 
 #if defined(__AMX_BF16__)
 /* Powers of two between two scales under which products still sum exactly in float32: 12 * 15 * 128 * 16 * (1 + 2^5) < 2^24. */
-enum { NVFP4_APART = 5 };
+enum { NVFP4_SPREAD = 5 };
 
 /* Whether the scales of two groups are near each other in all rows, or one of them is zero. */
 VI_INLINE int nvfp4_near(const uint8_t *words, int group) {
@@ -67,7 +67,7 @@ VI_INLINE int nvfp4_near(const uint8_t *words, int group) {
                                    _mm512_srli_epi32(_mm512_max_epi32(b, one), 3));
     __mmask16 none = (__mmask16)(_mm512_testn_epi32_mask(a, a) | _mm512_testn_epi32_mask(b, b) |
                                  _mm512_cmpeq_epi32_mask(a, seven) | _mm512_cmpeq_epi32_mask(b, seven));
-    __mmask16 wide = _mm512_cmpgt_epi32_mask(_mm512_abs_epi32(far), _mm512_set1_epi32(NVFP4_APART));
+    __mmask16 wide = _mm512_cmpgt_epi32_mask(_mm512_abs_epi32(far), _mm512_set1_epi32(NVFP4_SPREAD));
     return (wide & ~none) == 0;
 }
 
@@ -97,8 +97,8 @@ static int nvfp4_unpack_groups(const product *p, const uint8_t *panel, int64_t g
     return near;
 }
 
-/* What float32 may not sum exactly: whole blocks, without tiles. */
-static void nvfp4_apart(const product *p, int first, int64_t group, int groups) {
+/* Without tiles: blocks whose scales differ so much that float32 sums of a tile would round. */
+static void nvfp4_fallback(const product *p, int first, int64_t group, int groups) {
     for (int i = 0; i < panels_from(p, first); i++)
         for (int64_t b = group / 2; b < (group + groups) / 2; b++) {
             const uint8_t *panel = p->w + p->stride * (uint64_t)(first + i) + p->head;
@@ -113,7 +113,7 @@ static void nvfp4_apart(const product *p, int first, int64_t group, int groups) 
 }
 
 static void nvfp4_tiled(const product *p) {
-    tiles_32(p, nvfp4_unpack_groups, nvfp4_apart, OF_NUMBERS);
+    tiles_32(p, nvfp4_unpack_groups, nvfp4_fallback, OF_NUMBERS);
 }
 
 static void nvfp4_amx(const product *p) {

@@ -5,6 +5,6 @@ VI_INLINE void q1_0_panel_codes(const uint8_t *words, int part, vi *q) {
         q[j] = (j < 1 ? bits << 1 : vi_shift_right(bits, j - 1)) & 0x02020202;
 }
 
-LONE_SCALE(q1_0)
+TAIL_SCALE(q1_0)
 PRODUCT_32(q1_0, 1)
 #define PRODUCT_q1_0 ENTRY_32(q1_0)

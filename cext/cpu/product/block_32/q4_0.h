@@ -4,6 +4,6 @@ VI_INLINE void q4_0_panel_codes(const uint8_t *words, int part, vi *q) {
     nibbles_32(words, 0, q);
 }
 
-LONE_SCALE(q4_0)
+TAIL_SCALE(q4_0)
 PRODUCT_32(q4_0, 8)
 #define PRODUCT_q4_0 ENTRY_32(q4_0)

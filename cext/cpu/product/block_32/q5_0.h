@@ -5,6 +5,6 @@ VI_INLINE void q5_0_panel_codes(const uint8_t *words, int part, vi *q) {
     fifths_32(word(words, 0), q);
 }
 
-LONE_SCALE(q5_0)
+TAIL_SCALE(q5_0)
 PRODUCT_32(q5_0, 16)
 #define PRODUCT_q5_0 ENTRY_32(q5_0)

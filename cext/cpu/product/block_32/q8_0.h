@@ -5,6 +5,6 @@ VI_INLINE void q8_0_panel_codes(const uint8_t *words, int part, vi *q) {
         q[j] = sign_codes(word(words, j));
 }
 
-LONE_SCALE(q8_0)
+TAIL_SCALE(q8_0)
 PRODUCT_32(q8_0, SIGNED_CODES)
 #define PRODUCT_q8_0 ENTRY_32(q8_0)

@@ -7,9 +7,9 @@ VI_INLINE vf f8_e4m3_lanes(vi code) {
 
 /* Words of codes of eight bits under a scale in word 0; `lanes` says what a code is. */
 #define EXPAND_BYTES(stem)                                                                                             \
-    static void stem##_expand(const uint8_t *words, const uint8_t *lone, float *to) {                               \
+    static void stem##_expand(const uint8_t *words, const uint8_t *tail, float *to) {                               \
         vf d = (vf)word(words, 0);                                                                                  \
-        (void)lone;                                                                                                 \
+        (void)tail;                                                                                                 \
         for (int i = 0; i < BLOCK_##stem / 4; i++) {                                                                \
             fetch(words + LINE * i, LINE, SEVERAL);                                                                 \
             UNROLL for (int j = 0; j < 4; j++)                                                                      \

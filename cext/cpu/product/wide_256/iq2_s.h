@@ -1,7 +1,7 @@
 /* iq2_s: words 0-7: the lower bits of the points, a word to a group; 8-15: signs, rearranged: bit j of byte i is that of
- * code 4 j + i; 16-17: the points' upper bits; 18-19: scales of 16, a nibble each; the lone half is d, in eighths. */
-VI_INLINE void iq2_s_panel_scales(const uint8_t *words, const uint8_t *lone, scales_256 *s) {
-    nibble_scales(words, lone, 18, s);
+ * code 4 j + i; 16-17: the points' upper bits; 18-19: scales of 16, a nibble each; the tail half is d, in eighths. */
+VI_INLINE void iq2_s_panel_scales(const uint8_t *words, const uint8_t *tail, scales_256 *s) {
+    nibble_scales(words, tail, 18, s);
 }
 
 VI_INLINE void iq2_s_panel_codes(const uint8_t *words, int g, vi *q) {

@@ -1,5 +1,5 @@
 /* iq2_xs: words 2 g and 2 g + 1: the four points of group g and their signs, rearranged; 16-17: scales of 16, a nibble
- * each; the lone half is d, in eighths. */
+ * each; the tail half is d, in eighths. */
 
 /* The signs of two points, four bits to a byte; the eighth ones are bits 26 and 27. */
 VI_INLINE vi iq2_xs_signs(vi word) {
@@ -11,8 +11,8 @@ VI_INLINE vi iq2_xs_signs(vi word) {
     return signs | ((parity ^ vi_shift_right(parity, 2)) & 3) << 26;
 }
 
-VI_INLINE void iq2_xs_panel_scales(const uint8_t *words, const uint8_t *lone, scales_256 *s) {
-    nibble_scales(words, lone, 16, s);
+VI_INLINE void iq2_xs_panel_scales(const uint8_t *words, const uint8_t *tail, scales_256 *s) {
+    nibble_scales(words, tail, 16, s);
 }
 
 VI_INLINE void iq2_xs_panel_codes(const uint8_t *words, int g, vi *q) {

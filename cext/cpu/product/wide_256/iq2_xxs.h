@@ -1,10 +1,10 @@
 /* iq2_xxs: of words 2 g and 2 g + 1 the first has the four points of group g, the second, rearranged, its signs and, on
- * top, its scale; the lone half is d, in eighths. */
-VI_INLINE void iq2_xxs_panel_scales(const uint8_t *words, const uint8_t *lone, scales_256 *s) {
+ * top, its scale; the tail half is d, in eighths. */
+VI_INLINE void iq2_xxs_panel_scales(const uint8_t *words, const uint8_t *tail, scales_256 *s) {
     UNROLL for (int g = 0; g < 8; g++)
         s->scale[g] = vi_shift_right(word(words, 2 * g + 1), 28) * 2 + 1;
     scale_pairs(s, 8);
-    s->d = vf_load_f16((const uint16_t *)lone) * vf_set(0.125f);
+    s->d = vf_load_f16((const uint16_t *)tail) * vf_set(0.125f);
 }
 
 VI_INLINE void iq2_xxs_panel_codes(const uint8_t *words, int g, vi *q) {

@@ -1,14 +1,14 @@
 /* iq3_s: words 0-15: the lower bits of the points, two words to a group; 16-17: their ninth bits; 18-25: signs as in iq2_s;
- * 26: scales of 32, a nibble each; the lone half is d. */
+ * 26: scales of 32, a nibble each; the tail half is d. */
 static const uint8_t iq3_s_values[16] = {
     IQ_LIFT + 1, IQ_LIFT + 3, IQ_LIFT + 5, IQ_LIFT + 7, IQ_LIFT + 9, IQ_LIFT + 11, IQ_LIFT + 13, IQ_LIFT + 15,
     IQ_LIFT - 1, IQ_LIFT - 3, IQ_LIFT - 5, IQ_LIFT - 7, IQ_LIFT - 9, IQ_LIFT - 11, IQ_LIFT - 13, IQ_LIFT - 15};
 
-VI_INLINE void iq3_s_panel_scales(const uint8_t *words, const uint8_t *lone, scales_256 *s) {
+VI_INLINE void iq3_s_panel_scales(const uint8_t *words, const uint8_t *tail, scales_256 *s) {
     UNROLL for (int g = 0; g < 8; g++)
         s->scale[g] = (vi_shift_right(word(words, 26), 4 * g) & 15) * 2 + 1;
     scale_pairs(s, 8);
-    s->d = vf_load_f16((const uint16_t *)lone);
+    s->d = vf_load_f16((const uint16_t *)tail);
 }
 
 VI_INLINE void iq3_s_panel_codes(const uint8_t *words, int g, vi *q) {

@@ -1,14 +1,14 @@
-/* iq3_xxs: words 2 g and 2 g + 1: the eight points of group g; 16-23: signs and scales as in iq2_xxs; the lone half is
+/* iq3_xxs: words 2 g and 2 g + 1: the eight points of group g; 16-23: signs and scales as in iq2_xxs; the tail half is
  * d, in quarters. */
 static const uint8_t iq3_xxs_values[16] = {
     IQ_LIFT + 4, IQ_LIFT + 12, IQ_LIFT + 20, IQ_LIFT + 28, IQ_LIFT + 36, IQ_LIFT + 44, IQ_LIFT + 52, IQ_LIFT + 62,
     IQ_LIFT - 4, IQ_LIFT - 12, IQ_LIFT - 20, IQ_LIFT - 28, IQ_LIFT - 36, IQ_LIFT - 44, IQ_LIFT - 52, IQ_LIFT - 62};
 
-VI_INLINE void iq3_xxs_panel_scales(const uint8_t *words, const uint8_t *lone, scales_256 *s) {
+VI_INLINE void iq3_xxs_panel_scales(const uint8_t *words, const uint8_t *tail, scales_256 *s) {
     UNROLL for (int g = 0; g < 8; g++)
         s->scale[g] = vi_shift_right(word(words, 16 + g), 28) * 2 + 1;
     scale_pairs(s, 8);
-    s->d = vf_load_f16((const uint16_t *)lone) * vf_set(0.25f);
+    s->d = vf_load_f16((const uint16_t *)tail) * vf_set(0.25f);
 }
 
 VI_INLINE void iq3_xxs_panel_codes(const uint8_t *words, int g, vi *q) {

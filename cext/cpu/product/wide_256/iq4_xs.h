@@ -2,9 +2,9 @@
  * and the table is that of iq4_nl. */
 static const uint8_t iq4_xs_lookup[16] = IQ4_NL_TABLE(SIGN_CODE);
 
-VI_INLINE void iq4_xs_panel_scales(const uint8_t *words, const uint8_t *lone, scales_256 *s) {
+VI_INLINE void iq4_xs_panel_scales(const uint8_t *words, const uint8_t *tail, scales_256 *s) {
     vi first = word(words, 0), low = word(words, 1);
-    (void)lone;
+    (void)tail;
     UNROLL for (int g = 0; g < 8; g++) {
         vi two = vi_shift_right(first, 16 + 2 * g) & 3;
         s->scale[g] = ((vi_shift_right(low, 4 * g) & 15) | two << 4) - 32;

@@ -1,6 +1,6 @@
 /* q2_k: words 0-3: scales and minimums, a nibble each; 4-19: pairs of bits; 20: d and dmin. */
-VI_INLINE void q2_k_panel_scales(const uint8_t *words, const uint8_t *lone, scales_256 *s) {
-    (void)lone;
+VI_INLINE void q2_k_panel_scales(const uint8_t *words, const uint8_t *tail, scales_256 *s) {
+    (void)tail;
     UNROLL for (int g = 0; g < 16; g++)
         s->scale[g] = vi_byte(word(words, g / 4), g % 4) & 15;
     UNROLL for (int i = 0; i < 8; i++)

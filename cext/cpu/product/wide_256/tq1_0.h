@@ -1,4 +1,4 @@
-/* tq1_0: words 0-7: digits of numbers 0-159, group g in digit g; 8-11: of 160-239; 12: of the last 16; the lone half is d.
+/* tq1_0: words 0-7: digits of numbers 0-159, group g in digit g; 8-11: of 160-239; 12: of the last 16; the tail half is d.
  * Digits are 1 too high. */
 typedef uint16_t vh __attribute__((vector_size(4 * LANES))); /* no product of 16 bits here overflows into its neighbour */
 
@@ -9,9 +9,9 @@ VI_INLINE vi digits_at(vi x, int k) {
     return (vi)((even * 3 >> 8) | (odd * 3 & 0x0300));
 }
 
-VI_INLINE void tq1_0_panel_scales(const uint8_t *words, const uint8_t *lone, scales_256 *s) {
+VI_INLINE void tq1_0_panel_scales(const uint8_t *words, const uint8_t *tail, scales_256 *s) {
     (void)words;
-    one_scale(lone, s);
+    one_scale(tail, s);
 }
 
 VI_INLINE void tq1_0_panel_codes(const uint8_t *words, int g, vi *q) {

@@ -1,7 +1,7 @@
-/* tq2_0: words 0-15: pairs of bits, 1 too high; the lone half is d. */
-VI_INLINE void tq2_0_panel_scales(const uint8_t *words, const uint8_t *lone, scales_256 *s) {
+/* tq2_0: words 0-15: pairs of bits, 1 too high; the tail half is d. */
+VI_INLINE void tq2_0_panel_scales(const uint8_t *words, const uint8_t *tail, scales_256 *s) {
     (void)words;
-    one_scale(lone, s);
+    one_scale(tail, s);
 }
 
 VI_INLINE void tq2_0_panel_codes(const uint8_t *words, int g, vi *q) {

@@ -1,9 +1,9 @@
-/* choice.c: kernels that a plan asks for: the backend's own by name, and those that a caller brought. Which the backend would
- * take unasked, plan.c says.
+/* override.c: kernel overrides of a plan: one of the backend's own kernels by name, or a custom kernel. plan.c has the default
+ * selection.
  *
- * What add_kernel() took belongs to the device: its modules end with it.
+ * Custom kernels, which add_kernel() took, belong to the device: it unloads their modules when it closes.
  */
-#include "choice.h"
+#include "override.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,39 +32,39 @@ static void entry_name(const gpu_kernel *k, const gpu_call *c, char out[HAL_NAME
     }
 }
 
-/* The number behind the name's @, which must be one of the entry's; 0: there is no @. */
-static int number_of(const gpu_kernel *k, const char *at, uint32_t *choice) {
+/* The config behind the name's @, which must be one of the entry's; 0: there is no @. */
+static int number_of(const gpu_kernel *k, const char *at, uint32_t *config) {
     char text[16];
-    for (int i = 0; *at && i < GPU_CHOICES && k->choices[i]; i++) {
-        snprintf(text, sizeof text, "@%u", k->choices[i]);
+    for (int i = 0; *at && i < GPU_CONFIGS && k->configs[i]; i++) {
+        snprintf(text, sizeof text, "@%u", k->configs[i]);
         if (strcmp(text, at) == 0) {
-            *choice = k->choices[i];
+            *config = k->configs[i];
             return 1;
         }
     }
-    *choice = 0;
+    *config = 0;
     return !*at;
 }
 
-int gpu_is_named(const gpu_kernel *k, const gpu_call *c, const hal_choice *asked, uint32_t *choice) {
+int gpu_is_named(const gpu_kernel *k, const gpu_call *c, const hal_kernel_override *asked, uint32_t *config) {
     char name[HAL_NAME];
     size_t n;
     entry_name(k, c, name);
     n = strlen(name);
-    return strncmp(name, asked->name, n) == 0 && number_of(k, asked->name + n, choice);
+    return strncmp(name, asked->name, n) == 0 && number_of(k, asked->name + n, config);
 }
 
-const hal_choice *gpu_choice_at(const hal_plan *plan, uint32_t step) {
-    for (uint32_t i = 0; i < plan->n_choices && plan->choices[i].step <= step; i++)
-        if (plan->choices[i].step == step)
-            return plan->choices + i;
+const hal_kernel_override *gpu_override_at(const hal_plan *plan, uint32_t step) {
+    for (uint32_t i = 0; i < plan->n_overrides && plan->overrides[i].step <= step; i++)
+        if (plan->overrides[i].step == step)
+            return plan->overrides + i;
     return NULL;
 }
 
-static const char *choice_fault(const hal_device *d, const hal_choice *c) {
+static const char *override_fault(const hal_device *d, const hal_kernel_override *c) {
     if (!c->kernel)
         return memchr(c->name, 0, HAL_NAME) ? NULL : "its name does not end";
-    if (c->kernel > d->n_added)
+    if (c->kernel > d->n_custom)
         return "it names a kernel that this device was not given";
     if (!c->threads || c->threads > THREADS_MOST || !c->groups[0] || !c->groups[1] || !c->groups[2] ||
         c->groups[0] > INT32_MAX || c->groups[1] > GROUPS_MOST || c->groups[2] > GROUPS_MOST)
@@ -72,20 +72,20 @@ static const char *choice_fault(const hal_device *d, const hal_choice *c) {
     return c->local <= (uint32_t)d->traits.shared ? NULL : "it wants more local memory than a group may have";
 }
 
-int gpu_check_choices(const hal_device *d, const hal_plan *plan) {
-    for (uint32_t i = 0; i < plan->n_choices; i++) {
-        const hal_choice *c = plan->choices + i;
-        const char *fault = choice_fault(d, c);
+int gpu_check_overrides(const hal_device *d, const hal_plan *plan) {
+    for (uint32_t i = 0; i < plan->n_overrides; i++) {
+        const hal_kernel_override *c = plan->overrides + i;
+        const char *fault = override_fault(d, c);
         if (c->step >= plan->n_steps || (i && c->step <= c[-1].step))
-            fault = "choices must stand in the order of the plan's steps";
+            fault = "overrides must be in the order of the plan's steps";
         if (fault)
-            return gpu_fail(HAL_E_INVALID, "choice %u, of step %u: %s", i, c->step, fault);
+            return gpu_fail(HAL_E_INVALID, "kernel override %u, of step %u: %s", i, c->step, fault);
     }
     return 0;
 }
 
-int gpu_launch_of(hal_device *d, const hal_choice *asked, uint32_t call, gpu_launch *out) {
-    *out = (gpu_launch){.function = d->added[asked->kernel - 1].function, .call = call, .alone = 1};
+int gpu_custom_launch(hal_device *d, const hal_kernel_override *asked, uint32_t call, gpu_launch *out) {
+    *out = (gpu_launch){.function = d->custom[asked->kernel - 1].function, .call = call, .custom = 1};
     memcpy(out->grid.groups, asked->groups, sizeof out->grid.groups);
     out->grid.threads = asked->threads;
     out->grid.shared = asked->local;
@@ -94,12 +94,12 @@ int gpu_launch_of(hal_device *d, const hal_choice *asked, uint32_t call, gpu_lau
     return gpu_check(d, d->api.allow(out->function, GPU_ALLOW_SHARED, (int)asked->local), "local memory of a kernel");
 }
 
-static void tell(const gpu_kernel *k, const gpu_call *c, uint32_t choice, char out[HAL_NAME]) {
+static void tell(const gpu_kernel *k, const gpu_call *c, uint32_t config, char out[HAL_NAME]) {
     size_t n;
     entry_name(k, c, out);
     n = strlen(out);
-    if (choice)
-        snprintf(out + n, HAL_NAME - n, "@%u", choice);
+    if (config)
+        snprintf(out + n, HAL_NAME - n, "@%u", config);
 }
 
 int gpu_kernels(hal_device *d, const hal_plan *plan, uint32_t step, char *names, uint32_t most) {
@@ -114,9 +114,9 @@ int gpu_kernels(hal_device *d, const hal_plan *plan, uint32_t step, char *names,
             if (!gpu_can(d, k, op, &call))
                 continue;
             own = own == UINT32_MAX && !k->check(&call, &d->traits) ? found : own;
-            for (int i = -1; i < GPU_CHOICES && (i < 0 || k->choices[i]); i++, found++)
+            for (int i = -1; i < GPU_CONFIGS && (i < 0 || k->configs[i]); i++, found++)
                 if (found < most)
-                    tell(k, &call, i < 0 ? 0 : k->choices[i], names + (size_t)HAL_NAME * found);
+                    tell(k, &call, i < 0 ? 0 : k->configs[i], names + (size_t)HAL_NAME * found);
         }
     gpu_unlock(d);
     if (own != UINT32_MAX && own && own < most) {
@@ -129,7 +129,7 @@ int gpu_kernels(hal_device *d, const hal_plan *plan, uint32_t step, char *names,
 }
 
 /* The lock is held. */
-static int load(hal_device *d, const char *image, const char *entry, gpu_added *out) {
+static int load(hal_device *d, const char *image, const char *entry, gpu_custom *out) {
     int code = d->api.load(&out->module, image);
     if (code)
         return gpu_fail(HAL_E_INVALID, "kernel %s: the driver cannot load its code: error %d", entry, code);
@@ -140,23 +140,23 @@ static int load(hal_device *d, const char *image, const char *entry, gpu_added *
 }
 
 int gpu_add_kernel(hal_device *d, const char *image, const char *entry, uint32_t *kernel) {
-    gpu_added *more = NULL;
+    gpu_custom *more = NULL;
     int code = gpu_lock(d);
     if (code)
         return code;
-    if (d->n_added < UINT32_MAX - 1 && (more = realloc(d->added, (d->n_added + 1) * sizeof *more)))
-        d->added = more;
-    code = more ? load(d, image, entry, more + d->n_added) : gpu_fail(HAL_E_MEMORY, "no memory for a kernel");
+    if (d->n_custom < UINT32_MAX - 1 && (more = realloc(d->custom, (d->n_custom + 1) * sizeof *more)))
+        d->custom = more;
+    code = more ? load(d, image, entry, more + d->n_custom) : gpu_fail(HAL_E_MEMORY, "no memory for a kernel");
     if (!code)
-        *kernel = ++d->n_added;
+        *kernel = ++d->n_custom;
     gpu_unlock(d);
     return code;
 }
 
-void gpu_drop_added(hal_device *d) {
-    for (uint32_t i = 0; i < d->n_added; i++)
-        d->api.unload(d->added[i].module);
-    free(d->added);
-    d->added = NULL;
-    d->n_added = 0;
+void gpu_drop_custom(hal_device *d) {
+    for (uint32_t i = 0; i < d->n_custom; i++)
+        d->api.unload(d->custom[i].module);
+    free(d->custom);
+    d->custom = NULL;
+    d->n_custom = 0;
 }

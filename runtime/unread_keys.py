@@ -1,5 +1,5 @@
-"""What a file states of its architecture and nothing has read: a key that would change the numbers is an
-error, any other a note. So a newer variant of a known architecture never runs as the old one.
+"""Unread keys: metadata `<arch>.*` that the architecture did not read. One that would change the numbers is
+an error, any other a note, so a newer variant of a known architecture never runs as the old one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import cast
 from satchel.formats.gguf import Metadata, ValueType
 from satchel.quant import ModelError
 
-# Told by the tensors themselves or by what the architecture is; or read elsewhere, of embeddings.
+# Keys that the tensors' shapes or the architecture itself imply, and keys of embeddings, which others read.
 SETTLED = {
     *("vocab_size", "feed_forward_length", "expert_shared_count", "expert_shared_feed_forward_length"),
     *("tensor_data_layout", "decoder_start_token_id", "use_parallel_residual", "features_length"),
@@ -20,7 +20,7 @@ SETTLED = {
     *("rope.freq_base", "rope.dimension_count", "rope.scaling.finetuned"),
     *("rope.dimension_sections", "rope.scaling.original_context_length"),  # of a text all sections are one
 }
-# Of the rest, values that change nothing; of a key that is not here: 0, and false.
+# Values of the other keys that change nothing; for a key that is not listed: 0 and false.
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "expert_gating_func": (0, 1),
     "expert_weights_norm": (True,),
@@ -40,13 +40,24 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "rope.scaling.yarn_attn_factor": (1.0,),
     "rope.scaling.type": ("none",),
 }
-ROOMS = ("attention.", "rope.", "expert", "ssm.", "moe_", "altup.", "shortconv.", "kda.", "wkv.", "swiglu_")
-ENDS = ("scale", "softcapping", "multiplier", "_factor", "_interval", "_input")
+PREFIXES = (
+    "attention.",
+    "rope.",
+    "expert",
+    "ssm.",
+    "moe_",
+    "altup.",
+    "shortconv.",
+    "kda.",
+    "wkv.",
+    "swiglu_",
+)
+SUFFIXES = ("scale", "softcapping", "multiplier", "_factor", "_interval", "_input")
 
 
-def check_stated(metadata: Metadata, arch: str, read: Set[str], context: int) -> tuple[str, ...]:
-    """Notes on keys `<arch>.*` that are not among those `read`; ModelError where one changes the numbers.
-    context: of the model, which a window as long as it does not narrow.
+def check_unread_keys(metadata: Metadata, arch: str, read: Set[str], context: int) -> tuple[str, ...]:
+    """Notes on keys `<arch>.*` that are not in `read`; ModelError for one that changes the numbers. context:
+    the model's, so that a sliding window as long as that changes nothing.
     """
     start, notes = f"{arch}.", []
     given = {key.removeprefix(start): key for key in metadata if key.startswith(start)}
@@ -58,13 +69,13 @@ def check_stated(metadata: Metadata, arch: str, read: Set[str], context: int) ->
         value = _value(metadata, given[name])
         if name == "attention.sliding_window" and isinstance(value, int) and value >= context:
             continue
-        if name.startswith("rope.scaling.") and "rope.scaling.type" not in read:  # no layer turns by it
+        if name.startswith("rope.scaling.") and "rope.scaling.type" not in read:  # no layer scales RoPE by it
             continue
         if name == "rope.freq_base_swa" and value == _value(metadata, f"{start}rope.freq_base"):
             continue
         if value in NEUTRAL.get(name, (0, False)):
             continue
-        if name.startswith(ROOMS) or name.endswith(ENDS):
+        if name.startswith(PREFIXES) or name.endswith(SUFFIXES):
             raise ModelError(
                 f"{metadata.source}: {given[name]}: expected none, got {str(value)!a:.60}; this version's"
                 f" {arch} does not compute what it asks for, the file is of a newer variant"
@@ -74,7 +85,7 @@ def check_stated(metadata: Metadata, arch: str, read: Set[str], context: int) ->
 
 
 def _value(metadata: Metadata, key: str) -> object:
-    """A key's value, None where there is none; of an array that it is one, unless all of it is 0."""
+    """A key's value, None where there is none; an array of zeros counts as 0."""
     if key not in metadata:
         return None
     found = metadata.typed(key)

@@ -46,7 +46,7 @@ def test_no_value_of_a_key_crashes_or_passes_as_another_kind(arch: str) -> None:
     error of one line that names the key or a tensor, or a model that is built of numbers.
     """
     rng, values = np.random.default_rng(len(arch)), made(arch)[0]
-    for key in sorted(build(arch).hp.read):
+    for key in sorted(build(arch).hp.read_keys):
         for at in rng.permutation(len(WRONG))[:2]:
             value = WRONG[at]
             try:
@@ -128,8 +128,8 @@ def test_a_key_that_nobody_knows_is_told() -> None:
 
 
 def test_granite_files_that_switch_their_positions_off_turn_nothing() -> None:
-    turns = {
+    rotates = {
         flag: any(node.op == "rope" for node in build("granite", **changed).graph._nodes.values())
         for flag, changed in ((True, {}), (False, {"rope.scaling.finetuned": False}))
     }
-    assert turns == {True: True, False: False}
+    assert rotates == {True: True, False: False}

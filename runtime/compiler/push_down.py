@@ -1,5 +1,5 @@
-"""Pass: the row pick moves towards the inputs, so that the last layer computes only the rows that somebody
-reads.
+"""Pass: push-down of the row gather. gather_rows moves towards the inputs through row-wise ops, so the last
+feed-forward and the head compute only the rows whose logits are read.
 """
 
 from __future__ import annotations
@@ -14,21 +14,23 @@ if TYPE_CHECKING:
     from satchel.runtime.compiler import Context
 
 
-def sink(roots: Roots, context: Context) -> Roots:
-    """Repeats until nothing moves: a pick passes a node only when it is the node's one reader."""
+def push_down(roots: Roots, context: Context) -> Roots:
+    """Repeats until nothing moves. A gather moves past a node only if it is the node's only reader: any other
+    reader needs all the rows.
+    """
     while True:
         count = readers(roots)
 
         def rule(node: Node, src: tuple[Node, ...], count: dict[Node, int] = count) -> Node | None:
-            if node.op != "pick" or count[node.src[0]] > 1:
+            if node.op != "gather_rows" or count[node.src[0]] > 1:
                 return None
             inner, rows = src
             made_by = op_of(inner)
             if made_by is None or not made_by.row_wise:
                 return None
-            picked = (ops.pick(s, rows) if s.shape[0] == TOKENS else s for s in inner.src)
+            gathered = (ops.gather_rows(s, rows) if s.shape[0] == TOKENS else s for s in inner.src)
             inner.graph.label = inner.name
-            return made_by(*picked, **dict(inner.args))
+            return made_by(*gathered, **dict(inner.args))
 
         moved = rewrite(roots, rule)
         if moved == roots:

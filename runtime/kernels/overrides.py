@@ -1,5 +1,6 @@
-"""Which kernels a plan asks a device for: those that the user registered where they take a step, else what
-tuning has found faster. A registered kernel is compiled, loaded and checked at its first use.
+"""Kernel overrides of a plan: custom kernels, which the user registered, for the steps that they serve, else
+kernels that `satchel tune` measured to be faster than the default. A custom kernel is compiled, loaded and
+checked against its op's definition at its first use.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from satchel.quant import DeviceError, RequestError
 from satchel.runtime.device import Device, KernelOverride
-from satchel.runtime.kernels.call import Call, Grid, call_of
+from satchel.runtime.kernels.call import KernelCall, LaunchGrid, call_of
 from satchel.runtime.kernels.image import image_of
 from satchel.runtime.kernels.registry import Kernel, registered
 from satchel.runtime.kernels.trial import define, error_of, run, trial_of
@@ -17,8 +18,8 @@ from satchel.runtime.plan import Segment
 from satchel.runtime.tuning.shape import shape_of
 
 
-class Chooser:
-    """The choices of one device; it keeps what it has loaded and what it has checked."""
+class KernelOverrides:
+    """The kernel overrides of one device; it remembers which custom kernels are loaded and checked."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -29,20 +30,20 @@ class Chooser:
         kernels = registered(self.device.backend.name)
         if not kernels and not self._tuned:
             return ()
-        found = (self._choice(segment, i, kernels) for i in range(len(segment.step_table)))
+        found = (self._override(segment, i, kernels) for i in range(len(segment.step_table)))
         return tuple(c for c in found if c is not None)
 
     @functools.cached_property
     def _tuned(self) -> Mapping[str, str]:
-        """Kernels that tuning has found faster than the device's own choice, by class of steps; none where
-        every bit of a row is promised to depend on that row alone.
+        """Kernels that tuning has found faster than the default, by class of steps; none on a deterministic
+        device, where a table of another machine must not change a bit.
         """
         from satchel.runtime.tuning import tuned_for
 
-        found = None if self.device.steady else tuned_for(self.device)
+        found = None if self.device.deterministic else tuned_for(self.device)
         return {shape: t.kernel for shape, t in found.steps.items() if t.changes} if found else {}
 
-    def _choice(self, segment: Segment, step: int, kernels: Sequence[Kernel]) -> KernelOverride | None:
+    def _override(self, segment: Segment, step: int, kernels: Sequence[Kernel]) -> KernelOverride | None:
         call = call_of(segment, step)
         kernel = next((k for k in kernels if k.serves(self.device.backend.name, call)), None)
         if kernel is None:
@@ -57,17 +58,19 @@ class Chooser:
             self._checked.add((kernel, call.key))
         return self._launch(kernel, call, step)
 
-    def _launch(self, kernel: Kernel, call: Call, step: int) -> KernelOverride:
+    def _launch(self, kernel: Kernel, call: KernelCall, step: int) -> KernelOverride:
         grid = kernel.grid(call)
-        if not isinstance(grid, Grid) or not 1 <= len(grid.groups) <= 3:
-            raise RequestError(f"kernel {kernel.entry}: grid gave {grid!r}, no Grid of one to three numbers")
+        if not isinstance(grid, LaunchGrid) or not 1 <= len(grid.groups) <= 3:
+            raise RequestError(
+                f"kernel {kernel.entry}: grid gave {grid!r}, no LaunchGrid of one to three numbers"
+            )
         groups = (*grid.groups, 1, 1)[:3]
         if min(*groups, grid.threads) < 1 or min(grid.local, grid.scratch) < 0:
             raise RequestError(f"kernel {kernel.entry}: {grid} has a number that no launch can have")
         number = self._numbers[kernel]
         return KernelOverride(step, "", number, groups, grid.threads, grid.local, grid.scratch)  # type: ignore[arg-type]
 
-    def _check(self, kernel: Kernel, segment: Segment, step: int, call: Call) -> None:
+    def _check(self, kernel: Kernel, segment: Segment, step: int, call: KernelCall) -> None:
         """DeviceError where the kernel does not do what the op means."""
         trial = trial_of(segment, step, call, self.device)
         got = run(trial, self.device, self._launch(kernel, trial.call, 0))

@@ -1,0 +1,23 @@
+/* override.h: the interface between override.c and plan.c: kernels by name, custom kernels. Owns nothing. */
+#ifndef SATCHEL_GPU_OVERRIDE_H
+#define SATCHEL_GPU_OVERRIDE_H
+
+#include "device.h"
+
+enum { GPU_NAME = 96, GPU_ALLOW_SHARED = 8 /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, and HIP's */ };
+
+const hal_kernel_override *gpu_override_at(const hal_plan *, uint32_t step); /* NULL: the backend selects the kernel */
+int gpu_check_overrides(const hal_device *, const hal_plan *);
+/* Whether an entry is the override's, "name" or "name@config"; *config becomes the number, 0 where there is none. */
+int gpu_is_named(const gpu_kernel *, const gpu_call *, const hal_kernel_override *, uint32_t *config);
+void gpu_kernel_name(const gpu_kernel *, int launch, const gpu_call *, char out[GPU_NAME]);
+/* The launch of the custom kernel that serves this call. */
+int gpu_custom_launch(hal_device *, const hal_kernel_override *, uint32_t call, gpu_launch *);
+
+/* plan.c's: the call of a step, once its numbers are checked; whether an entry can serve it under an override. */
+int gpu_resolve_step(const hal_device *, const hal_plan *, hal_buffer *const *, uint32_t step, gpu_call *);
+/* The tables that the device chooses from, in order. */
+const gpu_kernel *const *gpu_tables(const hal_device *);
+int gpu_can(hal_device *, const gpu_kernel *, const char *op, const gpu_call *);
+
+#endif
