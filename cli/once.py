@@ -87,7 +87,7 @@ class Once:
             raise wrong("-sys", "raw completion has no place for a system prompt")
         drawn, spec = self.sampling.sampling(), self.grammar.spec()
         self.count.check(drawn, self.as_json)
-        self.reply.check(raw=self.raw, held=spec is not None)
+        self.reply.check(raw=self.raw, structured=spec is not None)
         messages = [{"role": "system", "content": system}] if system else []
         return Request(
             drawn,

@@ -103,14 +103,12 @@ class ReplyOptions:
         if self.worker not in WORKERS:
             raise wrong("--worker", f"{self.worker} is none: there are {' and '.join(WORKERS)}")
 
-    def check(self, *, raw: bool, held: bool) -> None:
-        """Wrong use of what a raw text or an answer that is held to a form lack."""
+    def check(self, *, raw: bool, structured: bool) -> None:
+        """Wrong use of options that raw text or structured output cannot have."""
         if raw and self.thinking is not None:
             raise wrong("--reasoning", "raw completion (-no-cnv) has no thinking that is told apart")
-        if held and self.overflow == "shift":
-            raise wrong(
-                "--on-overflow", "an answer that is held to a form cannot shift: its form would begin anew"
-            )
+        if structured and self.overflow == "shift":
+            raise wrong("--on-overflow", "structured output cannot shift: its grammar would begin anew")
 
     @property
     def thinking(self) -> bool | int | str | None:

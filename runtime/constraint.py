@@ -1,5 +1,5 @@
-"""What may hold an answer to a form: the protocol between an engine that samples and a grammar that knows
-which tokens may come next.
+"""Constraints on the tokens of an answer: the protocol between the engine, which samples, and a grammar,
+which knows the tokens that may come next.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from satchel.runtime.sampling.dry import Breakers, drops
 from satchel.runtime.sampling.logprobs import TOP, Logprob
 
 if TYPE_CHECKING:
-    from satchel.runtime.form import Form
+    from satchel.runtime.structured_output import StructuredOutput
 from satchel.runtime.sampling.options import MOST_BIASES, Sampling
 
 Edits = list[tuple[int, float]]
@@ -54,10 +54,10 @@ def drawn(items: Collection[int | Sampled]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What a request may ask for beyond its Sampling. form: what its constraint is made of where the engine
-    is, which stands in for one until then. logprobs: -1 none, 0 the token's own, k the k likeliest
-    too. banned: tokens that never come. processors: each gets the tokens so far and the logits, which it
-    changes in place or gives anew; they come before masks and biases.
+    """What a request may ask for beyond its Sampling. structured_output: the grammar as a value, from which
+    the engine's process makes `constraint`. logprobs: -1 none, 0 the token's own, k the k likeliest too.
+    banned: tokens that never come. processors: each gets the tokens so far and the logits, which it changes
+    in place or gives anew; they come before masks and biases.
     """
 
     constraint: Constraint | None = None
@@ -65,7 +65,7 @@ class Wishes:
     processors: tuple[Processor, ...] = ()
     banned: frozenset[int] = frozenset()
     breakers: Breakers = field(default_factory=Breakers)
-    form: Form | None = None
+    structured_output: StructuredOutput | None = None
 
     def __post_init__(self) -> None:
         if not -1 <= self.logprobs <= TOP:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Self
 
 from satchel.formats.tokenizer import Detokenizer, StopStrings
 from satchel.runtime.ask import Ask
-from satchel.runtime.form import Form
 from satchel.runtime.log import LOG
 from satchel.runtime.overflow import Fitted, shifted
 from satchel.runtime.report import Report, Work
 from satchel.runtime.sampling import MASK, Sampling
 from satchel.runtime.sampling.logprobs import Logprob
 from satchel.runtime.scheduler import Job, Request
+from satchel.runtime.structured_output import StructuredOutput
 from satchel.runtime.ticket import Ticket
 from satchel.runtime.wishes import ends_of, in_tokens, wishes_of
 
@@ -237,23 +237,23 @@ class Reply:
             deadline=deadline,
             draft=ask.draft,
             scales=self.model.scales(ask.adapters, ask.control_vectors),
-            wishes=wishes_of(self.model.tokenizer, self.sampling, ask, self._form()),
+            wishes=wishes_of(self.model.tokenizer, self.sampling, ask, self._structured_output()),
         )
         self.ticket = self.model.submit(request)
         self.ticket.logprobs = self.logprobs  # a shift goes on in the same list
         self._jobs.append(self.ticket.job)
 
-    def _form(self) -> Form | None:
-        """What the tokens of the request at hand are held to."""
-        held = self.ask.grammar if self.ask.grammar is not None else self.ask.constraint
-        return Form(held) if held is not None else None
+    def _structured_output(self) -> StructuredOutput | None:
+        """The grammar or constraint of the current request."""
+        grammar = self.ask.grammar if self.ask.grammar is not None else self.ask.constraint
+        return StructuredOutput(grammar) if grammar is not None else None
 
-    def _formed(self) -> str:
-        """The part of the answer that was held to a form."""
+    def _constrained_text(self) -> str:
+        """The part of the answer that the grammar constrains."""
         return self.text
 
     def conclude(self) -> None:
-        """Says where an answer that was held to a grammar is not whole; RequestError where it claims to, and
+        """Says where an answer under a grammar is incomplete; RequestError where it claims to, and
         where that can't be told at a bounded cost.
         """
         self.unjudged = False
@@ -261,7 +261,7 @@ class Reply:
             return
         from satchel.runtime.grammar.verdict import judge
 
-        said = judge(self._grammar, self._formed(), self.stats.finish, self._stop.found or None)
+        said = judge(self._grammar, self._constrained_text(), self.stats.finish, self._stop.found or None)
         self.stats.reason = "; ".join(part for part in (self.stats.reason, said) if part)
 
     def _drawing(self) -> Sampling:

@@ -11,10 +11,10 @@ from satchel.formats.tokenizer import Tokenizer
 from satchel.quant import RequestError
 from satchel.runtime.ask import Ask
 from satchel.runtime.detail import Wishes
-from satchel.runtime.form import Form
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.dry import Breakers, find_breakers
 from satchel.runtime.scheduler import Request
+from satchel.runtime.structured_output import StructuredOutput
 
 
 class _Kept:
@@ -76,16 +76,20 @@ def ends_of(tokenizer: Tokenizer, ask: Ask) -> frozenset[int]:
     return frozenset(ask.stop_tokens) | (frozenset() if ask.ignore_eos else tokenizer.eog)
 
 
-def wishes_of(tokenizer: Tokenizer, sampling: Sampling, ask: Ask, form: Form | None) -> Wishes:
+def wishes_of(
+    tokenizer: Tokenizer, sampling: Sampling, ask: Ask, structured_output: StructuredOutput | None
+) -> Wishes:
     """What a request asks for beyond its sampling."""
     banned = frozenset(tokenizer.eog) if ask.ignore_eos else frozenset[int]()
     breakers = breakers_of(tokenizer, sampling.dry_breakers) if sampling.dry_multiplier > 0 else Breakers()
-    return Wishes(None, ask.logprobs, tuple(ask.processors), banned, breakers, form)
+    return Wishes(None, ask.logprobs, tuple(ask.processors), banned, breakers, structured_output)
 
 
 def with_constraint(request: Request, tokenizer: Tokenizer) -> Request:
-    """The request with the constraint that its form makes, where it has one."""
-    form = request.wishes.form
-    if form is None:
+    """The request with the constraint of its structured output, where it has one."""
+    structured_output = request.wishes.structured_output
+    if structured_output is None:
         return request
-    return replace(request, wishes=replace(request.wishes, constraint=form.constraint(tokenizer)))
+    return replace(
+        request, wishes=replace(request.wishes, constraint=structured_output.constraint(tokenizer))
+    )

@@ -48,7 +48,7 @@ def chat(
     first, system, drawn = text.prompt_text(), text.system_text(), sampling.sampling()
     spec, guessing = grammar.spec(), speculation.speculation()
     file = talk.file()
-    reply.check(raw=False, held=spec is not None)
+    reply.check(raw=False, structured=spec is not None)
     interactive = sys.stdin.isatty() and sys.stdout.isatty() and not talk.as_json
     started = time.perf_counter()
     worker, sandbox = reply.worker, reply.sandbox

@@ -1,5 +1,5 @@
-"""What was wanted, as one model takes it: texts as its tokens, tools as a form in its own style, adapters by
-their names. What it cannot do is a Problem that names the field.
+"""A request (`Wanted`) in the terms of one model: texts as its tokens, forced calls as a grammar of its
+tool-call format, adapters by their names. What the model cannot do is a Problem that names the field.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from satchel.quant import RequestError
 from satchel.runtime.ask import Ask, Asking
 from satchel.runtime.grammar.compiled import compile_grammar
 from satchel.runtime.grammar.spec import Spec, Tool, ToolCall
-from satchel.runtime.grammar.styles import STYLES, form_of
+from satchel.runtime.grammar.styles import STYLES, tool_call_format
 from satchel.runtime.model import Model
 from satchel.runtime.refusals import Busy, PromptTooLong
 from satchel.runtime.sampling import Sampling
@@ -45,10 +45,12 @@ def asking(model: Model, wanted: Wanted, caller: Caller, adapters: Mapping[int, 
     if isinstance(wanted.prompt, Turn) and wanted.prompt.call is not None:
         if how.get("grammar") is not None:
             raise Problem(
-                "invalid", "a call of a tool and another form were asked for: it is one", "tool_choice"
+                "invalid",
+                "a forced tool call and another grammar were given: take one of them",
+                "tool_choice",
             )
-        how["grammar"] = call_form(model, wanted.prompt)
-    _check_form(model, how.get("grammar"), wanted.form or "tools")
+        how["grammar"] = call_grammar(model, wanted.prompt)
+    _check_grammar(model, how.get("grammar"), wanted.grammar_field or "tools")
     if wanted.best_of > wanted.n:
         how["logprobs"] = max(0, how.get("logprobs", -1))  # by which they are compared
     return how
@@ -71,12 +73,12 @@ def _sampling(model: Model, sampling: Sampling, words: Sequence[tuple[str, float
     return replace(sampling, logit_bias=tuple(biases.items())) if words else sampling
 
 
-def _check_form(model: Model, form: Spec | None, field: str) -> None:
-    """It is compiled once, and then kept for the answers."""
-    if form is None:
+def _check_grammar(model: Model, grammar: Spec | None, field: str) -> None:
+    """Compiles the grammar, which stays cached for the answers. Problem: it is wrong."""
+    if grammar is None:
         return
     try:
-        compile_grammar(model.tokenizer, form)
+        compile_grammar(model.tokenizer, grammar)
     except Busy:
         raise
     except RequestError as error:
@@ -99,8 +101,8 @@ def named_adapters(model: Model, scales: Mapping[int, float]) -> dict[str, float
     return {names[i]: scale for i, scale in scales.items()}
 
 
-def call_form(model: Model, turn: Turn) -> ToolCall:
-    """The form of a call that the answer must be, as the model writes calls."""
+def call_grammar(model: Model, turn: Turn) -> ToolCall:
+    """The grammar of the forced call, in the tool-call format of the model's family."""
     if turn.call is None:
         raise TypeError("this turn wants no call")
     by_name = {
@@ -117,7 +119,7 @@ def call_form(model: Model, turn: Turn) -> ToolCall:
             "tool_choice",
         )
     tools = [Tool(n, by_name[n].get("parameters") or {"type": "object"}) for n in turn.call.names]
-    several = turn.call.parallel and form_of(family, begin).several
+    several = turn.call.parallel and tool_call_format(family, begin).several
     return ToolCall(tools, family, several, begin)
 
 

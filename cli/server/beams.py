@@ -73,7 +73,7 @@ def _check(how: Asking) -> None:
         "stop": how.get("stop"),
         "stop_token_ids": how.get("stop_tokens"),
         "logprobs": how.get("logprobs", -1) >= 0,
-        "a form for the answer": how.get("grammar"),
+        "structured output": how.get("grammar"),
         "t_max_predict_ms": how.get("timeout"),
     }
     for name, value in asked.items():

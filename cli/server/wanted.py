@@ -57,7 +57,7 @@ class Text:
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """n answers by the model of this name ("" for the default), to each of the prompts: `prompt`, then
-    `others`. how: fields of Ask. form: the field that asked for how.grammar.
+    `others`. how: fields of Ask. grammar_field: the request field that gave how.grammar.
 
     best_of: so many answers are made to each, of which the n likeliest are given; 0: n. words: biases of the
     tokens that a text is made of. slot: a name for the conversation, by which its state can be saved; -1:
@@ -70,7 +70,7 @@ class Wanted:
     prompt: Turn | Text
     how: Asking = field(default_factory=Asking)
     n: int = 1
-    form: str = ""
+    grammar_field: str = ""
     others: Sequence[Text] = ()
     best_of: int = 0
     words: Sequence[tuple[str, float]] = ()

@@ -16,7 +16,7 @@ from satchel.formats.chat.tagged import kinds_of, resolved
 from satchel.quant.errors import RequestError
 from satchel.runtime.grammar.compile_json import with_settings
 from satchel.runtime.grammar.schema import step
-from satchel.runtime.grammar.styles import Form, Json, Keywords, Tags
+from satchel.runtime.grammar.styles import JsonArguments, KeywordArguments, TaggedArguments, ToolCallFormat
 from satchel.runtime.grammar.texts import DEFINITIONS, SCALARS, Texts, Value, literal
 
 KNOWN = {"type", "properties", "required", "additionalProperties", *DEFINITIONS}
@@ -36,17 +36,17 @@ class Arguments:
     """Adds the rules that it needs to `lines`, their names beginning with `prefix`. where: for errors."""
 
     writer: Writer
-    form: Form
+    format: ToolCallFormat
     where: str
     prefix: str
     lines: list[str]
 
     def rule(self, name: str, schema: Mapping[str, Any]) -> str:
-        """What stands for the arguments. RequestError for a schema that this form can't hold them to."""
-        how = self.form.arguments
-        if isinstance(how, Json):
+        """What stands for the arguments. RequestError for a schema that this format cannot enforce."""
+        how = self.format.arguments
+        if isinstance(how, JsonArguments):
             return f"%json {with_settings(schema)}"
-        if isinstance(how, Keywords) and not all(map(is_name, name.split("."))):
+        if isinstance(how, KeywordArguments) and not all(map(is_name, name.split("."))):
             raise RequestError(
                 f"{self.where}: calls of this family are Python's: expected a name of Python's"
             )
@@ -88,16 +88,16 @@ class Arguments:
         if rest is False:
             return '""'
         rule = self._named(0, None, rest, schema)
-        how = self.form.arguments
-        if not isinstance(how, Json) and how.separator:
+        how = self.format.arguments
+        if not isinstance(how, JsonArguments) and how.separator:
             return f"({rule} ({self.writer.text(how.separator)} {rule})*)?"
         return f"{rule}*"
 
     def _named(self, i: int, key: str | None, schema: Any, root: Mapping[str, Any]) -> str:
         """One argument; key None: a name of the answer's own."""
         where = f"{self.where} at {step('#/properties', '*' if key is None else key)}"
-        how = self.form.arguments
-        if isinstance(how, Tags):
+        how = self.format.arguments
+        if isinstance(how, TaggedArguments):
             return self._tagged(how, i, key, schema, root, where)
         if key is not None and not is_name(key):
             raise RequestError(f"{where}: calls of this family are Python's: expected a name of Python's")
@@ -105,7 +105,7 @@ class Arguments:
         return self._add(f"{self.prefix}_a{i}", f'{name} "=" {_keyword(schema, root)}')
 
     def _tagged(
-        self, tags: Tags, i: int, key: str | None, schema: Any, root: Mapping[str, Any], where: str
+        self, tags: TaggedArguments, i: int, key: str | None, schema: Any, root: Mapping[str, Any], where: str
     ) -> str:
         if key is not None and not can_be_tagged(key, tags):
             raise RequestError(f"{where}: its name can't stand in a tag: use letters, digits and _")
@@ -121,7 +121,7 @@ class Arguments:
         begun = f"{text(tags.key)} {name} ({' | '.join(parts)}) {text(tags.behind)}"
         return self._add(f"{self.prefix}_a{i}", begun)
 
-    def _ended(self, i: int, value: Value, tags: Tags) -> str:
+    def _ended(self, i: int, value: Value, tags: TaggedArguments) -> str:
         """A terminal for the text, its end included: so nothing else can be where it ends."""
         pieces = self.writer.pieces(tags.text_end or tags.end)
         count = next((at for at, piece in enumerate(pieces) if isinstance(piece, int)), len(pieces))
@@ -139,7 +139,7 @@ def is_name(text: str) -> bool:
     return text.isascii() and text.isidentifier() and not iskeyword(text)
 
 
-def can_be_tagged(key: str, tags: Tags) -> bool:
+def can_be_tagged(key: str, tags: TaggedArguments) -> bool:
     """Whether a name is read back from its tag."""
     plain = bool(key) and key == key.strip().strip('"') and len(key) < NAME_MOST and "\n" not in key
     if tags.separator:  # a name stands without a tag

@@ -48,7 +48,7 @@ from satchel.runtime.worker.wire import (
 
 PR_SET_PDEATHSIG = 1
 ITEMS = 1024  # tokens of a message, with what is told of them: a fraction of what one may have
-FORMS = 2  # threads that compile forms
+COMPILING = 2  # threads that compile grammars
 NO_SANDBOX = "none: it is switched off"
 SPARE = 1 << 30  # bytes of a written file besides: its header, lines in a log
 TOLD = ("fed", "cached", "miss", "started", "first", "preempted", "used")  # of a job, at its end
@@ -87,7 +87,9 @@ class Worker:
         self.send = self._outlet.send
         self._tickets: dict[int, Ticket] = {}
         self._numbers: dict[Job, int] = {}
-        self._making: dict[int, bool] = {}  # requests whose forms are compiled: whether they are still wanted
+        self._making: dict[
+            int, bool
+        ] = {}  # requests whose grammars are being compiled: whether they are still wanted
         self._errands: dict[int, Errand] = {}
         self._rung: SimpleQueue[int] = SimpleQueue()
         self._model: Model | None = None
@@ -129,18 +131,18 @@ class Worker:
 
     def serve(self, model: Model, source: BinaryIO) -> None:
         """Until the other side says that it is done, or is gone. This thread never waits: not for the engine,
-        a form, or the other side to read.
+        a grammar, or the other side to read.
         """
-        with ThreadPoolExecutor(FORMS, "satchel-form") as forms:
+        with ThreadPoolExecutor(COMPILING, "satchel-grammar") as compiling:
             while (got := read_message(source, MOST_REQUEST)) is not None and "close" not in got[0]:
                 message = got[0]
                 if "submit" in message:
                     number, request = message["submit"], decode(message["request"])
-                    if request.wishes.form is None:
+                    if request.wishes.structured_output is None:
                         self._submit(model, number, request)
                     else:
                         self._making[number] = True
-                        forms.submit(self._make, model, number, request)
+                        compiling.submit(self._make, model, number, request)
                 elif "cancel" in message:
                     self._cancel(message["cancel"])
                 elif "ask" in message:
@@ -161,7 +163,7 @@ class Worker:
             errand.stop()
 
     def _make(self, model: Model, number: int, request: Request) -> None:
-        """Compiles the request's form, which may take a second, then submits it."""
+        """Compiles the request's grammar, which may take a second, then submits it."""
         try:
             made = with_constraint(request, model.tokenizer)
         except SatchelError as error:

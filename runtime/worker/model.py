@@ -87,7 +87,7 @@ class WorkerModel(Model):
         return self.worker
 
     def submit(self, request: Request) -> Ticket:
-        return self.service.submit(request)  # the constraint of its form is made in the worker
+        return self.service.submit(request)  # the worker makes the constraint of its grammar
 
     def save_state(self, path: str | Path, prompt: str | Sequence[int], *, salt: str = "") -> int:
         saved, target = 0, Path(path).absolute()

@@ -22,7 +22,6 @@ from satchel.runtime.arch import Cache
 from satchel.runtime.beam import Beam
 from satchel.runtime.detail import Sampled, Wishes
 from satchel.runtime.extras import Extra
-from satchel.runtime.form import Form
 from satchel.runtime.grammar.spec import Choice, Gbnf, Json, JsonSchema, Lark, Regex, Tool, ToolCall, dump
 from satchel.runtime.graph import Array
 from satchel.runtime.kv import Miss
@@ -37,6 +36,7 @@ from satchel.runtime.sampling.logprobs import Logprob
 from satchel.runtime.scheduler import Limits, Request
 from satchel.runtime.speculative.options import Speculation
 from satchel.runtime.stats import Distribution, EngineStats, Usage
+from satchel.runtime.structured_output import StructuredOutput
 
 LENGTHS = struct.Struct("<QQ")  # bytes of the JSON object, bytes after it
 PART = 1 << 18  # bytes that follow a message at most: a fraction of a millisecond
@@ -54,7 +54,7 @@ CARRIED: dict[str, type] = {
         Distribution,
         EngineStats,
         Extra,
-        Form,
+        StructuredOutput,
         Gbnf,
         Json,
         JsonSchema,

@@ -124,7 +124,7 @@ def test_loading_is_told_of_worker_and_answers(call: Run, fake: FakeModel) -> No
         ("--reasoning on -no-cnv", "--reasoning: raw completion"),
         ("--on-overflow cut", "--on-overflow: cut is none: there are error, shift, truncate-middle"),
         ("--on-overflow error --context-shift", "--context-shift: --on-overflow is given already"),
-        ("--context-shift --regex a", "--on-overflow: an answer that is held to a form cannot shift"),
+        ("--context-shift --regex a", "--on-overflow: structured output cannot shift"),
         ("--worker fork", "--worker: fork is none: there are thread and process"),
         ("--answers 0", "--answers"),
         ("--answers 129", "--answers"),
@@ -143,7 +143,7 @@ def test_wrong_use_is_said_before_a_model_is_loaded(
     assert words in err and err.count("\n") == 1
 
 
-def test_a_form_and_a_session_go_with_a_worker_process(call: Run, fake: FakeModel, tmp_path: Path) -> None:
+def test_a_grammar_and_a_session_go_with_a_worker_process(call: Run, fake: FakeModel, tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
     assert call("run", "-m", "f.gguf", "hi", "--worker", "process", "--choice", "a")[0] == 0
     assert fake.loaded["worker"] == "process"
@@ -161,7 +161,7 @@ def test_a_form_and_a_session_go_with_a_worker_process(call: Run, fake: FakeMode
         (["--json-schema-file", "/does/not/exist"], "/does/not/exist"),
     ],
 )
-def test_a_bad_form_is_said_before_a_model_is_loaded(
+def test_a_bad_grammar_is_said_before_a_model_is_loaded(
     call: Run, fake: FakeModel, command: str, args: list[str], words: str
 ) -> None:
     code, out, err = call(command, "-m", "f.gguf", "-p", "hi", *args)

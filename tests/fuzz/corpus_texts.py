@@ -12,11 +12,11 @@ from fuzz_requests import ROUTES
 from hub_server import layer, repository
 
 from satchel.runtime.detail import Wishes
-from satchel.runtime.form import Form
 from satchel.runtime.grammar.spec import Choice, JsonSchema
 from satchel.runtime.options import Options
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.scheduler import Request
+from satchel.runtime.structured_output import StructuredOutput
 from satchel.runtime.worker.wire import Arrays, encode, encode_error
 
 Inputs = dict[str, bytes]
@@ -183,8 +183,8 @@ def journal() -> bytes:
 def messages() -> Inputs:
     import numpy as np
 
-    held = Wishes(form=Form(JsonSchema(ADD)))
-    request = Request((1, 2, 3), 5, Sampling(temperature=0.5, seed=3), frozenset({7}), wishes=held)
+    wishes = Wishes(structured_output=StructuredOutput(JsonSchema(ADD)))
+    request = Request((1, 2, 3), 5, Sampling(temperature=0.5, seed=3), frozenset({7}), wishes=wishes)
     arrays = Arrays()
     value = encode([np.arange(6, dtype=np.float32).reshape(2, 3), (1, None)], arrays)
     rest = b"".join(bytes(part) for part in arrays.parts)

@@ -224,7 +224,7 @@ def test_a_stream_goes_on_beside_long_calls(there: WorkerModel) -> None:
     assert all(np.array_equal(f, found[0]) for f in found)
 
 
-FORMS = [
+GRAMMARS = [
     Choice(["yes", "no"]),
     LETTERS,
     JsonSchema({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}),
@@ -233,10 +233,10 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda f: type(f).__name__)
+@pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: type(grammar).__name__)
 @pytest.mark.parametrize("reasoning", [None, True, False, 6])
-def test_forms_hold_behind_thinking(here: Model, there: WorkerModel, form: Any, reasoning: Any) -> None:
-    how: dict[str, Any] = {"grammar": form, "sampling": WARM, "max_tokens": 60, "reasoning": reasoning}
+def test_grammars_hold_behind_thinking(here: Model, there: WorkerModel, grammar: Any, reasoning: Any) -> None:
+    how: dict[str, Any] = {"grammar": grammar, "sampling": WARM, "max_tokens": 60, "reasoning": reasoning}
     ask = [{"role": "user", "content": "a"}]
     wanted, reply = here.chat(ask, **how), there.chat(ask, **how)
     wanted.read()
@@ -246,7 +246,7 @@ def test_forms_hold_behind_thinking(here: Model, there: WorkerModel, form: Any, 
 
 
 @pytest.mark.parametrize("reasoning", [None, 6])
-def test_a_form_goes_on_where_a_worker_was_lost(here: Model, there: WorkerModel, reasoning: Any) -> None:
+def test_a_grammar_goes_on_where_a_worker_was_lost(here: Model, there: WorkerModel, reasoning: Any) -> None:
     how: dict[str, Any] = {"grammar": LETTERS, "sampling": WARM, "max_tokens": 60, "reasoning": reasoning}
     ask = [{"role": "user", "content": "a"}]
     wanted, reply = here.chat(ask, **how), there.chat(ask, **how)
@@ -266,7 +266,7 @@ def test_a_form_goes_on_where_a_worker_was_lost(here: Model, there: WorkerModel,
         (Regex("(a"), "at column 1"),
     ],
 )
-def test_a_wrong_form_is_refused_with_its_place_before_anything_runs(
+def test_a_wrong_grammar_is_refused_with_its_place_before_anything_runs(
     there: WorkerModel, spec: Any, words: str
 ) -> None:
     with pytest.raises(RequestError, match=words):

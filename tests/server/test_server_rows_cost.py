@@ -66,10 +66,10 @@ WORD = {"type": "string", "enum": ["yes"]}
 
 
 def held(server: str, path: str, schema: object, **more: Any) -> httpx.Response:
-    """The answer to a request that is held to a schema."""
-    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    """The answer to a request with a schema."""
+    fmt = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     asked = (
-        {"messages": HI, "response_format": form} if path == CHAT else {"prompt": "hi", "json_schema": schema}
+        {"messages": HI, "response_format": fmt} if path == CHAT else {"prompt": "hi", "json_schema": schema}
     )
     return post(server, path, {**asked, "max_tokens": 20, **more})
 

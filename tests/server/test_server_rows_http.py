@@ -197,8 +197,8 @@ def nested(depth: int) -> dict[str, Any]:
     ],
 )
 def test_h07_schemas_that_cannot_be(server: str, schema: object) -> None:
-    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    answer = post(server, "/v1/chat/completions", {"messages": HI, "max_tokens": 1, "response_format": form})
+    fmt = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    answer = post(server, "/v1/chat/completions", {"messages": HI, "max_tokens": 1, "response_format": fmt})
     if schema == nested(40):  # deep, and yet one that can be held to
         assert answer.status_code in (200, 400)
         return

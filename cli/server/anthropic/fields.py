@@ -129,7 +129,7 @@ class Conversation(Cached):
         return MustCall(wanted, not choice.disable_parallel_tool_use and choice.type == "any")
 
     def spec(self) -> Spec | None:
-        """What the answer is held to."""
+        """The grammar of the answer."""
         formed = self.output_config.format
         return JsonSchema(formed.schema_) if formed else None
 

@@ -57,7 +57,7 @@ class NativeFields(TextFields):
             first,
             self.asking(Sampling()),
             self.n,
-            self.form()[0],
+            self.structured_output()[0],
             others,
             words=self.biases[1],
             adapters=self.adapters,

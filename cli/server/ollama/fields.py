@@ -37,7 +37,7 @@ class AnswerFields(Body):
         return keep_seconds(self.keep_alive)
 
     def spec(self) -> Spec | None:
-        """What the answer is held to."""
+        """The grammar of the answer."""
         if self.format == "json":
             return Json()
         return JsonSchema(self.format) if isinstance(self.format, dict) else None

@@ -126,7 +126,7 @@ class ChatBody(TurnBody, TextFields):
         if turn.tools and not turn.call and how.get("grammar") is not None:
             raise Problem(
                 "invalid",
-                "tools and a form for the answer were given: calls would not fit it; set tool_choice to none",
+                "tools and structured output exclude each other: set tool_choice to none",
                 "tool_choice",
             )
         return Wanted(
@@ -134,7 +134,7 @@ class ChatBody(TurnBody, TextFields):
             turn,
             how,
             self.n,
-            self.form()[0],
+            self.structured_output()[0],
             best_of=self.best_of or 0,
             words=self.biases[1],
             adapters=self.adapters,

@@ -82,7 +82,7 @@ class CompletionBody(TextFields):
             first,
             self.asking(Sampling()),
             self.n,
-            self.form()[0],
+            self.structured_output()[0],
             others,
             best_of=self.best_of or 0,
             words=self.biases[1],

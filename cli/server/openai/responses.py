@@ -18,10 +18,10 @@ from satchel.cli.server.fields import MOST_TOKENS, Body, kept
 from satchel.cli.server.native.turns import prompt_ids
 from satchel.cli.server.openai.chat import silence
 from satchel.cli.server.openai.fields import TextFields
-from satchel.cli.server.openai.forms import Schema
 from satchel.cli.server.openai.response_input import messages_of
 from satchel.cli.server.openai.response_output import Output
 from satchel.cli.server.openai.shapes import FINISH, logprobs, new_id, usage
+from satchel.cli.server.openai.structured_output import Schema
 from satchel.cli.server.openai.tools import Function, NamedTool, ToolField, ToolName, must_call, offered
 from satchel.cli.server.problem import Problem, problem_of
 from satchel.cli.server.reading import with_model
@@ -127,7 +127,7 @@ class ResponseBody(TextFields):
             made["on_overflow"] = "truncate-middle"
         if self.text and self.text.format and (formed := self.text.format.spec()):
             if made.get("grammar"):
-                raise Problem("invalid", "text.format and another form were given", "text.format")
+                raise Problem("invalid", "text.format and another grammar were given", "text.format")
             made["grammar"] = formed
         made["logprobs"] = (self.top_logprobs or 0) if self.tells_logprobs else -1
         return made
@@ -155,13 +155,17 @@ class ResponseBody(TextFields):
         self.check_together()
         turn, how = self.turn, self.asking(Sampling())
         if turn.tools and not turn.call and how.get("grammar") is not None:
-            line = (
-                "tools and a form for the answer were given: calls would not fit it; set tool_choice to none"
-            )
+            line = "tools and structured output exclude each other: set tool_choice to none"
             raise Problem("invalid", line, "tool_choice")
-        form = "text.format" if self.text and self.text.format else self.form()[0]
+        grammar_field = "text.format" if self.text and self.text.format else self.structured_output()[0]
         return Wanted(
-            self.model, turn, how, form=form, words=self.biases[1], adapters=self.adapters, slot=self.id_slot
+            self.model,
+            turn,
+            how,
+            grammar_field=grammar_field,
+            words=self.biases[1],
+            adapters=self.adapters,
+            slot=self.id_slot,
         )
 
 
