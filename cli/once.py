@@ -163,7 +163,7 @@ def _answers(
         finally:
             if writer is not None:
                 writer.finish()
-    answers = respond_often(model, ids, request, counted.answers, counted.made)
+    answers = respond_often(model, ids, request, counted.n_completions, counted.made)
     for i, answer in enumerate(answers if shown else ()):
         print(f"{chr(10) * (i > 0)}{look.safe(answer.text).rstrip()}", flush=True)
     return answers

@@ -128,11 +128,10 @@ class ModelOptions:
             "-dev", "--device", env="DEVICE", help="Backends to use, a,b,c; none: the CPU alone; or auto."
         ),
     ] = "auto"
-    tensor_place: Annotated[
+    override_tensor: Annotated[
         list[str] | None,
         option(
             "-ot",
-            "--tensor-place",
             "--override-tensor",
             metavar="PATTERN=DEVICE",
             env="OVERRIDE_TENSOR",
@@ -248,7 +247,7 @@ class ModelOptions:
                 raise wrong(name, f"{value} is no cache type: there are {TYPES}")
 
     def _check_placement(self) -> None:
-        rules = self.tensor_place or ()
+        rules = self.override_tensor or ()
         checks: tuple[tuple[str, Callable[[], object]], ...] = (
             ("-ngl", lambda: read_layers(self.gpu_layers)),
             ("-dev", lambda: read_devices(self.device)),
@@ -264,10 +263,10 @@ class ModelOptions:
                 raise wrong(name, str(error)) from None
 
     @property
-    def places(self) -> tuple[str, ...]:
+    def tensor_rules(self) -> tuple[str, ...]:
         """Rules of tensors that go elsewhere than their layer; experts' last, for the first counts."""
         experts = experts_rule(None if self.cpu_moe else self.n_cpu_moe)
-        return (*(self.tensor_place or ()), *([experts] if experts else []))
+        return (*(self.override_tensor or ()), *([experts] if experts else []))
 
     @property
     def gpu_bytes(self) -> int:
@@ -422,7 +421,7 @@ def loading(
         sandbox=sandbox,
         deterministic=options.deterministic,
         gpu_layers=options.gpu_layers,
-        tensor_place=options.places,
+        override_tensor=options.tensor_rules,
         gpu_memory=options.gpu_bytes,
         kv_offload=options.kv_offload,
         stream_weights=options.stream_weights,

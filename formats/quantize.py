@@ -41,7 +41,7 @@ __all__ = [
 
 QUANTIZATION_VERSION = 2  # of the block layouts, as ggml counts them
 EXTENSION_KEY = "satchel.extension_types"
-FOLDED_KEY = "satchel.folded"  # adapters made for the source do not fit
+AWQ_KEY = "satchel.awq"  # columns are scaled: adapters of the source do not fit
 EXTENSIONS = frozenset(f.name for f in FORMATS.values() if f.weights and f.id > 2000)  # not GGUF's own
 Origin = str | Path | Source  # a source that is open already stays open
 Extra = Mapping[str, Value | Typed | Sequence[str]]
@@ -100,14 +100,14 @@ def plan(
     *,
     keep_split: bool = False,
     metadata: Extra | None = None,
-    fold: bool = False,
+    awq: bool = False,
 ) -> Dry:
     """What `write` would write, from the header alone."""
     with _opened(source) as opened:
         choices = plan_tensors(opened, settings)
         layouts = lay_out(
             target,
-            _metadata(opened, settings.recipe, choices, metadata, fold),
+            _metadata(opened, settings.recipe, choices, metadata, awq),
             [TensorSource(c.name, c.shape, c.target, b"") for c in choices],
             alignment=opened.alignment,
             counts=_counts(opened) if keep_split else None,
@@ -123,7 +123,7 @@ def write(
     keep_split: bool = False,
     metadata: Extra | None = None,
     importance: Calibration | Mapping[str, F32] | None = None,
-    fold: bool = False,
+    awq: bool = False,
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
     started: Callable[[Choice], None] | None = None,
@@ -131,9 +131,9 @@ def write(
     """Write `target` as `source` with other formats.
 
     keep_split: as many files as the source has, with the same tensors. metadata: keys to write besides the
-    source's. importance: what is known of the columns, or by tensor name a weight for each column. fold:
-    scale columns where that lowers the error, and divide what makes their inputs. progress: called with bytes
-    written; started: with each tensor when its turn has come. The result does not depend on `threads`.
+    source's. importance: what is known of the columns, or by tensor name a weight for each column. awq:
+    scale columns where that lowers the error, and divide the producers of their inputs. progress: called with
+    bytes written; started: with each tensor when its turn has come. The result does not depend on `threads`.
     ModelError where the source is malformed; RequestError where it can't become what was asked.
     """
     calibration = Diagonals(importance) if isinstance(importance, Mapping) else importance
@@ -145,8 +145,8 @@ def write(
         with one_blas_thread(), Pool(threads, "satchel-encode") as pool:
             encoder = Encoder(opened, pool, threads, calibration)
             encoder.check(choices)
-            if fold:
-                encoder.fold(choices)
+            if awq:
+                encoder.use_awq(choices)
 
             def pieces(choice: Choice) -> Iterator[memoryview | Blocks]:
                 if started:
@@ -155,7 +155,7 @@ def write(
 
             write_gguf(
                 target,
-                _metadata(opened, settings.recipe, choices, metadata, fold),
+                _metadata(opened, settings.recipe, choices, metadata, awq),
                 [TensorSource(c.name, c.shape, c.target, partial(pieces, c)) for c in choices],
                 alignment=opened.alignment,
                 counts=_counts(opened) if keep_split else None,
@@ -190,7 +190,7 @@ def _counts(source: Source) -> list[int]:
 
 
 def _metadata(
-    source: Source, recipe: Recipe, choices: Sequence[Choice], extra: Extra | None, fold: bool
+    source: Source, recipe: Recipe, choices: Sequence[Choice], extra: Extra | None, awq: bool
 ) -> dict[str, Value | Typed | Sequence[str]]:
     """The source's, with what describes the new file."""
     found: dict[str, Value | Typed | Sequence[str]] = {
@@ -202,7 +202,7 @@ def _metadata(
     found.pop(EXTENSION_KEY, None)
     if own:
         found[EXTENSION_KEY] = own
-    if fold:
-        found[FOLDED_KEY] = True
+    if awq:
+        found[AWQ_KEY] = True
     found.update(extra or {})
     return found

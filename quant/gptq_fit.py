@@ -1,5 +1,5 @@
-"""What follows error feedback: scales that fit the codes, and codes that fit each other, each step exact and
-none of them worse than what stood before, in e H e^T of every row.
+"""Refinement after GPTQ's pass over the columns: scales that fit the codes, and codes that fit each other.
+Each step is exact, and none raises e H e^T of any row.
 """
 
 from __future__ import annotations

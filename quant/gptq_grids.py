@@ -1,4 +1,4 @@
-"""Where a format's scales, codes and their ranges are, so that error feedback needs to know no layout: a
+"""Where a format's scales, codes and their ranges are, so that GPTQ needs to know no layout: a
 block is groups of numbers x = d * unit * code - dmin * low, whatever bits hold them.
 
 All arrays are float32 and stand column first: codes (K, rows), a group's numbers (groups, rows), a block's

@@ -40,8 +40,8 @@ class Options:
     host_cache: bytes of host memory for blocks of the KV cache that were given up for room, 0: none.
     device: names with commas between them, each NAME or NAME:INDEX, or "auto". gpu_layers: how many of the
     last layers go to devices other than the CPU: a number, "all", or "auto" for what is done first.
-    tensor_place: PATTERN=DEVICE for tensors that go elsewhere than their layer. gpu_memory: bytes to take of
-    each such device at most, 0: what is free. kv_offload False: the KV cache stays with the CPU.
+    override_tensor: PATTERN=DEVICE for tensors that go elsewhere than their layer. gpu_memory: bytes to take
+    of each such device at most, 0: what is free. kv_offload False: the KV cache stays with the CPU.
     dense_attention: models that attend to chosen positions (DeepSeek V3.2) attend to all.
     stream_weights: "on" reads the CPU's weights from the file as it goes, "auto" where they do not fit.
     tensor_split: shares of the devices in the layers, such as "3,1", one for each of `device`.
@@ -74,7 +74,7 @@ class Options:
     deterministic: bool = False
     host_cache: int = 0
     gpu_layers: str | int = "auto"
-    tensor_place: Sequence[str] = ()
+    override_tensor: Sequence[str] = ()
     gpu_memory: int = 0
     kv_offload: bool = True
     stream_weights: str = "auto"
@@ -93,7 +93,7 @@ class Options:
         return read_asked(
             self.device,
             self.gpu_layers,
-            self.tensor_place,
+            self.override_tensor,
             self.gpu_memory,
             self.kv_offload,
             self.stream_weights,
@@ -153,7 +153,7 @@ class Settings(TypedDict, total=False):
     deterministic: bool
     host_cache: int
     gpu_layers: str | int
-    tensor_place: Sequence[str]
+    override_tensor: Sequence[str]
     gpu_memory: int
     kv_offload: bool
     stream_weights: str

@@ -36,7 +36,7 @@ def imatrix(
     ] = "gguf",
     hessian: Annotated[
         bool,
-        typer.Option("--hessian/--no-hessian", help="Keep what error feedback needs: larger, better files."),
+        typer.Option("--hessian/--no-hessian", help="Keep what GPTQ needs: larger, better files."),
     ] = True,
     hessian_memory: Annotated[
         int | None, option("--hessian-memory", min=0, metavar="MB", help=MEMORY)

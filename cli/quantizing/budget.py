@@ -133,8 +133,8 @@ def _search(
             elements = sum(choice.elements for choice in planned.choices)
             limit = planned.file_bytes - planned.bytes_after + int((options.bpw or 0) * elements / 8)
         found = search.run(limit, fixed, options.seconds)
-    if not search.feedback:
-        note("errors were measured without feedback, for time; the file has it (--search-time allows more)")
+    if not search.gptq:
+        note("errors were measured without GPTQ, for time; the file has it (--search-time allows more)")
     return found, replace(settings, recipe=_nearest(found), formats=found.formats)
 
 

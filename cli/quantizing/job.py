@@ -28,7 +28,7 @@ class Job:
     keep_split: bool = False
     dry: bool = False
     threads: int | None = None
-    fold: bool = False
+    awq: bool = False
 
     def plan(self, settings: Settings) -> Dry:
         from satchel.formats.quantize import plan
@@ -39,7 +39,7 @@ class Job:
             replace(settings, importance=self.calibration is not None),
             keep_split=self.keep_split,
             metadata=self._metadata(),
-            fold=self.fold,
+            awq=self.awq,
         )
 
     def first_file(self, settings: Settings) -> Path:
@@ -49,10 +49,10 @@ class Job:
     def run(self, settings: Settings) -> Report:
         """Writes the file, or with `dry` only shows what it would be."""
         planned = self.plan(settings)
-        if self.fold and self.calibration is not None:
-            from satchel.formats.quantizing.folding import possible_folds
+        if self.awq and self.calibration is not None:
+            from satchel.formats.quantizing.awq import possible_mappings
 
-            possible_folds(self.source, planned.choices, self.calibration)
+            possible_mappings(self.source, planned.choices, self.calibration)
         report: Report = planned
         if not self.dry:
             self._make_room(planned)
@@ -74,7 +74,7 @@ class Job:
                 keep_split=self.keep_split,
                 metadata=self._metadata(),
                 importance=self.calibration,
-                fold=self.fold,
+                awq=self.awq,
                 threads=self.threads,
                 progress=advance,
                 started=started,

@@ -20,7 +20,7 @@ from satchel.cli.server.shadow import follow
 from satchel.cli.server.wanted import Caller, Text, Turn, Wanted
 from satchel.formats.chat import CallEnd, Content, Event
 from satchel.quant import DeviceError
-from satchel.runtime.answers import MOST_ANSWERS, seeds
+from satchel.runtime.answers import MAX_COMPLETIONS, seeds
 from satchel.runtime.ask import Asking
 from satchel.runtime.async_model import AsyncChatReply, AsyncReply
 from satchel.runtime.chat_reply import ChatReply
@@ -274,8 +274,8 @@ def has_grammar(wanted: Wanted) -> bool:
 def check_counts(wanted: Wanted) -> None:
     """A Problem where too many answers are asked for, or fewer made than given."""
     made, prompts = wanted.made, len(wanted.prompts)
-    if not 1 <= wanted.n <= MOST_ANSWERS or made > MOST_ANSWERS:
-        raise Problem("invalid", f"n is {wanted.n}, best_of {made}: 1 to {MOST_ANSWERS} are made", "n")
+    if not 1 <= wanted.n <= MAX_COMPLETIONS or made > MAX_COMPLETIONS:
+        raise Problem("invalid", f"n is {wanted.n}, best_of {made}: 1 to {MAX_COMPLETIONS} are made", "n")
     if wanted.best_of and wanted.best_of < wanted.n:
         raise Problem("invalid", f"best_of is {wanted.best_of}, fewer than n, which is {wanted.n}", "best_of")
     if made * prompts > MOST:

@@ -13,18 +13,18 @@ from math import prod, sqrt
 
 import numpy as np
 
-from satchel.formats.quantizing.calibration import Calibration, Diagonals, WithoutFeedback
-from satchel.formats.quantizing.folding import Folding, Scaling
+from satchel.formats.quantizing.awq import AwqScaling, Scaling
+from satchel.formats.quantizing.calibration import Calibration, Diagonals, WithoutGptq
 from satchel.formats.quantizing.plan import Choice
 from satchel.formats.source import Source
 from satchel.quant import FORMATS, Format, RequestError
 from satchel.quant.format import F32, Blocks
 from satchel.quant.gptq import Hessian, encode_matrix
 
-__all__ = ["Calibration", "Diagonals", "Encoder", "Job", "WithoutFeedback"]
+__all__ = ["Calibration", "Diagonals", "Encoder", "Job", "WithoutGptq"]
 
 PART = 1 << 18  # elements that one thread encodes at a time
-FEEDBACK_ROWS = 256  # rows of a part where errors are passed on from column to column
+GPTQ_ROWS = 256  # rows of a part that GPTQ encodes
 SAMPLE = 1 << 20  # elements of a tensor whose error is measured
 SAFE = 2.0**14  # numbers below this in size overflow no format
 
@@ -106,18 +106,16 @@ class Encoder:
         self.source, self.pool, self.calibration = source, pool, calibration
         self.ahead = 2 * threads  # parts under way: enough that no thread waits for the disk
         self.errors: dict[str, float] = {}
-        self.folding: Folding | None = None
+        self.awq: AwqScaling | None = None
 
-    def fold(self, choices: Sequence[Choice]) -> Folding:
-        """From here on tensors are folded where it helps. RequestError where the file allows no fold."""
+    def use_awq(self, choices: Sequence[Choice]) -> AwqScaling:
+        """Scales columns of all further tensors where that helps. RequestError: no tensor allows it."""
         if self.calibration is None:
-            raise RequestError(
-                f"{self.source.path}: folding: expected importance data, got none; make it first"
-            )
+            raise RequestError(f"{self.source.path}: AWQ: expected importance data, got none; make it first")
         for choice in choices:
             self._importance(choice)  # its error comes before anything is read
-        self.folding = Folding(self.source, choices, self.calibration, self.pool)
-        return self.folding
+        self.awq = AwqScaling(self.source, choices, self.calibration, self.pool)
+        return self.awq
 
     def check(self, choices: Sequence[Choice]) -> None:
         """RequestError before anything is written where a format refuses to go without importance."""
@@ -128,7 +126,7 @@ class Encoder:
                 self.job(choice, None).encode(np.zeros((1, choice.shape[-1]), np.float32), 0)
 
     def pieces(self, choice: Choice) -> Iterator[memoryview | Blocks]:
-        scaling = self.folding.scaling(choice) if self.folding else None
+        scaling = self.awq.scaling(choice) if self.awq else None
         if not choice.changed and scaling is None:
             yield from self.source.chunks(choice.name)
             return
@@ -140,12 +138,12 @@ class Encoder:
             self.errors[choice.name] = sqrt(noise / power) if power else 0.0
 
     def blocks(self, choice: Choice) -> Blocks:
-        """The whole tensor at once, as it is without folding: (rows, row / block)."""
+        """The whole tensor at once, without AWQ's scales: (rows, row / block)."""
         return np.concatenate([piece.blocks for piece in self._encoded(choice, None)])
 
     def _encoded(self, choice: Choice, scaling: Scaling | None) -> Iterator[Piece]:
         job, row = self.job(choice, scaling), choice.shape[-1]
-        rows = FEEDBACK_ROWS if job.hessian else max(1, PART // row)
+        rows = GPTQ_ROWS if job.hessian else max(1, PART // row)
         size = rows * job.source.row_bytes(row)
         running: deque[Future[Piece]] = deque()
         first = 0

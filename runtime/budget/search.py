@@ -17,7 +17,7 @@ import numpy as np
 
 from satchel.formats.gguf import GGUF
 from satchel.formats.gguf.check import pad
-from satchel.formats.quantizing.encode import Calibration, Encoder, WithoutFeedback
+from satchel.formats.quantizing.encode import Calibration, Encoder, WithoutGptq
 from satchel.formats.quantizing.plan import Choice, tensor_bytes, writable
 from satchel.quant import FORMATS, RequestError
 from satchel.quant.format import F32
@@ -140,7 +140,7 @@ class Search:
         usual candidates one that the device can't run is left out; RequestError where it was asked for.
         """
         self.gguf, self.prober = gguf, prober
-        self.calibration, self.feedback = calibration, True
+        self.calibration, self.gptq = calibration, True
         self.threads = threads or os.cpu_count() or 1
         self.progress = progress or (lambda done, total, what: None)
         self.candidates: dict[str, tuple[str, ...]] = {}
@@ -215,7 +215,7 @@ class Search:
     def _time_one(self, names: Sequence[str], share: float, seconds: float) -> float:
         """Seconds that one measurement takes, with the encoding of a tensor of middle size.
 
-        Error feedback is left out of the measurements where encoding alone would take longer than `seconds`;
+        GPTQ is left out of the measurements where encoding alone would take longer than `seconds`;
         the file has it in any case.
         """
         name = sorted(names, key=lambda n: self.gguf.tensors[n].nbytes)[len(names) // 2]
@@ -232,7 +232,7 @@ class Search:
         bytes_in_all = sum(self.gguf.tensors[n].nbytes for n in names)
         encoding = max(0.0, both - (between - started)) * bytes_in_all / self.gguf.tensors[name].nbytes
         if self.calibration and len(AROUND) * encoding > seconds:
-            self.calibration, self.feedback = WithoutFeedback(self.calibration), False
+            self.calibration, self.gptq = WithoutGptq(self.calibration), False
             return between - started
         return both
 

@@ -68,7 +68,7 @@ class Asked:
 def read_asked(
     device: str,
     gpu_layers: str | int = AUTO,
-    tensor_place: Sequence[str] = (),
+    override_tensor: Sequence[str] = (),
     gpu_memory: int = 0,
     kv_offload: bool = True,
     stream_weights: str = AUTO,
@@ -83,7 +83,7 @@ def read_asked(
         raise RequestError(f"stream_weights is {stream_weights!r}: expected one of {', '.join(STREAMS)}")
     if lend_weights not in LENDS:
         raise RequestError(f"lend_weights is {lend_weights!r}: expected one of {', '.join(LENDS)}")
-    rules = tuple(rule for text in tensor_place for rule in read_rules(text))
+    rules = tuple(rule for text in override_tensor for rule in read_rules(text))
     devices, layers = read_devices(device), read_layers(gpu_layers)
     split = read_split(tensor_split)
     if split and devices and len(split) != len(devices):
@@ -171,11 +171,11 @@ def read_rules(text: str) -> list[Rule]:
     for part in parts:
         pattern, equals, device = part.rpartition("=")
         if not equals or not pattern or not device:
-            raise RequestError(f"tensor place {part!r}: expected PATTERN=DEVICE")
+            raise RequestError(f"override_tensor {part!r}: expected PATTERN=DEVICE")
         try:
             found.append(Rule(re.compile(pattern), _known(device.strip().lower())))
         except re.error as error:
-            raise RequestError(f"tensor place {part!r}: the pattern cannot be read: {error}") from None
+            raise RequestError(f"override_tensor {part!r}: the pattern cannot be read: {error}") from None
     return found
 
 

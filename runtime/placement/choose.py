@@ -202,12 +202,12 @@ def check_rules(rules: Sequence[Rule], sizes: Sizes, rooms: Sequence[Room]) -> N
     for rule in rules:
         if rule.device not in names:
             raise RequestError(
-                f"tensor place {rule.pattern.pattern}={rule.device}: the devices in use are"
+                f"override_tensor {rule.pattern.pattern}={rule.device}: the devices in use are"
                 f" {', '.join(names)}; name others with --device"
             )
         if not any(rule.pattern.search(t.name) for t in sizes.tensors):
             raise RequestError(
-                f"tensor place {rule.pattern.pattern}={rule.device}: no tensor of the model has such a name"
+                f"override_tensor {rule.pattern.pattern}={rule.device}: no tensor has such a name"
             )
 
 

@@ -122,7 +122,7 @@ idle = 1.5
 preload = true
 [models.b]
 path = "b.gguf"
-tensor_place = ["a=cpu"]
+override_tensor = ["a=cpu"]
 [aliases.chat]
 versions = { "chat@1" = 90, b = 10 }
 shadow = "b"

@@ -45,7 +45,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def load(path: Path, hot: str | int, device: str = "remote", **more: object) -> Model:
-    options = Options(device=device, threads=1, cache_type="f32", tensor_place=[EXPERTS], hot_experts=hot)
+    options = Options(device=device, threads=1, cache_type="f32", override_tensor=[EXPERTS], hot_experts=hot)
     return Model.load(path, options, gpu_layers="all", **more)  # type: ignore[arg-type]
 
 
@@ -253,7 +253,7 @@ def test_memory_is_what_was_foretold_and_given_back(
         return alloc(self, size, usage)
 
     monkeypatch.setattr(Device, "alloc", counted)
-    options = Options(device="remote", threads=1, tensor_place=[EXPERTS], hot_experts=3, gpu_layers="all")
+    options = Options(device="remote", threads=1, override_tensor=[EXPERTS], hot_experts=3, gpu_layers="all")
     with Model.load(files["qwen3moe"], options) as model:
         model.generate(IDS * 3, max_tokens=1, sampling=GREEDY).read()
         model.engine.program(1, 1)
@@ -290,18 +290,18 @@ def foretold(files: dict[str, Path]) -> Iterator[object]:
 
 
 def test_auto_takes_what_is_left_where_it_helps(foretold) -> None:  # type: ignore[no-untyped-def]
-    auto = Options(device="remote,cpu", threads=1, tensor_place=[EXPERTS])
+    auto = Options(device="remote,cpu", threads=1, override_tensor=[EXPERTS])
     settled = foretold(auto, True)
     assert settled.hot is not None and next(iter(settled.hot.hot.layers.values())).count == tiny.EXPERTS
     assert foretold(auto, False).hot is None  # a device that is slower than the CPU
-    named = Options(device="remote", threads=1, tensor_place=[EXPERTS])
+    named = Options(device="remote", threads=1, override_tensor=[EXPERTS])
     assert foretold(named, True).hot is None  # nothing was measured
-    off = Options(device="remote,cpu", threads=1, tensor_place=[EXPERTS], deterministic=True)
+    off = Options(device="remote,cpu", threads=1, override_tensor=[EXPERTS], deterministic=True)
     assert off.asked.hot == "off"
 
 
 def test_more_than_there_is_room_for_is_refused(foretold) -> None:  # type: ignore[no-untyped-def]
-    how = {"device": "remote", "threads": 1, "tensor_place": [EXPERTS], "gpu_layers": "all"}
+    how = {"device": "remote", "threads": 1, "override_tensor": [EXPERTS], "gpu_layers": "all"}
     with pytest.raises(
         DeviceError, match=r"device remote: .*hot experts|all layers need|tensors placed there need"
     ):

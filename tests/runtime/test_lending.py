@@ -57,7 +57,7 @@ def test_long_steps_go_where_the_weights_are_lent(files: dict[str, Path], kind: 
     ids = IDS[:LEAST] if slow else IDS
     # Of the deep one all layers are lent, more than there are buffers.
     how: Settings = (
-        {"gpu_layers": 1} if kind != "deep" else {"gpu_layers": 0, "tensor_place": ["token_embd=remote"]}
+        {"gpu_layers": 1} if kind != "deep" else {"gpu_layers": 0, "override_tensor": ["token_embd=remote"]}
     )
     for lend in ("off", "on"):
         options = Options(device=device, threads=1, cache_type="f32", lend_weights=lend)

@@ -124,7 +124,7 @@ def test_a_call_beside_requests_is_told_the_same(load: Load) -> None:
 
 
 def test_the_other_card_goes_on(load: Load, path: Path) -> None:
-    model = load("1:25", cards=2, device="emulated,emulated:1", tensor_place=[r"blk\.0\.=emulated:1"])
+    model = load("1:25", cards=2, device="emulated,emulated:1", override_tensor=[r"blk\.0\.=emulated:1"])
     assert [d.name for d in model.devices][:2] == ["emulated", "emulated:1"]
     assert lost_at_some_step(model).startswith("device emulated:1 was lost")
     assert tokens(model) and "emulated:1" not in [d.name for d in model.devices]

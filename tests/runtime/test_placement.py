@@ -127,7 +127,7 @@ def test_rules_are_read() -> None:
     assert one.device == "cpu" and one.pattern.search("blk.11.ffn_up.weight")
     assert [r.device for r in read_rules("a=cpu,b=remote:0,c=remote:1")] == ["cpu", "remote", "remote:1"]
     for text in ("cpu", "=cpu", "a=", "(=cpu"):
-        with pytest.raises(RequestError, match="tensor place"):
+        with pytest.raises(RequestError, match="override_tensor"):
             read_rules(text)
 
 
@@ -257,8 +257,8 @@ def test_crossings_are_counted(sized: dict[str, Sizes]) -> None:
         {"gpu_layers": 99},
         {"gpu_layers": 2, "kv_offload": False},
         {"gpu_memory": 1_800_000},
-        {"tensor_place": (r"attn_[qk]\.=cpu,ffn_down=cpu", "token_embd=cpu")},
-        {"gpu_layers": 0, "tensor_place": (r"blk\.1\..*=remote",)},
+        {"override_tensor": (r"attn_[qk]\.=cpu,ffn_down=cpu", "token_embd=cpu")},
+        {"gpu_layers": 0, "override_tensor": (r"blk\.1\..*=remote",)},
     ],
 )
 def test_a_model_on_two_devices_answers_as_on_one(
@@ -279,7 +279,7 @@ def test_a_model_on_two_devices_answers_as_on_one(
 def test_experts_on_the_cpu_and_the_rest_elsewhere(
     files: dict[str, Path], alone: dict[str, np.ndarray]
 ) -> None:
-    with Model.load(files["mixture"], device="remote", threads=1, tensor_place=["_exps=cpu"]) as model:
+    with Model.load(files["mixture"], device="remote", threads=1, override_tensor=["_exps=cpu"]) as model:
         np.testing.assert_allclose(model.logits(IDS), alone["mixture"], rtol=1e-5, atol=1e-6)
         plan = model.engine.program(1, 1).plan
         on_cpu = {step.op for s in plan.segments if s.device == "cpu" for step in s.steps}
@@ -290,7 +290,7 @@ def test_experts_on_the_cpu_and_the_rest_elsewhere(
 def test_what_stands_between_the_products_of_experts_stays_with_them(tmp_path: Path) -> None:
     """Gemma 4's experts have a gate of their own kind, which must not cross to the other device and back."""
     path = tiny_file.write_model(tmp_path / "m.gguf", "gemma4")
-    with Model.load(path, device="remote", threads=1, tensor_place=["_exps=cpu"]) as model:
+    with Model.load(path, device="remote", threads=1, override_tensor=["_exps=cpu"]) as model:
         segments = model.engine.program(1, 1).plan.segments
         mixed = sum(name.endswith("ffn_down_exps.weight") for name in model.gguf.tensors)
     assert sum(s.device == "cpu" for s in segments) == mixed > 0

@@ -117,7 +117,7 @@ class Held:
 BESIDE: Settings = {
     "device": "remote:1,remote,cpu",
     "gpu_layers": "all",
-    "tensor_place": ["attn=remote:1", "ffn_gate=cpu", "ffn_up=remote", "ffn_(down|norm)=remote:1"],
+    "override_tensor": ["attn=remote:1", "ffn_gate=cpu", "ffn_up=remote", "ffn_(down|norm)=remote:1"],
     "threads": 1,
 }
 
@@ -133,7 +133,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_two_devices_work_at_the_same_time(path: Path, alone: np.ndarray, folder: Path) -> None:
     """A layer's gate and up projections, each on a device: one begins though the other has not ended."""
     rules = ["ffn_gate=remote", "ffn_up=remote:1"]
-    options: Any = {"device": "remote,remote:1,cpu", "gpu_layers": 0, "tensor_place": rules, "threads": 1}
+    options: Any = {"device": "remote,remote:1,cpu", "gpu_layers": 0, "override_tensor": rules, "threads": 1}
     with Model.load(path, **options) as model, ThreadPoolExecutor(1) as pool:
         model.logits(IDS)
         (folder / "log").write_text("")  # the devices go on at its end

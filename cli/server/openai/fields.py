@@ -13,7 +13,7 @@ from satchel.cli.server.fields import MOST_TOKENS, Body, SamplingFields, TokenId
 from satchel.cli.server.openai.refused import check_refused
 from satchel.cli.server.openai.structured_output import StructuredOutputFields
 from satchel.cli.server.problem import Problem
-from satchel.runtime.answers import MOST_ANSWERS
+from satchel.runtime.answers import MAX_COMPLETIONS
 from satchel.runtime.ask import Asking
 from satchel.runtime.sampling import Sampling
 
@@ -55,8 +55,8 @@ class TextFields(SamplingFields, StructuredOutputFields):
     model: str = Field(default="", max_length=1000)
     max_tokens: Limit | None = None
     n_predict: Limit | None = None
-    n: int = Field(default=1, ge=1, le=MOST_ANSWERS, validation_alias=AliasChoices("n", "n_cmpl"))
-    best_of: int | None = Field(default=None, ge=1, le=MOST_ANSWERS)
+    n: int = Field(default=1, ge=1, le=MAX_COMPLETIONS, validation_alias=AliasChoices("n", "n_cmpl"))
+    best_of: int | None = Field(default=None, ge=1, le=MAX_COMPLETIONS)
     stop: Word | Annotated[list[Word], Field(max_length=STOPS)] | None = None
     stop_token_ids: TokenIds | None = None
     include_stop_str_in_output: bool = False
