@@ -19,14 +19,14 @@ from satchel.cli.store.digests import digests_of
 from satchel.cli.store.option import model_file
 from satchel.quant.cache import CACHE_TYPES
 from satchel.quant.errors import RequestError
-from satchel.runtime.placement.asked import (
+from satchel.runtime.placement.options import (
     LENDS,
     STREAMS,
     experts_rule,
-    read_asked,
     read_devices,
     read_hot,
     read_layers,
+    read_placement_options,
     read_rules,
     read_size,
 )
@@ -252,7 +252,7 @@ class ModelOptions:
             ("-ngl", lambda: read_layers(self.gpu_layers)),
             ("-dev", lambda: read_devices(self.device)),
             ("--hot-experts", lambda: read_hot(self.hot_experts)),
-            ("-ts", lambda: read_asked(self.device, tensor_split=self.tensor_split)),
+            ("-ts", lambda: read_placement_options(self.device, tensor_split=self.tensor_split)),
             ("-ot", lambda: [read_rules(text) for text in rules]),
             ("--gpu-memory", lambda: self.gpu_bytes),
         )

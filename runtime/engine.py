@@ -230,7 +230,7 @@ class Engine:
         lender = offer.taken(device, packed)
         target = DeviceTarget(device, {**own[loan.device].packed, **packed})
         targets = tuple(target if t.name == loan.device else t for t in own.values())
-        context = replace(self._context, targets=targets, wanted=loan.where, streamed=(loan.device,))
+        context = replace(self._context, targets=targets, wanted=loan.placement, streamed=(loan.device,))
         memory = self._memory | {loan.device: lender.memory(self._memory[loan.device])}
         return Lent(lender, context, memory, loan.least)
 

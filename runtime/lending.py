@@ -17,7 +17,7 @@ import numpy as np
 from satchel.formats.gguf import GGUF
 from satchel.runtime.device import WEIGHT, Buffer, Device
 from satchel.runtime.packing import Packed
-from satchel.runtime.placement.where import Where
+from satchel.runtime.placement.placement import Placement
 from satchel.runtime.plan import WeightPlace, align_up
 from satchel.runtime.program import DeviceMemory
 from satchel.runtime.weights import DeviceWeights, aligned
@@ -28,13 +28,13 @@ SLOTS = 3  # one that is read, one that is filled, one that may still be read
 @dataclass(frozen=True, slots=True)
 class Loan:
     """What is lent: to which device, names of the tensors of each layer, in order, and from how many tokens
-    of a step on. where: the placement of such a step. room: bytes of the buffers on the device.
+    of a step on. placement: the placement of such a step. room: bytes of the buffers on the device.
     """
 
     device: str
     layers: Mapping[str, tuple[str, ...]]
     least: int
-    where: Where
+    placement: Placement
     room: int
 
 

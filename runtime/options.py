@@ -11,7 +11,7 @@ from typing import TypedDict
 
 from satchel.quant import RequestError
 from satchel.runtime.extras import Loadable
-from satchel.runtime.placement.asked import Asked, read_asked
+from satchel.runtime.placement.options import PlacementOptions, read_placement_options
 from satchel.runtime.scheduler.limits import USUAL, Limits
 from satchel.runtime.speculative.options import Speculation
 from satchel.runtime.words import PRECISIONS, WORKERS
@@ -88,9 +88,9 @@ class Options:
     step_timeout: float = 600.0
 
     @property
-    def asked(self) -> Asked:
+    def placement_options(self) -> PlacementOptions:
         """What they ask of the placement; RequestError for what cannot be meant."""
-        return read_asked(
+        return read_placement_options(
             self.device,
             self.gpu_layers,
             self.override_tensor,
@@ -118,7 +118,7 @@ class Options:
         for name, allowed in (("precision", PRECISIONS), ("worker", WORKERS)):
             if getattr(self, name) not in allowed:
                 raise RequestError(f"{name} is {getattr(self, name)!r}: expected one of {', '.join(allowed)}")
-        _ = self.asked
+        _ = self.placement_options
         for name in ("worker_timeout", "step_timeout"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise RequestError(f"{name} is {getattr(self, name)}: expected seconds, or 0 for never")

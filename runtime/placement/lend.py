@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from satchel.runtime.lending import SLOTS, Loan
-from satchel.runtime.placement.asked import AUTO, OFF, Asked
-from satchel.runtime.placement.choose import Room
+from satchel.runtime.placement.choose import MemoryBudget
+from satchel.runtime.placement.options import AUTO, OFF, PlacementOptions
+from satchel.runtime.placement.placement import Placement
 from satchel.runtime.placement.predict import PROMPT, Speed
 from satchel.runtime.placement.sizes import Sizes, Tensor
-from satchel.runtime.placement.where import Where
 
 LEAST = 32  # tokens from which on weights are lent where that is wanted without a measurement
 GAIN = 2.0  # how much quicker it must be foretold to be
@@ -20,73 +20,77 @@ ATTENTION = 0.1  # of a CPU's layer, which stays there
 
 
 def loan_of(
-    where: Where,
+    placement: Placement,
     sizes: Sizes,
-    rooms: Sequence[Room],
-    asked: Asked,
+    budgets: Sequence[MemoryBudget],
+    options: PlacementOptions,
     speeds: Mapping[str, Speed] | None,
     batch: int,
 ) -> Loan | None:
-    """speeds: as measured, None where nothing was. rooms: without what is reserved. None where no layer is
+    """speeds: as measured, None where nothing was. budgets: less what is reserved. None where no layer is
     to be lent, or there is no room.
     """
-    far = next((r for r in rooms if r.apart and r.name in sizes.used(where)), None)
-    if asked.lend == OFF or far is None or (asked.lend == AUTO and speeds is None):
+    far = next((r for r in budgets if r.apart and r.name in sizes.used(placement)), None)
+    if options.lend == OFF or far is None or (options.lend == AUTO and speeds is None):
         return None
-    layers = lent_layers(where, sizes)
+    layers = lent_layers(placement, sizes)
     bytes = {label: _held(sizes, far.name, tensors) for label, tensors in layers.items()}
-    room = far.free + reserved(sizes, asked, far.name)
-    if not layers or sizes.on(where)[far.name] + SLOTS * max(bytes.values()) > room:
+    room = far.free + reserved(sizes, options, far.name)
+    if not layers or sizes.on(placement)[far.name] + SLOTS * max(bytes.values()) > room:
         return None
     most = max(bytes.values())
     least = (
         LEAST
-        if asked.lend != AUTO or speeds is None
-        else least_tokens(where, sizes, far.name, speeds, most, batch)
+        if options.lend != AUTO or speeds is None
+        else least_tokens(placement, sizes, far.name, speeds, most, batch)
     )
     if least is None:
         return None
     names = {label: tuple(t.name for t in tensors) for label, tensors in layers.items()}
     slots = [max(list(bytes.values())[i::SLOTS]) for i in range(min(SLOTS, len(bytes)))]
-    return Loan(far.name, names, least, lent_where(where, sizes, layers, far.name), sum(slots))
+    return Loan(far.name, names, least, lent_where(placement, sizes, layers, far.name), sum(slots))
 
 
-def reserved(sizes: Sizes, asked: Asked, device: str) -> int:
+def reserved(sizes: Sizes, options: PlacementOptions, device: str) -> int:
     """Bytes of a device that are kept for lent weights where these are asked for."""
-    if asked.lend in (AUTO, OFF):
+    if options.lend in (AUTO, OFF):
         return 0
-    layers = lent_layers(Where("", {}, {}), sizes).values()
+    layers = lent_layers(Placement("", {}, {}), sizes).values()
     return SLOTS * max((_held(sizes, device, tensors) for tensors in layers), default=0)
 
 
-def lent_layers(where: Where, sizes: Sizes) -> dict[str, list[Tensor]]:
+def lent_layers(placement: Placement, sizes: Sizes) -> dict[str, list[Tensor]]:
     """Tensors of the layers that are with the first device; experts and what a rule has placed stay there."""
     found: dict[str, list[Tensor]] = {}
     for i in range(sizes.layers):
         label = f"blk.{i}"
-        if where.label(label) == where.first:
+        if placement.label(label) == placement.first:
             mine = [
-                t for t in sizes.tensors if t.label == label and not t.expert and t.name not in where.weights
+                t
+                for t in sizes.tensors
+                if t.label == label and not t.expert and t.name not in placement.weights
             ]
             if any(t.macs for t in mine):
                 found[label] = list({t.name: t for t in mine}.values())
     return found
 
 
-def lent_where(where: Where, sizes: Sizes, layers: Mapping[str, Sequence[Tensor]], device: str) -> Where:
-    experts = {t.name: where.first for t in sizes.tensors if t.expert and t.label in layers}
+def lent_where(
+    placement: Placement, sizes: Sizes, layers: Mapping[str, Sequence[Tensor]], device: str
+) -> Placement:
+    experts = {t.name: placement.first for t in sizes.tensors if t.expert and t.label in layers}
     return replace(
-        where,
-        labels={**where.labels, **dict.fromkeys(layers, device)},
-        weights={**experts, **where.weights},
+        placement,
+        labels={**placement.labels, **dict.fromkeys(layers, device)},
+        weights={**experts, **placement.weights},
     )
 
 
 def least_tokens(
-    where: Where, sizes: Sizes, device: str, speeds: Mapping[str, Speed], most: int, batch: int
+    placement: Placement, sizes: Sizes, device: str, speeds: Mapping[str, Speed], most: int, batch: int
 ) -> int | None:
     """The smallest step of a power of two in tokens, up to `batch`, in which a lent layer is done sooner."""
-    here, there, width = speeds[where.first], speeds[device], _crossing(sizes)
+    here, there, width = speeds[placement.first], speeds[device], _crossing(sizes)
     n = LEAST
     while n <= batch:
         own = here.layer[1] * n / PROMPT

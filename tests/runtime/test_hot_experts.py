@@ -25,7 +25,7 @@ from satchel.runtime.hot.experts import HotExperts
 from satchel.runtime.hot.picks import Picks
 from satchel.runtime.model import Model
 from satchel.runtime.options import Options
-from satchel.runtime.placement.asked import read_hot
+from satchel.runtime.placement.options import read_hot
 from satchel.runtime.placement.predict import Speed
 from satchel.runtime.sampling import GREEDY
 

@@ -19,9 +19,9 @@ from satchel.runtime.dryrun import dry_run
 from satchel.runtime.lending import SLOTS
 from satchel.runtime.model import Model
 from satchel.runtime.options import Options, Settings
-from satchel.runtime.placement.asked import read_asked
-from satchel.runtime.placement.choose import Room, choose
+from satchel.runtime.placement.choose import MemoryBudget, choose
 from satchel.runtime.placement.lend import LEAST, least_tokens, lent_layers, loan_of
+from satchel.runtime.placement.options import read_placement_options
 from satchel.runtime.placement.predict import Speed
 from satchel.runtime.placement.sizes import Sizes, sizes_of
 from satchel.runtime.sampling import GREEDY
@@ -117,21 +117,31 @@ def test_a_wrong_word_is_refused(word: str) -> None:
 
 
 def test_weights_are_lent_from_where_it_is_quicker(sized: Sizes) -> None:
-    rooms = [Room("remote", 1 << 40, True), Room("cpu", 1 << 40, False)]
-    where = choose(sized, rooms, read_asked("remote", 1)).where
-    layers = lent_layers(where, sized)
+    budgets = [MemoryBudget("remote", 1 << 40, True), MemoryBudget("cpu", 1 << 40, False)]
+    placement = choose(sized, budgets, read_placement_options("remote", 1)).placement
+    layers = lent_layers(placement, sized)
     assert list(layers) == [f"blk.{i}" for i in range(sized.layers - 1)]
     at = [
-        least_tokens(where, sized, "remote", {"remote": replace(FAST, link=link), "cpu": SLOW}, 10**7, 4096)
+        least_tokens(
+            placement, sized, "remote", {"remote": replace(FAST, link=link), "cpu": SLOW}, 10**7, 4096
+        )
         for link in (1e12, 1e9, 2e8, 1e6)
     ]
     assert at[0] == LEAST and at == [*sorted(at[:3]), None] and at[1] is not None and at[2] is not None
     slow = {"remote": SLOW, "cpu": FAST}
-    assert least_tokens(where, sized, "remote", slow, 10**7, 4096) is None
+    assert least_tokens(placement, sized, "remote", slow, 10**7, 4096) is None
     speeds = {"remote": FAST, "cpu": SLOW}
-    assert loan_of(where, sized, rooms, read_asked("remote", 1), speeds, 512) is not None
-    assert loan_of(where, sized, rooms, read_asked("remote", 1), None, 512) is None
-    assert loan_of(where, sized, rooms, read_asked("remote", 1, lend_weights="off"), speeds, 512) is None
-    held = sized.on(where)["remote"]
-    tight = [Room("remote", held - 1000, True), rooms[1]]
-    assert loan_of(where, sized, tight, read_asked("remote", 1, lend_weights="on"), None, 512) is None
+    assert loan_of(placement, sized, budgets, read_placement_options("remote", 1), speeds, 512) is not None
+    assert loan_of(placement, sized, budgets, read_placement_options("remote", 1), None, 512) is None
+    assert (
+        loan_of(
+            placement, sized, budgets, read_placement_options("remote", 1, lend_weights="off"), speeds, 512
+        )
+        is None
+    )
+    held = sized.on(placement)["remote"]
+    tight = [MemoryBudget("remote", held - 1000, True), budgets[1]]
+    assert (
+        loan_of(placement, sized, tight, read_placement_options("remote", 1, lend_weights="on"), None, 512)
+        is None
+    )
