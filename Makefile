@@ -32,7 +32,7 @@ lint: .venv/with-dev
 # The package's folders stand in the root under other names: mypy sees them through links.
 types: .venv/with-dev
 	@mkdir -p build/types/satchel
-	@for room in quant formats cext runtime cli; do ln -sfn "$(CURDIR)/$$room" build/types/satchel/$$room; done
+	@for package in quant formats cext runtime cli; do ln -sfn "$(CURDIR)/$$package" build/types/satchel/$$package; done
 	@cp runtime/package.py build/types/satchel/__init__.py
 	cd build/types && MYPYPATH=. ../../$(BIN)/mypy --config-file ../../pyproject.toml --strict -p satchel
 

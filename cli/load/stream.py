@@ -130,7 +130,7 @@ async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
 
 
 def message(body: bytes) -> str:
-    """What an error's body says, in any dialect; else its beginning."""
+    """What an error's body says, of any API flavour; else its beginning."""
     try:
         found = json.loads(body)
         error = found.get("error", found)

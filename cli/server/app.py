@@ -1,5 +1,5 @@
-"""The ASGI application: every router that is found, errors in each dialect's own shape, models closed at the
-end.
+"""The ASGI application: every router that is found, errors in the shape of their API flavour, models closed
+at the end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from satchel.cli.server.connections import TICK, Connections, Limits
-from satchel.cli.server.dialect import dialect_of, routed
+from satchel.cli.server.flavour import flavour_of, routed
 from satchel.cli.server.guard import Guard
 from satchel.cli.server.log import LOG
 from satchel.cli.server.models import Models
@@ -95,8 +95,8 @@ async def _allowed(request: Request) -> None:
 
 
 def _say(request: Request, problem: Problem) -> JSONResponse:
-    dialect = dialect_of(request.url.path, request.headers)
-    status, body = dialect.error(problem, request.scope["state"].get("request_id", ""))
+    flavour = flavour_of(request.url.path, request.headers)
+    status, body = flavour.error(problem, request.scope["state"].get("request_id", ""))
     return JSONResponse(body, status, headers=problem.headers)
 
 

@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from satchel.cli.server.bodies import JSON, Budget, Held, parsed
-from satchel.cli.server.dialect import Dialect, dialect_of
+from satchel.cli.server.flavour import ApiFlavour, flavour_of
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.roles import ADMIN, PUBLIC, USER, Role, RoleTable, check_role, is_local
 from satchel.cli.server.settings import LOOPBACK, ServerSettings
@@ -24,7 +24,7 @@ OWN_SITES = ("", "none", "same-origin")  # Sec-Fetch-Site of programs, of people
 
 
 class Guard:
-    """Lets a request through, with `caller` in its state, or answers in its dialect."""
+    """Lets a request through, with `caller` in its state, or answers with an error of its API flavour."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings, roles: RoleTable) -> None:
         self.app, self.settings, self._roles = app, settings, roles
@@ -39,7 +39,7 @@ class Guard:
             return
         number = scope["state"]["request_id"]
         headers = Headers(scope=scope)
-        dialect = dialect_of(scope["path"], headers)
+        flavour = flavour_of(scope["path"], headers)
         held: Held | None = None
         try:
             try:
@@ -56,7 +56,7 @@ class Guard:
                         scope["state"][JSON] = (await parsed(body, pools, caller.user, held), len(body))
                         del body  # its value alone is needed from here on
             except Problem as problem:
-                await refuse(dialect, problem, number, send)
+                await refuse(flavour, problem, number, send)
                 return
             await self.app(scope, _behind_body(receive, read=held is not None), send)
         finally:
@@ -168,9 +168,9 @@ def _behind_body(receive: Receive, read: bool) -> Receive:
     return following
 
 
-async def refuse(dialect: Dialect, problem: Problem, number: str, send: Send) -> None:
+async def refuse(flavour: ApiFlavour, problem: Problem, number: str, send: Send) -> None:
     """The answer to a request that goes no further."""
-    status, body = dialect.error(problem, number)
+    status, body = flavour.error(problem, number)
     data = json.dumps(body, ensure_ascii=False).encode()
     headers = {
         "content-type": "application/json",

@@ -1,4 +1,4 @@
-"""Verbs that answer no prompt (embeddings, rerankings, scores), run in a thread with a model of a name."""
+"""Methods that generate nothing (embeddings, rerankings, scores), run in a thread with a model of a name."""
 
 from __future__ import annotations
 

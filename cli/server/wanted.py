@@ -1,4 +1,4 @@
-"""The internal request that every dialect makes of its own: a conversation or texts, and what is asked of
+"""The internal request that every API flavour makes of its own: a conversation or texts, and the options of
 the answers.
 """
 

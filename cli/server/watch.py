@@ -13,7 +13,7 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from satchel.cli.server.dialect import dialect_of
+from satchel.cli.server.flavour import flavour_of
 from satchel.cli.server.log import LOG
 from satchel.cli.server.telemetry import Spans
 from satchel.runtime.stats import SECONDS, Histogram
@@ -54,7 +54,7 @@ class Watch:
         scope.setdefault("state", {})["request_id"] = number
         method = scope["method"] if scope["method"] in METHODS else OTHER
         facts: dict[str, Any] = {"request_id": number, "method": method, "status": 0}
-        named = {"x-request-id", dialect_of(scope["path"], Headers(scope=scope)).id_header}
+        named = {"x-request-id", flavour_of(scope["path"], Headers(scope=scope)).id_header}
         began = time.perf_counter()
 
         async def noted(message: Message) -> None:

@@ -34,7 +34,7 @@ from satchel.runtime.ticket import End, Ticket
 from satchel.runtime.watchdog import Beats, Pulse, ticking
 from satchel.runtime.wishes import with_constraint
 from satchel.runtime.worker.outlet import Outlet
-from satchel.runtime.worker.verbs import VERBS
+from satchel.runtime.worker.rpc_methods import METHODS
 from satchel.runtime.worker.wire import (
     MOST_REQUEST,
     TEXT,
@@ -195,11 +195,11 @@ class Worker:
         return args
 
     def _answer(self, model: Model, number: int, message: Message, args: list[Any]) -> None:
-        verb, errand, arrays = message["verb"], self._errands[number], Arrays()
+        method, errand, arrays = message["method"], self._errands[number], Arrays()
         try:
-            if verb not in VERBS:
-                raise DeviceError(f"a worker process was asked for {verb!r}, which it does not know")
-            call = partial(getattr(model, verb), *args, **decode(message["how"]))
+            if method not in METHODS:
+                raise DeviceError(f"a worker process was asked for {method!r}, which it does not know")
+            call = partial(getattr(model, method), *args, **decode(message["how"]))
             value = encode(errand.run(call), arrays)
         except Exception as error:  # also a bug of ours: nobody must wait for ever
             self.send({"answer": number, "error": encode_error(error)})

@@ -29,10 +29,10 @@ from satchel.runtime.scheduler.scheduler import check
 from satchel.runtime.stats import EngineStats, Meter, Traffic
 from satchel.runtime.ticket import End, Ticket
 from satchel.runtime.watchdog import BEAT, Beat, Watchdog, ticking
-from satchel.runtime.worker.asked import Asked
 from satchel.runtime.worker.blame import Blame
 from satchel.runtime.worker.expected import most_bytes
 from satchel.runtime.worker.process import PATIENCE, Process, folder
+from satchel.runtime.worker.rpc_call import RpcCall
 from satchel.runtime.worker.wire import Message, decode, decode_error, encode
 
 LOADS = 3  # processes in a row that may end while they load, or soon after with nothing to do
@@ -79,7 +79,7 @@ class WorkerService:
         self._broken: SatchelError | None = None
         self._live: dict[int, Entry] = {}
         self._numbers: dict[Ticket, int] = {}
-        self._asked: dict[int, Asked] = {}
+        self._calls: dict[int, RpcCall] = {}
         self._step: list[int] = []
         self._stamps, self._folder = [list(stamp) for stamp in stamps], folder()
         self._sandbox = policy_of(files or (path,), options) if options.sandbox else None
@@ -153,37 +153,37 @@ class WorkerService:
             else:
                 self._end(number, End("cancelled"))
 
-    def ask(self, verb: str, *args: Any, **how: Any) -> Any:
-        """What a verb of the worker's model gives. Where the process is lost meanwhile, the next is asked;
-        DeviceError where the question is what ends them. Stopping the errand that asks ends it.
+    def ask(self, method: str, *args: Any, **how: Any) -> Any:
+        """The result of a method of the worker's model. Where the process is lost meanwhile, the next is
+        asked; DeviceError where the question is what ends them. Stopping the errand that asks ends it.
         """
-        return self._asked_while(lambda: True, verb, *args, **how)
+        return self._call_while(lambda: True, method, *args, **how)
 
-    def _asked_while(self, worth: Callable[[], bool], verb: str, *args: Any, **how: Any) -> Any:
+    def _call_while(self, worth: Callable[[], bool], method: str, *args: Any, **how: Any) -> Any:
         """As ask(); DeviceError as soon as it is not worth waiting any more."""
         errand = current()
-        asked = Asked(verb, args, how, most_bytes(verb, args, how, *self.widths))
+        call = RpcCall(method, args, how, most_bytes(method, args, how, *self.widths))
         errand.check()
         with self._lock:
             self._check_open()
             number = next(self._count)
-            self._asked[number] = asked
+            self._calls[number] = call
             self._send_due()
         try:
-            while not asked.done.wait(POLL):
+            while not call.done.wait(POLL):
                 errand.check()
                 if not worth():
-                    raise DeviceError(f"{verb}: {self.trouble}")
+                    raise DeviceError(f"{method}: {self.trouble}")
         except BaseException:
             self._forget(number)
             raise
-        return asked.result()
+        return call.result()
 
     def _forget(self, number: int) -> None:
         """Nobody waits for this answer any more."""
         with self._lock:
-            asked = self._asked.pop(number, None)
-            if asked and asked.sent and self._process:
+            call = self._calls.pop(number, None)
+            if call and call.sent and self._process:
                 self._process.send({"cancel": number})
             self._blame.forget(number)
             self._send_due()
@@ -193,7 +193,7 @@ class WorkerService:
         found = Meter(Traffic(())).snapshot(len(self._live), 0, (0, 0, 0))
         if not self.trouble:
             with suppress(DeviceError):
-                found = self._asked_while(lambda: not self.trouble, "stats")
+                found = self._call_while(lambda: not self.trouble, "stats")
         self._check_open()
         return replace(found, worker_restarts=self.restarts)
 
@@ -346,11 +346,11 @@ class WorkerService:
     def _note_turn(self, number: int) -> None:
         """A piece of an errand begins."""
         self._step = []
-        asked = self._asked.get(number)
-        if asked is None:
+        call = self._calls.get(number)
+        if call is None:
             return
-        asked.turns += 1
-        if number == self._blame.alone and asked.turns > self._blame.trial(number):
+        call.turns += 1
+        if number == self._blame.alone and call.turns > self._blame.trial(number):
             self._blame.survived(number)
             self._send_due()
 
@@ -397,15 +397,15 @@ class WorkerService:
 
     def _answered(self, message: Message, data: bytes) -> None:
         number = int(message["answer"] if "answer" in message else message["part"])
-        asked = self._asked.get(number)
-        if asked is None:
+        call = self._calls.get(number)
+        if call is None:
             return
         if "answer" in message:
-            asked.answered(message)
+            call.answered(message)
         else:
-            asked.part(data)
-        if asked.done.is_set():
-            del self._asked[number]
+            call.part(data)
+        if call.done.is_set():
+            del self._calls[number]
             self._blame.forget(number)
             self._send_due()
 
@@ -417,10 +417,10 @@ class WorkerService:
         for number, entry in list(self._live.items()):
             if not entry.sent and alone in (None, number):
                 self._process.send(self._submitted(number, entry, alone is not None))
-        for number, asked in self._asked.items():
-            if not asked.sent and (asked.bare or alone in (None, number)):
-                asked.sent = True
-                self._process.send({"ask": number, **asked.message}, asked.descriptor)
+        for number, call in self._calls.items():
+            if not call.sent and (call.bare or alone in (None, number)):
+                call.sent = True
+                self._process.send({"ask": number, **call.message}, call.descriptor)
 
     def _submitted(self, number: int, entry: Entry, alone: bool) -> Message:
         """The message that gives the process what is left of a request."""
@@ -433,7 +433,7 @@ class WorkerService:
 
     def _useless(self) -> bool:
         """Whether the process ended by itself: it did not load, or had just done so and nothing to do."""
-        had_work = self._step or any(a.sent and not a.bare for a in self._asked.values())
+        had_work = self._step or any(a.sent and not a.bare for a in self._calls.values())
         return not (self._ready and (had_work or time.monotonic() - self._ready_at > YOUNG))
 
     def _lost(self, died: str, failed: int) -> None:
@@ -448,14 +448,14 @@ class WorkerService:
             often = f", {failed} times in a row: load it again" if failed > 1 else ""
             self._broken = DeviceError(f"{self.path}: the worker process {died} {when} the model{often}")
             return
-        errands = [n for n, a in self._asked.items() if a.sent and not a.bare]
+        errands = [n for n, a in self._calls.items() if a.sent and not a.bare]
         step, self._step = [*(n for n in self._step if n in self._live), *errands], []
         guilty = self._blame.died(step)
         if guilty in self._live:
             self._end(guilty, End("error", self._refusal(guilty, died)))
         elif guilty is not None:
             refusal = self._refusal(guilty, died)
-            self._asked.pop(guilty).fail(refusal)
+            self._calls.pop(guilty).fail(refusal)
         self._replay()
 
     def _replay(self) -> None:
@@ -466,8 +466,8 @@ class WorkerService:
                 self._end(number, End(finish))
             entry.ticket.job.used.replayed += entry.sent
             entry.sent, entry.begun = False, entry.ticket.job.started >= 0
-        for asked in self._asked.values():
-            asked.again()
+        for call in self._calls.values():
+            call.again()
 
     def _complete(self, entry: Entry) -> str:
         """How an answer that lacks no token ended; "" for one that goes on."""
@@ -486,7 +486,7 @@ class WorkerService:
             whose = f" of user {client!r}" if client else ""
             what = f"{whose} ({len(request.ids)} prompt tokens, {len(entry.got)} of its answer)"
         else:
-            what = f" ({self._asked[number].verb})"
+            what = f" ({self._calls[number].method})"
         return DeviceError(
             f"request {number}{what}: the worker process {died} twice while it alone ran; it is refused,"
             " other requests go on"
@@ -502,9 +502,9 @@ class WorkerService:
     def _end_all(self, end: End) -> None:
         for number in list(self._live):
             self._end(number, end)
-        for asked in self._asked.values():
-            asked.fail(end.error or RequestError(f"{self.path}: the model was closed: load it again"))
-        self._asked.clear()
+        for call in self._calls.values():
+            call.fail(end.error or RequestError(f"{self.path}: the model was closed: load it again"))
+        self._calls.clear()
 
 
 def fault(told: list[Any]) -> SatchelError:

@@ -18,10 +18,10 @@ from satchel import Model
 from satchel.quant import DeviceError
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.worker import process
-from satchel.runtime.worker.asked import Asked
 from satchel.runtime.worker.child import ITEMS, count_of
 from satchel.runtime.worker.expected import LEAST, most_bytes
 from satchel.runtime.worker.model import WorkerModel
+from satchel.runtime.worker.rpc_call import RpcCall
 from satchel.runtime.worker.wire import LENGTHS, MOST, PART, decode, encode_error, read_message, write_message
 
 
@@ -30,10 +30,10 @@ def test_no_length_that_is_read_reserves_more_than_a_message_may_have() -> None:
     for lengths in ((MOST + 1, 0), (2, PART + 1), (1 << 60, 0), (2**64 - 1, 2**64 - 1)):
         with pytest.raises(DeviceError, match="sent a message of"):
             read_message(io.BytesIO(LENGTHS.pack(*lengths) + b"{}"))
-    asked = Asked("embed", ["text"], {}, most_bytes("embed", ["text"], {}, 1000, 64))
+    call = RpcCall("embed", ["text"], {}, most_bytes("embed", ["text"], {}, 1000, 64))
     for size in (1 << 36, 2**63, -1):
         with pytest.raises(DeviceError, match="sent an answer to embed of"):
-            asked.answered({"answer": 1, "json": 2, "bytes": size})
+            call.answered({"answer": 1, "json": 2, "bytes": size})
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1 << 20
@@ -64,17 +64,17 @@ def test_an_array_lies_within_the_bytes_that_came(array: list[Any]) -> None:
 
 
 def test_an_answer_has_as_many_bytes_as_it_said() -> None:
-    def asked() -> Asked:
-        return Asked("bandwidth", [], {}, LEAST)
+    def call() -> RpcCall:
+        return RpcCall("bandwidth", [], {}, LEAST)
 
-    one = asked()
+    one = call()
     one.answered({"answer": 1, "json": 8, "bytes": 0})
     with pytest.raises(DeviceError, match="more of an answer"):
         one.part(bytes(9))
     with pytest.raises(DeviceError, match="more of an answer"):
-        asked().part(b"x")  # before any answer
+        call().part(b"x")  # before any answer
     for text in (b"[[[[1.5 ", b'{"$": 7}', b"[" * 2000, b'{"$":"Ranked","v":{"x":1}}'):
-        bad = asked()
+        bad = call()
         bad.answered({"answer": 1, "json": len(text), "bytes": 0})
         bad.part(text)
         with pytest.raises(DeviceError, match="the worker process sent"):

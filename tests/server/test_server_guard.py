@@ -1,4 +1,4 @@
-"""Requests that broke other servers: refused in the dialect's shape, and the server goes on. Ids as in
+"""Requests that broke other servers: refused in the API flavour's shape, and the server goes on. Ids as in
 the list of malformed inputs.
 """
 

@@ -1,4 +1,4 @@
-"""Rows H01 to H10 and H20 of the list of malformed requests, at the routes of OpenAI's dialect and of
+"""Rows H01 to H10 and H20 of the list of malformed requests, at the routes of OpenAI's API and of
 llama-server's own.
 """
 

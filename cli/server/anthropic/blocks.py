@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
+from satchel.cli.server.flavour import JsonObject
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 

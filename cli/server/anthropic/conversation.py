@@ -15,8 +15,8 @@ from satchel.cli.server.anthropic.blocks import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.problem import Problem
 
 ALLOWED: dict[str, tuple[type[Body], ...]] = {

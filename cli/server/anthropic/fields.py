@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 
 from satchel.cli.server.anthropic.blocks import Cached, Name, Texts
 from satchel.cli.server.anthropic.conversation import Message, messages_of
-from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import MOST_MESSAGES, MOST_TOKENS, Body, kept, ranged
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.wanted import MustCall, Turn, Wanted
 from satchel.runtime.ask import Asking

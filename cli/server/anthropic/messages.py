@@ -12,7 +12,7 @@ from satchel.cli.server.answer import Answer
 from satchel.cli.server.anthropic.fields import Conversation, MessagesBody
 from satchel.cli.server.anthropic.shapes import Blocks, ending, head, usage
 from satchel.cli.server.bodies import BodyRoute
-from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.reading import with_model
 from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import caller_of, models_of, unknown_fields

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from starlette.requests import Request
 
 from satchel.cli.server.anthropic import HEADER
-from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.models import Entry
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.route import models_of

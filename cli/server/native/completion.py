@@ -12,8 +12,8 @@ from pydantic import Field
 
 from satchel.cli.server.answer import MOST, Answer, Said
 from satchel.cli.server.bodies import BodyRoute
-from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body, kept
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.native.settings import generation_settings
 from satchel.cli.server.openai.chat import silence
 from satchel.cli.server.openai.fields import TextFields

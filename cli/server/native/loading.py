@@ -6,8 +6,8 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 
 from satchel.cli.server.bodies import BodyRoute
-from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.roles import ADMIN, needs
 from satchel.cli.server.route import models_of, reload_of

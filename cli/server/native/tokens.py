@@ -9,8 +9,8 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from satchel.cli.server.bodies import BodyRoute
-from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import MOST_MESSAGES, Body, TokenId
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.native.turns import prompt_ids
 from satchel.cli.server.openai.chat import Message, TurnBody
 from satchel.cli.server.problem import Problem

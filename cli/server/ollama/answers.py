@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, Response
 
 from satchel.cli.server.answer import Answer
 from satchel.cli.server.bodies import BodyRoute
-from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.ollama.fields import ChatBody, GenerateBody
 from satchel.cli.server.ollama.options import SOON, keep
 from satchel.cli.server.ollama.shapes import FINISH, Reader, Said, context, done, logprobs, stamp, timing

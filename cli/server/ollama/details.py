@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.store.details import Details, read_details
 from satchel.cli.tables import size_label
 from satchel.formats.gguf import StringArray, Typed, open_gguf

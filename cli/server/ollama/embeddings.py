@@ -11,8 +11,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BeforeValidator, Field
 
 from satchel.cli.server.bodies import BodyRoute
-from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.ollama.options import Options, keep, keep_seconds
 from satchel.cli.server.ollama.shapes import NS
 from satchel.cli.server.reading import most_tokens, written

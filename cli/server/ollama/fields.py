@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import MOST_MESSAGES, Body, kept
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.ollama.options import Options, keep_seconds
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.wanted import Text, Turn, Wanted

@@ -11,8 +11,8 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 
 from satchel.cli.server.bodies import BodyRoute
-from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.models import READY, Entry
 from satchel.cli.server.ollama.details import File, listed, metadata, shown
 from satchel.cli.server.ollama.shapes import FAR, stamp

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from satchel.cli.server.answer import Answer
-from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.flavour import JsonObject
 from satchel.formats.chat import CallArguments, CallBegin, CallEnd, Content, Event, Hold, Reasoning
 from satchel.formats.tokenizer import Tokenizer
 from satchel.runtime.sampling.logprobs import Logprob

@@ -17,8 +17,8 @@ from pydantic import Field
 
 from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.catalog import Served
-from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.models import Entry, Models
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.pulls import Pulls

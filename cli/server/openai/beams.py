@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from satchel.cli.server.beams import Beams, search
-from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.models import Models
 from satchel.cli.server.openai.shapes import call, new_id
 from satchel.cli.server.problem import Problem

@@ -12,8 +12,8 @@ from pydantic import Field
 
 from satchel.cli.server.answer import Answer, Said
 from satchel.cli.server.bodies import BodyRoute
-from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import MOST_MESSAGES, MOST_TOKENS, Body, kept
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.openai.beams import beamed_chat
 from satchel.cli.server.openai.chunks import DONE, Chunks
 from satchel.cli.server.openai.fields import TextFields

@@ -12,8 +12,8 @@ from pydantic import Field
 
 from satchel.cli.server.answer import Answer, Said
 from satchel.cli.server.bodies import BodyRoute
-from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import kept
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.openai.beams import beamed_texts
 from satchel.cli.server.openai.chat import silence
 from satchel.cli.server.openai.chunks import DONE, Chunks

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 
-from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.openai.shapes import new_id
 from satchel.formats.chat import CallArguments, CallBegin, CallBroken, CallEnd, Content, Event, Reasoning
 

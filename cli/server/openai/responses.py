@@ -13,8 +13,8 @@ from pydantic import Field
 
 from satchel.cli.server.answer import Answer, Said
 from satchel.cli.server.bodies import BodyRoute
-from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import MOST_TOKENS, Body, kept
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.native.turns import prompt_ids
 from satchel.cli.server.openai.chat import silence
 from satchel.cli.server.openai.fields import TextFields

@@ -6,7 +6,7 @@ import time
 
 from fastapi import APIRouter, Request
 
-from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.models import Entry
 from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import models_of

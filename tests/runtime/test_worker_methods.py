@@ -43,7 +43,7 @@ Begin = Callable[..., WorkerModel]
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_chat_model(tmp_path_factory.mktemp("verbs") / "tiny.gguf")
+    return write_chat_model(tmp_path_factory.mktemp("methods") / "tiny.gguf")
 
 
 @pytest.fixture(scope="module")
@@ -119,19 +119,21 @@ def test_what_was_lost_with_a_worker_is_asked_again(here: Model, there: WorkerMo
     assert there.worker.restarts == before + 1
 
 
-@pytest.mark.parametrize("verb", ["embed", "score", "prompt_logprobs", "beam_search", "logits"])
+@pytest.mark.parametrize("method", ["embed", "score", "prompt_logprobs", "beam_search", "logits"])
 def test_a_call_that_kills_is_named_and_refused_and_streams_go_on(
-    here: Model, there: WorkerModel, verb: str
+    here: Model, there: WorkerModel, method: str
 ) -> None:
     bad: Any = [1, POISON, POISON, 2]
-    args = {"embed": ([bad],), "score": (bad, [[1, 2]]), "beam_search": (bad, 2, 3)}.get(verb, (bad,))
+    args = {"embed": ([bad],), "score": (bad, [[1, 2]]), "beam_search": (bad, 2, 3)}.get(method, (bad,))
     how: dict[str, Any] = {"max_tokens": 40, "sampling": WARM, "ignore_eos": True}
     wanted = [here.generate(ids, **how).read() for ids in TEXTS[:2]]
     replies = [there.generate(ids, **how) for ids in TEXTS[:2]]
     for reply in replies:
         reply.start()
-    with pytest.raises(DeviceError, match=rf"request \d+ \({verb}\): the worker process was ended .* twice"):
-        getattr(there, verb)(*args)
+    with pytest.raises(
+        DeviceError, match=rf"request \d+ \({method}\): the worker process was ended .* twice"
+    ):
+        getattr(there, method)(*args)
     assert [reply.read() for reply in replies] == wanted
     assert np.array_equal(there.embed(TEXTS[:2]), here.embed(TEXTS[:2]))
 

@@ -1,4 +1,4 @@
-"""Parts of Anthropic's and Ollama's dialects without a server: blocks, calls in any pieces, durations."""
+"""Parts of Anthropic's and Ollama's APIs without a server: blocks, calls in any pieces, durations."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from chat_cases import CASES, TOOLS, Case
 
 pytest.importorskip("fastapi")
 
-from satchel.cli.server.anthropic import DIALECT as ANTHROPIC
+from satchel.cli.server.anthropic import FLAVOUR as ANTHROPIC
 from satchel.cli.server.anthropic.shapes import Blocks
-from satchel.cli.server.dialect import dialect_of
 from satchel.cli.server.fields import Body, kept
-from satchel.cli.server.ollama import DIALECT as OLLAMA
+from satchel.cli.server.flavour import flavour_of
+from satchel.cli.server.ollama import FLAVOUR as OLLAMA
 from satchel.cli.server.ollama.options import SOON, STAYS, keep_seconds
 from satchel.cli.server.ollama.shapes import Reader, Said, stamp
 from satchel.cli.server.problem import KINDS, Problem
@@ -158,4 +158,4 @@ def test_each_kind_of_problem_has_its_type() -> None:
     ],
 )
 def test_paths_and_headers_belong_to_dialects(path: str, headers: tuple[str, ...], name: str) -> None:
-    assert dialect_of(path, headers).name == name
+    assert flavour_of(path, headers).name == name
