@@ -130,7 +130,7 @@ class ChatReply(Reply):
                 next(self)
 
     def shown(self) -> Iterator[str]:
-        """Pieces for people: the text, with thinking in <think> tags whatever the model's own markers are."""
+        """Pieces to show: the text, with thinking in <think> tags whatever the model's own markers are."""
         if self._tagged and not self._hidden:
             yield from self
             return

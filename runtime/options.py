@@ -17,7 +17,7 @@ from satchel.runtime.speculative.options import Speculation
 from satchel.runtime.words import PRECISIONS, WORKERS
 
 ACTIVATIONS = (0, 8, 16)
-ALONE_SECONDS = 0.25  # for which somebody's prompt may hold up whoever comes
+ALONE_SECONDS = 0.25  # for which a prompt may hold up other requests
 # bytes done, bytes in all; False stops the load, any other answer goes on
 LoadProgress = Callable[[int, int], object]
 
@@ -104,7 +104,7 @@ class Options:
 
     @property
     def served(self) -> Limits:
-        """The limits of whoever serves the model: large steps that nobody asked for keep nobody waiting."""
+        """The scheduler's limits: large steps that the user did not ask for keep no request waiting."""
         if self.batch or self.limits.alone_seconds:
             return self.limits
         return replace(self.limits, alone_seconds=ALONE_SECONDS)

@@ -85,7 +85,7 @@ class Recovering:
     def _recover(self, lost: Requests) -> None:
         if isinstance(lost, Service):
             lost.join()
-        with suppress(SatchelError):  # whoever asks next is told
+        with suppress(SatchelError):  # the next request gets the error
             _ = self.service
 
     def _place_anew(self, old: Service) -> None:

@@ -44,7 +44,7 @@ class Underway:
 
 @dataclass(slots=True, eq=False)
 class Wanted:
-    """Slots that somebody waits for."""
+    """Slots that a request waits for."""
 
     count: int
     slots: list[int] = field(default_factory=list)

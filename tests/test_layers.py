@@ -1,4 +1,6 @@
-"""The house rules that a machine can check: who imports whom, sizes, names that agree, what no file says."""
+"""The house rules that a machine can check: which package imports which, sizes, names that agree, what no
+file says.
+"""
 
 import ast
 import re

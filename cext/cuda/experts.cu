@@ -23,7 +23,7 @@ struct expert_call {
         formats[0] = (int)(c.v[2].format & 0xFFFFFFu);
         formats[1] = (int)(c.v[1 + matrices].format & 0xFFFFFFu);
     }
-    /* Which expert choice j of token t is; -1 where it is somebody else's, or, with a fault, there is no such. */
+    /* Which expert choice j of token t is; -1 where it is another device's, or, with a fault, there is no such. */
     __device__ __forceinline__ int chosen(const gpu_call &c, int t, int j) const {
         const gpu_view &ids = c.v[c.n_in];
         int id = by_head ? j : ((const int32_t *)(ids.data + t * ids.stride))[j];

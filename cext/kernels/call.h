@@ -28,7 +28,7 @@ typedef struct {
     uint32_t n_in, step;
     uint32_t flags;         /* of hal_options, and below */
     uint32_t mode;          /* what the kernel's entry in the table says: one kernel may serve several ops */
-    uint32_t choice;        /* a number that the kernel's own rule would find, chosen by who knows better; 0: the rule's */
+    uint32_t choice;        /* a number that the kernel's own rule would find, a kernel override; 0: the rule's */
     uint32_t unused;
     uint64_t arg[GPU_ARGS]; /* the op's argument struct */
     gpu_view v[GPU_VIEWS];  /* the output, then the inputs */

@@ -1,4 +1,4 @@
-"""What a chat writes beside the state that it keeps: lines for people, or JSON objects for programs, one a
+"""What a chat writes beside the state that it keeps: lines for users, or JSON objects for programs, one a
 line.
 """
 
@@ -39,7 +39,7 @@ class Output(Protocol):
 
 
 class Lines:
-    """For people: in a chat all is on the screen; in a pipe stdout gets the answers, stderr the rest."""
+    """For users: in a chat all is on the screen; in a pipe stdout gets the answers, stderr the rest."""
 
     def start(self, session: Session) -> None:
         if session.interactive:

@@ -161,7 +161,7 @@ def begun(model: Model, ids: Sequence[int], request: Request, progress: Progress
 
 
 def pieces(reply: Reply) -> Iterator[str]:
-    """What people are shown of a reply."""
+    """What the user sees of a reply."""
     from satchel.runtime.chat_reply import ChatReply
 
     return reply.shown() if isinstance(reply, ChatReply) else iter(reply)

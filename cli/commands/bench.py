@@ -336,7 +336,7 @@ def profiled(runs: list[ModelOptions], tests: list[Test], repeats: int, output: 
 
 
 def explain(output: str, meaning: str) -> None:
-    """What the columns mean, under a table that people read."""
+    """The meaning of the columns, under the printed table."""
     for line in meaning.splitlines() if output == "md" else ():
         note(f"satchel: {line}")
 

@@ -15,7 +15,7 @@ def stop(
     names: Annotated[list[str], typer.Argument(metavar="NAME ...", help="Names as `satchel ps` has them.")],
     host: Annotated[str, typer.Option("--host", metavar="HOST:PORT", help=HOST)] = "",
 ) -> None:
-    """Unload models of a running server; they are loaded again when somebody asks for them."""
+    """Unload models of a running server; the next request for one loads it again."""
     from satchel.cli.store.running import Server
 
     server = Server.of(os.environ, host)

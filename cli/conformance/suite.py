@@ -20,7 +20,7 @@ PASS, FAIL, SKIP = "PASS", "FAIL", "SKIP"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """name: module.function, as people write it: chat.stream-usage. proves: one line."""
+    """name: module.function, as users write it: chat.stream-usage. proves: one line."""
 
     name: str
     proves: str

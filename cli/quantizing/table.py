@@ -1,4 +1,4 @@
-"""What people see of quantizing: a bar that names the tensor at work, one line for each kind of tensor."""
+"""What the user sees of quantizing: a bar that names the tensor at work, one line for each kind of tensor."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What stands before every route: who may ask and in which role, from where, and how large and deep a body
-may be. Plain ASGI, so that nothing of a request is parsed before it is allowed.
+"""What stands before every route: which callers and roles are let in, from where, and how large and deep a
+body may be. Plain ASGI, so that nothing of a request is parsed before it is allowed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from satchel.cli.server.roles import ADMIN, PUBLIC, USER, Role, RoleTable, check
 from satchel.cli.server.settings import LOOPBACK, ServerSettings
 from satchel.cli.server.wanted import Caller
 
-OWN_SITES = ("", "none", "same-origin")  # Sec-Fetch-Site of programs, of people, and of our own page
+OWN_SITES = ("", "none", "same-origin")  # Sec-Fetch-Site of programs, of typed addresses, and of our own page
 
 
 class Guard:

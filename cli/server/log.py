@@ -1,4 +1,4 @@
-"""The server's log: lines for people, or JSON objects for programs. Prompts and keys are never in it by
+"""The server's log: lines for users, or JSON objects for programs. Prompts and keys are never in it by
 themselves, a message is one line, and no client can fill a disk with it: what repeats is counted instead.
 """
 

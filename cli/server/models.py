@@ -69,7 +69,7 @@ class Entry:
         return max(0.0, self.keep - self.idle_seconds) if self.keep and self.state == READY else None
 
     async def loaded(self) -> AsyncModel:
-        """The model, loaded by the first who wants it."""
+        """The model; the first request for it loads it."""
         async with self._lock:
             if self.model is None:
                 self.state, self.error, began = LOADING, "", time.monotonic()

@@ -1,4 +1,4 @@
-"""What a route takes from its request: the models, the settings, and who asks."""
+"""What a route takes from its request: the models, the settings, and the caller."""
 
 from __future__ import annotations
 

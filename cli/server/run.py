@@ -52,7 +52,7 @@ def listen(host: str, port: int, settings: ServerSettings) -> socket.socket:
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((host, port))
-        made.listen(BACKLOG)  # now: who comes before all is ready waits
+        made.listen(BACKLOG)  # now: clients that connect before all is ready wait
     except OSError as error:
         made.close()
         raise RequestError(f"{host}:{port}: {error.strerror}: take another --port") from None

@@ -90,9 +90,9 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks. user: the key's name, by which it keeps its version of an alias; "" without keys. salt: what
-    is cached or saved is found by the same salt only. role: what the caller may. most_priority: how far below
-    0 the priority of its requests may lie.
+    """The caller of a request. user: the key's name, by which it keeps its version of an alias; "" without
+    keys. salt: what is cached or saved is found by the same salt only. role: what the caller may.
+    most_priority: how far below 0 the priority of its requests may lie.
     """
 
     user: str = ""
@@ -106,5 +106,5 @@ class Caller:
 
     @property
     def client(self) -> str:
-        """Whose share of the machine its requests have: the key's; without keys all share one."""
+        """The client whose share of the machine its requests have: the key; without keys all share one."""
         return self.user or "anonymous"

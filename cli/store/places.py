@@ -1,4 +1,4 @@
-"""Models that other programs and people keep, read where they lie: folders, and the stores of Hugging Face,
+"""Models that other programs and users keep, read where they lie: folders, and the stores of Hugging Face,
 Ollama and LM Studio.
 
 Nothing here writes. A place that is absent, unreadable or half written has fewer models and is no error;

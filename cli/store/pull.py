@@ -177,7 +177,7 @@ def _pinned(wanted: Wanted, found: Sequence[Fetched]) -> tuple[Pinned, ...]:
 
 
 def _keep(spare: Path, target: Path) -> None:
-    """Gives a finished file its name. Who has the old one open keeps it: it is not written to."""
+    """Gives a finished file its name. A process that has the old one open keeps it: it is not written to."""
     with spare.open("rb") as file:
         os.fsync(file.fileno())
     spare.replace(target)

@@ -70,7 +70,7 @@ class Answer:
 
 
 class Web:
-    """Connections to servers. trusted: addresses whose host and port people named themselves, which may lie
+    """Connections to servers. trusted: addresses whose host and port the user named, which may lie
     in a private network. timeout: seconds in which a connection must be made, or the next bytes must come.
     silent: an address that is not public and one that does not exist are the same error, which tells neither.
     """

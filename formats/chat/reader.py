@@ -21,7 +21,7 @@ SPACES = " \t\r\n"
 
 
 class Malformed(Exception):
-    """What began as a call is none. note: why, for people; "" where nobody need know."""
+    """What began as a call is none. note: why, for the user; "" where no one need know."""
 
     def __init__(self, note: str = "") -> None:
         super().__init__(note)

@@ -1,5 +1,5 @@
-"""Pass: the row pick moves towards the inputs, so that the last layer computes only the rows that somebody
-reads.
+"""Pass: the row pick moves towards the inputs, so that the last layer computes only the rows that are
+read.
 """
 
 from __future__ import annotations

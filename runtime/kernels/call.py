@@ -1,4 +1,4 @@
-"""A step of a plan as whoever chooses its kernel sees it: op, shapes, formats and arguments, no addresses."""
+"""A step of a plan as the choice of its kernel sees it: op, shapes, formats and arguments, no addresses."""
 
 from __future__ import annotations
 

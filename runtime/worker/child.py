@@ -94,7 +94,7 @@ class Worker:
         self._rung: SimpleQueue[int] = SimpleQueue()
         self._model: Model | None = None
         self._loading = Pulse()
-        self._stepped: list[int] = []  # who was in the step that the other side was told of last
+        self._stepped: list[int] = []  # requests in the step that the other side was told of last
 
     def beat(self, seconds: float) -> None:
         """Starts the beats: every `seconds` the other side hears that this process runs and what it does."""
@@ -214,8 +214,8 @@ class Worker:
                 file.close()
 
     def _watch(self, work: Sequence[Work]) -> None:
-        """Before each step: who is in it, so that it is known who ended it if it ends here. Nothing is said
-        where the same requests get their next tokens.
+        """Before each step: its requests, so that the culprit is known if the process ends here. Nothing is
+        said where the same requests get their next tokens.
         """
         with self._naming:
             numbers = [self._numbers.get(w.job, -1) for w in work]

@@ -508,6 +508,6 @@ class WorkerService:
 
 
 def fault(told: list[Any]) -> SatchelError:
-    """What a process told of an error, as one for people."""
+    """The process's error, as one for users."""
     error = decode_error(told)
     return error if isinstance(error, SatchelError) else DeviceError(str(error))

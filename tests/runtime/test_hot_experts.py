@@ -157,7 +157,7 @@ def test_steps_go_on_while_an_expert_is_on_its_way(
     def slow(self: HotExperts, label: str, slot: int, expert: int) -> None:
         assert self.picks[label].slots[expert] < 0 and slot not in self.picks[label].slots
         layer = self.hot.layers[label]
-        for name in layer.tensors:  # whoever reads it now gets nonsense
+        for name in layer.tensors:  # a reader gets nonsense now
             place = self._places[layer.device][name + HOT]
             size = self.bytes_of(label) // 8
             each = self.offer.gguf.tensors[name].nbytes // layer.experts

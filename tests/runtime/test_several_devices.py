@@ -1,5 +1,5 @@
-"""Several devices at once: any of them in one plan, shares of the layers, who is filled first, and that steps
-which do not wait for each other run at the same time.
+"""Several devices at once: any of them in one plan, shares of the layers, which is filled first, and that
+steps which do not wait for each other run at the same time.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def test_what_fails_in_such_a_part_is_told(path: Path, monkeypatch: pytest.Monke
         assert model.logits(IDS).tobytes() == wanted.tobytes()
 
 
-# --- who gets what
+# --- which device gets what
 
 
 @pytest.fixture(scope="module")

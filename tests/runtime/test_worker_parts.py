@@ -1,4 +1,4 @@
-"""The worker's parts that need no process: who is blamed, and what messages carry."""
+"""The worker's parts that need no process: which request is blamed, and what messages carry."""
 
 from __future__ import annotations
 

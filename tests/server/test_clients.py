@@ -1,4 +1,4 @@
-"""The server under clients that people have: the conformance suite with the official packages of PyPI, the
+"""The server under clients in common use: the conformance suite with the official packages of PyPI, the
 openai package of npm, LangChain and LiteLLM. What is not installed is skipped.
 """
 

@@ -277,7 +277,7 @@ def test_a03_behind_a_trusted_proxy_the_cap_counts_forwarded_addresses() -> None
         ]
         silent = [house.dial() for _ in range(5)]  # the proxy itself has no cap
         assert sum(closed(wire) for wire in silent) == 0
-        # Who is not trusted cannot name another, nor pass for a client of this machine.
+        # A caller that is not trusted cannot name another, nor pass for a client of this machine.
         assert ask("/whose", "127.0.0.1", "127.0.0.9").text == "forwarded"
         house.open_door()
         assert all(answered(wire, b"waited") for wire in held)

@@ -33,7 +33,7 @@ class ThinkingBlock(Body):
 
 
 class RedactedBlock(Body):
-    """Nobody but who made it can read it: it has no effect."""
+    """Only Anthropic's server can read it: it has no effect."""
 
     type: Literal["redacted_thinking"]
     data: str = ""

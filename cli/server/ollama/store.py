@@ -145,7 +145,7 @@ def _step(progress: Progress) -> JsonObject:
 
 
 def store_name(name: str) -> str:
-    """The store's name of what Ollama's clients call so. Addresses are for who sits at the machine."""
+    """The store's name of what Ollama's clients call so. Addresses are for callers on this machine."""
     if "://" in name:
         line = "an address cannot be pulled through the server: use `satchel pull` where it runs"
         raise Problem("unsupported", line, "model")

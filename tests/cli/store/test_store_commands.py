@@ -1,4 +1,4 @@
-"""pull, list, show, cp, rm, ps and stop as people run them, and -m with a name of the store."""
+"""pull, list, show, cp, rm, ps and stop as users run them, and -m with a name of the store."""
 
 from __future__ import annotations
 
