@@ -30,7 +30,7 @@ from satchel.formats.gguf import GGUF, TensorSource, open_gguf, write_gguf
 from satchel.formats.imatrix import Importance, Origin, open_importance, write_importance
 from satchel.formats.logits import open_logits
 from satchel.formats.quantize import write
-from satchel.formats.quantizing.plan import Settings
+from satchel.formats.quantizing.plan import QuantizeSettings
 from satchel.quant import FORMATS, RequestError, SatchelError
 from satchel.quant.format import F32
 from satchel.quant.recipes import Recipe
@@ -111,7 +111,7 @@ def by_satchel(source: Path, target: Path, type: str, data: Importance | None, o
             if info.format != original.info(name).format
         }
     recipe = Recipe(type, TYPES[type], "f32", "f32")
-    write(source, target, Settings(recipe, pure=False, formats=formats), importance=data)
+    write(source, target, QuantizeSettings(recipe, pure=False, formats=formats), importance=data)
 
 
 def decode_file(path: Path, target: Path) -> None:

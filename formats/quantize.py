@@ -15,23 +15,29 @@ from pathlib import Path
 
 from satchel.formats.gguf import GGUF, TensorSource, Typed, Value, ValueType, open_gguf, write_gguf
 from satchel.formats.gguf.writer import lay_out
-from satchel.formats.quantizing.encode import Calibration, Diagonals, Encoder
-from satchel.formats.quantizing.plan import Choice, Override, Report, Settings, plan_tensors
+from satchel.formats.quantizing.encode import Calibration, Diagonals, TensorEncoder
+from satchel.formats.quantizing.plan import (
+    Override,
+    QuantizeReport,
+    QuantizeSettings,
+    TensorPlan,
+    plan_tensors,
+)
 from satchel.formats.quantizing.rules import find_recipe
 from satchel.formats.source import Source
 from satchel.quant import FORMATS, RequestError
 from satchel.quant.format import F32, Blocks
 from satchel.quant.gptq import one_blas_thread
 from satchel.quant.recipes import Recipe
-from satchel.quant.threads import Pool
+from satchel.quant.threads import SafeThreadPool
 
 __all__ = [
     "Calibration",
-    "Choice",
     "Dry",
     "Override",
-    "Report",
-    "Settings",
+    "QuantizeReport",
+    "QuantizeSettings",
+    "TensorPlan",
     "find_recipe",
     "plan",
     "plan_file",
@@ -48,7 +54,7 @@ Extra = Mapping[str, Value | Typed | Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Dry(Report):
+class Dry(QuantizeReport):
     """A Report of what would be written. files: path and bytes of each file."""
 
     files: tuple[tuple[Path, int], ...] = ()
@@ -69,7 +75,7 @@ def plan_file(
     leave_output: bool = False,
 ) -> Dry:
     """What quantize_file would write, from the header alone; the arguments are its."""
-    return plan(source, target, Settings(recipe, overrides, pure, requantize, leave_output))
+    return plan(source, target, QuantizeSettings(recipe, overrides, pure, requantize, leave_output))
 
 
 def quantize_file(
@@ -84,19 +90,19 @@ def quantize_file(
     importance: Calibration | Mapping[str, F32] | None = None,
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
-) -> Report:
+) -> QuantizeReport:
     """Write `target` as `source` in the recipe's formats.
 
     overrides ... leave_output: see Settings; the others: see write.
     """
-    settings = Settings(recipe, overrides, pure, requantize, leave_output)
+    settings = QuantizeSettings(recipe, overrides, pure, requantize, leave_output)
     return write(source, target, settings, importance=importance, threads=threads, progress=progress)
 
 
 def plan(
     source: Origin,
     target: str | Path,
-    settings: Settings,
+    settings: QuantizeSettings,
     *,
     keep_split: bool = False,
     metadata: Extra | None = None,
@@ -118,7 +124,7 @@ def plan(
 def write(
     source: Origin,
     target: str | Path,
-    settings: Settings,
+    settings: QuantizeSettings,
     *,
     keep_split: bool = False,
     metadata: Extra | None = None,
@@ -126,8 +132,8 @@ def write(
     awq: bool = False,
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
-    started: Callable[[Choice], None] | None = None,
-) -> Report:
+    started: Callable[[TensorPlan], None] | None = None,
+) -> QuantizeReport:
     """Write `target` as `source` with other formats.
 
     keep_split: as many files as the source has, with the same tensors. metadata: keys to write besides the
@@ -142,13 +148,13 @@ def write(
     with _opened(source) as opened:
         _check_target(opened, Path(target))
         choices = plan_tensors(opened, settings)
-        with one_blas_thread(), Pool(threads, "satchel-encode") as pool:
-            encoder = Encoder(opened, pool, threads, calibration)
+        with one_blas_thread(), SafeThreadPool(threads, "satchel-encode") as pool:
+            encoder = TensorEncoder(opened, pool, threads, calibration)
             encoder.check(choices)
             if awq:
                 encoder.use_awq(choices)
 
-            def pieces(choice: Choice) -> Iterator[memoryview | Blocks]:
+            def pieces(choice: TensorPlan) -> Iterator[memoryview | Blocks]:
                 if started:
                     started(choice)
                 return encoder.pieces(choice)
@@ -161,7 +167,7 @@ def write(
                 counts=_counts(opened) if keep_split else None,
                 progress=progress,
             )
-        return Report(choices, encoder.errors)
+        return QuantizeReport(choices, encoder.errors)
 
 
 @contextmanager
@@ -190,7 +196,7 @@ def _counts(source: Source) -> list[int]:
 
 
 def _metadata(
-    source: Source, recipe: Recipe, choices: Sequence[Choice], extra: Extra | None, awq: bool
+    source: Source, recipe: Recipe, choices: Sequence[TensorPlan], extra: Extra | None, awq: bool
 ) -> dict[str, Value | Typed | Sequence[str]]:
     """The source's, with what describes the new file."""
     found: dict[str, Value | Typed | Sequence[str]] = {

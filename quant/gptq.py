@@ -19,7 +19,7 @@ import numpy.typing as npt
 from satchel.quant.compiled import compiled
 from satchel.quant.format import F32, Blocks, Format
 from satchel.quant.gptq_fit import RUN, descend, dots, fit_blocks, fit_groups
-from satchel.quant.gptq_grids import GRIDS, Grid, Parts, blocks_of, parts
+from satchel.quant.gptq_grids import GRIDS, GptqGrid, Parts, blocks_of, parts
 from satchel.quant.gptq_loops import feed_run
 from satchel.quant.pack import quietly
 
@@ -106,7 +106,7 @@ def row_errors(e: F32, matrix: F32) -> F32:
     return dots(matrix @ e, e)
 
 
-def gptq_codes(grid: Grid, given: Parts, w: F32, hessian: Hessian) -> F32:
+def gptq_codes(grid: GptqGrid, given: Parts, w: F32, hessian: Hessian) -> F32:
     """GPTQ's codes (K, rows) of w (K, rows) under the given scales."""
     step, base = given.step(), given.base()
     ordered, group = w[hessian.order], hessian.order // grid.group
@@ -123,7 +123,7 @@ def gptq_codes(grid: Grid, given: Parts, w: F32, hessian: Hessian) -> F32:
     return found
 
 
-def improve(grid: Grid, found: Parts, w: F32, matrix: F32) -> Parts:
+def improve(grid: GptqGrid, found: Parts, w: F32, matrix: F32) -> Parts:
     """One round of fitting scales and moving codes; no step of it makes a row worse."""
     found = fit_groups(grid, found, w, matrix) if grid.has_units else found
     found = fit_blocks(grid, found, w, matrix)

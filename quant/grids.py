@@ -13,7 +13,7 @@ import zlib
 from typing import NamedTuple
 
 
-class Packed(NamedTuple):
+class PackedGrid(NamedTuple):
     """values: what a coordinate can be. width: coordinates of a point. bitmap: the set, deflated, base 85."""
 
     values: tuple[int, ...]
@@ -21,8 +21,8 @@ class Packed(NamedTuple):
     bitmap: str
 
 
-PACKED: dict[str, Packed] = {
-    "iq2_xxs": Packed(
+PACKED: dict[str, PackedGrid] = {
+    "iq2_xxs": PackedGrid(
         (8, 25, 43),
         8,
         "c-nPRORB^$43oj#tB`je2YP^R=KfcCw)5@K5e=lV<VbEmf91ogR%p3E0BR^O#16P=^@J3)+t0mx___f>P^zDolEn6;is&dxI!#"
@@ -30,7 +30,7 @@ PACKED: dict[str, Packed] = {
         "*}m%Qlby-@@TSk)X7om@@#uKQIjUUWQ&$2&y}*gX5TV=Bc|Cuh1wL(2Kn3A3Yj<N%;gblzhT7_jxp@MF=lA5st5R^Hl2J=^JV`"
         "E{Z0D^#$6R7",
     ),
-    "iq2_xs": Packed(
+    "iq2_xs": PackedGrid(
         (8, 25, 43),
         8,
         "c-mc2TdsvL2pkgnkBRPwCicH3cK=&BJX-bM<{ZTW!^|+oxJIi-qkD|rsuaR~iB<*?x~C4>8J0pJW<V>X*vo#SY&(-c)w(<-fCU"
@@ -39,7 +39,7 @@ PACKED: dict[str, Packed] = {
         "-pQ1yByIl9%`W3mW#F%j~<yh(N0zSL~oH^Zy%}}tQx4=M73#xoc?jNErTmD?iDs40;(&MG>YYMNuDE=SK;cc#9vM%q_=>7msuq"
         "jC",
     ),
-    "iq2_s": Packed(
+    "iq2_s": PackedGrid(
         (8, 25, 43),
         8,
         "c-n1JU5W-F3~NE(E9iYHjPDBe{#V(wI=kPpE5rQ7#3X8F%Z9aF@G^(h-0EI3Em0|W3^QwctZ7zp0a8G#rYWS&oF&YfEj@sgh^u"
@@ -48,7 +48,7 @@ PACKED: dict[str, Packed] = {
         "z7~Sl6pK?p!Q_DMIhH4w7?joIO9P^#Dw9CRS7mu8OBC|vDii4FoWN_zK9m?6y$}qXC*pyH_2f!)+bXep&HXz~CYasM7Fd3(Jhm"
         "M~KIbkHJ7yU4;E692~{FNElHOf~Fzm+TBn!W(JyjC6",
     ),
-    "iq3_xxs": Packed(
+    "iq3_xxs": PackedGrid(
         (4, 12, 20, 28, 36, 44, 52, 62),
         4,
         "c-l=-F%H5o3_M%0RAmZ7_lgPeigaLyA4Q!IuVCbv_?)J2Rn;aw-<^~BWtxCXwzFx0%xW)eST<YW5KL&L;j#hAAHoX-c)&}FY<X"
@@ -56,7 +56,7 @@ PACKED: dict[str, Packed] = {
         "9UQCqzhJe8+4kK5km%XvHjm=J(sMgqk-e3v^zjTJayVggoDWMJzTWE4a0T)3l-9P!ydlNePrBA?Xny*@kmBo4W|8$?wEo20v5U"
         "y_5",
     ),
-    "iq3_s": Packed(
+    "iq3_s": PackedGrid(
         (1, 3, 5, 7, 9, 11, 13, 15),
         4,
         "c-k#d!AiqG5PdVu!e&pqA>uXNMyUCUt<-~hDT4SrX{pfmmf{D9Rs{Q#&TgE;z`Qr}-rMBob#A|%IbF{W(Id*&Lkwq!%0~0(%@A"
@@ -65,7 +65,7 @@ PACKED: dict[str, Packed] = {
         "}n1QT95(J|p-wR7#Aht{0!Hx!aZfy;cl!bD4D3uqR(zW`GY5;6>@R{_|3X$jRqNR^eu)^e<Ll^vCYlKPU1;QQ+o$IB(hKom+bH"
         "x0SXmXXwyZnVo8~6jd#wQ>",
     ),
-    "iq1_s": Packed(
+    "iq1_s": PackedGrid(
         (-1, 0, 1),
         8,
         "c-k#eK}(!R7=CxE;dM-9V?RN1diSfb(^(PgE$L;EU0C#DLh=VZ*|bQ>IZZw%yXlwN6ha`hG?#HO$v6$G@ldv(umMk2dT8mb2Wd"

@@ -23,9 +23,10 @@ _ANY = re.compile("")
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What the choices depend on beside names. experts: the model's expert_count. sharing: how many query
-    heads share a key head. importance: whether importance data is there. layers: how many there are.
+class ModelFacts:
+    """Facts of a model that the mix depends on, beside names. experts: the model's expert_count. sharing: how
+    many query heads share a key head. importance: whether importance data is there. layers: how many there
+    are.
     """
 
     experts: int
@@ -35,8 +36,8 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a tensor stands: index of count (among the layers, or for values among the layers that have
+class TensorPosition:
+    """The position of a tensor: index of count (among the layers, or for values among the layers that have
     attention); order: how many of its kind come before it; stacked: whether it holds experts.
     """
 
@@ -44,84 +45,84 @@ class Place:
     count: int
     order: int
     stacked: bool
-    facts: Facts
+    facts: ModelFacts
 
 
-Test = Callable[[Place], bool]
+Test = Callable[[TensorPosition], bool]
 
 
-def _always(place: Place) -> bool:
+def _always(place: TensorPosition) -> bool:
     return True
 
 
-def _first_two(place: Place) -> bool:
+def _first_two(place: TensorPosition) -> bool:
     return place.index < 2
 
 
-def _first_four(place: Place) -> bool:
+def _first_four(place: TensorPosition) -> bool:
     return place.index < 4
 
 
-def _first_sixteenth(place: Place) -> bool:
+def _first_sixteenth(place: TensorPosition) -> bool:
     return place.index < place.count // 16
 
 
-def _first_eighth(place: Place) -> bool:
+def _first_eighth(place: TensorPosition) -> bool:
     return place.index < place.count // 8
 
 
-def _first_by_order(place: Place) -> bool:
+def _first_by_order(place: TensorPosition) -> bool:
     return place.order < place.count // 8
 
 
-def _middle(place: Place) -> bool:
+def _middle(place: TensorPosition) -> bool:
     return place.count // 8 <= place.index < 7 * place.count // 8
 
 
-def _sensitive(place: Place) -> bool:
+def _sensitive(place: TensorPosition) -> bool:
     """First and last eighth, and every third layer between: about half of them."""
     eighth = place.count // 8
     index = place.index
     return index < eighth or index >= 7 * place.count // 8 or (index - eighth) % 3 == 2
 
 
-def _sharing(place: Place) -> bool:
+def _sharing(place: TensorPosition) -> bool:
     """Four query heads or more share a value head, so value matrices are small."""
     return place.facts.sharing >= 4
 
 
-def _sharing_or_experts(place: Place) -> bool:
+def _sharing_or_experts(place: TensorPosition) -> bool:
     return _sharing(place) or place.facts.experts >= 4
 
 
-def eight(place: Place) -> bool:
+def eight(place: TensorPosition) -> bool:
     """With eight experts the shared attention is small beside them, so it gets more bits."""
     return place.facts.experts == 8
 
 
-def _unguided(place: Place) -> bool:
+def _unguided(place: TensorPosition) -> bool:
     return not place.facts.importance
 
 
-def _unguided_first_eighth(place: Place) -> bool:
+def _unguided_first_eighth(place: TensorPosition) -> bool:
     return _unguided(place) and _first_eighth(place)
 
 
-def _guided_first_eighth(place: Place) -> bool:
+def _guided_first_eighth(place: TensorPosition) -> bool:
     return place.facts.importance and _first_eighth(place)
 
 
-def _eight_and_sensitive(place: Place) -> bool:
+def _eight_and_sensitive(place: TensorPosition) -> bool:
     return eight(place) and _sensitive(place)
 
 
-def _single(place: Place) -> bool:
+def _single(place: TensorPosition) -> bool:
     return not place.stacked
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """Tensors whose name holds `part` get `format` where `test` accepts their place."""
+class MixRule:
+    """Tensors whose name contains `part` get `format` where `test` accepts their position."""
 
     part: re.Pattern[str]
     format: str
@@ -139,7 +140,7 @@ class Recipe:
     file_type: int
     base: str
     head: str
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[MixRule, ...] = ()
     low: bool = False
 
     @property
@@ -147,54 +148,58 @@ class Recipe:
         return quant.FORMATS[self.base].block > 1
 
 
-_EIGHT_OUT = Rule(_OUT, "q5_k", eight)
-_SHARED_VALUES = Rule(VALUES, "q4_k", _sharing)
-_MEDIUM = (Rule(VALUES, "q6_k", _sensitive), Rule(DOWN, "q6_k", _sensitive))
-_SMALL = (Rule(VALUES, "q5_k", _first_four), Rule(DOWN, "q5_k", _first_eighth), _EIGHT_OUT)
-_NONLINEAR = (Rule(VALUES, "q5_k", _sharing), Rule(DOWN, "q5_k", _unguided_first_eighth), _EIGHT_OUT)
+_EIGHT_OUT = MixRule(_OUT, "q5_k", eight)
+_SHARED_VALUES = MixRule(VALUES, "q4_k", _sharing)
+_MEDIUM = (MixRule(VALUES, "q6_k", _sensitive), MixRule(DOWN, "q6_k", _sensitive))
+_SMALL = (MixRule(VALUES, "q5_k", _first_four), MixRule(DOWN, "q5_k", _first_eighth), _EIGHT_OUT)
+_NONLINEAR = (MixRule(VALUES, "q5_k", _sharing), MixRule(DOWN, "q5_k", _unguided_first_eighth), _EIGHT_OUT)
 
 
-def _lowest(small: str, out: str | None) -> tuple[Rule, ...]:
+def _lowest(small: str, out: str | None) -> tuple[MixRule, ...]:
     """Rules below three bits: values, the first ffn_down and the embedding get `small` or more."""
     rules = (
-        Rule(_EMBEDDING, small),
-        Rule(VALUES, "q4_k", _sharing_or_experts),
-        Rule(VALUES, small),
-        Rule(_KEYS, "q4_k", eight),
-        Rule(DOWN, small, _first_by_order),
+        MixRule(_EMBEDDING, small),
+        MixRule(VALUES, "q4_k", _sharing_or_experts),
+        MixRule(VALUES, small),
+        MixRule(_KEYS, "q4_k", eight),
+        MixRule(DOWN, small, _first_by_order),
         _EIGHT_OUT,
     )
-    return rules if out is None else (*rules, Rule(_OUT, out))
+    return rules if out is None else (*rules, MixRule(_OUT, out))
 
 
 _Q2_K = (
-    *(_SHARED_VALUES, Rule(VALUES, "q3_k"), Rule(DOWN, "q3_k")),
-    *(_EIGHT_OUT, Rule(_OUT, "q3_k")),
+    *(_SHARED_VALUES, MixRule(VALUES, "q3_k"), MixRule(DOWN, "q3_k")),
+    *(_EIGHT_OUT, MixRule(_OUT, "q3_k")),
 )
 _Q3_K_M = (
-    *(Rule(VALUES, "q5_k", _first_two), Rule(VALUES, "q4_k")),
-    *(Rule(DOWN, "q5_k", _first_sixteenth), Rule(DOWN, "q4_k")),
-    *(_EIGHT_OUT, Rule(_OUT, "q4_k")),
+    *(MixRule(VALUES, "q5_k", _first_two), MixRule(VALUES, "q4_k")),
+    *(MixRule(DOWN, "q5_k", _first_sixteenth), MixRule(DOWN, "q4_k")),
+    *(_EIGHT_OUT, MixRule(_OUT, "q4_k")),
 )
 _Q3_K_L = (
-    *(Rule(VALUES, "q5_k"), Rule(DOWN, "q5_k")),
-    *(Rule(_OUT, "q3_k", eight), Rule(_OUT, "q5_k")),
+    *(MixRule(VALUES, "q5_k"), MixRule(DOWN, "q5_k")),
+    *(MixRule(_OUT, "q3_k", eight), MixRule(_OUT, "q5_k")),
 )
 _IQ3_XXS = (
-    *(Rule(_EMBEDDING, "iq3_s"), _SHARED_VALUES, Rule(VALUES, "iq3_s", _unguided)),
-    *(Rule(_QUERIES, "iq2_s"), Rule(_KEYS, "iq2_s")),
-    *(Rule(DOWN, "q4_k", _unguided_first_eighth), Rule(DOWN, "q3_k", _unguided)),
-    *(_EIGHT_OUT, Rule(_OUT, "iq3_s")),
+    *(MixRule(_EMBEDDING, "iq3_s"), _SHARED_VALUES, MixRule(VALUES, "iq3_s", _unguided)),
+    *(MixRule(_QUERIES, "iq2_s"), MixRule(_KEYS, "iq2_s")),
+    *(MixRule(DOWN, "q4_k", _unguided_first_eighth), MixRule(DOWN, "q3_k", _unguided)),
+    *(_EIGHT_OUT, MixRule(_OUT, "iq3_s")),
 )
 _IQ3_XS = (
-    *(_SHARED_VALUES, Rule(_QUERIES, "iq3_xxs"), Rule(_KEYS, "iq3_xxs")),
-    *(Rule(_UP, "iq3_xxs", _middle), _EIGHT_OUT),
+    *(_SHARED_VALUES, MixRule(_QUERIES, "iq3_xxs"), MixRule(_KEYS, "iq3_xxs")),
+    *(MixRule(_UP, "iq3_xxs", _middle), _EIGHT_OUT),
 )
 _IQ3_M = (
-    *(Rule(VALUES, "q4_k"), Rule(DOWN, "q4_k", _first_eighth), Rule(DOWN, "q4_k", _eight_and_sensitive)),
-    *(_EIGHT_OUT, Rule(_OUT, "q4_k")),
+    *(
+        MixRule(VALUES, "q4_k"),
+        MixRule(DOWN, "q4_k", _first_eighth),
+        MixRule(DOWN, "q4_k", _eight_and_sensitive),
+    ),
+    *(_EIGHT_OUT, MixRule(_OUT, "q4_k")),
 )
-_TERNARY = (Rule(_EMBEDDING, "q4_k"),)
+_TERNARY = (MixRule(_EMBEDDING, "q4_k"),)
 
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
@@ -203,12 +208,12 @@ RECIPES: dict[str, Recipe] = {
         Recipe("F16", 1, "f16", "f16"),
         Recipe("BF16", 32, "bf16", "bf16"),
         Recipe("Q8_0", 7, "q8_0", "q8_0"),
-        Recipe("Q4_0", 2, "q4_0", "q6_k", (Rule(DOWN, "q4_1", _guided_first_eighth),)),
+        Recipe("Q4_0", 2, "q4_0", "q6_k", (MixRule(DOWN, "q4_1", _guided_first_eighth),)),
         Recipe("Q4_1", 3, "q4_1", "q6_k"),
-        Recipe("Q5_0", 8, "q5_0", "q6_k", (Rule(DOWN, "q5_1", _guided_first_eighth),)),
+        Recipe("Q5_0", 8, "q5_0", "q6_k", (MixRule(DOWN, "q5_1", _guided_first_eighth),)),
         Recipe("Q5_1", 9, "q5_1", "q6_k"),
         Recipe("Q2_K", 10, "q2_k", "q6_k", _Q2_K),
-        Recipe("Q2_K_S", 21, "q2_k", "q6_k", (_SHARED_VALUES, Rule(DOWN, "q4_k", _first_eighth))),
+        Recipe("Q2_K_S", 21, "q2_k", "q6_k", (_SHARED_VALUES, MixRule(DOWN, "q4_k", _first_eighth))),
         Recipe("Q3_K_S", 11, "q3_k", "q6_k", (_EIGHT_OUT,)),
         Recipe("Q3_K_M", 12, "q3_k", "q6_k", _Q3_K_M),
         Recipe("Q3_K_L", 13, "q3_k", "q6_k", _Q3_K_L),
@@ -231,7 +236,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe("IQ4_XS", 30, "iq4_xs", "q6_k", _NONLINEAR),
         Recipe("TQ1_0", 36, "tq1_0", "q6_k", _TERNARY),
         Recipe("TQ2_0", 37, "tq2_0", "q6_k", _TERNARY),
-        Recipe("MXFP4_MOE", 38, "mxfp4", "q8_0", (Rule(_ANY, "q8_0", _single),), low=True),
+        Recipe("MXFP4_MOE", 38, "mxfp4", "q8_0", (MixRule(_ANY, "q8_0", _single),), low=True),
         Recipe("NVFP4", 39, "nvfp4", "q6_k"),
         Recipe("Q1_0", 40, "q1_0", "q6_k"),
     )

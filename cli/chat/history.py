@@ -27,8 +27,8 @@ WHOLE = (  # settings that are integers
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """What one side said. stopped: the user ended the answer before its end."""
+class ChatMessage:
+    """A message of the user or the assistant. stopped: the user stopped the answer."""
 
     role: str
     content: str
@@ -36,7 +36,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ChatSettings:
     """What /set changes."""
 
     sampling: Sampling = field(default_factory=Sampling)
@@ -46,7 +46,7 @@ class Settings:
         found: float | int | None = self.max_tokens if name == "max_tokens" else getattr(self.sampling, name)
         return found
 
-    def with_value(self, name: str, value: object) -> Settings:
+    def with_value(self, name: str, value: object) -> ChatSettings:
         """The settings with another value. RequestError where it is of the wrong kind or out of range."""
         whole = name in WHOLE
         if name == "seed" and value is None:
@@ -65,12 +65,12 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Everything that /save keeps."""
+    """A conversation with its settings: everything that /save keeps."""
 
     model: str = ""
     system: str = ""
-    turns: tuple[Turn, ...] = ()
-    settings: Settings = field(default_factory=Settings)
+    turns: tuple[ChatMessage, ...] = ()
+    settings: ChatSettings = field(default_factory=ChatSettings)
 
     def messages(self) -> list[dict[str, str]]:
         """The form that chat templates read."""
@@ -155,7 +155,7 @@ def _text(values: Mapping[str, Any], key: str, where: str = "") -> str:
     return found
 
 
-def _turns(found: object) -> tuple[Turn, ...]:
+def _turns(found: object) -> tuple[ChatMessage, ...]:
     if not isinstance(found, list):
         raise RequestError(f"messages: expected a list, got {_short(found)}")
     turns = tuple(_turn(entry, f"messages[{i}]", ROLES[i % 2]) for i, entry in enumerate(found))
@@ -164,7 +164,7 @@ def _turns(found: object) -> tuple[Turn, ...]:
     return turns
 
 
-def _turn(entry: object, where: str, role: str) -> Turn:
+def _turn(entry: object, where: str, role: str) -> ChatMessage:
     if not isinstance(entry, dict):
         raise RequestError(f"{where}: expected an object, got {_short(entry)}")
     if entry.get("role") != role:
@@ -172,13 +172,13 @@ def _turn(entry: object, where: str, role: str) -> Turn:
     stopped = entry.get("stopped", False)
     if not isinstance(stopped, bool):
         raise RequestError(f"{where}.stopped: expected true or false, got {_short(stopped)}")
-    return Turn(role, _text(entry, "content", f"{where}."), stopped)
+    return ChatMessage(role, _text(entry, "content", f"{where}."), stopped)
 
 
-def _settings(found: object) -> Settings:
+def _settings(found: object) -> ChatSettings:
     if not isinstance(found, dict):
         raise RequestError(f"settings: expected an object, got {_short(found)}")
-    settings = Settings()
+    settings = ChatSettings()
     for name, value in found.items():
         if name not in SETTINGS:
             raise RequestError(f"settings: {_short(name)} is no setting; there are {', '.join(SETTINGS)}")

@@ -55,13 +55,13 @@ def chat(
     with open_model(model, speculation=guessing, extras=extras, worker=worker, sandbox=sandbox) as loaded:
         from satchel.cli.chat.about import model_name
         from satchel.cli.chat.display import Look
-        from satchel.cli.chat.history import Conversation, Settings
-        from satchel.cli.chat.output import Lines, Objects
+        from satchel.cli.chat.history import ChatSettings, Conversation
+        from satchel.cli.chat.output import Objects, TextOutput
         from satchel.cli.chat.session import How, Session
 
         if spec is not None:
             check_spec(loaded, spec)
-        conversation = Conversation(model_name(loaded), system, (), Settings(drawn, text.max_tokens))
+        conversation = Conversation(model_name(loaded), system, (), ChatSettings(drawn, text.max_tokens))
         session = Session(
             loaded,
             conversation,
@@ -71,7 +71,7 @@ def chat(
             markdown=talk.markdown,
             report=reply.report,
             how=How(text.stop, text.ignore_eos, spec, reply.thinking, reply.overflow),
-            out=Objects() if talk.as_json else Lines(),
+            out=Objects() if talk.as_json else TextOutput(),
             loading=time.perf_counter() - started,
         )
         session.begin()

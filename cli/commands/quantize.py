@@ -35,8 +35,8 @@ def quantize(
     threads: Annotated[int | None, option("-t", "--threads", min=1, help="Default: all cores.")] = None,
 ) -> None:
     """Write a model in smaller formats."""
-    from satchel.cli.quantizing.job import Job
-    from satchel.formats.quantize import Settings
+    from satchel.cli.quantizing.job import QuantizeRun
+    from satchel.formats.quantize import QuantizeSettings
     from satchel.runtime.sources import open_source
 
     if (type_name is None) != budget.wanted:
@@ -53,10 +53,10 @@ def quantize(
         opened = stack.enter_context(open_source(source))
         metadata = {} if data is None else _describe(data)
         calibration = _calibration(data, importance)
-        job = Job(opened, target, calibration, metadata, keep_split, dry_run, threads, importance.awq)
+        job = QuantizeRun(opened, target, calibration, metadata, keep_split, dry_run, threads, importance.awq)
         if rules is not None:
             leave = mix.leave_output
-            job.run(Settings(rules.recipe, rules.overrides, rules.pure, mix.requantize, leave))
+            job.run(QuantizeSettings(rules.recipe, rules.overrides, rules.pure, mix.requantize, leave))
             return
         from satchel.cli.quantizing.budget import spend
 

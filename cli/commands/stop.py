@@ -16,9 +16,9 @@ def stop(
     host: Annotated[str, typer.Option("--host", metavar="HOST:PORT", help=HOST)] = "",
 ) -> None:
     """Unload models of a running server; the next request for one loads it again."""
-    from satchel.cli.store.running import Server
+    from satchel.cli.store.running import ServerClient
 
-    server = Server.of(os.environ, host)
+    server = ServerClient.of(os.environ, host)
     for name in names:
         server.stop(name)
         print(plain(f"stopped {name}"), flush=True)

@@ -12,13 +12,13 @@ from typing import IO, TYPE_CHECKING
 
 from satchel.cli.console import err, note, plain
 from satchel.cli.groups import wrong
-from satchel.cli.quantizing.job import Job
+from satchel.cli.quantizing.job import QuantizeRun
 from satchel.cli.quantizing.options import BudgetOptions, MixOptions, parse_size
 from satchel.quant.errors import RequestError
 
 if TYPE_CHECKING:
     from satchel.formats.gguf import GGUF
-    from satchel.formats.quantize import Settings
+    from satchel.formats.quantize import QuantizeSettings
     from satchel.quant.recipes import Recipe
     from satchel.runtime.budget.probe import Prober, Windows
     from satchel.runtime.budget.search import Budget
@@ -28,7 +28,7 @@ WINDOW = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
+class ProbeTexts:
     """Windows of the text: those that choices are tried on, and others to judge the result by (the same ones
     where the text has no more).
     """
@@ -43,9 +43,9 @@ class Texts:
         return self.kept_back is not self.tried
 
 
-def spend(job: Job, mix: MixOptions, options: BudgetOptions) -> None:
+def spend(job: QuantizeRun, mix: MixOptions, options: BudgetOptions) -> None:
     """Chooses formats for the size that was asked for; then as with a type. The report comes last."""
-    from satchel.cli.quantizing.page import Facts, write_page
+    from satchel.cli.quantizing.page import PageFacts, write_page
     from satchel.runtime.budget.probe import Prober
 
     gguf = _gguf(job)
@@ -66,12 +66,12 @@ def spend(job: Job, mix: MixOptions, options: BudgetOptions) -> None:
         note(f"{options.rules}: the choice as rules, to be given as TYPE")
     if options.report is not None:
         seconds = time.monotonic() - started
-        facts = Facts(str(gguf.path), str(options.text), found, measured, recipes(job, found), seconds)
+        facts = PageFacts(str(gguf.path), str(options.text), found, measured, recipes(job, found), seconds)
         _write_text(options.report, write_page(facts))
         note(f"{options.report}: the report")
 
 
-def _gguf(job: Job) -> GGUF:
+def _gguf(job: QuantizeRun) -> GGUF:
     from satchel.formats.gguf import GGUF
 
     if not isinstance(job.source, GGUF):
@@ -82,7 +82,7 @@ def _gguf(job: Job) -> GGUF:
     return job.source
 
 
-def _texts(gguf: GGUF, options: BudgetOptions) -> Texts:
+def _texts(gguf: GGUF, options: BudgetOptions) -> ProbeTexts:
     from satchel.cli.commands.perplexity import read_text
     from satchel.formats.tokenizer import build_tokenizer
     from satchel.runtime.perplexity import windows
@@ -99,13 +99,13 @@ def _texts(gguf: GGUF, options: BudgetOptions) -> Texts:
     count = min(2 * options.windows, len(cut))
     spread = cut[[i * len(cut) // count for i in range(count)]]
     tried = spread[::2]
-    return Texts(tried, spread[1::2] if count > 1 else tried, bos, options.text)
+    return ProbeTexts(tried, spread[1::2] if count > 1 else tried, bos, options.text)
 
 
 def _search(
-    job: Job, gguf: GGUF, prober: Prober, mix: MixOptions, options: BudgetOptions
-) -> tuple[Budget, Settings]:
-    from satchel.formats.quantize import Settings, find_recipe
+    job: QuantizeRun, gguf: GGUF, prober: Prober, mix: MixOptions, options: BudgetOptions
+) -> tuple[Budget, QuantizeSettings]:
+    from satchel.formats.quantize import QuantizeSettings, find_recipe
     from satchel.formats.quantizing.plan import find_overrides, head_of
     from satchel.runtime.budget.search import Search
 
@@ -124,7 +124,7 @@ def _search(
             progress=progress,
         )
         same = {name: gguf.tensors[name].format for name in search.candidates}
-        settings = Settings(find_recipe("F16"), requantize=mix.requantize, formats=same)
+        settings = QuantizeSettings(find_recipe("F16"), requantize=mix.requantize, formats=same)
         planned = job.plan(settings)
         fixed = planned.file_bytes - sum(search.bytes_in(name, f) for name, f in same.items())
         if options.size is not None:
@@ -153,7 +153,9 @@ def _nearest(found: Budget) -> Recipe:
     return next((r for r in named if r.name.endswith("_M")), named[0] if named else find_recipe(base))
 
 
-def _measure(written: Path, threads: int, texts: Texts, base: Path, judge: Path, found: Budget) -> Divergence:
+def _measure(
+    written: Path, threads: int, texts: ProbeTexts, base: Path, judge: Path, found: Budget
+) -> Divergence:
     """The finished file's divergence, and what was predicted, on stderr."""
     from satchel.formats.logits import open_logits
     from satchel.runtime.budget.probe import measure_file
@@ -168,15 +170,15 @@ def _measure(written: Path, threads: int, texts: Texts, base: Path, judge: Path,
     return other
 
 
-def recipes(job: Job, found: Budget) -> dict[str, tuple[int, float]]:
+def recipes(job: QuantizeRun, found: Budget) -> dict[str, tuple[int, float]]:
     """File bytes and predicted divergence of the named recipes that the search can tell of."""
-    from satchel.formats.quantize import Settings
+    from satchel.formats.quantize import QuantizeSettings
     from satchel.quant.recipes import RECIPES
 
     told: dict[str, tuple[int, float]] = {}
     for name, recipe in RECIPES.items():
         if recipe.quantized:
-            choices = job.plan(Settings(recipe, requantize=True)).choices
+            choices = job.plan(QuantizeSettings(recipe, requantize=True)).choices
             predicted = found.predict({c.name: c.target for c in choices})
             if predicted is not None and predicted not in told.values():
                 told[name] = predicted

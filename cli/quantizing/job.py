@@ -13,12 +13,12 @@ from satchel.cli.quantizing.table import print_table, shown
 from satchel.quant.errors import RequestError
 
 if TYPE_CHECKING:
-    from satchel.formats.quantize import Calibration, Dry, Report, Settings
+    from satchel.formats.quantize import Calibration, Dry, QuantizeReport, QuantizeSettings
     from satchel.formats.source import Source
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class QuantizeRun:
     """What is read and where it goes. metadata: keys that the file gets besides the source's."""
 
     source: Source
@@ -30,7 +30,7 @@ class Job:
     threads: int | None = None
     awq: bool = False
 
-    def plan(self, settings: Settings) -> Dry:
+    def plan(self, settings: QuantizeSettings) -> Dry:
         from satchel.formats.quantize import plan
 
         return plan(
@@ -42,18 +42,18 @@ class Job:
             awq=self.awq,
         )
 
-    def first_file(self, settings: Settings) -> Path:
+    def first_file(self, settings: QuantizeSettings) -> Path:
         """What is opened to read the whole result."""
         return self.plan(settings).files[0][0]
 
-    def run(self, settings: Settings) -> Report:
+    def run(self, settings: QuantizeSettings) -> QuantizeReport:
         """Writes the file, or with `dry` only shows what it would be."""
         planned = self.plan(settings)
         if self.awq and self.calibration is not None:
             from satchel.formats.quantizing.awq import possible_mappings
 
             possible_mappings(self.source, planned.choices, self.calibration)
-        report: Report = planned
+        report: QuantizeReport = planned
         if not self.dry:
             self._make_room(planned)
             report = self._write(settings, planned)
@@ -63,7 +63,7 @@ class Job:
             note(f"{path}: {size:,} bytes{would}")
         return report
 
-    def _write(self, settings: Settings, planned: Dry) -> Report:
+    def _write(self, settings: QuantizeSettings, planned: Dry) -> QuantizeReport:
         from satchel.formats.quantize import write
 
         with shown(err(), planned.bytes_after, len(planned.choices)) as (advance, started):

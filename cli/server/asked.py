@@ -1,5 +1,5 @@
-"""A request (`Wanted`) in the terms of one model: texts as its tokens, forced calls as a grammar of its
-tool-call format, adapters by their names. What the model cannot do is a Problem that names the field.
+"""A request (`GenerationRequest`) in the terms of one model: texts as its tokens, forced calls as a grammar
+of its tool-call format, adapters by their names. What the model cannot do is a Problem that names the field.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from satchel.cli.server.generation import Caller, GenerationRequest, Text, Turn
 from satchel.cli.server.problem import Problem
-from satchel.cli.server.wanted import Caller, Text, Turn, Wanted
 from satchel.formats.tokenizer import TooManyTokens, at_most
 from satchel.quant import RequestError
 from satchel.runtime.ask import Ask, Asking
 from satchel.runtime.grammar.compiled import compile_grammar
-from satchel.runtime.grammar.spec import Spec, Tool, ToolCall
+from satchel.runtime.grammar.spec import ForcedToolCall, Spec, Tool
 from satchel.runtime.grammar.styles import STYLES, tool_call_format
 from satchel.runtime.model import Model
 from satchel.runtime.refusals import Busy, PromptTooLong
@@ -26,7 +26,9 @@ CUT = 16  # contexts of text that are tokenized where all but one are cut out of
 FRESH = "\0fresh"  # a salt that nobody else has: nothing that is cached is found
 
 
-def asking(model: Model, wanted: Wanted, caller: Caller, adapters: Mapping[int, float] | None) -> Asking:
+def asking(
+    model: Model, wanted: GenerationRequest, caller: Caller, adapters: Mapping[int, float] | None
+) -> Asking:
     """The wishes as this model and this caller may have them. adapters: those of requests that name none."""
     how: Asking = {**wanted.how}
     how["salt"] = _salt(how.get("salt", ""), caller)
@@ -101,7 +103,7 @@ def named_adapters(model: Model, scales: Mapping[int, float]) -> dict[str, float
     return {names[i]: scale for i, scale in scales.items()}
 
 
-def call_grammar(model: Model, turn: Turn) -> ToolCall:
+def call_grammar(model: Model, turn: Turn) -> ForcedToolCall:
     """The grammar of the forced call, in the tool-call format of the model's family."""
     if turn.call is None:
         raise TypeError("this turn wants no call")
@@ -120,10 +122,10 @@ def call_grammar(model: Model, turn: Turn) -> ToolCall:
         )
     tools = [Tool(n, by_name[n].get("parameters") or {"type": "object"}) for n in turn.call.names]
     several = turn.call.parallel and tool_call_format(family, begin).several
-    return ToolCall(tools, family, several, begin)
+    return ForcedToolCall(tools, family, several, begin)
 
 
-def limited(model: Model, wanted: Wanted, work: Callable[[], T]) -> T:
+def limited(model: Model, wanted: GenerationRequest, work: Callable[[], T]) -> T:
     """The result of the work, in which no text has more tokens than the prompt may: those that the context
     holds, or CUT times as many where what is too long is cut. PromptTooLong, by its bytes alone if they tell.
     """

@@ -55,7 +55,7 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     """most: connections with a regular seat. each: of one client; above it his own give way."""
 
     most: int
@@ -68,7 +68,7 @@ class Connections:
     """
 
     def __init__(
-        self, limits: Limits, tick: float = TICK, clock: Callable[[], float] = time.monotonic
+        self, limits: ConnectionLimits, tick: float = TICK, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.limits, self.tick, self.clock = limits, tick, clock
         self.cuts: Counter[str] = Counter()

@@ -13,17 +13,17 @@ from collections.abc import Mapping
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from satchel.cli.server.bodies import JSON, Budget, Held, parsed
+from satchel.cli.server.bodies import JSON, BodyBudget, BodyReservation, parsed
 from satchel.cli.server.flavour import ApiFlavour, flavour_of
+from satchel.cli.server.generation import Caller
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.roles import ADMIN, PUBLIC, USER, Role, RoleTable, check_role, is_local
 from satchel.cli.server.settings import LOOPBACK, ServerSettings
-from satchel.cli.server.wanted import Caller
 
 OWN_SITES = ("", "none", "same-origin")  # Sec-Fetch-Site of programs, of typed addresses, and of our own page
 
 
-class Guard:
+class RequestGuard:
     """Lets a request through, with `caller` in its state, or answers with an error of its API flavour."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings, roles: RoleTable) -> None:
@@ -31,7 +31,7 @@ class Guard:
         self._keys = settings.keys
         # Where no key tells friend from foe, the name must: another name is a page that had its own changed.
         self._hosts = frozenset(settings.hosts or (() if self._keys else LOOPBACK))
-        self._bodies = Budget(settings.most_bodies)
+        self._bodies = BodyBudget(settings.most_bodies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -40,7 +40,7 @@ class Guard:
         number = scope["state"]["request_id"]
         headers = Headers(scope=scope)
         flavour = flavour_of(scope["path"], headers)
-        held: Held | None = None
+        held: BodyReservation | None = None
         try:
             try:
                 needed = self._roles.role(scope)
@@ -103,7 +103,7 @@ class Guard:
         mark = hashlib.sha256(given[0].encode("utf-8", "surrogateescape")).hexdigest()[:32]
         return Caller(mark[:8], mark, role, self.settings.most_priority if role < ADMIN else 1000)
 
-    async def _body(self, headers: Headers, receive: Receive, held: Held) -> bytes:
+    async def _body(self, headers: Headers, receive: Receive, held: BodyReservation) -> bytes:
         announced = headers.get("content-length", "")
         if announced.isascii() and announced.isdigit() and int(announced) > self.settings.most_body:
             raise _large(self.settings.most_body)
@@ -120,7 +120,7 @@ class Guard:
         return body
 
 
-async def _whole(receive: Receive, most: int, held: Held) -> bytes:
+async def _whole(receive: Receive, most: int, held: BodyReservation) -> bytes:
     parts, size = [], 0
     while True:
         message = await receive()

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from satchel.cli.server.flavour import flavour_of
 from satchel.cli.server.log import LOG
-from satchel.cli.server.telemetry import Spans
+from satchel.cli.server.telemetry import SpanRecorder
 from satchel.runtime.stats import SECONDS, Histogram
 
 OTHER = "other"  # for what clients make up: names of theirs must not fill the memory
@@ -23,7 +23,7 @@ METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 @dataclass
-class Traffic:
+class HttpTraffic:
     """What went over HTTP. requests: by route, method and status, of which there are only so many: routes
     and statuses are the server's, methods those of METHODS and OTHER. first_byte, whole: seconds by route.
     active: requests under way.
@@ -43,7 +43,7 @@ class Traffic:
 class Watch:
     """Gives each request its id, and notes what became of it."""
 
-    def __init__(self, app: ASGIApp, traffic: Traffic, spans: Spans) -> None:
+    def __init__(self, app: ASGIApp, traffic: HttpTraffic, spans: SpanRecorder) -> None:
         self.app, self.traffic, self.spans = app, traffic, spans
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 
-from satchel.formats.chat.reader import Reader, Steps
+from satchel.formats.chat.reader import AnswerReader, Steps
 
-Grammar = Callable[[Reader, str], Steps[None]]
+Grammar = Callable[[AnswerReader, str], Steps[None]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class _Run:
     shown: bool = True
 
 
-class Reader:
+class AnswerReader:
     """tokens: markers that the vocabulary has as tokens of their own; they count as such, never as text.
 
     tools: parameters (JSON schema) by name. new_id: an id for each call that brings none.

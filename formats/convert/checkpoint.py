@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from satchel.formats.convert.codes import EXTENSIONS
-from satchel.formats.convert.config import Model, read_config
+from satchel.formats.convert.config import ConvertedConfig, read_config
 from satchel.formats.convert.folder import open_folder
 from satchel.formats.convert.general import general
 from satchel.formats.convert.logical import CHUNK, Logical, pieces
@@ -58,7 +58,7 @@ class Checkpoint:
             self.close()
             raise
 
-    def _build(self, model: Model, shaping: Shaping) -> None:
+    def _build(self, model: ConvertedConfig, shaping: Shaping) -> None:
         if self._container is None:
             raise ValueError(f"{self.path}: closed")
         config = quantization(self.path, model.config)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from satchel.formats.convert.jsonfile import read_json
-from satchel.formats.convert.mapping import ArchMapping, Config, Guard, Key
+from satchel.formats.convert.mapping import ArchMapping, Config, ConfigCheck, Key
 from satchel.formats.convert.seeing import is_seeing, text_config, text_mapping
 from satchel.quant.errors import ModelError
 
@@ -25,7 +25,7 @@ Factors = Mapping[str, npt.NDArray[np.float32]]
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ConvertedConfig:
     """What config.json says. values: metadata under full names; factors: divisors of the rotary frequencies
     [n_rot / 2] by GGUF's name of the tensor; notes: lines about what is odd.
     """
@@ -66,7 +66,7 @@ def find_mapping(path: Path, config: Config, mappings: Sequence[ArchMapping]) ->
     )
 
 
-def read_config(path: Path, mappings: Sequence[ArchMapping]) -> Model:
+def read_config(path: Path, mappings: Sequence[ArchMapping]) -> ConvertedConfig:
     """The model that `path`, a config.json, describes. ModelError names file, key, expected and got."""
     config: Config = read_json(path)
     mapping = find_mapping(path, config, mappings)
@@ -85,7 +85,7 @@ def read_config(path: Path, mappings: Sequence[ArchMapping]) -> Model:
     head_dim = reader.head_dim() if mapping.head_dim else 0
     factors = _rope(reader, head_dim, mapping) if mapping.rope else {}
     factors = {**reader.factors, **factors}
-    return Model(reader.arch, mapping, config, reader.values, factors, (*notes, *reader.notes))
+    return ConvertedConfig(reader.arch, mapping, config, reader.values, factors, (*notes, *reader.notes))
 
 
 class _Reader:
@@ -115,7 +115,7 @@ class _Reader:
             return float(value)  # type: ignore[arg-type]
         raise self.fault(key, "a positive whole number" if kind is int else "a positive number", value)
 
-    def check(self, guard: Guard) -> None:
+    def check(self, guard: ConfigCheck) -> None:
         found = self.config.get(guard.key, guard.absent)
         if found not in guard.allowed:
             wanted = " or ".join(map(repr, guard.allowed))

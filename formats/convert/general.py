@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from satchel.formats.convert.config import Model
+from satchel.formats.convert.config import ConvertedConfig
 from satchel.formats.convert.jsonfile import read_optional, read_text
 from satchel.quant.errors import ModelError
 
@@ -23,14 +23,14 @@ KEYS = {
 TEMPLATE = "tokenizer.chat_template"
 
 
-def general(folder: Path, model: Model) -> dict[str, Any]:
+def general(folder: Path, model: ConvertedConfig) -> dict[str, Any]:
     """general.* of the file."""
     values: dict[str, Any] = {"general.architecture": model.arch, "general.type": "model"}
     values["general.name"] = _name(folder, model)
     return values | _card(folder / "README.md")
 
 
-def _name(folder: Path, model: Model) -> str:
+def _name(folder: Path, model: ConvertedConfig) -> str:
     """The last part of where the checkpoint came from, else the folder's own name."""
     stated = model.config.get("_name_or_path")
     if isinstance(stated, str) and stated.strip("./ ") and stated.isprintable():

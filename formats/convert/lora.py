@@ -19,7 +19,7 @@ from satchel.formats.convert.checkpoint import Shaped
 from satchel.formats.convert.folder import open_folder
 from satchel.formats.convert.jsonfile import read_json
 from satchel.formats.convert.logical import CHUNK, Logical, pieces, plain, retyped, transposed
-from satchel.formats.convert.mapping import ArchMapping, Place
+from satchel.formats.convert.mapping import ArchMapping, MappedTensor
 from satchel.formats.convert.shaping import neighbours
 from satchel.formats.convert.stacks import half_of_rows
 from satchel.formats.convert.stored import Stored
@@ -61,7 +61,7 @@ class Base:
 class Pair:
     """One module's two factors."""
 
-    place: Place
+    place: MappedTensor
     a: Stored
     b: Stored
     embedding: bool
@@ -155,7 +155,9 @@ class Adapter:
             for place, pair in self._places(base, half, base in embeddings)
         }
 
-    def _places(self, base: str, half: Mapping[str, Stored], embedding: bool) -> Iterator[tuple[Place, Pair]]:
+    def _places(
+        self, base: str, half: Mapping[str, Stored], embedding: bool
+    ) -> Iterator[tuple[MappedTensor, Pair]]:
         """A module's factors for each of the model's tensors that are made of its weight."""
         any_half = next(iter(half.values()))
         places = list(self.base.mapping.places(f"{base}.weight"))

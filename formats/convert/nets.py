@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from satchel.formats.convert.config import Model
+from satchel.formats.convert.config import ConvertedConfig
 from satchel.formats.convert.logical import Logical, Rows, retyped
 from satchel.formats.convert.stored import Array
 from satchel.quant.errors import ModelError
@@ -19,33 +19,33 @@ from satchel.quant.errors import ModelError
 FLOATS = ("f32", "f16", "bf16")
 
 
-def taps(tensor: Logical, model: Model) -> Logical:
+def taps(tensor: Logical, model: ConvertedConfig) -> Logical:
     """[C, 1, K] as [C, K]."""
     if len(tensor.shape) != 3 or tensor.shape[1] != 1:
         raise _odd(tensor, "channels of one row")
     return replace(tensor, shape=(tensor.shape[0], tensor.shape[2]))
 
 
-def fading(tensor: Logical, model: Model) -> Logical:
+def fading(tensor: Logical, model: ConvertedConfig) -> Logical:
     """-exp of the logarithms [H] that the checkpoint has."""
     return _vector(tensor, lambda x: -np.exp(x), tensor.shape)
 
 
-def fading_column(tensor: Logical, model: Model) -> Logical:
+def fading_column(tensor: Logical, model: ConvertedConfig) -> Logical:
     return column(fading(tensor, model), model)
 
 
-def column(tensor: Logical, model: Model) -> Logical:
+def column(tensor: Logical, model: ConvertedConfig) -> Logical:
     """[H] as [H, 1]."""
     return _vector(tensor, lambda x: x.reshape(-1, 1), (*tensor.shape, 1))
 
 
-def flat(tensor: Logical, model: Model) -> Logical:
+def flat(tensor: Logical, model: ConvertedConfig) -> Logical:
     """[1, D] as [D]."""
     return replace(tensor, shape=(tensor.shape[-1],))
 
 
-def by_group(tensor: Logical, model: Model) -> Logical:
+def by_group(tensor: Logical, model: ConvertedConfig) -> Logical:
     """[D] as [G, D / G]."""
     groups = model.uint("ssm.group_count")
     if not groups or len(tensor.shape) != 1 or tensor.shape[0] % groups:
@@ -54,7 +54,7 @@ def by_group(tensor: Logical, model: Model) -> Logical:
     return _vector(tensor, lambda x: x.reshape(shape), shape)
 
 
-def joined_mix(tensor: Logical, model: Model) -> Logical:
+def joined_mix(tensor: Logical, model: ConvertedConfig) -> Logical:
     """Rows of queries, keys and values of all groups, of rows that go group by group: a group's query, its
     key, its heads' values and their gates.
     """
@@ -62,12 +62,12 @@ def joined_mix(tensor: Logical, model: Model) -> Logical:
     return _rows(tensor, np.concatenate([part.reshape(-1) for part in (q, k, v)]))
 
 
-def joined_gate(tensor: Logical, model: Model) -> Logical:
+def joined_gate(tensor: Logical, model: ConvertedConfig) -> Logical:
     """The gates of the same rows."""
     return _rows(tensor, _by_part(tensor, model)[3].reshape(-1))
 
 
-def _by_part(tensor: Logical, model: Model) -> list[Array]:
+def _by_part(tensor: Logical, model: ConvertedConfig) -> list[Array]:
     """Numbers of the rows of each part, [G, rows]."""
     groups, keys, inner = (model.uint(f"ssm.{key}") for key in ("group_count", "state_size", "inner_size"))
     if not groups or len(tensor.shape) != 2 or tensor.shape[0] != 2 * (groups * keys + inner):
@@ -76,7 +76,7 @@ def _by_part(tensor: Logical, model: Model) -> list[Array]:
     return np.split(order, np.cumsum([keys, keys, inner // groups]), axis=1)
 
 
-def tiled_mix(tensor: Logical, model: Model) -> Logical:
+def tiled_mix(tensor: Logical, model: ConvertedConfig) -> Logical:
     """Rows of queries and keys, then of values in tiled order; the same of a convolution [C, 1, K]."""
     shared = 2 * model.uint("ssm.group_count") * model.uint("ssm.state_size")
     if len(tensor.shape) == 3:
@@ -87,7 +87,7 @@ def tiled_mix(tensor: Logical, model: Model) -> Logical:
     return _rows(tensor, np.concatenate((np.arange(shared), values)))
 
 
-def tiled(tensor: Logical, model: Model) -> Logical:
+def tiled(tensor: Logical, model: ConvertedConfig) -> Logical:
     """Rows of all heads, or a vector of one number a head, in tiled order."""
     order = tiled_order(model, tensor.shape[0])
     if len(tensor.shape) == 1:
@@ -95,11 +95,11 @@ def tiled(tensor: Logical, model: Model) -> Logical:
     return _rows(tensor, order)
 
 
-def tiled_fading(tensor: Logical, model: Model) -> Logical:
+def tiled_fading(tensor: Logical, model: ConvertedConfig) -> Logical:
     return tiled(fading(tensor, model), model)
 
 
-def tiled_columns(tensor: Logical, model: Model) -> Logical:
+def tiled_columns(tensor: Logical, model: ConvertedConfig) -> Logical:
     """The same of columns; codes of several columns become bfloat16."""
     base = tensor if tensor.format in FLOATS else retyped(tensor, "bf16", "columns reordered: as bf16")
     order = tiled_order(model, tensor.shape[-1])
@@ -111,7 +111,7 @@ def tiled_columns(tensor: Logical, model: Model) -> Logical:
     return replace(base, open=open_rows)
 
 
-def tiled_order(model: Model, size: int) -> Array:
+def tiled_order(model: ConvertedConfig, size: int) -> Array:
     """Which of `size` numbers, of all heads group by group, stands where in tiled order."""
     heads, groups = model.uint("ssm.time_step_rank"), model.uint("ssm.group_count")
     if not heads or not groups or heads % groups or size % heads:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from satchel.formats.convert.config import LAYERS_MAX, Model
+from satchel.formats.convert.config import LAYERS_MAX, ConvertedConfig
 from satchel.formats.convert.grid import on_grid
 from satchel.formats.convert.logical import Logical, Rows, retyped
-from satchel.formats.convert.mapping import Place
+from satchel.formats.convert.mapping import MappedTensor
 from satchel.formats.convert.nets import NETS
 from satchel.formats.convert.stacks import STACKS
 from satchel.formats.convert.stored import Array
@@ -40,10 +40,10 @@ class Shaping:
 
 
 def assemble(
-    path: Path, model: Model, tensors: Iterable[Logical], shaping: Shaping
+    path: Path, model: ConvertedConfig, tensors: Iterable[Logical], shaping: Shaping
 ) -> tuple[dict[str, Logical], list[str]]:
     """Tensors by GGUF's name in the order to be written, and notes."""
-    placed: dict[str, list[tuple[Place, Logical]]] = {}
+    placed: dict[str, list[tuple[MappedTensor, Logical]]] = {}
     found, notes = _without_predictions(path, model, tensors)
     seen: set[str] = set()
     left_out = 0
@@ -73,7 +73,7 @@ def assemble(
 
 
 def _without_predictions(
-    path: Path, model: Model, tensors: Iterable[Logical]
+    path: Path, model: ConvertedConfig, tensors: Iterable[Logical]
 ) -> tuple[list[Logical], list[str]]:
     """The tensors without those of layers behind the last one that predict further tokens (DeepSeek V3's
     MTP), and a note where there are any.
@@ -91,14 +91,14 @@ def _without_predictions(
     ]
 
 
-def _unknown(model: Model, tensor: Logical) -> ModelError:
+def _unknown(model: ConvertedConfig, tensor: Logical) -> ModelError:
     return ModelError(
         f"{tensor.where}: tensor {quote(tensor.name, 100)}: {model.mapping.classes[0]} has no use for it; the"
         " checkpoint is of another architecture or a newer variant"
     )
 
 
-def _check_complete(path: Path, model: Model, seen: set[str], tied: object) -> None:
+def _check_complete(path: Path, model: ConvertedConfig, seen: set[str], tied: object) -> None:
     needed = list(model.mapping.needed(model.uint("block_count"), model.uint("expert_count")))
     if tied is False:
         needed += [f"{r.source}.weight" for r in model.mapping.rules if r.target == "output"]
@@ -118,14 +118,16 @@ def _check_complete(path: Path, model: Model, seen: set[str], tied: object) -> N
             )
 
 
-def _order(model: Model, name: str, place: Place) -> tuple[int, int, int]:
+def _order(model: ConvertedConfig, name: str, place: MappedTensor) -> tuple[int, int, int]:
     """Embeddings, then layer by layer, then the rest, each in the order of the rules."""
     layer = int(name.split(".")[1]) if name.startswith("blk.") else -1
     stage = 1 if layer >= 0 else 0 if name.startswith("token_embd") else 2
     return stage, layer, model.mapping.rules.index(place.rule)
 
 
-def _shape(model: Model, name: str, parts: Sequence[tuple[Place, Logical]], shaping: Shaping) -> Logical:
+def _shape(
+    model: ConvertedConfig, name: str, parts: Sequence[tuple[MappedTensor, Logical]], shaping: Shaping
+) -> Logical:
     place, tensor = parts[0]
     if place.expert is not None:
         tensor = _stack(model, name, parts)
@@ -188,7 +190,7 @@ def reordered(tensor: Logical, order: Array) -> Logical:
     return replace(tensor, open=open_rows)
 
 
-def plus_one(tensor: Logical, model: Model) -> Logical:
+def plus_one(tensor: Logical, model: ConvertedConfig) -> Logical:
     """A norm's weight, of which the checkpoint has what it is more than 1."""
     base = retyped(tensor, "f32")
 
@@ -199,7 +201,7 @@ def plus_one(tensor: Logical, model: Model) -> Logical:
     return replace(base, open=open_rows)
 
 
-def after_padding(tensor: Logical, model: Model) -> Logical:
+def after_padding(tensor: Logical, model: ConvertedConfig) -> Logical:
     """Rows of places without those of the padding token and what stands before it."""
     skipped = 1 + int(model.config.get("pad_token_id", 1))
     if tensor.shape[0] <= skipped:
@@ -213,7 +215,7 @@ def after_padding(tensor: Logical, model: Model) -> Logical:
     )
 
 
-def transposed(tensor: Logical, model: Model) -> Logical:
+def transposed(tensor: Logical, model: ConvertedConfig) -> Logical:
     """A matrix that the checkpoint keeps [K, N], as [N, K]; vectors stay as they are."""
     if len(tensor.shape) != 2:
         return tensor
@@ -226,7 +228,7 @@ def transposed(tensor: Logical, model: Model) -> Logical:
     return replace(base, shape=tensor.shape[::-1], open=open_rows)
 
 
-def flat(tensor: Logical, model: Model) -> Logical:
+def flat(tensor: Logical, model: ConvertedConfig) -> Logical:
     """A matrix of one row as a vector."""
     if tensor.rows != 1:
         raise ModelError(
@@ -236,7 +238,7 @@ def flat(tensor: Logical, model: Model) -> Logical:
     return replace(tensor, shape=tensor.shape[-1:])
 
 
-def grouped_qkv(tensor: Logical, model: Model) -> Logical:
+def grouped_qkv(tensor: Logical, model: ConvertedConfig) -> Logical:
     """Q, K and V of all heads, from rows that go group by group: a KV head's queries, its key, its value."""
     heads, kv = (model.uint(f"attention.head_count{suffix}") for suffix in ("", "_kv"))
     size = tensor.shape[0]
@@ -250,7 +252,7 @@ def grouped_qkv(tensor: Logical, model: Model) -> Logical:
     return reordered(tensor, np.concatenate([part.reshape(-1) for part in parts]))
 
 
-def latent_keys(tensor: Logical, model: Model) -> Logical:
+def latent_keys(tensor: Logical, model: ConvertedConfig) -> Logical:
     """Of a matrix whose rows are each head's unpacked key and value, the keys' part as it is absorbed into
     queries: [heads, rank, key].
     """
@@ -266,14 +268,14 @@ def latent_keys(tensor: Logical, model: Model) -> Logical:
     return replace(base, shape=(heads, rank, key), open=open_rows)
 
 
-def latent_values(tensor: Logical, model: Model) -> Logical:
+def latent_values(tensor: Logical, model: ConvertedConfig) -> Logical:
     """The values' part of the same matrix: [heads, value, rank]."""
     heads, key, value = _latent(tensor, model)
     order = np.arange(tensor.shape[0]).reshape(heads, -1)[:, key:].reshape(-1)
     return replace(reordered(tensor, order), shape=(heads, value, tensor.shape[1]))
 
 
-def _latent(tensor: Logical, model: Model) -> tuple[int, int, int]:
+def _latent(tensor: Logical, model: ConvertedConfig) -> tuple[int, int, int]:
     """Heads, and the numbers of a head's key that know no position and of its value."""
     heads, turned = model.uint("attention.head_count"), model.uint("rope.dimension_count")
     key, value = (model.uint(f"attention.{part}_length_mla") for part in ("key", "value"))
@@ -286,7 +288,7 @@ def _latent(tensor: Logical, model: Model) -> tuple[int, int, int]:
 
 
 # What a rule's `made` names.
-MADE: dict[str, Callable[[Logical, Model], Logical]] = {
+MADE: dict[str, Callable[[Logical, ConvertedConfig], Logical]] = {
     f.__name__: f
     for f in (
         *(plus_one, after_padding, transposed, flat, grouped_qkv, latent_keys, latent_values),
@@ -295,7 +297,7 @@ MADE: dict[str, Callable[[Logical, Model], Logical]] = {
 }
 
 
-def _stack(model: Model, name: str, parts: Sequence[tuple[Place, Logical]]) -> Logical:
+def _stack(model: ConvertedConfig, name: str, parts: Sequence[tuple[MappedTensor, Logical]]) -> Logical:
     """Experts 0 .. n - 1 of one matrix each as one tensor [n, rows, columns], or heads' vectors as rows."""
     count = model.uint(parts[0][0].rule.stack)
     ordered = [t for _, t in sorted(parts, key=lambda part: part[0].expert or 0)]

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from satchel.formats.convert.config import Model
+from satchel.formats.convert.config import ConvertedConfig
 from satchel.formats.convert.logical import Logical, Rows, retyped
 from satchel.formats.convert.stored import Array
 from satchel.quant.errors import ModelError
@@ -18,44 +18,44 @@ FLOATS = ("f32", "f16", "bf16")
 Pick = Callable[[Array], Array]  # [K, N of both] to [K, N]
 
 
-def turned(tensor: Logical, model: Model) -> Logical:
+def turned(tensor: Logical, model: ConvertedConfig) -> Logical:
     """[E, K, N] as [E, N, K]; a bias [E, N] as it is."""
     return _parts(tensor, lambda x: x, 1)
 
 
-def first_half(tensor: Logical, model: Model) -> Logical:
+def first_half(tensor: Logical, model: ConvertedConfig) -> Logical:
     """The first half of the outputs, turned."""
     return _parts(tensor, lambda x: x[:, : x.shape[1] // 2], 2)
 
 
-def second_half(tensor: Logical, model: Model) -> Logical:
+def second_half(tensor: Logical, model: ConvertedConfig) -> Logical:
     return _parts(tensor, lambda x: x[:, x.shape[1] // 2 :], 2)
 
 
-def even(tensor: Logical, model: Model) -> Logical:
+def even(tensor: Logical, model: ConvertedConfig) -> Logical:
     """Of outputs in turns of gate and up, the gate's, turned."""
     return _parts(tensor, lambda x: x[:, 0::2], 2)
 
 
-def odd(tensor: Logical, model: Model) -> Logical:
+def odd(tensor: Logical, model: ConvertedConfig) -> Logical:
     return _parts(tensor, lambda x: x[:, 1::2], 2)
 
 
-def even_rows(tensor: Logical, model: Model) -> Logical:
+def even_rows(tensor: Logical, model: ConvertedConfig) -> Logical:
     """Of outputs first [E, N of both, K] in turns of gate and up, the gate's: [E, N, K]."""
     return _every_second(tensor, 0)
 
 
-def odd_rows(tensor: Logical, model: Model) -> Logical:
+def odd_rows(tensor: Logical, model: ConvertedConfig) -> Logical:
     return _every_second(tensor, 1)
 
 
-def first_rows(tensor: Logical, model: Model) -> Logical:
+def first_rows(tensor: Logical, model: ConvertedConfig) -> Logical:
     """Of outputs first [E, N of both, K], or [N of both, K], gate before up, the gate's: [E, N, K]."""
     return half_of_rows(tensor, 0)
 
 
-def second_rows(tensor: Logical, model: Model) -> Logical:
+def second_rows(tensor: Logical, model: ConvertedConfig) -> Logical:
     return half_of_rows(tensor, 1)
 
 

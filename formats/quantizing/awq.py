@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from satchel.formats.quantizing.awq_mappings import AwqMapping, find_mappings
 from satchel.formats.quantizing.calibration import Calibration
-from satchel.formats.quantizing.plan import Choice
+from satchel.formats.quantizing.plan import TensorPlan
 from satchel.formats.source import Source
 from satchel.quant import FORMATS
 from satchel.quant.awq import Sample, best_scales, scale_hessian
@@ -58,7 +58,7 @@ class ConsumerSamples:
 
 
 def possible_mappings(
-    source: Source, choices: Sequence[Choice], calibration: Calibration
+    source: Source, choices: Sequence[TensorPlan], calibration: Calibration
 ) -> tuple[AwqMapping, ...]:
     """The mappings that names and shapes allow; errors as of find_mappings."""
     return find_mappings(
@@ -72,7 +72,7 @@ class AwqScaling:
     def __init__(
         self,
         source: Source,
-        choices: Sequence[Choice],
+        choices: Sequence[TensorPlan],
         calibration: Calibration,
         pool: ThreadPoolExecutor,
     ) -> None:
@@ -87,7 +87,7 @@ class AwqScaling:
         }
         self.found: dict[AwqMapping, F32 | None] = {}
 
-    def scaling(self, choice: Choice) -> Scaling | None:
+    def scaling(self, choice: TensorPlan) -> Scaling | None:
         """The factors of a tensor; None: it stays as it is."""
         columns = self._scales(self.consumers.get(choice.name))
         made = self._scales(self.producers.get(choice.name))
@@ -116,7 +116,7 @@ class AwqScaling:
         )
         return best_scales(samples, inputs, weights, mapping.spread, self.pool.map)
 
-    def _read(self, choice: Choice) -> ConsumerSamples:
+    def _read(self, choice: TensorPlan) -> ConsumerSamples:
         """Samples are rows at equal distances; those of a stack go by matrix."""
         found = self.calibration.diagonal(choice.name)
         if found is None:
@@ -134,7 +134,7 @@ class AwqScaling:
         return ConsumerSamples(samples, squares)
 
     @quietly
-    def _rows(self, choice: Choice, wanted: npt.NDArray[np.intp]) -> tuple[F32, F32]:
+    def _rows(self, choice: TensorPlan, wanted: npt.NDArray[np.intp]) -> tuple[F32, F32]:
         """Rows by number, in order, (n, K), and the mean squares of all rows' columns (K,)."""
         fmt, row = FORMATS[choice.source], choice.shape[-1]
         parts, first, squares = [], 0, np.zeros(row)

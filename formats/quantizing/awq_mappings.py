@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from satchel.formats.quantizing.plan import Choice
+from satchel.formats.quantizing.plan import TensorPlan
 from satchel.formats.source import Source
 from satchel.quant import FORMATS, RequestError
 from satchel.quant.format import F32
@@ -55,11 +55,11 @@ class AwqMapping:
         return np.asarray(shared.mean(axis=1), np.float32).reshape(-1)
 
 
-Layer = Mapping[str, Choice]  # by name without the layer: "attn_q.weight"
+Layer = Mapping[str, TensorPlan]  # by name without the layer: "attn_q.weight"
 
 
 def find_mappings(
-    source: Source, choices: Sequence[Choice], known: Collection[str]
+    source: Source, choices: Sequence[TensorPlan], known: Collection[str]
 ) -> tuple[AwqMapping, ...]:
     """The mappings that this file allows. known: names of matrices with importance. RequestError: there is
     none.
@@ -68,7 +68,7 @@ def find_mappings(
     if arch not in ARCHITECTURES:
         names = ", ".join(sorted(ARCHITECTURES))
         raise RequestError(f"{source.path}: AWQ: expected one of {names}, got {arch!r}; leave out --awq")
-    layers: dict[int, dict[str, Choice]] = {}
+    layers: dict[int, dict[str, TensorPlan]] = {}
     for choice in choices:
         if found := LAYER.fullmatch(choice.name):
             layers.setdefault(int(found[1]), {})[found[2]] = choice
@@ -115,19 +115,21 @@ def _share(heads: int, values: int) -> tuple[int, int]:
     return (values, heads // values) if values and heads % values == 0 else (0, 0)
 
 
-def _there(layer: Layer, *names: str) -> list[Choice]:
+def _there(layer: Layer, *names: str) -> list[TensorPlan]:
     return [layer[name] for name in names if name in layer]
 
 
 def _mapping(
-    producers: list[Choice], consumers: list[Choice], heads: int, sharing: int, width: int
+    producers: list[TensorPlan], consumers: list[TensorPlan], heads: int, sharing: int, width: int
 ) -> AwqMapping:
     return AwqMapping(
         tuple(c.name for c in producers), tuple(c.name for c in consumers), heads, sharing, width
     )
 
 
-def _fits(producers: list[Choice], consumers: list[Choice], size: int, known: Collection[str]) -> bool:
+def _fits(
+    producers: list[TensorPlan], consumers: list[TensorPlan], size: int, known: Collection[str]
+) -> bool:
     """Whether scaling loses nothing but by the encoding that comes anyway, and something is to be gained."""
     encoded = [c for c in consumers if _encoded(c)]
     return (
@@ -140,5 +142,5 @@ def _fits(producers: list[Choice], consumers: list[Choice], size: int, known: Co
     )
 
 
-def _encoded(choice: Choice) -> bool:
+def _encoded(choice: TensorPlan) -> bool:
     return choice.changed and FORMATS[choice.target].block > 1

@@ -15,13 +15,13 @@ import numpy as np
 
 from satchel.formats.quantizing.awq import AwqScaling, Scaling
 from satchel.formats.quantizing.calibration import Calibration, Diagonals, WithoutGptq
-from satchel.formats.quantizing.plan import Choice
+from satchel.formats.quantizing.plan import TensorPlan
 from satchel.formats.source import Source
 from satchel.quant import FORMATS, Format, RequestError
 from satchel.quant.format import F32, Blocks
 from satchel.quant.gptq import Hessian, encode_matrix
 
-__all__ = ["Calibration", "Diagonals", "Encoder", "Job", "WithoutGptq"]
+__all__ = ["Calibration", "Diagonals", "TensorEncoder", "TensorJob", "WithoutGptq"]
 
 PART = 1 << 18  # elements that one thread encodes at a time
 GPTQ_ROWS = 256  # rows of a part that GPTQ encodes
@@ -30,8 +30,10 @@ SAFE = 2.0**14  # numbers below this in size overflow no format
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Blocks of some rows, with the squared error and the squared size of those that were decoded again."""
+class EncodedRows:
+    """Encoded blocks of some rows. noise, power: squared error and squared norm of the rows of the error
+    sample.
+    """
 
     blocks: Blocks
     noise: float
@@ -39,7 +41,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TensorJob:
     """How one tensor is encoded. importance: (matrices, K), or (1, K) for all of them. rows: of each matrix
     of a stack; every: one row in so many is measured. scaling: what the numbers are multiplied by before.
     """
@@ -53,7 +55,7 @@ class Job:
     every: int
     scaling: Scaling | None = None
 
-    def __call__(self, blocks: Blocks, first: int) -> Piece:
+    def __call__(self, blocks: Blocks, first: int) -> EncodedRows:
         """Blocks (n, row / block) of the source; first: number of the first row in the tensor."""
         x = self.source.decode(blocks)
         if self.scaling is not None:
@@ -71,7 +73,7 @@ class Job:
                 f"{self.where}: numbers up to {peak:.3g} overflow {self.target.name}; choose bf16 or f32"
             )
         miss = (back - x[::every]).astype(np.float64)
-        return Piece(
+        return EncodedRows(
             encoded, float(np.vdot(miss, miss)), float(np.sum(np.square(x[::every], dtype=np.float64)))
         )
 
@@ -97,7 +99,7 @@ class Job:
             raise RequestError(f"{self.where}: {error}") from None
 
 
-class Encoder:
+class TensorEncoder:
     """Gives a tensor's bytes in its new format, and notes its error."""
 
     def __init__(
@@ -108,7 +110,7 @@ class Encoder:
         self.errors: dict[str, float] = {}
         self.awq: AwqScaling | None = None
 
-    def use_awq(self, choices: Sequence[Choice]) -> AwqScaling:
+    def use_awq(self, choices: Sequence[TensorPlan]) -> AwqScaling:
         """Scales columns of all further tensors where that helps. RequestError: no tensor allows it."""
         if self.calibration is None:
             raise RequestError(f"{self.source.path}: AWQ: expected importance data, got none; make it first")
@@ -117,7 +119,7 @@ class Encoder:
         self.awq = AwqScaling(self.source, choices, self.calibration, self.pool)
         return self.awq
 
-    def check(self, choices: Sequence[Choice]) -> None:
+    def check(self, choices: Sequence[TensorPlan]) -> None:
         """RequestError before anything is written where a format refuses to go without importance."""
         asked: set[str] = set()
         for choice in choices:
@@ -125,7 +127,7 @@ class Encoder:
                 asked.add(choice.target)
                 self.job(choice, None).encode(np.zeros((1, choice.shape[-1]), np.float32), 0)
 
-    def pieces(self, choice: Choice) -> Iterator[memoryview | Blocks]:
+    def pieces(self, choice: TensorPlan) -> Iterator[memoryview | Blocks]:
         scaling = self.awq.scaling(choice) if self.awq else None
         if not choice.changed and scaling is None:
             yield from self.source.chunks(choice.name)
@@ -137,15 +139,15 @@ class Encoder:
         if choice.changed:
             self.errors[choice.name] = sqrt(noise / power) if power else 0.0
 
-    def blocks(self, choice: Choice) -> Blocks:
+    def blocks(self, choice: TensorPlan) -> Blocks:
         """The whole tensor at once, without AWQ's scales: (rows, row / block)."""
         return np.concatenate([piece.blocks for piece in self._encoded(choice, None)])
 
-    def _encoded(self, choice: Choice, scaling: Scaling | None) -> Iterator[Piece]:
+    def _encoded(self, choice: TensorPlan, scaling: Scaling | None) -> Iterator[EncodedRows]:
         job, row = self.job(choice, scaling), choice.shape[-1]
         rows = GPTQ_ROWS if job.hessian else max(1, PART // row)
         size = rows * job.source.row_bytes(row)
-        running: deque[Future[Piece]] = deque()
+        running: deque[Future[EncodedRows]] = deque()
         first = 0
         try:
             for chunk in self.source.chunks(choice.name, size):
@@ -161,12 +163,12 @@ class Encoder:
             for future in running:
                 future.cancel()
 
-    def job(self, choice: Choice, scaling: Scaling | None) -> Job:
+    def job(self, choice: TensorPlan, scaling: Scaling | None) -> TensorJob:
         importance = self._importance(choice)
         hessian = self.calibration.hessian(choice.name) if self.calibration else None
         if scaling is not None:
             importance, hessian = scaling.importance(importance), scaling.hessian(hessian)
-        return Job(
+        return TensorJob(
             f"{self.source.path}: tensor {choice.name}",
             FORMATS[choice.source],
             FORMATS[choice.target],
@@ -177,7 +179,7 @@ class Encoder:
             scaling,
         )
 
-    def _importance(self, choice: Choice) -> F32 | None:
+    def _importance(self, choice: TensorPlan) -> F32 | None:
         """(matrices, K), or (1, K) for all of them."""
         found = self.calibration.diagonal(choice.name) if self.calibration else None
         if found is None:

@@ -19,7 +19,7 @@ HEAD = ("output.weight", "token_embd.weight")  # the second is the head where th
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class QuantizeSettings:
     """How formats are chosen.
 
     overrides: (regular expression, format) pairs; the first that is found in a matrix's name wins over the
@@ -39,8 +39,10 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """What becomes of a tensor. shape: outermost dimension first; source, target: names of formats."""
+class TensorPlan:
+    """The plan of one tensor: its formats and sizes before and after. shape: outermost dimension first;
+    source, target: names of formats.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -59,12 +61,12 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class QuantizeReport:
     """choices: every tensor in file order. errors: root mean square error over root mean square, per tensor
     encoded, from a sample of rows where the tensor is large.
     """
 
-    choices: tuple[Choice, ...]
+    choices: tuple[TensorPlan, ...]
     errors: Mapping[str, float]
 
     @property
@@ -80,7 +82,7 @@ class Report:
         return 8 * self.bytes_after / max(1, sum(choice.elements for choice in self.choices))
 
 
-def plan_tensors(source: Source, settings: Settings) -> tuple[Choice, ...]:
+def plan_tensors(source: Source, settings: QuantizeSettings) -> tuple[TensorPlan, ...]:
     """What becomes of each tensor. RequestError where a rule or a source does not fit."""
     if not source.tensors:
         raise ModelError(f"{source.path}: expected tensors, got metadata alone; give a model with weights")
@@ -100,7 +102,7 @@ def plan_tensors(source: Source, settings: Settings) -> tuple[Choice, ...]:
         if target != info.format:
             _check_source(source, name, info.format, settings.requantize)
             after = tensor_bytes(FORMATS[target], info.shape)
-        choices.append(Choice(name, info.shape, info.format, target, info.nbytes, after))
+        choices.append(TensorPlan(name, info.shape, info.format, target, info.nbytes, after))
     return tuple(choices)
 
 

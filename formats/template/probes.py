@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from satchel.formats.template.messages import Escape, Message
-from satchel.formats.template.sandbox import Program
+from satchel.formats.template.sandbox import CompiledTemplate
 from satchel.quant.errors import RequestError
 
 _NEEDLE = "probe-needle"
@@ -50,7 +50,9 @@ def _calling(arguments: Any, content: Any, result: str = "probe") -> list[Messag
 class Probes:
     """A compiled template with what is known of it."""
 
-    def __init__(self, program: Program, tokens: Mapping[str, str], now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, program: CompiledTemplate, tokens: Mapping[str, str], now: Callable[[], datetime]
+    ) -> None:
         self.program = program
         self._tokens, self._now = tokens, now
         self._known: dict[str, Any] = {}

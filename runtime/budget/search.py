@@ -17,8 +17,8 @@ import numpy as np
 
 from satchel.formats.gguf import GGUF
 from satchel.formats.gguf.check import pad
-from satchel.formats.quantizing.encode import Calibration, Encoder, WithoutGptq
-from satchel.formats.quantizing.plan import Choice, tensor_bytes, writable
+from satchel.formats.quantizing.encode import Calibration, TensorEncoder, WithoutGptq
+from satchel.formats.quantizing.plan import TensorPlan, tensor_bytes, writable
 from satchel.quant import FORMATS, RequestError
 from satchel.quant.format import F32
 from satchel.quant.recipes import is_quantizable
@@ -226,7 +226,7 @@ class Search:
         between = time.monotonic()
         encoded = self._probed(one, share, (0,))[0]
         with ThreadPoolExecutor(self.threads) as pool:
-            encoder = Encoder(self.gguf, pool, self.threads, self.calibration)
+            encoder = TensorEncoder(self.gguf, pool, self.threads, self.calibration)
             self.prober.measure(dict(self._exchanges(encoder, one, encoded)))
         both = time.monotonic() - between
         bytes_in_all = sum(self.gguf.tensors[n].nbytes for n in names)
@@ -269,7 +269,7 @@ class Search:
         total, done = sum(len(formats) for _, formats in plans), 0
         measured = []
         with ThreadPoolExecutor(self.threads) as pool:
-            encoder = Encoder(self.gguf, pool, self.threads, self.calibration)
+            encoder = TensorEncoder(self.gguf, pool, self.threads, self.calibration)
             for one, formats in plans:
                 found = {}
                 for format in formats:
@@ -289,11 +289,11 @@ class Search:
         places = {min(max(middle + o, 0), len(formats) - 1) for o in offsets}
         return [formats[i] for i in sorted(places)]
 
-    def _exchanges(self, encoder: Encoder, one: Group, format: str) -> Iterator[tuple[str, Exchange]]:
+    def _exchanges(self, encoder: TensorEncoder, one: Group, format: str) -> Iterator[tuple[str, Exchange]]:
         for name in one.tensors:
             info = self.gguf.tensors[name]
             after = tensor_bytes(FORMATS[format], info.shape)
-            choice = Choice(name, info.shape, info.format, format, info.nbytes, after)
+            choice = TensorPlan(name, info.shape, info.format, format, info.nbytes, after)
             yield name, Exchange(format, encoder.blocks(choice))
 
     def _rows(

@@ -18,7 +18,7 @@ from satchel.runtime.compiler.lower import lower
 from satchel.runtime.compiler.memory import assign, hoist
 from satchel.runtime.compiler.merge import merge
 from satchel.runtime.compiler.overlap import Ordered, overlap
-from satchel.runtime.compiler.place import Placement, place
+from satchel.runtime.compiler.place import PlacedGraph, place
 from satchel.runtime.compiler.sink import sink
 from satchel.runtime.compiler.verify import verify_graph, verify_plan
 from satchel.runtime.graph import Node, Roots, toposort
@@ -66,7 +66,7 @@ class Optimized:
     """A graph after the passes, and the device of each node."""
 
     roots: Roots
-    placement: Placement
+    placement: PlacedGraph
 
 
 def optimize(roots: Roots, context: Context, trace: Trace | None = None) -> Optimized:

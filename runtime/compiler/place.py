@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class PlacedGraph:
     """The graph with its copies, the device of every node that is no leaf, what was moved away from its
     wanted device, the device of each state by name, and the devices whose layers run one by one.
     """
@@ -32,7 +32,7 @@ class Placement:
     streamed: Collection[str] = ()
 
 
-def place(roots: Roots, context: Context) -> Placement:
+def place(roots: Roots, context: Context) -> PlacedGraph:
     roots = _decompose(roots, context)
     order = [node for node in toposort(roots) if node.op not in LEAVES]
     moved: dict[str, None] = {}
@@ -139,7 +139,7 @@ class _Crossings:
 
 def _with_copies(
     roots: Roots, device: dict[Node, str], moved: tuple[str, ...], homes: dict[str, str], context: Context
-) -> Placement:
+) -> PlacedGraph:
     crossings = _Crossings(context)
 
     def rule(node: Node, src: tuple[Node, ...]) -> Node | None:
@@ -151,4 +151,4 @@ def _with_copies(
         crossings.placed[made] = here
         return made
 
-    return Placement(rewrite(roots, rule), crossings.placed, moved, homes, context.streamed)
+    return PlacedGraph(rewrite(roots, rule), crossings.placed, moved, homes, context.streamed)

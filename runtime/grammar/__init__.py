@@ -4,10 +4,21 @@ Fails closed: what can't be enforced in full is refused before the first token, 
 """
 
 from satchel.runtime.grammar.compiled import Grammar, GrammarConstraint, compile_grammar, only_check
-from satchel.runtime.grammar.spec import Choice, Gbnf, Json, JsonSchema, Lark, Regex, Spec, Tool, ToolCall
+from satchel.runtime.grammar.spec import (
+    Choice,
+    ForcedToolCall,
+    Gbnf,
+    Json,
+    JsonSchema,
+    Lark,
+    Regex,
+    Spec,
+    Tool,
+)
 
 __all__ = [
     "Choice",
+    "ForcedToolCall",
     "Gbnf",
     "Grammar",
     "GrammarConstraint",
@@ -17,7 +28,6 @@ __all__ = [
     "Regex",
     "Spec",
     "Tool",
-    "ToolCall",
     "compile_grammar",
     "only_check",
 ]

@@ -17,13 +17,13 @@ from satchel.quant.errors import RequestError
 from satchel.runtime.grammar.compile_json import with_settings
 from satchel.runtime.grammar.schema import step
 from satchel.runtime.grammar.styles import JsonArguments, KeywordArguments, TaggedArguments, ToolCallFormat
-from satchel.runtime.grammar.texts import DEFINITIONS, SCALARS, Texts, Value, literal
+from satchel.runtime.grammar.texts import DEFINITIONS, SCALARS, TextGrammar, Value, literal
 
 KNOWN = {"type", "properties", "required", "additionalProperties", *DEFINITIONS}
 FREE = "/[A-Za-z_][A-Za-z0-9_]{0,63}/"  # a name where the schema gives none
 
 
-class Writer(Protocol):
+class MarkerWriterLike(Protocol):
     """As tools.Writer."""
 
     def text(self, text: str) -> str: ...
@@ -35,7 +35,7 @@ class Writer(Protocol):
 class Arguments:
     """Adds the rules that it needs to `lines`, their names beginning with `prefix`. where: for errors."""
 
-    writer: Writer
+    writer: MarkerWriterLike
     format: ToolCallFormat
     where: str
     prefix: str
@@ -109,7 +109,7 @@ class Arguments:
     ) -> str:
         if key is not None and not can_be_tagged(key, tags):
             raise RequestError(f"{where}: its name can't stand in a tag: use letters, digits and _")
-        texts = Texts(root, tags.close, tags.exact, bool(tags.text), where)
+        texts = TextGrammar(root, tags.close, tags.exact, bool(tags.text), where)
         value = texts.value(schema)
         text = self.writer.text
         name = FREE if key is None else text(key)

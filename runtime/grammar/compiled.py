@@ -17,7 +17,7 @@ from satchel.formats.tokenizer import Tokenizer
 from satchel.quant.errors import RequestError
 from satchel.runtime.grammar.deep import begin_deep, run_deep
 from satchel.runtime.grammar.schema import read_schema
-from satchel.runtime.grammar.sources import Source, read_spec
+from satchel.runtime.grammar.sources import GrammarSource, read_spec
 from satchel.runtime.grammar.spec import JsonSchema, Spec
 from satchel.runtime.grammar.vocabulary import Vocabulary, Words, words_of
 from satchel.runtime.refusals import Busy
@@ -38,7 +38,7 @@ PATIENCE = 10.0  # seconds that a grammar waits for its turn
 class Grammar:
     """A compiled spec. `constraint()` starts a new answer; `check(text)` is for a whole one."""
 
-    def __init__(self, vocabulary: Vocabulary, source: Source) -> None:
+    def __init__(self, vocabulary: Vocabulary, source: GrammarSource) -> None:
         self.vocabulary, self._check = vocabulary, source.check
         self.cost = cost_of(source)
         self._start = _compile(vocabulary, source)
@@ -196,7 +196,7 @@ def compile_grammar(tokenizer: Tokenizer, spec: Spec) -> Grammar:
     return compiler.compile(tokenizer, spec)
 
 
-def cost_of(source: Source) -> int:
+def cost_of(source: GrammarSource) -> int:
     """Bytes that a compiled grammar takes, by the length of what it was made of."""
     return LEAST + FACTOR * len(source.grammar)
 
@@ -210,7 +210,7 @@ def _key(spec: Spec) -> str:
         raise
 
 
-def _compile(vocabulary: Vocabulary, source: Source) -> LLMatcher:
+def _compile(vocabulary: Vocabulary, source: GrammarSource) -> LLMatcher:
     """The matcher at the start of an answer. It is made on a thread that is left to itself after the budget;
     llguidance's own limits end it soon after. Until then it counts among those that are compiled.
     """

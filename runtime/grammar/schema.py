@@ -45,11 +45,11 @@ HINTS = {
     "$recursiveRef": "use $ref",
 }
 Schema: TypeAlias = Mapping[str, Any] | bool
-Rule: TypeAlias = Callable[["Reader", Any, str, int], None]
+Rule: TypeAlias = Callable[["SchemaReader", Any, str, int], None]
 
 
 @dataclass
-class Reader:
+class SchemaReader:
     """Walks a schema. `found` holds every schema in it by JSON pointer, outer ones first."""
 
     what: str
@@ -94,7 +94,7 @@ class Reader:
 
 def read_schema(value: Any, what: str = "the JSON schema") -> dict[str, Schema]:
     """Every schema in a schema by its JSON pointer. RequestError for what is not supported in full."""
-    reader = Reader(what)
+    reader = SchemaReader(what)
     reader.schema(value, "#", 0)
     return reader.found
 
@@ -115,7 +115,7 @@ def describe(value: Any) -> str:
     return f"{value!r:.60}"
 
 
-def _type(reader: Reader, value: Any, pointer: str, depth: int) -> None:
+def _type(reader: SchemaReader, value: Any, pointer: str, depth: int) -> None:
     names = value if isinstance(value, list) else [value]
     wrong = next((name for name in names if name not in TYPES), None) if names else "an empty list"
     if wrong is not None or not names or any(name is None for name in names):
@@ -124,13 +124,13 @@ def _type(reader: Reader, value: Any, pointer: str, depth: int) -> None:
         raise reader.fail(pointer, "a type stands twice")
 
 
-def _enum(reader: Reader, value: Any, pointer: str, depth: int) -> None:
+def _enum(reader: SchemaReader, value: Any, pointer: str, depth: int) -> None:
     if not isinstance(value, list) or not value:
         raise reader.fail(pointer, f"expected a list with a value in it, got {describe(value)}")
     _const(reader, value, pointer, depth)
 
 
-def _const(reader: Reader, value: Any, pointer: str, depth: int) -> None:
+def _const(reader: SchemaReader, value: Any, pointer: str, depth: int) -> None:
     """Any value whose whole numbers a mask can hold: llguidance rounds larger ones, and -2^63 ends the
     process.
     """
@@ -143,13 +143,13 @@ def _const(reader: Reader, value: Any, pointer: str, depth: int) -> None:
             left += one.values() if isinstance(one, Mapping) else one
 
 
-def _one(reader: Reader, value: Any, pointer: str, depth: int) -> None:
+def _one(reader: SchemaReader, value: Any, pointer: str, depth: int) -> None:
     if isinstance(value, list):
         raise reader.fail(pointer, "expected a schema, got a list: use prefixItems")
     reader.schema(value, pointer, depth + 1)
 
 
-def _several(reader: Reader, value: Any, pointer: str, depth: int) -> None:
+def _several(reader: SchemaReader, value: Any, pointer: str, depth: int) -> None:
     if not isinstance(value, list) or not value:
         raise reader.fail(pointer, f"expected a list of schemas, got {describe(value)}")
     if len(value) > MAX_SEVERAL:
@@ -158,7 +158,7 @@ def _several(reader: Reader, value: Any, pointer: str, depth: int) -> None:
         reader.schema(inner, step(pointer, i), depth + 1)
 
 
-def _named(reader: Reader, value: Any, pointer: str, depth: int) -> None:
+def _named(reader: SchemaReader, value: Any, pointer: str, depth: int) -> None:
     if not isinstance(value, Mapping):
         raise reader.fail(pointer, f"expected an object of schemas, got {describe(value)}")
     if len(value) > MAX_NAMED:
@@ -169,24 +169,24 @@ def _named(reader: Reader, value: Any, pointer: str, depth: int) -> None:
         reader.schema(inner, step(pointer, name), depth + 1)
 
 
-def _by_pattern(reader: Reader, value: Any, pointer: str, depth: int) -> None:
+def _by_pattern(reader: SchemaReader, value: Any, pointer: str, depth: int) -> None:
     _named(reader, value, pointer, depth)
     for name in value:
         _pattern(reader, name, step(pointer, name), depth)
 
 
-def _required(reader: Reader, value: Any, pointer: str, depth: int) -> None:
+def _required(reader: SchemaReader, value: Any, pointer: str, depth: int) -> None:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         raise reader.fail(pointer, f"expected a list of names, got {describe(value)}")
     if len(set(value)) < len(value):
         raise reader.fail(pointer, "a name stands twice")
 
 
-def _count(reader: Reader, value: Any, pointer: str, depth: int) -> None:
+def _count(reader: SchemaReader, value: Any, pointer: str, depth: int) -> None:
     reader.whole(value, pointer)
 
 
-def _number(reader: Reader, value: Any, pointer: str, depth: int) -> None:
+def _number(reader: SchemaReader, value: Any, pointer: str, depth: int) -> None:
     finite = not isinstance(value, float) or math.isfinite(value)  # an int may be too large for that
     if isinstance(value, bool) or not isinstance(value, int | float) or not finite:
         raise reader.fail(pointer, f"expected a number, got {describe(value)}")
@@ -194,13 +194,13 @@ def _number(reader: Reader, value: Any, pointer: str, depth: int) -> None:
         raise reader.fail(pointer, f"expected a number up to 2^53, got {describe(value)}")
 
 
-def _multiple(reader: Reader, value: Any, pointer: str, depth: int) -> None:
+def _multiple(reader: SchemaReader, value: Any, pointer: str, depth: int) -> None:
     _number(reader, value, pointer, depth)
     if value <= 0:
         raise reader.fail(pointer, f"expected a number over 0, got {describe(value)}")
 
 
-def _pattern(reader: Reader, value: Any, pointer: str, depth: int) -> None:
+def _pattern(reader: SchemaReader, value: Any, pointer: str, depth: int) -> None:
     if not isinstance(value, str):
         raise reader.fail(pointer, f"expected a regular expression, got {describe(value)}")
     tree = parse(value, f"{reader.what} at {pointer}: pattern")
@@ -210,12 +210,12 @@ def _pattern(reader: Reader, value: Any, pointer: str, depth: int) -> None:
         )
 
 
-def _format(reader: Reader, value: Any, pointer: str, depth: int) -> None:
+def _format(reader: SchemaReader, value: Any, pointer: str, depth: int) -> None:
     if value not in FORMATS:
         raise reader.fail(pointer, f"expected one of {', '.join(FORMATS)}, got {describe(value)}")
 
 
-def _reference(reader: Reader, value: Any, pointer: str, depth: int) -> None:
+def _reference(reader: SchemaReader, value: Any, pointer: str, depth: int) -> None:
     if not isinstance(value, str) or not value.startswith("#"):
         raise reader.fail(
             pointer,
@@ -223,7 +223,7 @@ def _reference(reader: Reader, value: Any, pointer: str, depth: int) -> None:
         )
 
 
-def _check_counts(reader: Reader, value: Mapping[str, Any], pointer: str) -> None:
+def _check_counts(reader: SchemaReader, value: Mapping[str, Any], pointer: str) -> None:
     """Pairs that contradict each other, and what a mask alone can't promise."""
     for low, high in (
         ("minItems", "maxItems"),

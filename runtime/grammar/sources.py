@@ -21,13 +21,13 @@ from satchel.runtime.grammar.schema import Schema, bare, read_schema, shown
 from satchel.runtime.grammar.spec import (
     MAX_GRAMMAR,
     Choice,
+    ForcedToolCall,
     Gbnf,
     Json,
     JsonSchema,
     Lark,
     Regex,
     Spec,
-    ToolCall,
     check_size,
     load,
 )
@@ -37,7 +37,7 @@ PATIENCE = 0.3  # seconds for finding the place of an error
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class GrammarSource:
     """What llguidance gets. tokens: ids of markers that it may ask for. locate: the place of an error."""
 
     what: str
@@ -50,7 +50,7 @@ class Source:
         return RequestError(f"{self.what}{f' at {place}' if place else ''}: {message}")
 
 
-def read_spec(spec: Spec, tokenizer: Tokenizer | None) -> Source:
+def read_spec(spec: Spec, tokenizer: Tokenizer | None) -> GrammarSource:
     """Checks a spec and writes it for llguidance; RequestError where it can't be enforced in full. Only
     calls of tools need the tokenizer.
     """
@@ -60,17 +60,17 @@ def read_spec(spec: Spec, tokenizer: Tokenizer | None) -> Source:
         raise RequestError(f"{type(spec).__name__}: nested too deeply: write it flatter") from None
 
 
-def _read(spec: Spec, tokenizer: Tokenizer | None) -> Source:
+def _read(spec: Spec, tokenizer: Tokenizer | None) -> GrammarSource:
     if isinstance(spec, JsonSchema):
         return _of_schema(spec)
     if isinstance(spec, Json):
         schema: Any = {} if spec.anything else {"type": "object"}
-        return Source("JSON", compiled_schema(schema, spec.spaces), json_check(schema))
+        return GrammarSource("JSON", compiled_schema(schema, spec.spaces), json_check(schema))
     if isinstance(spec, Regex):
         return _of_regex(spec.pattern)
     if isinstance(spec, Choice):
         return _of_choice(tuple(spec.options))
-    if isinstance(spec, ToolCall):
+    if isinstance(spec, ForcedToolCall):
         if tokenizer is None:
             raise RequestError("calls of tools: their markers are in a model's vocabulary: load it first")
         from satchel.runtime.grammar.tools import read_tools
@@ -81,7 +81,7 @@ def _read(spec: Spec, tokenizer: Tokenizer | None) -> Source:
 
 def check_spec(spec: Spec) -> None:
     """The same checks without a vocabulary; calls of tools are left out, whose markers are in it."""
-    if not isinstance(spec, ToolCall):
+    if not isinstance(spec, ForcedToolCall):
         read_spec(spec, None)
 
 
@@ -95,11 +95,11 @@ def checked_schema(text: str, what: str) -> tuple[Any, dict[str, Schema]]:
     return ({} if schema is True else bare(schema)), found
 
 
-def _of_schema(spec: JsonSchema) -> Source:
+def _of_schema(spec: JsonSchema) -> GrammarSource:
     what = "the JSON schema"
     schema, found = checked_schema(spec.text, what)
     grammar = compiled_schema(schema, spec.spaces)
-    return Source(what, grammar, json_check(schema), locate=lambda: _locate(found))
+    return GrammarSource(what, grammar, json_check(schema), locate=lambda: _locate(found))
 
 
 def _locate(found: dict[str, Schema]) -> str:
@@ -124,7 +124,7 @@ def _locate(found: dict[str, Schema]) -> str:
     return "#"
 
 
-def _of_regex(pattern: str) -> Source:
+def _of_regex(pattern: str) -> GrammarSource:
     from llguidance import LLMatcher
 
     check_size(pattern, "regex")
@@ -133,10 +133,10 @@ def _of_regex(pattern: str) -> Source:
             "regex: it matches some texts in exponentially many ways: rewrite its repetitions in each other"
         )
     grammar = LLMatcher.grammar_from_regex(pattern)
-    return Source("regex", grammar, sentence_check(grammar, "regex"))
+    return GrammarSource("regex", grammar, sentence_check(grammar, "regex"))
 
 
-def _of_choice(options: tuple[str, ...]) -> Source:
+def _of_choice(options: tuple[str, ...]) -> GrammarSource:
     from llguidance import LLMatcher
 
     for option in options:
@@ -147,10 +147,10 @@ def _of_choice(options: tuple[str, ...]) -> Source:
     def check(text: str) -> str:
         return "" if text in options else "the text is none of the choices"
 
-    return Source("choice", LLMatcher.grammar_from_regex(f"(?:{pattern})"), check)
+    return GrammarSource("choice", LLMatcher.grammar_from_regex(f"(?:{pattern})"), check)
 
 
-def _of_grammar(spec: Gbnf | Lark) -> Source:
+def _of_grammar(spec: Gbnf | Lark) -> GrammarSource:
     from llguidance import LLMatcher
 
     what = "GBNF grammar" if isinstance(spec, Gbnf) else "Lark grammar"
@@ -160,4 +160,4 @@ def _of_grammar(spec: Gbnf | Lark) -> Source:
     else:
         text, regular = read_gbnf(spec.text)
         grammar = LLMatcher.grammar_from_regex(text) if regular else LLMatcher.grammar_from_lark(text)
-    return Source(what, grammar, sentence_check(grammar, "grammar"))
+    return GrammarSource(what, grammar, sentence_check(grammar, "grammar"))

@@ -112,7 +112,7 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCall:
+class ForcedToolCall:
     """A call of one of the tools (several after each other with `parallel`), written as models of the family
     `style` write it; see styles.STYLES. begin: the marker that their template begins calls with.
     """
@@ -128,7 +128,7 @@ class ToolCall:
         return f"tools {self.style} {self.begin} {self.parallel} {dump(tools, 'the tools')}"
 
 
-Spec: TypeAlias = JsonSchema | Json | Regex | Gbnf | Lark | Choice | ToolCall
+Spec: TypeAlias = JsonSchema | Json | Regex | Gbnf | Lark | Choice | ForcedToolCall
 
 
 def dump(value: Any, what: str) -> str:

@@ -78,7 +78,7 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
+class TextGrammar:
     """How values stand between tags. root: the schema that references lead into; close: what no text may
     hold; exact: a line end beside the text is part of it; told: the tag says whether the value is text;
     where: whose values they are, for errors.

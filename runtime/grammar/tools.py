@@ -17,8 +17,8 @@ from satchel.quant.errors import RequestError
 from satchel.runtime.grammar.arguments import Arguments, shown
 from satchel.runtime.grammar.check import Check, parse_exact
 from satchel.runtime.grammar.schema import describe
-from satchel.runtime.grammar.sources import Source, checked_schema
-from satchel.runtime.grammar.spec import Tool, ToolCall, dump
+from satchel.runtime.grammar.sources import GrammarSource, checked_schema
+from satchel.runtime.grammar.spec import ForcedToolCall, Tool, dump
 from satchel.runtime.grammar.styles import JsonArguments, ToolCallFormat, tool_call_format
 from satchel.runtime.grammar.validate import Validator
 
@@ -29,13 +29,13 @@ BARS = re.compile("(｜[^｜]+｜)")  # a token inside of a longer marker
 WHAT = "tools"
 
 
-def read_tools(spec: ToolCall, tokenizer: Tokenizer) -> Source:
+def read_tools(spec: ForcedToolCall, tokenizer: Tokenizer) -> GrammarSource:
     """RequestError for an unknown style, for a tool without a proper name or with a refused schema."""
     format = tool_call_format(spec.style, spec.begin)
     if spec.parallel and not format.several:
         raise RequestError(f"{WHAT}: the style {spec.style!r} holds one call an answer: leave parallel out")
     schemas = _read_schemas(list(spec.tools))
-    writer = Writer(tokenizer)
+    writer = MarkerWriter(tokenizer)
     lines: list[str] = []
     for i, (name, schema) in enumerate(schemas.items()):
         called = writer.text(format.before + name) + (' ":" /0|[1-9][0-9]{0,3}/' if format.numbered else "")
@@ -52,7 +52,7 @@ def read_tools(spec: ToolCall, tokenizer: Tokenizer) -> Source:
         if isinstance(format.arguments, JsonArguments)
         else partial(_read_back, spec.style, writer.hides)
     )
-    return Source(WHAT, grammar, read(format, schemas), tuple(writer.tokens))
+    return GrammarSource(WHAT, grammar, read(format, schemas), tuple(writer.tokens))
 
 
 def _read_schemas(tools: list[Tool]) -> dict[str, dict[str, Any]]:
@@ -79,7 +79,7 @@ def _parameters(tool: Tool, what: str, pointer: str) -> dict[str, Any]:
     return dict(checked)
 
 
-class Writer:
+class MarkerWriter:
     """Texts for Lark, with markers as tokens where the vocabulary has them so; keeps those tokens' ids."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:

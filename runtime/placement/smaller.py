@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from satchel.formats.gguf import GGUF
-from satchel.formats.quantizing.plan import Settings, plan_tensors
+from satchel.formats.quantizing.plan import QuantizeSettings, plan_tensors
 from satchel.quant.recipes import NEEDS_IMPORTANCE, RECIPES, Recipe
 
 
@@ -14,7 +14,7 @@ def recipe_that_fits(gguf: GGUF, room: int) -> Recipe | None:
     now = sum(info.nbytes for info in gguf.tensors.values())
     best, size = None, 0
     for recipe in RECIPES.values():
-        choices = plan_tensors(gguf, Settings(recipe, requantize=True))
+        choices = plan_tensors(gguf, QuantizeSettings(recipe, requantize=True))
         needed = sum(c.bytes_after for c in choices)
         blind = NEEDS_IMPORTANCE.isdisjoint(c.target for c in choices)
         if blind and size < needed <= min(room, now - 1):

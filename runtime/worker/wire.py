@@ -22,7 +22,17 @@ from satchel.runtime.arch import Cache
 from satchel.runtime.beam import Beam
 from satchel.runtime.detail import Sampled, Wishes
 from satchel.runtime.extras import Extra
-from satchel.runtime.grammar.spec import Choice, Gbnf, Json, JsonSchema, Lark, Regex, Tool, ToolCall, dump
+from satchel.runtime.grammar.spec import (
+    Choice,
+    ForcedToolCall,
+    Gbnf,
+    Json,
+    JsonSchema,
+    Lark,
+    Regex,
+    Tool,
+    dump,
+)
 from satchel.runtime.graph import Array
 from satchel.runtime.kv import Miss
 from satchel.runtime.likelihood import Scored
@@ -72,7 +82,7 @@ CARRIED: dict[str, type] = {
         Speculation,
         Style,
         Tool,
-        ToolCall,
+        ForcedToolCall,
         Usage,
         Wishes,
     )

@@ -15,7 +15,7 @@ from canned_server import KEY, Reply, Server, canned
 
 from satchel.cli.conformance.expect import Wrong, fits
 from satchel.cli.conformance.suite import FAIL, PASS, SKIP, chosen, found_checks, verdicts
-from satchel.cli.conformance.target import Target
+from satchel.cli.conformance.target import ConformanceTarget
 from satchel.cli.main import main
 
 CLIENTS = ("openai", "anthropic", "ollama")
@@ -24,7 +24,7 @@ Spoil = Callable[[str, dict[str, Any], Reply], None]
 
 def results(url: str, *names: str) -> dict[str, tuple[str, str]]:
     """Result and text of the checks, by name."""
-    target = Target(url, "m", KEY)
+    target = ConformanceTarget(url, "m", KEY)
     try:
         return {v.name: (v.result, v.text) for v in verdicts(target, chosen(names))}
     finally:

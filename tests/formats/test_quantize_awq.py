@@ -14,7 +14,7 @@ import tiny_file
 from satchel.cli.main import main
 from satchel.formats.gguf import TensorSource, open_gguf, sources, write_gguf
 from satchel.formats.imatrix import Origin, Sums, write_importance
-from satchel.formats.quantize import Settings, find_recipe, plan, write
+from satchel.formats.quantize import QuantizeSettings, find_recipe, plan, write
 from satchel.formats.quantizing import awq
 from satchel.formats.quantizing.calibration import Diagonals
 from satchel.formats.quantizing.plan import plan_tensors
@@ -95,7 +95,7 @@ def test_the_model_computes_the_same(
     path = tiny_file.write_model(tmp_path / "m.gguf", arch, "f32")
     before, after = tiny.weights(arch), tiny.TinyWeights()
     with open_gguf(path) as source:
-        choices = plan_tensors(source, Settings(find_recipe("Q8_0")))
+        choices = plan_tensors(source, QuantizeSettings(find_recipe("Q8_0")))
         made = awq.AwqScaling(source, choices, Diagonals(importance(path)), pool)
         changed = set()
         for choice in choices:
@@ -121,7 +121,7 @@ def test_the_model_computes_the_same(
 @pytest.mark.usefixtures("always")
 def test_the_file_holds_the_scaled_numbers(tmp_path: Path) -> None:
     path = tiny_file.write_model(tmp_path / "m.gguf", "qwen2", "f32")
-    settings, data = Settings(find_recipe("Q8_0")), importance(path)
+    settings, data = QuantizeSettings(find_recipe("Q8_0")), importance(path)
     planned = plan(path, tmp_path / "x.gguf", settings, awq=True)
     report = write(path, tmp_path / "x.gguf", settings, importance=data, awq=True)
     assert planned.file_bytes == (tmp_path / "x.gguf").stat().st_size
@@ -158,7 +158,7 @@ def test_scales_lower_the_error_of_what_is_written(tmp_path: Path) -> None:
         ]
         write_gguf(tmp_path / "uneven.gguf", source.metadata, given)
     data = {name: np.ones_like(x) for name, x in importance(path).items()}
-    path, settings = tmp_path / "uneven.gguf", Settings(find_recipe("q4_0"), pure=True)
+    path, settings = tmp_path / "uneven.gguf", QuantizeSettings(find_recipe("q4_0"), pure=True)
     for name, use_awq, threads in (("a", False, 2), ("b", True, 1), ("c", True, 3)):
         write(path, tmp_path / name, settings, importance=data, awq=use_awq, threads=threads)
     assert (tmp_path / "b").read_bytes() == (tmp_path / "c").read_bytes()
@@ -176,7 +176,7 @@ def test_scales_lower_the_error_of_what_is_written(tmp_path: Path) -> None:
 def find(path: Path, type: str = "Q8_0", known: set[str] | None = None, **more: object) -> set[str]:
     """Names of the producers of every mapping of layer 1."""
     with open_gguf(path) as source:
-        settings = Settings(find_recipe(type), **more)  # type: ignore[arg-type]
+        settings = QuantizeSettings(find_recipe(type), **more)  # type: ignore[arg-type]
         choices = plan_tensors(source, settings)
         data = {k: v for k, v in importance(path).items() if known is None or k in known}
         mappings = awq.possible_mappings(source, choices, Diagonals(data))
@@ -259,7 +259,7 @@ def test_what_is_not_met_is_not_scaled(tmp_path: Path) -> None:
 
 def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tiny_file.write_model(tmp_path / "m.gguf", "llama", "f32")
-    settings = Settings(find_recipe("Q8_0"))
+    settings = QuantizeSettings(find_recipe("Q8_0"))
     with pytest.raises(RequestError, match="expected importance data"):
         write(path, tmp_path / "x.gguf", settings, awq=True)
     with open_gguf(path) as source:
@@ -289,7 +289,7 @@ def test_numbers_that_cannot_be_encoded(value: float, type: str, tmp_path: Path)
             source.metadata,
             [bad if t.name == bad.name else t for t in sources(source)],
         )
-    settings, data = Settings(find_recipe(type)), importance(path)
+    settings, data = QuantizeSettings(find_recipe(type)), importance(path)
     with pytest.raises(RequestError, match=r"tensor blk\.1\.ffn_down\.weight"):
         write(tmp_path / "bad.gguf", tmp_path / "x.gguf", settings, importance=data, awq=True)
 
@@ -299,7 +299,7 @@ def test_importance_that_does_not_fit(wrong: F32, tmp_path: Path) -> None:
     path = tiny_file.write_model(tmp_path / "m.gguf", "llama", "f32")
     data = importance(path) | {"blk.1.ffn_down.weight": wrong.astype(np.float32)}
     with pytest.raises(RequestError, match=r"importance of blk\.1\.ffn_down\.weight: expected"):
-        write(path, tmp_path / "x.gguf", Settings(find_recipe("Q8_0")), importance=data, awq=True)
+        write(path, tmp_path / "x.gguf", QuantizeSettings(find_recipe("Q8_0")), importance=data, awq=True)
 
 
 @pytest.mark.parametrize("dry", [False, True])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from satchel.formats.gguf import TensorSource, open_gguf, sources, write_gguf
-from satchel.formats.quantize import Settings, find_recipe, plan, quantize_file, write
+from satchel.formats.quantize import QuantizeSettings, find_recipe, plan, quantize_file, write
 from satchel.quant import FORMATS, RequestError
 
 METADATA = {"general.architecture": "llama", "llama.block_count": 2, "general.alignment": 64}
@@ -34,7 +34,7 @@ def model(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", ["F16", "Q8_0", "Q4_0", "Q4_K_M", "q5_1"])
 @pytest.mark.parametrize("leave", [False, True])
 def test_a_plan_is_exact_to_the_byte(model: Path, tmp_path: Path, name: str, leave: bool) -> None:
-    settings = Settings(find_recipe(name), leave_output=leave)
+    settings = QuantizeSettings(find_recipe(name), leave_output=leave)
     extra = {"quantize.imatrix.file": "x" * 77}
     planned = plan(model, tmp_path / "out.gguf", settings, metadata=extra)
     report = write(model, tmp_path / "out.gguf", settings, metadata=extra)
@@ -55,7 +55,7 @@ def test_norms_of_several_rows_stay_float32(tmp_path: Path, name: str, pure: boo
     arrays["blk.0.ffn_up.weight"] = rng.standard_normal((4, 256)).astype(np.float32)
     found = [TensorSource(n, x.shape, "f32", x) for n, x in arrays.items()]
     write_gguf(tmp_path / "in.gguf", METADATA, found)
-    write(tmp_path / "in.gguf", tmp_path / "out.gguf", Settings(find_recipe(name), pure=pure))
+    write(tmp_path / "in.gguf", tmp_path / "out.gguf", QuantizeSettings(find_recipe(name), pure=pure))
     with open_gguf(tmp_path / "out.gguf") as out:
         assert {n for n, info in out.tensors.items() if info.format != "f32"} == {"blk.0.ffn_up.weight"}
         for n in names:
@@ -65,7 +65,7 @@ def test_norms_of_several_rows_stay_float32(tmp_path: Path, name: str, pure: boo
 def test_parts_are_planned_exactly_too(model: Path, tmp_path: Path) -> None:
     with open_gguf(model) as whole:
         parts = write_gguf(tmp_path / "split.gguf", METADATA, sources(whole), counts=[2, 1, 3])
-    settings = Settings(find_recipe("Q8_0"))
+    settings = QuantizeSettings(find_recipe("Q8_0"))
     planned = plan(parts[0], tmp_path / "out.gguf", settings, keep_split=True)
     write(parts[0], tmp_path / "out.gguf", settings, keep_split=True)
     assert [path.stat().st_size for path, _ in planned.files] == [size for _, size in planned.files]
@@ -99,7 +99,7 @@ def test_each_tensor_is_announced_once_in_order(model: Path, tmp_path: Path) -> 
     report = write(
         model,
         tmp_path / "x.gguf",
-        Settings(find_recipe("Q8_0")),
+        QuantizeSettings(find_recipe("Q8_0")),
         started=lambda choice: begun.append(choice.name),
         progress=counted.append,
     )
@@ -112,7 +112,7 @@ def test_an_encoder_s_refusal_names_the_tensor(model: Path, tmp_path: Path) -> N
     with pytest.raises(RequestError, match=r"in\.gguf: tensor token_embd\.weight: .*imatrix"):
         quantize_file(model, tmp_path / "x.gguf", find_recipe("Q8_0"), overrides=[("token_embd", "iq1_s")])
     begun: list[str] = []
-    late = Settings(find_recipe("Q8_0"), [("ffn_up_exps", "iq1_s")])
+    late = QuantizeSettings(find_recipe("Q8_0"), [("ffn_up_exps", "iq1_s")])
     with pytest.raises(RequestError, match=r"blk\.0\.ffn_up_exps\.weight"):
         write(model, tmp_path / "x.gguf", late, started=lambda choice: begun.append(choice.name))
     assert begun == [], "said before anything is encoded"

@@ -22,7 +22,7 @@ from satchel.runtime.chat_reply import ChatReply
 from satchel.runtime.detail import Wishes
 from satchel.runtime.device import find_backend, libraries
 from satchel.runtime.engine import Engine
-from satchel.runtime.grammar import Choice, Gbnf, Json, Regex, Spec, Tool, ToolCall, compile_grammar
+from satchel.runtime.grammar import Choice, ForcedToolCall, Gbnf, Json, Regex, Spec, Tool, compile_grammar
 from satchel.runtime.model import Model
 from satchel.runtime.overflow import Fitted
 from satchel.runtime.reasoning import ReasoningBudget, closing_ids
@@ -116,7 +116,8 @@ CALL = '<tool_call>\n{"name": "time", "arguments": {"a": 1}}\n</tool_call>'
 @pytest.mark.parametrize("kind", [toy_vocab.USER_DEFINED, toy_vocab.CONTROL])
 @pytest.mark.parametrize("thought", ["", "<think>hm</think>"])
 @pytest.mark.parametrize(
-    ("spec", "text"), [(Regex(" x"), " x"), (Regex("\nx \n"), "\nx \n"), (ToolCall([TIME], "hermes"), CALL)]
+    ("spec", "text"),
+    [(Regex(" x"), " x"), (Regex("\nx \n"), "\nx \n"), (ForcedToolCall([TIME], "hermes"), CALL)],
 )
 def test_all_that_follows_the_thinking_is_judged(kind: int, thought: str, spec: Spec, text: str) -> None:
     """Space around the content and calls are part of what was held, and of no other answer."""

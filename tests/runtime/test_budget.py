@@ -132,7 +132,7 @@ def test_errors_are_weighted_by_column() -> None:
 @pytest.mark.skipif(not any(f.name == "cpu" and not f.reason for f in libraries()), reason="no CPU backend")
 @pytest.mark.parametrize("arch", ["qwen3", "qwen3moe"])
 def test_a_search_measures_what_the_file_will_cost(tmp_path: Path, arch: str) -> None:
-    from satchel.formats.quantize import Settings, find_recipe, plan, write
+    from satchel.formats.quantize import QuantizeSettings, find_recipe, plan, write
     from satchel.runtime.budget.probe import Exchange, Prober, measure_file
 
     path = tiny_file.write_model(tmp_path / "x.gguf", arch, "f32")
@@ -141,14 +141,14 @@ def test_a_search_measures_what_the_file_will_cost(tmp_path: Path, arch: str) ->
     with open_gguf(path) as gguf, Prober(gguf, cut, None, tmp_path / "base", threads=2) as prober:
         search = Search(gguf, prober, wanted=("q4_0", "q8_0"), threads=2)
         same = dict.fromkeys(search.candidates, "f32")
-        planned = plan(gguf, tmp_path / "y.gguf", Settings(find_recipe("Q8_0"), formats=same))
+        planned = plan(gguf, tmp_path / "y.gguf", QuantizeSettings(find_recipe("Q8_0"), formats=same))
         fixed = planned.file_bytes - sum(search.bytes_in(n, "f32") for n in same)
         limit = fixed + sum(search.bytes_in(n, "q4_0") for n in same) * 3 // 2
         found = search.run(limit, fixed, seconds=3)
         assert found.file_bytes <= limit and set(found.formats) == set(same)
         assert found.predicted > 0
         assert abs(prober.measure({})) < 1e-6, "nothing stays exchanged"
-        settings = Settings(find_recipe("Q8_0"), formats=found.formats)
+        settings = QuantizeSettings(find_recipe("Q8_0"), formats=found.formats)
         write(gguf, tmp_path / "y.gguf", settings)
         assert (tmp_path / "y.gguf").stat().st_size == found.file_bytes
         with open_gguf(tmp_path / "y.gguf") as made:

@@ -19,7 +19,7 @@ from satchel.formats.chat.families.pythonic import FENCE, LINES, LISTS
 from satchel.formats.chat.family import families
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
 from satchel.quant.errors import RequestError
-from satchel.runtime.grammar import Grammar, Tool, ToolCall, compile_grammar
+from satchel.runtime.grammar import ForcedToolCall, Grammar, Tool, compile_grammar
 from satchel.runtime.grammar.check import fits, value_errors
 from satchel.runtime.grammar.styles import STYLES
 from satchel.runtime.grammar.texts import FORMATS, searched, slashed
@@ -238,7 +238,7 @@ def test_every_family_can_be_forced() -> None:
 @pytest.mark.parametrize(("style", "begin"), NEW)
 def test_what_models_write_fits(style: str, begin: str, kind: int) -> None:
     tokenizer = vocabulary(kind)
-    grammar = compile_grammar(tokenizer, ToolCall(TOOLS, style, begin=begin))
+    grammar = compile_grammar(tokenizer, ForcedToolCall(TOOLS, style, begin=begin))
     required = {key: GIVEN[key] for key in SCHEMA["required"]}
     for name, given in [("weather", GIVEN), ("weather", required), ("stop", {})]:
         text = written(style, begin, name, given)
@@ -267,7 +267,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("style", "begin"), NEW)
 def test_what_the_schema_forbids_does_not_fit(style: str, begin: str) -> None:
     tokenizer = vocabulary()
-    grammar = compile_grammar(tokenizer, ToolCall(TOOLS, style, begin=begin))
+    grammar = compile_grammar(tokenizer, ForcedToolCall(TOOLS, style, begin=begin))
     for name, given in WRONG:
         text = written(style, begin, name, given)
         assert not accepted(tokenizer, grammar, text), text
@@ -304,7 +304,7 @@ CLOSING = {b'"', b"}", b"]", b"\n", b"<", b"/", b">", b"p", b"a", b")", b"v", b"
 @pytest.mark.parametrize(("style", "begin"), NEW)
 def test_random_answers_are_calls_of_the_tools(style: str, begin: str, kind: int) -> None:
     tokenizer = vocabulary(kind)
-    grammar = compile_grammar(tokenizer, ToolCall(TOOLS, style, begin=begin))
+    grammar = compile_grammar(tokenizer, ForcedToolCall(TOOLS, style, begin=begin))
     schemas = {tool.name: dict(tool.parameters) for tool in TOOLS}
     ended = 0
     for seed in range(6):
@@ -325,7 +325,7 @@ def test_random_answers_are_calls_of_the_tools(style: str, begin: str, kind: int
 def test_several_calls(style: str, begin: str) -> None:
     tokenizer = vocabulary()
     tool = Tool("f", {"type": "object", "properties": {"a": TEXT}, "required": ["a"]})
-    grammar = compile_grammar(tokenizer, ToolCall([tool], style, True, begin))
+    grammar = compile_grammar(tokenizer, ForcedToolCall([tool], style, True, begin))
     format = STYLES[style][begin]
     one = written(style, begin, "f", {"a": "x"})
     inner = one.removeprefix(format.open).removesuffix(format.close)
@@ -361,7 +361,7 @@ VALUES: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
 def test_values(style: str, begin: str, schema: dict[str, Any], right: list[Any], wrong: list[Any]) -> None:
     tokenizer = vocabulary()
     tool = Tool("f", {"type": "object", "properties": {"a": schema, "b": TEXT}, "required": ["a"]})
-    grammar = compile_grammar(tokenizer, ToolCall([tool], style, begin=begin))
+    grammar = compile_grammar(tokenizer, ForcedToolCall([tool], style, begin=begin))
     for value in right:
         text = written(style, begin, "f", {"a": value})
         assert accepted(tokenizer, grammar, text), text
@@ -378,14 +378,14 @@ def test_a_value_cannot_hold_its_closing_tag() -> None:
         close = '<|"|>' if style == "gemma" else close
         close = {"hunyuan": "</arg_value:opensource>", "minicpm": "</param>"}.get(style, close)
         tool = Tool("f", {"type": "object", "properties": {"a": TEXT}, "required": ["a"]})
-        grammar = compile_grammar(vocabulary(), ToolCall([tool], style, begin=begin))
+        grammar = compile_grammar(vocabulary(), ForcedToolCall([tool], style, begin=begin))
         assert not accepted(vocabulary(), grammar, written(style, begin, "f", {"a": f"x{close}y"}))
 
 
 @pytest.mark.parametrize(("style", "begin"), [*TAGGED, ("pythonic", "")])
 def test_arguments_without_names_in_the_schema(style: str, begin: str) -> None:
     tool = Tool("f", {"type": "object"})
-    grammar = compile_grammar(vocabulary(), ToolCall([tool], style, begin=begin))
+    grammar = compile_grammar(vocabulary(), ForcedToolCall([tool], style, begin=begin))
     for given in ({}, {"a": "x"}, {"a": "x", "b": {"c": [1]}}):
         text = written(style, begin, "f", given)
         assert accepted(vocabulary(), grammar, text), text
@@ -414,7 +414,7 @@ REFUSED: list[tuple[str, Tool, str]] = [
 @pytest.mark.parametrize(("style", "tool", "place"), REFUSED, ids=[f"{r[0]} {r[2]}" for r in REFUSED])
 def test_refused_with_its_place(style: str, tool: Tool, place: str) -> None:
     with pytest.raises(RequestError) as error:
-        compile_grammar(vocabulary(), ToolCall([tool], style))
+        compile_grammar(vocabulary(), ForcedToolCall([tool], style))
     assert place in str(error.value) and "\n" not in str(error.value)
 
 

@@ -20,6 +20,7 @@ from satchel.formats.tokenizer import Kind, Tokenizer, build_tokenizer
 from satchel.quant.errors import RequestError
 from satchel.runtime.grammar import (
     Choice,
+    ForcedToolCall,
     Gbnf,
     Grammar,
     Json,
@@ -28,7 +29,6 @@ from satchel.runtime.grammar import (
     Regex,
     Spec,
     Tool,
-    ToolCall,
     compile_grammar,
     compiled,
     only_check,
@@ -50,8 +50,8 @@ OTHERS: list[Spec] = [
     Gbnf('root ::= item{1,3}\nitem ::= [^x\\n] | item2\nitem2 ::= ("xx" | "日本") item2?'),
     Lark('start: e\ne: e "+" n | n\nn: /[0-9]{1,4}/'),
     Choice(["yes", "yes!", "no", "何"]),
-    ToolCall([Tool("a"), Tool("b.c", {"properties": {"n": {"type": "integer"}}, "required": ["n"]})]),
-    ToolCall([Tool("a", {"additionalProperties": False})], "hermes", parallel=True),
+    ForcedToolCall([Tool("a"), Tool("b.c", {"properties": {"n": {"type": "integer"}}, "required": ["n"]})]),
+    ForcedToolCall([Tool("a", {"additionalProperties": False})], "hermes", parallel=True),
 ]
 
 
@@ -149,7 +149,7 @@ def test_marker_tokens_are_written_as_tokens_in_tool_calls_alone() -> None:
     tokenizer = build_tokenizer(toy_vocab.byte_level({"tokens": _renamed("<tool>", "<tool_call>")}))
     marker = tokenizer.vocab.index["<tool_call>"]
     words = np.zeros(-(-tokenizer.vocab_size // 32), np.uint32)
-    compile_grammar(tokenizer, ToolCall([Tool("a")], "hermes")).constraint().fill(words)
+    compile_grammar(tokenizer, ForcedToolCall([Tool("a")], "hermes")).constraint().fill(words)
     assert np.flatnonzero(unpack(words, tokenizer.vocab_size)).tolist() == [marker]
     compile_grammar(tokenizer, Regex("<tool_call>")).constraint().fill(words)
     assert not unpack(words, tokenizer.vocab_size)[marker]

@@ -13,13 +13,13 @@ from grammar_cases import SCHEMAS
 from satchel.quant.errors import RequestError
 from satchel.runtime.grammar import (
     Choice,
+    ForcedToolCall,
     Gbnf,
     Grammar,
     Json,
     JsonSchema,
     Regex,
     Tool,
-    ToolCall,
     compile_grammar,
 )
 from satchel.runtime.grammar.verdict import judge
@@ -82,7 +82,7 @@ def test_other_grammars(model: Model, spec: Any, texts: tuple[str, ...] | None) 
 def test_a_tool_is_called(model: Model) -> None:
     switch = {"properties": {"on": {"type": "boolean"}}, "required": ["on"], "additionalProperties": False}
     tool = Tool("set", switch)
-    text = model.chat(ASK, grammar=ToolCall([tool]), sampling=GREEDY, max_tokens=60).read()
+    text = model.chat(ASK, grammar=ForcedToolCall([tool]), sampling=GREEDY, max_tokens=60).read()
     found = json.loads(text)
     assert found["name"] == "set" and found["arguments"]["on"] in (True, False)
 

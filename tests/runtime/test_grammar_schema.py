@@ -11,7 +11,7 @@ from grammar_cases import SCHEMAS
 
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
 from satchel.quant.errors import RequestError
-from satchel.runtime.grammar import Json, JsonSchema, Lark, Tool, ToolCall, compile_grammar
+from satchel.runtime.grammar import ForcedToolCall, Json, JsonSchema, Lark, Tool, compile_grammar
 from satchel.runtime.grammar.schema import HINTS
 
 
@@ -239,7 +239,7 @@ def test_a_constant_that_no_mask_can_hold_is_refused(tokenizer: Tokenizer, schem
     for spec in (
         JsonSchema(text),
         Lark(f"start: %json {text}"),
-        ToolCall([Tool("f", {"type": "object", "properties": {"a": json.loads(text)}})]),
+        ForcedToolCall([Tool("f", {"type": "object", "properties": {"a": json.loads(text)}})]),
     ):
         with pytest.raises(RequestError, match=r"whole numbers up to 2\^53"):
             compile_grammar(tokenizer, spec)

@@ -14,6 +14,7 @@ from satchel.formats.tokenizer import Tokenizer, build_tokenizer
 from satchel.quant.errors import RequestError
 from satchel.runtime.grammar import (
     Choice,
+    ForcedToolCall,
     Gbnf,
     Json,
     JsonSchema,
@@ -21,7 +22,6 @@ from satchel.runtime.grammar import (
     Regex,
     Spec,
     Tool,
-    ToolCall,
     compile_grammar,
 )
 from satchel.runtime.grammar.ambiguity import is_catastrophic
@@ -97,14 +97,14 @@ REFUSED: list[tuple[str, Spec, str]] = [
     ("a nested grammar", Lark("start: @x"), "not supported"),
     ("an unknown attribute", Lark("start[max_tokens=5]: /.*/"), "max_tokens"),
     ("a schema in Lark", Lark('start: %json {"items": {"foo": 1}}'), "#/items/foo"),
-    ("H10 no tool", ToolCall([]), "1 to"),
-    ("H10 10,000 tools", ToolCall([Tool(f"t{i}") for i in range(10**4)]), "10,000"),
-    ("H10 a quote in a name", ToolCall([Tool('a"b')]), "#/0/name"),
-    ("H10 a name twice", ToolCall([ADD, ADD]), "#/1/name"),
-    ("H10 parameters a list", ToolCall([Tool("a", [])]), "#/0/parameters"),  # type: ignore[arg-type]
-    ("H10 parameters of a string", ToolCall([Tool("a", {"type": "string"})]), "#/0/parameters"),
-    ("H10 parameters unsupported", ToolCall([Tool("a", {"not": {}})]), "#/not"),
-    ("an unknown style", ToolCall([ADD], "nope"), "hermes"),
+    ("H10 no tool", ForcedToolCall([]), "1 to"),
+    ("H10 10,000 tools", ForcedToolCall([Tool(f"t{i}") for i in range(10**4)]), "10,000"),
+    ("H10 a quote in a name", ForcedToolCall([Tool('a"b')]), "#/0/name"),
+    ("H10 a name twice", ForcedToolCall([ADD, ADD]), "#/1/name"),
+    ("H10 parameters a list", ForcedToolCall([Tool("a", [])]), "#/0/parameters"),  # type: ignore[arg-type]
+    ("H10 parameters of a string", ForcedToolCall([Tool("a", {"type": "string"})]), "#/0/parameters"),
+    ("H10 parameters unsupported", ForcedToolCall([Tool("a", {"not": {}})]), "#/not"),
+    ("an unknown style", ForcedToolCall([ADD], "nope"), "hermes"),
 ]
 
 
@@ -140,12 +140,12 @@ FITS: list[tuple[Spec, tuple[str, ...], tuple[str, ...]]] = [
     (Json(anything=True), ("3", '"x"', "[]"), ("[", "x")),
     (JsonSchema({"type": "array", "items": {"type": "integer"}}, spaces=False), ("[1,2]",), ("[1,", "[a]")),
     (
-        ToolCall([ADD, WEATHER]),
+        ForcedToolCall([ADD, WEATHER]),
         ('{"name": "add", "arguments": {"a": 3}}',),
         ('{"name": "add", "arguments": {}}',),
     ),
     (
-        ToolCall([ADD, WEATHER], "hermes", parallel=True),
+        ForcedToolCall([ADD, WEATHER], "hermes", parallel=True),
         (
             '<tool_call>\n{"name": "add", "arguments": {"a": 3}}\n</tool_call>\n<tool_call>\n'
             '{"name": "get_weather", "arguments": {"city": "X"}}\n</tool_call>',
@@ -153,12 +153,12 @@ FITS: list[tuple[Spec, tuple[str, ...], tuple[str, ...]]] = [
         ('<tool_call>\n{"name": "sub", "arguments": {}}\n</tool_call>',),
     ),
     (
-        ToolCall([ADD], "mistral"),
+        ForcedToolCall([ADD], "mistral"),
         ('[TOOL_CALLS][{"name": "add", "arguments": {"a": 3}}]',),
         ("[TOOL_CALLS][]",),
     ),
     (
-        ToolCall([ADD], "deepseek"),
+        ForcedToolCall([ADD], "deepseek"),
         (
             "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>"
             '{"a": 3}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
@@ -166,18 +166,22 @@ FITS: list[tuple[Spec, tuple[str, ...], tuple[str, ...]]] = [
         ("add",),
     ),
     (
-        ToolCall([ADD], "harmony"),
+        ForcedToolCall([ADD], "harmony"),
         ('<|channel|>commentary to=functions.add <|constrain|>json<|message|>{"a": 3}',),
         ("{}",),
     ),
     (
-        ToolCall([ADD], "llama3", True),
+        ForcedToolCall([ADD], "llama3", True),
         ('{"name": "add", "parameters": {"a": 3}}; {"name": "add", "parameters": {"a": 4}}',),
         ('{"name": "add"}',),
     ),
-    (ToolCall([ADD], "function_tag"), ('<function=add>{"a": 3}</function>',), ("<function=add></function>",)),
     (
-        ToolCall([ADD], "command_r"),
+        ForcedToolCall([ADD], "function_tag"),
+        ('<function=add>{"a": 3}</function>',),
+        ("<function=add></function>",),
+    ),
+    (
+        ForcedToolCall([ADD], "command_r"),
         ('<|START_ACTION|>[{"tool_name": "add", "parameters": {"a": 3}}]<|END_ACTION|>',),
         ("[]",),
     ),

@@ -297,7 +297,7 @@ def test_auto_takes_what_is_left_where_it_helps(foretold) -> None:  # type: igno
     named = Options(device="remote", threads=1, override_tensor=[EXPERTS])
     assert foretold(named, True).hot is None  # nothing was measured
     off = Options(device="remote,cpu", threads=1, override_tensor=[EXPERTS], deterministic=True)
-    assert off.asked.hot == "off"
+    assert off.placement_options.hot == "off"
 
 
 def test_more_than_there_is_room_for_is_refused(foretold) -> None:  # type: ignore[no-untyped-def]

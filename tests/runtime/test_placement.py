@@ -456,7 +456,7 @@ def test_the_type_that_would_fit(files: dict[str, Path]) -> None:
 
 
 def _bytes(gguf: GGUF, name: str) -> int:
-    from satchel.formats.quantizing.plan import Settings as Wanted
+    from satchel.formats.quantizing.plan import QuantizeSettings as Wanted
     from satchel.formats.quantizing.plan import plan_tensors
     from satchel.quant.recipes import RECIPES
 

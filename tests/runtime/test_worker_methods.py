@@ -25,7 +25,7 @@ from waiting import SECONDS, joined, until, until_async
 from satchel import AsyncModel, Model
 from satchel.quant import DeviceError, ModelError, RequestError
 from satchel.runtime.errand import Errand
-from satchel.runtime.grammar import Choice, JsonSchema, Regex, Tool, ToolCall, compiled
+from satchel.runtime.grammar import Choice, ForcedToolCall, JsonSchema, Regex, Tool, compiled
 from satchel.runtime.kv import Miss
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.service import Service
@@ -110,7 +110,7 @@ def test_what_was_lost_with_a_worker_is_asked_again(here: Model, there: WorkerMo
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(ask) for ask in work(there)]
         until(
-            lambda: any(a.turns > 1 for a in list(there.worker._asked.values())), "a call has had two turns"
+            lambda: any(a.turns > 1 for a in list(there.worker._calls.values())), "a call has had two turns"
         )
         kill(there)
         found = [a.result(SECONDS) for a in asked]
@@ -151,7 +151,7 @@ def test_a_call_that_nobody_wants_any_more_ends(there: WorkerModel) -> None:
     thread = threading.Thread(target=work)
     thread.start()
     until(
-        lambda: any(a.turns > 2 for a in list(there.worker._asked.values())), "the call has had three turns"
+        lambda: any(a.turns > 2 for a in list(there.worker._calls.values())), "the call has had three turns"
     )
     errand.stop()
     joined(thread, "the call that was stopped")
@@ -163,7 +163,7 @@ def test_a_call_that_nobody_wants_any_more_ends(there: WorkerModel) -> None:
 def begun(model: Model | WorkerModel) -> bool:
     """Whether a call has work done by the engine, here or in a worker."""
     if isinstance(model, WorkerModel):
-        return any(a.turns > 0 for a in list(model.worker._asked.values()))
+        return any(a.turns > 0 for a in list(model.worker._calls.values()))
     service = model.service
     assert isinstance(service, Service)
     return service.scheduler.free_slots < 2
@@ -211,7 +211,7 @@ def test_a_stream_goes_on_beside_long_calls(there: WorkerModel) -> None:
     with ThreadPoolExecutor(6) as pool:
         try:
             calls = [pool.submit(errand.run, lambda: there.embed(TEXTS * 400)) for _ in range(6)]
-            until(lambda: len(there.worker._asked) == 6, "six calls are under way")
+            until(lambda: len(there.worker._calls) == 6, "six calls are under way")
             reply = there.generate(TEXTS[0], max_tokens=20, sampling=WARM, ignore_eos=True)
             reply.read()
             assert len(reply.ids) == 20 and not any(c.done() for c in calls)
@@ -231,7 +231,7 @@ GRAMMARS = [
     LETTERS,
     JsonSchema({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}),
     JsonSchema('{"enum": ["x", "y"]}'),
-    ToolCall([Tool("f", {"type": "object", "properties": {"on": {"type": "boolean"}}})]),
+    ForcedToolCall([Tool("f", {"type": "object", "properties": {"on": {"type": "boolean"}}})]),
 ]
 
 

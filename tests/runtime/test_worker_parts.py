@@ -15,7 +15,7 @@ from waiting import happened, joined, until
 from satchel.formats.chat import Style
 from satchel.quant import DeviceError, ModelError, RequestError
 from satchel.runtime.arch import Cache
-from satchel.runtime.grammar import Choice, Gbnf, Json, JsonSchema, Lark, Regex, Tool, ToolCall
+from satchel.runtime.grammar import Choice, ForcedToolCall, Gbnf, Json, JsonSchema, Lark, Regex, Tool
 from satchel.runtime.kv import Miss
 from satchel.runtime.options import Options
 from satchel.runtime.refusals import PromptTooLong, QueueFull
@@ -202,7 +202,7 @@ OUTPUTS = [
     StructuredOutput(Gbnf('root ::= "a"')),
     StructuredOutput(Lark('start: "a"')),
     StructuredOutput(Regex("[a-z]")),
-    StructuredOutput(ToolCall([Tool("f", {"type": "object"}), Tool("g")], "hermes", parallel=True)),
+    StructuredOutput(ForcedToolCall([Tool("f", {"type": "object"}), Tool("g")], "hermes", parallel=True)),
 ]
 
 

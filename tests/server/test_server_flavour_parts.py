@@ -17,7 +17,7 @@ from satchel.cli.server.fields import Body, kept
 from satchel.cli.server.flavour import flavour_of
 from satchel.cli.server.ollama import FLAVOUR as OLLAMA
 from satchel.cli.server.ollama.options import SOON, STAYS, keep_seconds
-from satchel.cli.server.ollama.shapes import Reader, Said, stamp
+from satchel.cli.server.ollama.shapes import DeltaReader, MessageDelta, stamp
 from satchel.cli.server.problem import KINDS, Problem
 from satchel.formats.chat import ChatParser, Event, Style
 
@@ -65,7 +65,7 @@ def events(case: Case, step: int) -> Iterator[list[Event]]:
 @pytest.mark.parametrize("step", [1, 3, 1000])
 @pytest.mark.parametrize("case", [c for c in CASES if c.family in FAMILIES], ids=lambda c: c.text[:20])
 def test_an_answer_comes_to_the_same_in_both_dialects(case: Case, step: int) -> None:
-    blocks, reader, whole = Blocks(), Reader(), Said()
+    blocks, reader, whole = Blocks(), DeltaReader(), MessageDelta()
     told: list[dict[str, Any]] = []
     for some in events(case, step):
         told += blocks.add(some)

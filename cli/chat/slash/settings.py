@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from satchel.cli.chat.display import DIM
-from satchel.cli.chat.history import SETTINGS, WHOLE, Settings
+from satchel.cli.chat.history import SETTINGS, WHOLE, ChatSettings
 from satchel.cli.chat.registry import COMMANDS, command
 from satchel.cli.replies import SWITCHES
 from satchel.quant.errors import RequestError
@@ -121,7 +121,7 @@ def _set(session: Session, text: str) -> None:
     session.say(f"{name} {_shown(old, name)} {arrow} {_shown(_read(session, name), name)}", DIM)
 
 
-def with_text(settings: Settings, name: str, given: str) -> Settings:
+def with_text(settings: ChatSettings, name: str, given: str) -> ChatSettings:
     """The settings with a value that was typed; seed -1 or "random" is another one each time."""
     if name == "seed" and given in ("-1", "random"):
         return settings.with_value(name, None)

@@ -9,15 +9,15 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from satchel.cli.server.answer import Answer
-from satchel.cli.server.anthropic.fields import Conversation, MessagesBody
+from satchel.cli.server.anthropic.fields import ConversationBody, MessagesBody
 from satchel.cli.server.anthropic.shapes import Blocks, ending, head, usage
 from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.flavour import JsonObject
+from satchel.cli.server.generation import Turn
 from satchel.cli.server.reading import with_model
 from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import caller_of, models_of, unknown_fields
 from satchel.cli.server.stream import Stream, event, unless_gone
-from satchel.cli.server.wanted import Turn
 from satchel.runtime.chat import ChatPrompt, Thinking
 from satchel.runtime.model import Model
 
@@ -78,7 +78,7 @@ async def _said(answer: Answer, blocks: Blocks) -> AsyncIterator[JsonObject]:
 
 @router.post("/v1/messages/count_tokens")
 @needs(USER)
-async def count_tokens(request: Request, body: Conversation) -> JsonObject:
+async def count_tokens(request: Request, body: ConversationBody) -> JsonObject:
     warnings, turn = unknown_fields(request, body), body.turn
     _, count = await with_model(request, body.model, lambda model, salt: _count(model, turn))
     return {"input_tokens": count, **({"warnings": warnings} if warnings else {})}

@@ -15,20 +15,20 @@ from satchel.cli.server.route import models_of, reload_of
 router = APIRouter(route_class=BodyRoute)
 
 
-class NamedBody(Body):
+class LoadBody(Body):
     model: str = Field(min_length=1, max_length=1000)
 
 
 @router.post("/models/load")
 @needs(ADMIN)
-async def load(request: Request, body: NamedBody) -> JsonObject:
+async def load(request: Request, body: LoadBody) -> JsonObject:
     async with models_of(request).use(body.model):
         return {"success": True}
 
 
 @router.post("/models/unload")
 @needs(ADMIN)
-async def unload(request: Request, body: NamedBody) -> JsonObject:
+async def unload(request: Request, body: LoadBody) -> JsonObject:
     entry = models_of(request).entry(body.model)
     if entry.users:
         line = f"{entry.name}: {entry.users} requests use it: try again when they have ended"

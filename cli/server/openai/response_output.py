@@ -15,7 +15,7 @@ Told = tuple[str, JsonObject]
 PARTS = {"message": "output_text", "reasoning": "reasoning_text"}
 
 
-class Output:
+class ResponseOutput:
     """items: whole ones and, at their end, the one that is open. Events have copies, for it goes on."""
 
     def __init__(self) -> None:

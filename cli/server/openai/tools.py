@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from satchel.cli.server.fields import Body
+from satchel.cli.server.generation import MustCall
 from satchel.cli.server.problem import Problem
-from satchel.cli.server.wanted import MustCall
 from satchel.runtime.grammar.tools import MAX_TOOLS
 
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}\z")]
@@ -49,7 +49,7 @@ class AllowedChoice(Body):
 
 
 Tools = Annotated[list[ToolField], Field(max_length=MAX_TOOLS)]
-Choice = Literal["none", "auto", "required"] | NamedTool | AllowedChoice
+ToolChoiceField = Literal["none", "auto", "required"] | NamedTool | AllowedChoice
 
 
 def named_once(tools: Sequence[ToolField]) -> None:
@@ -61,7 +61,7 @@ def named_once(tools: Sequence[ToolField]) -> None:
         )
 
 
-def offered(tools: Sequence[ToolField], choice: Choice | None) -> list[dict[str, Any]] | None:
+def offered(tools: Sequence[ToolField], choice: ToolChoiceField | None) -> list[dict[str, Any]] | None:
     """The tools that the model is told of."""
     if choice == "none" or not tools:
         return None
@@ -76,7 +76,7 @@ def offered(tools: Sequence[ToolField], choice: Choice | None) -> list[dict[str,
     return told
 
 
-def must_call(tools: Sequence[ToolField], choice: Choice | None, parallel: bool) -> MustCall | None:
+def must_call(tools: Sequence[ToolField], choice: ToolChoiceField | None, parallel: bool) -> MustCall | None:
     """What has to be called; None where the model decides."""
     forced = choice == "required" or isinstance(choice, NamedTool)
     if choice not in (None, "none", "auto") and not tools:

@@ -55,9 +55,9 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """n answers by the model of this name ("" for the default), to each of the prompts: `prompt`, then
-    `others`. how: fields of Ask. grammar_field: the request field that gave how.grammar.
+class GenerationRequest:
+    """A request for n answers of the model of this name ("" for the default) to each of the prompts:
+    `prompt`, then `others`. how: fields of Ask. grammar_field: the request field that gave how.grammar.
 
     best_of: so many answers are made to each, of which the n likeliest are given; 0: n. words: biases of the
     tokens that a text is made of. slot: a name for the conversation, by which its state can be saved; -1:
