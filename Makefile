@@ -1,4 +1,4 @@
-# The few commands people use. chat and test set everything up in .venv first: no question, nothing outside this folder.
+# The few commands that users need. chat and test set everything up in .venv first: no question, nothing outside this folder.
 PYTHON ?= python3
 BIN := .venv/bin
 NATIVE := pyproject.toml CMakeLists.txt runtime/package.py $(shell find cext -name '*.[ch]' -o -name '*.inc' -o -name '*.txt' -o -name build_ffi.py)

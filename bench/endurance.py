@@ -31,8 +31,8 @@ from findings import tell
 from serving_load import GRACE, Mix, crowd, fault, key, questions
 from serving_process import Process, satchel
 
-from satchel.cli.load.drive import Bounds, Driven, Server, drive, first_model
-from satchel.cli.load.requests import Request
+from satchel.cli.load.drive import Bounds, Driven, LoadTarget, drive, first_model
+from satchel.cli.load.requests import LoadRequest
 from satchel.cli.load.stream import Outcome
 from satchel.cli.load.summary import summary
 from satchel.cli.options import default_model
@@ -120,7 +120,7 @@ class Answer:
     tokens: int
 
 
-def alone(server: Server, asked: Sequence[Request]) -> dict[str, Answer]:
+def alone(server: LoadTarget, asked: Sequence[LoadRequest]) -> dict[str, Answer]:
     driven = asyncio.run(drive(server, iter(asked), Bounds(concurrency=1)))
     if bad := next((o.error for o in driven.outcomes if o.error), None):
         raise RuntimeError(f"a question that was asked alone: {bad}")
@@ -183,7 +183,7 @@ class Run:
 def endure(process: Process, keys: Sequence[str], options: argparse.Namespace) -> Run:
     """All of it. keys: the honest clients' own, then one for each hostile client."""
     mix, acts = Mix(options.clients, LEAVE, WRONG), tuple(a for a in ACTS if a not in options.leave_out)
-    server = Server(process.url, first_model(Server(process.url, key=keys[0])), keys[0])
+    server = LoadTarget(process.url, first_model(LoadTarget(process.url, key=keys[0])), keys[0])
     asked = questions(mix.seed)
     answers = alone(server, asked)
     compared = Compared()

@@ -1,4 +1,4 @@
-"""Findings as a table for people and a file for programs."""
+"""Findings as a table for reading and a file for programs."""
 
 from __future__ import annotations
 

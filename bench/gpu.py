@@ -27,7 +27,9 @@ NOTHING = "-"
 
 @dataclass(frozen=True, slots=True)
 class Runtimes:
-    """Who is measured. Paths of llama.cpp's programs: empty where not. step: most tokens of one, 0: ours."""
+    """The runtimes that are measured. Paths of llama.cpp's programs: empty where not. step: most tokens of
+    one, 0: ours.
+    """
 
     device: str
     bench: str

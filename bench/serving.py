@@ -26,7 +26,7 @@ from findings import tell
 from serving_load import Mix, alone, faults, questions, together
 from serving_process import Process, Watch, peer, satchel
 
-from satchel.cli.load.drive import Bounds, Driven, Server, drive, first_model
+from satchel.cli.load.drive import Bounds, Driven, LoadTarget, drive, first_model
 from satchel.cli.load.summary import summary
 from satchel.cli.options import default_model
 from satchel.quant import SatchelError
@@ -58,8 +58,8 @@ class Run:
 def under(process: Process, ready: str, mix: Mix, seconds: float) -> Run:
     """Asks each question alone, then all clients together for so long."""
     process.ready(ready)
-    server = Server(process.url)
-    server = Server(process.url, first_model(server))
+    server = LoadTarget(process.url)
+    server = LoadTarget(process.url, first_model(server))
     asked = questions(mix.seed)
     answers = alone(server, asked)
     with Watch(process) as watch:
@@ -71,7 +71,7 @@ def outside(process: Process, mix: Mix) -> Finding:
     """What a streamed token costs in the thread of the event loop, which runs nothing of the engine: what
     longer answers cost more than short ones. What is left is the cost of a request.
     """
-    server = Server(process.url, first_model(Server(process.url)))
+    server = LoadTarget(process.url, first_model(LoadTarget(process.url)))
     asked, costs, tokens = questions(mix.seed)[0], [], []
     for length in SHORT_AND_LONG:
         body = asked.body | {"max_tokens": length, "ignore_eos": True}
@@ -108,7 +108,7 @@ def killed(process: Process, mix: Mix) -> Finding:
     row, wanted = "kill -9 of the engine", f"an answer within {BACK:.0f} s, no stream wrong"
     if engine is None:
         return Finding(row, "not measured: the engine is in the server's own process", wanted, None)
-    server = Server(process.url, first_model(Server(process.url)))
+    server = LoadTarget(process.url, first_model(LoadTarget(process.url)))
     answers = alone(server, asked)
     back: list[float] = []
 

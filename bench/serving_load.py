@@ -9,8 +9,8 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from satchel.cli.load.drive import Bounds, Driven, Server, drive
-from satchel.cli.load.requests import CHAT, WORDS, Request
+from satchel.cli.load.drive import Bounds, Driven, LoadTarget, drive
+from satchel.cli.load.requests import CHAT, WORDS, LoadRequest
 from satchel.cli.load.stream import Outcome
 
 QUESTIONS = 24  # that differ; their answers are asked for one at a time
@@ -30,7 +30,7 @@ class Mix:
     seed: int = 0
 
 
-def questions(seed: int) -> list[Request]:
+def questions(seed: int) -> list[LoadRequest]:
     """Greedy chats, a third of them with a beginning in common."""
     draw = random.Random(seed)
     begun = "We talk about a small town by the sea, where boats go out every morning. "
@@ -39,24 +39,24 @@ def questions(seed: int) -> list[Request]:
         words = " ".join(draw.choices(WORDS, k=draw.randint(4, 40)))
         text = f"{begun if number % 3 == 0 else ''}Tell me about {words}."
         body = {"messages": [{"role": "user", "content": text}], "temperature": 0}
-        found.append(Request(CHAT, body | {"max_tokens": draw.randint(*LENGTHS)}))
+        found.append(LoadRequest(CHAT, body | {"max_tokens": draw.randint(*LENGTHS)}))
     return found
 
 
-def crowd(asked: Sequence[Request], mix: Mix) -> Iterator[Request]:
+def crowd(asked: Sequence[LoadRequest], mix: Mix) -> Iterator[LoadRequest]:
     """Endless requests: the questions in any order, some of which the client leaves or the server refuses."""
     draw = random.Random(mix.seed)
     while True:
         request, fate = draw.choice(asked), draw.random()
         if fate < mix.wrong:
-            yield Request(CHAT, {**request.body, "top_p": 7})
+            yield LoadRequest(CHAT, {**request.body, "top_p": 7})
         elif fate < mix.wrong + mix.leave:
-            yield Request(CHAT, request.body, leave=draw.randint(1, request.body["max_tokens"]))
+            yield LoadRequest(CHAT, request.body, leave=draw.randint(1, request.body["max_tokens"]))
         else:
             yield request
 
 
-def alone(server: Server, asked: Sequence[Request]) -> dict[str, str]:
+def alone(server: LoadTarget, asked: Sequence[LoadRequest]) -> dict[str, str]:
     """The answer of each question, one after the other, by its text."""
     driven = asyncio.run(drive(server, iter(asked), Bounds(concurrency=1)))
     if bad := next((o.error for o in driven.outcomes if o.error), None):
@@ -64,12 +64,12 @@ def alone(server: Server, asked: Sequence[Request]) -> dict[str, str]:
     return {key(o.request): "".join(o.text) for o in driven.outcomes}
 
 
-def together(server: Server, asked: Sequence[Request], mix: Mix, seconds: float) -> Driven:
+def together(server: LoadTarget, asked: Sequence[LoadRequest], mix: Mix, seconds: float) -> Driven:
     bounds = Bounds(seconds=seconds, concurrency=mix.clients, grace=GRACE)
     return asyncio.run(drive(server, crowd(asked, mix), bounds))
 
 
-def key(request: Request) -> str:
+def key(request: LoadRequest) -> str:
     return str(request.body["messages"][0]["content"])
 
 

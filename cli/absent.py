@@ -19,7 +19,7 @@ REASONS = {
     ),
     "`satchel pull` reads the token from HF_TOKEN, where no list of processes shows it": "-hft --hf-token",
     "`satchel list` shows the models of this machine": "-cl --cache-list",
-    "one conversation is run at a time, and `run --answers` makes several answers": (
+    "one conversation is run at a time, and `run --n-completions` samples several answers": (
         "-np --parallel, -cb --cont-batching, -nocb, -kvu --kv-unified"
     ),
     "`run` and `chat` have --on-overflow; a shift keeps the system message": (

@@ -18,8 +18,8 @@ DEVICES = Path("/sys/bus/pci/devices")
 VERSION = Path("/proc/driver/nvidia/version")
 
 
-class Part(NamedTuple):
-    """One thing that is needed. there: it is usable; needed: models cannot run on the GPU without it."""
+class GpuRequirement(NamedTuple):
+    """A requirement of the GPU. there: it is usable; needed: no model runs on the GPU without it."""
 
     name: str
     there: bool
@@ -51,51 +51,53 @@ def opens(*names: str) -> bool:
     return False
 
 
-def parts(built: bool, reinstall: str) -> Iterator[Part]:
+def parts(built: bool, reinstall: str) -> Iterator[GpuRequirement]:
     """What there is of CUDA. built: Satchel has its library; reinstall: the command that makes it anew."""
     n, driver = cards(), opens("libcuda.so.1")
     if not n and not driver:
-        yield Part("gpu", False, False, "no NVIDIA GPU is on this machine's bus, and no driver is installed")
+        yield GpuRequirement(
+            "gpu", False, False, "no NVIDIA GPU is on this machine's bus, and no driver is installed"
+        )
         return
     yield _driver(n, driver)
     if built:
-        yield Part("kernels", True, True, "Satchel was built with kernels for CUDA")
+        yield GpuRequirement("kernels", True, True, "Satchel was built with kernels for CUDA")
     else:
         nvcc = "nvcc is there now" if find_program("nvcc") else "install the CUDA toolkit first"
         text = f"Satchel was built without nvcc, and has no kernels for CUDA: {nvcc}"
-        yield Part("kernels", False, True, text, reinstall)
+        yield GpuRequirement("kernels", False, True, text, reinstall)
     yield _nvrtc()
     if opens("libnvidia-ml.so.1"):
-        yield Part("nvml", True, False, "energy can be measured")
+        yield GpuRequirement("nvml", True, False, "energy can be measured")
     else:
         text = "libnvidia-ml.so.1 is not installed: no energy is measured"
-        yield Part("nvml", False, False, text, "install it with the driver (libnvidia-compute)")
+        yield GpuRequirement("nvml", False, False, text, "install it with the driver (libnvidia-compute)")
 
 
-def _driver(n: int, driver: bool) -> Part:
+def _driver(n: int, driver: bool) -> GpuRequirement:
     if driver:
         words = VERSION.read_text().split() if VERSION.is_file() else []
         version = next((w for w in words if w[:1].isdigit() and w.count(".") >= 1), "")
-        return Part("driver", True, True, f"NVIDIA's driver {version}".strip())
+        return GpuRequirement("driver", True, True, f"NVIDIA's driver {version}".strip())
     text = f"{n} NVIDIA GPU{'s' * (n > 1)}, but libcuda.so.1 cannot be opened: the driver is not installed"
-    return Part(
+    return GpuRequirement(
         "driver", False, True, text, "install NVIDIA's driver, on Ubuntu by: sudo ubuntu-drivers install"
     )
 
 
-def _nvrtc() -> Part:
+def _nvrtc() -> GpuRequirement:
     from satchel.runtime.kernels.nvrtc import version
 
     found = version()
     if found:
-        return Part("nvrtc", True, False, f"NVRTC {found}: kernels of your own may be CUDA C")
+        return GpuRequirement("nvrtc", True, False, f"NVRTC {found}: kernels of your own may be CUDA C")
     text = "NVRTC (libnvrtc.so) is not installed: kernels of your own can be PTX, not CUDA C"
-    return Part(
+    return GpuRequirement(
         "nvrtc", False, False, text, f"{shlex.quote(sys.executable)} -m pip install nvidia-cuda-nvrtc"
     )
 
 
-def tunings() -> Iterator[Part]:
+def tunings() -> Iterator[GpuRequirement]:
     """What `satchel tune` has left for the devices that are found."""
     from satchel.quant.errors import RequestError
     from satchel.runtime.device import Backend, libraries
@@ -111,6 +113,6 @@ def tunings() -> Iterator[Part]:
                 changed = sum(t.changes for t in kept.steps.values())
                 steps = f"{changed} of {len(kept.steps)} steps changed"
                 text = f"{kept.device}: tuning {kept.name} of {kept.day}, {steps}"
-                yield Part("tuning", True, False, text)
+                yield GpuRequirement("tuning", True, False, text)
     except RequestError as error:
-        yield Part("tuning", False, True, str(error), "satchel tune --forget")
+        yield GpuRequirement("tuning", False, True, str(error), "satchel tune --forget")

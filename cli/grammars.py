@@ -1,4 +1,4 @@
-"""Options that hold an answer to a form: a grammar, a schema, a regular expression, one of several texts."""
+"""Options for structured output: a grammar, a JSON schema, a regular expression, a choice of texts."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ class GrammarOptions:
     """At most one of them may be given."""
 
     grammar: Annotated[
-        str | None, option("--grammar", metavar="GBNF", help="Hold the answer to a GBNF grammar.")
+        str | None, option("--grammar", metavar="GBNF", help="A GBNF grammar that the answer must match.")
     ] = None
     grammar_file: Annotated[
         Path | None,
         option("--grammar-file", metavar="FILE", help="A file with the grammar; *.lark is read as Lark."),
     ] = None
     json_schema: Annotated[
-        str | None, option("-j", "--json-schema", metavar="SCHEMA", help="Hold the answer to a JSON schema.")
+        str | None,
+        option("-j", "--json-schema", metavar="SCHEMA", help="A JSON schema that the answer must satisfy."),
     ] = None
     json_schema_file: Annotated[
         Path | None,
@@ -45,13 +46,13 @@ class GrammarOptions:
         given = self._given()
         if len(given) > 1:
             first, second = (f"--{name.replace('_', '-')}" for name in given[:2])
-            raise wrong(second, f"{first} is given already, and an answer has one form")
+            raise wrong(second, f"{first} is given already, and an answer takes one grammar")
 
     def _given(self) -> list[str]:
         return [field.name for field in fields(self) if getattr(self, field.name) not in (None, False)]
 
     def spec(self) -> Spec | None:
-        """What was asked for, files read; None for nothing. RequestError for what no model could hold to."""
+        """The grammar of the options, its file read; None without one. RequestError for an invalid one."""
         if not self._given():
             return None
         from satchel.runtime.grammar.sources import check_spec as readable
@@ -80,7 +81,7 @@ class GrammarOptions:
 
 
 def check_spec(model: Model, spec: Spec) -> None:
-    """RequestError for a form that this model's vocabulary cannot be held to; a good one is kept compiled."""
+    """RequestError for a grammar that this model's vocabulary cannot express; a good one stays cached."""
     from satchel.runtime.grammar import compile_grammar
 
     compile_grammar(model.tokenizer, spec)

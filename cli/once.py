@@ -21,7 +21,7 @@ from satchel.cli.sampling import SamplingOptions
 from satchel.cli.speculation import SpeculationOptions
 
 if TYPE_CHECKING:
-    from satchel.cli.chat.respond import Answer, Request
+    from satchel.cli.chat.respond import ChatAnswer, ChatRequest
     from satchel.runtime.model import Model
     from satchel.runtime.reply import Stats
 
@@ -79,17 +79,17 @@ class Once:
             _say(answers, loading, self.text.verbose, self.reply.report and not self.as_json)
         return INTERRUPTED if any(answer.stopped for answer in answers) else None
 
-    def _request(self, asked: str) -> Request:
-        from satchel.cli.chat.respond import Request
+    def _request(self, asked: str) -> ChatRequest:
+        from satchel.cli.chat.respond import ChatRequest
 
         system = self.text.system_text()
         if system and self.raw:
             raise wrong("-sys", "raw completion has no place for a system prompt")
         drawn, spec = self.sampling.sampling(), self.grammar.spec()
         self.count.check(drawn, self.as_json)
-        self.reply.check(raw=self.raw, held=spec is not None)
+        self.reply.check(raw=self.raw, structured=spec is not None)
         messages = [{"role": "system", "content": system}] if system else []
-        return Request(
+        return ChatRequest(
             drawn,
             self.text.max_tokens,
             self.text.stop,
@@ -131,7 +131,7 @@ def _from_stdin() -> str:
     return decoded(sys.stdin.buffer.read(), "stdin")
 
 
-def _prompt_ids(model: Model, request: Request) -> list[int]:
+def _prompt_ids(model: Model, request: ChatRequest) -> list[int]:
     from satchel.cli.console import note
 
     asked = request.messages
@@ -141,7 +141,7 @@ def _prompt_ids(model: Model, request: Request) -> list[int]:
     return ids
 
 
-def _print_prompt(request: Request) -> None:
+def _print_prompt(request: ChatRequest) -> None:
     """The text that goes on, as it was given: what follows stands behind it."""
     from satchel.cli.chat.display import Look
 
@@ -149,8 +149,8 @@ def _print_prompt(request: Request) -> None:
 
 
 def _answers(
-    model: Model, ids: list[int], request: Request, counted: CountOptions, shown: bool
-) -> list[Answer]:
+    model: Model, ids: list[int], request: ChatRequest, counted: CountOptions, shown: bool
+) -> list[ChatAnswer]:
     """The answers, written to stdout if they are to be shown: one as it comes, several when all are done."""
     from satchel.cli.chat.display import AnswerWriter, Look
     from satchel.cli.chat.respond import respond, respond_often
@@ -163,13 +163,13 @@ def _answers(
         finally:
             if writer is not None:
                 writer.finish()
-    answers = respond_often(model, ids, request, counted.answers, counted.made)
+    answers = respond_often(model, ids, request, counted.n_completions, counted.made)
     for i, answer in enumerate(answers if shown else ()):
         print(f"{chr(10) * (i > 0)}{look.safe(answer.text).rstrip()}", flush=True)
     return answers
 
 
-def _say(answers: list[Answer], loading: float, verbose: bool, report: bool) -> None:
+def _say(answers: list[ChatAnswer], loading: float, verbose: bool, report: bool) -> None:
     """On stderr: what was cut, and why; timings and reports where they were asked for."""
     from satchel.cli.chat.display import DIM, Look
     from satchel.cli.chat.respond import counts

@@ -19,14 +19,14 @@ from satchel.cli.store.digests import digests_of
 from satchel.cli.store.option import model_file
 from satchel.quant.cache import CACHE_TYPES
 from satchel.quant.errors import RequestError
-from satchel.runtime.placement.asked import (
+from satchel.runtime.placement.options import (
     PREFETCHES,
     STREAMS,
     experts_rule,
-    read_asked,
     read_devices,
     read_expert_cache,
     read_layers,
+    read_placement_options,
     read_rules,
     read_size,
 )
@@ -128,11 +128,10 @@ class ModelOptions:
             "-dev", "--device", env="DEVICE", help="Backends to use, a,b,c; none: the CPU alone; or auto."
         ),
     ] = "auto"
-    tensor_place: Annotated[
+    override_tensor: Annotated[
         list[str] | None,
         option(
             "-ot",
-            "--tensor-place",
             "--override-tensor",
             metavar="PATTERN=DEVICE",
             env="OVERRIDE_TENSOR",
@@ -250,12 +249,12 @@ class ModelOptions:
                 raise wrong(name, f"{value} is no cache type: there are {TYPES}")
 
     def _check_placement(self) -> None:
-        rules = self.tensor_place or ()
+        rules = self.override_tensor or ()
         checks: tuple[tuple[str, Callable[[], object]], ...] = (
             ("-ngl", lambda: read_layers(self.gpu_layers)),
             ("-dev", lambda: read_devices(self.device)),
             ("--expert-cache", lambda: read_expert_cache(self.expert_cache)),
-            ("-ts", lambda: read_asked(self.device, tensor_split=self.tensor_split)),
+            ("-ts", lambda: read_placement_options(self.device, tensor_split=self.tensor_split)),
             ("-ot", lambda: [read_rules(text) for text in rules]),
             ("--gpu-memory", lambda: self.gpu_bytes),
         )
@@ -266,10 +265,10 @@ class ModelOptions:
                 raise wrong(name, str(error)) from None
 
     @property
-    def places(self) -> tuple[str, ...]:
+    def tensor_rules(self) -> tuple[str, ...]:
         """Rules of tensors that go elsewhere than their layer; experts' last, for the first counts."""
         experts = experts_rule(None if self.cpu_moe else self.n_cpu_moe)
-        return (*(self.tensor_place or ()), *([experts] if experts else []))
+        return (*(self.override_tensor or ()), *([experts] if experts else []))
 
     @property
     def gpu_bytes(self) -> int:
@@ -424,7 +423,7 @@ def loading(
         sandbox=sandbox,
         deterministic=options.deterministic,
         gpu_layers=options.gpu_layers,
-        tensor_place=options.places,
+        override_tensor=options.tensor_rules,
         gpu_memory=options.gpu_bytes,
         kv_offload=options.kv_offload,
         stream_weights=options.stream_weights,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 POLICIES = ("error", "shift", "truncate-middle")
 SWITCHES = {"auto": None, "on": True, "off": False}
-MOST_ANSWERS, TOGETHER, MOST_TOLD = 128, 8, 20
+MAX_COMPLETIONS, TOGETHER, MOST_TOLD = 128, 8, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +103,12 @@ class ReplyOptions:
         if self.worker not in WORKERS:
             raise wrong("--worker", f"{self.worker} is none: there are {' and '.join(WORKERS)}")
 
-    def check(self, *, raw: bool, held: bool) -> None:
-        """Wrong use of what a raw text or an answer that is held to a form lack."""
+    def check(self, *, raw: bool, structured: bool) -> None:
+        """Wrong use of options that raw text or structured output cannot have."""
         if raw and self.thinking is not None:
             raise wrong("--reasoning", "raw completion (-no-cnv) has no thinking that is told apart")
-        if held and self.overflow == "shift":
-            raise wrong(
-                "--on-overflow", "an answer that is held to a form cannot shift: its form would begin anew"
-            )
+        if structured and self.overflow == "shift":
+            raise wrong("--on-overflow", "structured output cannot shift: its grammar would begin anew")
 
     @property
     def thinking(self) -> bool | int | str | None:
@@ -133,12 +131,23 @@ class ReplyOptions:
 class CountOptions:
     """How many answers are made and shown, and what is told of their tokens."""
 
-    answers: Annotated[
-        int, option("--answers", min=1, max=MOST_ANSWERS, help="Answers to the prompt, which is read once.")
+    n_completions: Annotated[
+        int,
+        option(
+            "--n-completions",
+            min=1,
+            max=MAX_COMPLETIONS,
+            help="Completions of the prompt, which is computed once.",
+        ),
     ] = 1
     best_of: Annotated[
         int | None,
-        option("--best-of", min=1, max=MOST_ANSWERS, help="Make so many, show the --answers likeliest."),
+        option(
+            "--best-of",
+            min=1,
+            max=MAX_COMPLETIONS,
+            help="Sample so many, show the --n-completions likeliest.",
+        ),
     ] = None
     parallel: Annotated[
         int | None,
@@ -161,12 +170,12 @@ class CountOptions:
     ] = -1
 
     def __post_init__(self) -> None:
-        if self.best_of is not None and self.best_of < self.answers:
-            raise wrong("--best-of", f"{self.best_of} cannot be fewer than --answers, {self.answers}")
+        if self.best_of is not None and self.best_of < self.n_completions:
+            raise wrong("--best-of", f"{self.best_of} is less than --n-completions, {self.n_completions}")
 
     @property
     def made(self) -> int:
-        return self.answers if self.best_of is None else self.best_of
+        return self.n_completions if self.best_of is None else self.best_of
 
     @property
     def slots(self) -> int:
@@ -178,4 +187,4 @@ class CountOptions:
         if self.logprobs >= 0 and not as_json:
             raise wrong("--logprobs", "log probabilities are printed with --json: give that as well")
         if self.made > 1 and sampling.temperature == 0:
-            raise wrong("--answers", "the temperature is 0, so all answers would be the same")
+            raise wrong("--n-completions", "the temperature is 0, so all completions would be equal")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from satchel.cli.speculation import accepted
 
 if TYPE_CHECKING:
-    from satchel.cli.chat.respond import Answer
+    from satchel.cli.chat.respond import ChatAnswer
     from satchel.runtime.model import Model
     from satchel.runtime.sampling.logprobs import Logprob
     from satchel.runtime.usage_report import UsageReport
@@ -20,7 +20,7 @@ Rows = Sequence[tuple[str, str]]
 
 
 def facts(
-    model: Model, answers: Sequence[Answer], loading: float, *, report: bool, logprobs: bool
+    model: Model, answers: Sequence[ChatAnswer], loading: float, *, report: bool, logprobs: bool
 ) -> dict[str, Any]:
     """The JSON object of `satchel run`: one answer's facts stand in it, several ones' in a list."""
     head = {"model": str(model.path), "context": model.context, "load_seconds": round(loading, 6)}
@@ -30,7 +30,7 @@ def facts(
     return head | (each[0] if len(each) == 1 else {"answers": each})
 
 
-def answer_facts(model: Model, answer: Answer, report: bool, logprobs: bool) -> dict[str, Any]:
+def answer_facts(model: Model, answer: ChatAnswer, report: bool, logprobs: bool) -> dict[str, Any]:
     """One answer: text, counts, times."""
     stats, reply = answer.stats, answer.reply
     found: dict[str, Any] = {
@@ -70,7 +70,7 @@ def plain_values(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
-def timings(answer: Answer, loading: float) -> Rows:
+def timings(answer: ChatAnswer, loading: float) -> Rows:
     """What -v prints of one answer."""
     stats = answer.stats
     rows: tuple[tuple[str, str], ...] = (

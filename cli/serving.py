@@ -22,7 +22,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Where it listens, who may ask, and how much it takes on."""
+    """Where the server listens, which callers it takes, and how many requests."""
 
     host: Annotated[
         str, option("--host", env="HOST", help="Address to listen on, or a Unix socket: a path with .sock.")

@@ -104,7 +104,7 @@ BATCHED: tuple[Column, ...] = (
 )
 
 
-class Writer:
+class TableWriter:
     """Writes rows to stdout; end() closes what needs to be closed."""
 
     def row(self, row: Row) -> None:
@@ -114,7 +114,7 @@ class Writer:
         """Nothing is left to write."""
 
 
-class Markdown(Writer):
+class Markdown(TableWriter):
     def __init__(self, columns: Sequence[Column]) -> None:
         self.columns, self._begun = columns, False
 
@@ -138,12 +138,12 @@ class Markdown(Writer):
         self._line([text(row) for _, _, text in self.columns])
 
 
-class JsonLines(Writer):
+class JsonLinesWriter(TableWriter):
     def row(self, row: Row) -> None:
         print(json.dumps(row, ensure_ascii=False), flush=True)
 
 
-class Json(Writer):
+class JsonWriter(TableWriter):
     def __init__(self) -> None:
         self.rows: list[Row] = []
 
@@ -154,7 +154,7 @@ class Json(Writer):
         print(json.dumps(self.rows, indent=2, ensure_ascii=False))
 
 
-class Csv(Writer):
+class Csv(TableWriter):
     """Several numbers in one cell have semicolons between them."""
 
     def __init__(self) -> None:
@@ -168,6 +168,6 @@ class Csv(Writer):
         sys.stdout.flush()
 
 
-def writer(output: str, columns: Sequence[Column]) -> Writer:
+def writer(output: str, columns: Sequence[Column]) -> TableWriter:
     """The writer of an output's name; `columns` are those of the Markdown table."""
-    return {"json": Json, "jsonl": JsonLines, "csv": Csv}.get(output, lambda: Markdown(columns))()
+    return {"json": JsonWriter, "jsonl": JsonLinesWriter, "csv": Csv}.get(output, lambda: Markdown(columns))()

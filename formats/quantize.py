@@ -15,23 +15,29 @@ from pathlib import Path
 
 from satchel.formats.gguf import GGUF, TensorSource, Typed, Value, ValueType, open_gguf, write_gguf
 from satchel.formats.gguf.writer import lay_out
-from satchel.formats.quantizing.encode import Calibration, Diagonals, Encoder
-from satchel.formats.quantizing.plan import FormatChoice, Override, QuantizeOptions, Report, plan_tensors
+from satchel.formats.quantizing.encode import Calibration, Diagonals, TensorEncoder
+from satchel.formats.quantizing.plan import (
+    Override,
+    QuantizeOptions,
+    QuantizeReport,
+    TensorPlan,
+    plan_tensors,
+)
 from satchel.formats.quantizing.rules import find_recipe
 from satchel.formats.source import Source
 from satchel.quant import FORMATS, RequestError
 from satchel.quant.format import F32, Blocks
 from satchel.quant.gptq import one_blas_thread
 from satchel.quant.recipes import Recipe
-from satchel.quant.threads import Pool
+from satchel.quant.threads import SafeThreadPool
 
 __all__ = [
     "Calibration",
     "Dry",
-    "FormatChoice",
     "Override",
     "QuantizeOptions",
-    "Report",
+    "QuantizeReport",
+    "TensorPlan",
     "find_recipe",
     "plan",
     "plan_file",
@@ -41,14 +47,14 @@ __all__ = [
 
 QUANTIZATION_VERSION = 2  # of the block layouts, as ggml counts them
 EXTENSION_KEY = "satchel.extension_types"
-FOLDED_KEY = "satchel.folded"  # adapters made for the source do not fit
+AWQ_KEY = "satchel.awq"  # columns are scaled: adapters of the source do not fit
 EXTENSIONS = frozenset(f.name for f in FORMATS.values() if f.weights and f.id > 2000)  # not GGUF's own
 Origin = str | Path | Source  # a source that is open already stays open
 Extra = Mapping[str, Value | Typed | Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Dry(Report):
+class Dry(QuantizeReport):
     """A Report of what would be written. files: path and bytes of each file."""
 
     files: tuple[tuple[Path, int], ...] = ()
@@ -84,7 +90,7 @@ def quantize_file(
     importance: Calibration | Mapping[str, F32] | None = None,
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
-) -> Report:
+) -> QuantizeReport:
     """Write `target` as `source` in the recipe's formats.
 
     overrides ... leave_output: see QuantizeOptions; the others: see write.
@@ -100,14 +106,14 @@ def plan(
     *,
     keep_split: bool = False,
     metadata: Extra | None = None,
-    fold: bool = False,
+    awq: bool = False,
 ) -> Dry:
     """What `write` would write, from the header alone."""
     with _opened(source) as opened:
         choices = plan_tensors(opened, settings)
         layouts = lay_out(
             target,
-            _metadata(opened, settings.recipe, choices, metadata, fold),
+            _metadata(opened, settings.recipe, choices, metadata, awq),
             [TensorSource(c.name, c.shape, c.target, b"") for c in choices],
             alignment=opened.alignment,
             counts=_counts(opened) if keep_split else None,
@@ -123,17 +129,17 @@ def write(
     keep_split: bool = False,
     metadata: Extra | None = None,
     importance: Calibration | Mapping[str, F32] | None = None,
-    fold: bool = False,
+    awq: bool = False,
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
-    started: Callable[[FormatChoice], None] | None = None,
-) -> Report:
+    started: Callable[[TensorPlan], None] | None = None,
+) -> QuantizeReport:
     """Write `target` as `source` with other formats.
 
     keep_split: as many files as the source has, with the same tensors. metadata: keys to write besides the
-    source's. importance: what is known of the columns, or by tensor name a weight for each column. fold:
-    scale columns where that lowers the error, and divide what makes their inputs. progress: called with bytes
-    written; started: with each tensor when its turn has come. The result does not depend on `threads`.
+    source's. importance: what is known of the columns, or by tensor name a weight for each column. awq:
+    scale columns where that lowers the error, and divide the producers of their inputs. progress: called with
+    bytes written; started: with each tensor when its turn has come. The result does not depend on `threads`.
     ModelError where the source is malformed; RequestError where it can't become what was asked.
     """
     calibration = Diagonals(importance) if isinstance(importance, Mapping) else importance
@@ -142,26 +148,26 @@ def write(
     with _opened(source) as opened:
         _check_target(opened, Path(target))
         choices = plan_tensors(opened, settings)
-        with one_blas_thread(), Pool(threads, "satchel-encode") as pool:
-            encoder = Encoder(opened, pool, threads, calibration)
+        with one_blas_thread(), SafeThreadPool(threads, "satchel-encode") as pool:
+            encoder = TensorEncoder(opened, pool, threads, calibration)
             encoder.check(choices)
-            if fold:
-                encoder.fold(choices)
+            if awq:
+                encoder.use_awq(choices)
 
-            def pieces(choice: FormatChoice) -> Iterator[memoryview | Blocks]:
+            def pieces(choice: TensorPlan) -> Iterator[memoryview | Blocks]:
                 if started:
                     started(choice)
                 return encoder.pieces(choice)
 
             write_gguf(
                 target,
-                _metadata(opened, settings.recipe, choices, metadata, fold),
+                _metadata(opened, settings.recipe, choices, metadata, awq),
                 [TensorSource(c.name, c.shape, c.target, partial(pieces, c)) for c in choices],
                 alignment=opened.alignment,
                 counts=_counts(opened) if keep_split else None,
                 progress=progress,
             )
-        return Report(choices, encoder.errors)
+        return QuantizeReport(choices, encoder.errors)
 
 
 @contextmanager
@@ -190,7 +196,7 @@ def _counts(source: Source) -> list[int]:
 
 
 def _metadata(
-    source: Source, recipe: Recipe, choices: Sequence[FormatChoice], extra: Extra | None, fold: bool
+    source: Source, recipe: Recipe, choices: Sequence[TensorPlan], extra: Extra | None, awq: bool
 ) -> dict[str, Value | Typed | Sequence[str]]:
     """The source's, with what describes the new file."""
     found: dict[str, Value | Typed | Sequence[str]] = {
@@ -202,7 +208,7 @@ def _metadata(
     found.pop(EXTENSION_KEY, None)
     if own:
         found[EXTENSION_KEY] = own
-    if fold:
-        found[FOLDED_KEY] = True
+    if awq:
+        found[AWQ_KEY] = True
     found.update(extra or {})
     return found

@@ -19,8 +19,8 @@ from satchel.quant import FORMATS
 from satchel.quant.errors import ModelError
 
 Severity = Literal["error", "warning"]
-Check = Literal["container", "meaning", "values", "tokenizer", "template"]
-CHECKS: tuple[Check, ...] = ("container", "meaning", "values", "tokenizer", "template")
+CheckName = Literal["container", "meaning", "values", "tokenizer", "template"]
+CHECKS: tuple[CheckName, ...] = ("container", "meaning", "values", "tokenizer", "template")
 T = TypeVar("T")
 
 REASON = re.compile(r"expected (?P<wanted>.+?), got (?P<found>.+?)(?:; (?P<do>[^;]+))?", re.DOTALL)
@@ -44,7 +44,7 @@ class Finding:
     """
 
     severity: Severity
-    check: Check
+    check: CheckName
     file: str
     subject: str
     offset: int | None
@@ -71,10 +71,10 @@ class Log:
         self.tensors = gguf.tensors
         self.files = tuple(part.path for part in gguf.parts)
 
-    def error(self, check: Check, error: ModelError | str, *, repair: str = "") -> None:
+    def error(self, check: CheckName, error: ModelError | str, *, repair: str = "") -> None:
         self._note("error", check, error, repair)
 
-    def warning(self, check: Check, error: ModelError | str, *, repair: str = "") -> None:
+    def warning(self, check: CheckName, error: ModelError | str, *, repair: str = "") -> None:
         self._note("warning", check, error, repair)
 
     def damage(self, damage: Damage) -> None:
@@ -99,7 +99,7 @@ class Log:
         words = [word.rstrip(".") for word in WORD.findall(self._body(message))]
         return next((w for w in words if w in self.metadata or w in self.tensors or NAME.fullmatch(w)), "")
 
-    def _note(self, severity: Severity, check: Check, error: ModelError | str, repair: str) -> None:
+    def _note(self, severity: Severity, check: CheckName, error: ModelError | str, repair: str) -> None:
         message = " ".join(str(error).split("\n"))
         if isinstance(error, Fault):
             subject, offset = PREFIX.sub("", error.subject), error.at
@@ -108,7 +108,13 @@ class Log:
         self._add(severity, check, message, subject, offset, repair)
 
     def _add(
-        self, severity: Severity, check: Check, message: str, subject: str, offset: int | None, repair: str
+        self,
+        severity: Severity,
+        check: CheckName,
+        message: str,
+        subject: str,
+        offset: int | None,
+        repair: str,
     ) -> None:
         if message in self._said:
             return
@@ -137,7 +143,7 @@ class Log:
         info = self.tensors.get(subject)
         return named or (self.files[info.part] if info else self.files[0])
 
-    def _repair(self, check: Check, subject: str, do: str) -> str:
+    def _repair(self, check: CheckName, subject: str, do: str) -> str:
         if check == "container":
             return do or "download it again"
         if subject in self.tensors or subject.endswith((".weight", ".bias")):
@@ -172,7 +178,7 @@ def each_fault(
     build: Callable[[Metadata], T],
     metadata: Metadata,
     log: Log,
-    check: Check,
+    check: CheckName,
     guess: Callable[[str], Typed | None] = lambda key: None,
 ) -> T | None:
     """Runs `build` until it is content, each time without the key that it refused last, and notes every

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from satchel.formats.gguf import GGUF, TensorInfo
 from satchel.quant import FORMATS, Format
 from satchel.quant.format import Blocks
-from satchel.quant.threads import Pool
+from satchel.quant.threads import SafeThreadPool
 
 Mask = npt.NDArray[np.bool_]
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
@@ -58,7 +58,7 @@ def scan(
     infos = [i for i in gguf.tensors.values() if i.name not in skip and i.nbytes and i.format in FORMATS]
     done, total = 0, sum(info.nbytes for info in infos)
     found: dict[tuple[str, str], Damage] = {}
-    with Pool(threads, "satchel-scan") as pool:
+    with SafeThreadPool(threads, "satchel-scan") as pool:
         # Chunks wait in a short queue: a file of a terabyte has a quarter of a million of them.
         waiting: deque[tuple[int, Future[list[Damage]]]] = deque()
         for piece in (piece for info in infos for piece in _pieces(gguf, info)):

@@ -6,7 +6,7 @@ traceback.
 
 
 class SatchelError(Exception):
-    """Base of the errors that are meant for people. Anything else that escapes is a bug of ours."""
+    """Base of the errors that are meant for users. Anything else that escapes is a bug of ours."""
 
 
 class ModelError(SatchelError):

@@ -1,10 +1,9 @@
-"""Error feedback: codes chosen column by column, each one's rounding error passed on to the columns that
-follow in proportion to what the inputs share (GPTQ, Frantar et al., arXiv 2210.17323, in the form of LDLQ,
-Chee et al., arXiv 2307.13304). Then scales are fitted anew and codes improved one at a time, both by the same
-error.
+"""GPTQ (Frantar et al., arXiv 2210.17323), in the formulation of LDLQ (Chee et al., arXiv 2307.13304): codes
+are chosen column by column, and the rounding error of each is passed on to the columns that follow, by the
+Hessian H of the inputs. Then scales are fitted anew and codes improved one at a time, by the same error.
 
-Scales stand before any code is chosen, so blocks are standard blocks and the order of columns is free. All
-that is minimized is the sum over rows of e H e^T, e being a row's error. Arrays stand column first: (K,
+Scales are fixed before any code is chosen, so blocks are standard blocks and the order of columns is free.
+All steps minimize the sum over rows of e H e^T, where e is a row's error. Arrays stand column first: (K,
 rows).
 """
 
@@ -20,7 +19,7 @@ import numpy.typing as npt
 from satchel.quant.compiled import compiled
 from satchel.quant.format import F32, Blocks, Format
 from satchel.quant.gptq_fit import RUN, descend, dots, fit_blocks, fit_groups
-from satchel.quant.gptq_grids import GRIDS, Grid, Parts, blocks_of, parts
+from satchel.quant.gptq_grids import GRIDS, GptqGrid, Parts, blocks_of, parts
 from satchel.quant.gptq_loops import feed_run
 from satchel.quant.pack import quietly
 
@@ -30,7 +29,7 @@ ROUNDS = 1  # of fitting scales and improving codes
 
 @dataclass(frozen=True, slots=True)
 class Hessian:
-    """What the inputs of a matrix share. matrix: (K, K), the mean of x x^T, damped. order: columns, those of
+    """The Hessian of a matrix's inputs. matrix: (K, K), the mean of x x^T, damped. order: columns, those of
     the largest inputs first. feed: (K, K) strictly lower triangular, in that order: entry (i, j) is the share
     of column j's error that column i takes over. All float32.
     """
@@ -82,7 +81,7 @@ def encode_matrix(fmt: Format, x: F32, hessian: Hessian | None, importance: F32 
         return plain
     w = np.ascontiguousarray(x.T)
     start = parts(grid, plain)
-    found = replace(start, code=feedback(grid, start, w, hessian))
+    found = replace(start, code=gptq_codes(grid, start, w, hessian))
     for _ in range(ROUNDS):
         found = improve(grid, found, w, hessian.matrix)
     wins = row_errors(w - found.values(), hessian.matrix) < row_errors(w - start.values(), hessian.matrix)
@@ -107,8 +106,8 @@ def row_errors(e: F32, matrix: F32) -> F32:
     return dots(matrix @ e, e)
 
 
-def feedback(grid: Grid, given: Parts, w: F32, hessian: Hessian) -> F32:
-    """Codes (K, rows) of w (K, rows) under the scales that are given."""
+def gptq_codes(grid: GptqGrid, given: Parts, w: F32, hessian: Hessian) -> F32:
+    """GPTQ's codes (K, rows) of w (K, rows) under the given scales."""
     step, base = given.step(), given.base()
     ordered, group = w[hessian.order], hessian.order // grid.group
     error, code = np.zeros_like(w), np.empty_like(w)
@@ -124,7 +123,7 @@ def feedback(grid: Grid, given: Parts, w: F32, hessian: Hessian) -> F32:
     return found
 
 
-def improve(grid: Grid, found: Parts, w: F32, matrix: F32) -> Parts:
+def improve(grid: GptqGrid, found: Parts, w: F32, matrix: F32) -> Parts:
     """One round of fitting scales and moving codes; no step of it makes a row worse."""
     found = fit_groups(grid, found, w, matrix) if grid.has_units else found
     found = fit_blocks(grid, found, w, matrix)

@@ -1,5 +1,5 @@
-"""What follows error feedback: scales that fit the codes, and codes that fit each other, each step exact and
-none of them worse than what stood before, in e H e^T of every row.
+"""Refinement after GPTQ's pass over the columns: scales that fit the codes, and codes that fit each other.
+Each step is exact, and none raises e H e^T of any row.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 from satchel.quant import gptq_loops
 from satchel.quant.compiled import compiled
 from satchel.quant.format import F32
-from satchel.quant.gptq_grids import Grid, Parts
+from satchel.quant.gptq_grids import GptqGrid, Parts
 from satchel.quant.pack import to_f16
 
 RUN = 64  # columns that are moved one by one between two products
@@ -24,7 +24,7 @@ def dots(a: F32, b: F32) -> F32:
     return out
 
 
-def descend(grid: Grid, found: Parts, w: F32, matrix: F32) -> Parts:
+def descend(grid: GptqGrid, found: Parts, w: F32, matrix: F32) -> Parts:
     """Each code in turn to where the error is least, the others standing (coordinate descent)."""
     step, base, code = found.step(), found.base(), found.code.copy()
     error = w - found.values()
@@ -39,7 +39,7 @@ def descend(grid: Grid, found: Parts, w: F32, matrix: F32) -> Parts:
     return replace(found, code=code)
 
 
-def fit_groups(grid: Grid, found: Parts, w: F32, matrix: F32) -> Parts:
+def fit_groups(grid: GptqGrid, found: Parts, w: F32, matrix: F32) -> Parts:
     """Each group's unit and low in turn to the whole numbers near where the error is least."""
     size, count = grid.group, len(found.unit)
     per = count // len(found.d)
@@ -63,7 +63,7 @@ def fit_groups(grid: Grid, found: Parts, w: F32, matrix: F32) -> Parts:
 
 
 def _best_move(
-    grid: Grid, code: F32, slope: F32, matrix: F32, d: F32, dmin: F32, unit: F32, low: F32
+    grid: GptqGrid, code: F32, slope: F32, matrix: F32, d: F32, dmin: F32, unit: F32, low: F32
 ) -> tuple[F32, F32]:
     """Changes of a group's unit and low (rows,) that lower the error most; 0 where none does.
 
@@ -92,7 +92,7 @@ def _best_move(
     return best_u.astype(np.float32), best_l.astype(np.float32)
 
 
-def fit_blocks(grid: Grid, found: Parts, w: F32, matrix: F32) -> Parts:
+def fit_blocks(grid: GptqGrid, found: Parts, w: F32, matrix: F32) -> Parts:
     """Each block's d and dmin in turn to the f16 numbers of least error."""
     count = len(found.d)
     size, per = len(w) // count, len(found.unit) // count
@@ -116,7 +116,9 @@ def fit_blocks(grid: Grid, found: Parts, w: F32, matrix: F32) -> Parts:
     return replace(found, d=d, dmin=dmin)
 
 
-def _fit_pair(grid: Grid, uu: F32, uv: F32, vv: F32, ug: F32, vg: F32, d: F32, dmin: F32) -> tuple[F32, F32]:
+def _fit_pair(
+    grid: GptqGrid, uu: F32, uv: F32, vv: F32, ug: F32, vg: F32, d: F32, dmin: F32
+) -> tuple[F32, F32]:
     """The best of: both as they are, d alone, both at once; (rows,) each, as f16 rounds them."""
     alone = np.divide(ug, uu, out=np.zeros_like(ug), where=uu > 0)
     determinant = uu * vv - uv * uv

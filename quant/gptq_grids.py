@@ -1,4 +1,4 @@
-"""Where a format's scales, codes and their ranges are, so that error feedback needs to know no layout: a
+"""Where a format's scales, codes and their ranges are, so that GPTQ needs to know no layout: a
 block is groups of numbers x = d * unit * code - dmin * low, whatever bits hold them.
 
 All arrays are float32 and stand column first: codes (K, rows), a group's numbers (groups, rows), a block's
@@ -59,7 +59,7 @@ Join = Callable[[Any, Any, Any, Any, Any, Blocks], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class GptqGrid:
     """A format as groups under scales.
 
     group: numbers of a group. codes, units, lows: least and largest; units of one value are no choice.
@@ -84,14 +84,14 @@ class Grid:
         return self.lows[1] > 0
 
 
-def parts(grid: Grid, blocks: Blocks) -> Parts:
+def parts(grid: GptqGrid, blocks: Blocks) -> Parts:
     """What blocks (rows, n) hold."""
     rows = len(blocks)
     d, dmin, unit, low, code = (np.asarray(p).astype(np.float32) for p in grid.split(blocks))
     return Parts(*(np.ascontiguousarray(p.reshape(rows, -1).T) for p in (d, dmin, unit, low, code)))
 
 
-def blocks_of(fmt: Format, grid: Grid, found: Parts) -> Blocks:
+def blocks_of(fmt: Format, grid: GptqGrid, found: Parts) -> Blocks:
     """Blocks (rows, n) that hold these parts; d and dmin must be numbers that f16 can hold."""
     shape = found.d.shape[::-1]
     out = np.zeros(shape, fmt.dtype)
@@ -211,15 +211,15 @@ def _join_q8_0(d: Any, dmin: Any, unit: Any, low: Any, code: Any, out: Blocks) -
     out["d"], out["qs"] = d, code
 
 
-GRIDS: dict[str, Grid] = {
-    "q2_k": Grid(16, (0, 3), (0, 15), (0, 15), False, _split_q2_k, _join_q2_k),
-    "q3_k": Grid(16, (-4, 3), (-32, 31), (0, 0), False, _split_q3_k, _join_q3_k),
-    "q4_k": Grid(32, (0, 15), (0, 63), (0, 63), False, _split_q4_k, _join_q4_k),
-    "q5_k": Grid(32, (0, 31), (0, 63), (0, 63), False, _split_q5_k, _join_q5_k),
-    "q6_k": Grid(16, (-32, 31), (-128, 127), (0, 0), False, _split_q6_k, _join_q6_k),
-    "q4_0": Grid(32, (-8, 7), (1, 1), (0, 0), False, _split_q4_0, _join_q4_0),
-    "q4_1": Grid(32, (0, 15), (1, 1), (1, 1), True, _split_q4_1, _join_q4_1),
-    "q5_0": Grid(32, (-16, 15), (1, 1), (0, 0), False, _split_q5_0, _join_q5_0),
-    "q5_1": Grid(32, (0, 31), (1, 1), (1, 1), True, _split_q5_1, _join_q5_1),
-    "q8_0": Grid(32, (-127, 127), (1, 1), (0, 0), False, _split_q8_0, _join_q8_0),
+GRIDS: dict[str, GptqGrid] = {
+    "q2_k": GptqGrid(16, (0, 3), (0, 15), (0, 15), False, _split_q2_k, _join_q2_k),
+    "q3_k": GptqGrid(16, (-4, 3), (-32, 31), (0, 0), False, _split_q3_k, _join_q3_k),
+    "q4_k": GptqGrid(32, (0, 15), (0, 63), (0, 63), False, _split_q4_k, _join_q4_k),
+    "q5_k": GptqGrid(32, (0, 31), (0, 63), (0, 63), False, _split_q5_k, _join_q5_k),
+    "q6_k": GptqGrid(16, (-32, 31), (-128, 127), (0, 0), False, _split_q6_k, _join_q6_k),
+    "q4_0": GptqGrid(32, (-8, 7), (1, 1), (0, 0), False, _split_q4_0, _join_q4_0),
+    "q4_1": GptqGrid(32, (0, 15), (1, 1), (1, 1), True, _split_q4_1, _join_q4_1),
+    "q5_0": GptqGrid(32, (-16, 15), (1, 1), (0, 0), False, _split_q5_0, _join_q5_0),
+    "q5_1": GptqGrid(32, (0, 31), (1, 1), (1, 1), True, _split_q5_1, _join_q5_1),
+    "q8_0": GptqGrid(32, (-127, 127), (1, 1), (0, 0), False, _split_q8_0, _join_q8_0),
 }

@@ -1,4 +1,4 @@
-"""The loops of error feedback, for numba: rows side by side, so that a vector's lanes are rows. All float32;
+"""The loops of GPTQ, for numba: rows side by side, so that a vector's lanes are rows. All float32;
 what is filled is the caller's.
 """
 

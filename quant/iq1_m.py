@@ -13,10 +13,10 @@ from satchel.quant.codebook import fields, flattened, grid, join
 from satchel.quant.format import F32, Blocks, Format
 from satchel.quant.iq1_s import SHIFT
 from satchel.quant.pack import F16, flat, quietly, wide
-from satchel.quant.search_grid import Layout, needed, search
+from satchel.quant.search_grid import CodebookLayout, needed, search
 
 DTYPE = np.dtype([("qs", "u1", (32,)), ("qh", "u1", (16,)), ("scales", "<u2", (4,))])
-LAYOUT = Layout("iq1_s", run=16, steps=8, shift=0.125)
+LAYOUT = CodebookLayout("iq1_s", run=16, steps=8, shift=0.125)
 
 
 def scale_of(blocks: Blocks) -> F16:

@@ -12,11 +12,11 @@ import numpy as np
 from satchel.quant.codebook import fields, flattened, grid, join
 from satchel.quant.format import F32, Blocks, Format
 from satchel.quant.pack import flat, quietly, wide
-from satchel.quant.search_grid import Layout, needed, search
+from satchel.quant.search_grid import CodebookLayout, needed, search
 
 DTYPE = np.dtype([("d", "<f2"), ("qs", "u1", (32,)), ("qh", "<u2", (8,))])
 SHIFT = np.float32(0.125)
-LAYOUT = Layout("iq1_s", run=32, steps=8, shift=0.125, shared=True)
+LAYOUT = CodebookLayout("iq1_s", run=32, steps=8, shift=0.125, shared=True)
 
 
 @quietly

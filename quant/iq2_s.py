@@ -12,12 +12,12 @@ import numpy as np
 from satchel.quant.codebook import bits_to_signs, fields, flattened, grid, join
 from satchel.quant.format import F32, Blocks, Format
 from satchel.quant.pack import flat, quietly, wide
-from satchel.quant.search_grid import Layout, needed, search
+from satchel.quant.search_grid import CodebookLayout, needed, search
 
 DTYPE = np.dtype(
     [("d", "<f2"), ("qs", "u1", (32,)), ("signs", "u1", (32,)), ("qh", "u1", (8,)), ("scales", "u1", (8,))]
 )
-LAYOUT = Layout("iq2_s", run=16, steps=16, unit=8.0)
+LAYOUT = CodebookLayout("iq2_s", run=16, steps=16, unit=8.0)
 
 
 @quietly

@@ -11,10 +11,10 @@ import numpy as np
 from satchel.quant.codebook import even_signs, fields, flattened, grid, join
 from satchel.quant.format import F32, Blocks, Format
 from satchel.quant.pack import flat, quietly, wide
-from satchel.quant.search_grid import Layout, needed, search
+from satchel.quant.search_grid import CodebookLayout, needed, search
 
 DTYPE = np.dtype([("d", "<f2"), ("qs", "<u2", (32,)), ("scales", "u1", (8,))])
-LAYOUT = Layout("iq2_xs", run=16, steps=16, unit=8.0, even=8)
+LAYOUT = CodebookLayout("iq2_xs", run=16, steps=16, unit=8.0, even=8)
 
 
 @quietly

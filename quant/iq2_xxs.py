@@ -12,11 +12,11 @@ import numpy as np
 from satchel.quant.codebook import even_signs, fields, flattened, grid, join
 from satchel.quant.format import F32, Blocks, Format
 from satchel.quant.pack import flat, quietly, wide
-from satchel.quant.search_grid import Layout, needed, search
+from satchel.quant.search_grid import CodebookLayout, needed, search
 
 GROUP = np.dtype([("points", "u1", (4,)), ("signs", "<u4")])
 DTYPE = np.dtype([("d", "<f2"), ("groups", GROUP, (8,))])
-LAYOUT = Layout("iq2_xxs", run=32, steps=16, unit=8.0, even=8)
+LAYOUT = CodebookLayout("iq2_xxs", run=32, steps=16, unit=8.0, even=8)
 
 
 @quietly

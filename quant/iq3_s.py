@@ -11,12 +11,12 @@ import numpy as np
 from satchel.quant.codebook import bits_to_signs, fields, flattened, grid, join
 from satchel.quant.format import F32, Blocks, Format
 from satchel.quant.pack import flat, quietly, wide
-from satchel.quant.search_grid import Layout, search
+from satchel.quant.search_grid import CodebookLayout, search
 
 DTYPE = np.dtype(
     [("d", "<f2"), ("qs", "u1", (64,)), ("qh", "u1", (8,)), ("signs", "u1", (32,)), ("scales", "u1", (4,))]
 )
-LAYOUT = Layout("iq3_s", run=32, steps=16)
+LAYOUT = CodebookLayout("iq3_s", run=32, steps=16)
 
 
 @quietly

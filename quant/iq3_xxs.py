@@ -12,10 +12,10 @@ import numpy as np
 from satchel.quant.codebook import even_signs, fields, flattened, grid, join
 from satchel.quant.format import F32, Blocks, Format
 from satchel.quant.pack import flat, quietly, wide
-from satchel.quant.search_grid import Layout, search
+from satchel.quant.search_grid import CodebookLayout, search
 
 DTYPE = np.dtype([("d", "<f2"), ("qs", "u1", (64,)), ("signs", "<u4", (8,))])
-LAYOUT = Layout("iq3_xxs", run=32, steps=16, unit=4.0, even=8)
+LAYOUT = CodebookLayout("iq3_xxs", run=32, steps=16, unit=4.0, even=8)
 
 
 @quietly

@@ -23,9 +23,10 @@ _ANY = re.compile("")
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What the choices depend on beside names. experts: the model's expert_count. sharing: how many query
-    heads share a key head. importance: whether importance data is there. layers: how many there are.
+class ModelFacts:
+    """Facts of a model that the mix depends on, beside names. experts: the model's expert_count. sharing: how
+    many query heads share a key head. importance: whether importance data is there. layers: how many there
+    are.
     """
 
     experts: int
@@ -44,7 +45,7 @@ class TensorPosition:
     count: int
     order: int
     stacked: bool
-    facts: Facts
+    facts: ModelFacts
 
 
 Test = Callable[[TensorPosition], bool]
@@ -120,8 +121,8 @@ def _single(place: TensorPosition) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """Tensors whose name holds `part` get `format` where `test` accepts their place."""
+class MixRule:
+    """Tensors whose name contains `part` get `format` where `test` accepts their position."""
 
     part: re.Pattern[str]
     format: str
@@ -139,7 +140,7 @@ class Recipe:
     file_type: int
     base: str
     head: str
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[MixRule, ...] = ()
     low: bool = False
 
     @property
@@ -147,54 +148,58 @@ class Recipe:
         return quant.FORMATS[self.base].block > 1
 
 
-_EIGHT_OUT = Rule(_OUT, "q5_k", eight)
-_SHARED_VALUES = Rule(VALUES, "q4_k", _sharing)
-_MEDIUM = (Rule(VALUES, "q6_k", _sensitive), Rule(DOWN, "q6_k", _sensitive))
-_SMALL = (Rule(VALUES, "q5_k", _first_four), Rule(DOWN, "q5_k", _first_eighth), _EIGHT_OUT)
-_NONLINEAR = (Rule(VALUES, "q5_k", _sharing), Rule(DOWN, "q5_k", _unguided_first_eighth), _EIGHT_OUT)
+_EIGHT_OUT = MixRule(_OUT, "q5_k", eight)
+_SHARED_VALUES = MixRule(VALUES, "q4_k", _sharing)
+_MEDIUM = (MixRule(VALUES, "q6_k", _sensitive), MixRule(DOWN, "q6_k", _sensitive))
+_SMALL = (MixRule(VALUES, "q5_k", _first_four), MixRule(DOWN, "q5_k", _first_eighth), _EIGHT_OUT)
+_NONLINEAR = (MixRule(VALUES, "q5_k", _sharing), MixRule(DOWN, "q5_k", _unguided_first_eighth), _EIGHT_OUT)
 
 
-def _lowest(small: str, out: str | None) -> tuple[Rule, ...]:
+def _lowest(small: str, out: str | None) -> tuple[MixRule, ...]:
     """Rules below three bits: values, the first ffn_down and the embedding get `small` or more."""
     rules = (
-        Rule(_EMBEDDING, small),
-        Rule(VALUES, "q4_k", _sharing_or_experts),
-        Rule(VALUES, small),
-        Rule(_KEYS, "q4_k", eight),
-        Rule(DOWN, small, _first_by_order),
+        MixRule(_EMBEDDING, small),
+        MixRule(VALUES, "q4_k", _sharing_or_experts),
+        MixRule(VALUES, small),
+        MixRule(_KEYS, "q4_k", eight),
+        MixRule(DOWN, small, _first_by_order),
         _EIGHT_OUT,
     )
-    return rules if out is None else (*rules, Rule(_OUT, out))
+    return rules if out is None else (*rules, MixRule(_OUT, out))
 
 
 _Q2_K = (
-    *(_SHARED_VALUES, Rule(VALUES, "q3_k"), Rule(DOWN, "q3_k")),
-    *(_EIGHT_OUT, Rule(_OUT, "q3_k")),
+    *(_SHARED_VALUES, MixRule(VALUES, "q3_k"), MixRule(DOWN, "q3_k")),
+    *(_EIGHT_OUT, MixRule(_OUT, "q3_k")),
 )
 _Q3_K_M = (
-    *(Rule(VALUES, "q5_k", _first_two), Rule(VALUES, "q4_k")),
-    *(Rule(DOWN, "q5_k", _first_sixteenth), Rule(DOWN, "q4_k")),
-    *(_EIGHT_OUT, Rule(_OUT, "q4_k")),
+    *(MixRule(VALUES, "q5_k", _first_two), MixRule(VALUES, "q4_k")),
+    *(MixRule(DOWN, "q5_k", _first_sixteenth), MixRule(DOWN, "q4_k")),
+    *(_EIGHT_OUT, MixRule(_OUT, "q4_k")),
 )
 _Q3_K_L = (
-    *(Rule(VALUES, "q5_k"), Rule(DOWN, "q5_k")),
-    *(Rule(_OUT, "q3_k", eight), Rule(_OUT, "q5_k")),
+    *(MixRule(VALUES, "q5_k"), MixRule(DOWN, "q5_k")),
+    *(MixRule(_OUT, "q3_k", eight), MixRule(_OUT, "q5_k")),
 )
 _IQ3_XXS = (
-    *(Rule(_EMBEDDING, "iq3_s"), _SHARED_VALUES, Rule(VALUES, "iq3_s", _unguided)),
-    *(Rule(_QUERIES, "iq2_s"), Rule(_KEYS, "iq2_s")),
-    *(Rule(DOWN, "q4_k", _unguided_first_eighth), Rule(DOWN, "q3_k", _unguided)),
-    *(_EIGHT_OUT, Rule(_OUT, "iq3_s")),
+    *(MixRule(_EMBEDDING, "iq3_s"), _SHARED_VALUES, MixRule(VALUES, "iq3_s", _unguided)),
+    *(MixRule(_QUERIES, "iq2_s"), MixRule(_KEYS, "iq2_s")),
+    *(MixRule(DOWN, "q4_k", _unguided_first_eighth), MixRule(DOWN, "q3_k", _unguided)),
+    *(_EIGHT_OUT, MixRule(_OUT, "iq3_s")),
 )
 _IQ3_XS = (
-    *(_SHARED_VALUES, Rule(_QUERIES, "iq3_xxs"), Rule(_KEYS, "iq3_xxs")),
-    *(Rule(_UP, "iq3_xxs", _middle), _EIGHT_OUT),
+    *(_SHARED_VALUES, MixRule(_QUERIES, "iq3_xxs"), MixRule(_KEYS, "iq3_xxs")),
+    *(MixRule(_UP, "iq3_xxs", _middle), _EIGHT_OUT),
 )
 _IQ3_M = (
-    *(Rule(VALUES, "q4_k"), Rule(DOWN, "q4_k", _first_eighth), Rule(DOWN, "q4_k", _eight_and_sensitive)),
-    *(_EIGHT_OUT, Rule(_OUT, "q4_k")),
+    *(
+        MixRule(VALUES, "q4_k"),
+        MixRule(DOWN, "q4_k", _first_eighth),
+        MixRule(DOWN, "q4_k", _eight_and_sensitive),
+    ),
+    *(_EIGHT_OUT, MixRule(_OUT, "q4_k")),
 )
-_TERNARY = (Rule(_EMBEDDING, "q4_k"),)
+_TERNARY = (MixRule(_EMBEDDING, "q4_k"),)
 
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
@@ -203,12 +208,12 @@ RECIPES: dict[str, Recipe] = {
         Recipe("F16", 1, "f16", "f16"),
         Recipe("BF16", 32, "bf16", "bf16"),
         Recipe("Q8_0", 7, "q8_0", "q8_0"),
-        Recipe("Q4_0", 2, "q4_0", "q6_k", (Rule(DOWN, "q4_1", _guided_first_eighth),)),
+        Recipe("Q4_0", 2, "q4_0", "q6_k", (MixRule(DOWN, "q4_1", _guided_first_eighth),)),
         Recipe("Q4_1", 3, "q4_1", "q6_k"),
-        Recipe("Q5_0", 8, "q5_0", "q6_k", (Rule(DOWN, "q5_1", _guided_first_eighth),)),
+        Recipe("Q5_0", 8, "q5_0", "q6_k", (MixRule(DOWN, "q5_1", _guided_first_eighth),)),
         Recipe("Q5_1", 9, "q5_1", "q6_k"),
         Recipe("Q2_K", 10, "q2_k", "q6_k", _Q2_K),
-        Recipe("Q2_K_S", 21, "q2_k", "q6_k", (_SHARED_VALUES, Rule(DOWN, "q4_k", _first_eighth))),
+        Recipe("Q2_K_S", 21, "q2_k", "q6_k", (_SHARED_VALUES, MixRule(DOWN, "q4_k", _first_eighth))),
         Recipe("Q3_K_S", 11, "q3_k", "q6_k", (_EIGHT_OUT,)),
         Recipe("Q3_K_M", 12, "q3_k", "q6_k", _Q3_K_M),
         Recipe("Q3_K_L", 13, "q3_k", "q6_k", _Q3_K_L),
@@ -231,7 +236,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe("IQ4_XS", 30, "iq4_xs", "q6_k", _NONLINEAR),
         Recipe("TQ1_0", 36, "tq1_0", "q6_k", _TERNARY),
         Recipe("TQ2_0", 37, "tq2_0", "q6_k", _TERNARY),
-        Recipe("MXFP4_MOE", 38, "mxfp4", "q8_0", (Rule(_ANY, "q8_0", _single),), low=True),
+        Recipe("MXFP4_MOE", 38, "mxfp4", "q8_0", (MixRule(_ANY, "q8_0", _single),), low=True),
         Recipe("NVFP4", 39, "nvfp4", "q6_k"),
         Recipe("Q1_0", 40, "q1_0", "q6_k"),
     )

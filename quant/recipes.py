@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from satchel import quant  # its table is complete only after every module here is imported
-from satchel.quant.mixes import DOWN, RECIPES, SHARED, VALUES, Facts, Recipe, TensorPosition, eight
+from satchel.quant.mixes import DOWN, RECIPES, SHARED, VALUES, ModelFacts, Recipe, TensorPosition, eight
 
 __all__ = ["NEEDS_IMPORTANCE", "RECIPES", "Recipe", "choose_formats", "fit_format", "is_quantizable"]
 
@@ -64,7 +64,7 @@ def choose_formats(
     importance data, without which some recipes give a little more to the first layers.
     """
     layers = max((_layer(name) for name in shapes), default=-1) + 1
-    places = _places(shapes, Facts(experts, sharing, importance, layers))
+    places = _places(shapes, ModelFacts(experts, sharing, importance, layers))
     head = "output.weight" if "output.weight" in shapes else "token_embd.weight"
     chosen: dict[str, str] = {}
     for name, shape in shapes.items():
@@ -89,7 +89,7 @@ def _layer(name: str) -> int:
     return int(found[1]) if found else -1
 
 
-def _places(shapes: Mapping[str, Shape], facts: Facts) -> dict[str, TensorPosition]:
+def _places(shapes: Mapping[str, Shape], facts: ModelFacts) -> dict[str, TensorPosition]:
     """Values count the layers that have attention: in a hybrid model not all do."""
     attending = sorted(_layer(name) for name in shapes if VALUES.search(name))
     downs = sorted((name for name in shapes if DOWN.search(name)), key=lambda name: (_layer(name), name))

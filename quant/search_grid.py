@@ -31,7 +31,7 @@ BLOCKS = 1024  # searched at a time
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class CodebookLayout:
     """How a format uses the codebook of `points` (count, width).
 
     run: numbers that share a step, one of `steps`: 1, 3, 5 ... times d / unit, d as it is stored. even:
@@ -69,13 +69,13 @@ class GridCodes:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Some blocks under search: x, w (vectors, width); odd (vectors,), where the signs of x are not even;
-    points (runs, vectors, variants, candidates) that could be chosen, with their terms a and b
+class BlockSearch:
+    """The search state of a batch of blocks: x, w (vectors, width); odd (vectors,), where the signs of x are
+    not even; points (runs, vectors, variants, candidates) that could be chosen, with their terms a and b
     (grid_loops.py): the nearest under each of the steps (runs, candidates).
     """
 
-    layout: Layout
+    layout: CodebookLayout
     x: F32
     w: F32
     odd: Bools
@@ -87,7 +87,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class GridChoice:
-    """What runs take of their steps: error (runs,), index of the step (runs,), variants and points (runs,
+    """The best step of each run: error (runs,), index of the step (runs,), variants and points (runs,
     vectors), fit (runs, 2): sums of a and b over the points, whose quotient is the step that suits them best.
     """
 
@@ -108,7 +108,7 @@ def needed(importance: F32 | None, name: str) -> F32:
     return importance
 
 
-def _terms(x: F32, w: F32, odd: Bools, layout: Layout) -> tuple[F32, F32]:
+def _terms(x: F32, w: F32, odd: Bools, layout: CodebookLayout) -> tuple[F32, F32]:
     """a, b (vectors, variants, points) of vectors x, w (vectors, width)."""
     grid = codebook.grid(layout.points)
     a = np.empty((len(x), layout.variants, len(grid)), np.float32)
@@ -121,7 +121,7 @@ def _terms(x: F32, w: F32, odd: Bools, layout: Layout) -> tuple[F32, F32]:
     return a, b
 
 
-def _part(x: F32, w: F32, layout: Layout) -> Part:
+def _part(x: F32, w: F32, layout: CodebookLayout) -> BlockSearch:
     """The candidates of blocks x, w (blocks, 256): the nearest points under steps from a small one
     to one under which the largest number fits the largest coordinate.
     """
@@ -150,10 +150,10 @@ def _part(x: F32, w: F32, layout: Layout) -> Part:
         b_found[:] = np.take_along_axis(b, points.astype(np.int64), axis=1)
     shape = (x.size // layout.run, layout.run // width, layout.variants, STARTS)
     points, a, b = (part.reshape(shape) for part in found)
-    return Part(layout, vectors, weight, odd, tried, points.astype(np.int64), a, b)
+    return BlockSearch(layout, vectors, weight, odd, tried, points.astype(np.int64), a, b)
 
 
-def _try(part: Part, steps: F32) -> tuple[F32, npt.NDArray[Any]]:
+def _try(part: BlockSearch, steps: F32) -> tuple[F32, npt.NDArray[Any]]:
     """Error of each run under each of its steps (runs, steps), and the variant that each vector then has
     (runs, vectors, steps).
     """
@@ -185,7 +185,7 @@ def _at(array: npt.NDArray[Any], index: npt.NDArray[Any], axis: int) -> npt.NDAr
     return np.take_along_axis(array, np.broadcast_to(np.expand_dims(index, axis), one), axis).squeeze(axis)
 
 
-def _choose(part: Part, steps: F32) -> GridChoice:
+def _choose(part: BlockSearch, steps: F32) -> GridChoice:
     """The best of its steps (runs, steps) for each run."""
     errors, variants = _try(part, steps)
     index = errors.argmin(axis=1)
@@ -197,7 +197,7 @@ def _choose(part: Part, steps: F32) -> GridChoice:
     return GridChoice(_at(errors, index, 1), index, taken, points, fit)
 
 
-def _first(part: Part) -> F32:
+def _first(part: BlockSearch) -> F32:
     """d (blocks,) under which the largest step is what the run that wants the largest likes best."""
     fit = _choose(part, part.steps).fit
     wanted = np.where(fit[:, 1] > 0, fit[:, 0] / np.where(fit[:, 1] > 0, fit[:, 1], 1), 0)
@@ -205,14 +205,14 @@ def _first(part: Part) -> F32:
     return most
 
 
-def _steps(stored: F16, scale: F32, layout: Layout) -> F32:
+def _steps(stored: F16, scale: F32, layout: CodebookLayout) -> F32:
     """(runs, steps) that each run can choose from, in units of the blocks' scale."""
     d = np.repeat(stored.astype(np.float32) / scale, 256 // layout.run)
     steps: F32 = d[:, None] * np.arange(1, 2 * layout.steps, 2, dtype=np.float32)
     return steps
 
 
-def _search(x: F32, w: F32, layout: Layout) -> tuple[F16, GridChoice, Part]:
+def _search(x: F32, w: F32, layout: CodebookLayout) -> tuple[F16, GridChoice, BlockSearch]:
     """Blocks x, w (blocks, 256): the d to be stored, and what its runs take."""
     most = np.abs(x).max(axis=1)
     scale = np.where(most > 0, most, np.float32(1)) * np.float32(layout.unit)
@@ -249,7 +249,7 @@ def _better(old: tuple[F16, GridChoice], new: tuple[F16, GridChoice]) -> tuple[F
     )
 
 
-def _minus(part: Part, found: GridChoice) -> Bools:
+def _minus(part: BlockSearch, found: GridChoice) -> Bools:
     """(vectors, width) signs to be stored: those of x, but for the number that takes a wrong one."""
     minus: Bools = np.asarray(part.x < 0)
     wrong = part.odd & ((found.variants.reshape(-1) == 1) | (part.layout.variants == 1))
@@ -259,7 +259,7 @@ def _minus(part: Part, found: GridChoice) -> Bools:
 
 
 @quietly
-def search(x: F32, importance: F32 | None, layout: Layout) -> GridCodes:
+def search(x: F32, importance: F32 | None, layout: CodebookLayout) -> GridCodes:
     """x (..., n * 256) in blocks of 256, some at a time, so that the terms stay in the cache."""
     values = rows(x, 256)
     lead, wide = values.shape[:-1], floored(weights(values, importance).reshape(-1, 256))

@@ -23,7 +23,7 @@ def begin(thread: threading.Thread) -> None:
         raise _none_left(error) from None
 
 
-class Pool(ThreadPoolExecutor):
+class SafeThreadPool(ThreadPoolExecutor):
     """A pool whose submit() raises DeviceError where the system gives no thread."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:

@@ -11,7 +11,7 @@ from satchel.runtime.sampling import MASK
 if TYPE_CHECKING:
     from satchel.runtime.reply import Reply
 
-MOST_ANSWERS = 128
+MAX_COMPLETIONS = 128
 SPREAD = 0x9E3779B97F4A7C15  # between the seeds of answers to one prompt
 
 
@@ -23,8 +23,8 @@ def seeds(first: int, n: int) -> list[int]:
 def check_counts(n: int, best_of: int | None) -> int:
     """How many answers are made. H03: RequestError where they are too many, or fewer than asked for."""
     made = n if best_of is None else best_of
-    if not 1 <= n <= MOST_ANSWERS or made > MOST_ANSWERS:
-        raise RequestError(f"n is {n} and best_of {made}: they must lie between 1 and {MOST_ANSWERS}")
+    if not 1 <= n <= MAX_COMPLETIONS or made > MAX_COMPLETIONS:
+        raise RequestError(f"n is {n} and best_of {made}: they must lie between 1 and {MAX_COMPLETIONS}")
     if made < n:
         raise RequestError(f"best_of is {made}: it cannot be fewer than n, which is {n}")
     return made

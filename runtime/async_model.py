@@ -1,5 +1,5 @@
-"""The library's face for asyncio: the verbs of Model, awaited; `async for` gives an answer's pieces. The loop
-never waits for the engine; cancelling the task or closing the answer ends the request.
+"""The library's face for asyncio: the methods of Model, awaited; `async for` gives an answer's pieces. The
+loop never waits for the engine; cancelling the task or closing the answer ends the request.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class ChatPrompt:
         return said + self._start(last, opened)
 
     def shown(self, messages: Sequence[Message]) -> str:
-        """The prompt as people read it."""
+        """The prompt as readable text."""
         return self._guard.unescape(self.text(messages))
 
     def _start(self, last: Message | None, opened: bool) -> str:

@@ -24,11 +24,11 @@ from satchel.formats.chat import (
 from satchel.formats.chat.style import PAIRS
 from satchel.formats.tokenizer import Detokenizer
 from satchel.runtime.chat import ChatPrompt
-from satchel.runtime.form import Form
 from satchel.runtime.generate_options import GenerateOptions
 from satchel.runtime.overflow import Fitted
 from satchel.runtime.reasoning import AFTER, INSIDE, ReasoningBudget, Thought
 from satchel.runtime.reply import Reply
+from satchel.runtime.structured_output import StructuredOutput
 
 if TYPE_CHECKING:
     from satchel.runtime.model import Model
@@ -61,10 +61,10 @@ class ChatReply(Reply):
         self._opening, self._budget, self._family = opening, budget, style
         self._tagged = (style.open, style.close) == PAIRS[0]
         self._hidden = any(model.tokenizer.is_control(i) for i in markers)
-        # Where no thinking is wanted, a form allows none.
+        # Where the caller wants no thinking, a grammar allows none.
         self._begins = opening if thinks or opening else "content"
         self._thought = Thought(model.tokenizer.token_bytes, style, self._begins) if style.open else None
-        self._length = self._formed_at = 0  # characters of all tokens, and where the thinking was over
+        self._length = self._constrained_at = 0  # characters of all tokens, and where the thinking was over
         self._fed: list[int] = []  # tokens since the request at hand was made
         self._read = False
 
@@ -130,7 +130,7 @@ class ChatReply(Reply):
                 next(self)
 
     def shown(self) -> Iterator[str]:
-        """Pieces for people: the text, with thinking in <think> tags whatever the model's own markers are."""
+        """Pieces to show: the text, with thinking in <think> tags whatever the model's own markers are."""
         if self._tagged and not self._hidden:
             yield from self
             return
@@ -171,7 +171,7 @@ class ChatReply(Reply):
             self.ids.append(token)
             piece += self._say(self._stop.feed(self._text(token)))
         self.stats.generated = made
-        self._formed_at = self._length
+        self._constrained_at = self._length
         if not self.over:
             self._context, self._resumed = context, self._resumed + 1
             self._submit()
@@ -181,15 +181,15 @@ class ChatReply(Reply):
         self._fed = []
         super()._submit()
 
-    def _form(self) -> Form | None:
-        """The form holds what follows the thinking."""
-        form = super()._form()
-        if form is None or not self._family.open:
-            return form
-        return Form(form.held, self._family, "content" if self._resumed else self._begins)
+    def _structured_output(self) -> StructuredOutput | None:
+        """The grammar constrains what follows the thinking."""
+        output = super()._structured_output()
+        if output is None or not self._family.open:
+            return output
+        return StructuredOutput(output.grammar, self._family, "content" if self._resumed else self._begins)
 
-    def _formed(self) -> str:
-        return self.text[self._formed_at :]  # not the content, which lacks calls and space around it
+    def _constrained_text(self) -> str:
+        return self.text[self._constrained_at :]  # not the content, which lacks calls and space around it
 
     def _stream(self) -> Detokenizer:
         # Behind words of its own an answer keeps the space that it begins with.
@@ -209,7 +209,7 @@ class ChatReply(Reply):
         before = self._thought.phase
         self._thought.accept(token)
         if INSIDE in (before, self._thought.phase):
-            self._formed_at = self._length
+            self._constrained_at = self._length
 
     def _tail(self) -> str:
         text = super()._tail()

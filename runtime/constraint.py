@@ -1,4 +1,4 @@
-"""Constraint: the protocol between an engine that samples and a grammar that allows tokens."""
+"""Constraint: the protocol between the engine, which samples, and a grammar that allows knows the tokens."""
 
 from __future__ import annotations
 

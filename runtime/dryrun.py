@@ -21,9 +21,9 @@ from satchel.runtime.engine import bucket_of
 from satchel.runtime.graph import Roots, toposort
 from satchel.runtime.options import Options
 from satchel.runtime.packing import PackedWeight, file_places, in_place, of_device, packable, packed_by
-from satchel.runtime.placement.asked import Asked
 from satchel.runtime.placement.devices import apart, driver_bytes, free_bytes
 from satchel.runtime.placement.expert_cache import packed_of
+from satchel.runtime.placement.options import PlacementOptions
 from satchel.runtime.placement.predict import Prediction
 from satchel.runtime.placement.settle import Measure, Settled, scratch
 from satchel.runtime.placement.speeds import measured
@@ -77,7 +77,7 @@ class DryRun:
 
     gguf: GGUF
     settled: Settled
-    asked: Asked
+    placement_options: PlacementOptions
     devices: tuple[Device, ...]
     batch: int
     optimized: Optimized
@@ -138,7 +138,7 @@ class DryRun:
             weights += sum(size for name, size in added.items() if name in plain)
             compute = tokens + sum(scratch(plan).get(d.name, 0) for plan in plans) + self._prefetch_bytes(d)
             compute += driver_bytes(d)
-            free = free_bytes(d, self.asked)
+            free = free_bytes(d, self.placement_options)
             yield Share(d.name, d.info(), free, weights, own, sum(state[d.name].values()), compute)
 
 
@@ -148,12 +148,12 @@ def dry_run(
     options: Options = USUAL,
     measure: Measure | None = None,
 ) -> DryRun:
-    """Settles where everything goes, builds the model's graph and optimizes it. measure: gives the speed of a
+    """Settles the placement, builds the model's graph and optimizes it. measure: gives the speed of a
     device with this model, None: by what is remembered or measured now. ModelError where the file does not
     hold together.
     """
     measure = measure or measured(gguf, options)
-    settled, batch = settle_step(gguf, devices, options, options.asked, measure)
+    settled, batch = settle_step(gguf, devices, options, options.placement_options, measure)
     forward = settled.arch.build()
     roots, types = forward.roots("tokens"), packable(forward) if options.repack else {}
     passes = [("build", len(toposort(roots)))]
@@ -170,13 +170,13 @@ def dry_run(
         for d in devices
     )
     bits = options.activations or forward.activations
-    context = Context(targets, settled.where, bits, options.activations > 0, streamed=in_file)
+    context = Context(targets, settled.placement, bits, options.activations > 0, streamed=in_file)
     context = replace(context, expert_cache={} if cached is None else cached.counts)
     optimized = optimize(roots, context, trace)
     made = DryRun(
         gguf,
         settled,
-        options.asked,
+        options.placement_options,
         tuple(devices),
         batch,
         optimized,
@@ -188,7 +188,7 @@ def dry_run(
         return made
     plan = settled.prefetch.plan
     homes = optimized.assignment.homes
-    other = optimize(roots, replace(context, wanted=plan.where, homes=homes, streamed=(plan.device,)))
+    other = optimize(roots, replace(context, wanted=plan.placement, homes=homes, streamed=(plan.device,)))
     return replace(made, prefetched=DryPrefetchedSteps(plan.min_tokens, other, _packed(targets, other)))
 
 

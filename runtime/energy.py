@@ -1,5 +1,5 @@
 """Energy that devices have taken, in joules, where the machine counts it: NVML's counter of a GPU, RAPL's of
-a processor's packages. A library is opened when somebody asks, a file is read as it stands; where neither can
+a processor's packages. A library is opened at the first call, a file is read as it stands; where neither can
 be had, the reason is told, never a guess.
 """
 

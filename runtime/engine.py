@@ -242,7 +242,7 @@ class Engine:
         prefetcher = prefetch.open(device, packed)
         target = DeviceTarget(device, {**own[plan.device].packed, **packed})
         targets = tuple(target if t.name == plan.device else t for t in own.values())
-        context = replace(self._context, targets=targets, wanted=plan.where, streamed=(plan.device,))
+        context = replace(self._context, targets=targets, wanted=plan.placement, streamed=(plan.device,))
         memory = self._memory | {plan.device: prefetcher.memory(self._memory[plan.device])}
         return PrefetchedSteps(prefetcher, context, memory, plan.min_tokens)
 

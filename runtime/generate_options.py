@@ -78,11 +78,10 @@ class GenerateOptions:
             )
         check_policy(self.on_overflow)
         if self.constraint is not None and self.grammar is not None:
-            raise RequestError("a grammar and a constraint were given: an answer is held to one of them")
+            raise RequestError("a grammar and a constraint were given: an answer takes one of them")
         if (self.constraint or self.grammar) and self.on_overflow == "shift":
             raise RequestError(
-                "an answer that is held to a form cannot shift, for its form would begin anew: "
-                "take on_overflow='error'"
+                "structured output cannot shift, for its grammar would begin anew: take on_overflow='error'"
             )
         return replace(self, sampling=self.seeded_sampling, stop=tuple(self.stop))
 

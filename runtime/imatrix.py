@@ -18,7 +18,7 @@ from satchel.formats.imatrix import Sums
 from satchel.quant import FORMATS, ModelError
 from satchel.quant.gptq import one_blas_thread
 from satchel.quant.recipes import is_quantizable
-from satchel.quant.threads import Pool
+from satchel.quant.threads import SafeThreadPool
 from satchel.runtime.arch import Forward
 from satchel.runtime.compiler import order_of
 from satchel.runtime.compiler.memory import assign, storage
@@ -202,7 +202,7 @@ def collect(
     """
     collector, numbers = Collector(model.taps, wanted), range(len(model.taps))
     threads = model.options.threads or os.cpu_count() or 1
-    with one_blas_thread(), Pool(threads, "satchel-sum") as pool:
+    with one_blas_thread(), SafeThreadPool(threads, "satchel-sum") as pool:
         for done, window in enumerate(opened(model.engine, cut, bos)):
             model.engine.rewind(0, 0)
             for at in range(0, len(window), model.engine.batch):

@@ -13,17 +13,18 @@ from satchel.runtime.sampling.dry import Breakers
 from satchel.runtime.sampling.logprobs import TOP
 
 if TYPE_CHECKING:
-    from satchel.runtime.form import Form
+    from satchel.runtime.structured_output import StructuredOutput
 
 LogitsProcessor = Callable[[Sequence[int], Array], Array | None]  # tokens so far, logits (V) float32
 
 
 @dataclass(frozen=True, slots=True)
 class LogitsOptions:
-    """constraint: limits the next token by a token bitmask. form: its description, which the engine's process
-    compiles into `constraint`. logprobs: -1 none, 0 of the sampled token, k of the k likeliest too. banned:
-    tokens that are never sampled. logits_processors: each gets the tokens so far and the logits, which it
-    changes in place or returns anew; they run before masks and biases. breakers: sequence breakers of DRY.
+    """constraint: limits the next token by a token bitmask. structured_output: the grammar that the engine's
+    process compiles into `constraint`. logprobs: -1 none, 0 of the sampled token, k of the k likeliest too.
+    banned: tokens that are never sampled. logits_processors: each gets the tokens so far and the logits, and
+    changes them in place or returns new ones; they run before masks and biases. breakers: sequence breakers
+    of DRY.
     """
 
     constraint: Constraint | None = None
@@ -31,7 +32,7 @@ class LogitsOptions:
     logits_processors: tuple[LogitsProcessor, ...] = ()
     banned: frozenset[int] = frozenset()
     breakers: Breakers = field(default_factory=Breakers)
-    form: Form | None = None
+    structured_output: StructuredOutput | None = None
 
     def __post_init__(self) -> None:
         if not -1 <= self.logprobs <= TOP:

@@ -19,7 +19,7 @@ from satchel.quant import FORMATS, ModelError
 from satchel.runtime.graph import Array
 
 RANK_LIMIT = 1 << 14
-FOLDED = "satchel.folded"  # the model's columns were scaled when it was quantized
+AWQ = "satchel.awq"  # quantizing scaled the columns of the model's matrices
 EMBEDDING = "token_embd.weight"
 
 
@@ -63,10 +63,10 @@ class Stack:
 
 def read_adapter(path: Path, model: GGUF) -> Adapter:
     """Opens and checks an adapter for a model. ModelError for what does not fit it."""
-    if FOLDED in model.metadata:
+    if AWQ in model.metadata:
         raise ModelError(
-            f"{path}: {model.path} was quantized with --fold, which scaled the columns that adapters "
-            "multiply; quantize the model again without --fold"
+            f"{path}: {model.path} was quantized with --awq, which scaled the columns that adapters "
+            "multiply; quantize the model again without --awq"
         )
     with open_gguf(path) as file:
         meta = file.metadata

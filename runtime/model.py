@@ -83,7 +83,7 @@ class Model(Recovering, Readings):
         self._speculator: Speculator | None = None
         self._draft_file: GGUF | None = None
         self.adapters: Adapters | None = None
-        self.asked = options.asked
+        self.placement_options = options.placement_options
         self._starting = threading.Lock()
         self._progress, self._closed = stopping(progress, gguf.path), False
         self._open()
@@ -104,7 +104,7 @@ class Model(Recovering, Readings):
 
     def _open(self) -> None:
         """Makes what computes; where that fails, nothing of it stays."""
-        opened = open_for(self.options, self.asked)
+        opened = open_for(self.options, self.placement_options)
         self.devices, self.device = opened.devices, opened.devices[0]
         self.notes += opened.notes
         try:
@@ -150,8 +150,10 @@ class Model(Recovering, Readings):
 
     def _make_engine(self) -> None:
         o = self.options
-        settled, batch = settle_step(self.gguf, self.devices, o, self.asked, measured(self.gguf, o))
-        self.arch, where, self.notes = settled.arch, settled.where, [*self.notes, *settled.notes]
+        settled, batch = settle_step(
+            self.gguf, self.devices, o, self.placement_options, measured(self.gguf, o)
+        )
+        self.arch, placement, self.notes = settled.arch, settled.placement, [*self.notes, *settled.notes]
         self.cache, pages = self.arch.cache, FilePages(self.gguf)
         self.adapters = read_adapters(self.gguf, o.adapters, o.control_vectors)
         self.engine = Engine(
@@ -159,7 +161,7 @@ class Model(Recovering, Readings):
             self.cache,
             self.devices,
             self._bind,
-            where,
+            placement,
             batch=batch,
             repack=o.repack,
             activations=o.activations,

@@ -348,7 +348,7 @@ def expert_linear(x: Array, w: Array, ids: Array) -> Array:
     """Products of each token's row with the weights (E, N, K) of its experts ids (T, k): (T, k, N).
 
     x: (T, K), one row for all of a token's experts, or (T, k, K), one for each; float32 or quantized. An id
-    below 0 is somebody else's: its row is 0.
+    below 0 is another device's: its row is 0.
     """
     a = _rows(x)
     rows = a if a.ndim == 3 else np.broadcast_to(a[:, None], (*ids.shape, a.shape[-1]))

@@ -11,13 +11,13 @@ from typing import TypedDict
 
 from satchel.quant import RequestError
 from satchel.runtime.adapters import Loadable
-from satchel.runtime.placement.asked import Asked, read_asked
+from satchel.runtime.placement.options import PlacementOptions, read_placement_options
 from satchel.runtime.scheduler.limits import USUAL, SchedulerLimits
 from satchel.runtime.speculative.options import Speculation
 from satchel.runtime.words import PRECISIONS, WORKERS
 
 ACTIVATIONS = (0, 8, 16)
-ALONE_SECONDS = 0.25  # for which somebody's prompt may hold up whoever comes
+ALONE_SECONDS = 0.25  # for which a prompt may hold up other requests
 # bytes done, bytes in all; False stops the load, any other answer goes on
 LoadProgress = Callable[[int, int], object]
 
@@ -40,8 +40,8 @@ class Options:
     host_cache: bytes of host memory for blocks of the KV cache that were given up for room, 0: none.
     device: names with commas between them, each NAME or NAME:INDEX, or "auto". gpu_layers: how many of the
     last layers go to devices other than the CPU: a number, "all", or "auto" for what is done first.
-    tensor_place: PATTERN=DEVICE for tensors that go elsewhere than their layer. gpu_memory: bytes to take of
-    each such device at most, 0: what is free. kv_offload False: the KV cache stays with the CPU.
+    override_tensor: PATTERN=DEVICE for tensors that go elsewhere than their layer. gpu_memory: bytes to take
+    of each such device at most, 0: what is free. kv_offload False: the KV cache stays with the CPU.
     dense_attention: models with sparse attention (DeepSeek V3.2) attend to all positions.
     stream_weights: "on" reads the CPU's weights from the file as it goes, "auto" where they do not fit.
     tensor_split: shares of the devices in the layers, such as "3,1", one for each of `device`.
@@ -74,7 +74,7 @@ class Options:
     deterministic: bool = False
     host_cache: int = 0
     gpu_layers: str | int = "auto"
-    tensor_place: Sequence[str] = ()
+    override_tensor: Sequence[str] = ()
     gpu_memory: int = 0
     kv_offload: bool = True
     stream_weights: str = "auto"
@@ -88,12 +88,12 @@ class Options:
     step_timeout: float = 600.0
 
     @property
-    def asked(self) -> Asked:
+    def placement_options(self) -> PlacementOptions:
         """What they ask of the placement; RequestError for what cannot be meant."""
-        return read_asked(
+        return read_placement_options(
             self.device,
             self.gpu_layers,
-            self.tensor_place,
+            self.override_tensor,
             self.gpu_memory,
             self.kv_offload,
             self.stream_weights,
@@ -104,7 +104,7 @@ class Options:
 
     @property
     def served(self) -> SchedulerLimits:
-        """The limits of whoever serves the model: large steps that nobody asked for keep nobody waiting."""
+        """The scheduler's limits: large steps that the user did not ask for keep no request waiting."""
         if self.batch or self.limits.alone_seconds:
             return self.limits
         return replace(self.limits, alone_seconds=ALONE_SECONDS)
@@ -118,7 +118,7 @@ class Options:
         for name, allowed in (("precision", PRECISIONS), ("worker", WORKERS)):
             if getattr(self, name) not in allowed:
                 raise RequestError(f"{name} is {getattr(self, name)!r}: expected one of {', '.join(allowed)}")
-        _ = self.asked
+        _ = self.placement_options
         for name in ("worker_timeout", "step_timeout"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise RequestError(f"{name} is {getattr(self, name)}: expected seconds, or 0 for never")
@@ -153,7 +153,7 @@ class LoadKwargs(TypedDict, total=False):
     deterministic: bool
     host_cache: int
     gpu_layers: str | int
-    tensor_place: Sequence[str]
+    override_tensor: Sequence[str]
     gpu_memory: int
     kv_offload: bool
     stream_weights: str

@@ -145,7 +145,7 @@ class Program:
         if self._single is not None:
             self._single.run(self._pointer, len(self.block))
             return
-        # A device works on while the next ones begin; whoever reads what it makes waits for it.
+        # A device works on while the next ones begin; the reader of its results waits for it.
         self.seconds = dict.fromkeys(self.seconds, 0.0)
         try:
             for i, (_, transfers, _) in enumerate(self._execs):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from satchel.quant import RequestError, SatchelError
 from satchel.runtime.log import LOG
 from satchel.runtime.lost import DeviceLost
-from satchel.runtime.placement.asked import Asked
+from satchel.runtime.placement.options import PlacementOptions
 from satchel.runtime.request_handle import Requests
 from satchel.runtime.service import Service
 from satchel.runtime.watchdog import Pulse
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class Recovering:
-    """asked: of the placement, by the options, less what was lost."""
+    """placement_options: those of the load, less the lost devices."""
 
-    asked: Asked
+    placement_options: PlacementOptions
     _service: Requests | None = None
     _stuck: SatchelError | None = None  # why the model cannot be placed anew
 
@@ -75,7 +75,7 @@ class Recovering:
         error of the requests under way.
         """
         model = cast("Model", self)
-        self.asked = self.asked.without(error.device)
+        self.placement_options = self.placement_options.without(error.device)
         LOG.error("%s: %s", model.path.name, error)
         threading.Thread(
             target=self._recover, args=(self._service,), name="satchel-recover", daemon=True
@@ -85,7 +85,7 @@ class Recovering:
     def _recover(self, lost: Requests) -> None:
         if isinstance(lost, Service):
             lost.join()
-        with suppress(SatchelError):  # whoever asks next is told
+        with suppress(SatchelError):  # the next request gets the error
             _ = self.service
 
     def _place_anew(self, old: Service) -> None:
@@ -104,9 +104,9 @@ class Recovering:
                 break
             except DeviceLost as error:
                 LOG.error("%s: %s", model.path.name, error)
-                self.asked = self.asked.without(error.device)
+                self.placement_options = self.placement_options.without(error.device)
             except SatchelError as error:
-                lost = ", ".join(self.asked.lost)
+                lost = ", ".join(self.placement_options.lost)
                 line = (
                     f"{model.path}: {lost} was lost, and the model cannot be placed on what is left: {error}"
                 )
@@ -114,4 +114,6 @@ class Recovering:
                 LOG.error("%s", line)
                 raise self._stuck from None
         used = ", ".join(device.name for device in model.devices)
-        LOG.warning("%s: placed anew without %s: on %s", model.path.name, ", ".join(self.asked.lost), used)
+        LOG.warning(
+            "%s: placed anew without %s: on %s", model.path.name, ", ".join(self.placement_options.lost), used
+        )

@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from satchel.formats.tokenizer import Detokenizer, StopStrings
-from satchel.runtime.form import Form
 from satchel.runtime.generate_options import GenerateOptions
 from satchel.runtime.log import LOG
 from satchel.runtime.overflow import Fitted, shifted
@@ -23,6 +22,7 @@ from satchel.runtime.request_handle import RequestHandle
 from satchel.runtime.sampling import MASK, Sampling
 from satchel.runtime.sampling.logprobs import Logprob
 from satchel.runtime.scheduler import Request, Sequence
+from satchel.runtime.structured_output import StructuredOutput
 from satchel.runtime.tokenized_options import in_tokens, logits_options_of, stop_ids_of
 from satchel.runtime.usage_report import EngineUsage, UsageReport
 
@@ -237,23 +237,25 @@ class Reply:
             deadline=deadline,
             draft=options.draft,
             adapter_scales=self.model.adapter_scales(options.adapters, options.control_vectors),
-            logits_options=logits_options_of(self.model.tokenizer, self.sampling, options, self._form()),
+            logits_options=logits_options_of(
+                self.model.tokenizer, self.sampling, options, self._structured_output()
+            ),
         )
         self.handle = self.model.submit(request)
         self.handle.logprobs = self.logprobs  # a shift goes on in the same list
         self._sequences.append(self.handle.seq)
 
-    def _form(self) -> Form | None:
-        """What the tokens of the request at hand are held to."""
-        held = self.options.grammar if self.options.grammar is not None else self.options.constraint
-        return Form(held) if held is not None else None
+    def _structured_output(self) -> StructuredOutput | None:
+        """The grammar or constraint of the current request."""
+        grammar = self.options.grammar if self.options.grammar is not None else self.options.constraint
+        return StructuredOutput(grammar) if grammar is not None else None
 
-    def _formed(self) -> str:
-        """The part of the answer that was held to a form."""
+    def _constrained_text(self) -> str:
+        """The part of the answer that the grammar constrains."""
         return self.text
 
     def conclude(self) -> None:
-        """Says where an answer that was held to a grammar is not whole; RequestError where it claims to, and
+        """Says where an answer under a grammar is incomplete; RequestError where it claims to, and
         where that can't be decided at a bounded cost.
         """
         self.unjudged = False
@@ -261,7 +263,7 @@ class Reply:
             return
         from satchel.runtime.grammar.verdict import judge
 
-        said = judge(self._grammar, self._formed(), self.stats.finish, self._stop.found or None)
+        said = judge(self._grammar, self._constrained_text(), self.stats.finish, self._stop.found or None)
         self.stats.reason = "; ".join(part for part in (self.stats.reason, said) if part)
 
     def _drawing(self) -> Sampling:

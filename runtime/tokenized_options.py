@@ -9,12 +9,12 @@ from weakref import WeakKeyDictionary
 
 from satchel.formats.tokenizer import Tokenizer
 from satchel.quant import RequestError
-from satchel.runtime.form import Form
 from satchel.runtime.generate_options import GenerateOptions
 from satchel.runtime.logits_options import LogitsOptions
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.dry import Breakers, find_breakers
 from satchel.runtime.scheduler import Request
+from satchel.runtime.structured_output import StructuredOutput
 
 
 class _Kept:
@@ -77,19 +77,22 @@ def stop_ids_of(tokenizer: Tokenizer, options: GenerateOptions) -> frozenset[int
 
 
 def logits_options_of(
-    tokenizer: Tokenizer, sampling: Sampling, options: GenerateOptions, form: Form | None
+    tokenizer: Tokenizer,
+    sampling: Sampling,
+    options: GenerateOptions,
+    structured_output: StructuredOutput | None,
 ) -> LogitsOptions:
     """LogitsOptions of a request. ignore_eos bans the end tokens."""
     banned = frozenset(tokenizer.eog) if options.ignore_eos else frozenset[int]()
     breakers = breakers_of(tokenizer, sampling.dry_breakers) if sampling.dry_multiplier > 0 else Breakers()
-    return LogitsOptions(None, options.logprobs, tuple(options.logits_processors), banned, breakers, form)
+    processors = tuple(options.logits_processors)
+    return LogitsOptions(None, options.logprobs, processors, banned, breakers, structured_output)
 
 
 def with_constraint(request: Request, tokenizer: Tokenizer) -> Request:
-    """The request with the constraint compiled from its form, where it has one."""
-    form = request.logits_options.form
-    if form is None:
+    """The request with the constraint compiled from its structured output, where it has one."""
+    wanted = request.logits_options.structured_output
+    if wanted is None:
         return request
-    return replace(
-        request, logits_options=replace(request.logits_options, constraint=form.constraint(tokenizer))
-    )
+    constrained = replace(request.logits_options, constraint=wanted.constraint(tokenizer))
+    return replace(request, logits_options=constrained)

@@ -18,7 +18,7 @@ import numpy as np
 from satchel.formats.gguf import GGUF, Metadata, StringArray, TensorInfo, Typed, ValueType, open_gguf
 from satchel.formats.gguf.check import Survey
 from satchel.formats.gguf.types import EXTENSION_TYPES, EXTENSIONS_KEY
-from satchel.formats.verify import CHECKS, Check, Finding, Log, each_fault
+from satchel.formats.verify import CHECKS, CheckName, Finding, Log, each_fault
 from satchel.formats.verify_text import check_template, check_tokenizer
 from satchel.formats.verify_values import Progress, scan
 from satchel.quant import ModelError
@@ -43,8 +43,8 @@ class VerifyReport:
     size: int
     tensors: int
     findings: tuple[Finding, ...]
-    checked: tuple[Check, ...]
-    left_out: Mapping[Check, str]
+    checked: tuple[CheckName, ...]
+    left_out: Mapping[CheckName, str]
     readable: bool = True
 
     @property
@@ -69,7 +69,7 @@ def verify(path: str | Path, *, values: bool = True, progress: Progress | None =
         for fault in (*survey.faults, error):
             log.error("container", fault)
         readable = path.is_file() and "can't be read" not in str(error)
-        left_out: dict[Check, str] = dict.fromkeys(CHECKS[1:], "the container can't be read to its end")
+        left_out: dict[CheckName, str] = dict.fromkeys(CHECKS[1:], "the container can't be read to its end")
         return VerifyReport(path, (path,), 0, 0, tuple(log.findings), CHECKS[:1], left_out, readable)
     with gguf:
         log.knows(gguf)
@@ -93,7 +93,7 @@ def verify(path: str | Path, *, values: bool = True, progress: Progress | None =
     return VerifyReport(path, parts, size, len(gguf.tensors), tuple(findings), checked, left_out)
 
 
-def _kind(gguf: GGUF) -> dict[Check, str]:
+def _kind(gguf: GGUF) -> dict[CheckName, str]:
     """Checks that make no sense for what the file is, with the reason."""
     kind = gguf.metadata.get("general.type", "model")
     if kind == "model":

@@ -18,7 +18,7 @@ import numpy as np
 from satchel.formats.gguf import GGUF
 from satchel.runtime.device import WEIGHT, Buffer, Device
 from satchel.runtime.packing import PackedWeight
-from satchel.runtime.placement.where import Where
+from satchel.runtime.placement.placement import Placement
 from satchel.runtime.plan import WeightPlace, align_up
 from satchel.runtime.program import DeviceMemory
 from satchel.runtime.weights import DeviceWeights, aligned
@@ -29,13 +29,13 @@ SLOTS = 3  # one that is read, one that is filled, one that may still be read
 @dataclass(frozen=True, slots=True)
 class PrefetchPlan:
     """What `device` prefetches: names of the tensors of each layer, in order, for steps of `min_tokens` and
-    more. where: the placement of such a step. nbytes: of the buffers on the device.
+    more. placement: the placement of such a step. nbytes: of the buffers on the device.
     """
 
     device: str
     layers: Mapping[str, tuple[str, ...]]
     min_tokens: int
-    where: Where
+    placement: Placement
     nbytes: int
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from satchel.formats.gguf import GGUF, TensorInfo
 from satchel.formats.verify_values import scan
 from satchel.quant import FORMATS, ModelError
-from satchel.quant.threads import Pool
+from satchel.quant.threads import SafeThreadPool
 from satchel.runtime.device import WEIGHT, Buffer, Device
 from satchel.runtime.graph import Array, Type
 from satchel.runtime.packing import (
@@ -133,7 +133,7 @@ def bind_beside(
         finally:
             said.put(None)
 
-    with Pool(1, "satchel-load") as pool:
+    with SafeThreadPool(1, "satchel-load") as pool:
         running = pool.submit(work)
         try:
             meanwhile()

@@ -1,4 +1,6 @@
-"""The house rules that a machine can check: who imports whom, sizes, names that agree, what no file says."""
+"""The house rules that a machine can check: which package imports which, sizes, names that agree, what no
+file says.
+"""
 
 import ast
 import re
@@ -74,14 +76,14 @@ def is_module(name: str) -> bool:
 def wrong_imports(path: str, source: str) -> list[str]:
     """Imports of the package's own modules that the rules forbid to this file."""
     own = [m for m in imported(source) if m.split(".")[0] == "satchel"]
-    room = path.split("/")[0]
-    if path == "runtime/package.py":  # becomes satchel/__init__.py, above every room
+    package = path.split("/")[0]
+    if path == "runtime/package.py":  # becomes satchel/__init__.py, above every package
         return []
     if path == "runtime/graph.py":
         return own
     if path.startswith("runtime/models/"):
         return [m for m in own if m not in MODEL_SEES and m != "satchel.runtime"]
-    allowed = BELOW[room] | ({"cext"} if path in SEES_CEXT else set())
+    allowed = BELOW[package] | ({"cext"} if path in SEES_CEXT else set())
     return [m for m in own if m.split(".")[1] not in allowed]
 
 

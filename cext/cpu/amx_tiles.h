@@ -1,4 +1,4 @@
-/* amx_tiles.h: Intel's tiles, set up and given back. Who calls amx_begin ends with amx_end on the same thread. */
+/* amx_tiles.h: Intel's tiles, set up and given back. A caller of amx_begin ends with amx_end on the same thread. */
 #ifndef SATCHEL_CPU_AMX_TILES_H
 #define SATCHEL_CPU_AMX_TILES_H
 

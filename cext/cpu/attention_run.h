@@ -4,7 +4,7 @@
  * value is loaded once for all of them. The past is cut into chunks of fixed size, whose results (attention_tile.h, attention_amx.h) are
  * merged in pairs, pairs of pairs and so on, by the chunks' numbers: the tree, and so every bit, depends on a token's
  * position alone. A work item is a group of tokens, a KV head, and one of `splits` stretches of chunks, each a subtree;
- * with more than one the results wait in the memory that all threads share, and who finishes a tile last merges them.
+ * with more than one the results wait in the memory that all threads share, and the thread that finishes a tile last merges them.
  * A thread's scratch holds one tile and one merged result per level of the tree; it hardly grows with the context.
  */
 #ifndef SATCHEL_CPU_ATTENTION_RUN_H

@@ -5,7 +5,7 @@
  * order of first appearance. For one token these are its k experts; for many, all rows of x that an expert meets are
  * gathered in the thread's scratch, COLUMNS at a time, and pass by its weights together, so a weight is read once. A
  * result depends on its row of x and its row of the weight alone. The list is as long as it can get; what lies behind the
- * last expert is empty. An id below 0 is somebody else's: the items of the list's first expert write zeros there, each its
+ * last expert is empty. An id below 0 belongs to another device: the items of the list's first expert write zeros there, each its
  * rows. Each run() looks through ids again, which is why a grain holds enough products to pay for that.
  */
 #include <string.h>

@@ -3,7 +3,7 @@
  *
  * An item is a panel of the gate and the same panel of up. Their results lie in the thread's scratch and leave it as one
  * number each. To be quantized, they wait in the memory that all threads share until CHUNK rows are there, whole blocks of
- * every format; who brings the last of them quantizes the chunk. So items stay small, and the numbers are still in a cache
+ * every format; the last one's thread quantizes the chunk. So items stay small, and the numbers are still in a cache
  * when they are read again. The bits are those of linear, swiglu and quantize.
  */
 #include "elementwise.h"

@@ -1,7 +1,7 @@
 /* mapped.c: memory of a mapped file that goes away while it is read.
  *
  * Touching a page that the file no longer has, or that the disk cannot read, is SIGBUS, which ends the process. Within a
- * range that is entered here the page becomes zeros instead and the range counts as lost: who computed on it must ask
+ * range that is entered here the page becomes zeros instead and the range counts as lost: the step that computed on it must ask
  * mapped_lost() before the result is used. Every other SIGBUS goes to the handler that was there before. A lost range
  * stays lost until it is dropped.
  */

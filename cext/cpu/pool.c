@@ -4,7 +4,7 @@
  * exchange on a range of grains, its own first and then, from the far end, the others'. A range bears the number of its
  * phase: an older number means untouched, a newer one that the phase is over and the taker late. So only what was taken
  * is waited for. No phase waits for a thread that is away, and what a thread reads of a job it reads while it holds a
- * grain, without which the job cannot end. Who finishes the last grain of a phase opens the next one, or ends the job.
+ * grain, without which the job cannot end. The thread that finishes the last grain of a phase opens the next one, or ends the job.
  *
  * Sleep. A thread that waits spins for some time and then sleeps on a word of its own. To sleep, it counts itself in
  * `sleepers`, sets its word, and looks at `open` once more; publish() stores `open`, then looks at `sleepers` and the

@@ -18,7 +18,7 @@ static __device__ __forceinline__ uint64_t fp8_row_at(const gpu_call &c, int slo
     return row < c.v[which].shape[0] ? c.v[which].data + (uint64_t)row * c.v[which].stride : 0;
 }
 
-/* The first `bytes` of 16, the rest zeros. Both ends are at multiples of 16, so whoever read all would stay in the buffer's memory. */
+/* The first `bytes` of 16, the rest zeros. Both ends are multiples of 16, so reading all 16 stays in the buffer. */
 static __device__ __forceinline__ void copy_part(uint32_t to, uint64_t from, int bytes) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }

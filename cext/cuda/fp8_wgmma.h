@@ -1,7 +1,7 @@
 /* fp8_wgmma.h: products of a warpgroup, m64nNk32, of FP8 weights in registers (a) with columns in E4M3 in shared memory (b, rows of 128
  * numbers along K, as hopper.h's operand_at says), with sums as in wgmma.h; keep 0: d's old value does not count.
  *
- * Sums within one such product have some 14 bits, so whoever calls starts anew after 128 of K and adds in float32.
+ * Sums within one such product have some 14 bits, so the caller starts anew after 128 of K and adds in float32.
  */
 #ifndef SATCHEL_CUDA_FP8_WGMMA_H
 #define SATCHEL_CUDA_FP8_WGMMA_H

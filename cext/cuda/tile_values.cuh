@@ -30,7 +30,7 @@ template <class F> __device__ __forceinline__ float byte_value(uint32_t word, in
     return __uint_as_float(__byte_perm(w, 0x4B000000u, 0x7440 + i)) - (F::SIGNED ? 8388736.0f : 8388608.0f);
 }
 
-/* Numbers k to k + 7 of a row, k a multiple of 8: for whoever reads a packed matrix row by row. */
+/* Numbers k to k + 7 of a row, k a multiple of 8: for kernels that read a packed matrix row by row. */
 template <class F> __device__ __forceinline__ void tile_eight(const char *matrix, int chunks, int row, int k, float *out) {
     const char *w = matrix + ((int64_t)(row / TILE_ROWS) * chunks + k / CHUNK) * F::BYTES;
     int in = row % TILE_ROWS, j = k % CHUNK / 32, half = k % 32 / 16;

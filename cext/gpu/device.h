@@ -1,7 +1,7 @@
 /* device.h: the handles of a GPU backend, shared by the files of this folder.
  *
  * A device works on two streams: `main` runs steps, in order; `side` brings weights, through two pinned pieces of host
- * memory that are filled and sent in turn. Whoever needs what the other stream does waits for an event. Entries of the HAL
+ * memory that are filled and sent in turn. Work that needs what the other stream does waits for an event. Entries of the HAL
  * may come from any thread: each makes the device's context its own first.
  */
 #ifndef SATCHEL_GPU_DEVICE_H

@@ -2,7 +2,7 @@
  * time to reserve memory, of the device or pinned, and waits for what runs to give it back.
  *
  * Blocks belong to the device, in one list each of which is in use or spare, and go back to the driver when it is closed, or
- * when the driver has no more. What a spare block holds is old: whoever needs zeros fills it. The device's lock is held.
+ * when the driver has no more. What a spare block holds is old: a caller that needs zeros fills it. The device's lock is held.
  */
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 /* size.h: sizes in bytes from numbers of files and plans. A sum or product that 64 bits do not hold becomes SIZE_TOO_MUCH and
- * stays so, which no buffer holds: who compares a size with what there is needs no other check. A negative number that was
+ * stays so, which no buffer holds: comparing a size with what there is needs no other check. A negative number that was
  * cast counts as far too much as well. Owns nothing.
  */
 #ifndef SATCHEL_SIZE_H

@@ -173,7 +173,7 @@ KERNEL(expert_linear, GROUP) {
         return;
     if (c->mode != EXPERTS_BY_HEAD)
         id = ROW(const int32_t, ids, t)[j];
-    if (id < 0) { /* somebody else's */
+    if (id < 0) { /* another device's */
         if (m.lane == 0)
             ROW(float, y, t)[(int64_t)j * y->shape[2] + row] = 0;
         return;

@@ -3,7 +3,7 @@
  * has; selectors are looked up once.
  *
  * Ownership is Cocoa's: what a selector that begins with "new" or "copy" gives is the caller's, who sends it `release`; all else
- * belongs to the pool at hand, and who keeps it sends it `retain`.
+ * belongs to the pool at hand, and code that keeps it sends it `retain`.
  */
 #ifndef SATCHEL_METAL_OBJC_H
 #define SATCHEL_METAL_OBJC_H

@@ -21,8 +21,8 @@ inline void port_add_local(threadgroup uint *where, uint x) {
     atomic_fetch_add_explicit((threadgroup atomic_uint *)where, x, memory_order_relaxed);
 }
 
-// There is no atomic of 64 bits: each half has its own, and who makes the lower one overflow carries. The sum is whole when
-// all have come, and nobody looks earlier.
+// There is no atomic of 64 bits: each half has its own, and a thread whose sum overflows the lower one carries. The sum is whole when
+// all have come, and no thread reads it earlier.
 inline void port_add_local(threadgroup ulong *where, ulong x) {
     threadgroup atomic_uint *part = (threadgroup atomic_uint *)where;
     uint low = (uint)x, old = atomic_fetch_add_explicit(part, low, memory_order_relaxed);

@@ -14,7 +14,7 @@
 enum { APPLE7 = 70 /* gpu_traits.arch of the first GPUs that have simdgroup_matrix */ };
 
 /* The first has what the driver itself runs. A GPU that has no units, or a Metal that does not take the second, is left with the
- * portable kernels; so is whoever wants the same bits in any company. */
+ * portable kernels; so are callers that want the same bits in any batch. */
 static const gpu_image images[] = {{satchel_image_portable_text, 0}, {satchel_image_matrix_text, APPLE7}, {NULL, 0}};
 static const gpu_image plain_images[] = {{satchel_image_portable_text, 0}, {NULL, 0}};
 static const gpu_kernel products[] = {MATRIX_ENTRIES("matrix_linear"), {0}};

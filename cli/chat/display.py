@@ -11,7 +11,7 @@ import shutil
 from dataclasses import dataclass
 from typing import Protocol, TextIO
 
-from satchel.cli.chat.thinking import Thinking
+from satchel.cli.chat.thinking import ThinkingSplitter
 
 RESET, BOLD, DIM = "\x1b[0m", "\x1b[1m", "\x1b[2m"
 RED, YELLOW = "\x1b[31m", "\x1b[33m"
@@ -64,8 +64,8 @@ class Look:
         return f"context {full * filled}{empty * (BAR_WIDTH - filled)} {share:.0%} of {size:,}"
 
 
-class Writer(Protocol):
-    """Takes an answer's pieces as they come."""
+class AnswerOutput(Protocol):
+    """Takes the pieces of an answer as they are generated."""
 
     def begin(self, started: bool) -> None:
         """Says, before the first piece, whether the answer begins inside of a thinking."""
@@ -86,7 +86,7 @@ class AnswerWriter:
 
     def begin(self, started: bool) -> None:
         """Says, before the first piece, whether the answer begins inside of a thinking."""
-        self._thinking = Thinking(started)
+        self._thinking = ThinkingSplitter(started)
 
     def write(self, piece: str) -> None:
         if self._look.colour:

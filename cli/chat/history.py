@@ -27,8 +27,8 @@ WHOLE = (  # settings that are integers
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """What one side said. stopped: the user ended the answer before its end."""
+class ChatMessage:
+    """A message of the user or the assistant. stopped: the user stopped the answer."""
 
     role: str
     content: str
@@ -65,11 +65,11 @@ class ChatSettings:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Everything that /save keeps."""
+    """A conversation with its settings: everything that /save keeps."""
 
     model: str = ""
     system: str = ""
-    turns: tuple[Turn, ...] = ()
+    turns: tuple[ChatMessage, ...] = ()
     settings: ChatSettings = field(default_factory=ChatSettings)
 
     def messages(self) -> list[dict[str, str]]:
@@ -155,7 +155,7 @@ def _text(values: Mapping[str, Any], key: str, where: str = "") -> str:
     return found
 
 
-def _turns(found: object) -> tuple[Turn, ...]:
+def _turns(found: object) -> tuple[ChatMessage, ...]:
     if not isinstance(found, list):
         raise RequestError(f"messages: expected a list, got {_short(found)}")
     turns = tuple(_turn(entry, f"messages[{i}]", ROLES[i % 2]) for i, entry in enumerate(found))
@@ -164,7 +164,7 @@ def _turns(found: object) -> tuple[Turn, ...]:
     return turns
 
 
-def _turn(entry: object, where: str, role: str) -> Turn:
+def _turn(entry: object, where: str, role: str) -> ChatMessage:
     if not isinstance(entry, dict):
         raise RequestError(f"{where}: expected an object, got {_short(entry)}")
     if entry.get("role") != role:
@@ -172,7 +172,7 @@ def _turn(entry: object, where: str, role: str) -> Turn:
     stopped = entry.get("stopped", False)
     if not isinstance(stopped, bool):
         raise RequestError(f"{where}.stopped: expected true or false, got {_short(stopped)}")
-    return Turn(role, _text(entry, "content", f"{where}."), stopped)
+    return ChatMessage(role, _text(entry, "content", f"{where}."), stopped)
 
 
 def _settings(found: object) -> ChatSettings:

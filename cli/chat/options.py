@@ -13,7 +13,7 @@ from satchel.cli.groups import option, wrong
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
-    """One or many turns; a session's name; people or programs."""
+    """One or many turns; a session's name; output for users or for programs."""
 
     single: Annotated[bool, option("-st", "--single-turn", help="Leave after one answer.")] = False
     session: Annotated[

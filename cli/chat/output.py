@@ -1,4 +1,4 @@
-"""What a chat writes beside the state that it keeps: lines for people, or JSON objects for programs, one a
+"""What a chat writes beside the state that it keeps: lines for users, or JSON objects for programs, one a
 line.
 """
 
@@ -9,9 +9,9 @@ import sys
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from satchel.cli.chat.about import describe
-from satchel.cli.chat.display import BOLD, DIM, NEARLY_FULL, RED, YELLOW, AnswerWriter, Look, Writer
-from satchel.cli.chat.respond import Answer, counts
-from satchel.cli.chat.thinking import Thinking
+from satchel.cli.chat.display import BOLD, DIM, NEARLY_FULL, RED, YELLOW, AnswerOutput, AnswerWriter, Look
+from satchel.cli.chat.respond import ChatAnswer, counts
+from satchel.cli.chat.thinking import ThinkingSplitter
 from satchel.cli.console import plain
 from satchel.cli.reports import answer_facts, lines, report_rows, timings
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from satchel.cli.chat.session import Session
 
 
-class Output(Protocol):
+class ChatOutput(Protocol):
     """Where a session's words go."""
 
     def start(self, session: Session) -> None:
@@ -31,15 +31,15 @@ class Output(Protocol):
     def fail(self, session: Session, text: str) -> None:
         """What could not be done."""
 
-    def writer(self, session: Session) -> Writer:
+    def writer(self, session: Session) -> AnswerOutput:
         """What takes the next answer."""
 
-    def report_answer(self, session: Session, answer: Answer) -> None:
+    def report_answer(self, session: Session, answer: ChatAnswer) -> None:
         """Reports on an answer that ended: counts, timings, notes."""
 
 
-class Lines:
-    """For people: in a chat all is on the screen; in a pipe stdout gets the answers, stderr the rest."""
+class TextOutput:
+    """For users: in a chat all is on the screen; in a pipe stdout gets the answers, stderr the rest."""
 
     def start(self, session: Session) -> None:
         if session.interactive:
@@ -56,14 +56,14 @@ class Lines:
     def fail(self, session: Session, text: str) -> None:
         self.say(session, f"error: {text}", RED)
 
-    def writer(self, session: Session) -> Writer:
+    def writer(self, session: Session) -> AnswerOutput:
         if session.markdown and session.look.cursor:
             from satchel.cli.chat.rendered import MarkdownWriter
 
             return MarkdownWriter(sys.stdout, session.look)
         return AnswerWriter(sys.stdout, session.look)
 
-    def report_answer(self, session: Session, answer: Answer) -> None:
+    def report_answer(self, session: Session, answer: ChatAnswer) -> None:
         stats = answer.stats
         if session.interactive or sys.stderr.isatty():
             nearly_full = session.used >= NEARLY_FULL * session.model.context
@@ -83,7 +83,7 @@ class Lines:
             session.fail(f"the answer is cut: {stats.reason}{advice(answer)}")
 
 
-def status(session: Session, answer: Answer) -> str:
+def status(session: Session, answer: ChatAnswer) -> str:
     """Tokens, rate and the context's meter."""
     end = "stopped" if answer.stopped else ""
     if answer.stats.finish == "length" and not answer.stats.reason:
@@ -92,7 +92,7 @@ def status(session: Session, answer: Answer) -> str:
     return session.look.joined([*counts(answer.stats), meter, end])
 
 
-def advice(answer: Answer) -> str:
+def advice(answer: ChatAnswer) -> str:
     """What can be done about an answer that was cut."""
     if "the context of" in answer.stats.reason:
         return "; /clear forgets the conversation, /save keeps it"
@@ -113,10 +113,10 @@ class Objects:
     def fail(self, session: Session, text: str) -> None:
         _write("error", message=text)
 
-    def writer(self, session: Session) -> Writer:
+    def writer(self, session: Session) -> AnswerOutput:
         return PieceWriter()
 
-    def report_answer(self, session: Session, answer: Answer) -> None:
+    def report_answer(self, session: Session, answer: ChatAnswer) -> None:
         if session.report:
             session.model.bandwidth()
         facts = answer_facts(session.model, answer, session.report, False)
@@ -131,7 +131,7 @@ class PieceWriter:
         self.begin(False)
 
     def begin(self, started: bool) -> None:
-        self._thinking = Thinking(started)
+        self._thinking = ThinkingSplitter(started)
 
     def write(self, piece: str) -> None:
         for text, thought in self._thinking.feed(piece):

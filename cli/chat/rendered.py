@@ -11,7 +11,7 @@ from typing import TextIO
 from satchel.cli.chat.display import DIM, Look
 from satchel.cli.chat.live import Live, Size, terminal_size
 from satchel.cli.chat.markdown import Painter, beginning, lines_of
-from satchel.cli.chat.thinking import Thinking
+from satchel.cli.chat.thinking import ThinkingSplitter
 
 PERIOD = 1 / 30  # seconds between two drawings
 SHARE = 10  # drawing takes a tenth of the time at most
@@ -48,7 +48,7 @@ class MarkdownWriter:
 
     def begin(self, started: bool = False) -> None:
         """Says, before the first piece, whether the answer begins inside of a thinking."""
-        self._thinking = Thinking(started)
+        self._thinking = ThinkingSplitter(started)
 
     def write(self, piece: str) -> None:
         for text, thought in self._thinking.feed(piece):

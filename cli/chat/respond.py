@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from satchel.cli.chat.bar import Progressed, late_bar
 
 if TYPE_CHECKING:
-    from satchel.cli.chat.display import Writer
+    from satchel.cli.chat.display import AnswerOutput
     from satchel.runtime.generate_options import GenerateKwargs
     from satchel.runtime.grammar import Spec
     from satchel.runtime.model import Model
@@ -29,7 +29,7 @@ TAIL = 8  # tokens at the end of a prompt among which an opened <think> is looke
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ChatRequest:
     """How an answer is drawn and where it ends; max_tokens -1: no limit. messages: the conversation that the
     prompt was made of; it is rendered anew where reasoning or on_overflow change the prompt.
     """
@@ -51,7 +51,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ChatAnswer:
     """An answer, whole or stopped by the user. seconds: from the prompt's first token to the end. twice: the
     user did not wait for the end.
     """
@@ -102,7 +102,9 @@ class Stop:
             reply.cancel()
 
 
-def respond(model: Model, ids: Sequence[int], request: Request, writer: Writer | None) -> Answer:
+def respond(
+    model: Model, ids: Sequence[int], request: ChatRequest, writer: AnswerOutput | None
+) -> ChatAnswer:
     """The answer to these tokens, each piece given to the writer. A stopped one has what came before."""
     started = time.perf_counter()
     with Stop() as stop, late_bar("reading the prompt", sys.stderr) as progressed:
@@ -120,7 +122,9 @@ def respond(model: Model, ids: Sequence[int], request: Request, writer: Writer |
     return answer_of(reply, started)
 
 
-def respond_often(model: Model, ids: Sequence[int], request: Request, n: int, made: int) -> list[Answer]:
+def respond_often(
+    model: Model, ids: Sequence[int], request: ChatRequest, n: int, made: int
+) -> list[ChatAnswer]:
     """So many answers to one prompt, each with a seed of its own; the n best of them, all if none is more."""
     from satchel.runtime.answers import best, seeds
 
@@ -141,7 +145,7 @@ def respond_often(model: Model, ids: Sequence[int], request: Request, n: int, ma
     return answers
 
 
-def begun(model: Model, ids: Sequence[int], request: Request, progress: Progressed) -> Reply:
+def begun(model: Model, ids: Sequence[int], request: ChatRequest, progress: Progressed) -> Reply:
     """The reply to a request, of which nothing was computed yet."""
     kwargs: GenerateKwargs = {
         "max_tokens": request.max_tokens,
@@ -161,18 +165,18 @@ def begun(model: Model, ids: Sequence[int], request: Request, progress: Progress
 
 
 def pieces(reply: Reply) -> Iterator[str]:
-    """What people are shown of a reply."""
+    """What the user sees of a reply."""
     from satchel.runtime.chat_reply import ChatReply
 
     return reply.shown() if isinstance(reply, ChatReply) else iter(reply)
 
 
-def answer_of(reply: Reply, started: float) -> Answer:
+def answer_of(reply: Reply, started: float) -> ChatAnswer:
     """A reply that ended; started: the clock when it was asked for."""
     from satchel.runtime.chat_reply import ChatReply
 
     text = reply.spoken if isinstance(reply, ChatReply) else reply.text
-    return Answer(text, reply.stats, reply.sampling.seed, time.perf_counter() - started, reply)
+    return ChatAnswer(text, reply.stats, reply.sampling.seed, time.perf_counter() - started, reply)
 
 
 def counts(stats: Stats) -> list[str]:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from satchel.cli.chat.attach import Attachment, mentioned, with_files
 from satchel.cli.chat.commands import is_command, obey
 from satchel.cli.chat.display import DIM, Look
-from satchel.cli.chat.history import ChatSettings, Conversation, Turn, save
-from satchel.cli.chat.output import Lines, Output
+from satchel.cli.chat.history import ChatMessage, ChatSettings, Conversation, save
+from satchel.cli.chat.output import ChatOutput, TextOutput
 from satchel.cli.chat.reader import silent
 from satchel.cli.chat.registry import Leave
-from satchel.cli.chat.respond import Answer, Request, respond
+from satchel.cli.chat.respond import ChatAnswer, ChatRequest, respond
 from satchel.quant.errors import RequestError, SatchelError
 from satchel.runtime.sampling import MASK
 
@@ -76,7 +76,7 @@ class Session:
     markdown: bool = False
     report: bool = False
     how: How = field(default_factory=How)
-    out: Output = field(default_factory=Lines)
+    out: ChatOutput = field(default_factory=TextOutput)
     file: Path | None = None
     keeps: bool = False
     loading: float = 0.0
@@ -131,7 +131,7 @@ class Session:
         self._retries = 0
         self._ask(self.conversation.turns, text, self.settings.sampling.seed)
 
-    def resume(self, turns: tuple[Turn, ...], system: str) -> None:
+    def resume(self, turns: tuple[ChatMessage, ...], system: str) -> None:
         """Goes on with what was said another time."""
         self.conversation = replace(self.conversation, turns=turns, system=system)
         self.used = 0
@@ -147,14 +147,14 @@ class Session:
         seed = self.settings.sampling.seed
         self._ask(turns[:-2], turns[-2].content, None if seed is None else (seed + self._retries) & MASK)
 
-    def _ask(self, before: Sequence[Turn], text: str, seed: int | None) -> None:
+    def _ask(self, before: Sequence[ChatMessage], text: str, seed: int | None) -> None:
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise RequestError(
                 f"the message is no text at character {error.start}: it was not sent"
             ) from None
-        asked = replace(self.conversation, turns=(*before, Turn("user", text)))
+        asked = replace(self.conversation, turns=(*before, ChatMessage("user", text)))
         ids = self.model.prompt_ids(asked.messages())
         self.tell_notes()
         if len(ids) > self.model.context and self.how.on_overflow != "truncate-middle":
@@ -168,7 +168,7 @@ class Session:
         self.stopped = answer.stopped
         self.totals.add(answer.stats)
         if answer.text or not answer.stopped:
-            turn = Turn("assistant", answer.text, answer.stopped)
+            turn = ChatMessage("assistant", answer.text, answer.stopped)
             self.conversation = replace(asked, turns=(*asked.turns, turn))
         self.out.report_answer(self, answer)
         if self.keeps and self.file is not None:
@@ -176,8 +176,8 @@ class Session:
         if answer.twice or (answer.stopped and not self.interactive):
             raise KeyboardInterrupt  # a pipe's reader wants an end, not the next line's answer
 
-    def _request(self, asked: Conversation, seed: int | None) -> Request:
-        return Request(
+    def _request(self, asked: Conversation, seed: int | None) -> ChatRequest:
+        return ChatRequest(
             replace(self.settings.sampling, seed=seed),
             self.settings.max_tokens,
             self.how.stop,
@@ -188,7 +188,7 @@ class Session:
             messages=asked.messages(),
         )
 
-    def _answer(self, ids: Sequence[int], request: Request) -> Answer:
+    def _answer(self, ids: Sequence[int], request: ChatRequest) -> ChatAnswer:
         writer = self.out.writer(self)
         with ExitStack() as stack:
             if self.interactive:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from satchel.formats.chat import ChatParser, Content, Event, Reasoning, Style
 
 
-class Thinking:
+class ThinkingSplitter:
     """Feed pieces, get (text, whether it is thinking). started: the prompt ended inside of a <think>."""
 
     def __init__(self, started: bool = False) -> None:

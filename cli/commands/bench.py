@@ -112,9 +112,9 @@ class LoadOptions:
         str, option("-ngl", "--gpu-layers", "--n-gpu-layers", help="Layers on GPUs: a number, all, auto.")
     ] = "auto"
     device: Annotated[str, option("-dev", "--device", help="Backends to use, a,b,c, or auto.")] = "auto"
-    tensor_place: Annotated[
+    override_tensor: Annotated[
         Words | None,
-        option("-ot", "--tensor-place", "--override-tensor", metavar="PATTERN=DEVICE", help="Repeatable."),
+        option("-ot", "--override-tensor", metavar="PATTERN=DEVICE", help="Repeatable."),
     ] = None
     tensor_split: Annotated[
         str, option("-ts", "--tensor-split", metavar="N,N,...", help="Shares of the devices in the layers.")
@@ -165,7 +165,7 @@ class LoadOptions:
             gpu_layers=self.gpu_layers,
             device=self.device,
             deterministic=self.deterministic,
-            tensor_place=self.tensor_place,
+            override_tensor=self.override_tensor,
             tensor_split=self.tensor_split,
             cpu_moe=self.cpu_moe,
             n_cpu_moe=self.n_cpu_moe,
@@ -339,7 +339,7 @@ def profiled(runs: list[ModelOptions], tests: list[Test], repeats: int, output: 
 
 
 def explain(output: str, meaning: str) -> None:
-    """What the columns mean, under a table that people read."""
+    """The meaning of the columns, under the printed table."""
     for line in meaning.splitlines() if output == "md" else ():
         note(f"satchel: {line}")
 

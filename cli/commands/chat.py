@@ -48,7 +48,7 @@ def chat(
     first, system, drawn = text.prompt_text(), text.system_text(), sampling.sampling()
     spec, speculating = grammar.spec(), speculation.speculation()
     file = talk.file()
-    reply.check(raw=False, held=spec is not None)
+    reply.check(raw=False, structured=spec is not None)
     interactive = sys.stdin.isatty() and sys.stdout.isatty() and not talk.as_json
     started = time.perf_counter()
     worker, sandbox = reply.worker, reply.sandbox
@@ -58,7 +58,7 @@ def chat(
         from satchel.cli.chat.about import model_name
         from satchel.cli.chat.display import Look
         from satchel.cli.chat.history import ChatSettings, Conversation
-        from satchel.cli.chat.output import Lines, Objects
+        from satchel.cli.chat.output import Objects, TextOutput
         from satchel.cli.chat.session import How, Session
 
         if spec is not None:
@@ -73,7 +73,7 @@ def chat(
             markdown=talk.markdown,
             report=reply.report,
             how=How(text.stop, text.ignore_eos, spec, reply.thinking, reply.overflow),
-            out=Objects() if talk.as_json else Lines(),
+            out=Objects() if talk.as_json else TextOutput(),
             loading=time.perf_counter() - started,
         )
         session.begin()

@@ -31,9 +31,9 @@ PACKAGES = ("numpy", "numba", "cffi", "gguf", "tokenizers", "sentencepiece", "ji
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """One thing looked at. NONE: it is not there, and no model needs it. mend: what puts it right, of FAIL
-    always.
+class CheckResult:
+    """The result of one check. NONE: the thing is absent, and no model needs it. mend: the command that
+    repairs it, always given for FAIL.
     """
 
     kind: str
@@ -61,7 +61,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
     return 0 if usable else 1
 
 
-def show(check: Check) -> None:
+def show(check: CheckResult) -> None:
     print(f"{check.result:<4}  {check.name:<8} {plain(check.text)}")
     if check.mend:
         print(f"      {'':<8} mend: {check.mend}", flush=True)
@@ -106,7 +106,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def backends() -> Iterator[Check]:
+def backends() -> Iterator[CheckResult]:
     """Every library found, the compiled CPU backend even where it is not, and numba."""
     from satchel.runtime.device import libraries
 
@@ -114,13 +114,13 @@ def backends() -> Iterator[Check]:
     if not any(f.name == "cpu" for f in found):
         text = "not built: there was no C compiler when Satchel was installed, so models run slowly on numba"
         sudo = "" if hasattr(os, "geteuid") and os.geteuid() == 0 else "sudo "
-        yield Check("backend", "cpu", FAIL, text, f"{sudo}apt-get install -y gcc && {reinstall()}")
+        yield CheckResult("backend", "cpu", FAIL, text, f"{sudo}apt-get install -y gcc && {reinstall()}")
     for library in found:
         yield tried(library)
     yield numba()
 
 
-def gpus() -> Iterator[Check]:
+def gpus() -> Iterator[CheckResult]:
     """What an NVIDIA GPU needs, and what was tuned."""
     from satchel.cli.gpus import parts, tunings
     from satchel.runtime.device import libraries
@@ -129,24 +129,24 @@ def gpus() -> Iterator[Check]:
     for kind, found in (("gpu", parts(built, reinstall())), ("tuning", tunings())):
         for part in found:
             result = PASS if part.there else FAIL if part.needed else NONE
-            yield Check(kind, part.name, result, part.text, part.mend)
+            yield CheckResult(kind, part.name, result, part.text, part.mend)
 
 
-def tried(library: BackendLibrary) -> Check:
+def tried(library: BackendLibrary) -> CheckResult:
     from satchel.runtime.device import Backend
 
     path = Path(library.path)
     if library.name in ("cuda", "hip", "metal", "sycl") and any(what in library.reason for what in ABSENT):
         # Most machines have no such card; where there is one, what mends it stands under gpu.
-        return Check("backend", library.name, NONE, library.reason)
+        return CheckResult("backend", library.name, NONE, library.reason)
     if library.reason:
         own = path.parent.name == "cext"
         mend = reinstall() if own else "unset SATCHEL_BACKENDS"
-        return Check("backend", library.name, FAIL, library.reason, mend)
+        return CheckResult("backend", library.name, FAIL, library.reason, mend)
     return computed(library.name, Backend(library), reinstall())
 
 
-def numba() -> Check:
+def numba() -> CheckResult:
     from satchel.quant.errors import DeviceError
     from satchel.runtime.device import find_backend
 
@@ -154,10 +154,10 @@ def numba() -> Check:
     try:
         return computed("numba", find_backend("numba"), mend)
     except DeviceError as error:
-        return Check("backend", "numba", FAIL, str(error), mend)
+        return CheckResult("backend", "numba", FAIL, str(error), mend)
 
 
-def computed(name: str, backend: Any, mend: str) -> Check:
+def computed(name: str, backend: Any, mend: str) -> CheckResult:
     """Opens the backend's first device and lets it compute."""
     from satchel.runtime.device import TEST_ONLY, find_backend
     from satchel.runtime.selftest import cache_types, lacking, selftest
@@ -168,19 +168,21 @@ def computed(name: str, backend: Any, mend: str) -> Check:
         text = f"{info.name}, {info.variant}, {info.threads} threads"
         if name == "null":
             device.close()
-            return Check("backend", name, TEST, "computes nothing; for Satchel's own tests")
+            return CheckResult("backend", name, TEST, "computes nothing; for Satchel's own tests")
         types, lacks = cache_types(device), lacking(device)
         share = selftest(device, [find_backend("cpu").open()] if lacks else [])
     except Exception as error:
-        return Check("backend", name, FAIL, f"{type(error).__name__}: {error}", mend)
+        return CheckResult("backend", name, FAIL, f"{type(error).__name__}: {error}", mend)
     if info.flags & TEST_ONLY:
-        return Check("backend", name, TEST, f"computes right ({share:.0e}); for Satchel's own tests")
+        return CheckResult("backend", name, TEST, f"computes right ({share:.0e}); for Satchel's own tests")
     kept = f"cache types {', '.join(types) or 'none'}"
     kept += f"; leaves {', '.join(lacks)} to the CPU" if lacks else ""
-    return Check("backend", name, PASS, f"{text}; computes right ({share:.0e} of the definition); {kept}")
+    return CheckResult(
+        "backend", name, PASS, f"{text}; computes right ({share:.0e} of the definition); {kept}"
+    )
 
 
-def model() -> Iterator[Check]:
+def model() -> Iterator[CheckResult]:
     """The bundled model: is it there, and does it answer?"""
     from satchel.cli.options import default_model
     from satchel.runtime.model import Model
@@ -192,12 +194,12 @@ def model() -> Iterator[Check]:
             question = [{"role": "user", "content": "Hello!"}]
             reply = "".join(loaded.chat(question, max_tokens=4, sampling=GREEDY))
         size = path.stat().st_size / 2**20
-        yield Check("model", "model", PASS, f"{path.name}, {size:.1f} MiB; answers {reply!r}")
+        yield CheckResult("model", "model", PASS, f"{path.name}, {size:.1f} MiB; answers {reply!r}")
     except Exception as error:
-        yield Check("model", "model", FAIL, f"{type(error).__name__}: {error}", reinstall())
+        yield CheckResult("model", "model", FAIL, f"{type(error).__name__}: {error}", reinstall())
 
 
-def sandbox() -> Iterator[Check]:
+def sandbox() -> Iterator[CheckResult]:
     """What a process in a worker's sandbox can do: it really tries, and is to be refused each time."""
     from satchel.cli.sandboxing import REFUSALS, probe
     from satchel.quant.errors import SatchelError
@@ -205,18 +207,18 @@ def sandbox() -> Iterator[Check]:
     try:
         found = probe()
     except (OSError, SatchelError) as error:
-        yield Check("sandbox", "sandbox", FAIL, f"it cannot be tried: {error}", reinstall())
+        yield CheckResult("sandbox", "sandbox", FAIL, f"it cannot be tried: {error}", reinstall())
         return
     if found.note:
-        yield Check("sandbox", "sandbox", NONE, found.note)
+        yield CheckResult("sandbox", "sandbox", NONE, found.note)
     else:
         text = f"{found.text}; a worker process tried what follows (--worker thread has no sandbox)"
-        yield Check("sandbox", "sandbox", PASS, text)
+        yield CheckResult("sandbox", "sandbox", PASS, text)
     for name, answer in found.answers.items():
         refused = answer in REFUSALS
         text = f"refused ({answer})" if refused else f"not refused ({answer})"
         result = PASS if refused else NONE if found.note else FAIL
-        yield Check("sandbox", name, result, text, "" if result != FAIL else reinstall())
+        yield CheckResult("sandbox", name, result, text, "" if result != FAIL else reinstall())
 
 
 def reinstall() -> str:

@@ -39,9 +39,9 @@ def doctor_api(
         import httpx  # noqa: F401
     except ImportError:
         raise RequestError("the package httpx is needed: pip install 'satchel[conformance]'") from None
-    from satchel.cli.conformance.target import Target
+    from satchel.cli.conformance.target import ConformanceTarget
 
-    target, found = Target(url, model, key), []
+    target, found = ConformanceTarget(url, model, key), []
     for verdict in verdicts(target, wanted):
         found.append(verdict)
         if not as_json:

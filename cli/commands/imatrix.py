@@ -36,7 +36,7 @@ def imatrix(
     ] = "gguf",
     hessian: Annotated[
         bool,
-        typer.Option("--hessian/--no-hessian", help="Keep what error feedback needs: larger, better files."),
+        typer.Option("--hessian/--no-hessian", help="Keep what GPTQ needs: larger, better files."),
     ] = True,
     hessian_memory: Annotated[
         int | None, option("--hessian-memory", min=0, metavar="MB", help=MEMORY)
@@ -64,7 +64,7 @@ def imatrix(
             note(
                 f"satchel: note: --hessian-memory {memory} leaves {len(refused)} inputs out: {_few(refused)}"
             )
-        sums = collect(observed, cut, begin(observed), wanted, Running(len(cut)))
+        sums = collect(observed, cut, begin(observed), wanted, ProgressLine(len(cut)))
     write = write_importance if output_format == "gguf" else write_dat
     write(output, sums, Origin((file.name,), len(cut), context))
     note(f"{output}: {output.stat().st_size:,} bytes, {len(cut)} windows of {context} tokens")
@@ -74,8 +74,8 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
-class Running:
-    """Says how far it is: one line that is drawn again on a terminal, else one for each tenth of the text."""
+class ProgressLine:
+    """Shows progress: one line that a terminal redraws, else one line for each tenth of the text."""
 
     def __init__(self, total: int) -> None:
         self.started, self.terminal = time.perf_counter(), sys.stderr.isatty()

@@ -10,7 +10,7 @@ import typer
 from satchel.cli.console import out, plain
 
 if TYPE_CHECKING:
-    from satchel.cli.store import Entry
+    from satchel.cli.store import StoredModel
 
 
 def list(
@@ -29,7 +29,7 @@ def list(
         _print(found)
 
 
-def as_row(entry: Entry) -> dict[str, Any]:
+def as_row(entry: StoredModel) -> dict[str, Any]:
     """An entry as JSON has it."""
     return {
         "name": entry.name,

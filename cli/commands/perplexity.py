@@ -184,7 +184,7 @@ class Measuring:
         from satchel.runtime.perplexity import measure, windows, write_base
 
         cut = windows(model.tokenize(self.text or ""), context, self.score.chunks)
-        vocab, bos, show = model.arch.vocab, begin(model), Running(len(cut), self.label(model))
+        vocab, bos, show = model.arch.vocab, begin(model), PerplexityLine(len(cut), self.label(model))
         if base is None:
             return measure(model.engine, cut, vocab, bos, progress=show)
         return write_base(base, model.engine, cut, vocab, bos, show)
@@ -198,7 +198,7 @@ class Measuring:
         if self.text is not None:
             check_text(model, self.text, base.tokens.reshape(-1), path)
         count = len(base.tokens) if self.score.chunks < 0 else min(self.score.chunks, len(base.tokens))
-        show = Running(count, self.label(model))
+        show = PerplexityLine(count, self.label(model))
         return diverge(model.engine, base, model.arch.vocab, begin(model), self.score.chunks, show)
 
     def choose(self, model: Model) -> Accuracy:
@@ -224,7 +224,7 @@ def check_text(model: Model, text: str, tokens: Window, base: Path) -> None:
         raise RequestError(f"{base}: made from another text than -f gives; leave -f out, or make it again")
 
 
-class Line:
+class StatusLine:
     """Shows what is known so far: one line that is drawn again on a terminal, else one for each tenth."""
 
     def __init__(self, total: int, label: str = "") -> None:
@@ -242,14 +242,14 @@ class Line:
         print(line, end=end, file=sys.stderr, flush=True)
 
 
-class Running(Line):
+class PerplexityLine(StatusLine):
     """Progress of the perplexity of one text: exp of the mean negative log-likelihood over its tokens."""
 
     def __call__(self, done: int, total: int, so_far: Perplexity) -> None:
         self.show(done, total, "window", f"PPL {so_far.ppl:.4f} +/- {so_far.ppl_error:.4f}")
 
 
-class Answering(Line):
+class Answering(StatusLine):
     """Progress of multiple-choice tasks: accuracy so far, raw and length-normalised."""
 
     def __call__(self, done: int, total: int, so_far: Accuracy) -> None:

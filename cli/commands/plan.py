@@ -130,21 +130,21 @@ def share_facts(share: Share) -> dict[str, Any]:
 
 
 def placement_facts(run: DryRun) -> dict[str, Any]:
-    """Where each part goes, what that gives, and what would fit where this does not."""
+    """The placement, its predicted speed, and a recipe that fits where this file does not."""
     from satchel.runtime.placement.smaller import recipe_that_fits
 
-    where, layers, shares = run.settled.where, run.arch.layers, list(run.shares())
+    placement, layers, shares = run.settled.placement, run.arch.layers, list(run.shares())
     predicted = run.predicted() if run.settled.streamed is False else None
     fits = all(share.fits for share in shares)
     largest = max(shares, key=lambda share: share.free)
     smaller = None if fits else recipe_that_fits(run.gguf, largest.free - largest.kv - largest.compute)
     return {
         "placement": {
-            "embed": where.label("embed"),
-            "layers": [where.label(f"blk.{i}") for i in range(layers)],
-            "output": where.label("output"),
-            "tensors": dict(where.weights),
-            "states": dict(where.states),
+            "embed": placement.label("embed"),
+            "layers": [placement.label(f"blk.{i}") for i in range(layers)],
+            "output": placement.label("output"),
+            "tensors": dict(placement.weights),
+            "states": dict(placement.states),
         },
         "streamed": run.settled.streamed,
         "predicted": predicted and {"pp512": predicted.pp, "tg128": predicted.tg},
@@ -153,7 +153,7 @@ def placement_facts(run: DryRun) -> dict[str, Any]:
 
 
 def show_placement(facts: dict[str, Any]) -> None:
-    """Which layers are where, and how fast that should be."""
+    """The layers of each device, and the predicted speed."""
     console, placed = out(), facts["placement"]
     if len(facts["devices"]) > 1:
         for name in dict.fromkeys((*placed["layers"], placed["output"], placed["embed"])):
@@ -255,8 +255,8 @@ def report_check(reports: list[StepReport], each: bool, as_json: bool) -> None:
     for r in reports:
         worst[r.op] = max(worst.get(r.op, r), r, key=lambda r: r.nmse)
     for r in reports if each else worst.values():
-        where = f"{r.number:5d} {plain(r.label):<8} {r.op:<16} {r.tokens:4d} tokens"
-        print(f"{where}  nmse {r.nmse:.1e}, at most {r.bound:.0e}")
+        placement = f"{r.number:5d} {plain(r.label):<8} {r.op:<16} {r.tokens:4d} tokens"
+        print(f"{placement}  nmse {r.nmse:.1e}, at most {r.bound:.0e}")
     print(
         f"{len(reports)} steps are within their bounds" + ("" if each else "; shown is the worst of each op")
     )

@@ -18,9 +18,9 @@ def ps(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the models that a running server has loaded."""
-    from satchel.cli.store.running import Server
+    from satchel.cli.store.running import ServerClient
 
-    models = Server.of(os.environ, host).models()
+    models = ServerClient.of(os.environ, host).models()
     if as_json:
         typer.echo(json.dumps(models, indent=2))
         return

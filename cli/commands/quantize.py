@@ -43,9 +43,9 @@ def quantize(
         raise wrong(
             "TYPE", "give either a type or --target-size (--target-bpw), which chooses formats itself"
         )
-    if importance.fold and budget.wanted:
+    if importance.awq and budget.wanted:
         raise wrong(
-            "--fold", "a budget measures columns as they are: --save-rules first, then fold with those"
+            "--awq", "a budget measures columns as they are: --save-rules first, then --awq with those"
         )
     with ExitStack() as stack:
         rules = None if type_name is None else mix.rules(type_name)
@@ -53,9 +53,7 @@ def quantize(
         opened = stack.enter_context(open_source(source))
         metadata = {} if data is None else _describe(data)
         calibration = _calibration(data, importance)
-        job = QuantizeJob(
-            opened, target, calibration, metadata, keep_split, dry_run, threads, importance.fold
-        )
+        job = QuantizeJob(opened, target, calibration, metadata, keep_split, dry_run, threads, importance.awq)
         if rules is not None:
             leave = mix.leave_output
             job.run(QuantizeOptions(rules.recipe, rules.overrides, rules.pure, mix.requantize, leave))
@@ -74,9 +72,9 @@ def _open_importance(options: ImportanceOptions, stack: ExitStack) -> Importance
 
 
 def _calibration(data: Importance | None, options: ImportanceOptions) -> Calibration | None:
-    from satchel.formats.quantizing.encode import WithoutFeedback
+    from satchel.formats.quantizing.encode import WithoutGptq
 
-    return data if data is None or options.feedback else WithoutFeedback(data)
+    return data if data is None or options.gptq else WithoutGptq(data)
 
 
 def _describe(data: Importance) -> dict[str, str | int]:

@@ -43,7 +43,7 @@ def show(
 
 
 def lines(details: Details) -> list[str]:
-    """The table as people read it; what a file does not say is left out."""
+    """The table for users, without what the file does not say."""
     from satchel.cli.commands.list import size
     from satchel.cli.tables import size_label
 

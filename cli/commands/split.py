@@ -11,7 +11,7 @@ import typer
 from satchel.quant.errors import RequestError
 
 if TYPE_CHECKING:
-    from satchel.formats.gguf.writer import Layout
+    from satchel.formats.gguf.writer import FileLayout
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 USUAL = 128  # tensors of a part, as gguf-split has it
@@ -73,7 +73,7 @@ def _counts(tensors: int, most: int) -> list[int]:
     return [min(most, tensors - first) for first in range(0, tensors, most)] or [0]
 
 
-def _check_targets(layouts: list[Layout], sources: list[Path]) -> None:
+def _check_targets(layouts: list[FileLayout], sources: list[Path]) -> None:
     """Parts that are being read must not be replaced by shorter ones of the same names."""
     real = {path.resolve() for path in sources}
     same = next((layout.path for layout in layouts if layout.path.resolve() in real), None)

@@ -15,10 +15,10 @@ def stop(
     names: Annotated[list[str], typer.Argument(metavar="NAME ...", help="Names as `satchel ps` has them.")],
     host: Annotated[str, typer.Option("--host", metavar="HOST:PORT", help=HOST)] = "",
 ) -> None:
-    """Unload models of a running server; they are loaded again when somebody asks for them."""
-    from satchel.cli.store.running import Server
+    """Unload models of a running server; the next request for one loads it again."""
+    from satchel.cli.store.running import ServerClient
 
-    server = Server.of(os.environ, host)
+    server = ServerClient.of(os.environ, host)
     for name in names:
         server.stop(name)
         print(plain(f"stopped {name}"), flush=True)

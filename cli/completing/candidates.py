@@ -22,7 +22,7 @@ class Parameter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class CompletionCandidate:
     """A word that fits, and what it is."""
 
     word: str
@@ -92,7 +92,7 @@ ARGUMENTS: dict[str, Values] = {
 }
 
 
-def candidates(words: Sequence[str]) -> list[Candidate]:
+def candidates(words: Sequence[str]) -> list[CompletionCandidate]:
     """What fits the last of the words, of which the first is the program."""
     current = words[-1] if words else ""
     if len(words) < 3:
@@ -105,7 +105,7 @@ def candidates(words: Sequence[str]) -> list[Candidate]:
     option, equals, value = current.partition("=")
     if current.startswith("--") and equals:
         found = _values(_parameter(option, parameters), value)
-        return [Candidate(f"{option}={c.word}", c.about) if c.word != FILES else c for c in found]
+        return [CompletionCandidate(f"{option}={c.word}", c.about) if c.word != FILES else c for c in found]
     if before and before[-1] == "=":  # bash cuts a word there
         before = before[:-1]
     asking = _parameter(before[-1], parameters) if before and "--" not in before else None
@@ -114,17 +114,17 @@ def candidates(words: Sequence[str]) -> list[Candidate]:
     if current.startswith("-") and "--" not in before:
         return list(_options(current, parameters))
     found = _fitting(current, ARGUMENTS[name]()) if name in ARGUMENTS else []
-    return [*found, Candidate(FILES)] if name not in ARGUMENTS or name in OR_FILES else found
+    return [*found, CompletionCandidate(FILES)] if name not in ARGUMENTS or name in OR_FILES else found
 
 
-def _commands(current: str) -> Iterator[Candidate]:
+def _commands(current: str) -> Iterator[CompletionCandidate]:
     for name, path in commands().items():
         if name.startswith(current):
-            yield Candidate(name, summary(path))
+            yield CompletionCandidate(name, summary(path))
     yield from _fitting(current, ("--help", "--version") if current else ())
 
 
-def _options(current: str, parameters: Iterable[Parameter]) -> Iterator[Candidate]:
+def _options(current: str, parameters: Iterable[Parameter]) -> Iterator[CompletionCandidate]:
     """The options that begin so; of one with several names those of two dashes, unless one dash was asked
     for.
     """
@@ -133,7 +133,7 @@ def _options(current: str, parameters: Iterable[Parameter]) -> Iterator[Candidat
         long = [name for name in names if name.startswith("--")]
         for name in long if long and (len(current) < 2 or current.startswith("--")) else names:
             if name.startswith(current):
-                yield Candidate(name, getattr(parameter, "help", None) or "")
+                yield CompletionCandidate(name, getattr(parameter, "help", None) or "")
     yield from _fitting(current, HELP[1:])
 
 
@@ -142,15 +142,15 @@ def _parameter(name: str, parameters: Iterable[Parameter]) -> Parameter | None:
     return next((p for p in parameters if spelled in (*p.opts, *p.secondary_opts)), None)
 
 
-def _values(parameter: Parameter | None, current: str) -> list[Candidate]:
+def _values(parameter: Parameter | None, current: str) -> list[CompletionCandidate]:
     """What an option takes: a few words, or a file."""
     if parameter is None:
         return []
     known = next((name for name in parameter.opts if name in VALUES), None)
     found = _fitting(current, VALUES[known]()) if known else []
     wants_file = known in OF_FILES if known else "FILE" in (getattr(parameter, "metavar", None) or "")
-    return [*found, Candidate(FILES)] if wants_file else found
+    return [*found, CompletionCandidate(FILES)] if wants_file else found
 
 
-def _fitting(current: str, words: Iterable[str]) -> list[Candidate]:
-    return [Candidate(word) for word in words if word.startswith(current)]
+def _fitting(current: str, words: Iterable[str]) -> list[CompletionCandidate]:
+    return [CompletionCandidate(word) for word in words if word.startswith(current)]

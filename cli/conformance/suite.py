@@ -12,19 +12,19 @@ from dataclasses import dataclass
 
 from satchel.cli.conformance import checks
 from satchel.cli.conformance.expect import Skip, Wrong
-from satchel.cli.conformance.target import Target
+from satchel.cli.conformance.target import ConformanceTarget
 from satchel.quant.errors import RequestError
 
 PASS, FAIL, SKIP = "PASS", "FAIL", "SKIP"
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """name: module.function, as people write it: chat.stream-usage. proves: one line."""
+class ConformanceCheck:
+    """name: module.function, as users write it: chat.stream-usage. proves: one line."""
 
     name: str
     proves: str
-    make: Callable[[Target], None]
+    make: Callable[[ConformanceTarget], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Verdict:
     seconds: float
 
 
-def found_checks() -> list[Check]:
+def found_checks() -> list[ConformanceCheck]:
     """All checks, module by module, in the order in which they are written."""
     found = []
     for info in pkgutil.iter_modules(checks.__path__):
@@ -47,11 +47,11 @@ def found_checks() -> list[Check]:
         for function in own:
             if function.__module__ == module.__name__:
                 name = f"{info.name}.{function.__name__}".replace("_", "-")
-                found.append(Check(name, inspect.getdoc(function) or "", function))
+                found.append(ConformanceCheck(name, inspect.getdoc(function) or "", function))
     return found
 
 
-def chosen(patterns: Sequence[str]) -> list[Check]:
+def chosen(patterns: Sequence[str]) -> list[ConformanceCheck]:
     """The checks whose names these patterns match: chat, chat.stream*; all without any."""
     known = found_checks()
     for pattern in patterns:
@@ -65,7 +65,7 @@ def matches(name: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")
 
 
-def verdicts(target: Target, wanted: Sequence[Check]) -> Iterator[Verdict]:
+def verdicts(target: ConformanceTarget, wanted: Sequence[ConformanceCheck]) -> Iterator[Verdict]:
     """Makes the checks, and tells of each as soon as it is made."""
     for check in wanted:
         started = time.perf_counter()

@@ -27,7 +27,7 @@ class Event:
     data: Any
 
 
-class Target:
+class ConformanceTarget:
     """A server at a URL. Paths begin with a slash; what comes back is checked for its status and kind."""
 
     def __init__(self, url: str, model: str = "", key: str = "") -> None:

@@ -11,8 +11,8 @@ from typing import Annotated
 
 from satchel.cli.console import err, note
 from satchel.cli.groups import option, wrong
-from satchel.cli.load.drive import Bounds, Driven, Server, drive, first_model
-from satchel.cli.load.requests import Request, Shape, made_up, recorded, with_leavers
+from satchel.cli.load.drive import Bounds, Driven, LoadTarget, drive, first_model
+from satchel.cli.load.requests import LoadRequest, LoadShape, made_up, recorded, with_leavers
 from satchel.cli.load.stream import Outcome
 from satchel.cli.load.summary import COLUMNS, summary
 from satchel.cli.tables import writer
@@ -86,13 +86,13 @@ def measure(options: UrlOptions, model: str, prompts: list[int], answers: list[i
         import httpx  # noqa: F401
     except ImportError:
         raise RequestError("--url takes the package httpx: pip install 'satchel[conformance]'") from None
-    server = Server(options.url, model, options.key)
+    server = LoadTarget(options.url, model, options.key)
     if not model:
-        server = Server(options.url, first_model(server), options.key)
+        server = LoadTarget(options.url, first_model(server), options.key)
     if options.load:
         requests = iter(recorded(options.load))
     else:
-        requests = made_up(Shape(prompts, answers, options.rate, options.text), options.seed)
+        requests = made_up(LoadShape(prompts, answers, options.rate, options.text), options.seed)
     driven = run(server, with_leavers(requests, options.disconnect, options.seed), options.bounds)
     found = summary(driven)
     write = writer(output, COLUMNS)
@@ -105,7 +105,7 @@ def measure(options: UrlOptions, model: str, prompts: list[int], answers: list[i
     return 0 if found["completed"] or found["disconnected"] else 1
 
 
-def run(server: Server, requests: Iterator[Request], bounds: Bounds) -> Driven:
+def run(server: LoadTarget, requests: Iterator[LoadRequest], bounds: Bounds) -> Driven:
     """Drives the server with a line on the terminal that says how far it is."""
     with err().status(f"satchel: {server.url}: {server.model}") as status:
         counted = itertools.count(1)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from satchel.cli.load.requests import Request
+from satchel.cli.load.requests import LoadRequest
 from satchel.cli.load.stream import Outcome, ask
 from satchel.quant.errors import RequestError
 
@@ -19,7 +19,7 @@ PATIENCE = 600.0  # seconds without a byte after which an answer is given up
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class LoadTarget:
     """url: with or without the /v1 at its end. model: as the server names it."""
 
     url: str
@@ -69,8 +69,8 @@ class Clock:
 
 
 async def drive(
-    server: Server,
-    requests: Iterator[Request],
+    server: LoadTarget,
+    requests: Iterator[LoadRequest],
     bounds: Bounds,
     told: Callable[[Outcome], None] | None = None,
     clock: Clock = Clock(),
@@ -106,7 +106,7 @@ class _Load:
         self.places = asyncio.Semaphore(bounds.concurrency) if bounds.concurrency else None
         self.now = self.most = 0
 
-    async def run(self, requests: Iterator[Request]) -> Driven:
+    async def run(self, requests: Iterator[LoadRequest]) -> Driven:
         self.start = self.clock.now()
         for sent, request in enumerate(requests):
             if (self.bounds.requests and sent >= self.bounds.requests) or not await self.turn(request):
@@ -125,7 +125,7 @@ class _Load:
         await asyncio.gather(*late, return_exceptions=True)
         return Driven(self.outcomes, seconds, self.most, len(late))
 
-    async def turn(self, request: Request) -> bool:
+    async def turn(self, request: LoadRequest) -> bool:
         """Waits until the request is due and has a place. False: the load's time is over before that."""
         end = self.start + self.bounds.seconds if self.bounds.seconds else float("inf")
         due = self.start + request.due
@@ -141,12 +141,12 @@ class _Load:
             return False
         return True
 
-    async def one(self, request: Request) -> None:
+    async def one(self, request: LoadRequest) -> None:
         body = {"model": self.model, **request.body} if self.model else request.body
         self.now += 1
         self.most = max(self.most, self.now)
         due = self.start + request.due if request.due else self.clock.now()
-        outcome = await ask(self.client, Request(request.path, body, request.due, request.leave), due)
+        outcome = await ask(self.client, LoadRequest(request.path, body, request.due, request.leave), due)
         self.now -= 1
         if self.places is not None:
             self.places.release()
@@ -155,7 +155,7 @@ class _Load:
             self.told(outcome)
 
 
-def first_model(server: Server) -> str:
+def first_model(server: LoadTarget) -> str:
     """The first model that the server lists. RequestError where it lists none."""
     import httpx
 

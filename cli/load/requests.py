@@ -25,7 +25,7 @@ friend father power hour game line end member law car city community name
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class LoadRequest:
     """due: seconds after the start at which it is sent, 0: as soon as there is room. leave: the client goes
     away after so many pieces of the answer; 0: never.
     """
@@ -37,7 +37,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class LoadShape:
     """Made-up requests: sizes of prompts and answers in tokens, of which each request draws one; a prompt has
     about so many. rate: mean arrivals a second, as a Poisson process; 0: none waits for its time.
     """
@@ -48,7 +48,7 @@ class Shape:
     text: bool = False
 
 
-def made_up(shape: Shape, seed: int) -> Iterator[Request]:
+def made_up(shape: LoadShape, seed: int) -> Iterator[LoadRequest]:
     """Endless requests of this shape. No two prompts begin alike, so none is found in a cache."""
     draw, due = random.Random(seed), 0.0
     while True:
@@ -56,12 +56,12 @@ def made_up(shape: Shape, seed: int) -> Iterator[Request]:
         words = " ".join(draw.choices(WORDS, k=draw.choice(shape.prompts)))
         body: dict[str, Any] = {"max_tokens": draw.choice(shape.answers)}
         if shape.text:
-            yield Request(TEXT, body | {"prompt": words}, due)
+            yield LoadRequest(TEXT, body | {"prompt": words}, due)
         else:
-            yield Request(CHAT, body | {"messages": [{"role": "user", "content": words}]}, due)
+            yield LoadRequest(CHAT, body | {"messages": [{"role": "user", "content": words}]}, due)
 
 
-def recorded(path: Path) -> list[Request]:
+def recorded(path: Path) -> list[LoadRequest]:
     """Requests of a file with one JSON object a line: `at` (seconds after the start), `prompt` or `messages`,
     and whatever else belongs into the request's body. RequestError names the line that is wrong.
     """
@@ -72,7 +72,7 @@ def recorded(path: Path) -> list[Request]:
     return sorted(found, key=lambda request: request.due)
 
 
-def _read(where: str, line: str) -> Request:
+def _read(where: str, line: str) -> LoadRequest:
     try:
         body = json.loads(line)
     except ValueError as error:
@@ -84,14 +84,14 @@ def _read(where: str, line: str) -> Request:
         raise RequestError(f"{where}: at is {due!r}: expected seconds after the start")
     if ("prompt" in body) == ("messages" in body):
         raise RequestError(f"{where}: expected either prompt or messages")
-    return Request(CHAT if "messages" in body else TEXT, body, float(due))
+    return LoadRequest(CHAT if "messages" in body else TEXT, body, float(due))
 
 
-def with_leavers(requests: Iterator[Request], share: float, seed: int) -> Iterator[Request]:
+def with_leavers(requests: Iterator[LoadRequest], share: float, seed: int) -> Iterator[LoadRequest]:
     """The same, but this share of the clients goes away in the middle of the answer."""
     draw = random.Random(seed)
     for request in requests:
         length = request.body.get("max_tokens")
         most = length if isinstance(length, int) and length > 0 else 64
         leave = draw.randint(1, most) if draw.random() < share else 0
-        yield Request(request.path, request.body, request.due, leave)
+        yield LoadRequest(request.path, request.body, request.due, leave)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from satchel.cli.load.requests import Request
+from satchel.cli.load.requests import LoadRequest
 
 if TYPE_CHECKING:
     import httpx
@@ -31,7 +31,7 @@ class Outcome:
     error: empty for an answer that is whole; left: the client went away on purpose.
     """
 
-    request: Request
+    request: LoadRequest
     due: float
     sent: float = 0.0
     ended: float = 0.0
@@ -55,7 +55,7 @@ class Outcome:
         return self.status in (429, 503)
 
 
-async def ask(client: httpx.AsyncClient, request: Request, due: float) -> Outcome:
+async def ask(client: httpx.AsyncClient, request: LoadRequest, due: float) -> Outcome:
     """Sends the request now and reads its answer to the end, or until the client leaves."""
     import httpx
 
@@ -130,7 +130,7 @@ async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
 
 
 def message(body: bytes) -> str:
-    """What an error's body says, in any dialect; else its beginning."""
+    """What an error's body says, of any API flavour; else its beginning."""
     try:
         found = json.loads(body)
         error = found.get("error", found)

@@ -1,4 +1,4 @@
-"""What a load showed, in numbers: counts, rates, and the distribution of what people wait for."""
+"""What a load showed, in numbers: counts, rates, and the distribution of what users wait for."""
 
 from __future__ import annotations
 

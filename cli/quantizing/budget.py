@@ -45,7 +45,7 @@ class TextWindows:
 
 def spend(job: QuantizeJob, mix: MixOptions, options: BudgetOptions) -> None:
     """Chooses formats for the size that was asked for; then as with a type. The report comes last."""
-    from satchel.cli.quantizing.page import Facts, write_page
+    from satchel.cli.quantizing.page import PageFacts, write_page
     from satchel.runtime.budget.probe import Prober
 
     gguf = _gguf(job)
@@ -66,7 +66,7 @@ def spend(job: QuantizeJob, mix: MixOptions, options: BudgetOptions) -> None:
         note(f"{options.rules}: the choice as rules, to be given as TYPE")
     if options.report is not None:
         seconds = time.monotonic() - started
-        facts = Facts(str(gguf.path), str(options.text), found, measured, recipes(job, found), seconds)
+        facts = PageFacts(str(gguf.path), str(options.text), found, measured, recipes(job, found), seconds)
         _write_text(options.report, write_page(facts))
         note(f"{options.report}: the report")
 
@@ -133,8 +133,8 @@ def _search(
             elements = sum(choice.elements for choice in planned.choices)
             limit = planned.file_bytes - planned.bytes_after + int((options.bpw or 0) * elements / 8)
         found = search.run(limit, fixed, options.seconds)
-    if not search.feedback:
-        note("errors were measured without feedback, for time; the file has it (--search-time allows more)")
+    if not search.gptq:
+        note("errors were measured without GPTQ, for time; the file has it (--search-time allows more)")
     return found, replace(settings, recipe=_nearest(found), formats=found.formats)
 
 

@@ -66,30 +66,30 @@ class MixOptions:
 
 @dataclass(frozen=True, slots=True)
 class ImportanceOptions:
-    """What is known of the columns that the weights meet."""
+    """Importance data, and the algorithms that use it."""
 
     file: Annotated[
         Path | None,
         option("--imatrix", metavar="FILE", help="Importance data, made by `satchel imatrix` or llama.cpp."),
     ] = None
-    feedback: Annotated[
+    gptq: Annotated[
         bool,
         option(
-            "--feedback/--no-feedback",
-            help="With data that allows it, pass rounding errors on from column to column.",
+            "--gptq/--no-gptq",
+            help="GPTQ: with data that has the Hessian, pass rounding errors on from column to column.",
         ),
     ] = True
-    fold: Annotated[
+    awq: Annotated[
         bool,
         option(
-            "--fold/--no-fold",
-            help="With data: scale columns where that lowers the error; adapters of IN no longer fit.",
+            "--awq/--no-awq",
+            help="AWQ: with data, scale columns where that lowers the error; adapters of IN no longer fit.",
         ),
     ] = False
 
     def __post_init__(self) -> None:
-        if self.fold and self.file is None:
-            raise wrong("--fold", "scales are found by importance data: give --imatrix FILE")
+        if self.awq and self.file is None:
+            raise wrong("--awq", "scales are found by importance data: give --imatrix FILE")
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,8 @@ background:color-mix(in srgb,rgb(var(--many)) var(--p),rgb(var(--few)))}
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What the page tells. recipes: file bytes and predicted divergence by name; seconds: of everything."""
+class PageFacts:
+    """Contents of the page. recipes: file bytes and predicted divergence by name; seconds: in all."""
 
     model: str
     text: str
@@ -57,7 +57,7 @@ class Facts:
     seconds: float
 
 
-def write_page(facts: Facts) -> str:
+def write_page(facts: PageFacts) -> str:
     """The whole page."""
     title = f"{PurePath(facts.model).name} in {size(facts.budget.file_bytes)}"
     body = "".join(_sections(facts))
@@ -76,7 +76,7 @@ def size(count: float) -> str:
     return f"{count / 1e3:.1f} kB"
 
 
-def _sections(facts: Facts) -> Iterator[str]:
+def _sections(facts: PageFacts) -> Iterator[str]:
     found = facts.budget
     yield _numbers(facts)
     yield "<h2>Divergence against size</h2>"
@@ -102,7 +102,7 @@ def _sections(facts: Facts) -> Iterator[str]:
     yield '<h2>Tensors</h2><div class="wide">' + _table(found.rows) + "</div>"
 
 
-def _numbers(facts: Facts) -> str:
+def _numbers(facts: PageFacts) -> str:
     found, measured = facts.budget, facts.measured
     pairs = [
         ("file", size(found.file_bytes)),
@@ -128,7 +128,7 @@ def _bits(rows: tuple[TensorChoice, ...]) -> float:
     return 8 * sum(row.chosen.nbytes for row in rows) / weights
 
 
-def _against_size(facts: Facts) -> str:
+def _against_size(facts: PageFacts) -> str:
     found = facts.budget
     marks = [Mark(b / 1e6, k, name, "recipe") for name, (b, k) in facts.recipes.items() if k > 0]
     at = found.file_bytes / 1e6

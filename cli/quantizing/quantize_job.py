@@ -13,7 +13,7 @@ from satchel.cli.quantizing.table import print_table, shown
 from satchel.quant.errors import RequestError
 
 if TYPE_CHECKING:
-    from satchel.formats.quantize import Calibration, Dry, QuantizeOptions, Report
+    from satchel.formats.quantize import Calibration, Dry, QuantizeOptions, QuantizeReport
     from satchel.formats.source import Source
 
 
@@ -28,7 +28,7 @@ class QuantizeJob:
     keep_split: bool = False
     dry: bool = False
     threads: int | None = None
-    fold: bool = False
+    awq: bool = False
 
     def plan(self, settings: QuantizeOptions) -> Dry:
         from satchel.formats.quantize import plan
@@ -39,21 +39,21 @@ class QuantizeJob:
             replace(settings, importance=self.calibration is not None),
             keep_split=self.keep_split,
             metadata=self._metadata(),
-            fold=self.fold,
+            awq=self.awq,
         )
 
     def first_file(self, settings: QuantizeOptions) -> Path:
         """What is opened to read the whole result."""
         return self.plan(settings).files[0][0]
 
-    def run(self, settings: QuantizeOptions) -> Report:
+    def run(self, settings: QuantizeOptions) -> QuantizeReport:
         """Writes the file, or with `dry` only shows what it would be."""
         planned = self.plan(settings)
-        if self.fold and self.calibration is not None:
-            from satchel.formats.quantizing.folding import possible_folds
+        if self.awq and self.calibration is not None:
+            from satchel.formats.quantizing.awq import possible_mappings
 
-            possible_folds(self.source, planned.choices, self.calibration)
-        report: Report = planned
+            possible_mappings(self.source, planned.choices, self.calibration)
+        report: QuantizeReport = planned
         if not self.dry:
             self._make_room(planned)
             report = self._write(settings, planned)
@@ -63,7 +63,7 @@ class QuantizeJob:
             note(f"{path}: {size:,} bytes{would}")
         return report
 
-    def _write(self, settings: QuantizeOptions, planned: Dry) -> Report:
+    def _write(self, settings: QuantizeOptions, planned: Dry) -> QuantizeReport:
         from satchel.formats.quantize import write
 
         with shown(err(), planned.bytes_after, len(planned.choices)) as (advance, started):
@@ -74,7 +74,7 @@ class QuantizeJob:
                 keep_split=self.keep_split,
                 metadata=self._metadata(),
                 importance=self.calibration,
-                fold=self.fold,
+                awq=self.awq,
                 threads=self.threads,
                 progress=advance,
                 started=started,

@@ -1,4 +1,4 @@
-"""What people see of quantizing: a bar that names the tensor at work, one line for each kind of tensor."""
+"""What the user sees of quantizing: a bar that names the tensor at work, one line for each kind of tensor."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from satchel.cli.console import plain
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from satchel.formats.quantize import FormatChoice, Report
+    from satchel.formats.quantize import QuantizeReport, TensorPlan
 
 Advance = Callable[[int], None]
-Started = Callable[["FormatChoice"], None]
+Started = Callable[["TensorPlan"], None]
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def shown(console: Console, total: int, tensors: int) -> Iterator[tuple[Advance,
     with bar:
         task = bar.add_task("preparing the encoders", total=total)
 
-        def started(choice: FormatChoice) -> None:
+        def started(choice: TensorPlan) -> None:
             nonlocal count
             count += 1
             what = f"{count}/{tensors} {choice.name} {choice.target}"
@@ -73,14 +73,14 @@ def _lines(total: int) -> tuple[Advance, Started]:
     return advance, lambda choice: None
 
 
-def print_table(console: Console, report: Report) -> None:
+def print_table(console: Console, report: QuantizeReport) -> None:
     """One line per kind of tensor (its name without the layer's number), then the totals."""
     from rich.table import Table
 
     table = Table("tensors", "number", "formats", "MB before", "MB after", "bits/weight", "error", box=None)
     for column in (table.columns[1], *table.columns[3:]):
         column.justify = "right"
-    kinds: dict[str, list[FormatChoice]] = {}
+    kinds: dict[str, list[TensorPlan]] = {}
     for choice in report.choices:
         kinds.setdefault(kind_of(choice.name), []).append(choice)
     for kind, choices in kinds.items():
@@ -94,7 +94,7 @@ def print_table(console: Console, report: Report) -> None:
     console.print(table)
 
 
-def _cells(kind: str, choices: list[FormatChoice], report: Report) -> list[str]:
+def _cells(kind: str, choices: list[TensorPlan], report: QuantizeReport) -> list[str]:
     formats = Counter(choice.target for choice in choices)
     before, after = sum(c.bytes_before for c in choices), sum(c.bytes_after for c in choices)
     errors = [report.errors[c.name] for c in choices if c.name in report.errors]

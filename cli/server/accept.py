@@ -129,7 +129,7 @@ class Listener:
         )
 
 
-class Server(uvicorn.Server):
+class AcceptingServer(uvicorn.Server):
     """uvicorn's server with this accept loop. stopping: called as soon as a signal tells it to stop."""
 
     def __init__(

@@ -13,14 +13,14 @@ from typing import TypeVar
 from fastapi.responses import JSONResponse
 
 from satchel.cli.server.asked import generate_kwargs, ids_of, limited
+from satchel.cli.server.generation import Caller, GenerationRequest, Text, Turn
 from satchel.cli.server.models import Lease, Models
 from satchel.cli.server.pools import Pools
 from satchel.cli.server.problem import Problem, problem_of
 from satchel.cli.server.shadow import follow
-from satchel.cli.server.wanted import Caller, Text, Turn, Wanted
 from satchel.formats.chat import CallEnd, Content, Event
 from satchel.quant import DeviceError
-from satchel.runtime.answers import MOST_ANSWERS, seeds
+from satchel.runtime.answers import MAX_COMPLETIONS, seeds
 from satchel.runtime.async_model import AsyncChatReply, AsyncReply
 from satchel.runtime.chat_reply import ChatReply
 from satchel.runtime.generate_options import GenerateKwargs
@@ -35,8 +35,8 @@ AHEAD = 2  # answers that wait for a slot of those that run, so that none stands
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What one of the answers says. tokens, logprobs: those that came since the last time. finish: why it
+class AnswerDelta:
+    """A delta of one of the answers. tokens, logprobs: those since the last delta. finish: why it
     ended, "" while it goes on.
     """
 
@@ -56,18 +56,24 @@ class Answer:
     """
 
     def __init__(
-        self, wanted: Wanted, lease: Lease, held: AsyncExitStack, pools: Pools, user: str, owner: str
+        self,
+        wanted: GenerationRequest,
+        lease: Lease,
+        held: AsyncExitStack,
+        pools: Pools,
+        user: str,
+        owner: str,
     ) -> None:
         self.wanted, self.lease, self.model, self.name = wanted, lease, lease.model, lease.name
         self.created, self.began = int(time.time()), time.perf_counter()
         self.replies: list[AsyncReply] = []
         self.scored: list[list[Logprob]] = []
-        self._held, self._first, self._owner = held, Said(0, ()), owner
+        self._held, self._first, self._owner = held, AnswerDelta(0, ()), owner
         self._pools, self._user = pools, user
         self._room = asyncio.Semaphore(lease.model.model.cache.slots + AHEAD)
 
     @classmethod
-    async def begin(cls, models: Models, wanted: Wanted, caller: Caller) -> Answer:
+    async def begin(cls, models: Models, wanted: GenerationRequest, caller: Caller) -> Answer:
         """Loads the model if need be, and waits for the first words."""
         check_counts(wanted)
         async with AsyncExitStack() as stack:
@@ -148,7 +154,7 @@ class Answer:
         )
         self.scored.append(await self.in_pool("score", asked))
 
-    async def _next(self, index: int) -> Said:
+    async def _next(self, index: int) -> AnswerDelta:
         """What one of the answers says next."""
         reply = self.replies[index]
         inner = reply.reply
@@ -164,7 +170,7 @@ class Answer:
         else:
             events = (Content(piece),) if piece else ()
         finish = inner.stats.finish if inner.over else ""
-        return Said(index, events, inner.logprobs[known:], finish, inner.ids[made:])
+        return AnswerDelta(index, events, inner.logprobs[known:], finish, inner.ids[made:])
 
     def _kept(self, reply: ChatReply) -> Sequence[Event]:
         """What it said; where one call alone is wanted, the answer ends with it."""
@@ -177,7 +183,7 @@ class Answer:
         reply.close()
         return events[: end + 1]
 
-    async def __aiter__(self) -> AsyncIterator[Said]:
+    async def __aiter__(self) -> AsyncIterator[AnswerDelta]:
         said = self._first
         yield said
         if len(self.replies) > 1:
@@ -188,14 +194,14 @@ class Answer:
             said = await self._next(0)
             yield said
 
-    async def _all(self) -> AsyncIterator[Said]:
+    async def _all(self) -> AsyncIterator[AnswerDelta]:
         """Several answers, as they come."""
-        coming: asyncio.Queue[Said | Exception] = asyncio.Queue(2 * len(self.replies))
+        coming: asyncio.Queue[AnswerDelta | Exception] = asyncio.Queue(2 * len(self.replies))
 
         async def hear(index: int) -> None:
             try:
                 async with self._room:
-                    said = Said(index, ())
+                    said = AnswerDelta(index, ())
                     while not said.finish:
                         said = await self._next(index)
                         await coming.put(said)
@@ -268,17 +274,17 @@ class Answer:
         await self._held.aclose()
 
 
-def has_grammar(wanted: Wanted) -> bool:
+def has_grammar(wanted: GenerationRequest) -> bool:
     """Whether a grammar is compiled for the answers."""
     forced = isinstance(wanted.prompt, Turn) and wanted.prompt.call is not None
     return forced or wanted.kwargs.get("grammar") is not None
 
 
-def check_counts(wanted: Wanted) -> None:
+def check_counts(wanted: GenerationRequest) -> None:
     """A Problem where too many answers are asked for, or fewer made than given."""
     made, prompts = wanted.made, len(wanted.prompts)
-    if not 1 <= wanted.n <= MOST_ANSWERS or made > MOST_ANSWERS:
-        raise Problem("invalid", f"n is {wanted.n}, best_of {made}: 1 to {MOST_ANSWERS} are made", "n")
+    if not 1 <= wanted.n <= MAX_COMPLETIONS or made > MAX_COMPLETIONS:
+        raise Problem("invalid", f"n is {wanted.n}, best_of {made}: 1 to {MAX_COMPLETIONS} are made", "n")
     if wanted.best_of and wanted.best_of < wanted.n:
         raise Problem("invalid", f"best_of is {wanted.best_of}, fewer than n, which is {wanted.n}", "best_of")
     if made * prompts > MOST:

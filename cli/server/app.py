@@ -1,5 +1,5 @@
-"""The ASGI application: every router that is found, errors in each dialect's own shape, models closed at the
-end.
+"""The ASGI application: every router that is found, errors in the shape of their API flavour, models closed
+at the end.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
-from satchel.cli.server.connections import TICK, Connections, Limits
-from satchel.cli.server.dialect import dialect_of, routed
-from satchel.cli.server.guard import Guard
+from satchel.cli.server.connections import TICK, ConnectionLimits, Connections
+from satchel.cli.server.flavour import flavour_of, routed
+from satchel.cli.server.guard import RequestGuard
 from satchel.cli.server.log import LOG
 from satchel.cli.server.models import Models
 from satchel.cli.server.problem import Problem, problem_of
@@ -26,7 +26,7 @@ from satchel.cli.server.pulls import Pulls
 from satchel.cli.server.roles import ADMIN, RoleTable, check_role
 from satchel.cli.server.route import caller_of
 from satchel.cli.server.settings import ServerSettings
-from satchel.cli.server.watch import Traffic, Watch
+from satchel.cli.server.watch import HttpTraffic, Watch
 from satchel.quant import SatchelError
 
 NOWHERE = object()
@@ -59,13 +59,13 @@ def create_app(
         dependencies=[Depends(_allowed)],
     )
     app.state.models, app.state.settings, app.state.reload = models, settings, reload
-    app.state.traffic, app.state.pulls = Traffic(), Pulls(settings)
+    app.state.traffic, app.state.pulls = HttpTraffic(), Pulls(settings)
     app.state.connections = _connections(settings)
     modules = list(routed())
     for module in modules:
         app.include_router(module.router)
     roles = RoleTable(route for module in modules for route in module.router.routes)
-    app.add_middleware(Guard, settings=settings, roles=roles)
+    app.add_middleware(RequestGuard, settings=settings, roles=roles)
     if settings.origins:
         app.add_middleware(
             CORSMiddleware,
@@ -85,7 +85,9 @@ def create_app(
 
 def _connections(settings: ServerSettings) -> Connections:
     shortest = min(settings.header_seconds, settings.write_seconds, settings.keep_alive)
-    limits = Limits(settings.most_connections, min(settings.most_per_client, settings.most_connections))
+    limits = ConnectionLimits(
+        settings.most_connections, min(settings.most_per_client, settings.most_connections)
+    )
     return Connections(limits, min(TICK, max(0.01, shortest / 4)))
 
 
@@ -95,8 +97,8 @@ async def _allowed(request: Request) -> None:
 
 
 def _say(request: Request, problem: Problem) -> JSONResponse:
-    dialect = dialect_of(request.url.path, request.headers)
-    status, body = dialect.error(problem, request.scope["state"].get("request_id", ""))
+    flavour = flavour_of(request.url.path, request.headers)
+    status, body = flavour.error(problem, request.scope["state"].get("request_id", ""))
     return JSONResponse(body, status, headers=problem.headers)
 
 

@@ -1,5 +1,5 @@
-"""What was wanted, as one model takes it: texts as its tokens, tools as a form in its own style, adapters by
-their names. What it cannot do is a Problem that names the field.
+"""A request (`GenerationRequest`) in the terms of one model: texts as its tokens, forced calls as a grammar
+of its tool-call format, adapters by their names. What the model cannot do is a Problem that names the field.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from satchel.cli.server.generation import Caller, GenerationRequest, Text, Turn
 from satchel.cli.server.problem import Problem
-from satchel.cli.server.wanted import Caller, Text, Turn, Wanted
 from satchel.formats.tokenizer import TooManyTokens, at_most
 from satchel.quant import RequestError
 from satchel.runtime.generate_options import GenerateKwargs, GenerateOptions
 from satchel.runtime.grammar.compiled import compile_grammar
 from satchel.runtime.grammar.spec import Spec, ToolCallGrammar, ToolSchema
-from satchel.runtime.grammar.styles import STYLES, form_of
+from satchel.runtime.grammar.styles import STYLES, tool_call_format
 from satchel.runtime.model import Model
 from satchel.runtime.refusals import Busy, PromptTooLong
 from satchel.runtime.sampling import Sampling
@@ -27,7 +27,7 @@ FRESH = "\0fresh"  # a salt that nobody else has: nothing that is cached is foun
 
 
 def generate_kwargs(
-    model: Model, wanted: Wanted, caller: Caller, adapters: Mapping[int, float] | None
+    model: Model, wanted: GenerationRequest, caller: Caller, adapters: Mapping[int, float] | None
 ) -> GenerateKwargs:
     """The request's options as this model and this caller may have them. adapters: where it names none."""
     kwargs: GenerateKwargs = {**wanted.kwargs}
@@ -47,10 +47,12 @@ def generate_kwargs(
     if isinstance(wanted.prompt, Turn) and wanted.prompt.call is not None:
         if kwargs.get("grammar") is not None:
             raise Problem(
-                "invalid", "a call of a tool and another form were asked for: it is one", "tool_choice"
+                "invalid",
+                "a forced tool call and another grammar were given: take one of them",
+                "tool_choice",
             )
-        kwargs["grammar"] = call_form(model, wanted.prompt)
-    _check_form(model, kwargs.get("grammar"), wanted.form or "tools")
+        kwargs["grammar"] = call_grammar(model, wanted.prompt)
+    _check_grammar(model, kwargs.get("grammar"), wanted.grammar_field or "tools")
     if wanted.best_of > wanted.n:
         kwargs["logprobs"] = max(0, kwargs.get("logprobs", -1))  # by which they are compared
     return kwargs
@@ -73,12 +75,12 @@ def _sampling(model: Model, sampling: Sampling, words: Sequence[tuple[str, float
     return replace(sampling, logit_bias=tuple(biases.items())) if words else sampling
 
 
-def _check_form(model: Model, form: Spec | None, field: str) -> None:
-    """It is compiled once, and then kept for the answers."""
-    if form is None:
+def _check_grammar(model: Model, grammar: Spec | None, field: str) -> None:
+    """Compiles the grammar, which stays cached for the answers. Problem: it is wrong."""
+    if grammar is None:
         return
     try:
-        compile_grammar(model.tokenizer, form)
+        compile_grammar(model.tokenizer, grammar)
     except Busy:
         raise
     except RequestError as error:
@@ -101,8 +103,8 @@ def named_adapters(model: Model, scales: Mapping[int, float]) -> dict[str, float
     return {names[i]: scale for i, scale in scales.items()}
 
 
-def call_form(model: Model, turn: Turn) -> ToolCallGrammar:
-    """The form of a call that the answer must be, as the model writes calls."""
+def call_grammar(model: Model, turn: Turn) -> ToolCallGrammar:
+    """The grammar of the forced call, in the tool-call format of the model's family."""
     if turn.call is None:
         raise TypeError("this turn wants no call")
     by_name = {
@@ -119,11 +121,11 @@ def call_form(model: Model, turn: Turn) -> ToolCallGrammar:
             "tool_choice",
         )
     tools = [ToolSchema(n, by_name[n].get("parameters") or {"type": "object"}) for n in turn.call.names]
-    several = turn.call.parallel and form_of(family, begin).several
+    several = turn.call.parallel and tool_call_format(family, begin).several
     return ToolCallGrammar(tools, family, several, begin)
 
 
-def limited(model: Model, wanted: Wanted, work: Callable[[], T]) -> T:
+def limited(model: Model, wanted: GenerationRequest, work: Callable[[], T]) -> T:
     """The result of the work, in which no text has more tokens than the prompt may: those that the context
     holds, or CUT times as many where what is too long is cut. PromptTooLong, by its bytes alone if they tell.
     """

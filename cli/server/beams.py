@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from satchel.cli.server.asked import generate_kwargs, ids_of, limited
+from satchel.cli.server.generation import Caller, GenerationRequest, Text, Turn
 from satchel.cli.server.models import Models
 from satchel.cli.server.problem import Problem
-from satchel.cli.server.wanted import Caller, Text, Turn, Wanted
 from satchel.runtime.beam import Beam
 from satchel.runtime.generate_options import GenerateKwargs
 from satchel.runtime.model import Model
@@ -31,7 +31,7 @@ class Beams:
         return stream.feed(ids) + stream.flush()
 
 
-async def search(models: Models, wanted: Wanted, caller: Caller, length_penalty: float) -> Beams:
+async def search(models: Models, wanted: GenerationRequest, caller: Caller, length_penalty: float) -> Beams:
     """Of so many beams as answers are made, the n best. A Problem for what no beam search can do."""
     _check(wanted.kwargs)
     if wanted.others:
@@ -52,7 +52,7 @@ async def search(models: Models, wanted: Wanted, caller: Caller, length_penalty:
     return Beams(model, lease.name, ids, found[: wanted.n])
 
 
-def _prompt(model: Model, wanted: Wanted, kwargs: GenerateKwargs) -> list[int]:
+def _prompt(model: Model, wanted: GenerationRequest, kwargs: GenerateKwargs) -> list[int]:
     match wanted.prompt:
         case Text() as text:
             return ids_of(model, text)
@@ -73,7 +73,7 @@ def _check(kwargs: GenerateKwargs) -> None:
         "stop": kwargs.get("stop"),
         "stop_token_ids": kwargs.get("stop_token_ids"),
         "logprobs": kwargs.get("logprobs", -1) >= 0,
-        "a form for the answer": kwargs.get("grammar"),
+        "structured output": kwargs.get("grammar"),
         "t_max_predict_ms": kwargs.get("timeout"),
     }
     for name, value in asked.items():

@@ -42,15 +42,15 @@ Bytes = npt.NDArray[np.uint8]
 JSON = "json"  # where a request's state holds the parsed body
 
 
-class Budget:
+class BodyBudget:
     """Memory for the bodies of all requests under way. most: bytes; one key has half of them at most."""
 
     def __init__(self, most: int) -> None:
         self.most, self.taken = most, 0
         self._by_user: Counter[str] = Counter()
 
-    def hold(self, user: str) -> Held:
-        return Held(self, user)
+    def hold(self, user: str) -> BodyReservation:
+        return BodyReservation(self, user)
 
     def take(self, user: str, count: int) -> None:
         """A Problem (503) where so many bytes more are not to be had."""
@@ -69,10 +69,10 @@ class Budget:
             del self._by_user[user]
 
 
-class Held:
-    """What one request holds of the budget: it grows with the body's bytes as they come."""
+class BodyReservation:
+    """One request's reservation in the budget: it grows with the body's bytes as they come."""
 
-    def __init__(self, budget: Budget, user: str) -> None:
+    def __init__(self, budget: BodyBudget, user: str) -> None:
         self._budget, self._user, self._count = budget, user, 0
 
     def grow(self, size: int) -> None:
@@ -92,7 +92,7 @@ class Held:
         self._count = 0
 
 
-async def parsed(body: bytes, pools: Pools, user: str, held: Held) -> Any:
+async def parsed(body: bytes, pools: Pools, user: str, held: BodyReservation) -> Any:
     """The value of a body; a Problem where it is none, where it has too many parts, or no memory is left."""
     if len(body) <= INLINE:
         return read_body(body)

@@ -52,7 +52,7 @@ class ModelTable(BaseModel):
     deterministic: bool | None = None
     host_cache: int | None = Field(default=None, ge=0)
     gpu_layers: int | str | None = None
-    tensor_place: list[str] | None = None
+    override_tensor: list[str] | None = None
     tensor_split: str | None = None
     gpu_memory: int | None = Field(default=None, ge=0)
     kv_offload: bool | None = None

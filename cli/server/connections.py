@@ -2,7 +2,7 @@
 a newcomer finds no seat.
 
 A connection in which a request is being answered never gives way. Each of the others can be closed at any
-time: it is idle, its request is incomplete, or its client does not read. So an attacker who only holds
+time: it is idle, its request is incomplete, or its client does not read. So an attacker that only holds
 connections open displaces his own, and a newcomer is always let in. When all seats are taken by requests
 under way, newcomers get one of a few spare seats, on which health probes are answered and all else is told to
 come later. Runs on the event loop's thread alone.
@@ -55,7 +55,7 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     """most: connections with a regular seat. each: of one client; above it his own give way."""
 
     most: int
@@ -68,7 +68,7 @@ class Connections:
     """
 
     def __init__(
-        self, limits: Limits, tick: float = TICK, clock: Callable[[], float] = time.monotonic
+        self, limits: ConnectionLimits, tick: float = TICK, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.limits, self.tick, self.clock = limits, tick, clock
         self.cuts: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Fields that requests of several dialects share, each with its declared range; nothing is clamped.
+"""Fields that requests of several API flavours share, each with its declared range; nothing is clamped.
 
 An option of sampling takes its range from the library, so it is stated once.
 """

@@ -1,5 +1,5 @@
-"""What stands before every route: who may ask and in which role, from where, and how large and deep a body
-may be. Plain ASGI, so that nothing of a request is parsed before it is allowed.
+"""What stands before every route: which callers and roles are let in, from where, and how large and deep a
+body may be. Plain ASGI, so that nothing of a request is parsed before it is allowed.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from collections.abc import Mapping
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from satchel.cli.server.bodies import JSON, Budget, Held, parsed
-from satchel.cli.server.dialect import Dialect, dialect_of
+from satchel.cli.server.bodies import JSON, BodyBudget, BodyReservation, parsed
+from satchel.cli.server.flavour import ApiFlavour, flavour_of
+from satchel.cli.server.generation import Caller
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.roles import ADMIN, PUBLIC, USER, Role, RoleTable, check_role, is_local
 from satchel.cli.server.settings import LOOPBACK, ServerSettings
-from satchel.cli.server.wanted import Caller
 
-OWN_SITES = ("", "none", "same-origin")  # Sec-Fetch-Site of programs, of people, and of our own page
+OWN_SITES = ("", "none", "same-origin")  # Sec-Fetch-Site of programs, of typed addresses, and of our own page
 
 
-class Guard:
-    """Lets a request through, with `caller` in its state, or answers in its dialect."""
+class RequestGuard:
+    """Lets a request through, with `caller` in its state, or answers with an error of its API flavour."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings, roles: RoleTable) -> None:
         self.app, self.settings, self._roles = app, settings, roles
         self._keys = settings.keys
         # Where no key tells friend from foe, the name must: another name is a page that had its own changed.
         self._hosts = frozenset(settings.hosts or (() if self._keys else LOOPBACK))
-        self._bodies = Budget(settings.most_bodies)
+        self._bodies = BodyBudget(settings.most_bodies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -39,8 +39,8 @@ class Guard:
             return
         number = scope["state"]["request_id"]
         headers = Headers(scope=scope)
-        dialect = dialect_of(scope["path"], headers)
-        held: Held | None = None
+        flavour = flavour_of(scope["path"], headers)
+        held: BodyReservation | None = None
         try:
             try:
                 needed = self._roles.role(scope)
@@ -56,7 +56,7 @@ class Guard:
                         scope["state"][JSON] = (await parsed(body, pools, caller.user, held), len(body))
                         del body  # its value alone is needed from here on
             except Problem as problem:
-                await refuse(dialect, problem, number, send)
+                await refuse(flavour, problem, number, send)
                 return
             await self.app(scope, _behind_body(receive, read=held is not None), send)
         finally:
@@ -103,7 +103,7 @@ class Guard:
         mark = hashlib.sha256(given[0].encode("utf-8", "surrogateescape")).hexdigest()[:32]
         return Caller(mark[:8], mark, role, self.settings.most_priority if role < ADMIN else 1000)
 
-    async def _body(self, headers: Headers, receive: Receive, held: Held) -> bytes:
+    async def _body(self, headers: Headers, receive: Receive, held: BodyReservation) -> bytes:
         announced = headers.get("content-length", "")
         if announced.isascii() and announced.isdigit() and int(announced) > self.settings.most_body:
             raise _large(self.settings.most_body)
@@ -120,7 +120,7 @@ class Guard:
         return body
 
 
-async def _whole(receive: Receive, most: int, held: Held) -> bytes:
+async def _whole(receive: Receive, most: int, held: BodyReservation) -> bytes:
     parts, size = [], 0
     while True:
         message = await receive()
@@ -168,9 +168,9 @@ def _behind_body(receive: Receive, read: bool) -> Receive:
     return following
 
 
-async def refuse(dialect: Dialect, problem: Problem, number: str, send: Send) -> None:
+async def refuse(flavour: ApiFlavour, problem: Problem, number: str, send: Send) -> None:
     """The answer to a request that goes no further."""
-    status, body = dialect.error(problem, number)
+    status, body = flavour.error(problem, number)
     data = json.dumps(body, ensure_ascii=False).encode()
     headers = {
         "content-type": "application/json",

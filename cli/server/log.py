@@ -1,4 +1,4 @@
-"""The server's log: lines for people, or JSON objects for programs. Prompts and keys are never in it by
+"""The server's log: lines for users, or JSON objects for programs. Prompts and keys are never in it by
 themselves, a message is one line, and no client can fill a disk with it: what repeats is counted instead.
 """
 
@@ -32,7 +32,7 @@ def one_line(text: str) -> str:
     return safe if len(safe) <= LONGEST else f"{safe[:LONGEST]}... ({len(safe):,} characters)"
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """One JSON object a line; what a record has as `facts` stands beside its message."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -49,7 +49,7 @@ class JsonLines(logging.Formatter):
         return json.dumps(made, ensure_ascii=False, default=str)
 
 
-class Lines(logging.Formatter):
+class TextFormatter(logging.Formatter):
     """Time, level and message, with the seconds of a request."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # logging's name
@@ -166,7 +166,9 @@ def _summary(last: logging.LogRecord, count: int, seconds: float) -> logging.Log
 def set_up(level: str, as_json: bool) -> None:
     """Sends to stderr what the package logs, and the warnings of all libraries."""
     handler = Limited(sys.stderr)
-    handler.setFormatter(JsonLines() if as_json else Lines("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(
+        JsonFormatter() if as_json else TextFormatter("%(asctime)s %(levelname)s %(message)s")
+    )
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel("WARNING")

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from satchel.cli.server.alias import Alias
 from satchel.cli.server.connections import CUTS, Connections
-from satchel.cli.server.watch import OTHER, Traffic
+from satchel.cli.server.watch import OTHER, HttpTraffic
 from satchel.runtime.stats import Distribution, EngineStats
 
 MOST_MODELS = 100  # that have labels of their own; the sums of all others stand as OTHER
@@ -63,7 +63,7 @@ class Counts(Collector):
         self,
         engines: Mapping[str, EngineStats],
         loaded: Mapping[str, bool],
-        traffic: Traffic,
+        traffic: HttpTraffic,
         aliases: Iterable[Alias],
         connections: Connections,
     ) -> None:

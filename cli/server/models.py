@@ -14,7 +14,7 @@ from satchel.cli.server.catalog import Catalog, Served
 from satchel.cli.server.log import LOG
 from satchel.cli.server.pools import Pools
 from satchel.cli.server.problem import Problem
-from satchel.cli.server.telemetry import Spans
+from satchel.cli.server.telemetry import SpanRecorder
 from satchel.quant import SatchelError
 from satchel.runtime.async_model import AsyncModel
 
@@ -22,7 +22,7 @@ UNLOADED, LOADING, READY, FAILED = "unloaded", "loading", "loaded", "failed"
 LOOK = 0.5  # seconds between two looks for models that nobody uses
 
 
-class Entry:
+class ServedModel:
     """A model by name. done, total: bytes of a load under way. users: requests that use it now. keep: seconds
     without a request until it is unloaded, 0: it stays. adapters: scales of LoRA adapters, by their place,
     for requests that name none; None: as they were loaded. slots: tokens, and the salt, of the last request
@@ -69,7 +69,7 @@ class Entry:
         return max(0.0, self.keep - self.idle_seconds) if self.keep and self.state == READY else None
 
     async def loaded(self) -> AsyncModel:
-        """The model, loaded by the first who wants it."""
+        """The model; the first request for it loads it."""
         async with self._lock:
             if self.model is None:
                 self.state, self.error, began = LOADING, "", time.monotonic()
@@ -103,7 +103,7 @@ class Lease:
     the request where the engine failed it.
     """
 
-    def __init__(self, entry: Entry, model: AsyncModel, wanted: str, alias: Alias | None) -> None:
+    def __init__(self, entry: ServedModel, model: AsyncModel, wanted: str, alias: Alias | None) -> None:
         self.entry, self.model, self.alias = entry, model, alias
         self.name, self.wanted, self.failed = entry.name, wanted or entry.name, False
         self.began = time.monotonic()
@@ -114,9 +114,9 @@ class Models:
     limit. pools: threads for what requests have done beside the engine.
     """
 
-    def __init__(self, catalog: Catalog, budget: int = 0, spans: Spans | None = None) -> None:
-        self.spans = spans or Spans(None)
-        self.entries = {name: Entry(served) for name, served in catalog.models.items()}
+    def __init__(self, catalog: Catalog, budget: int = 0, spans: SpanRecorder | None = None) -> None:
+        self.spans = spans or SpanRecorder(None)
+        self.entries = {name: ServedModel(served) for name, served in catalog.models.items()}
         self.aliases = {name: Alias(name, table) for name, table in catalog.aliases.items()}
         self.budget, self.pools = budget, Pools()
         self.draining = False  # the server is stopping
@@ -127,7 +127,7 @@ class Models:
         """The server is told to stop: from now on it is not ready."""
         self.draining = True
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> ServedModel:
         """The entry of this name; "" is the default, and an alias stands for its heaviest version. A Problem
         where there is none.
         """
@@ -182,7 +182,7 @@ class Models:
         finally:
             entry.users -= 1
 
-    async def _make_room(self, entry: Entry) -> None:
+    async def _make_room(self, entry: ServedModel) -> None:
         """Unloads what was used longest ago until this one fits. A Problem where all others are in use."""
         if not self.budget:
             return
@@ -194,10 +194,10 @@ class Models:
                 raise Problem("busy", line, "model", "no_memory", retry_after=5)
             await min(idle, key=lambda e: e.used).unload()
 
-    def _others(self, entry: Entry) -> Iterator[Entry]:
+    def _others(self, entry: ServedModel) -> Iterator[ServedModel]:
         return (e for e in self.entries.values() if e is not entry and e.model is not None)
 
-    def _taken(self, entry: Entry) -> int:
+    def _taken(self, entry: ServedModel) -> int:
         return sum(e.size for e in self._others(entry))
 
     async def tend(self) -> None:
@@ -241,7 +241,7 @@ class Models:
                 told.append(f"{name}: {'changed' if served else 'removed'}")
             else:
                 entry.served, entry.keep = served, served.idle
-        order = {n: self.entries.get(n) or Entry(s) for n, s in {**catalog.models, **wanted}.items()}
+        order = {n: self.entries.get(n) or ServedModel(s) for n, s in {**catalog.models, **wanted}.items()}
         told += [f"{n}: added" for n in order if n not in self.entries and f"{n}: changed" not in told]
         self.entries = order
         kept = {n: a for n, a in self.aliases.items() if catalog.aliases.get(n) == a.table}
@@ -261,7 +261,7 @@ class Models:
         self.pools.close()
 
 
-async def _when_unused(entry: Entry) -> None:
+async def _when_unused(entry: ServedModel) -> None:
     while entry.users:
         await asyncio.sleep(LOOK)
     await entry.unload()

@@ -48,7 +48,7 @@ SIZES: Mapping[str, Size] = {
 }
 
 
-class Pool:
+class TaskPool:
     """Threads for one kind of work. It belongs to one event loop."""
 
     def __init__(self, name: str, size: Size) -> None:
@@ -135,7 +135,7 @@ class Pools:
     """All kinds, by name."""
 
     def __init__(self, sizes: Mapping[str, Size] = SIZES) -> None:
-        self._pools = {name: Pool(name, size) for name, size in sizes.items()}
+        self._pools = {name: TaskPool(name, size) for name, size in sizes.items()}
 
     async def run(self, kind: str, work: Callable[[], T], user: str = "") -> T:
         """The result of work of a kind, done in one of its threads."""

@@ -1,4 +1,4 @@
-"""What goes wrong with a request, in no dialect: each dialect writes it in its own shape."""
+"""Errors of requests, independent of the API flavour, which writes each in its own shape."""
 
 from __future__ import annotations
 

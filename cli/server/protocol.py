@@ -21,7 +21,7 @@ from uvicorn.server import ServerState
 
 from satchel.cli.server.addresses import Proxies, client_of, is_forwarded
 from satchel.cli.server.connections import Connections, Rank, Seat
-from satchel.cli.server.dialect import dialect_of
+from satchel.cli.server.flavour import flavour_of
 from satchel.cli.server.guard import refuse
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.settings import ServerSettings
@@ -330,7 +330,7 @@ class Deadlines(H11Protocol):
 
 
 class Refusals:
-    """Answers requests that the connection's seat does not allow, in their dialect."""
+    """Answers requests that the connection's seat does not allow, in the shape of their API flavour."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -341,7 +341,7 @@ class Refusals:
             await self.app(scope, receive, send)
             return
         names = {name.decode("latin-1") for name, _ in scope["headers"]}
-        await refuse(dialect_of(scope["path"], names), problem, scope["state"]["request_id"], send)
+        await refuse(flavour_of(scope["path"], names), problem, scope["state"]["request_id"], send)
 
 
 def _is_probe(scope: Scope) -> bool:

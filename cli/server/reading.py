@@ -1,4 +1,4 @@
-"""Verbs that answer no prompt (embeddings, rerankings, scores), run in a thread with a model of a name."""
+"""Methods that generate nothing (embeddings, rerankings, scores), run in a thread with a model of a name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def with_model(
     request: Request, name: str, work: Callable[[Model, str], T], kind: str = "text"
 ) -> tuple[str, T]:
     """The name under which the model is listed, and what the work gives. The work gets the model and the salt
-    of who asks; kind: its pool of threads. A client that hangs up is not waited for.
+    of the caller; kind: its pool of threads. A client that hangs up is not waited for.
     """
     caller = caller_of(request)
 

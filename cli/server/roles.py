@@ -1,8 +1,8 @@
-"""Who may call a route: anyone, a user, or an admin. Every route declares its role with @needs; the server
-refuses to start with a route that declares none, and checks the caller before a body is read.
+"""Roles that may call a route: anyone, a user, or an admin. Every route declares its role with @needs; the
+server refuses to start with a route that declares none, and checks the caller before a body is read.
 
-A key of the list has a role: `KEY [user|admin]`, user by default. Without keys, who is on this machine is an
-admin: a loopback address or a Unix socket, and no proxy between.
+A key of the list has a role: `KEY [user|admin]`, user by default. Without keys, a caller on this machine is
+an admin: a loopback address or a Unix socket, and no proxy between.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ KEY_ROLES = {"user": USER, "admin": ADMIN}
 
 
 def needs(role: Role) -> Callable[[Endpoint], Endpoint]:
-    """Declares who may call the route below whose decorator it stands."""
+    """Declares the role that may call the route. Stands below the route's decorator."""
 
     def declared(endpoint: Endpoint) -> Endpoint:
         endpoint.__dict__["role"] = role

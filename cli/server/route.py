@@ -1,4 +1,4 @@
-"""What a route takes from its request: the models, the settings, and who asks."""
+"""What a route takes from its request: the models, the settings, and the caller."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from starlette.requests import Request
 
 from satchel.cli.server.connections import Connections
 from satchel.cli.server.fields import Body
+from satchel.cli.server.generation import Caller
 from satchel.cli.server.models import Models
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.pulls import Pulls
 from satchel.cli.server.settings import ServerSettings
-from satchel.cli.server.wanted import Caller
-from satchel.cli.server.watch import Traffic
+from satchel.cli.server.watch import HttpTraffic
 
 T = TypeVar("T")
 
@@ -45,8 +45,8 @@ def pulls_of(request: Request) -> Pulls:
     return cast(Pulls, request.app.state.pulls)
 
 
-def traffic_of(request: Request) -> Traffic:
-    return cast(Traffic, request.app.state.traffic)
+def traffic_of(request: Request) -> HttpTraffic:
+    return cast(HttpTraffic, request.app.state.traffic)
 
 
 def connections_of(request: Request) -> Connections:

@@ -22,7 +22,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from satchel.cli.sandboxing import note_of
-from satchel.cli.server.accept import Server
+from satchel.cli.server.accept import AcceptingServer
 from satchel.cli.server.addresses import Proxies
 from satchel.cli.server.app import create_app
 from satchel.cli.server.catalog import Catalog
@@ -52,7 +52,7 @@ def listen(host: str, port: int, settings: ServerSettings) -> socket.socket:
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((host, port))
-        made.listen(BACKLOG)  # now: who comes before all is ready waits
+        made.listen(BACKLOG)  # now: clients that connect before all is ready wait
     except OSError as error:
         made.close()
         raise RequestError(f"{host}:{port}: {error.strerror}: take another --port") from None
@@ -133,11 +133,11 @@ def config_of(app: FastAPI, settings: ServerSettings) -> uvicorn.Config:
     )
 
 
-def server_of(app: FastAPI, settings: ServerSettings) -> Server:
+def server_of(app: FastAPI, settings: ServerSettings) -> AcceptingServer:
     """The server of an application; `serve(bound)` runs it."""
     proxies = Proxies(settings.trusted_proxies)
     config, models = config_of(app, settings), cast(Models, app.state.models)
-    return Server(config, app.state.connections, proxies, settings.header_seconds, models.drain)
+    return AcceptingServer(config, app.state.connections, proxies, settings.header_seconds, models.drain)
 
 
 async def _serve(

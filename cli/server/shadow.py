@@ -17,8 +17,8 @@ from satchel.runtime.generate_options import GenerateKwargs
 if TYPE_CHECKING:
     from satchel.cli.server.alias import Alias
     from satchel.cli.server.answer import Answer
+    from satchel.cli.server.generation import Caller, GenerationRequest
     from satchel.cli.server.models import Models
-    from satchel.cli.server.wanted import Caller, Wanted
 
 LESS_URGENT = 10  # levels of priority below the request that is compared
 WHOLE = ("stop", "length")
@@ -40,7 +40,9 @@ def follow(models: Models, answer: Answer, caller: Caller, alias: Alias) -> None
     task.add_done_callback(_running.discard)
 
 
-async def _compare(models: Models, wanted: Wanted, caller: Caller, alias: Alias, text: str) -> None:
+async def _compare(
+    models: Models, wanted: GenerationRequest, caller: Caller, alias: Alias, text: str
+) -> None:
     from satchel.cli.server.answer import Answer
 
     began = time.monotonic()

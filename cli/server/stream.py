@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from satchel.cli.server.dialect import dialect_of
+from satchel.cli.server.flavour import flavour_of
 from satchel.cli.server.log import LOG
 from satchel.cli.server.problem import problem_of
 from satchel.quant import SatchelError
@@ -36,7 +36,7 @@ def dumps(data: Any) -> str:
 
 
 def event(data: Any, kind: str = "") -> bytes:
-    """A server-sent event with JSON; kind: its name, where the dialect has names."""
+    """A server-sent event with JSON; kind: its name, where the API names events."""
     text = dumps(data)
     return (f"event: {kind}\ndata: {text}\n\n" if kind else f"data: {text}\n\n").encode()
 
@@ -94,14 +94,14 @@ class Stream(Response):
                 await send({"type": "http.response.body", "body": self._ping, "more_body": True})
 
     async def _late(self, path: str) -> AsyncIterator[bytes]:
-        """The bits; an error among them as the dialect's event."""
+        """The bits; an error among them as the API flavour's event."""
         try:
             async for bit in self._bits:
                 yield bit
         except Exception as error:
             if not isinstance(error, SatchelError):
                 LOG.exception("a stream failed")
-            yield dialect_of(path).late(problem_of(error))
+            yield flavour_of(path).late(problem_of(error))
 
 
 async def hung_up(receive: Receive) -> None:

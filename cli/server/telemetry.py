@@ -24,12 +24,12 @@ NS = 10**9
 FACTS: ContextVar[dict[str, Any] | None] = ContextVar("facts", default=None)
 
 
-def from_environment() -> Spans:
+def from_environment() -> SpanRecorder:
     """Spans that go where the environment says, or nowhere. RequestError where it says so and packages are
     missing.
     """
     if not any(os.environ.get(name) for name in VARIABLES):
-        return Spans(None)
+        return SpanRecorder(None)
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace import TracerProvider
@@ -38,11 +38,11 @@ def from_environment() -> Spans:
         raise RequestError(f"{error.name} is missing for traces: pip install 'satchel[telemetry]'") from None
     provider = TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    return Spans(provider.get_tracer("satchel"))
+    return SpanRecorder(provider.get_tracer("satchel"))
 
 
-class Spans:
-    """What begins and ends spans; without a tracer it does nothing."""
+class SpanRecorder:
+    """Begins and ends spans of OpenTelemetry; without a tracer it does nothing."""
 
     def __init__(self, tracer: Tracer | None) -> None:
         self.tracer = tracer

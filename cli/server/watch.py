@@ -13,9 +13,9 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from satchel.cli.server.dialect import dialect_of
+from satchel.cli.server.flavour import flavour_of
 from satchel.cli.server.log import LOG
-from satchel.cli.server.telemetry import Spans
+from satchel.cli.server.telemetry import SpanRecorder
 from satchel.runtime.stats import SECONDS, Histogram
 
 OTHER = "other"  # for what clients make up: names of theirs must not fill the memory
@@ -23,7 +23,7 @@ METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 @dataclass
-class Traffic:
+class HttpTraffic:
     """What went over HTTP. requests: by route, method and status, of which there are only so many: routes
     and statuses are the server's, methods those of METHODS and OTHER. first_byte, whole: seconds by route.
     active: requests under way.
@@ -43,7 +43,7 @@ class Traffic:
 class Watch:
     """Gives each request its id, and notes what became of it."""
 
-    def __init__(self, app: ASGIApp, traffic: Traffic, spans: Spans) -> None:
+    def __init__(self, app: ASGIApp, traffic: HttpTraffic, spans: SpanRecorder) -> None:
         self.app, self.traffic, self.spans = app, traffic, spans
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,7 +54,7 @@ class Watch:
         scope.setdefault("state", {})["request_id"] = number
         method = scope["method"] if scope["method"] in METHODS else OTHER
         facts: dict[str, Any] = {"request_id": number, "method": method, "status": 0}
-        named = {"x-request-id", dialect_of(scope["path"], Headers(scope=scope)).id_header}
+        named = {"x-request-id", flavour_of(scope["path"], Headers(scope=scope)).id_header}
         began = time.perf_counter()
 
         async def noted(message: Message) -> None:

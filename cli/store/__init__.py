@@ -3,7 +3,7 @@
 `Store` is the face; the commands and the server use nothing else of this package.
 """
 
-from satchel.cli.store.entry import Entry, Progress, Watch
 from satchel.cli.store.store import Store
+from satchel.cli.store.stored import Progress, StoredModel, Watch
 
-__all__ = ["Entry", "Progress", "Store", "Watch"]
+__all__ = ["Progress", "Store", "StoredModel", "Watch"]

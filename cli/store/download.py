@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from satchel.cli.store.entry import Progress, Watch
 from satchel.cli.store.journal import LARGEST, Identity, Journal
-from satchel.cli.store.wanted import Pace, Remote
-from satchel.cli.store.web import Answer, Interrupted, Web, check_status
+from satchel.cli.store.remote import Pace, Remote
+from satchel.cli.store.stored import Progress, Watch
+from satchel.cli.store.web import HttpResponse, Interrupted, Web, check_status
 from satchel.formats.gguf.atomic import write_all
 from satchel.formats.gguf.magic import explain_magic
 from satchel.quant.errors import ModelError, RequestError
@@ -77,7 +77,7 @@ def _once(web: Web, remote: Remote, target: Path, pace: Pace, watch: Watch | Non
                 raise Changed("the file's part went away")
             target.touch()
         _check_room(remote, target, identity.size - journal.spans.total)
-        transfer = Transfer(web, remote, target, pace, journal, identity, ranges)
+        transfer = DownloadThreads(web, remote, target, pace, journal, identity, ranges)
         found = transfer.run(watch)
     finally:
         journal.close()
@@ -109,7 +109,7 @@ def probe(web: Web, remote: Remote, pace: Pace) -> tuple[Identity, bool]:
             time.sleep(_wait(remote, pace, error, attempt, 0))
 
 
-def _identify(remote: Remote, answer: Answer) -> Identity:
+def _identify(remote: Remote, answer: HttpResponse) -> Identity:
     if answer.status == 206:
         size = _content_range(remote, answer)[2]
     else:
@@ -125,7 +125,7 @@ def _identify(remote: Remote, answer: Answer) -> Identity:
     return Identity(remote.url, size, etag, remote.sha256)
 
 
-def _content_range(remote: Remote, answer: Answer) -> tuple[int, int, int]:
+def _content_range(remote: Remote, answer: HttpResponse) -> tuple[int, int, int]:
     """(first byte, end, size) of a part. RequestError where the server does not say."""
     said = answer.headers.get("content-range", "")
     found = CONTENT_RANGE.fullmatch(said)
@@ -156,7 +156,7 @@ def _given_up(remote: Remote, reason: object, done: int) -> RequestError:
     return RequestError(f"{remote.file}: {reason}{kept}")
 
 
-class Transfer:
+class DownloadThreads:
     """The threads of one download. They share `_lock`, and stop when one fails or the caller leaves."""
 
     def __init__(
@@ -234,7 +234,7 @@ class Transfer:
                     with self._lock:
                         if not self._pieces:
                             return
-                        piece = Piece(*self._pieces.popleft())
+                        piece = DownloadRange(*self._pieces.popleft())
                     self._fetch(file, piece)
         except BaseException as error:
             with self._lock:
@@ -242,7 +242,7 @@ class Transfer:
             self._stop.set()
             self._news.set()
 
-    def _fetch(self, file: IO[bytes], piece: Piece) -> None:
+    def _fetch(self, file: IO[bytes], piece: DownloadRange) -> None:
         """Gets one piece, by as many connections as it takes."""
         failed = 0
         while piece.at < piece.end and not self._stop.is_set():
@@ -257,7 +257,7 @@ class Transfer:
                     raise _given_up(self._remote, error, self._done) from None
                 self._stop.wait(_wait(self._remote, self._pace, error, failed, self._done))
 
-    def _receive(self, file: IO[bytes], piece: Piece) -> None:
+    def _receive(self, file: IO[bytes], piece: DownloadRange) -> None:
         """What one connection brings. Interrupted where that is less than was asked for."""
         headers = {"range": f"bytes={piece.at}-{piece.end - 1}"} if self._ranges else {}
         drip = Drip(self._pace)
@@ -281,7 +281,7 @@ class Transfer:
         if piece.at < piece.end:
             raise Interrupted(f"the server ended at byte {piece.at} of {piece.end}")
 
-    def _check_answer(self, answer: Answer, piece: Piece) -> None:
+    def _check_answer(self, answer: HttpResponse, piece: DownloadRange) -> None:
         if answer.status == 416:
             raise Changed("the file on the server became shorter")
         check_status(answer)
@@ -309,8 +309,8 @@ class Transfer:
 
 
 @dataclass(slots=True)
-class Piece:
-    """A span that one worker gets; `at` moves as bytes come."""
+class DownloadRange:
+    """The byte range of one worker; `at` advances as bytes come."""
 
     at: int
     end: int

@@ -5,16 +5,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-from satchel.cli.store.entry import Entry
 from satchel.cli.store.hub import DEFAULT_QUANT
 from satchel.cli.store.names import HubName, LocalName, OllamaName, WebName, parse
+from satchel.cli.store.stored import StoredModel
 from satchel.formats.gguf.splits import NAME
 from satchel.quant.errors import ModelError, RequestError, SatchelError
 
 SHOWN = 12
 
 
-def matching(text: str, entries: Sequence[Entry]) -> list[Entry]:
+def matching(text: str, entries: Sequence[StoredModel]) -> list[StoredModel]:
     """The entries of one place that the text may mean, of the strictest rule that any of them meets."""
     wanted = {text, *_spelled(text)}
     repos = tuple(f"{name}{end}" for name in wanted for end in (":", "/"))
@@ -27,7 +27,7 @@ def matching(text: str, entries: Sequence[Entry]) -> list[Entry]:
     return usual if len(found) > 1 and len(usual) == 1 else found
 
 
-def the_one(text: str, found: Sequence[Entry]) -> Entry:
+def the_one(text: str, found: Sequence[StoredModel]) -> StoredModel:
     """The entry. RequestError where there are several."""
     if len(found) > 1:
         names = ", ".join(sorted(entry.name for entry in found)[:SHOWN])
@@ -35,7 +35,7 @@ def the_one(text: str, found: Sequence[Entry]) -> Entry:
     return found[0]
 
 
-def nothing_found(text: str, entries: Iterable[Entry]) -> SatchelError:
+def nothing_found(text: str, entries: Iterable[StoredModel]) -> SatchelError:
     """The error for a name that no model has."""
     name = parse(text)
     if not isinstance(name, LocalName):
@@ -69,11 +69,11 @@ def _is_hub(name: str) -> bool:
     return name.startswith(("hf:", "lmstudio:"))
 
 
-def _bare_starts(entry: Entry, repos: tuple[str, ...]) -> bool:
+def _bare_starts(entry: StoredModel, repos: tuple[str, ...]) -> bool:
     return _bare(entry.name).startswith(repos)
 
 
-def _short(entry: Entry) -> set[str]:
+def _short(entry: StoredModel) -> set[str]:
     """Short names: the repository's, with and without the quantization, and the file's."""
     match = NAME.fullmatch(entry.path.name)
     found = {match["prefix"] if match else entry.path.stem, entry.path.name}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from satchel.cli.store.names import HubName, check_digest, file_parts, folder_of, quant_of
-from satchel.cli.store.wanted import Remote, Wanted, check_size, hub_endpoint, hub_token
+from satchel.cli.store.remote import Remote, RemoteModel, check_size, hub_endpoint, hub_token
 from satchel.formats.gguf.splits import NAME as PART
 from satchel.formats.gguf.splits import PARTS_LIMIT
 from satchel.quant.errors import RequestError
@@ -34,7 +34,7 @@ class HubFile:
     sha256: str = ""
 
 
-def resolve(name: HubName, web: Web, environ: Mapping[str, str]) -> Wanted:
+def resolve(name: HubName, web: Web, environ: Mapping[str, str]) -> RemoteModel:
     """What the hub has for the name. RequestError where that is nothing, or several files."""
     base, token = hub_endpoint(environ), hub_token(environ)
     found = web.json(f"{base}/api/models/{name.repo}?blobs=true", token=token)
@@ -52,7 +52,7 @@ def resolve(name: HubName, web: Web, environ: Mapping[str, str]) -> Wanted:
         )
         for file in chosen
     )
-    return Wanted(full_name(name, chosen[0].path), remotes, licence)
+    return RemoteModel(full_name(name, chosen[0].path), remotes, licence)
 
 
 def full_name(name: HubName, path: str) -> str:

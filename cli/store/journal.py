@@ -32,7 +32,7 @@ class Identity:
         return bool(self.etag or self.sha256)
 
 
-class Spans:
+class ByteRanges:
     """A set of bytes, kept as sorted spans that neither touch nor overlap."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Journal:
     """The journal's file, open for adding lines; `spans` is what it says."""
 
     def __init__(self, path: Path, identity: Identity) -> None:
-        self.spans = Spans()
+        self.spans = ByteRanges()
         known = _read(path)
         if known is not None and known[0] == identity and identity.lasting:
             self.spans = known[1]
@@ -92,13 +92,13 @@ class Journal:
         self._file.close()
 
 
-def read_journal(path: Path) -> tuple[Identity, Spans] | None:
+def read_journal(path: Path) -> tuple[Identity, ByteRanges] | None:
     """What a journal says; None where there is none that can be read."""
     known = _read(path)
     return known and known[:2]
 
 
-def _read(path: Path) -> tuple[Identity, Spans, int] | None:
+def _read(path: Path) -> tuple[Identity, ByteRanges, int] | None:
     """The same, and how many bytes of the file were read: from the first line on that is none, nothing is."""
     try:
         *lines, _torn = path.read_bytes().split(b"\n")
@@ -107,7 +107,7 @@ def _read(path: Path) -> tuple[Identity, Spans, int] | None:
         return None
     if not _is_sound(identity):
         return None
-    spans, read = Spans(), len(lines[0]) + 1
+    spans, read = ByteRanges(), len(lines[0]) + 1
     for line in lines[1:]:
         numbers = line.split(b" ")
         if len(numbers) != 2 or not all(n.isdigit() and len(n) < 17 for n in numbers):

@@ -1,4 +1,5 @@
-"""What people call a model, read into what it is: of a hub, an address, an Ollama registry, or a local name.
+"""A model's name as users write it, read into what it is: of a hub, an address, an Ollama registry, or a
+local name.
 
 Invariant: every part of a parsed name is one safe path component, so a folder made of it stays in the store.
 """

@@ -1,4 +1,4 @@
-"""The one place where what people write after -m becomes a file: of a path, or of a name of the store."""
+"""The one place where the user's -m becomes a file: of a path, or of a name of the store."""
 
 from __future__ import annotations
 

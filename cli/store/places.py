@@ -1,4 +1,4 @@
-"""Models that other programs and people keep, read where they lie: folders, and the stores of Hugging Face,
+"""Models that other programs and users keep, read where they lie: folders, and the stores of Hugging Face,
 Ollama and LM Studio.
 
 Nothing here writes. A place that is absent, unreadable or half written has fewer models and is no error;
@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from satchel.cli.store.entry import Entry
 from satchel.cli.store.hub import full_name, is_projector
 from satchel.cli.store.names import OLLAMA_SPACE, PART, HubName, OllamaName
 from satchel.cli.store.registry import MANIFEST_LIMIT, model_layer, read_manifest
-from satchel.cli.store.wanted import hub_home
+from satchel.cli.store.remote import hub_home
+from satchel.cli.store.stored import StoredModel
 from satchel.formats.gguf.splits import NAME, part_path
 from satchel.quant.errors import SatchelError
 
@@ -27,7 +27,7 @@ SYSTEM_OLLAMA = Path("/usr/share/ollama/.ollama/models")  # of the service that 
 HEX = frozenset("0123456789abcdef")
 
 
-def places(environ: Environ) -> list[tuple[str, Callable[[], Iterator[Entry]]]]:
+def places(environ: Environ) -> list[tuple[str, Callable[[], Iterator[StoredModel]]]]:
     """(place, what finds its models), in the order in which a name is looked for."""
     return [
         ("folder", lambda: _each(named_folders(environ), in_folder)),
@@ -56,14 +56,14 @@ def lmstudio_folders() -> list[Path]:
     return [Path.home() / ".lmstudio" / "models", Path.home() / ".cache" / "lm-studio" / "models"]
 
 
-def in_folder(folder: Path) -> Iterator[Entry]:
+def in_folder(folder: Path) -> Iterator[StoredModel]:
     """A folder's files, each by its name without the ending."""
     for parts in model_files(folder):
         match = NAME.fullmatch(parts[0].name)
         yield from _entry(match["prefix"] if match else parts[0].stem, "folder", parts)
 
 
-def in_hub_cache(cache: Path) -> Iterator[Entry]:
+def in_hub_cache(cache: Path) -> Iterator[StoredModel]:
     """Snapshots that a branch or tag of Hugging Face's cache points to; main, where there are several."""
     for repo in _subfolders(cache):
         pieces = repo.name.split("--")
@@ -78,7 +78,7 @@ def in_hub_cache(cache: Path) -> Iterator[Entry]:
             yield from _entry(full_name(name, path), "huggingface", parts, digest)
 
 
-def in_ollama(folder: Path) -> Iterator[Entry]:
+def in_ollama(folder: Path) -> Iterator[StoredModel]:
     """What the manifests of an Ollama store name."""
     root = folder / "manifests"
     for path in _walk(root, 5):
@@ -94,7 +94,7 @@ def in_ollama(folder: Path) -> Iterator[Entry]:
             yield from _entry(name, "ollama", (folder / "blobs" / f"sha256-{layer.sha256}",), layer.sha256)
 
 
-def in_lmstudio(folder: Path) -> Iterator[Entry]:
+def in_lmstudio(folder: Path) -> Iterator[StoredModel]:
     """PUBLISHER/REPO/FILE.gguf, as on the hub that the files came from."""
     for parts in model_files(folder):
         pieces = parts[0].relative_to(folder).parts
@@ -129,17 +129,17 @@ def _snapshot(repo: Path) -> Path | None:
     return None
 
 
-def _entry(name: str, place: str, paths: tuple[Path, ...], digest: str = "") -> Iterator[Entry]:
+def _entry(name: str, place: str, paths: tuple[Path, ...], digest: str = "") -> Iterator[StoredModel]:
     """The entry of files that are there; nothing where one is not."""
     try:
         infos = [path.stat() for path in paths]
     except OSError:
         return
     size = sum(info.st_size for info in infos)
-    yield Entry(name, place, paths, size, max(info.st_mtime for info in infos), digest)
+    yield StoredModel(name, place, paths, size, max(info.st_mtime for info in infos), digest)
 
 
-def _each(folders: Iterable[Path], find: Callable[[Path], Iterator[Entry]]) -> Iterator[Entry]:
+def _each(folders: Iterable[Path], find: Callable[[Path], Iterator[StoredModel]]) -> Iterator[StoredModel]:
     for folder in folders:
         yield from find(folder)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from satchel.cli.store.names import OLLAMA_HOST, HubName, LocalName, Name, OllamaName
-from satchel.cli.store.wanted import hub_endpoint, registry_endpoint
+from satchel.cli.store.remote import hub_endpoint, registry_endpoint
 from satchel.cli.store.web import origin
 from satchel.quant.errors import RequestError
 

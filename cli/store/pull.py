@@ -15,13 +15,21 @@ from pathlib import Path
 
 from satchel.cli.store import hub, registry
 from satchel.cli.store.download import Fetched, discard, download, journal_of, probe
-from satchel.cli.store.entry import Watch
 from satchel.cli.store.finding import matching
 from satchel.cli.store.lock import Locked, LockFile, Pinned, guard
 from satchel.cli.store.names import OLLAMA_HOST, HubName, LocalName, Name, OllamaName, WebName
 from satchel.cli.store.places import places
 from satchel.cli.store.policy import FREE, Policy
-from satchel.cli.store.wanted import INCOMING, Pace, Remote, Wanted, from_web, hub_endpoint, registry_endpoint
+from satchel.cli.store.remote import (
+    INCOMING,
+    Pace,
+    Remote,
+    RemoteModel,
+    from_web,
+    hub_endpoint,
+    registry_endpoint,
+)
+from satchel.cli.store.stored import Watch
 from satchel.cli.store.web import Web
 from satchel.formats.gguf import open_gguf
 from satchel.quant.errors import ModelError, RequestError
@@ -52,7 +60,7 @@ class Pull:
                 text = f"{error.filename or self.root}: {error.strerror or error}"
                 raise RequestError(f"{wanted.name}: can't be stored: {text}") from None
 
-    def _have(self, wanted: Wanted, web: Web, update: bool) -> Path | None:
+    def _have(self, wanted: RemoteModel, web: Web, update: bool) -> Path | None:
         """The file of a model that is there, as the server has it now. RequestError where that differs."""
         locked = self._lock.read().get(wanted.name)
         if locked is None:
@@ -66,7 +74,7 @@ class Pull:
         except RequestError:  # a file that is gone or was changed here is what pulling again mends
             return None
 
-    def _in_place(self, wanted: Wanted) -> Path | None:
+    def _in_place(self, wanted: RemoteModel) -> Path | None:
         """The same model in another program's store."""
         first = wanted.files[0].sha256
         size = sum(file.size or 0 for file in wanted.files)
@@ -76,7 +84,7 @@ class Pull:
                 return same[0].path
         return None
 
-    def _same(self, locked: Locked, wanted: Wanted, web: Web) -> bool:
+    def _same(self, locked: Locked, wanted: RemoteModel, web: Web) -> bool:
         """Whether the server has what was pulled: by its digests, or by the ETag where it tells none."""
         if len(locked.files) != len(wanted.files):
             return False
@@ -89,7 +97,7 @@ class Pull:
                     return False
         return True
 
-    def _get(self, wanted: Wanted, web: Web, watch: Watch | None, update: bool) -> Path:
+    def _get(self, wanted: RemoteModel, web: Web, watch: Watch | None, update: bool) -> Path:
         locked = self._lock.read().get(wanted.name)
         self._policy.admit(wanted.name, sum(remote.size or 0 for remote in wanted.files))
         remotes = [self._expected(remote, locked, update) for remote in wanted.files]
@@ -114,7 +122,7 @@ class Pull:
         pinned = {file.path: file.sha256 for file in locked.files} if locked and not update else {}
         return remote if remote.sha256 else replace(remote, sha256=pinned.get(remote.file, ""))
 
-    def _read(self, wanted: Wanted, spares: Sequence[Path]) -> tuple[str, str]:
+    def _read(self, wanted: RemoteModel, spares: Sequence[Path]) -> tuple[str, str]:
         """(sha256 of the chat template, licence) of files that the reader takes. ModelError for others."""
         try:
             with open_gguf(spares[0]) as gguf:
@@ -138,7 +146,7 @@ class Pull:
                 self._lock.location(file).unlink(missing_ok=True)
 
 
-def resolve(name: Name, web: Web, environ: Mapping[str, str]) -> Wanted:
+def resolve(name: Name, web: Web, environ: Mapping[str, str]) -> RemoteModel:
     """What the name's server has for it."""
     if isinstance(name, HubName):
         return hub.resolve(name, web, environ)
@@ -171,13 +179,13 @@ def trusted_hosts(environ: Mapping[str, str]) -> list[str]:
     return [host if "://" in host else f"https://{host}" for host in map(str.strip, listed) if host]
 
 
-def _pinned(wanted: Wanted, found: Sequence[Fetched]) -> tuple[Pinned, ...]:
+def _pinned(wanted: RemoteModel, found: Sequence[Fetched]) -> tuple[Pinned, ...]:
     pairs = zip(wanted.files, found, strict=True)
     return tuple(Pinned(r.file, f.size, f.sha256, r.url, "" if r.sha256 else f.etag) for r, f in pairs)
 
 
 def _keep(spare: Path, target: Path) -> None:
-    """Gives a finished file its name. Who has the old one open keeps it: it is not written to."""
+    """Gives a finished file its name. A process that has the old one open keeps it: it is not written to."""
     with spare.open("rb") as file:
         os.fsync(file.fileno())
     spare.replace(target)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from satchel.cli.store.names import OLLAMA_HOST, OllamaName, check_digest, folder_of
-from satchel.cli.store.wanted import Remote, Wanted, check_size, registry_endpoint
+from satchel.cli.store.remote import Remote, RemoteModel, check_size, registry_endpoint
 from satchel.quant.errors import RequestError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Layer:
     size: int
 
 
-def resolve(name: OllamaName, web: Web, environ: Mapping[str, str]) -> Wanted:
+def resolve(name: OllamaName, web: Web, environ: Mapping[str, str]) -> RemoteModel:
     """What the registry has for the name."""
     own = name.host == OLLAMA_HOST
     base = registry_endpoint(environ) if own else f"https://{name.host}"
@@ -45,7 +45,9 @@ def resolve(name: OllamaName, web: Web, environ: Mapping[str, str]) -> Wanted:
     host = folder_of(split.hostname or "", split.port)
     file = f"{host}/{name.space}/{name.model}/{name.tag}.gguf"
     url = f"{place}/blobs/sha256:{model.sha256}"
-    return Wanted(str(name), (Remote(url, file, model.size, model.sha256),), _licence(web, place, layers))
+    return RemoteModel(
+        str(name), (Remote(url, file, model.size, model.sha256),), _licence(web, place, layers)
+    )
 
 
 def read_manifest(raw: Any, where: str) -> list[Layer]:

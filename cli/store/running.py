@@ -11,7 +11,7 @@ from satchel.quant.errors import RequestError
 DEFAULT = "http://127.0.0.1:8080"
 
 
-class Server:
+class ServerClient:
     """A server by its address (HOST:PORT or a URL; "" for the default). key: its API key, "" for none."""
 
     def __init__(self, address: str = "", key: str = "") -> None:
@@ -20,7 +20,7 @@ class Server:
         self._key = key
 
     @classmethod
-    def of(cls, environ: Mapping[str, str], address: str = "") -> Server:
+    def of(cls, environ: Mapping[str, str], address: str = "") -> ServerClient:
         """The server that SATCHEL_HOST names, where no address is given."""
         return cls(address or environ.get("SATCHEL_HOST", ""), environ.get("SATCHEL_API_KEY", ""))
 

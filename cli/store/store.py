@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from satchel.cli.store.entry import OWN, Entry, Watch
 from satchel.cli.store.finding import matching, nothing_found, the_one
 from satchel.cli.store.lock import Hashing, Locked, LockFile, Pinned, digest_of, guard, renamed
 from satchel.cli.store.names import LocalName, parse, part
 from satchel.cli.store.places import places
-from satchel.cli.store.wanted import INCOMING, Pace, is_offline
+from satchel.cli.store.remote import INCOMING, Pace, is_offline
+from satchel.cli.store.stored import OWN, StoredModel, Watch
 from satchel.formats.gguf.splits import NAME, part_path
 from satchel.quant.errors import RequestError
 
@@ -45,11 +45,11 @@ class Store:
         self.environ, self._pace, self._policy = environ, pace or Pace(), policy
         self._lock = LockFile(self.root)
 
-    def list(self) -> list[Entry]:
+    def list(self) -> list[StoredModel]:
         """All models: the store's own first, then those that are read in place, by name."""
         return [entry for place in self._places() for entry in sorted(place, key=lambda e: e.name)]
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> StoredModel:
         """The model of that name, or the file of that path. RequestError where there is none, or several."""
         path, there = Path(name), _is_there(name)
         if there and not path.is_dir():
@@ -91,7 +91,7 @@ class Store:
             asked, progress, update
         )
 
-    def remove(self, name: str) -> Entry:
+    def remove(self, name: str) -> StoredModel:
         """Takes the name away, and its files where no other name has them. RequestError for what lies in
         another program's folder.
         """
@@ -124,7 +124,7 @@ class Store:
                     self._prune(path.parent)
         return freed
 
-    def copy(self, source: str, name: str) -> Entry:
+    def copy(self, source: str, name: str) -> StoredModel:
         """Gives a model a second name, without copying its files."""
         part(name, name)
         models = self._lock.read()
@@ -144,17 +144,17 @@ class Store:
         """The names of models.lock that can be pulled."""
         return [name for name in self._lock.read() if not isinstance(parse(name), LocalName)]
 
-    def locked(self, entry: Entry) -> Locked | None:
+    def locked(self, entry: StoredModel) -> Locked | None:
         """What the lock file says of a model; None where it lies elsewhere."""
         return self._lock.read().get(entry.name) if entry.place == OWN else None
 
-    def _places(self) -> Iterator[Sequence[Entry]]:
+    def _places(self) -> Iterator[Sequence[StoredModel]]:
         """The models of one place after the other, each looked for when it is asked for."""
         yield [self._entry(model) for model in self._lock.read().values()]
         for _, find in places(self.environ):
             yield tuple(find())
 
-    def _named(self, name: str) -> Entry | None:
+    def _named(self, name: str) -> StoredModel | None:
         """The model that the name means, in the first place that has one."""
         for place in self._places():
             found = matching(name, place)
@@ -162,12 +162,12 @@ class Store:
                 return the_one(name, found)
         return None
 
-    def _entry(self, model: Locked) -> Entry:
+    def _entry(self, model: Locked) -> StoredModel:
         paths = tuple(self._lock.location(file) for file in model.files)
         modified = max((path.stat().st_mtime for path in paths if path.exists()), default=0.0)
-        return Entry(model.name, OWN, paths, model.size, modified, model.files[0].sha256, model.licence)
+        return StoredModel(model.name, OWN, paths, model.size, modified, model.files[0].sha256, model.licence)
 
-    def _of_path(self, path: Path) -> Entry:
+    def _of_path(self, path: Path) -> StoredModel:
         """A file that was named by its path; one of the store's own is known as that."""
         absolute = path.absolute()
         if absolute.is_relative_to(self.root):
@@ -175,9 +175,9 @@ class Store:
                 if absolute in map(self._lock.location, model.files):
                     return self._entry(model)
         info = path.stat()
-        return Entry(str(path), "file", (path,), info.st_size, info.st_mtime)
+        return StoredModel(str(path), "file", (path,), info.st_size, info.st_mtime)
 
-    def _own(self, name: str, what: str) -> Entry:
+    def _own(self, name: str, what: str) -> StoredModel:
         entry = self._named(name)
         if entry is None:
             if _is_there(name):

@@ -51,8 +51,8 @@ class Refused(RequestError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What came back. headers: names in lower case; url: where the redirects led."""
+class HttpResponse:
+    """A response. headers: names in lower case; url: the last one, after redirects."""
 
     status: int
     headers: Mapping[str, str]
@@ -70,7 +70,7 @@ class Answer:
 
 
 class Web:
-    """Connections to servers. trusted: addresses whose host and port people named themselves, which may lie
+    """Connections to servers. trusted: addresses whose host and port the user named, which may lie
     in a private network. timeout: seconds in which a connection must be made, or the next bytes must come.
     silent: an address that is not public and one that does not exist are the same error, which tells neither.
     """
@@ -94,7 +94,7 @@ class Web:
         token: str = "",
         method: str = "GET",
         body: bytes | None = None,
-    ) -> Iterator[Answer]:
+    ) -> Iterator[HttpResponse]:
         """Asks and follows redirects. Interrupted where the line breaks; RequestError where it leads astray.
 
         token: a bearer token for this url's origin; no other host is sent it.
@@ -149,14 +149,14 @@ class Web:
     @contextmanager
     def _stream(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None
-    ) -> Iterator[Answer]:
+    ) -> Iterator[HttpResponse]:
         pool = self._pool(url)
         extensions = {"timeout": self._timeout}
         listed = [*headers.items(), *([("content-length", str(len(body)))] if body is not None else [])]
         try:
             with pool.stream(method, url, headers=listed, content=body, extensions=extensions) as response:
                 found = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in response.headers}
-                yield Answer(response.status, found, url, iter(response.iter_stream()))
+                yield HttpResponse(response.status, found, url, iter(response.iter_stream()))
         except httpcore2.UnsupportedProtocol as error:
             raise RequestError(f"{_short(url)}: {error}") from None
         except httpcore2.TimeoutException:
@@ -177,7 +177,7 @@ class Web:
     def _connect(self, proxy: str) -> httpcore2.ConnectionPool:
         if not proxy:
             return httpcore2.ConnectionPool(
-                max_connections=16, network_backend=Guard(self._trusted, self._silent)
+                max_connections=16, network_backend=PublicNetworkBackend(self._trusted, self._silent)
             )
         split = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
         if split.scheme not in PORTS:
@@ -187,7 +187,7 @@ class Web:
         return httpcore2.HTTPProxy(f"{split.scheme}://{split.hostname}:{port}", auth, max_connections=16)
 
 
-class Guard(httpcore2.SyncBackend):
+class PublicNetworkBackend(httpcore2.SyncBackend):
     """Connects to public addresses, and to the trusted origins wherever they are.
 
     The name is looked up once and what was checked is what is connected to, so that a second answer of the
@@ -277,7 +277,7 @@ def origin(url: str) -> Origin:
     return host.lower(), port
 
 
-def check_status(answer: Answer) -> None:
+def check_status(answer: HttpResponse) -> None:
     """Interrupted where another try may mend it, Refused where the server says no."""
     status = answer.status
     if status < 400:

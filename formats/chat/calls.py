@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from satchel.formats.chat.events import Note
-from satchel.formats.chat.reader import Malformed, Reader, Steps
+from satchel.formats.chat.reader import AnswerReader, Malformed, Steps
 from satchel.formats.chat.walker import Walker
 
 NAME_MOST = 256  # characters of a tool's name
@@ -30,7 +30,7 @@ class Keys:
     known: bool = False
 
 
-def value(reader: Reader, stream: bool = False) -> Steps[str]:
+def value(reader: AnswerReader, stream: bool = False) -> Steps[str]:
     """The text of the JSON value that comes next. stream: it goes out as arguments meanwhile."""
     if not (yield from reader.skip()):
         raise Malformed("it is not complete")
@@ -49,7 +49,7 @@ def value(reader: Reader, stream: bool = False) -> Steps[str]:
     return "".join(taken)
 
 
-def string(reader: Reader) -> Steps[str]:
+def string(reader: AnswerReader) -> Steps[str]:
     """The JSON string that comes next, decoded."""
     raw = yield from value(reader)
     if not raw.startswith('"'):
@@ -57,7 +57,7 @@ def string(reader: Reader) -> Steps[str]:
     return str(json.loads(raw))
 
 
-def arguments(reader: Reader) -> Steps[None]:
+def arguments(reader: AnswerReader) -> Steps[None]:
     """An object, streamed; or text that holds one, or null, given out as an object."""
     if not (yield from reader.skip()):
         raise Malformed("it is not complete")
@@ -83,7 +83,7 @@ def as_object(raw: str) -> str:
     return raw
 
 
-def calls(reader: Reader, keys: Keys) -> Steps[None]:
+def calls(reader: AnswerReader, keys: Keys) -> Steps[None]:
     """One call's object, or a list of them."""
     if not (yield from reader.skip()):
         raise Malformed("it is not complete")
@@ -94,7 +94,7 @@ def calls(reader: Reader, keys: Keys) -> Steps[None]:
     yield from listed(reader, keys)
 
 
-def listed(reader: Reader, keys: Keys) -> Steps[None]:
+def listed(reader: AnswerReader, keys: Keys) -> Steps[None]:
     """Calls up to the list's end, the opening bracket aside."""
     if (yield from reader.skip()) and reader.peek() == "]":
         raise Malformed("the list of calls is empty")
@@ -119,7 +119,7 @@ class _Call:
     wrapped: bool = False
 
 
-def call(reader: Reader, keys: Keys) -> Steps[None]:
+def call(reader: AnswerReader, keys: Keys) -> Steps[None]:
     """One object; its call begins as soon as the name is known, or at its end where it may bring an id."""
     found = _Call()
     if keys.known and (yield from reader.skip()) and reader.peek() != "{":
@@ -135,7 +135,7 @@ def call(reader: Reader, keys: Keys) -> Steps[None]:
     yield reader.end()
 
 
-def _members(reader: Reader, keys: Keys, found: _Call) -> Steps[None]:
+def _members(reader: AnswerReader, keys: Keys, found: _Call) -> Steps[None]:
     first = True
     while True:
         if not (yield from reader.skip()):
@@ -151,7 +151,7 @@ def _members(reader: Reader, keys: Keys, found: _Call) -> Steps[None]:
         first = False
 
 
-def _member(reader: Reader, keys: Keys, found: _Call, key: str) -> Steps[None]:
+def _member(reader: AnswerReader, keys: Keys, found: _Call, key: str) -> Steps[None]:
     if key in keys.names and not found.name:
         found.name = yield from string(reader)
         _check(reader, keys, found.name)
@@ -175,7 +175,7 @@ def _member(reader: Reader, keys: Keys, found: _Call, key: str) -> Steps[None]:
         yield from _other(reader, keys, found, key)
 
 
-def _function(reader: Reader, keys: Keys, found: _Call) -> Steps[None]:
+def _function(reader: AnswerReader, keys: Keys, found: _Call) -> Steps[None]:
     """{"function": {"name": ..., "arguments": ...}}, or "function" in the place of "name"."""
     if (yield from reader.skip()) and reader.peek() == "{":
         reader.take(1)
@@ -185,7 +185,7 @@ def _function(reader: Reader, keys: Keys, found: _Call) -> Steps[None]:
     _check(reader, keys, found.name)
 
 
-def _other(reader: Reader, keys: Keys, found: _Call, key: str) -> Steps[None]:
+def _other(reader: AnswerReader, keys: Keys, found: _Call, key: str) -> Steps[None]:
     if keys.known and not found.name and not found.wrapped and key not in keys.ignored:
         raise Malformed
     yield from value(reader)
@@ -193,14 +193,14 @@ def _other(reader: Reader, keys: Keys, found: _Call, key: str) -> Steps[None]:
         yield Note(f"a tool call's member {key[:40]!r} has no meaning and was left out")
 
 
-def _check(reader: Reader, keys: Keys, name: str) -> None:
+def _check(reader: AnswerReader, keys: Keys, name: str) -> None:
     if not name or len(name) > NAME_MOST:
         raise Malformed(f"a name of 1 to {NAME_MOST} characters was expected, {len(name)} came")
     if keys.known and name not in reader.tools:
         raise Malformed
 
 
-def bare(reader: Reader, keys: Keys, separators: str = ";,") -> Steps[None]:
+def bare(reader: AnswerReader, keys: Keys, separators: str = ";,") -> Steps[None]:
     """Calls without a marker: objects that name a given tool, one after another."""
     first = True
     while True:
@@ -216,7 +216,7 @@ def bare(reader: Reader, keys: Keys, separators: str = ";,") -> Steps[None]:
                 raise Malformed  # the separator goes out as text
 
 
-def named(reader: Reader, name: str, made: str = "") -> Steps[None]:
+def named(reader: AnswerReader, name: str, made: str = "") -> Steps[None]:
     """The arguments of a call whose name is known. made: the id that the model gave it."""
     yield reader.begin(name, made)
     yield from arguments(reader)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 
-from satchel.formats.chat.reader import Reader, Steps
+from satchel.formats.chat.reader import AnswerReader, Steps
 
-Grammar = Callable[[Reader, str], Steps[None]]
+Grammar = Callable[[AnswerReader, str], Steps[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,11 @@ class Family:
     """begins: markers that open calls. marks: others that may be tokens. calls(reader, begin): what follows.
 
     bare: calls may open an answer without a marker; one of `opens` must come first then (any for ""). ids:
-    the form of a call's id, "" or "letters9". order: who can be mistaken for others comes after those.
-    whole(reader, opening): the grammar of whole answers, where thinking and text have their own form; then
-    `prefill` gives what stands before an answer's text, or its reasoning, that is to be continued. thought:
-    what stands before its thinking, behind it, and behind that until the answer begins. tells: texts inside
-    of a call, each of which tells a form of its own.
+    the form of a call's id, "" or "letters9". order: a family that can be mistaken for others comes after
+    them. whole(reader, opening): the grammar of whole answers, where thinking and text have their own form;
+    then `prefill` gives what stands before an answer's text, or its reasoning, that is to be continued.
+    thought: what stands before its thinking, behind it, and behind that until the answer begins. tells: texts
+    inside of a call, each of which tells a form of its own.
     """
 
     begins: tuple[str, ...]

@@ -13,7 +13,7 @@ from typing import Any
 
 from satchel.formats.chat.events import CallBegin, CallBroken, CallEnd, Content, Event, Note, Reasoning
 from satchel.formats.chat.family import families
-from satchel.formats.chat.reader import SPACES, Malformed, Reader, Steps
+from satchel.formats.chat.reader import SPACES, AnswerReader, Malformed, Steps
 from satchel.formats.chat.style import Style
 
 LETTERS = string.ascii_letters + string.digits
@@ -47,7 +47,7 @@ class ChatParser:
     ) -> None:
         family = style.calls
         form = family.ids if family else ""
-        self._reader = Reader(tokens, schemas(tools), ids or (lambda: new_id(form)))
+        self._reader = AnswerReader(tokens, schemas(tools), ids or (lambda: new_id(form)))
         self._steps = _answer(self._reader, style, opening)
         self._trim = _Trim() if trim else None
         self._hold = Hold() if hold else None
@@ -90,7 +90,7 @@ def schemas(tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Mapping[str,
     return found
 
 
-def _answer(reader: Reader, style: Style, opening: str) -> Steps[None]:
+def _answer(reader: AnswerReader, style: Style, opening: str) -> Steps[None]:
     family = style.calls if reader.tools or (style.calls and style.calls.whole) else None
     if family and family.whole:
         yield from family.whole(reader, opening)
@@ -110,7 +110,7 @@ def _answer(reader: Reader, style: Style, opening: str) -> Steps[None]:
             yield from _thought(reader, style)
 
 
-def _opens(reader: Reader, style: Style) -> Steps[bool]:
+def _opens(reader: AnswerReader, style: Style) -> Steps[bool]:
     """Whether the answer begins with thinking; white space before it is text otherwise."""
     reader.start()
     if (yield from reader.at(style.open)):
@@ -119,13 +119,15 @@ def _opens(reader: Reader, style: Style) -> Steps[bool]:
     return False
 
 
-def _thought(reader: Reader, style: Style) -> Steps[None]:
+def _thought(reader: AnswerReader, style: Style) -> Steps[None]:
     yield Reasoning("")
     yield from reader.until((style.close,), Reasoning)
     yield Content("")
 
 
-def _bare(reader: Reader, grammar: Callable[[Reader, str], Steps[None]], opens: str) -> Steps[None]:
+def _bare(
+    reader: AnswerReader, grammar: Callable[[AnswerReader, str], Steps[None]], opens: str
+) -> Steps[None]:
     reader.start()
     if (yield from reader.skip()) and (not opens or reader.peek() in opens):
         yield from _guarded(reader, grammar, "")
@@ -133,12 +135,16 @@ def _bare(reader: Reader, grammar: Callable[[Reader, str], Steps[None]], opens: 
         yield from reader.broken(Malformed())
 
 
-def _calls(reader: Reader, grammar: Callable[[Reader, str], Steps[None]], marker: str) -> Steps[None]:
+def _calls(
+    reader: AnswerReader, grammar: Callable[[AnswerReader, str], Steps[None]], marker: str
+) -> Steps[None]:
     reader.start(marker)
     yield from _guarded(reader, grammar, marker)
 
 
-def _guarded(reader: Reader, grammar: Callable[[Reader, str], Steps[None]], marker: str) -> Steps[None]:
+def _guarded(
+    reader: AnswerReader, grammar: Callable[[AnswerReader, str], Steps[None]], marker: str
+) -> Steps[None]:
     try:
         yield from grammar(reader, marker)
     except Malformed as error:

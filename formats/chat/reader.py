@@ -21,7 +21,7 @@ SPACES = " \t\r\n"
 
 
 class Malformed(Exception):
-    """What began as a call is none. note: why, for people; "" where nobody need know."""
+    """What began as a call is none. note: why, for the user; "" where no one need know."""
 
     def __init__(self, note: str = "") -> None:
         super().__init__(note)
@@ -37,7 +37,7 @@ class _Run:
     shown: bool = True
 
 
-class Reader:
+class AnswerReader:
     """tokens: markers that the vocabulary has as tokens of their own; they count as such, never as text.
 
     tools: parameters (JSON schema) by name. new_id: an id for each call that brings none.

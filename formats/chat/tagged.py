@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from satchel.formats.chat.calls import NAME_MOST
-from satchel.formats.chat.reader import Malformed, Reader, Steps
+from satchel.formats.chat.reader import AnswerReader, Malformed, Steps
 from satchel.formats.chat.walker import Walker
 
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
@@ -40,7 +40,7 @@ class Tags:
     close: str
 
 
-def tagged(reader: Reader, tags: Tags) -> Steps[None]:
+def tagged(reader: AnswerReader, tags: Tags) -> Steps[None]:
     """One call, from behind what opens its name."""
     name, found = yield from reader.text_until(tags.name_end, most=NAME_MOST)
     if found is None:
@@ -59,7 +59,7 @@ def tagged(reader: Reader, tags: Tags) -> Steps[None]:
     yield reader.end()
 
 
-def _parameter(reader: Reader, tags: Tags, members: Members) -> Steps[None]:
+def _parameter(reader: AnswerReader, tags: Tags, members: Members) -> Steps[None]:
     key, found = yield from reader.text_until(*tags.key_end, most=NAME_MOST)
     text, closed = yield from reader.text_until(tags.parameter_close)
     if found is None or closed is None:
@@ -70,7 +70,7 @@ def _parameter(reader: Reader, tags: Tags, members: Members) -> Steps[None]:
 class Members:
     """The arguments' object in the making: each `add` gives the JSON that it adds."""
 
-    def __init__(self, reader: Reader, name: str) -> None:
+    def __init__(self, reader: AnswerReader, name: str) -> None:
         self._root = reader.tools.get(name, {})
         schema = self._root.get("properties")
         self._schema: Mapping[str, Any] = schema if isinstance(schema, Mapping) else {}
@@ -195,7 +195,7 @@ class Pairs:
         return (self.key, self.key_end, self.value, self.value_end, self.end)
 
 
-def paired(reader: Reader, pairs: Pairs, members: Members, marker: str | None) -> Steps[None]:
+def paired(reader: AnswerReader, pairs: Pairs, members: Members, marker: str | None) -> Steps[None]:
     """The arguments of a call that began, to its end. marker: `key` or `end`, which was taken already."""
     while marker == pairs.key:
         key, closed = yield from reader.text_until(pairs.key_end, most=NAME_MOST)
@@ -212,7 +212,7 @@ def paired(reader: Reader, pairs: Pairs, members: Members, marker: str | None) -
     yield reader.end()
 
 
-def pythonic(reader: Reader, begun: str = "", most: int = 1 << 20) -> Steps[str]:
+def pythonic(reader: AnswerReader, begun: str = "", most: int = 1 << 20) -> Steps[str]:
     """The text of one Python expression in brackets, or up to the end of a call; nothing of it is run.
 
     begun: an opening bracket that was taken already.
@@ -246,7 +246,7 @@ def python_calls(text: str) -> list[tuple[str, str]]:
         raise Malformed(f"it is no list of calls: {str(error)[:80]}") from None
 
 
-def python_listed(reader: Reader, begun: str = "", known: bool = False) -> Steps[None]:
+def python_listed(reader: AnswerReader, begun: str = "", known: bool = False) -> Steps[None]:
     """Calls of Python's, a list or one. known: each must name a given tool, else it is no call, which is no
     error. begun: as `pythonic` has it.
     """

@@ -10,7 +10,7 @@ from satchel.formats.chat.events import Event
 from satchel.formats.chat.family import families
 from satchel.formats.chat.parser import ChatParser
 from satchel.formats.chat.style import PAIRS, Style
-from satchel.formats.tokenizer import Guard, Kind, Tokenizer
+from satchel.formats.tokenizer import Kind, MarkerGuard, Tokenizer
 
 TAG = re.compile(r"<[^<>\s]{1,80}>|\[[^\[\]\s]{1,80}\]|｜[^｜\s]{1,80}｜|◁[^◁▷\s]{1,80}▷")
 
@@ -29,7 +29,7 @@ def marker_ids(tokenizer: Tokenizer, style: Style) -> dict[int, str]:
     return {i: text for i, text in ids if i is not None and vocab.types[i] in kinds}
 
 
-def guard_of(tokenizer: Tokenizer, source: str) -> Guard:
+def guard_of(tokenizer: Tokenizer, source: str) -> MarkerGuard:
     """What keeps user text from becoming a token that means something to the chat: a control token, or a
     user-defined one that is a marker of a family or of thinking, or stands as a tag in the template. source:
     the template's text.

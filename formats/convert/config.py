@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from satchel.formats.convert.jsonfile import read_json
-from satchel.formats.convert.mapping import ArchMapping, Config, Guard, Key
+from satchel.formats.convert.mapping import ArchMapping, Config, ConfigCheck, Key
 from satchel.formats.convert.seeing import is_seeing, text_config, text_mapping
 from satchel.quant.errors import ModelError
 
@@ -115,7 +115,7 @@ class _Reader:
             return float(value)  # type: ignore[arg-type]
         raise self.fault(key, "a positive whole number" if kind is int else "a positive number", value)
 
-    def check(self, guard: Guard) -> None:
+    def check(self, guard: ConfigCheck) -> None:
         found = self.config.get(guard.key, guard.absent)
         if found not in guard.allowed:
             wanted = " or ".join(map(repr, guard.allowed))

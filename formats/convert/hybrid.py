@@ -8,8 +8,8 @@ from satchel.formats.convert.mapping import (
     ATTENTION,
     EXPERTS,
     HEAD_NORMS,
+    ConfigReader,
     Key,
-    Reader,
     Rule,
     plus_one,
     unneeded,
@@ -47,7 +47,7 @@ DELTA_KEYS = (
 )
 
 
-def delta_extra(reader: Reader) -> None:
+def delta_extra(reader: ConfigReader) -> None:
     """Which layers attend, and the values of all heads."""
     config = reader.config
     heads, size, layers = (
@@ -112,7 +112,7 @@ def mamba_net_rules(prefix: str) -> tuple[Rule, ...]:
 MORE_TOKENS = r"mtp\..*"  # layers that predict further tokens
 
 
-def sections_extra(reader: Reader) -> None:
+def sections_extra(reader: ConfigReader) -> None:
     """As delta_extra, and how rotary pairs go to time, height and width, which are one in a text."""
     delta_extra(reader)
     stated = reader.config.get("rope_parameters") or reader.config.get("rope_scaling") or {}

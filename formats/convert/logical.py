@@ -18,7 +18,7 @@ import numpy as np
 from satchel.formats.convert.stored import Array, Stored
 from satchel.quant import FORMATS, Format, ModelError
 from satchel.quant.format import F32
-from satchel.quant.threads import Pool
+from satchel.quant.threads import SafeThreadPool
 
 Rows = Callable[[int, int], Array]
 CHUNK = 1 << 23  # bytes
@@ -141,7 +141,7 @@ def pieces(tensor: Logical, size: int) -> Iterator[memoryview]:
     """
     rows, each = tensor.open(), max(1, size // max(tensor.row_bytes, 1))
     spans = [(first, min(first + each, tensor.rows)) for first in range(0, tensor.rows, each)]
-    with Pool(min(THREADS, max(1, len(spans)))) as pool:
+    with SafeThreadPool(min(THREADS, max(1, len(spans)))) as pool:
         ahead: deque[Future[memoryview]] = deque()
         for first, last in spans[:THREADS]:
             ahead.append(pool.submit(_part, tensor, rows, first, last))

@@ -32,7 +32,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class ConfigCheck:
     """A key of config.json whose value changes what the model computes: only `allowed` is known. A key that
     is missing means `absent`."""
 
@@ -41,8 +41,8 @@ class Guard:
     absent: Any = None
 
 
-class Reader(Protocol):
-    """A config being read, see config.py: what an architecture's own function may do with it."""
+class ConfigReader(Protocol):
+    """The config.json being converted, as the function of an architecture sees it (see config.py)."""
 
     config: Config
     values: dict[str, Any]
@@ -52,7 +52,7 @@ class Reader(Protocol):
 
     def put(self, key: str, value: Any) -> None: ...
 
-    def check(self, guard: Guard) -> None: ...
+    def check(self, guard: ConfigCheck) -> None: ...
 
     def fault(self, key: str, expected: str, got: object, do: str = ...) -> Exception: ...
 
@@ -120,10 +120,10 @@ class ArchMapping:
     arch: str | Callable[[Config], str]
     rules: tuple[Rule, ...]
     keys: tuple[Key, ...]
-    guards: tuple[Guard, ...] = ()
+    guards: tuple[ConfigCheck, ...] = ()
     ignored: tuple[str, ...] = (r".*\.rotary_emb\.inv_freq", r".*\.attn\.(masked_bias|bias)")
     left_out: tuple[str, ...] = ()
-    extra: Callable[[Reader], None] | None = None
+    extra: Callable[[ConfigReader], None] | None = None
     rope: bool = True
     partial: bool = False
     partial_rotary_factor: float = 1.0
@@ -285,8 +285,8 @@ FACTOR_KEYS = (
     Key("logit_scale", ("logits_scaling",), float, optional=True),
 )
 DENSE_GUARDS = (
-    Guard("hidden_act", ("silu", "swish"), "silu"),
-    Guard("use_sliding_window", (False, None)),
+    ConfigCheck("hidden_act", ("silu", "swish"), "silu"),
+    ConfigCheck("use_sliding_window", (False, None)),
 )
 
 
@@ -295,7 +295,7 @@ COHERE_RULES = (*OUTSIDE, NORMS[0], *ATTENTION, *SWIGLU)
 COHERE_KEYS = (*CENTERED_KEYS, Key("logit_scale", ("logit_scale",), float))
 
 
-def listed_windows(reader: Reader, period: object) -> None:
+def listed_windows(reader: ConfigReader, period: object) -> None:
     """Puts which layers have the window: as `layer_types` lists them, else all but the last of each
     `period`.
     """
@@ -310,7 +310,7 @@ def listed_windows(reader: Reader, period: object) -> None:
     reader.put("attention.sliding_window_pattern", [kind == names[1] for kind in listed])
 
 
-def check_layers(reader: Reader, kind: Callable[[int], object], key: str = "layer_types") -> None:
+def check_layers(reader: ConfigReader, kind: Callable[[int], object], key: str = "layer_types") -> None:
     """Refuses a list of the layers' kinds that says another one of a layer than kind(i), which is
     computed.
     """
@@ -325,17 +325,17 @@ def check_layers(reader: Reader, kind: Callable[[int], object], key: str = "laye
             raise reader.fault(key, f"{kind(i)!r} for layer {i}", found, "other orders are not supported")
 
 
-def every_second_near(reader: Reader) -> None:
+def every_second_near(reader: ConfigReader) -> None:
     """The first layer has the window, the second none, and so on."""
     check_layers(reader, lambda i: ("sliding_attention", "full_attention")[i % 2])
 
 
-def all_see_all(reader: Reader) -> None:
+def all_see_all(reader: ConfigReader) -> None:
     """No layer has a window."""
     check_layers(reader, lambda i: "full_attention")
 
 
-def none_near(reader: Reader) -> None:
+def none_near(reader: ConfigReader) -> None:
     """No window is smaller than the context, in models where nothing else says whether it is used."""
     seen, context = (reader.config.get(key) for key in ("sliding_window", "max_position_embeddings"))
     whole = isinstance(seen, int) and isinstance(context, int) and seen >= context

@@ -53,14 +53,14 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
+class ConvertedVocabulary:
     """values: metadata under full names. notes: lines about what is odd."""
 
     values: dict[str, Any]
     notes: tuple[str, ...]
 
 
-def read_vocabulary(folder: Path, config: Mapping[str, Any], rows: int) -> Vocabulary:
+def read_vocabulary(folder: Path, config: Mapping[str, Any], rows: int) -> ConvertedVocabulary:
     """The tokenizer of a checkpoint whose embeddings have so many rows.
 
     ModelError where there is none, where it is of a kind that GGUF has no name for, or has more tokens than
@@ -82,7 +82,7 @@ def read_vocabulary(folder: Path, config: Mapping[str, Any], rows: int) -> Vocab
         stated = settings.get(f"add_{name}_token")
         if isinstance(stated, bool):
             values[f"{PREFIX}add_{name}_token"] = stated
-    return Vocabulary(values | chat_templates(folder, settings), tuple(notes))
+    return ConvertedVocabulary(values | chat_templates(folder, settings), tuple(notes))
 
 
 def _spelt(table: Table, id: int) -> str:

@@ -1,7 +1,7 @@
 """The container's rules on names, shapes, types and alignment, in Python integers; reader and writer share
 them.
 
-A rule raises Violation("expected X, got Y"); the caller knows file and byte and makes the error that people
+A rule raises Violation("expected X, got Y"); the caller knows file and byte and makes the error that users
 see of it.
 """
 

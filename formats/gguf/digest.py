@@ -15,7 +15,7 @@ from threading import Lock
 
 from satchel.formats.gguf.reader import CHUNK, GGUF, Part
 from satchel.quant.errors import ModelError, RequestError
-from satchel.quant.threads import Pool
+from satchel.quant.threads import SafeThreadPool
 
 ALGORITHMS = ("sha256", "sha1", "sha512", "blake2b", "md5")
 THREADS = 2
@@ -53,7 +53,7 @@ def digest(
         raise RequestError(f"algorithm {algorithm!r}: expected one of {', '.join(ALGORITHMS)}")
     total = sum(i.nbytes for i in gguf.tensors.values()) + sum(p.size for p in gguf.parts)
     advance = _counter(total, progress)
-    with Pool(THREADS, "satchel-hash") as pool:
+    with SafeThreadPool(THREADS, "satchel-hash") as pool:
         whole = {p.path.name: pool.submit(_part, p, algorithm, advance) for p in gguf.parts}
         found = pool.map(partial(_tensor, gguf, algorithm, advance), gguf.tensors)
         tensors = dict(zip(gguf.tensors, found, strict=True))

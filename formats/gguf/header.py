@@ -89,7 +89,7 @@ class Lazy(NamedTuple):
     starts: array[int] | None
 
 
-class Entry(NamedTuple):
+class TensorEntry(NamedTuple):
     """A tensor as the header lists it; `offset` counts from the start of the data, which is not known yet."""
 
     shape: tuple[int, ...]
@@ -225,9 +225,9 @@ def _read_alignment(path: Path, values: dict[str, Typed | Lazy], judge: Judge) -
     return DEFAULT_ALIGNMENT
 
 
-def _read_tensors(cursor: Cursor, count: int, alignment: int) -> dict[str, Entry]:
+def _read_tensors(cursor: Cursor, count: int, alignment: int) -> dict[str, TensorEntry]:
     """The tensor list; tensors must follow each other in the data without gap or overlap."""
-    entries: dict[str, Entry] = {}
+    entries: dict[str, TensorEntry] = {}
     offset = 0
     for _ in range(count):
         start = cursor.pos
@@ -245,7 +245,7 @@ def _read_tensors(cursor: Cursor, count: int, alignment: int) -> dict[str, Entry
     return entries
 
 
-def _read_entry(cursor: Cursor, name: str) -> Entry:
+def _read_entry(cursor: Cursor, name: str) -> TensorEntry:
     dims = cursor.u32(name)
     if dims > DIMS_LIMIT:
         reason = f"expected at most {DIMS_LIMIT}, got {dims}"
@@ -256,10 +256,10 @@ def _read_entry(cursor: Cursor, name: str) -> Entry:
     shape = tuple(inner_first[::-1])
     try:
         kind = find_type(type_id)
-        return Entry(shape, type_id, kind.name, offset, check_size(shape, kind))
+        return TensorEntry(shape, type_id, kind.name, offset, check_size(shape, kind))
     except Violation as reason:
         cursor.judge.refuse(fault(cursor.path, f"tensor {name}", at, str(reason)))
-    return Entry(shape, type_id, UNKNOWN, offset, 0)
+    return TensorEntry(shape, type_id, UNKNOWN, offset, 0)
 
 
 def _seal(cursor: Cursor, values: dict[str, Typed | Lazy]) -> Metadata:
@@ -282,7 +282,7 @@ def _build(data: bytes, lazy: Lazy, where: str) -> Typed:
     return Typed(ValueType.ARRAY, value, lazy.element)
 
 
-def _place(cursor: Cursor, name: str, entry: Entry, data_offset: int, part: int) -> TensorInfo:
+def _place(cursor: Cursor, name: str, entry: TensorEntry, data_offset: int, part: int) -> TensorInfo:
     """A tensor's place in the file, which must hold all of it."""
     offset = data_offset + entry.offset
     if offset + entry.nbytes > cursor.size:

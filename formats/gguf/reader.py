@@ -161,9 +161,9 @@ class GGUF:
     A file that another process shortens is the one thing that no check up front can rule out. What holds: the
     metadata is a private copy; read_into and chunks raise ModelError; raw, array and check() raise ModelError
     where the file is already shorter. What does not: memory of a view that is touched after the cut, between
-    two checks, gives SIGBUS, which Python can't turn into an error. So who copies weights uses read_into or
-    copy, and who computes on views either calls check() before each step or is a device that notices the loss
-    itself (cext/cpu/mapped.c).
+    two checks, gives SIGBUS, which Python can't turn into an error. So code that copies weights uses
+    read_into or copy, and code that computes on views either calls check() before each step or is a device
+    that notices the loss itself (cext/cpu/mapped.c).
     """
 
     def __init__(self, path: Path, parts: tuple[Part, ...], judge: Judge = STRICT) -> None:

@@ -74,8 +74,8 @@ class TensorSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """One file to be: what stands in front of the data, and each tensor with its bytes."""
+class FileLayout:
+    """The layout of one file to write: the header, and each tensor with its bytes."""
 
     path: Path
     header: bytes
@@ -141,7 +141,7 @@ def fill_gguf(
 
 
 def write_layouts(
-    layouts: Sequence[Layout], progress: Callable[[int], None] | None = None, mode: int | None = None
+    layouts: Sequence[FileLayout], progress: Callable[[int], None] | None = None, mode: int | None = None
 ) -> None:
     """Write these files, all or none. mode: their permissions, where they are not the usual ones."""
     replace_files([(layout.path, partial(_write, layout, progress, mode)) for layout in layouts])
@@ -155,7 +155,7 @@ def lay_out(
     alignment: int | None = None,
     max_size: int | None = None,
     counts: Sequence[int] | None = None,
-) -> list[Layout]:
+) -> list[FileLayout]:
     """The files that write_gguf would write, to the byte; no tensor's data is asked for."""
     path = Path(path)
     values = _typed_values(metadata)
@@ -171,10 +171,10 @@ def lay_out(
 
 def lay_out_part(
     path: Path, values: Mapping[str, Typed], tensors: Iterable[TensorSource], alignment: int
-) -> Layout:
+) -> FileLayout:
     """One file with these very keys, those of its set too."""
     sized = _check_tensors(path, tensors)
-    return Layout(path, _pack_header(path, dict(values), sized, alignment), tuple(sized), alignment)
+    return FileLayout(path, _pack_header(path, dict(values), sized, alignment), tuple(sized), alignment)
 
 
 def _typed_values(metadata: Mapping[str, Value | Typed | Sequence[Any]]) -> dict[str, Typed]:
@@ -245,7 +245,7 @@ def _lay_out(
     parts: list[list[tuple[TensorSource, int]]],
     values: dict[str, Typed],
     alignment: int,
-) -> Layout:
+) -> FileLayout:
     own = {key: value for key, value in values.items() if index == 0 or key == ALIGNMENT_KEY}
     for key in SPLIT_KEYS:
         own.pop(key, None)
@@ -255,7 +255,7 @@ def _lay_out(
         own[TENSORS_KEY] = Typed(ValueType.INT32, sum(map(len, parts)))
         path = part_path(path.with_suffix("") if path.suffix == ".gguf" else path, index, len(parts))
     header = _pack_header(path, own, parts[index], alignment)
-    return Layout(path, header, tuple(parts[index]), alignment)
+    return FileLayout(path, header, tuple(parts[index]), alignment)
 
 
 def _pack_header(
@@ -285,7 +285,9 @@ def _pack_text(text: str) -> bytes:
     return U64.pack(len(raw)) + raw
 
 
-def _write(layout: Layout, progress: Callable[[int], None] | None, mode: int | None, file: IO[bytes]) -> None:
+def _write(
+    layout: FileLayout, progress: Callable[[int], None] | None, mode: int | None, file: IO[bytes]
+) -> None:
     if mode is not None and hasattr(os, "fchmod"):  # Windows has none
         os.fchmod(file.fileno(), mode)
     file.write(layout.header)

@@ -17,7 +17,7 @@ class Calibration(Protocol):
         """Mean square of each column's inputs, (K,) or, for a stack of matrices, (stack * K,)."""
 
     def hessian(self, name: str) -> Hessian | None:
-        """What the inputs share, for error feedback."""
+        """The Hessian of the inputs, for GPTQ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class Diagonals:
 
 
 @dataclass(frozen=True, slots=True)
-class WithoutFeedback:
-    """The diagonals of another calibration."""
+class WithoutGptq:
+    """The diagonals of another calibration: no Hessian, so no GPTQ."""
 
     whole: Calibration
 

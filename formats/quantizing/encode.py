@@ -13,25 +13,27 @@ from math import prod, sqrt
 
 import numpy as np
 
-from satchel.formats.quantizing.calibration import Calibration, Diagonals, WithoutFeedback
-from satchel.formats.quantizing.folding import Folding, Scaling
-from satchel.formats.quantizing.plan import FormatChoice
+from satchel.formats.quantizing.awq import AwqScaling, Scaling
+from satchel.formats.quantizing.calibration import Calibration, Diagonals, WithoutGptq
+from satchel.formats.quantizing.plan import TensorPlan
 from satchel.formats.source import Source
 from satchel.quant import FORMATS, Format, RequestError
 from satchel.quant.format import F32, Blocks
 from satchel.quant.gptq import Hessian, encode_matrix
 
-__all__ = ["Calibration", "Diagonals", "EncodeTask", "Encoder", "WithoutFeedback"]
+__all__ = ["Calibration", "Diagonals", "EncodeTask", "TensorEncoder", "WithoutGptq"]
 
 PART = 1 << 18  # elements that one thread encodes at a time
-FEEDBACK_ROWS = 256  # rows of a part where errors are passed on from column to column
+GPTQ_ROWS = 256  # rows of a part that GPTQ encodes
 SAMPLE = 1 << 20  # elements of a tensor whose error is measured
 SAFE = 2.0**14  # numbers below this in size overflow no format
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Blocks of some rows, with the squared error and the squared size of those that were decoded again."""
+class EncodedRows:
+    """Encoded blocks of some rows. noise, power: squared error and squared norm of the rows of the error
+    sample.
+    """
 
     blocks: Blocks
     noise: float
@@ -53,7 +55,7 @@ class EncodeTask:
     every: int
     scaling: Scaling | None = None
 
-    def __call__(self, blocks: Blocks, first: int) -> Piece:
+    def __call__(self, blocks: Blocks, first: int) -> EncodedRows:
         """Blocks (n, row / block) of the source; first: number of the first row in the tensor."""
         x = self.source.decode(blocks)
         if self.scaling is not None:
@@ -71,7 +73,7 @@ class EncodeTask:
                 f"{self.where}: numbers up to {peak:.3g} overflow {self.target.name}; choose bf16 or f32"
             )
         miss = (back - x[::every]).astype(np.float64)
-        return Piece(
+        return EncodedRows(
             encoded, float(np.vdot(miss, miss)), float(np.sum(np.square(x[::every], dtype=np.float64)))
         )
 
@@ -97,7 +99,7 @@ class EncodeTask:
             raise RequestError(f"{self.where}: {error}") from None
 
 
-class Encoder:
+class TensorEncoder:
     """Gives a tensor's bytes in its new format, and notes its error."""
 
     def __init__(
@@ -106,20 +108,18 @@ class Encoder:
         self.source, self.pool, self.calibration = source, pool, calibration
         self.ahead = 2 * threads  # parts under way: enough that no thread waits for the disk
         self.errors: dict[str, float] = {}
-        self.folding: Folding | None = None
+        self.awq: AwqScaling | None = None
 
-    def fold(self, choices: Sequence[FormatChoice]) -> Folding:
-        """From here on tensors are folded where it helps. RequestError where the file allows no fold."""
+    def use_awq(self, choices: Sequence[TensorPlan]) -> AwqScaling:
+        """Scales columns of all further tensors where that helps. RequestError: no tensor allows it."""
         if self.calibration is None:
-            raise RequestError(
-                f"{self.source.path}: folding: expected importance data, got none; make it first"
-            )
+            raise RequestError(f"{self.source.path}: AWQ: expected importance data, got none; make it first")
         for choice in choices:
             self._importance(choice)  # its error comes before anything is read
-        self.folding = Folding(self.source, choices, self.calibration, self.pool)
-        return self.folding
+        self.awq = AwqScaling(self.source, choices, self.calibration, self.pool)
+        return self.awq
 
-    def check(self, choices: Sequence[FormatChoice]) -> None:
+    def check(self, choices: Sequence[TensorPlan]) -> None:
         """RequestError before anything is written where a format refuses to go without importance."""
         asked: set[str] = set()
         for choice in choices:
@@ -127,8 +127,8 @@ class Encoder:
                 asked.add(choice.target)
                 self.task(choice, None).encode(np.zeros((1, choice.shape[-1]), np.float32), 0)
 
-    def pieces(self, choice: FormatChoice) -> Iterator[memoryview | Blocks]:
-        scaling = self.folding.scaling(choice) if self.folding else None
+    def pieces(self, choice: TensorPlan) -> Iterator[memoryview | Blocks]:
+        scaling = self.awq.scaling(choice) if self.awq else None
         if not choice.changed and scaling is None:
             yield from self.source.chunks(choice.name)
             return
@@ -139,15 +139,15 @@ class Encoder:
         if choice.changed:
             self.errors[choice.name] = sqrt(noise / power) if power else 0.0
 
-    def blocks(self, choice: FormatChoice) -> Blocks:
-        """The whole tensor at once, as it is without folding: (rows, row / block)."""
+    def blocks(self, choice: TensorPlan) -> Blocks:
+        """The whole tensor at once, without AWQ's scales: (rows, row / block)."""
         return np.concatenate([piece.blocks for piece in self._encoded(choice, None)])
 
-    def _encoded(self, choice: FormatChoice, scaling: Scaling | None) -> Iterator[Piece]:
+    def _encoded(self, choice: TensorPlan, scaling: Scaling | None) -> Iterator[EncodedRows]:
         task, row = self.task(choice, scaling), choice.shape[-1]
-        rows = FEEDBACK_ROWS if task.hessian else max(1, PART // row)
+        rows = GPTQ_ROWS if task.hessian else max(1, PART // row)
         size = rows * task.source.row_bytes(row)
-        running: deque[Future[Piece]] = deque()
+        running: deque[Future[EncodedRows]] = deque()
         first = 0
         try:
             for chunk in self.source.chunks(choice.name, size):
@@ -163,7 +163,7 @@ class Encoder:
             for future in running:
                 future.cancel()
 
-    def task(self, choice: FormatChoice, scaling: Scaling | None) -> EncodeTask:
+    def task(self, choice: TensorPlan, scaling: Scaling | None) -> EncodeTask:
         importance = self._importance(choice)
         hessian = self.calibration.hessian(choice.name) if self.calibration else None
         if scaling is not None:
@@ -179,7 +179,7 @@ class Encoder:
             scaling,
         )
 
-    def _importance(self, choice: FormatChoice) -> F32 | None:
+    def _importance(self, choice: TensorPlan) -> F32 | None:
         """(matrices, K), or (1, K) for all of them."""
         found = self.calibration.diagonal(choice.name) if self.calibration else None
         if found is None:

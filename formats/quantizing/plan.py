@@ -39,8 +39,10 @@ class QuantizeOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class FormatChoice:
-    """What becomes of a tensor. shape: outermost dimension first; source, target: names of formats."""
+class TensorPlan:
+    """The plan of one tensor: its formats and sizes before and after. shape: outermost dimension first;
+    source, target: names of formats.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -59,12 +61,12 @@ class FormatChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class QuantizeReport:
     """choices: every tensor in file order. errors: root mean square error over root mean square, per tensor
     encoded, from a sample of rows where the tensor is large.
     """
 
-    choices: tuple[FormatChoice, ...]
+    choices: tuple[TensorPlan, ...]
     errors: Mapping[str, float]
 
     @property
@@ -80,7 +82,7 @@ class Report:
         return 8 * self.bytes_after / max(1, sum(choice.elements for choice in self.choices))
 
 
-def plan_tensors(source: Source, settings: QuantizeOptions) -> tuple[FormatChoice, ...]:
+def plan_tensors(source: Source, settings: QuantizeOptions) -> tuple[TensorPlan, ...]:
     """What becomes of each tensor. RequestError where a rule or a source does not fit."""
     if not source.tensors:
         raise ModelError(f"{source.path}: expected tensors, got metadata alone; give a model with weights")
@@ -100,7 +102,7 @@ def plan_tensors(source: Source, settings: QuantizeOptions) -> tuple[FormatChoic
         if target != info.format:
             _check_source(source, name, info.format, settings.requantize)
             after = tensor_bytes(FORMATS[target], info.shape)
-        choices.append(FormatChoice(name, info.shape, info.format, target, info.nbytes, after))
+        choices.append(TensorPlan(name, info.shape, info.format, target, info.nbytes, after))
     return tuple(choices)
 
 

@@ -6,6 +6,6 @@ first use.
 """
 
 from satchel.formats.template.chat import CHATML, ChatTemplate, from_metadata
-from satchel.formats.template.limits import Limits
+from satchel.formats.template.limits import TemplateLimits
 
-__all__ = ["CHATML", "ChatTemplate", "Limits", "from_metadata"]
+__all__ = ["CHATML", "ChatTemplate", "TemplateLimits", "from_metadata"]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from satchel.formats.template.limits import LimitReached, Limits
+from satchel.formats.template.limits import LimitReached, TemplateLimits
 from satchel.formats.template.messages import (
     Escape,
     Plain,
@@ -60,7 +60,7 @@ class ChatTemplate:
         tokens: Mapping[str, str] | None = None,
         variants: Mapping[str, str] | None = None,
         now: Callable[[], datetime] = datetime.now,
-        limits: Limits | None = None,
+        limits: TemplateLimits | None = None,
         warning: str = "",
     ) -> None:
         self.source = source
@@ -69,7 +69,7 @@ class ChatTemplate:
         self._sources = {_DEFAULT: source, **(variants or {})}
         self._tokens = {**(tokens or {}), "bos_token": bos_token, "eos_token": eos_token}
         self._now = now
-        self._limits = limits or Limits()
+        self._limits = limits or TemplateLimits()
         self._probes: dict[str, Probes] = {}
 
     @classmethod

@@ -19,7 +19,7 @@ from jinja2.utils import _PassArg
 
 from satchel.formats.template import methods, tree
 from satchel.formats.template.escaping import Escaping
-from satchel.formats.template.limits import LimitReached, Meter
+from satchel.formats.template.limits import LimitReached, TemplateMeter
 
 # Not Callable: Jinja's own tables are annotated with the class of functions.
 Function = Any
@@ -69,8 +69,8 @@ _COMPARISONS: dict[str, Callable[[Any, Any, Escaping], Any]] = {
 }
 
 
-def _meter(context: Context) -> Meter:
-    meter: Meter = context.environment.meter  # type: ignore[attr-defined]
+def _meter(context: Context) -> TemplateMeter:
+    meter: TemplateMeter = context.environment.meter  # type: ignore[attr-defined]
     return meter
 
 
@@ -79,7 +79,7 @@ def _escaping(context: Context) -> Escaping:
     return escaping
 
 
-def settle(meter: Meter, value: Any) -> Any:
+def settle(meter: TemplateMeter, value: Any) -> Any:
     """A lazy result as a list, paid for piece by piece; anything else as it is."""
     if isinstance(value, (str, list, tuple, dict, int, float)) or value is None or not _lazy(value):
         return meter.made(value)
@@ -96,13 +96,13 @@ def _lazy(value: Any) -> bool:
     )
 
 
-def _pre_center(meter: Meter, value: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def _pre_center(meter: TemplateMeter, value: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     width = _argument(args, named, 0, "width", 80)
     if isinstance(width, int):
         meter.grow(width)
 
 
-def _pre_indent(meter: Meter, value: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def _pre_indent(meter: TemplateMeter, value: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     width = _argument(args, named, 0, "width", 4)
     size = len(width) if isinstance(width, str) else width
     if isinstance(size, int):
@@ -110,39 +110,39 @@ def _pre_indent(meter: Meter, value: Any, args: tuple[Any, ...], named: dict[str
         meter.grow(max(size, 0) * lines)
 
 
-def _pre_replace(meter: Meter, value: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def _pre_replace(meter: TemplateMeter, value: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     old, new = _argument(args, named, 0, "old", ""), _argument(args, named, 1, "new", "")
     count = _argument(args, named, 2, "count", None)
     methods.replaced(meter, str(value), str(old), str(new), count if isinstance(count, int) else -1)
 
 
-def _pre_join(meter: Meter, value: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def _pre_join(meter: TemplateMeter, value: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     glue = str(_argument(args, named, 0, "d", ""))
     meter.grow(meter.weigh(value) + len(glue) * (len(value) if hasattr(value, "__len__") else 1))
 
 
-def _pre_format(meter: Meter, value: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def _pre_format(meter: TemplateMeter, value: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     methods.printf(meter, str(value), named or args)
 
 
-def _pre_round(meter: Meter, value: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def _pre_round(meter: TemplateMeter, value: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     precision = _argument(args, named, 0, "precision", 0)
     if isinstance(precision, int):
         meter.integer(4 * abs(precision))
 
 
-def _pre_batch(meter: Meter, value: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def _pre_batch(meter: TemplateMeter, value: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     for number in (*args[:1], *(v for v in named.values() if isinstance(v, int))):
         if isinstance(number, int):
             meter.grow(elements=max(number, 0))
 
 
-def _pre_number(meter: Meter, value: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def _pre_number(meter: TemplateMeter, value: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     if isinstance(value, str) and len(value) > meter.limits.bits:
         raise LimitReached(f"reads a number of more than {meter.limits.bits} digits")
 
 
-def _pre_urlencode(meter: Meter, value: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def _pre_urlencode(meter: TemplateMeter, value: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     meter.grow(12 * meter.weigh(value))
 
 
@@ -150,11 +150,11 @@ def _argument(args: tuple[Any, ...], named: Mapping[str, Any], index: int, name:
     return args[index] if len(args) > index else named.get(name, default)
 
 
-def _pre_trim(meter: Meter, value: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def _pre_trim(meter: TemplateMeter, value: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     methods.stripped(meter, str(value), _argument(args, named, 0, "chars", None))
 
 
-_PRE: dict[str, Callable[[Meter, Any, tuple[Any, ...], dict[str, Any]], None]] = {
+_PRE: dict[str, Callable[[TemplateMeter, Any, tuple[Any, ...], dict[str, Any]], None]] = {
     "batch": _pre_batch,
     "center": _pre_center,
     "float": _pre_number,
@@ -272,7 +272,7 @@ def to_json(
     return _escaping(context).ascii_json(text) if ensure_ascii else text
 
 
-def _pay_compare(meter: Meter, op: str, left: Any, right: Any) -> None:
+def _pay_compare(meter: TemplateMeter, op: str, left: Any, right: Any) -> None:
     if op in ("in", "notin") and isinstance(right, dict):
         if isinstance(left, tuple):
             meter.weigh(left)
@@ -315,7 +315,7 @@ class _Each:
 
     __slots__ = ("_cost", "_items", "_meter")
 
-    def __init__(self, meter: Meter, items: Any, cost: int) -> None:
+    def __init__(self, meter: TemplateMeter, items: Any, cost: int) -> None:
         self._meter, self._items, self._cost = meter, items, cost
 
     def __len__(self) -> int:

@@ -17,7 +17,7 @@ _DEEP = (list, tuple, dict, set, frozenset, KeysView, ValuesView, ItemsView)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TemplateLimits:
     """Budget of a template. What is marked + grows with the conversation, so that long ones still fit.
 
     source: characters of a template's text. tokens: its lexical tokens. nesting: brackets open at once in one
@@ -47,7 +47,7 @@ class LimitReached(Exception):
     """The template used up one of its limits; the text says which one and how large it is."""
 
 
-class Meter:
+class TemplateMeter:
     """The account of one rendering. `nodes` and `characters` measure the conversation that is rendered."""
 
     __slots__ = (
@@ -63,7 +63,11 @@ class Meter:
     )
 
     def __init__(
-        self, limits: Limits, nodes: int, characters: int, clock: Callable[[], float] = time.thread_time
+        self,
+        limits: TemplateLimits,
+        nodes: int,
+        characters: int,
+        clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self.limits = limits
         self.steps = 0

@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from satchel.formats.template.limits import LimitReached, Meter
+from satchel.formats.template.limits import LimitReached, TemplateMeter
 
-Check = Callable[[Meter, Any, tuple[Any, ...]], None]
+MethodCheck = Callable[[TemplateMeter, Any, tuple[Any, ...]], None]
 
 _MAX_WIDTH = 10_000  # of one printf or format field
 _NUMBER = re.compile(r"\d+")
@@ -19,7 +19,7 @@ _WIDTHS = re.compile(r"[-+ #0]*(\*|\d+)?(?:\.(\*|\d+))?")
 _BRACKET = re.compile(r"[()]")
 
 
-def printf(meter: Meter, text: str, values: Any) -> None:
+def printf(meter: TemplateMeter, text: str, values: Any) -> None:
     """Pay for `text % values` before it is made; LimitReached for a huge width, also one from the values."""
     meter.tick(1 + (len(text) >> 2))
     items = values if isinstance(values, tuple) else (values,)
@@ -62,37 +62,37 @@ def spec_width(spec: str) -> int:
     return sum(map(field_width, _NUMBER.findall(spec)))
 
 
-def replaced(meter: Meter, text: str, old: str, new: str, count: int = -1) -> None:
+def replaced(meter: TemplateMeter, text: str, old: str, new: str, count: int = -1) -> None:
     """Pay for `text.replace(old, new, count)` before it is made."""
     meter.tick(1 + (len(text) >> 8))
     hits = text.count(old)
     meter.grow(len(text) + (hits if count < 0 else min(hits, count)) * len(new))
 
 
-def _replace(meter: Meter, text: Any, args: tuple[Any, ...]) -> None:
+def _replace(meter: TemplateMeter, text: Any, args: tuple[Any, ...]) -> None:
     if len(args) >= 2 and isinstance(args[0], str) and isinstance(args[1], str):
         replaced(meter, text, *args[:3])
 
 
-def _width(meter: Meter, text: Any, args: tuple[Any, ...]) -> None:
+def _width(meter: TemplateMeter, text: Any, args: tuple[Any, ...]) -> None:
     if args and isinstance(args[0], int):
         meter.grow(max(len(text), args[0]))
 
 
-def _tabs(meter: Meter, text: Any, args: tuple[Any, ...]) -> None:
+def _tabs(meter: TemplateMeter, text: Any, args: tuple[Any, ...]) -> None:
     size = args[0] if args else 8
     if isinstance(size, int):
         meter.grow(len(text) + text.count("\t") * max(size, 0))
 
 
-def _join(meter: Meter, text: Any, args: tuple[Any, ...]) -> None:
+def _join(meter: TemplateMeter, text: Any, args: tuple[Any, ...]) -> None:
     if args and isinstance(args[0], (list, tuple, dict)):
         meter.grow(meter.weigh(args[0]) + len(text) * len(args[0]))
     elif args:
         meter.grow((len(text) + 1) * meter.weigh(args[0]))
 
 
-def _pieces(meter: Meter, text: Any, args: tuple[Any, ...]) -> None:
+def _pieces(meter: TemplateMeter, text: Any, args: tuple[Any, ...]) -> None:
     """A split makes a piece for each separator; each piece is an object of its own, so it counts as many
     elements.
     """
@@ -103,57 +103,57 @@ def _pieces(meter: Meter, text: Any, args: tuple[Any, ...]) -> None:
     meter.grow(len(text), elements=4 * pieces)
 
 
-def _lines(meter: Meter, text: Any, args: tuple[Any, ...]) -> None:
+def _lines(meter: TemplateMeter, text: Any, args: tuple[Any, ...]) -> None:
     meter.grow(len(text), elements=4 * (text.count("\n") + text.count("\r") + 1))
 
 
-def _linear(meter: Meter, text: Any, args: tuple[Any, ...]) -> None:
+def _linear(meter: TemplateMeter, text: Any, args: tuple[Any, ...]) -> None:
     """Results at most three times as long as the text (`ŉ`.upper())."""
     meter.grow(3 * len(text))
 
 
-def _strip(meter: Meter, text: Any, args: tuple[Any, ...]) -> None:
+def _strip(meter: TemplateMeter, text: Any, args: tuple[Any, ...]) -> None:
     """Each end character is looked up in the set that is given: the product of both lengths at worst."""
     stripped(meter, text, args[0] if args else None)
 
 
-def stripped(meter: Meter, text: str, characters: Any) -> None:
+def stripped(meter: TemplateMeter, text: str, characters: Any) -> None:
     """Pay for `text.strip(characters)`."""
     size = len(characters) if isinstance(characters, str) else 1
     meter.tick(1 + (len(text) * size >> 8))
     meter.grow(len(text))
 
 
-def _backwards(meter: Meter, text: Any, args: tuple[Any, ...]) -> None:
+def _backwards(meter: TemplateMeter, text: Any, args: tuple[Any, ...]) -> None:
     """Python searches from the right by trying each place: the product of both lengths at worst."""
     size = len(args[0]) if args and isinstance(args[0], str) else 1
     meter.tick(1 + (len(text) * size >> 8))
     _pieces(meter, text, args)
 
 
-def _scan(meter: Meter, value: Any, args: tuple[Any, ...]) -> None:
+def _scan(meter: TemplateMeter, value: Any, args: tuple[Any, ...]) -> None:
     meter.tick(1 + (len(value) >> 8))
 
 
-def _deep(meter: Meter, value: Any, args: tuple[Any, ...]) -> None:
+def _deep(meter: TemplateMeter, value: Any, args: tuple[Any, ...]) -> None:
     meter.weigh(value)
     meter.weigh(args)
 
 
-def _key(meter: Meter, value: Any, args: tuple[Any, ...]) -> None:
+def _key(meter: TemplateMeter, value: Any, args: tuple[Any, ...]) -> None:
     if args and isinstance(args[0], tuple):
         meter.weigh(args[0])
 
 
-def _shallow(meter: Meter, value: Any, args: tuple[Any, ...]) -> None:
+def _shallow(meter: TemplateMeter, value: Any, args: tuple[Any, ...]) -> None:
     meter.tick()
 
 
-def _copy(meter: Meter, value: Any, args: tuple[Any, ...]) -> None:
+def _copy(meter: TemplateMeter, value: Any, args: tuple[Any, ...]) -> None:
     meter.grow(elements=len(value))
 
 
-def _append(meter: Meter, value: Any, args: tuple[Any, ...]) -> None:
+def _append(meter: TemplateMeter, value: Any, args: tuple[Any, ...]) -> None:
     meter.grow(elements=1)
 
 
@@ -169,7 +169,7 @@ _LINEARS = (
 # escaped again.
 REWRITES = frozenset(("capitalize", "casefold", "lower", "replace", "swapcase", "title", "upper"))
 
-_STR: dict[str, Check] = {
+_STR: dict[str, MethodCheck] = {
     **dict.fromkeys(_SCANS, _scan),
     **dict.fromkeys(_LINEARS, _linear),
     **dict.fromkeys(("center", "ljust", "rjust", "zfill"), _width),
@@ -181,18 +181,18 @@ _STR: dict[str, Check] = {
     "split": _pieces,
     "splitlines": _lines,
 }
-_TUPLE: dict[str, Check] = {"count": _deep, "index": _deep}
-_LIST: dict[str, Check] = {**_TUPLE, "copy": _copy, "append": _append, "pop": _scan}
-_DICT: dict[str, Check] = {
+_TUPLE: dict[str, MethodCheck] = {"count": _deep, "index": _deep}
+_LIST: dict[str, MethodCheck] = {**_TUPLE, "copy": _copy, "append": _append, "pop": _scan}
+_DICT: dict[str, MethodCheck] = {
     "get": _key,
     "copy": _copy,
     "items": _shallow,
     "keys": _shallow,
     "values": _shallow,
 }
-_NUMBERS: dict[str, Check] = {"is_integer": _shallow, "bit_length": _shallow, "conjugate": _shallow}
+_NUMBERS: dict[str, MethodCheck] = {"is_integer": _shallow, "bit_length": _shallow, "conjugate": _shallow}
 
-METHODS: dict[type, dict[str, Check]] = {
+METHODS: dict[type, dict[str, MethodCheck]] = {
     str: _STR,
     list: _LIST,
     tuple: _TUPLE,

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from satchel.formats.template.messages import Escape, Message
-from satchel.formats.template.sandbox import TemplateProgram
+from satchel.formats.template.sandbox import CompiledTemplate
 from satchel.quant.errors import RequestError
 
 _NEEDLE = "probe-needle"
@@ -51,7 +51,7 @@ class Probes:
     """A compiled template with what is known of it."""
 
     def __init__(
-        self, program: TemplateProgram, tokens: Mapping[str, str], now: Callable[[], datetime]
+        self, program: CompiledTemplate, tokens: Mapping[str, str], now: Callable[[], datetime]
     ) -> None:
         self.program = program
         self._tokens, self._now = tokens, now

@@ -25,8 +25,8 @@ from jinja2.utils import Cycler, Joiner, Namespace
 from satchel.formats.template import methods
 from satchel.formats.template.escaping import Escaping
 from satchel.formats.template.filters import each, filters, settle, tests
-from satchel.formats.template.limits import LimitReached, Limits, Meter
-from satchel.formats.template.tree import Guard, Metered, check, loaded, strings
+from satchel.formats.template.limits import LimitReached, TemplateLimits, TemplateMeter
+from satchel.formats.template.tree import Metered, ParseLimits, check, loaded, strings
 from satchel.quant.errors import ModelError, RequestError
 
 _FILTERS, _TESTS = filters(), tests()
@@ -80,7 +80,7 @@ class _Dict:
 class _Format(Formatter):
     """`str.format` of one string, with the sandbox's attribute access and bounded fields."""
 
-    def __init__(self, sandbox: Sandbox, text: str) -> None:
+    def __init__(self, sandbox: TemplateSandbox, text: str) -> None:
         self._sandbox, self._text = sandbox, text
 
     def __call__(self, *args: Any, **named: Any) -> str:
@@ -110,14 +110,14 @@ class _Format(Formatter):
         return text
 
 
-class Sandbox(ImmutableSandboxedEnvironment):
+class TemplateSandbox(ImmutableSandboxedEnvironment):
     """The environment of one rendering (or, with a meter that never runs, of compiling)."""
 
     intercepted_binops = frozenset(("+", "-", "*", "/", "//", "%", "**"))
 
     def __init__(
         self,
-        meter: Meter,
+        meter: TemplateMeter,
         now: Callable[[], datetime] = datetime.now,
         escape: Callable[[str], str] | None = None,
         cost: int = 1,
@@ -129,7 +129,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             optimized=False,
             cache_size=0,
             finalize=_finalize,
-            extensions=(Guard, LoopControlExtension),
+            extensions=(ParseLimits, LoopControlExtension),
         )
         self.meter, self.limits, self._now, self._cost = meter, meter.limits, now, cost
         self.escaping = Escaping(escape, own)
@@ -251,7 +251,7 @@ def _finalize(context: Context, value: Any) -> Any:
     """What `{{ }}` prints (and the text between), paid for before it is made into text or kept in a macro's
     buffer.
     """
-    meter: Meter = context.environment.meter  # type: ignore[attr-defined]
+    meter: TemplateMeter = context.environment.meter  # type: ignore[attr-defined]
     if isinstance(value, str):
         meter.grow(len(value))
         return value
@@ -260,7 +260,7 @@ def _finalize(context: Context, value: Any) -> Any:
     return context.environment.escaping.printed(value)  # type: ignore[attr-defined]
 
 
-def _pay_add(meter: Meter, left: Any, right: Any) -> None:
+def _pay_add(meter: TemplateMeter, left: Any, right: Any) -> None:
     if isinstance(left, str) and isinstance(right, str):
         plain = type(left) is type(right) is str  # else one side is escaped for HTML first
         meter.grow((1 if plain else 6) * (len(left) + len(right)))
@@ -270,14 +270,14 @@ def _pay_add(meter: Meter, left: Any, right: Any) -> None:
         _pay_number(meter, left, right)
 
 
-def _pay_number(meter: Meter, left: Any, right: Any) -> None:
+def _pay_number(meter: TemplateMeter, left: Any, right: Any) -> None:
     for number in (left, right):
         if isinstance(number, int):
             meter.integer(number.bit_length())
     meter.tick()
 
 
-def _pay_sub(meter: Meter, left: Any, right: Any) -> None:
+def _pay_sub(meter: TemplateMeter, left: Any, right: Any) -> None:
     if hasattr(left, "__len__"):  # keys() - [...]
         meter.grow(elements=2 * (len(left) + (len(right) if hasattr(right, "__len__") else 0)))
         meter.weigh(left)
@@ -285,7 +285,7 @@ def _pay_sub(meter: Meter, left: Any, right: Any) -> None:
     _pay_number(meter, left, right)
 
 
-def _pay_mul(meter: Meter, left: Any, right: Any) -> None:
+def _pay_mul(meter: TemplateMeter, left: Any, right: Any) -> None:
     if isinstance(left, int) and isinstance(right, int):
         meter.integer(left.bit_length() + right.bit_length())
     for items, times in ((left, right), (right, left)):
@@ -295,20 +295,20 @@ def _pay_mul(meter: Meter, left: Any, right: Any) -> None:
             meter.grow(elements=len(items) * times)
 
 
-def _pay_mod(meter: Meter, left: Any, right: Any) -> None:
+def _pay_mod(meter: TemplateMeter, left: Any, right: Any) -> None:
     if isinstance(left, str):
         methods.printf(meter, left, right)
     else:
         _pay_number(meter, left, right)
 
 
-def _pay_pow(meter: Meter, left: Any, right: Any) -> None:
+def _pay_pow(meter: TemplateMeter, left: Any, right: Any) -> None:
     if isinstance(left, int) and isinstance(right, int) and abs(left) > 1:
         meter.integer(left.bit_length() * max(right, 1))
     _pay_number(meter, left, right)
 
 
-_ARITHMETIC: dict[str, Callable[[Meter, Any, Any], None]] = {
+_ARITHMETIC: dict[str, Callable[[TemplateMeter, Any, Any], None]] = {
     "+": _pay_add,
     "-": _pay_sub,
     "*": _pay_mul,
@@ -320,7 +320,7 @@ _ARITHMETIC: dict[str, Callable[[Meter, Any, Any], None]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class TemplateProgram:
+class CompiledTemplate:
     """A compiled template. name: for messages. names: what it looks up. strings: its constants."""
 
     name: str
@@ -328,7 +328,7 @@ class TemplateProgram:
     code: CodeType
     names: frozenset[str]
     strings: frozenset[str]
-    limits: Limits
+    limits: TemplateLimits
 
     def run(
         self,
@@ -342,8 +342,8 @@ class TemplateProgram:
         limit.
         """
         size = len(self.source) + characters
-        meter = Meter(self.limits, nodes, size)
-        sandbox = Sandbox(meter, now, escape, 1 + len(self.source) // 64, self.strings)
+        meter = TemplateMeter(self.limits, nodes, size)
+        sandbox = TemplateSandbox(meter, now, escape, 1 + len(self.source) // 64, self.strings)
         template = Template.from_code(sandbox, self.code, sandbox.globals)
         pieces: list[str] = []
         room = self.limits.ratio * size
@@ -387,17 +387,17 @@ def _line(error: BaseException, template: Template) -> int:
     return line
 
 
-def compile_source(source: str, name: str, limits: Limits) -> TemplateProgram:
+def compile_source(source: str, name: str, limits: TemplateLimits) -> CompiledTemplate:
     """A template's text, checked and compiled. ModelError with the line for anything but a chat template."""
     if len(source) > limits.source:
         raise ModelError(f"{name}: {len(source):,} characters, at most {limits.source:,} are read")
-    sandbox = Sandbox(Meter(limits, 0, 0, clock=lambda: 0.0))
+    sandbox = TemplateSandbox(TemplateMeter(limits, 0, 0, clock=lambda: 0.0))
     try:
         tree = sandbox.parse(source)
         check(tree, limits)
         names, constants = loaded(tree), strings(tree)
         code = sandbox.compile(Metered().visit(tree))
-        return TemplateProgram(name, source, code, names, constants, limits)
+        return CompiledTemplate(name, source, code, names, constants, limits)
     except TemplateSyntaxError as error:
         message = f"{name} line {error.lineno}: {error.message}"
     except (RecursionError, MemoryError, SyntaxError, ValueError, UnicodeError) as error:

@@ -15,7 +15,7 @@ from jinja2.lexer import Token, TokenStream
 from jinja2.parser import Parser
 from jinja2.visitor import NodeTransformer
 
-from satchel.formats.template.limits import Limits
+from satchel.formats.template.limits import TemplateLimits
 
 # Names with a colon can't be written in a template, so these hooks can neither be called nor shadowed by one.
 COMPARE, SLICE, CONCAT, EACH, STEP, SPREAD, KEY = (
@@ -39,7 +39,7 @@ _OPEN, _CLOSE = frozenset(("lparen", "lbracket", "lbrace")), frozenset(("rparen"
 N = TypeVar("N", bound=nodes.Node)
 
 
-class Guard(Extension):
+class ParseLimits(Extension):
     """Counts tokens and open brackets while the parser reads, and knows the `{% generation %}` block of
     training masks.
     """
@@ -47,7 +47,7 @@ class Guard(Extension):
     tags = {"generation"}  # noqa: RUF012 - Jinja's own spelling
 
     def filter_stream(self, stream: TokenStream) -> Iterable[Token]:
-        limits: Limits = getattr(self.environment, "limits", None) or Limits()
+        limits: TemplateLimits = getattr(self.environment, "limits", None) or TemplateLimits()
         return _counted(stream, limits)
 
     def parse(self, parser: Parser) -> nodes.Node:
@@ -56,7 +56,7 @@ class Guard(Extension):
         return nodes.Scope(body, lineno=line)
 
 
-def _counted(stream: TokenStream, limits: Limits) -> Iterator[Token]:
+def _counted(stream: TokenStream, limits: TemplateLimits) -> Iterator[Token]:
     depth = 0
     for count, token in enumerate(stream):
         if count > limits.tokens:
@@ -67,7 +67,7 @@ def _counted(stream: TokenStream, limits: Limits) -> Iterator[Token]:
         yield token
 
 
-def check(tree: nodes.Template, limits: Limits) -> None:
+def check(tree: nodes.Template, limits: TemplateLimits) -> None:
     """TemplateSyntaxError for a node that is not allowed, a `__name__`, or a tree that is too deep. Recursion
     free.
     """

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from satchel.formats.tokenizer.base import Encoder, Tokenizer
-from satchel.formats.tokenizer.guard import Guard
+from satchel.formats.tokenizer.base import TokenEncoder, Tokenizer
+from satchel.formats.tokenizer.guard import MarkerGuard
 from satchel.formats.tokenizer.limit import TooManyTokens, at_most
 from satchel.formats.tokenizer.specials import Adds, Escape, SpecialIds, Splitter, read_specials
 from satchel.formats.tokenizer.stream import Detokenizer, StopStrings
@@ -18,12 +18,12 @@ from satchel.quant.errors import ModelError
 
 __all__ = [
     "Detokenizer",
-    "Encoder",
     "Escape",
-    "Guard",
     "Kind",
+    "MarkerGuard",
     "SpecialIds",
     "StopStrings",
+    "TokenEncoder",
     "Tokenizer",
     "TooManyTokens",
     "Vocab",
@@ -54,7 +54,7 @@ def build_tokenizer(metadata: Mapping[str, Any], *, source: str = "") -> Tokeniz
 def _build(meta: Meta, model: str) -> Tokenizer:
     vocab = read_vocab(meta)
     space_prefix = False
-    encoder: Encoder
+    encoder: TokenEncoder
     if model in ("gpt2", "gemma4"):
         from satchel.formats.tokenizer.bpe import Bpe, pick
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Protocol
 
 from satchel.formats.tokenizer import limit
-from satchel.formats.tokenizer.guard import Guard
+from satchel.formats.tokenizer.guard import MarkerGuard
 from satchel.formats.tokenizer.specials import SpecialIds, Splitter
 from satchel.formats.tokenizer.stream import Detokenizer
 from satchel.formats.tokenizer.vocab import Kind, Vocab
@@ -19,7 +19,7 @@ from satchel.quant.errors import RequestError
 MAX_TEXT = 1 << 28  # characters: every count behind it stays far below 2^31
 
 
-class Encoder(Protocol):
+class TokenEncoder(Protocol):
     """What each kind of vocabulary provides: ids of ordinary text, bytes of a token.
 
     longest: bytes of ordinary text for which one id stands at most; None where text may be dropped. cuts:
@@ -44,14 +44,14 @@ class Tokenizer:
         vocab: Vocab,
         specials: SpecialIds,
         splitter: Splitter,
-        encoder: Encoder,
+        encoder: TokenEncoder,
         space_prefix: bool,
     ) -> None:
         self.kind, self.vocab, self.specials = kind, vocab, specials
         self._splitter, self._encoder, self._space_prefix = splitter, encoder, space_prefix
         self._hidden = frozenset(vocab.ids_of(Kind.CONTROL, Kind.UNKNOWN))
         self._pieces: dict[int, bytes] = {}
-        self._guards: dict[frozenset[str], Guard] = {}
+        self._guards: dict[frozenset[str], MarkerGuard] = {}
         self._longest = encoder.longest or limit.UNKNOWN
         marks = max((len(special.text.encode()) for special in splitter.specials), default=0)
         self._widest = max(self._longest, marks)  # bytes for which one id stands at most, special ones too
@@ -108,7 +108,9 @@ class Tokenizer:
         _check_text(text)
         return self._surround(self._encode(self._splitter.split(text, special), start), bos)
 
-    def encode_rendered(self, text: str, *, bos: bool | None = None, guard: Guard | None = None) -> list[int]:
+    def encode_rendered(
+        self, text: str, *, bos: bool | None = None, guard: MarkerGuard | None = None
+    ) -> list[int]:
         """The ids of a rendered chat template whose user text went through `escape`, or the guard's.
 
         Control tokens of the template are parsed, those that users wrote are not. A begin token is added
@@ -156,24 +158,24 @@ class Tokenizer:
         """User text made safe for `encode_rendered`; see Escape."""
         return self._control.escape(text)
 
-    def guard(self, markers: frozenset[str]) -> Guard:
+    def guard(self, markers: frozenset[str]) -> MarkerGuard:
         """What keeps user text from becoming control tokens, or user-defined ones of these texts."""
         if markers not in self._guards:
-            self._guards[markers] = Guard.of(self.vocab, markers)
+            self._guards[markers] = MarkerGuard.of(self.vocab, markers)
         return self._guards[markers]
 
     def unescape(self, text: str) -> str:
         return self._control.unescape(text)
 
     @cached_property
-    def _control(self) -> Guard:
-        return Guard.of(self.vocab, frozenset())
+    def _control(self) -> MarkerGuard:
+        return MarkerGuard.of(self.vocab, frozenset())
 
     def _shown_bytes(self, token: int) -> bytes:
         return b"" if token in self._hidden else self.token_bytes(token)
 
     def _encode(
-        self, fragments: list[str | int], start: bool = True, guard: Guard | None = None
+        self, fragments: list[str | int], start: bool = True, guard: MarkerGuard | None = None
     ) -> list[int]:
         texts = [fragment for fragment in fragments if isinstance(fragment, str)]
         limit.check(len(fragments) - len(texts) + sum(-(-_bytes(t) // self._longest) for t in texts))

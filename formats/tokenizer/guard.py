@@ -14,7 +14,7 @@ from satchel.formats.tokenizer.vocab import Kind, Vocab
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Guard:
+class MarkerGuard:
     """markers: user-defined tokens, by id, that text outside the template may not become. Other such tokens
     are ordinary pieces (runs of blanks, HTML tags), and are found in user text as everywhere.
     """
@@ -23,7 +23,7 @@ class Guard:
     markers: dict[int, str]
 
     @classmethod
-    def of(cls, vocab: Vocab, markers: frozenset[str]) -> Guard:
+    def of(cls, vocab: Vocab, markers: frozenset[str]) -> MarkerGuard:
         """markers: texts; those that are no user-defined token of the vocabulary count for nothing."""
         ids = ((vocab.index.get(text), text) for text in markers)
         found = {i: text for i, text in ids if i is not None and vocab.types[i] == Kind.USER_DEFINED}

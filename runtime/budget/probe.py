@@ -68,7 +68,7 @@ class Prober:
         loaded: Loaded | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """windows: token ids (n, context). base: a file to be written, removed by whoever gave its name."""
+        """windows: token ids (n, context). base: a file to be written, removed by the caller."""
         self.gguf, self.bos = gguf, bos
         name = gguf.metadata.get_str("general.architecture")
         self._arch, self._hp = find_arch(name, str(gguf.path)), HParams(gguf.metadata, name)

@@ -17,8 +17,8 @@ import numpy as np
 
 from satchel.formats.gguf import GGUF
 from satchel.formats.gguf.check import pad
-from satchel.formats.quantizing.encode import Calibration, Encoder, WithoutFeedback
-from satchel.formats.quantizing.plan import FormatChoice, tensor_bytes, writable
+from satchel.formats.quantizing.encode import Calibration, TensorEncoder, WithoutGptq
+from satchel.formats.quantizing.plan import TensorPlan, tensor_bytes, writable
 from satchel.quant import FORMATS, RequestError
 from satchel.quant.format import F32
 from satchel.quant.recipes import is_quantizable
@@ -140,7 +140,7 @@ class FormatSearch:
         usual candidates one that the device can't run is left out; RequestError where it was asked for.
         """
         self.gguf, self.prober = gguf, prober
-        self.calibration, self.feedback = calibration, True
+        self.calibration, self.gptq = calibration, True
         self.threads = threads or os.cpu_count() or 1
         self.progress = progress or (lambda done, total, what: None)
         self.candidates: dict[str, tuple[str, ...]] = {}
@@ -215,7 +215,7 @@ class FormatSearch:
     def _time_one(self, names: Sequence[str], share: float, seconds: float) -> float:
         """Seconds that one measurement takes, with the encoding of a tensor of middle size.
 
-        Error feedback is left out of the measurements where encoding alone would take longer than `seconds`;
+        GPTQ is left out of the measurements where encoding alone would take longer than `seconds`;
         the file has it in any case.
         """
         name = sorted(names, key=lambda n: self.gguf.tensors[n].nbytes)[len(names) // 2]
@@ -226,13 +226,13 @@ class FormatSearch:
         between = time.monotonic()
         encoded = self._probed(one, share, (0,))[0]
         with ThreadPoolExecutor(self.threads) as pool:
-            encoder = Encoder(self.gguf, pool, self.threads, self.calibration)
+            encoder = TensorEncoder(self.gguf, pool, self.threads, self.calibration)
             self.prober.measure(dict(self._exchanges(encoder, one, encoded)))
         both = time.monotonic() - between
         bytes_in_all = sum(self.gguf.tensors[n].nbytes for n in names)
         encoding = max(0.0, both - (between - started)) * bytes_in_all / self.gguf.tensors[name].nbytes
         if self.calibration and len(AROUND) * encoding > seconds:
-            self.calibration, self.feedback = WithoutFeedback(self.calibration), False
+            self.calibration, self.gptq = WithoutGptq(self.calibration), False
             return between - started
         return both
 
@@ -269,7 +269,7 @@ class FormatSearch:
         total, done = sum(len(formats) for _, formats in plans), 0
         measured = []
         with ThreadPoolExecutor(self.threads) as pool:
-            encoder = Encoder(self.gguf, pool, self.threads, self.calibration)
+            encoder = TensorEncoder(self.gguf, pool, self.threads, self.calibration)
             for one, formats in plans:
                 found = {}
                 for format in formats:
@@ -289,11 +289,13 @@ class FormatSearch:
         places = {min(max(middle + o, 0), len(formats) - 1) for o in offsets}
         return [formats[i] for i in sorted(places)]
 
-    def _exchanges(self, encoder: Encoder, one: TensorGroup, format: str) -> Iterator[tuple[str, Exchange]]:
+    def _exchanges(
+        self, encoder: TensorEncoder, one: TensorGroup, format: str
+    ) -> Iterator[tuple[str, Exchange]]:
         for name in one.tensors:
             info = self.gguf.tensors[name]
             after = tensor_bytes(FORMATS[format], info.shape)
-            choice = FormatChoice(name, info.shape, info.format, format, info.nbytes, after)
+            choice = TensorPlan(name, info.shape, info.format, format, info.nbytes, after)
             yield name, Exchange(format, encoder.blocks(choice))
 
     def _rows(

@@ -1,4 +1,4 @@
-"""Answers held to a form: JSON schemas, regular expressions, grammars and choices, as masks.
+"""Structured output: JSON schemas, regular expressions, grammars and choices, as masks over the vocabulary.
 
 Fails closed: what can't be enforced in full is refused before the first token, with the place in it.
 """

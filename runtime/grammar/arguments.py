@@ -16,8 +16,8 @@ from satchel.formats.chat.tagged import kinds_of, resolved
 from satchel.quant.errors import RequestError
 from satchel.runtime.grammar.compile_json import with_settings
 from satchel.runtime.grammar.schema import step
-from satchel.runtime.grammar.styles import Form, JsonArguments, KeywordArguments, TagSyntax
-from satchel.runtime.grammar.texts import DEFINITIONS, SCALARS, Texts, Value, literal
+from satchel.runtime.grammar.styles import JsonArguments, KeywordArguments, TagSyntax, ToolCallFormat
+from satchel.runtime.grammar.texts import DEFINITIONS, SCALARS, TextGrammar, Value, literal
 
 KNOWN = {"type", "properties", "required", "additionalProperties", *DEFINITIONS}
 FREE = "/[A-Za-z_][A-Za-z0-9_]{0,63}/"  # a name where the schema gives none
@@ -36,14 +36,14 @@ class Arguments:
     """Adds the rules that it needs to `lines`, their names beginning with `prefix`. where: for errors."""
 
     writer: LarkWriterProtocol
-    form: Form
+    format: ToolCallFormat
     where: str
     prefix: str
     lines: list[str]
 
     def rule(self, name: str, schema: Mapping[str, Any]) -> str:
-        """What stands for the arguments. RequestError for a schema that this form can't hold them to."""
-        how = self.form.arguments
+        """What stands for the arguments. RequestError for a schema that this format cannot enforce."""
+        how = self.format.arguments
         if isinstance(how, JsonArguments):
             return f"%json {with_settings(schema)}"
         if isinstance(how, KeywordArguments) and not all(map(is_name, name.split("."))):
@@ -88,7 +88,7 @@ class Arguments:
         if rest is False:
             return '""'
         rule = self._named(0, None, rest, schema)
-        how = self.form.arguments
+        how = self.format.arguments
         if not isinstance(how, JsonArguments) and how.separator:
             return f"({rule} ({self.writer.text(how.separator)} {rule})*)?"
         return f"{rule}*"
@@ -96,7 +96,7 @@ class Arguments:
     def _named(self, i: int, key: str | None, schema: Any, root: Mapping[str, Any]) -> str:
         """One argument; key None: a name of the answer's own."""
         where = f"{self.where} at {step('#/properties', '*' if key is None else key)}"
-        how = self.form.arguments
+        how = self.format.arguments
         if isinstance(how, TagSyntax):
             return self._tagged(how, i, key, schema, root, where)
         if key is not None and not is_name(key):
@@ -109,7 +109,7 @@ class Arguments:
     ) -> str:
         if key is not None and not can_be_tagged(key, tags):
             raise RequestError(f"{where}: its name can't stand in a tag: use letters, digits and _")
-        texts = Texts(root, tags.close, tags.exact, bool(tags.text), where)
+        texts = TextGrammar(root, tags.close, tags.exact, bool(tags.text), where)
         value = texts.value(schema)
         text = self.writer.text
         name = FREE if key is None else text(key)

@@ -1,4 +1,4 @@
-"""What an answer is held to, as values: equal ones are compiled once."""
+"""Grammars as values, not yet compiled (`Spec`): equal ones are compiled once."""
 
 from __future__ import annotations
 

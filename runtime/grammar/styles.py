@@ -1,6 +1,6 @@
-"""How each family of models writes calls of tools, for grammars that force one.
+"""The tool-call format of each family of models, for grammars that force a call.
 
-Invariant: what a form writes, the family of the same name in formats/chat reads back as the same call.
+Invariant: what a format writes, the family of the same name in formats/chat reads back as the same call.
 """
 
 from __future__ import annotations
@@ -13,22 +13,21 @@ from satchel.quant.errors import RequestError
 
 @dataclass(frozen=True, slots=True)
 class JsonArguments:
-    """Arguments are one JSON object."""
+    """Arguments as one JSON object."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeywordArguments:
-    """Arguments are NAME=VALUE, as Python writes them, with `separator` between two."""
+    """Arguments as NAME=VALUE in Python's syntax, with `separator` between two."""
 
     separator: str = ", "
 
 
 @dataclass(frozen=True, slots=True)
 class TagSyntax:
-    """An argument is: key, its name, value, the value, end, behind. Text stands as it is, other values as
-    JSON. text, text_end: instead of `value` and `end` around text, where the family tells the two apart.
-    exact: white space beside a value is part of these texts, and all that is between them is the value.
-    separator: between two arguments.
+    """Arguments between tags. One argument is: key, its name, value, the value, end, behind. Text stands as
+    it is, other values as JSON. text, text_end: instead of `value` and `end` around text, in families that
+    mark it. exact: all between the tags is the value, white space too. separator: between two arguments.
     """
 
     key: str
@@ -47,10 +46,10 @@ class TagSyntax:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """A call: what stands before its name, between name and arguments, and behind; what is around all calls
-    and between two. Markers stand in the texts. numbered: a colon and a number follow the name.
-    repeated: calls follow one another with nothing between.
+class ToolCallFormat:
+    """How a family writes tool calls. One call is: before, name, middle, arguments, after. All calls stand
+    between `open` and `close`, with `separator` between two. The texts include the family's markers.
+    numbered: a colon and a number follow the name. repeated: calls follow each other without a separator.
     """
 
     before: str
@@ -69,14 +68,14 @@ class Form:
         return bool(self.separator or self.close or self.repeated)
 
 
-def _listed(begin: str, end: str = "") -> Form:
-    return Form('{"name": "', '", "arguments": ', "}", f"{begin}[", ", ", f"]{end}")
+def _listed(begin: str, end: str = "") -> ToolCallFormat:
+    return ToolCallFormat('{"name": "', '", "arguments": ', "}", f"{begin}[", ", ", f"]{end}")
 
 
-def _invoked(begin: str, end: str, prefix: str, told: bool) -> Form:
+def _invoked(begin: str, end: str, prefix: str, told: bool) -> ToolCallFormat:
     """told: a parameter's tag says whether its value is text."""
     value = '" string="false">' if told else '">'
-    return Form(
+    return ToolCallFormat(
         f'<{prefix}invoke name="',
         '">\n',
         f"</{prefix}invoke>\n",
@@ -92,39 +91,41 @@ def _invoked(begin: str, end: str, prefix: str, told: bool) -> Form:
     )
 
 
-def _keywords(begin: str, end: str) -> Form:
-    return Form("", "(", ")", f"{begin}[", ", ", f"]{end}", KeywordArguments())
+def _keywords(begin: str, end: str) -> ToolCallFormat:
+    return ToolCallFormat("", "(", ")", f"{begin}[", ", ", f"]{end}", KeywordArguments())
 
 
-def _lines(begin: str, end: str) -> Form:
-    return Form("", "(", ")", f"{begin}\n", "\n", f"\n{end}", KeywordArguments())
+def _lines(begin: str, end: str) -> ToolCallFormat:
+    return ToolCallFormat("", "(", ")", f"{begin}\n", "\n", f"\n{end}", KeywordArguments())
 
 
-def _quoted(begin: str, end: str, quote: str) -> Form:
+def _quoted(begin: str, end: str, quote: str) -> ToolCallFormat:
     tags = TagSyntax("", ":", "", "", text=f":{quote}", text_end=quote, separator=",")
-    return Form(f"{begin}call:", "{", "}" + end, close="", separator="\n", arguments=tags)
+    return ToolCallFormat(f"{begin}call:", "{", "}" + end, close="", separator="\n", arguments=tags)
 
 
-def _functions(begin: str, end: str) -> Form:
+def _functions(begin: str, end: str) -> ToolCallFormat:
     tags = TagSyntax("<parameter=", ">\n", "\n</parameter>", exact=True)
-    return Form(f"{begin}\n<function=", ">\n", f"</function>\n{end}", separator="\n", arguments=tags)
+    return ToolCallFormat(
+        f"{begin}\n<function=", ">\n", f"</function>\n{end}", separator="\n", arguments=tags
+    )
 
 
-# By the names that formats/chat gives the families, then by the marker that the template begins calls with;
-# the first stands in for any other marker.
-STYLES: Mapping[str, Mapping[str, Form]] = {
-    "json": {"": Form('{"name": "', '", "arguments": ', "}", separator="\n")},
-    "spoken": {"": Form('{"name": "', '", "arguments": ', "}", '{"tool_calls": [', ", ", "]}")},
+# By the family's name in formats/chat, then by the marker that the template begins calls with. The first
+# format of a family stands for any other marker.
+STYLES: Mapping[str, Mapping[str, ToolCallFormat]] = {
+    "json": {"": ToolCallFormat('{"name": "', '", "arguments": ', "}", separator="\n")},
+    "spoken": {"": ToolCallFormat('{"name": "', '", "arguments": ', "}", '{"tool_calls": [', ", ", "]}")},
     "hermes": {
-        "": Form('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>", separator="\n"),
+        "": ToolCallFormat('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>", separator="\n"),
     },
-    "llama3": {"": Form('{"name": "', '", "parameters": ', "}", separator="; ")},
+    "llama3": {"": ToolCallFormat('{"name": "', '", "parameters": ', "}", separator="; ")},
     "mistral": {
-        "": Form('{"name": "', '", "arguments": ', "}", "[TOOL_CALLS][", ", ", "]"),
-        "[ARGS]": Form("[TOOL_CALLS]", "[ARGS]", "", repeated=True),
+        "": ToolCallFormat('{"name": "', '", "arguments": ', "}", "[TOOL_CALLS][", ", ", "]"),
+        "[ARGS]": ToolCallFormat("[TOOL_CALLS]", "[ARGS]", "", repeated=True),
     },
     "deepseek": {
-        "": Form(
+        "": ToolCallFormat(
             "<｜tool▁call▁begin｜>",
             "<｜tool▁sep｜>",
             "<｜tool▁call▁end｜>",
@@ -132,7 +133,7 @@ STYLES: Mapping[str, Mapping[str, Form]] = {
             "",
             "<｜tool▁calls▁end｜>",
         ),
-        "```json": Form(
+        "```json": ToolCallFormat(
             "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
             "\n```json\n",
             "\n```<｜tool▁call▁end｜>",
@@ -141,13 +142,17 @@ STYLES: Mapping[str, Mapping[str, Form]] = {
             "<｜tool▁calls▁end｜>",
         ),
     },
-    "harmony": {"": Form("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", "")},
-    "function_tag": {"": Form("<function=", ">", "</function>")},
+    "harmony": {
+        "": ToolCallFormat("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", "")
+    },
+    "function_tag": {"": ToolCallFormat("<function=", ">", "</function>")},
     "command_r": {
-        "": Form('{"tool_name": "', '", "parameters": ', "}", "<|START_ACTION|>[", ", ", "]<|END_ACTION|>")
+        "": ToolCallFormat(
+            '{"tool_name": "', '", "parameters": ', "}", "<|START_ACTION|>[", ", ", "]<|END_ACTION|>"
+        )
     },
     "command_r_plus": {
-        "": Form(
+        "": ToolCallFormat(
             '    {\n        "tool_name": "',
             '",\n        "parameters": ',
             "\n    }",
@@ -157,12 +162,12 @@ STYLES: Mapping[str, Mapping[str, Form]] = {
         )
     },
     "gigachat": {
-        "": Form(
+        "": ToolCallFormat(
             '<|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "', '", "arguments": ', "}", repeated=True
         )
     },
     "solar": {
-        "": Form(
+        "": ToolCallFormat(
             "<|tool_call:begin|>call_0<|tool_call:name|>",
             "<|tool_call:args|>",
             "<|tool_call:end|>",
@@ -172,7 +177,7 @@ STYLES: Mapping[str, Mapping[str, Form]] = {
         )
     },
     "minicpm": {
-        "": Form(
+        "": ToolCallFormat(
             '<function name="',
             '">',
             "</function>",
@@ -181,7 +186,7 @@ STYLES: Mapping[str, Mapping[str, Form]] = {
         )
     },
     "hunyuan": {
-        "": Form(
+        "": ToolCallFormat(
             "<tool_call:opensource>",
             "<tool_sep:opensource>\n",
             "</tool_call:opensource>\n",
@@ -195,9 +200,9 @@ STYLES: Mapping[str, Mapping[str, Form]] = {
             ),
         )
     },
-    "functionary": {"": Form("", "\n", "", separator=">>>")},
+    "functionary": {"": ToolCallFormat("", "\n", "", separator=">>>")},
     "kimi": {
-        "": Form(
+        "": ToolCallFormat(
             "<|tool_call_begin|>functions.",
             "<|tool_call_argument_begin|>",
             "<|tool_call_end|>",
@@ -212,26 +217,28 @@ STYLES: Mapping[str, Mapping[str, Form]] = {
         "<TOOLCALL>": _listed("<TOOLCALL>", "</TOOLCALL>"),
         "<tool_calls>": _listed("<tool_calls>", "</tool_calls>"),
         "functools": _listed("functools"),
-        "<|function_call|>": Form('{"name": "', '", "arguments": ', "}", "<|function_call|>"),
-        "<function_call>": Form('<function_call> {"name": "', '", "arguments": ', "}", separator="\n"),
-        "<longcat_tool_call>": Form(
+        "<|function_call|>": ToolCallFormat('{"name": "', '", "arguments": ', "}", "<|function_call|>"),
+        "<function_call>": ToolCallFormat(
+            '<function_call> {"name": "', '", "arguments": ', "}", separator="\n"
+        ),
+        "<longcat_tool_call>": ToolCallFormat(
             '<longcat_tool_call>\n{"name": "',
             '", "arguments": ',
             "}\n</longcat_tool_call>",
             separator="\n",
         ),
-        "<|action_start|>": Form(
+        "<|action_start|>": ToolCallFormat(
             '<|action_start|><|plugin|>\n{"name": "', '", "arguments": ', "}<|action_end|>", repeated=True
         ),
-        "<|tools_prefix|>": Form('{"', '": ', "}", "<|tools_prefix|>[", ", ", "]<|tools_suffix|>"),
+        "<|tools_prefix|>": ToolCallFormat('{"', '": ', "}", "<|tools_prefix|>[", ", ", "]<|tools_suffix|>"),
     },
     "gemma": {
         "<|tool_call>": _quoted("<|tool_call>", "<tool_call|>", '<|"|>'),
         "<start_function_call>": _quoted("<start_function_call>", "<end_function_call>", "<escape>"),
     },
-    "named": {"": Form("", "\n", "")},
+    "named": {"": ToolCallFormat("", "\n", "")},
     "glm": {
-        "": Form(
+        "": ToolCallFormat(
             "<tool_call>",
             "\n",
             "</tool_call>",
@@ -264,9 +271,9 @@ STYLES: Mapping[str, Mapping[str, Form]] = {
 }
 
 
-def form_of(style: str, begin: str = "") -> Form:
+def tool_call_format(style: str, begin: str = "") -> ToolCallFormat:
     """RequestError for a style that is not known. begin: as in formats.chat.Style."""
-    forms = STYLES.get(style)
-    if forms is None:
+    formats = STYLES.get(style)
+    if formats is None:
         raise RequestError(f"tools: the style {style!r:.40} is not one of {', '.join(STYLES)}")
-    return forms.get(begin) or next(iter(forms.values()))
+    return formats.get(begin) or next(iter(formats.values()))

@@ -1,7 +1,7 @@
 """Values of a schema as calls with tags write them: text as it is, everything else as JSON.
 
-Invariant: what is allowed is read back, by the same rules as formats/chat has, as a value of the schema; what
-can't be held to that is refused by its place.
+Invariant: formats/chat reads back every text that the grammar allows as a value that satisfies the schema. A
+schema for which that cannot be enforced is refused, with its place.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
+class TextGrammar:
     """How values stand between tags. root: the schema that references lead into; close: what no text may
     hold; exact: a line end beside the text is part of it; told: the tag says whether the value is text;
     where: whose values they are, for errors.
@@ -91,7 +91,7 @@ class Texts:
     where: str
 
     def value(self, schema: Any) -> Value:
-        """RequestError, with the place, for a schema to which values written so can't be held."""
+        """RequestError, with the place, for a schema that cannot be enforced on values written so."""
         given, schema = schema, resolved(schema, self.root)
         if schema is True or schema == {}:
             return Value(self._text([]), self._json({}) if self.told else "")

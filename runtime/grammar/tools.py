@@ -1,4 +1,4 @@
-"""Grammars that force a call of one of some tools, in the form in which a family of models writes calls.
+"""Grammars that force a call of one of the tools, in the tool-call format of a family of models.
 
 Markers are the vocabulary's own tokens where it has them as such, and text where it has not.
 """
@@ -19,7 +19,7 @@ from satchel.runtime.grammar.check import Check, parse_exact
 from satchel.runtime.grammar.schema import describe
 from satchel.runtime.grammar.sources import GrammarSource, checked_schema
 from satchel.runtime.grammar.spec import ToolCallGrammar, ToolSchema, dump
-from satchel.runtime.grammar.styles import Form, JsonArguments, form_of
+from satchel.runtime.grammar.styles import JsonArguments, ToolCallFormat, tool_call_format
 from satchel.runtime.grammar.validate import Validator
 
 MAX_TOOLS = 512
@@ -31,26 +31,28 @@ WHAT = "tools"
 
 def read_tools(spec: ToolCallGrammar, tokenizer: Tokenizer) -> GrammarSource:
     """RequestError for an unknown style, for a tool without a proper name or with a refused schema."""
-    form = form_of(spec.style, spec.begin)
-    if spec.parallel and not form.several:
+    format = tool_call_format(spec.style, spec.begin)
+    if spec.parallel and not format.several:
         raise RequestError(f"{WHAT}: the style {spec.style!r} holds one call an answer: leave parallel out")
     schemas = _read_schemas(list(spec.tools))
     writer = LarkWriter(tokenizer)
     lines: list[str] = []
     for i, (name, schema) in enumerate(schemas.items()):
-        called = writer.text(form.before + name) + (' ":" /0|[1-9][0-9]{0,3}/' if form.numbered else "")
-        given = Arguments(writer, form, f"{WHAT}: tool {name!r}", f"c{i}", lines).rule(name, schema)
-        lines.append(f"c{i}: {called} {writer.text(form.middle)} {given} {writer.text(form.after)}")
-    more = f" ({writer.text(form.separator)} call)*" if spec.parallel else ""
-    head = f"start: {writer.text(form.open)} call{more} {writer.text(form.close)}"
+        called = writer.text(format.before + name) + (' ":" /0|[1-9][0-9]{0,3}/' if format.numbered else "")
+        given = Arguments(writer, format, f"{WHAT}: tool {name!r}", f"c{i}", lines).rule(name, schema)
+        lines.append(f"c{i}: {called} {writer.text(format.middle)} {given} {writer.text(format.after)}")
+    more = f" ({writer.text(format.separator)} call)*" if spec.parallel else ""
+    head = f"start: {writer.text(format.open)} call{more} {writer.text(format.close)}"
     choice = "call: " + " | ".join(f"c{i}" for i in range(len(schemas)))
     from llguidance import LLMatcher
 
     grammar = LLMatcher.grammar_from_lark("\n".join([head, choice, *lines]))
     read = (
-        _check if isinstance(form.arguments, JsonArguments) else partial(_read_back, spec.style, writer.hides)
+        _check
+        if isinstance(format.arguments, JsonArguments)
+        else partial(_read_back, spec.style, writer.hides)
     )
-    return GrammarSource(WHAT, grammar, read(form, schemas), tuple(writer.tokens))
+    return GrammarSource(WHAT, grammar, read(format, schemas), tuple(writer.tokens))
 
 
 def _read_schemas(tools: list[ToolSchema]) -> dict[str, dict[str, Any]]:
@@ -108,7 +110,7 @@ class LarkWriter:
         return any(self._vocab.types[token] == Kind.CONTROL for token in self.tokens)
 
 
-def _read_back(style: str, hides: bool, form: Form, schemas: dict[str, dict[str, Any]]) -> Check:
+def _read_back(style: str, hides: bool, format: ToolCallFormat, schemas: dict[str, dict[str, Any]]) -> Check:
     """For calls that are no JSON: what reads answers reads this one, and the arguments are judged."""
     tools = [{"name": name, "parameters": schema} for name, schema in schemas.items()]
     validators = {name: Validator(schema) for name, schema in schemas.items()}
@@ -133,11 +135,11 @@ def _wrong(validator: Validator, call: Any) -> str:
     return f"arguments of {call.name!r} {wrong}" if wrong else ""
 
 
-def _check(form: Form, schemas: dict[str, dict[str, Any]]) -> Check:
+def _check(format: ToolCallFormat, schemas: dict[str, dict[str, Any]]) -> Check:
     validators = {name: Validator(schema) for name, schema in schemas.items()}
 
     def check(text: str) -> str:
-        reader = _CallReader(text, form, validators)
+        reader = _CallReader(text, format, validators)
         try:
             return reader.read()
         except ValueError as error:
@@ -151,37 +153,37 @@ def _check(form: Form, schemas: dict[str, dict[str, Any]]) -> Check:
 class _CallReader:
     """Reads calls from a text in which markers may be hidden."""
 
-    def __init__(self, text: str, form: Form, validators: Mapping[str, Validator]) -> None:
-        self.text, self.form, self.validators, self.at = text, form, validators, 0
+    def __init__(self, text: str, format: ToolCallFormat, validators: Mapping[str, Validator]) -> None:
+        self.text, self.format, self.validators, self.at = text, format, validators, 0
         self.names = sorted(validators, key=len, reverse=True)
 
     def read(self) -> str:
-        self._expect(self.form.open)
+        self._expect(self.format.open)
         while True:
             if wrong := self._call():
                 return wrong
             if self._ends():
                 return ""
-            self._expect(self.form.separator)
+            self._expect(self.format.separator)
 
     def _ends(self) -> bool:
         rest = self.text[self.at :]
-        hidden = "".join(piece for piece in MARKER.split(self.form.close) if not MARKER.fullmatch(piece))
-        return rest in (self.form.close, hidden)
+        hidden = "".join(piece for piece in MARKER.split(self.format.close) if not MARKER.fullmatch(piece))
+        return rest in (self.format.close, hidden)
 
     def _call(self) -> str:
-        self._expect(self.form.before)
+        self._expect(self.format.before)
         name = next((name for name in self.names if self.text.startswith(name, self.at)), None)
         if name is None:
             raise ValueError("a tool's name was expected")
         self.at += len(name)
-        if self.form.numbered:
+        if self.format.numbered:
             self._number()
-        self._expect(self.form.middle)
+        self._expect(self.format.middle)
         end = json.JSONDecoder().raw_decode(self.text, self.at)[1]
         value = parse_exact(self.text[self.at : end])
         self.at = end
-        self._expect(self.form.after)
+        self._expect(self.format.after)
         wrong = self.validators[name].error(value)
         return f"arguments of {name!r} {wrong}" if wrong else ""
 

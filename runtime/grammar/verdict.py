@@ -1,4 +1,4 @@
-"""What is said of an answer that was held to a grammar, once it ended."""
+"""The verdict on an answer under a grammar, once it has ended: complete, cut, or wrong."""
 
 from __future__ import annotations
 

@@ -36,10 +36,10 @@ class Vocabulary:
         from llguidance import LLTokenizer, TokenizerWrapper
 
         if tokenizer.kind == "bert":
-            raise RequestError("a WordPiece vocabulary writes no text, so there is nothing to hold to a form")
+            raise RequestError("a WordPiece vocabulary writes no text, so structured output is not possible")
         ends = sorted(tokenizer.eog)
         if not ends:
-            raise RequestError("the vocabulary has no end token, so no answer can be held to a form")
+            raise RequestError("the vocabulary has no end token, so structured output is not possible")
         self.count = tokenizer.vocab_size
         plain = _plain(tokenizer)
         plain[ends] = False

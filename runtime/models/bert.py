@@ -4,7 +4,7 @@ text; norms come after what they follow is added; words, places and kinds of sen
 
 from dataclasses import replace
 
-from satchel.formats.convert.mapping import ArchMapping, Guard, Key, Reader, Rule
+from satchel.formats.convert.mapping import ArchMapping, ConfigCheck, ConfigReader, Key, Rule
 from satchel.runtime import ops
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import attention, mlp_erf, with_segments
@@ -14,7 +14,7 @@ _LAYER = "encoder.layer.{i}."
 _EMBEDDINGS = "embeddings."
 
 
-def _extra(reader: Reader) -> None:
+def _extra(reader: ConfigReader) -> None:
     reader.put("attention.causal", False)
     reader.put("pooling_type", 1)  # mean, unless the checkpoint's folder says otherwise
 
@@ -46,9 +46,9 @@ MAPPING = ArchMapping(
         Key("attention.layer_norm_epsilon", ("layer_norm_eps",), float),
     ),
     guards=(
-        Guard("hidden_act", ("gelu",), "gelu"),
-        Guard("position_embedding_type", ("absolute", None), "absolute"),
-        Guard("is_decoder", (False,), False),
+        ConfigCheck("hidden_act", ("gelu",), "gelu"),
+        ConfigCheck("position_embedding_type", ("absolute", None), "absolute"),
+        ConfigCheck("is_decoder", (False,), False),
     ),
     extra=_extra,
     rope=False,
@@ -57,7 +57,7 @@ MAPPING = ArchMapping(
 )
 
 
-def _ranks(reader: Reader) -> None:
+def _ranks(reader: ConfigReader) -> None:
     reader.put("attention.causal", False)
     reader.put("pooling_type", 4)
 
@@ -75,17 +75,17 @@ RERANKER = replace(
 )
 
 
-def _offset(reader: Reader) -> int:
+def _offset(reader: ConfigReader) -> int:
     """Rows of places that come before the first one: RoBERTa counts from behind the padding token's id."""
     return 1 + int(reader.number(reader.config.get("pad_token_id", 1), "pad_token_id", int, 1))
 
 
-def _shifted(reader: Reader) -> None:
+def _shifted(reader: ConfigReader) -> None:
     _extra(reader)
     reader.put("context_length", reader.values["bert.context_length"] - _offset(reader))
 
 
-def _shifted_ranks(reader: Reader) -> None:
+def _shifted_ranks(reader: ConfigReader) -> None:
     _shifted(reader)
     _ranks(reader)
 

@@ -7,9 +7,9 @@ from satchel.formats.convert.mapping import (
     COHERE_RULES,
     DENSE_GUARDS,
     ArchMapping,
-    Guard,
+    ConfigCheck,
+    ConfigReader,
     Key,
-    Reader,
     listed_windows,
 )
 from satchel.runtime.blocks import alternating
@@ -18,7 +18,7 @@ from satchel.runtime.models.command_r import CommandR
 PERIOD = 4
 
 
-def _extra(reader: Reader) -> None:
+def _extra(reader: ConfigReader) -> None:
     listed_windows(reader, reader.config.get("sliding_window_pattern") or PERIOD)
 
 
@@ -30,9 +30,9 @@ MAPPING = ArchMapping(
     keys=(*COHERE_KEYS, Key("attention.sliding_window", ("sliding_window",))),
     guards=(
         *DENSE_GUARDS,
-        Guard("rotary_pct", (1.0, 1, None)),
-        Guard("use_qk_norm", (False, None)),
-        Guard("use_parallel_block", (True, None)),
+        ConfigCheck("rotary_pct", (1.0, 1, None)),
+        ConfigCheck("use_qk_norm", (False, None)),
+        ConfigCheck("use_parallel_block", (True, None)),
     ),
     extra=_extra,
 )

@@ -12,9 +12,9 @@ from satchel.formats.convert.mapping import (
     SHARED_EXPERTS,
     SWIGLU,
     ArchMapping,
-    Guard,
+    ConfigCheck,
+    ConfigReader,
     Key,
-    Reader,
     Rule,
     unneeded,
 )
@@ -25,7 +25,7 @@ from satchel.runtime.latent import latent_attention, mla_dims
 from satchel.runtime.mixture import experts, router_of
 
 
-def read_sizes(reader: Reader) -> None:
+def read_sizes(reader: ConfigReader) -> None:
     """Sizes of latent heads, the router, and YaRN, whose factor DeepSeek has on the scores alone."""
     config = reader.config
     rank, nope, rope, value = (
@@ -54,7 +54,7 @@ def read_sizes(reader: Reader) -> None:
     _rope(reader)
 
 
-def _rope(reader: Reader) -> None:
+def _rope(reader: ConfigReader) -> None:
     stated = reader.config.get("rope_parameters") or reader.config.get("rope_scaling") or {}
     if not isinstance(stated, Mapping):
         raise reader.fault("rope_parameters or rope_scaling", "an object", stated)
@@ -112,10 +112,10 @@ MAPPING = ArchMapping(
         Key("expert_weights_scale", ("routed_scaling_factor",), float, optional=True),
     ),
     guards=(
-        Guard("hidden_act", ("silu",), "silu"),
-        Guard("moe_layer_freq", (1,), 1),
-        Guard("rope_interleave", (True, None), True),
-        Guard("topk_method", ("greedy", "group_limited_greedy", "noaux_tc"), "noaux_tc"),
+        ConfigCheck("hidden_act", ("silu",), "silu"),
+        ConfigCheck("moe_layer_freq", (1,), 1),
+        ConfigCheck("rope_interleave", (True, None), True),
+        ConfigCheck("topk_method", ("greedy", "group_limited_greedy", "noaux_tc"), "noaux_tc"),
     ),
     extra=read_sizes,
     rope=False,

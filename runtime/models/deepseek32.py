@@ -7,7 +7,7 @@ is the one that llama.cpp's later files have.
 from dataclasses import replace
 from functools import partial
 
-from satchel.formats.convert.mapping import Key, Reader, Rule, check_layers
+from satchel.formats.convert.mapping import ConfigReader, Key, Rule, check_layers
 from satchel.runtime.arch import Cache
 from satchel.runtime.blocks import pre_norm_layer
 from satchel.runtime.graph import Node
@@ -19,7 +19,7 @@ from satchel.runtime.models.deepseek2 import DeepSeek2, feed, read_sizes
 _INDEXER = "model.layers.{i}.self_attn.indexer."
 
 
-def _extra(reader: Reader) -> None:
+def _extra(reader: ConfigReader) -> None:
     read_sizes(reader)
     dense = reader.config.get("first_k_dense_replace", 0)
     check_layers(reader, lambda i: "dense" if i < dense else "sparse", "mlp_layer_types")

@@ -11,8 +11,8 @@ from satchel.formats.convert.mapping import (
     OUTSIDE,
     SWIGLU,
     ArchMapping,
+    ConfigReader,
     Key,
-    Reader,
     listed_windows,
 )
 from satchel.runtime.arch import Arch
@@ -22,7 +22,7 @@ from satchel.runtime.graph import Node
 PERIOD, LARGEST, WINDOW = 4, 64, 4096  # files of the large one may leave its window out
 
 
-def _extra(reader: Reader) -> None:
+def _extra(reader: ConfigReader) -> None:
     """Which layers have the window: listed, or by a period or its letters (L: the window, G: all)."""
     stated = reader.config.get("sliding_window_pattern", PERIOD)
     if reader.config.get("sliding_window") is not None:

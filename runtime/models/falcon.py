@@ -4,7 +4,7 @@ The larger models norm what the attention sees and what the feed-forward sees ap
 attention's. The RW models have one after the other, with a norm before each, and ALiBi instead of RoPE.
 """
 
-from satchel.formats.convert.mapping import ArchMapping, Guard, Key, Reader, Rule
+from satchel.formats.convert.mapping import ArchMapping, ConfigCheck, ConfigReader, Key, Rule
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import mlp_erf, parallel_layer, pre_norm_layer, usual_alibi
 from satchel.runtime.graph import Node
@@ -12,7 +12,7 @@ from satchel.runtime.graph import Node
 _LAYER = "transformer.h.{i}."
 
 
-def _extra(reader: Reader) -> None:
+def _extra(reader: ConfigReader) -> None:
     """KV heads as the three generations of configs mean them; the feed-forward's width, by default 4 times
     the model's.
     """
@@ -62,7 +62,7 @@ MAPPING = ArchMapping(
         Key("attention.head_count", ("num_attention_heads", "n_head")),
         Key("attention.layer_norm_epsilon", ("layer_norm_epsilon",), float),
     ),
-    guards=(Guard("alibi", (False, True), False), Guard("activation", ("gelu",), "gelu")),
+    guards=(ConfigCheck("alibi", (False, True), False), ConfigCheck("activation", ("gelu",), "gelu")),
     extra=_extra,
 )
 

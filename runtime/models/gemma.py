@@ -1,6 +1,6 @@
 """Gemma 1: Llama's layer with GeGLU, rotary pairs of halves and embeddings times the root of their width."""
 
-from satchel.formats.convert.mapping import DENSE_BODY, DENSE_KEYS, ArchMapping, Guard, plus_one
+from satchel.formats.convert.mapping import DENSE_BODY, DENSE_KEYS, ArchMapping, ConfigCheck, plus_one
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import geglu, pre_norm_layer, scaled
 from satchel.runtime.graph import Node
@@ -13,9 +13,9 @@ MAPPING = ArchMapping(
     keys=DENSE_KEYS,
     guards=(
         # The first files said gelu, and meant it by tanh.
-        Guard("hidden_act", ("gelu_pytorch_tanh", "gelu"), "gelu_pytorch_tanh"),
-        Guard("hidden_activation", ("gelu_pytorch_tanh", None)),
-        Guard("use_bidirectional_attention", (False, None)),
+        ConfigCheck("hidden_act", ("gelu_pytorch_tanh", "gelu"), "gelu_pytorch_tanh"),
+        ConfigCheck("hidden_activation", ("gelu_pytorch_tanh", None)),
+        ConfigCheck("use_bidirectional_attention", (False, None)),
     ),
 )
 

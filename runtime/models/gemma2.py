@@ -9,9 +9,9 @@ from satchel.formats.convert.mapping import (
     OUTSIDE,
     SWIGLU,
     ArchMapping,
-    Guard,
+    ConfigCheck,
+    ConfigReader,
     Key,
-    Reader,
     every_second_near,
     plus_one,
 )
@@ -22,7 +22,7 @@ from satchel.runtime.graph import Node
 LARGEST = 46  # layers of the 27B, whose scores are scaled by the width instead of the heads' size
 
 
-def _extra(reader: Reader) -> None:
+def _extra(reader: ConfigReader) -> None:
     """The scale of scores, which files of the 27B alone do not take from the heads' size."""
     size = reader.number(
         reader.config.get("query_pre_attn_scalar", 256), "query_pre_attn_scalar", float, 1e-6
@@ -43,8 +43,8 @@ MAPPING = ArchMapping(
         Key("final_logit_softcapping", ("final_logit_softcapping",), float, optional=True),
     ),
     guards=(
-        Guard("hidden_activation", ("gelu_pytorch_tanh", None), None),
-        Guard("use_bidirectional_attention", (False, None)),
+        ConfigCheck("hidden_activation", ("gelu_pytorch_tanh", None), None),
+        ConfigCheck("use_bidirectional_attention", (False, None)),
     ),
     extra=_extra,
 )

@@ -10,9 +10,9 @@ from satchel.formats.convert.mapping import (
     OUTSIDE,
     SWIGLU,
     ArchMapping,
-    Guard,
+    ConfigCheck,
+    ConfigReader,
     Key,
-    Reader,
     plus_one,
 )
 from satchel.runtime.arch import Arch
@@ -23,7 +23,7 @@ LARGEST = 62  # layers of the 27B, whose scores are scaled by the width instead 
 PERIOD = 6
 
 
-def _extra(reader: Reader) -> None:
+def _extra(reader: ConfigReader) -> None:
     """The scale of scores, and which layers have the window where it is not the usual ones."""
     config = reader.config
     size = reader.number(config.get("query_pre_attn_scalar", 256), "query_pre_attn_scalar", float, 1e-6)
@@ -55,9 +55,9 @@ MAPPING = ArchMapping(
         Key("final_logit_softcapping", ("final_logit_softcapping",), float, optional=True),
     ),
     guards=(
-        Guard("hidden_activation", ("gelu_pytorch_tanh", None), None),
-        Guard("attn_logit_softcapping", (None,), None),
-        Guard("use_bidirectional_attention", (False, None)),
+        ConfigCheck("hidden_activation", ("gelu_pytorch_tanh", None), None),
+        ConfigCheck("attn_logit_softcapping", (None,), None),
+        ConfigCheck("use_bidirectional_attention", (False, None)),
     ),
     extra=_extra,
     seeing=("Gemma3ForConditionalGeneration",),

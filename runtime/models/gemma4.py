@@ -17,9 +17,9 @@ from satchel.formats.convert.mapping import (
     OUTSIDE,
     SWIGLU,
     ArchMapping,
-    Guard,
+    ConfigCheck,
+    ConfigReader,
     Key,
-    Reader,
     Rule,
     unneeded,
 )
@@ -67,7 +67,7 @@ _EXPERTS = unneeded(
 )
 
 
-def _kinds(reader: Reader) -> list[bool]:
+def _kinds(reader: ConfigReader) -> list[bool]:
     """Whether each layer has the window."""
     layers = reader.number(reader.config.get("num_hidden_layers"), "num_hidden_layers", int, 1)
     stated = reader.config.get("layer_types")
@@ -79,7 +79,7 @@ def _kinds(reader: Reader) -> list[bool]:
     return [kind == known[0] for kind in stated]
 
 
-def _large(reader: Reader, near: list[bool]) -> tuple[object, object]:
+def _large(reader: ConfigReader, near: list[bool]) -> tuple[object, object]:
     """Size and number of KV heads of the layers that see all: keys of their own, or layer by layer as newer
     configurations have it.
     """
@@ -97,7 +97,7 @@ def _large(reader: Reader, near: list[bool]) -> tuple[object, object]:
     return first.get("head_dim"), first.get("num_key_value_heads", config.get("num_key_value_heads"))
 
 
-def _extra(reader: Reader) -> None:
+def _extra(reader: ConfigReader) -> None:
     """What differs between the layers: size and number of heads, windows, feed-forwards, rotary bases."""
     config, near = reader.config, _kinds(reader)
     dim, few = _large(reader, near)
@@ -127,7 +127,7 @@ def _extra(reader: Reader) -> None:
             reader.put(key, reader.number(config.get(source), source, int, 1))
 
 
-def _rope_keys(reader: Reader, small: int, large: int) -> None:
+def _rope_keys(reader: ConfigReader, small: int, large: int) -> None:
     """Rotary bases, and the number of rotated pairs of the large heads."""
     stated = reader.config.get("rope_parameters") or {}
     names = ("full_attention", "sliding_attention")
@@ -178,10 +178,10 @@ MAPPING = ArchMapping(
         Key("final_logit_softcapping", ("final_logit_softcapping",), float, optional=True),
     ),
     guards=(
-        Guard("hidden_activation", ("gelu_pytorch_tanh", None), None),
-        Guard("enable_moe_block", (False, True, None)),
-        Guard("attention_bias", (False, None)),
-        Guard("use_bidirectional_attention", (None, "vision")),  # of pictures' tokens alone
+        ConfigCheck("hidden_activation", ("gelu_pytorch_tanh", None), None),
+        ConfigCheck("enable_moe_block", (False, True, None)),
+        ConfigCheck("attention_bias", (False, None)),
+        ConfigCheck("use_bidirectional_attention", (None, "vision")),  # of pictures' tokens alone
     ),
     extra=_extra,
     rope=False,

@@ -14,8 +14,8 @@ from satchel.formats.convert.mapping import (
     SHARED_EXPERTS,
     SWIGLU,
     ArchMapping,
+    ConfigReader,
     Key,
-    Reader,
     Rule,
     unneeded,
 )
@@ -26,7 +26,7 @@ from satchel.runtime.graph import Node
 from satchel.runtime.mixture import experts, router_of
 
 
-def _extra(reader: Reader) -> None:
+def _extra(reader: ConfigReader) -> None:
     reader.put("expert_gating_func", 2)
     reader.put("expert_weights_norm", bool(reader.config.get("norm_topk_prob", True)))
 

@@ -2,14 +2,14 @@
 with GELU.
 """
 
-from satchel.formats.convert.mapping import ArchMapping, Guard, Key, Reader, Rule
+from satchel.formats.convert.mapping import ArchMapping, ConfigCheck, ConfigReader, Key, Rule
 from satchel.runtime import ops
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import mlp_tanh, pre_norm_layer
 from satchel.runtime.graph import Node
 
 
-def _width(reader: Reader) -> None:
+def _width(reader: ConfigReader) -> None:
     """The feed-forward's width, by default 4 times the model's."""
     size = reader.config.get("n_inner") or 4 * reader.number(reader.config.get("n_embd"), "n_embd", int, 1)
     reader.put("feed_forward_length", reader.number(size, "n_inner", int, 1))
@@ -39,10 +39,10 @@ MAPPING = ArchMapping(
         Key("attention.layer_norm_epsilon", ("layer_norm_epsilon",), float),
     ),
     guards=(
-        Guard("activation_function", ("gelu_new", "gelu_pytorch_tanh"), "gelu_new"),
-        Guard("scale_attn_weights", (True,), True),
-        Guard("scale_attn_by_inverse_layer_idx", (False,), False),
-        Guard("add_cross_attention", (False,), False),
+        ConfigCheck("activation_function", ("gelu_new", "gelu_pytorch_tanh"), "gelu_new"),
+        ConfigCheck("scale_attn_weights", (True,), True),
+        ConfigCheck("scale_attn_by_inverse_layer_idx", (False,), False),
+        ConfigCheck("add_cross_attention", (False,), False),
     ),
     extra=_width,
     rope=False,

@@ -15,9 +15,9 @@ from satchel.formats.convert.mapping import (
     OUTSIDE,
     ArchMapping,
     Config,
-    Guard,
+    ConfigCheck,
+    ConfigReader,
     Key,
-    Reader,
     Rule,
     unneeded,
 )
@@ -53,7 +53,7 @@ def _name(config: Config) -> str:
     return "granitehybrid"
 
 
-def _extra(reader: Reader) -> None:
+def _extra(reader: ConfigReader) -> None:
     config, arch = reader.config, _name(reader.config)
     kind = config.get("position_embedding_type")
     if kind not in (None, "rope", "nope"):
@@ -73,7 +73,7 @@ def _extra(reader: Reader) -> None:
     _read_net(reader)
 
 
-def _read_net(reader: Reader) -> None:
+def _read_net(reader: ConfigReader) -> None:
     """Sizes of the Mamba-2 nets."""
     config, found = reader.config, {}
     for target, source, usual in (
@@ -109,9 +109,9 @@ MAPPING = ArchMapping(
     ),
     guards=(
         *DENSE_GUARDS,
-        Guard("mamba_proj_bias", (False, None), False),
-        Guard("time_step_limit", (None, [0.0, float("inf")])),
-        Guard("normalization_function", ("rmsnorm",), "rmsnorm"),
+        ConfigCheck("mamba_proj_bias", (False, None), False),
+        ConfigCheck("time_step_limit", (None, [0.0, float("inf")])),
+        ConfigCheck("normalization_function", ("rmsnorm",), "rmsnorm"),
     ),
     extra=_extra,
     only=_routed,

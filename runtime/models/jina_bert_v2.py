@@ -4,7 +4,7 @@ added, with GeGLU; in its model of code queries and keys are normed, and what th
 
 from dataclasses import replace
 
-from satchel.formats.convert.mapping import Guard, Rule
+from satchel.formats.convert.mapping import ConfigCheck, Rule
 from satchel.runtime import ops
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import attention, geglu_erf, usual_alibi, with_segments
@@ -26,10 +26,10 @@ MAPPING = replace(
         Rule(f"{_LAYER}mlp.layernorm", "blk.{i}.layer_output_norm"),
     ),
     guards=(
-        Guard("hidden_act", ("gelu",), "gelu"),
-        Guard("position_embedding_type", ("alibi",), "absolute"),
-        Guard("feed_forward_type", ("geglu",), "original"),
-        Guard("is_decoder", (False,), False),
+        ConfigCheck("hidden_act", ("gelu",), "gelu"),
+        ConfigCheck("position_embedding_type", ("alibi",), "absolute"),
+        ConfigCheck("feed_forward_type", ("geglu",), "original"),
+        ConfigCheck("is_decoder", (False,), False),
     ),
     ignored=(*BERT.ignored, r"cls\..*"),
 )

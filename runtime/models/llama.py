@@ -12,7 +12,7 @@ from satchel.formats.convert.mapping import (
     NORMS,
     OUTSIDE,
     ArchMapping,
-    Guard,
+    ConfigCheck,
 )
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import pre_norm_layer
@@ -38,7 +38,7 @@ MIXTRAL = ArchMapping(
         *MIXTRAL_EXPERTS,
     ),
     keys=(*DENSE_KEYS, *LOCAL_EXPERT_KEYS),
-    guards=(*DENSE_GUARDS, Guard("sliding_window", (None,), None)),
+    guards=(*DENSE_GUARDS, ConfigCheck("sliding_window", (None,), None)),
 )
 MAPPINGS = (MAPPING, MIXTRAL)
 

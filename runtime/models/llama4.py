@@ -10,9 +10,9 @@ from satchel.formats.convert.mapping import (
     NORMS,
     OUTSIDE,
     ArchMapping,
-    Guard,
+    ConfigCheck,
+    ConfigReader,
     Key,
-    Reader,
     Rule,
     check_layers,
     unneeded,
@@ -34,7 +34,7 @@ def has_rope(i: int) -> bool:
     return (i + 1) % NO_ROPE_STEP != 0
 
 
-def _extra(reader: Reader) -> None:
+def _extra(reader: ConfigReader) -> None:
     config = reader.config
     layers = int(reader.number(config.get("num_hidden_layers"), "num_hidden_layers", int))
     normed = config.get("use_qk_norm", True)
@@ -46,7 +46,7 @@ def _extra(reader: Reader) -> None:
     if config.get("no_rope_layers"):
         check_layers(reader, lambda i: int(has_rope(i)), "no_rope_layers")
     else:
-        reader.check(Guard("no_rope_layer_interval", (NO_ROPE_STEP,), NO_ROPE_STEP))
+        reader.check(ConfigCheck("no_rope_layer_interval", (NO_ROPE_STEP,), NO_ROPE_STEP))
     check_layers(reader, lambda i: "chunked_attention" if has_rope(i) else "full_attention")
 
 
@@ -84,11 +84,11 @@ MAPPING = ArchMapping(
         Key("attention.sliding_window", ("attention_chunk_size",)),
     ),
     guards=(
-        Guard("hidden_act", ("silu",), "silu"),
-        Guard("attn_temperature_tuning", (True, 4, 1), True),
-        Guard("floor_scale", (FLOOR,), FLOOR),
-        Guard("attn_scale", (SLOPE,), SLOPE),
-        Guard("num_experts_per_tok", (1,), 1),
+        ConfigCheck("hidden_act", ("silu",), "silu"),
+        ConfigCheck("attn_temperature_tuning", (True, 4, 1), True),
+        ConfigCheck("floor_scale", (FLOOR,), FLOOR),
+        ConfigCheck("attn_scale", (SLOPE,), SLOPE),
+        ConfigCheck("num_experts_per_tok", (1,), 1),
     ),
     extra=_extra,
     seeing=("Llama4ForConditionalGeneration",),

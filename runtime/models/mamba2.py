@@ -1,7 +1,7 @@
 """Mamba-2: no attention; each layer is a state that fades and grows with every token (arXiv 2405.21060)."""
 
 from satchel.formats.convert.hybrid import mamba_net_rules
-from satchel.formats.convert.mapping import ArchMapping, Guard, Key, Reader, Rule
+from satchel.formats.convert.mapping import ArchMapping, ConfigCheck, ConfigReader, Key, Rule
 from satchel.runtime import ops
 from satchel.runtime.arch import Arch, HParams
 from satchel.runtime.graph import Node
@@ -10,7 +10,7 @@ from satchel.runtime.recurrent import mamba_net, ssm_dims
 UNLIMITED = 1 << 20  # what files say of the context, which nothing limits
 
 
-def _extra(reader: Reader) -> None:
+def _extra(reader: ConfigReader) -> None:
     config = reader.config
     width, heads, size = (
         reader.number(config.get(key), key, int, 1) for key in ("hidden_size", "num_heads", "head_dim")
@@ -49,10 +49,10 @@ MAPPING = ArchMapping(
         Key("ssm.group_count", ("n_groups",)),
     ),
     guards=(
-        Guard("hidden_act", ("silu", "swish"), "silu"),
-        Guard("rms_norm", (True,), True),
-        Guard("norm_before_gate", (False,), False),
-        Guard("time_step_limit", (None, [0.0, float("inf")])),
+        ConfigCheck("hidden_act", ("silu", "swish"), "silu"),
+        ConfigCheck("rms_norm", (True,), True),
+        ConfigCheck("norm_before_gate", (False,), False),
+        ConfigCheck("time_step_limit", (None, [0.0, float("inf")])),
     ),
     ignored=(),
     extra=_extra,

@@ -8,7 +8,7 @@ from satchel.formats.convert.mapping import (
     LLAMA_BODY,
     ArchMapping,
     Config,
-    Guard,
+    ConfigCheck,
     Key,
 )
 from satchel.runtime.arch import Arch
@@ -27,7 +27,7 @@ MAPPING = ArchMapping(
     arch=_name,
     rules=LLAMA_BODY,
     keys=(*DENSE_KEYS, Key("attention.sliding_window", ("sliding_window",), optional=True)),
-    guards=(*DENSE_GUARDS, Guard("layer_types", (None,))),
+    guards=(*DENSE_GUARDS, ConfigCheck("layer_types", (None,))),
     seeing=("Mistral3ForConditionalGeneration",),
 )
 

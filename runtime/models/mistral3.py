@@ -6,14 +6,21 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from satchel.formats.convert.mapping import DENSE_GUARDS, DENSE_KEYS, LLAMA_BODY, ArchMapping, Guard, Reader
+from satchel.formats.convert.mapping import (
+    DENSE_GUARDS,
+    DENSE_KEYS,
+    LLAMA_BODY,
+    ArchMapping,
+    ConfigCheck,
+    ConfigReader,
+)
 from satchel.runtime import ops
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import pre_norm_layer
 from satchel.runtime.graph import Node
 
 
-def _extra(reader: Reader) -> None:
+def _extra(reader: ConfigReader) -> None:
     """How much queries are sharpened; the step is YaRN's original context."""
     stated = reader.config.get("rope_parameters")
     if not isinstance(stated, Mapping):
@@ -31,7 +38,7 @@ MAPPING = ArchMapping(
     arch="mistral3",
     rules=LLAMA_BODY,
     keys=DENSE_KEYS,
-    guards=(*DENSE_GUARDS, Guard("sliding_window", (None,), None)),
+    guards=(*DENSE_GUARDS, ConfigCheck("sliding_window", (None,), None)),
     extra=_extra,
 )
 

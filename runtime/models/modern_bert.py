@@ -5,7 +5,7 @@ third layer sees the whole text, the others what is near, with a rotary base of 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from satchel.formats.convert.mapping import ArchMapping, Guard, Key, Reader, Rule
+from satchel.formats.convert.mapping import ArchMapping, ConfigCheck, ConfigReader, Key, Rule
 from satchel.runtime import ops
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import attention, geglu_erf, swiglu
@@ -16,7 +16,7 @@ PERIOD = 3
 ACTIVATIONS = ("gelu", "silu")
 
 
-def _extra(reader: Reader) -> None:
+def _extra(reader: ConfigReader) -> None:
     reader.put("attention.causal", False)
     reader.put("pooling_type", 1)
     for kind, name, usual, target in (
@@ -35,7 +35,7 @@ def _extra(reader: Reader) -> None:
     _layers(reader)
 
 
-def _layers(reader: Reader) -> None:
+def _layers(reader: ConfigReader) -> None:
     """Which layers see all: said one by one, or by how many there are between."""
     kinds, period = reader.config.get("layer_types"), reader.config.get("global_attn_every_n_layers", PERIOD)
     layers = int(reader.number(reader.config.get("num_hidden_layers"), "num_hidden_layers", int))
@@ -76,7 +76,7 @@ MAPPING = ArchMapping(
         Key("attention.layer_norm_epsilon", ("norm_eps",), float),
         Key("attention.sliding_window", ("local_attention",)),
     ),
-    guards=(Guard("hidden_activation", ACTIVATIONS, "gelu"),),
+    guards=(ConfigCheck("hidden_activation", ACTIVATIONS, "gelu"),),
     extra=_extra,
     rope=False,
     renames=((r"^model\.", ""),),
@@ -84,7 +84,7 @@ MAPPING = ArchMapping(
 )
 
 
-def _ranks(reader: Reader) -> None:
+def _ranks(reader: ConfigReader) -> None:
     _extra(reader)
     reader.put("pooling_type", 4)
     reader.put("classifier.pooling", reader.config.get("classifier_pooling", "cls"))
@@ -102,8 +102,8 @@ RERANKER = replace(
     ),
     guards=(
         *MAPPING.guards,
-        Guard("classifier_activation", ("gelu",), "gelu"),
-        Guard("classifier_pooling", ("cls", "mean"), "cls"),
+        ConfigCheck("classifier_activation", ("gelu",), "gelu"),
+        ConfigCheck("classifier_pooling", ("cls", "mean"), "cls"),
     ),
     extra=_ranks,
     ignored=(r".*\.inv_freq",),

@@ -1,6 +1,6 @@
 """nomic-bert (nomic-embed-text): BERT with rotary positions, SwiGLU and no biases on products."""
 
-from satchel.formats.convert.mapping import ArchMapping, Guard, Key, Reader, Rule, unneeded
+from satchel.formats.convert.mapping import ArchMapping, ConfigCheck, ConfigReader, Key, Rule, unneeded
 from satchel.runtime import ops
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import attention, swiglu, with_segments
@@ -10,7 +10,7 @@ _LAYER = "encoder.layers.{i}."
 _OTHER = "layers.{i}."  # as transformers names them since it has the family itself
 
 
-def _extra(reader: Reader) -> None:
+def _extra(reader: ConfigReader) -> None:
     """The rotary base, and the context that the model was trained with: what goes beyond it is scaled."""
     config = reader.config
     stated = config.get("rope_parameters") or {}
@@ -62,15 +62,15 @@ MAPPING = ArchMapping(
         Key("attention.layer_norm_epsilon", ("layer_norm_epsilon", "layer_norm_eps"), float),
     ),
     guards=(
-        Guard("activation_function", ("swiglu",), "swiglu"),
-        Guard("hidden_act", ("silu",), "silu"),
-        Guard("causal", (False,), False),
-        Guard("prenorm", (False,), False),
-        Guard("parallel_block", (False,), False),
-        Guard("use_rms_norm", (False, None)),
-        Guard("rotary_emb_fraction", (1, 1.0), 1.0),
-        Guard("rotary_emb_interleaved", (False,), False),
-        Guard("moe_every_n_layers", (0, None)),
+        ConfigCheck("activation_function", ("swiglu",), "swiglu"),
+        ConfigCheck("hidden_act", ("silu",), "silu"),
+        ConfigCheck("causal", (False,), False),
+        ConfigCheck("prenorm", (False,), False),
+        ConfigCheck("parallel_block", (False,), False),
+        ConfigCheck("use_rms_norm", (False, None)),
+        ConfigCheck("rotary_emb_fraction", (1, 1.0), 1.0),
+        ConfigCheck("rotary_emb_interleaved", (False,), False),
+        ConfigCheck("moe_every_n_layers", (0, None)),
     ),
     extra=_extra,
     rope=False,

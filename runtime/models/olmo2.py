@@ -13,8 +13,8 @@ from satchel.formats.convert.mapping import (
     OUTSIDE,
     SWIGLU,
     ArchMapping,
+    ConfigReader,
     Key,
-    Reader,
     listed_windows,
 )
 from satchel.runtime.arch import Arch
@@ -32,7 +32,7 @@ MAPPING = ArchMapping(
 PERIOD = 4
 
 
-def _kinds(reader: Reader) -> None:
+def _kinds(reader: ConfigReader) -> None:
     listed_windows(reader, PERIOD)
 
 

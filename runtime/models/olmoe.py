@@ -12,7 +12,7 @@ from satchel.formats.convert.mapping import (
     NORMS,
     OUTSIDE,
     ArchMapping,
-    Guard,
+    ConfigCheck,
     none_near,
 )
 from satchel.runtime.arch import Arch
@@ -26,7 +26,7 @@ MAPPING = ArchMapping(
     arch="olmoe",
     rules=(*OUTSIDE, *NORMS, *ATTENTION, *HEAD_NORMS, *EXPERTS),
     keys=(*DENSE_KEYS, *EXPERT_KEYS[:2]),
-    guards=(*DENSE_GUARDS, Guard("norm_topk_prob", (False,), False), Guard("clip_qkv", (None,))),
+    guards=(*DENSE_GUARDS, ConfigCheck("norm_topk_prob", (False,), False), ConfigCheck("clip_qkv", (None,))),
     extra=none_near,
 )
 

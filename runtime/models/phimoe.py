@@ -11,7 +11,7 @@ from satchel.formats.convert.mapping import (
     NORMS,
     OUTSIDE,
     ArchMapping,
-    Guard,
+    ConfigCheck,
     none_near,
     with_bias,
 )
@@ -29,8 +29,8 @@ MAPPING = ArchMapping(
     keys=(*DENSE_KEYS, *LOCAL_EXPERT_KEYS),
     guards=(
         *DENSE_GUARDS,
-        Guard("router_jitter_noise", (RIVAL / 2,), RIVAL / 2),
-        Guard("num_experts_per_tok", (2,), 2),
+        ConfigCheck("router_jitter_noise", (RIVAL / 2,), RIVAL / 2),
+        ConfigCheck("num_experts_per_tok", (2,), 2),
     ),
     extra=none_near,
 )

@@ -11,7 +11,7 @@ from satchel.formats.convert.mapping import (
     NORMS,
     OUTSIDE,
     ArchMapping,
-    Guard,
+    ConfigCheck,
     Key,
     Rule,
     all_see_all,
@@ -44,10 +44,10 @@ MAPPING = ArchMapping(
     ),
     guards=(
         *DENSE_GUARDS,
-        Guard("norm_topk_prob", (False,), False),
-        Guard("decoder_sparse_step", (1,), 1),
-        Guard("mlp_only_layers", ([], None), []),
-        Guard("qkv_bias", (True,), True),
+        ConfigCheck("norm_topk_prob", (False,), False),
+        ConfigCheck("decoder_sparse_step", (1,), 1),
+        ConfigCheck("mlp_only_layers", ([], None), []),
+        ConfigCheck("qkv_bias", (True,), True),
     ),
     extra=all_see_all,
 )

@@ -14,7 +14,7 @@ from satchel.formats.convert.mapping import (
     OUTSIDE,
     SWIGLU,
     ArchMapping,
-    Guard,
+    ConfigCheck,
     plus_one,
 )
 from satchel.runtime.blocks import swiglu
@@ -27,7 +27,7 @@ MAPPING = ArchMapping(
     arch="qwen35",
     rules=(*plus_one((*OUTSIDE, *DELTA_NORMS)), *GATED_ATTENTION, *TILED_NET, *SWIGLU),
     keys=(*DENSE_KEYS, *DELTA_KEYS),
-    guards=(*DENSE_GUARDS, Guard("attention_bias", (False,), False)),
+    guards=(*DENSE_GUARDS, ConfigCheck("attention_bias", (False,), False)),
     left_out=(MORE_TOKENS,),
     extra=sections_extra,
     partial=True,

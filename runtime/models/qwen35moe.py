@@ -18,7 +18,7 @@ from satchel.formats.convert.mapping import (
     EXPERT_KEYS,
     OUTSIDE,
     ArchMapping,
-    Guard,
+    ConfigCheck,
     plus_one,
 )
 from satchel.runtime.delta import Hybrid
@@ -37,7 +37,7 @@ MAPPING = ArchMapping(
         *SHARED_EXPERT,
     ),
     keys=(*(key for key in DENSE_KEYS if key.target != "feed_forward_length"), *EXPERT_KEYS, *DELTA_KEYS),
-    guards=(*DENSE_GUARDS, Guard("attention_bias", (False,), False)),
+    guards=(*DENSE_GUARDS, ConfigCheck("attention_bias", (False,), False)),
     left_out=(MORE_TOKENS,),
     extra=sections_extra,
     partial=True,

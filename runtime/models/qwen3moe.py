@@ -10,7 +10,7 @@ from satchel.formats.convert.mapping import (
     NORMS,
     OUTSIDE,
     ArchMapping,
-    Guard,
+    ConfigCheck,
 )
 from satchel.runtime.arch import Arch
 from satchel.runtime.blocks import pre_norm_layer
@@ -25,9 +25,9 @@ MAPPING = ArchMapping(
     keys=(*DENSE_KEYS, *EXPERT_KEYS),
     guards=(
         *DENSE_GUARDS,
-        Guard("norm_topk_prob", (True,), False),
-        Guard("decoder_sparse_step", (1,), 1),
-        Guard("mlp_only_layers", ([],), []),
+        ConfigCheck("norm_topk_prob", (True,), False),
+        ConfigCheck("decoder_sparse_step", (1,), 1),
+        ConfigCheck("mlp_only_layers", ([],), []),
     ),
 )
 

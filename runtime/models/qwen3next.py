@@ -18,7 +18,7 @@ from satchel.formats.convert.mapping import (
     EXPERTS,
     OUTSIDE,
     ArchMapping,
-    Guard,
+    ConfigCheck,
     plus_one,
 )
 from satchel.runtime.delta import Hybrid
@@ -33,10 +33,10 @@ MAPPING = ArchMapping(
     keys=(*DENSE_KEYS, *EXPERT_KEYS, *DELTA_KEYS),
     guards=(
         *DENSE_GUARDS,
-        Guard("norm_topk_prob", (True,), True),
-        Guard("decoder_sparse_step", (1,), 1),
-        Guard("mlp_only_layers", ([], None), []),
-        Guard("attention_bias", (False,), False),
+        ConfigCheck("norm_topk_prob", (True,), True),
+        ConfigCheck("decoder_sparse_step", (1,), 1),
+        ConfigCheck("mlp_only_layers", ([], None), []),
+        ConfigCheck("attention_bias", (False,), False),
     ),
     left_out=(MORE_TOKENS,),
     extra=delta_extra,

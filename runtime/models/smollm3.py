@@ -5,7 +5,7 @@ from satchel.formats.convert.mapping import (
     DENSE_KEYS,
     LLAMA_BODY,
     ArchMapping,
-    Reader,
+    ConfigReader,
     all_see_all,
 )
 from satchel.runtime.arch import Arch
@@ -15,7 +15,7 @@ from satchel.runtime.graph import Node
 PERIOD = 4
 
 
-def _check_layers(reader: Reader) -> None:
+def _check_layers(reader: ConfigReader) -> None:
     """GGUF has no key for the layers with RoPE; all of this family's models agree."""
     all_see_all(reader)
     layers = reader.number(reader.config.get("num_hidden_layers"), "num_hidden_layers", int, 1)

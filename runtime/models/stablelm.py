@@ -12,8 +12,8 @@ from satchel.formats.convert.mapping import (
     OUTSIDE,
     SWIGLU,
     ArchMapping,
-    Guard,
-    Reader,
+    ConfigCheck,
+    ConfigReader,
     Rule,
     with_bias,
 )
@@ -22,7 +22,7 @@ from satchel.runtime.blocks import parallel_layer, pre_norm_layer, swiglu
 from satchel.runtime.graph import Node
 
 
-def _parallel(reader: Reader) -> None:
+def _parallel(reader: ConfigReader) -> None:
     found = reader.config.get("use_parallel_residual", False)
     if not isinstance(found, bool):
         raise reader.fault("use_parallel_residual", "true or false", found)
@@ -50,7 +50,7 @@ MAPPING = ArchMapping(
         ),
     ),
     keys=CENTERED_KEYS,
-    guards=(*DENSE_GUARDS, Guard("qk_layernorm", (False, True), False)),
+    guards=(*DENSE_GUARDS, ConfigCheck("qk_layernorm", (False, True), False)),
     extra=_parallel,
     partial=True,
 )

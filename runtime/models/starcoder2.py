@@ -8,7 +8,7 @@ from satchel.formats.convert.mapping import (
     NORMS,
     OUTSIDE,
     ArchMapping,
-    Guard,
+    ConfigCheck,
     Key,
     Rule,
     with_bias,
@@ -29,9 +29,9 @@ MAPPING = ArchMapping(
     ),
     keys=(*CENTERED_KEYS, Key("attention.sliding_window", ("sliding_window",), optional=True)),
     guards=(
-        Guard("hidden_act", ("gelu_pytorch_tanh",), "gelu_pytorch_tanh"),
-        Guard("norm_type", ("layer_norm",), "layer_norm"),
-        Guard("mlp_type", ("default",), "default"),
+        ConfigCheck("hidden_act", ("gelu_pytorch_tanh",), "gelu_pytorch_tanh"),
+        ConfigCheck("norm_type", ("layer_norm",), "layer_norm"),
+        ConfigCheck("mlp_type", ("default",), "default"),
     ),
 )
 

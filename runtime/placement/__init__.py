@@ -1,3 +1,3 @@
-"""Which device holds and computes which part of a model: what is asked for, what fits, and what is done first
-by the measured speeds. Decided from a file's header, before anything is loaded.
+"""Placement: the device that holds and computes each part of a model. It follows from the user's options,
+free memory and measured speeds, and is decided from the file's header, before anything is loaded.
 """

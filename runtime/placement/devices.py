@@ -1,6 +1,6 @@
-"""The devices that a model may use: those asked for by name, or what this machine has, the CPU behind them.
+"""The devices that a model may use: the named ones, or what this machine has, with the CPU as the last.
 
-A device that was asked for by name and cannot be used is an error; under auto it is left out, and said.
+A named device that cannot be used is an error; under auto it is left out, with a note.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from satchel.runtime.device import (
     open_device,
 )
 from satchel.runtime.options import Options
-from satchel.runtime.placement.asked import Asked
+from satchel.runtime.placement.options import PlacementOptions
 
 Open = Callable[[Backend, int], Device]
 DRIVER = 256 << 20  # bytes: 237 to 290 MB on an H200, whatever the model
@@ -50,9 +50,9 @@ class Opened:
         self.close()
 
 
-def open_for(options: Options, asked: Asked | None = None) -> Opened:
-    """The devices of a load. asked: what is asked for, where that is not what the options say."""
-    opened = open_devices(asked or options.asked, partial(open_one, options))
+def open_for(options: Options, placement_options: PlacementOptions | None = None) -> Opened:
+    """The devices of a load. placement_options: instead of those in `options`."""
+    opened = open_devices(placement_options or options.placement_options, partial(open_one, options))
     if opened.devices[0].name == "numba" and options.device == "auto":
         slow = "no compiled CPU backend is installed: numba runs the model, slowly; see `satchel doctor`"
         return Opened(opened.devices, (*opened.notes, slow))
@@ -79,17 +79,17 @@ def used_of(devices: Sequence[Device], used: Collection[str]) -> tuple[Device, .
     return tuple(d for d in devices if d.name in used)
 
 
-def open_devices(asked: Asked, open: Open) -> Opened:
+def open_devices(placement_options: PlacementOptions, open: Open) -> Opened:
     """Opens them; the CPU stands behind devices with memory of their own."""
     made: list[Device] = []
     notes: list[str] = []
     try:
-        if asked.devices:
-            for name in asked.devices:
-                _open_named(name, asked, open, made, notes)
-        elif asked.layers != 0:
-            _open_found(open, made, notes, asked.lost)
-            _check_found(made, asked)
+        if placement_options.devices:
+            for name in placement_options.devices:
+                _open_named(name, placement_options, open, made, notes)
+        elif placement_options.layers != 0:
+            _open_found(open, made, notes, placement_options.lost)
+            _check_found(made, placement_options)
         if made and all(apart(device) for device in made):
             made.append(_open("cpu", open))
         if not made:
@@ -101,12 +101,14 @@ def open_devices(asked: Asked, open: Open) -> Opened:
         raise
 
 
-def _open_named(name: str, asked: Asked, open: Open, made: list[Device], notes: list[str]) -> None:
+def _open_named(
+    name: str, placement_options: PlacementOptions, open: Open, made: list[Device], notes: list[str]
+) -> None:
     """Opens a device that was asked for; where another was lost it may be left out too."""
     try:
         made.append(_open(name, open))
     except DeviceError as error:
-        if not asked.lost:
+        if not placement_options.lost:
             raise
         notes.append(f"device {name} is left out: {error}")
 
@@ -140,9 +142,9 @@ def _open_found(open: Open, made: list[Device], notes: list[str], lost: Collecti
             made.append(device)
 
 
-def _check_found(made: list[Device], asked: Asked) -> None:
-    if asked.layers and not made:
-        wanted = "all" if asked.everything else asked.layers
+def _check_found(made: list[Device], placement_options: PlacementOptions) -> None:
+    if placement_options.layers and not made:
+        wanted = "all" if placement_options.everything else placement_options.layers
         raise DeviceError(
             f"-ngl {wanted}: this machine has no GPU that can be used, see `satchel doctor`; leave it out, or"
             " take -ngl auto"
@@ -168,13 +170,13 @@ def driver_bytes(device: Device) -> int:
     return 0 if device.info().flags & (HOST_MEMORY | TEST_ONLY) else DRIVER
 
 
-def free_bytes(device: Device, asked: Asked) -> int:
+def free_bytes(device: Device, placement_options: PlacementOptions) -> int:
     """Memory that a model may take on a device: what is free, within the budget, and on the host within what
     its control group allows.
     """
     free = device.info().memory_free
     if apart(device):
-        return min(free, asked.budget) if asked.budget else free
+        return min(free, placement_options.gpu_memory) if placement_options.gpu_memory else free
     return min([free, *_group_room()])
 
 

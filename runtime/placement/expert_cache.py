@@ -13,37 +13,37 @@ from satchel.runtime.device import Device
 from satchel.runtime.expert_cache.layout import CachedLayer, ExpertCacheLayout
 from satchel.runtime.graph import Type
 from satchel.runtime.packing import PackedWeight
-from satchel.runtime.placement.asked import Asked, read_expert_cache
-from satchel.runtime.placement.choose import Room, ruled
+from satchel.runtime.placement.choose import MemoryBudget, ruled
+from satchel.runtime.placement.options import PlacementOptions, read_expert_cache
+from satchel.runtime.placement.placement import Placement
 from satchel.runtime.placement.predict import Speed
 from satchel.runtime.placement.sizes import Sizes, Tensor
-from satchel.runtime.placement.where import Where
 
 MIB = 1 << 20
 
 
 def expert_cache_of(
-    where: Where,
+    placement: Placement,
     sizes: Sizes,
-    rooms: Sequence[Room],
-    asked: Asked,
+    budgets: Sequence[MemoryBudget],
+    options: PlacementOptions,
     speeds: Mapping[str, Speed] | None,
     spare: Mapping[str, int],
 ) -> ExpertCacheLayout | None:
-    """speeds: as measured, None where nothing was. rooms: without what is reserved; spare: bytes of each
+    """speeds: as measured, None where nothing was. budgets: less what is reserved; spare: bytes of each
     device that were, or that something else takes (below 0). None where there is nothing to hold.
 
-    DeviceError where more was asked for than there is room for.
+    DeviceError where the options want more than there is memory for.
     """
-    _, count, size = read_expert_cache(asked.expert_cache)
+    _, count, size = read_expert_cache(options.expert_cache)
     free_choice = count is None and size is None
     if count == 0 or size == 0 or (free_choice and speeds is None):
         return None
     found: dict[str, CachedLayer] = {}
-    for device, layers in _by_device(where, sizes, rooms).items():
+    for device, layers in _by_device(placement, sizes, budgets).items():
         each = sum(_each(sizes, device, tensors) for tensors in layers.values())
-        free = next(room.free for room in rooms if room.name == device) + spare.get(device, 0)
-        left = max(0, free - sizes.on(where)[device])
+        free = next(budget.free for budget in budgets if budget.name == device) + spare.get(device, 0)
+        left = max(0, free - sizes.on(placement)[device])
         most = min(_experts(tensors) for tensors in layers.values())
         wanted = min(most, left // each if free_choice else (count or (size or 0) // each))
         if not free_choice and (wanted * each > left or (size is not None and not wanted)):
@@ -51,22 +51,22 @@ def expert_cache_of(
                 f"device {device}: {wanted or 1} cached experts of {len(layers)} layers need"
                 f" {max(1, wanted) * each / MIB:,.0f} MiB and it has {left / MIB:,.0f} MiB left: take fewer"
             )
-        if wanted and (speeds is None or not free_choice or _helps(sizes, where, device, layers, speeds)):
+        if wanted and (speeds is None or not free_choice or _helps(sizes, placement, device, layers, speeds)):
             for label, tensors in layers.items():
                 names = tuple(dict.fromkeys(t.name for t in tensors))
                 found[label] = CachedLayer(device, wanted, _experts(tensors), names)
     if not found:
         return None
     share = sum(x.count / x.experts for x in found.values()) / len(found)
-    return ExpertCacheLayout(where.first, found, share)
+    return ExpertCacheLayout(placement.first, found, share)
 
 
-def reserved_bytes(sizes: Sizes, asked: Asked, device: str) -> int:
+def reserved_bytes(sizes: Sizes, options: PlacementOptions, device: str) -> int:
     """Bytes of a device that are kept where experts are left to the CPU and an expert cache is asked for."""
-    _, count, size = read_expert_cache(asked.expert_cache)
+    _, count, size = read_expert_cache(options.expert_cache)
     if not count and not size:
         return 0
-    left = ruled(asked.rules, sizes)
+    left = ruled(options.rules, sizes)
     tensors = {t.name: t for t in sizes.tensors if t.expert and t.name in left}
     each = _each(sizes, device, list(tensors.values()))
     return (
@@ -74,9 +74,11 @@ def reserved_bytes(sizes: Sizes, asked: Asked, device: str) -> int:
     )
 
 
-def with_expert_cache(where: Where, cached: ExpertCacheLayout | None) -> Where:
+def with_expert_cache(placement: Placement, cached: ExpertCacheLayout | None) -> Placement:
     """The placement, and the devices of what the split graph has besides."""
-    return where if cached is None else replace(where, weights={**where.weights, **cached.weights})
+    return (
+        placement if cached is None else replace(placement, weights={**placement.weights, **cached.weights})
+    )
 
 
 def packed_of(
@@ -86,19 +88,21 @@ def packed_of(
     return {} if cached is None else cached.packed(gguf, device, types)
 
 
-def _by_device(where: Where, sizes: Sizes, rooms: Sequence[Room]) -> dict[str, dict[str, list[Tensor]]]:
+def _by_device(
+    placement: Placement, sizes: Sizes, budgets: Sequence[MemoryBudget]
+) -> dict[str, dict[str, list[Tensor]]]:
     """By device apart and layer, the experts' tensors that are all with the first device instead."""
-    far = {room.name for room in rooms if room.apart}
+    far = {budget.name for budget in budgets if budget.apart}
     found: dict[str, dict[str, list[Tensor]]] = {}
     for t in sizes.tensors:
-        home = where.label(t.label)
+        home = placement.label(t.label)
         if t.expert and home in far:
             found.setdefault(home, {}).setdefault(t.label, []).append(t)
     for home, layers in found.items():
         staying = {
             label: tensors
             for label, tensors in layers.items()
-            if all(where.weight(t.name, label) == where.first != home for t in tensors)
+            if all(placement.weight(t.name, label) == placement.first != home for t in tensors)
         }
         found[home] = staying
     return {home: layers for home, layers in found.items() if layers}
@@ -122,7 +126,7 @@ def _each(sizes: Sizes, device: str, tensors: Sequence[Tensor]) -> int:
 
 def _helps(
     sizes: Sizes,
-    where: Where,
+    placement: Placement,
     device: str,
     layers: Mapping[str, Sequence[Tensor]],
     speeds: Mapping[str, Speed],
@@ -130,5 +134,5 @@ def _helps(
     """Whether the device reads a token's experts sooner than the CPU, its turn's start besides."""
     inner = sum(t.read for t in sizes.tensors if t.label.startswith("blk.")) / sizes.layers or 1.0
     read = sum(t.read for tensors in layers.values() for t in tensors) / len(layers)
-    here, there = (speeds[name].layer[0] * read / inner for name in (where.first, device))
+    here, there = (speeds[name].layer[0] * read / inner for name in (placement.first, device))
     return there + speeds[device].start < here

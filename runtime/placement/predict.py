@@ -1,4 +1,4 @@
-"""How long a step takes with the parts of a model placed so, from what was measured of each device."""
+"""Predicts the time of a step under a placement, from the measured speed of each device."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from satchel.runtime.expert_cache.layout import ExpertCacheLayout
+from satchel.runtime.placement.placement import Placement
 from satchel.runtime.placement.sizes import Sizes, Tensor
-from satchel.runtime.placement.where import Where
 
 PROMPT = 512  # tokens of the prompt that is predicted
 ANSWER = 128  # tokens of an answer that a placement is chosen for
@@ -53,19 +53,19 @@ class Prediction:
 
 
 def predict(
-    where: Where, sizes: Sizes, speeds: Mapping[str, Speed], cached: ExpertCacheLayout | None = None
+    placement: Placement, sizes: Sizes, speeds: Mapping[str, Speed], cached: ExpertCacheLayout | None = None
 ) -> Prediction:
     """Parts one after another, each at its device's speed, the start of each turn of a device, and what
     crosses between them. Of a layer with cached experts both devices have a part at the same time.
     """
-    crossed = list(crossings(where, sizes))
-    turns = [_sampling(where), *(there for _, there in crossed)]
+    crossed = list(crossings(placement, sizes))
+    turns = [_sampling(placement), *(there for _, there in crossed)]
     begun = sum(speeds[name].start for name in turns) + speeds[turns[0]].host
     times = [begun, begun]
     mean_read, mean_macs = _means(sizes)
     layers = {} if cached is None else cached.layers
     for t in sizes.tensors:
-        parts = [(speeds[where.weight(t.name, t.label)], 1.0)]
+        parts = [(speeds[placement.weight(t.name, t.label)], 1.0)]
         if cached is not None and t.expert and t.label in layers:
             share = layers[t.label].count / layers[t.label].experts
             parts = [(parts[0][0], 1 - share), (speeds[layers[t.label].device], share)]
@@ -73,7 +73,7 @@ def predict(
             read, macs = t.read / mean_read, t.macs / mean_macs / (PROMPT if _picked(t, sizes) else 1)
             times[0] += max(part * speed.layer[0] * read for speed, part in parts)
             times[1] += max(part * speed.layer[1] * macs for speed, part in parts)
-    head = speeds[where.label("output")]
+    head = speeds[placement.label("output")]
     for i, tokens in enumerate((1, PROMPT)):
         times[i] += head.head[i] + sum(
             speeds[a].latency
@@ -96,28 +96,28 @@ def _means(sizes: Sizes) -> tuple[float, float]:
     return read / sizes.layers or 1.0, macs / sizes.layers or 1.0
 
 
-def crossings(where: Where, sizes: Sizes) -> Iterator[tuple[str, str]]:
+def crossings(placement: Placement, sizes: Sizes) -> Iterator[tuple[str, str]]:
     """From which device to which a token's values go, in order."""
-    at = _sampling(where)
-    experts = {t.label: where.weight(t.name, t.label) for t in sizes.tensors if t.expert}
-    for stop in _stops(where, sizes, experts):
+    at = _sampling(placement)
+    experts = {t.label: placement.weight(t.name, t.label) for t in sizes.tensors if t.expert}
+    for stop in _stops(placement, sizes, experts):
         if stop != at:
             yield at, stop
         at = stop
 
 
-def _sampling(where: Where) -> str:
+def _sampling(placement: Placement) -> str:
     """The device that knows the last token: a step begins and ends there."""
-    return where.states.get("tokens", where.label("output"))
+    return placement.states.get("tokens", placement.label("output"))
 
 
-def _stops(where: Where, sizes: Sizes, experts: Mapping[str, str]) -> Iterator[str]:
-    yield where.label("embed")
+def _stops(placement: Placement, sizes: Sizes, experts: Mapping[str, str]) -> Iterator[str]:
+    yield placement.label("embed")
     for i in range(sizes.layers):
         label = f"blk.{i}"
-        home = where.label(label)
+        home = placement.label(label)
         yield home
-        yield where.states.get(f"k.{i}", home)
+        yield placement.states.get(f"k.{i}", home)
         yield home
         yield experts.get(label, home)
-    yield where.label("output")
+    yield placement.label("output")

@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from satchel.runtime.placement.asked import AUTO, OFF, Asked
-from satchel.runtime.placement.choose import Room
+from satchel.runtime.placement.choose import MemoryBudget
+from satchel.runtime.placement.options import AUTO, OFF, PlacementOptions
+from satchel.runtime.placement.placement import Placement
 from satchel.runtime.placement.predict import PROMPT, Speed
 from satchel.runtime.placement.sizes import Sizes, Tensor
-from satchel.runtime.placement.where import Where
 from satchel.runtime.weight_prefetch import SLOTS, PrefetchPlan
 
 LEAST = 32  # tokens from which on weights are prefetched where that is wanted without a measurement
@@ -20,75 +20,81 @@ ATTENTION = 0.1  # of a CPU's layer, which stays there
 
 
 def prefetch_of(
-    where: Where,
+    placement: Placement,
     sizes: Sizes,
-    rooms: Sequence[Room],
-    asked: Asked,
+    budgets: Sequence[MemoryBudget],
+    options: PlacementOptions,
     speeds: Mapping[str, Speed] | None,
     batch: int,
 ) -> PrefetchPlan | None:
-    """speeds: as measured, None where nothing was. rooms: without what is reserved. None where no layer is
+    """speeds: as measured, None where nothing was. budgets: less what is reserved. None where no layer is
     to be prefetched, or there is no room.
     """
-    far = next((r for r in rooms if r.apart and r.name in sizes.used(where)), None)
-    if asked.prefetch == OFF or far is None or (asked.prefetch == AUTO and speeds is None):
+    far = next((r for r in budgets if r.apart and r.name in sizes.used(placement)), None)
+    if options.prefetch == OFF or far is None or (options.prefetch == AUTO and speeds is None):
         return None
-    layers = prefetch_layers(where, sizes)
+    layers = prefetch_layers(placement, sizes)
     bytes = {label: _held(sizes, far.name, tensors) for label, tensors in layers.items()}
-    room = far.free + reserved(sizes, asked, far.name)
-    if not layers or sizes.on(where)[far.name] + SLOTS * max(bytes.values()) > room:
+    room = far.free + reserved(sizes, options, far.name)
+    if not layers or sizes.on(placement)[far.name] + SLOTS * max(bytes.values()) > room:
         return None
     most = max(bytes.values())
     least = (
         LEAST
-        if asked.prefetch != AUTO or speeds is None
-        else min_prefetch_tokens(where, sizes, far.name, speeds, most, batch)
+        if options.prefetch != AUTO or speeds is None
+        else min_prefetch_tokens(placement, sizes, far.name, speeds, most, batch)
     )
     if least is None:
         return None
     names = {label: tuple(t.name for t in tensors) for label, tensors in layers.items()}
     slots = [max(list(bytes.values())[i::SLOTS]) for i in range(min(SLOTS, len(bytes)))]
-    return PrefetchPlan(far.name, names, least, prefetch_where(where, sizes, layers, far.name), sum(slots))
+    return PrefetchPlan(
+        far.name, names, least, prefetch_where(placement, sizes, layers, far.name), sum(slots)
+    )
 
 
-def reserved(sizes: Sizes, asked: Asked, device: str) -> int:
+def reserved(sizes: Sizes, options: PlacementOptions, device: str) -> int:
     """Bytes of a device that are kept for prefetched weights where these are asked for."""
-    if asked.prefetch in (AUTO, OFF):
+    if options.prefetch in (AUTO, OFF):
         return 0
-    layers = prefetch_layers(Where("", {}, {}), sizes).values()
+    layers = prefetch_layers(Placement("", {}, {}), sizes).values()
     return SLOTS * max((_held(sizes, device, tensors) for tensors in layers), default=0)
 
 
-def prefetch_layers(where: Where, sizes: Sizes) -> dict[str, list[Tensor]]:
+def prefetch_layers(placement: Placement, sizes: Sizes) -> dict[str, list[Tensor]]:
     """Tensors of the layers that are with the first device; experts and what a rule has placed stay there."""
     found: dict[str, list[Tensor]] = {}
     for i in range(sizes.layers):
         label = f"blk.{i}"
-        if where.label(label) == where.first:
+        if placement.label(label) == placement.first:
             mine = [
-                t for t in sizes.tensors if t.label == label and not t.expert and t.name not in where.weights
+                t
+                for t in sizes.tensors
+                if t.label == label and not t.expert and t.name not in placement.weights
             ]
             if any(t.macs for t in mine):
                 found[label] = list({t.name: t for t in mine}.values())
     return found
 
 
-def prefetch_where(where: Where, sizes: Sizes, layers: Mapping[str, Sequence[Tensor]], device: str) -> Where:
-    experts = {t.name: where.first for t in sizes.tensors if t.expert and t.label in layers}
+def prefetch_where(
+    placement: Placement, sizes: Sizes, layers: Mapping[str, Sequence[Tensor]], device: str
+) -> Placement:
+    experts = {t.name: placement.first for t in sizes.tensors if t.expert and t.label in layers}
     return replace(
-        where,
-        labels={**where.labels, **dict.fromkeys(layers, device)},
-        weights={**experts, **where.weights},
+        placement,
+        labels={**placement.labels, **dict.fromkeys(layers, device)},
+        weights={**experts, **placement.weights},
     )
 
 
 def min_prefetch_tokens(
-    where: Where, sizes: Sizes, device: str, speeds: Mapping[str, Speed], most: int, batch: int
+    placement: Placement, sizes: Sizes, device: str, speeds: Mapping[str, Speed], most: int, batch: int
 ) -> int | None:
     """The smallest step of a power of two in tokens, up to `batch`, in which a prefetched layer is done
     sooner.
     """
-    here, there, width = speeds[where.first], speeds[device], _crossing(sizes)
+    here, there, width = speeds[placement.first], speeds[device], _crossing(sizes)
     n = LEAST
     while n <= batch:
         own = here.layer[1] * n / PROMPT

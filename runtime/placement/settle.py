@@ -19,8 +19,7 @@ from satchel.runtime.expert_cache.cache import PendingExpertCache
 from satchel.runtime.expert_cache.layout import ExpertCacheLayout
 from satchel.runtime.options import Options
 from satchel.runtime.packing import file_places, in_place, of_device, own_bytes, packable, packed_by
-from satchel.runtime.placement.asked import Asked
-from satchel.runtime.placement.choose import Room, Way, choose, fits
+from satchel.runtime.placement.choose import MemoryBudget, PlacementCandidate, choose, fits
 from satchel.runtime.placement.devices import apart, driver_bytes, free_bytes
 from satchel.runtime.placement.expert_cache import (
     expert_cache_of,
@@ -28,10 +27,11 @@ from satchel.runtime.placement.expert_cache import (
     reserved_bytes,
     with_expert_cache,
 )
+from satchel.runtime.placement.options import PlacementOptions
+from satchel.runtime.placement.placement import Placement
 from satchel.runtime.placement.predict import Prediction, Speed, predict
 from satchel.runtime.placement.prefetch import prefetch_of, reserved
 from satchel.runtime.placement.sizes import Sizes, sizes_of
-from satchel.runtime.placement.where import Where
 from satchel.runtime.plan import Bucket, Plan
 from satchel.runtime.sizing import cache_bytes, cache_of, size
 from satchel.runtime.weight_prefetch import PendingPrefetch
@@ -43,82 +43,89 @@ Measure = Callable[[Device], Speed]
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """way: how the model is placed. streamed: the CPU reads its weights from the file as it goes, unpacked.
-    notes: what a user should know. prefetch: weights that another device prefetches for long steps.
-    expert_cache: experts of the  CPU's that another device holds too.
+    """candidate: the chosen placement. streamed: the CPU reads its weights from the file as it goes,
+    unpacked. notes: what a user should know. prefetch: weights that another device prefetches for long steps.
+    expert_cache:
+    experts of the  CPU's that another device holds too.
     """
 
     arch: Arch
-    way: Way
+    candidate: PlacementCandidate
     streamed: bool = False
     notes: tuple[str, ...] = ()
     prefetch: PendingPrefetch | None = None
     expert_cache: PendingExpertCache | None = None
 
     @property
-    def where(self) -> Where:
+    def placement(self) -> Placement:
         """The device of each node, that of the cached experts too."""
         return with_expert_cache(
-            self.way.where, None if self.expert_cache is None else self.expert_cache.layout
+            self.candidate.placement, None if self.expert_cache is None else self.expert_cache.layout
         )
 
     def predicted(self, devices: Sequence[Device], measure: Measure) -> Prediction:
         """What a step would take, by the measured speeds of the devices in use."""
         sizes = sizes_of(self.arch.build(), self.arch.layers, devices)
-        used = sizes.used(self.where)
+        used = sizes.used(self.placement)
         speeds = {d.name: measure(d) for d in devices if d.name in used}
         return predict(
-            self.where, sizes, speeds, None if self.expert_cache is None else self.expert_cache.layout
+            self.placement, sizes, speeds, None if self.expert_cache is None else self.expert_cache.layout
         )
 
 
 def settle(
-    gguf: GGUF, devices: Sequence[Device], options: Options, asked: Asked, measure: Measure
+    gguf: GGUF, devices: Sequence[Device], options: Options, wanted: PlacementOptions, measure: Measure
 ) -> Settled:
     """measure: gives a device's speed with this model; called only where there is something to choose.
 
-    DeviceError where more was asked for of a device than it has room for.
+    DeviceError: the options want more of a device than it has memory for.
     """
-    free = {d.name: free_bytes(d, asked) for d in devices}
+    free = {d.name: free_bytes(d, wanted) for d in devices}
     first, whole = devices[0], own_bytes(gguf, devices[0], options.repack)
     arch, said = size(gguf, cache_of(options), sum(free.values()) - whole)
-    if len(devices) == 1 and not asked.rules:
+    if len(devices) == 1 and not wanted.rules:
         short = whole + cache_bytes(arch, arch.cache) > free[first.name] and not apart(first)
-        return _settled(arch, Way(Where(first.name), 0, True, True), asked, short, list(said))
+        return _settled(
+            arch, PlacementCandidate(Placement(first.name), 0, True, True), wanted, short, list(said)
+        )
     forward = arch.build()
     sizes = sizes_of(forward, arch.layers, devices, options.repack)
-    needed = scratch_of(gguf, forward, devices, options, arch.cache.context, Where(first.name))
-    held = sizes.on(Where(first.name))[first.name] + needed.get(first.name, 0)
-    whole_fits = (asked.named or (not asked.devices and _one_kind(devices))) and held <= free[first.name]
-    speeds = None if whole_fits else _speeds(devices, asked, measure)
+    needed = scratch_of(gguf, forward, devices, options, arch.cache.context, Placement(first.name))
+    held = sizes.on(Placement(first.name))[first.name] + needed.get(first.name, 0)
+    whole_fits = (wanted.named or (not wanted.devices and _one_kind(devices))) and held <= free[first.name]
+    speeds = None if whole_fits else _speeds(devices, wanted, measure)
     judge = None if speeds is None else partial(predict, sizes=sizes, speeds=speeds)
-    for_experts = {d.name: reserved_bytes(sizes, asked, d.name) for d in devices if apart(d)}
-    kept = {name: reserved(sizes, asked, name) + size for name, size in for_experts.items()}
+    for_experts = {d.name: reserved_bytes(sizes, wanted, d.name) for d in devices if apart(d)}
+    kept = {name: reserved(sizes, wanted, name) + size for name, size in for_experts.items()}
     for _ in range(TRIES):
         taken = {d.name: needed.get(d.name, 0) + kept.get(d.name, 0) for d in devices}
-        rooms = tuple(Room(d.name, free[d.name] - taken[d.name], apart(d)) for d in devices)
-        way = choose(sizes, rooms, asked, judge)
-        found = scratch_of(gguf, forward, devices, options, arch.cache.context, way.where)
+        budgets = tuple(MemoryBudget(d.name, free[d.name] - taken[d.name], apart(d)) for d in devices)
+        candidate = choose(sizes, budgets, wanted, judge)
+        found = scratch_of(gguf, forward, devices, options, arch.cache.context, candidate.placement)
         if all(size <= needed.get(name, 0) for name, size in found.items()):
             break
-        # How much a step needs besides depends on what is where: once more, with that much taken off.
+        # What a step needs besides depends on the placement: choose again with that much less memory.
         needed = {d.name: max(found.get(d.name, 0), needed.get(d.name, 0)) for d in devices}
-    short = not fits(sizes.on(way.where), rooms, host=True)
+    short = not fits(sizes.on(candidate.placement), budgets, host=True)
     why = "so it is done first" if judge else "there is no room for more"
-    settled = _settled(arch, way, asked, short, [*said, *_left(way, sizes, asked, why)])
-    plan = None if settled.streamed else prefetch_of(way.where, sizes, rooms, asked, speeds, options.batch)
+    settled = _settled(arch, candidate, wanted, short, [*said, *_left(candidate, sizes, wanted, why)])
+    plan = (
+        None
+        if settled.streamed
+        else prefetch_of(candidate.placement, sizes, budgets, wanted, speeds, options.batch)
+    )
     taken = (
         for_experts if plan is None else for_experts | {plan.device: for_experts[plan.device] - plan.nbytes}
     )
     settled = _with_expert_cache(
-        settled, gguf, sizes, rooms, asked, speeds, taken, (forward, devices, options, needed)
+        settled, gguf, sizes, budgets, wanted, speeds, taken, (forward, devices, options, needed)
     )
     if plan is None:
         return settled
     layers, steps = f"the weights of {len(plan.layers)} layers", f"steps of {plan.min_tokens} tokens and more"
     note = f"{plan.device} prefetches {layers} for {steps}"
     if settled.expert_cache is not None:
-        plan = replace(plan, where=with_expert_cache(plan.where, settled.expert_cache.layout))
+        plan = replace(plan, placement=with_expert_cache(plan.placement, settled.expert_cache.layout))
     return replace(settled, prefetch=PendingPrefetch(gguf, plan), notes=(*settled.notes, note))
 
 
@@ -129,8 +136,8 @@ def _with_expert_cache(
     settled: Settled,
     gguf: GGUF,
     sizes: Sizes,
-    rooms: Sequence[Room],
-    asked: Asked,
+    budgets: Sequence[MemoryBudget],
+    wanted: PlacementOptions,
     speeds: Mapping[str, Speed] | None,
     spare: Mapping[str, int],
     planned: Planned,
@@ -141,17 +148,17 @@ def _with_expert_cache(
     forward, devices, options, counted = planned
     if settled.streamed:
         return settled
-    where, spare = settled.way.where, dict(spare)
-    found = expert_cache_of(where, sizes, rooms, asked, speeds, spare)
-    if found is not None and not _able(gguf, forward, devices, options, where, found):
+    placement, spare = settled.candidate.placement, dict(spare)
+    found = expert_cache_of(placement, sizes, budgets, wanted, speeds, spare)
+    if found is not None and not _able(gguf, forward, devices, options, placement, found):
         lacks = "the expert cache is off: a device lacks what it needs"
         return replace(settled, notes=(*settled.notes, lacks))
     if found is not None:  # its part of a step needs room too
-        more = scratch_of(gguf, forward, devices, options, settled.arch.cache.context, where, found)
+        more = scratch_of(gguf, forward, devices, options, settled.arch.cache.context, placement, found)
         spare = {
             name: kept - max(0, more.get(name, 0) - counted.get(name, 0)) for name, kept in spare.items()
         }
-        found = expert_cache_of(where, sizes, rooms, asked, speeds, spare)
+        found = expert_cache_of(placement, sizes, budgets, wanted, speeds, spare)
     if found is None:
         return settled
     first = next(iter(found.layers.values()))
@@ -165,11 +172,13 @@ def _able(
     forward: Forward,
     devices: Sequence[Device],
     options: Options,
-    where: Where,
+    placement: Placement,
     cached: ExpertCacheLayout,
 ) -> bool:
-    """Whether each part can run where it is wanted."""
-    optimized = optimize(forward.roots("tokens"), _context(gguf, forward, devices, options, where, cached))
+    """Whether each node can run on the device of its placement."""
+    optimized = optimize(
+        forward.roots("tokens"), _context(gguf, forward, devices, options, placement, cached)
+    )
     wanted = cached.weights
     return all(
         wanted.get(s.name, device) == device
@@ -184,32 +193,40 @@ def _context(
     forward: Forward,
     devices: Sequence[Device],
     options: Options,
-    where: Where,
+    placement: Placement,
     cached: ExpertCacheLayout | None,
 ) -> Context:
     """What the passes see of these devices before weights are there."""
     types = packable(forward) if options.repack else {}
     targets = tuple(DeviceTarget(d, packed_by(d, types) | packed_of(cached, gguf, d, types)) for d in devices)
     counts = {} if cached is None else cached.counts
-    return Context(targets, with_expert_cache(where, cached), options.activations, expert_cache=counts)
+    return Context(targets, with_expert_cache(placement, cached), options.activations, expert_cache=counts)
 
 
-def _settled(arch: Arch, way: Way, asked: Asked, short: bool, notes: list[str]) -> Settled:
+def _settled(
+    arch: Arch,
+    candidate: PlacementCandidate,
+    wanted: PlacementOptions,
+    short: bool,
+    notes: list[str],
+) -> Settled:
     """short: the CPU's part is more than its free memory."""
-    streamed = asked.stream == "on" or (asked.stream == "auto" and short)
+    streamed = wanted.stream == "on" or (wanted.stream == "auto" and short)
     if streamed and short:
         notes.append(
             "the CPU's weights are more than its free memory: they are read from the file as it goes"
         )
-    return Settled(arch, way, streamed, tuple(notes))
+    return Settled(arch, candidate, streamed, tuple(notes))
 
 
-def _speeds(devices: Sequence[Device], asked: Asked, measure: Measure) -> Mapping[str, Speed] | None:
-    """What a choice goes by; None where as much as fits on the device that was named is wanted, or so many
-    layers, or such shares.
+def _speeds(
+    devices: Sequence[Device], wanted: PlacementOptions, measure: Measure
+) -> Mapping[str, Speed] | None:
+    """The measured speeds; None where the options leave no choice: a single named device takes as much as
+    fits, or the number of layers or their shares are given.
     """
-    alone = asked.named and sum(map(apart, devices)) < 2
-    if alone or asked.layers is not None or asked.split:
+    alone = wanted.named and sum(map(apart, devices)) < 2
+    if alone or wanted.layers is not None or wanted.split:
         return None
     return {d.name: measure(d) for d in devices}
 
@@ -219,18 +236,18 @@ def _one_kind(devices: Sequence[Device]) -> bool:
     return len({(d.backend.name, d.info().name, d.info().variant) for d in devices if apart(d)}) < 2
 
 
-def _left(way: Way, sizes: Sizes, asked: Asked, why: str) -> list[str]:
-    """What is on the CPU though the choice was ours."""
-    here = way.where.first
-    if asked.layers is not None:
+def _left(candidate: PlacementCandidate, sizes: Sizes, wanted: PlacementOptions, why: str) -> list[str]:
+    """Notes on parts that the automatic choice leaves on the CPU."""
+    here = candidate.placement.first
+    if wanted.layers is not None:
         return []
     parts = []
-    if way.on < sizes.layers:
-        parts.append(f"{sizes.layers - way.on} of {sizes.layers} layers")
-    if not way.head:
+    if candidate.on < sizes.layers:
+        parts.append(f"{sizes.layers - candidate.on} of {sizes.layers} layers")
+    if not candidate.head:
         parts.append("the head")
-    if way.experts:
-        parts.append(f"the experts of {way.experts} layers")
+    if candidate.experts:
+        parts.append(f"the experts of {candidate.experts} layers")
     return (
         [f"{' and '.join(parts)} {'is' if parts == ['the head'] else 'are'} on {here}: {why}"]
         if parts
@@ -244,11 +261,11 @@ def scratch_of(
     devices: Sequence[Device],
     options: Options,
     context: int,
-    where: Where,
+    placement: Placement,
     cached: ExpertCacheLayout | None = None,
 ) -> dict[str, int]:
     """Bytes that the plans of a full step and of a token, and the driver, have for themselves on a device."""
-    context_of = _context(gguf, forward, devices, options, where, cached)
+    context_of = _context(gguf, forward, devices, options, placement, cached)
     optimized, targets = optimize(forward.roots("tokens"), context_of), context_of.targets
     packings = {
         d.name: t.packed for d, t in zip(devices, targets, strict=True) if isinstance(t, DeviceTarget)

@@ -15,7 +15,7 @@ from satchel.runtime.device import Device
 from satchel.runtime.graph import LEAVES, Node, Type, toposort
 from satchel.runtime.ops import OPS
 from satchel.runtime.packing import packable, packed_by
-from satchel.runtime.placement.where import Where
+from satchel.runtime.placement.placement import Placement
 from satchel.runtime.plan import Bucket, align_up
 
 TOKENS = "tokens"  # the state that sampling keeps
@@ -45,18 +45,18 @@ class Sizes:
     states: Mapping[str, tuple[str, int]]
     held: Mapping[str, Mapping[str, int]] = field(repr=False)
 
-    def on(self, where: Where) -> dict[str, int]:
+    def on(self, placement: Placement) -> dict[str, int]:
         """Bytes of weights and states by device; a tensor that several layers read counts once on each."""
         found = dict.fromkeys(self.held, 0)
-        for device, name in {(where.weight(t.name, t.label), t.name) for t in self.tensors}:
+        for device, name in {(placement.weight(t.name, t.label), t.name) for t in self.tensors}:
             found[device] += self.held[device][name]
         for name, (label, size) in self.states.items():
-            found[where.states.get(name, where.label(label))] += size
+            found[placement.states.get(name, placement.label(label))] += size
         return found
 
-    def used(self, where: Where) -> set[str]:
+    def used(self, placement: Placement) -> set[str]:
         """Devices that hold something."""
-        return {name for name, size in self.on(where).items() if size}
+        return {name for name, size in self.on(placement).items() if size}
 
     def parts(self) -> Iterator[tuple[str, bool, float, int]]:
         """Label, expert or not, bytes that a token reads and multiply-adds, of each part."""

@@ -29,8 +29,8 @@ from satchel.runtime.device import OUT, Buffer, Device
 from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array, Type
 from satchel.runtime.options import Options
-from satchel.runtime.placement.asked import read_size
 from satchel.runtime.placement.devices import open_one
+from satchel.runtime.placement.options import read_size
 from satchel.runtime.placement.pager import layer_number
 from satchel.runtime.placement.predict import PROMPT, Speed
 from satchel.runtime.sampling import Sampling

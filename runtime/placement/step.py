@@ -12,25 +12,29 @@ from functools import cache
 from satchel.formats.gguf import GGUF
 from satchel.runtime.device import Device
 from satchel.runtime.options import Options
-from satchel.runtime.placement.asked import Asked
 from satchel.runtime.placement.devices import apart
+from satchel.runtime.placement.options import PlacementOptions
 from satchel.runtime.placement.settle import Measure, Settled, settle
 
 STEP, LARGE, MOST = 512, 4096, 1 << 16
 
 
 def settle_step(
-    gguf: GGUF, devices: Sequence[Device], options: Options, asked: Asked, measure: Measure
+    gguf: GGUF,
+    devices: Sequence[Device],
+    options: Options,
+    placement_options: PlacementOptions,
+    measure: Measure,
 ) -> tuple[Settled, int]:
-    """Where everything goes, and the tokens of a step: options.batch, chosen where that is 0."""
+    """The placement, and the tokens of a step: options.batch, chosen where that is 0."""
     if options.batch:
-        return settle(gguf, devices, options, asked, measure), options.batch
+        return settle(gguf, devices, options, placement_options, measure), options.batch
     measure = cache(measure)  # a device's speed does not depend on the step
     if any(apart(d) for d in devices):
-        settled = settle(gguf, devices, replace(options, batch=LARGE), asked, measure)
+        settled = settle(gguf, devices, replace(options, batch=LARGE), placement_options, measure)
         if all_apart(settled, devices):
             return settled, _whole(settled, LARGE)
-    settled = settle(gguf, devices, replace(options, batch=STEP), asked, measure)
+    settled = settle(gguf, devices, replace(options, batch=STEP), placement_options, measure)
     return settled, _whole(settled, STEP)
 
 
@@ -40,6 +44,6 @@ def _whole(settled: Settled, step: int) -> int:
 
 def all_apart(settled: Settled, devices: Sequence[Device]) -> bool:
     """Whether no layer, cache or expert is with a processor."""
-    where, own = settled.where, {d.name for d in devices if apart(d)}
-    used = {where.label(f"blk.{i}") for i in range(settled.arch.layers)}
-    return used | set(where.states.values()) <= own and not settled.way.experts
+    placement, own = settled.placement, {d.name for d in devices if apart(d)}
+    used = {placement.label(f"blk.{i}") for i in range(settled.arch.layers)}
+    return used | set(placement.states.values()) <= own and not settled.candidate.experts

@@ -1,4 +1,4 @@
-"""How a token is drawn from logits: the options people set, and the definition that every device's sample op
+"""How a token is drawn from logits: the user's options, and the definition that every device's sample op
 follows. The random number is a pure function of (seed, position), so a token does not depend on batch, slot
 or history of draws.
 """

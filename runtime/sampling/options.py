@@ -1,4 +1,4 @@
-"""What people set about sampling, checked: names, defaults and order are llama.cpp's."""
+"""The user's sampling options, checked: names, defaults and order are llama.cpp's."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ CLONE_THREAD = 0x100 | 0x10000  # CLONE_VM | CLONE_THREAD: a thread of this proc
 CLONE_SPACES = 0x7E020000 | 0x80  # CLONE_NEW*: namespaces of its own
 TERMINAL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIO*CLEX
 TYPING = (0x5412, 0x541C, 0x540E, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSCTTY, TIOCSETD: act on the terminal
-OWNERS = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: who gets which signal
+OWNERS = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: which process gets which signal
 PRCTL = (1, 4, 22, 35, 0x59616D61)  # PR_SET_PDEATHSIG, _DUMPABLE, _SECCOMP, _MM, _PTRACER
 
 Row = tuple[int, int, int, int]  # code, jump if true, jump if false, constant

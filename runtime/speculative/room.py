@@ -9,7 +9,7 @@ from satchel.runtime.scheduler import ScheduledSequence, Scheduler, Sequence
 
 
 def rows_left(scheduled: abc.Sequence[ScheduledSequence], scheduler: Scheduler) -> int:
-    """Rows that the step has left for drafts: none beside a prompt, for whose first token somebody waits, and
+    """Rows that the step has left for drafts: none beside a prompt, for whose first token a client waits, and
     none while a request waits for room in memory. One that waits for a slot gets it the sooner, the more
     tokens the others make.
     """

@@ -1,4 +1,4 @@
-"""Who ended a worker process: each request of the step in which it ended is tried alone for a while. One that
+"""Finds the request that ended a worker process: each of its last step is tried alone for a while. One that
 dies alone, and died before, is refused; the others go on. Knows numbers of requests only.
 """
 

@@ -34,7 +34,7 @@ from satchel.runtime.service import Service
 from satchel.runtime.tokenized_options import with_constraint
 from satchel.runtime.watchdog import Beats, Pulse, ticking
 from satchel.runtime.worker.outlet import Outlet
-from satchel.runtime.worker.verbs import VERBS
+from satchel.runtime.worker.rpc_methods import METHODS
 from satchel.runtime.worker.wire import (
     MOST_REQUEST,
     TEXT,
@@ -48,7 +48,7 @@ from satchel.runtime.worker.wire import (
 
 PR_SET_PDEATHSIG = 1
 ITEMS = 1024  # tokens of a message, with what is told of them: a fraction of what one may have
-FORMS = 2  # threads that compile forms
+COMPILING = 2  # threads that compile grammars
 NO_SANDBOX = "none: it is switched off"
 SPARE = 1 << 30  # bytes of a written file besides: its header, lines in a log
 TOLD = (
@@ -95,12 +95,14 @@ class Worker:
         self.send = self._outlet.send
         self._handles: dict[int, RequestHandle] = {}
         self._numbers: dict[Sequence, int] = {}
-        self._making: dict[int, bool] = {}  # requests whose forms are compiled: whether they are still wanted
+        self._making: dict[
+            int, bool
+        ] = {}  # requests whose grammars are being compiled: whether they are still wanted
         self._scopes: dict[int, CancelScope] = {}
         self._notified: SimpleQueue[int] = SimpleQueue()
         self._model: Model | None = None
         self._loading = Pulse()
-        self._stepped: list[int] = []  # who was in the step that the other side was told of last
+        self._stepped: list[int] = []  # requests in the step that the other side was told of last
 
     def beat(self, seconds: float) -> None:
         """Starts the beats: every `seconds` the other side hears that this process runs and what it does."""
@@ -137,18 +139,18 @@ class Worker:
 
     def serve(self, model: Model, source: BinaryIO) -> None:
         """Until the other side says that it is done, or is gone. This thread never waits: not for the engine,
-        a form, or the other side to read.
+        a grammar, or the other side to read.
         """
-        with ThreadPoolExecutor(FORMS, "satchel-form") as forms:
+        with ThreadPoolExecutor(COMPILING, "satchel-grammar") as compiling:
             while (got := read_message(source, MOST_REQUEST)) is not None and "close" not in got[0]:
                 message = got[0]
                 if "submit" in message:
                     number, request = message["submit"], decode(message["request"])
-                    if request.logits_options.form is None:
+                    if request.logits_options.structured_output is None:
                         self._submit(model, number, request)
                     else:
                         self._making[number] = True
-                        forms.submit(self._make, model, number, request)
+                        compiling.submit(self._make, model, number, request)
                 elif "cancel" in message:
                     self._cancel(message["cancel"])
                 elif "ask" in message:
@@ -169,7 +171,7 @@ class Worker:
             scope.cancel()
 
     def _make(self, model: Model, number: int, request: Request) -> None:
-        """Compiles the request's form, which may take a second, then submits it."""
+        """Compiles the request's grammar, which may take a second, then submits it."""
         try:
             made = with_constraint(request, model.tokenizer)
         except SatchelError as error:
@@ -201,11 +203,11 @@ class Worker:
         return args
 
     def _answer(self, model: Model, number: int, message: Message, args: list[Any]) -> None:
-        verb, scope, arrays = message["verb"], self._scopes[number], Arrays()
+        method, scope, arrays = message["method"], self._scopes[number], Arrays()
         try:
-            if verb not in VERBS:
-                raise DeviceError(f"a worker process was asked for {verb!r}, which it does not know")
-            call = partial(getattr(model, verb), *args, **decode(message["how"]))
+            if method not in METHODS:
+                raise DeviceError(f"a worker process was asked for {method!r}, which it does not know")
+            call = partial(getattr(model, method), *args, **decode(message["how"]))
             value = encode(scope.run(call), arrays)
         except Exception as error:  # also a bug of ours: nobody must wait for ever
             self.send({"answer": number, "error": encode_error(error)})
@@ -220,8 +222,8 @@ class Worker:
                 file.close()
 
     def _watch(self, work: abc.Sequence[ScheduledSequence]) -> None:
-        """Before each step: who is in it, so that it is known who ended it if it ends here. Nothing is said
-        where the same requests get their next tokens.
+        """Before each step: its requests, so that the culprit is known if the process ends here. Nothing is
+        said where the same requests get their next tokens.
         """
         with self._naming:
             numbers = [self._numbers.get(w.seq, -1) for w in work]

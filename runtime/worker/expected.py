@@ -28,24 +28,24 @@ def tokens_in(value: Any) -> int:
     return 0
 
 
-def most_bytes(verb: str, args: Sequence[Any], how: Mapping[str, Any], vocabulary: int, width: int) -> int:
-    """Bytes of a verb's answer at most. vocabulary: of the model; width: of a hidden row."""
+def most_bytes(method: str, args: Sequence[Any], how: Mapping[str, Any], vocabulary: int, width: int) -> int:
+    """Bytes of a method's answer at most. vocabulary: of the model; width: of a hidden row."""
     given = [*args, *how.values()]
     tokens = sum(map(tokens_in, given))
-    if verb == "logits":
+    if method == "logits":
         return LEAST + 4 * vocabulary * tokens
-    if verb in ("embed", "embed_tokens"):
+    if method in ("embed", "embed_tokens"):
         return LEAST + (4 * width + 4 * TOKEN) * tokens
-    if verb == "prompt_logprobs":
+    if method == "prompt_logprobs":
         top = how.get("top", args[1] if len(args) > 1 else 0)
         return LEAST + (4 * TOKEN + LISTED * int(top)) * tokens
-    if verb in ("score", "score_many"):
+    if method in ("score", "score_many"):
         # Each continuation may tell of its whole prompt again.
-        asked = how.get("asked", args[0] if args else ()) if verb == "score_many" else [given]
+        asked = how.get("asked", args[0] if args else ()) if method == "score_many" else [given]
         return LEAST + sum(2 * TOKEN * sum(map(tokens_in, one)) * (1 + _longest(one)) for one in asked)
-    if verb == "rerank":
+    if method == "rerank":
         return LEAST + 4 * TOKEN * _longest(given)
-    if verb == "beam_search":
+    if method == "beam_search":
         return LEAST + 4 * TOKEN * _product(given)
     return LEAST
 

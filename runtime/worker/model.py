@@ -1,5 +1,5 @@
 """A model whose engine runs in a worker process. Tokenizer and template are here, over the same mapped file;
-the verbs are those of Model.
+the methods are those of Model.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from satchel.runtime.worker.service import WorkerService
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def asked(method: F) -> F:
+def remote(method: F) -> F:
     """The same method of the worker's model, of the same signature."""
 
     @wraps(method)
@@ -43,14 +43,14 @@ def asked(method: F) -> F:
 class WorkerModel(Model):
     """worker: the process and what is known of it."""
 
-    embed = asked(Model.embed)
-    embed_tokens = asked(Model.embed_tokens)
-    score = asked(Model.score)
-    score_many = asked(Model.score_many)
-    rerank = asked(Model.rerank)
-    prompt_logprobs = asked(Model.prompt_logprobs)
-    beam_search = asked(Model.beam_search)
-    logits = asked(Model.logits)
+    embed = remote(Model.embed)
+    embed_tokens = remote(Model.embed_tokens)
+    score = remote(Model.score)
+    score_many = remote(Model.score_many)
+    rerank = remote(Model.rerank)
+    prompt_logprobs = remote(Model.prompt_logprobs)
+    beam_search = remote(Model.beam_search)
+    logits = remote(Model.logits)
 
     def _open(self) -> None:
         files = [p.path for p in self.gguf.parts]
@@ -87,7 +87,7 @@ class WorkerModel(Model):
         return self.worker
 
     def submit(self, request: Request) -> RequestHandle:
-        return self.service.submit(request)  # the constraint of its form is made in the worker
+        return self.service.submit(request)  # the worker makes the constraint of its grammar
 
     def save_state(self, path: str | Path, prompt: str | Sequence[int], *, salt: str = "") -> int:
         saved, target = 0, Path(path).absolute()

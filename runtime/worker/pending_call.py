@@ -1,4 +1,4 @@
-"""A call of a worker process, shared by its caller and the thread that receives the answer."""
+"""One call of a worker process; shared by caller's caller and the thread that receives the answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from satchel.formats.gguf import OpenFile
 from satchel.quant import DeviceError
-from satchel.runtime.worker.verbs import BARE
+from satchel.runtime.worker.rpc_methods import BARE
 from satchel.runtime.worker.wire import Message, decode, decode_error, encode
 
 
@@ -20,11 +20,11 @@ class PendingCall:
     complete. most: bytes that the answer may have.
     """
 
-    def __init__(self, verb: str, args: Sequence[Any], how: Mapping[str, Any], most: int) -> None:
-        self.verb, self.bare = verb, verb in BARE
+    def __init__(self, method: str, args: Sequence[Any], how: Mapping[str, Any], most: int) -> None:
+        self.method, self.bare = method, method in BARE
         # Of a file that the process may not open itself; the caller keeps it open until it has the answer.
         self.descriptor = next((a.descriptor for a in args if isinstance(a, OpenFile)), -1)
-        self.message = {"verb": verb, "args": encode(list(args)), "how": encode(how)}
+        self.message = {"method": method, "args": encode(list(args)), "how": encode(how)}
         self.done = threading.Event()
         self.sent, self.turns, self.most = False, 0, most
         self._json, self._size = 0, -1  # bytes of the answer's JSON text, and with its arrays; -1: not known
@@ -37,8 +37,8 @@ class PendingCall:
         self._size, self._data = -1, bytearray()
 
     def answered(self, message: Message) -> None:
-        """How long the answer is whose bytes follow. DeviceError for one that is longer than what was asked
-        can give: nothing is reserved for it.
+        """The size of the answer, whose bytes follow. DeviceError for one that is longer than the method's
+        result can be: nothing is reserved for it.
         """
         if "error" in message:
             self.fail(decode_error(message["error"]))
@@ -46,7 +46,7 @@ class PendingCall:
         text, arrays = message["json"], message["bytes"]
         if self._size >= 0 or min(text, arrays) < 0 or text + arrays > self.most:
             told = f"{text:,} and {arrays:,} bytes, expected {self.most:,} at most"
-            raise DeviceError(f"the worker process sent an answer to {self.verb} of {told}")
+            raise DeviceError(f"the worker process sent an answer to {self.method} of {told}")
         self._json, self._size = text, text + arrays
         self.part(b"")
 
@@ -54,7 +54,7 @@ class PendingCall:
         """The next bytes. DeviceError for more than were announced."""
         self._data += data
         if len(self._data) > self._size:
-            raise DeviceError(f"the worker process sent more of an answer to {self.verb} than it said")
+            raise DeviceError(f"the worker process sent more of an answer to {self.method} than it said")
         if len(self._data) == self._size:
             self.done.set()
 
@@ -70,4 +70,4 @@ class PendingCall:
             value = json.loads(self._data[: self._json])
             return decode(value, np.frombuffer(self._data, np.uint8)[self._json :])
         except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
-            raise DeviceError(f"the worker process sent no answer to {self.verb}: {error}") from None
+            raise DeviceError(f"the worker process sent no answer to {self.method}: {error}") from None

@@ -103,8 +103,8 @@ class Process:
         return self._process.pid
 
     def send(self, message: Message, descriptor: int = -1) -> None:
-        """Sends a message, without waiting: also a signal handler may. Where the process is gone, whoever
-        reads from it learns so. descriptor: of a file that goes with it; the caller's stays its own.
+        """Sends a message, without waiting: also a signal handler may. Where the process is gone, its
+        reader learns so. descriptor: of a file that goes with it; the caller's stays its own.
         """
         self._outbox.put((message, os.dup(descriptor) if descriptor >= 0 else -1))
 
@@ -118,7 +118,7 @@ class Process:
         except BrokenPipeError:
             pass  # it is gone already, and says itself what it died of
         except (OSError, ValueError) as error:
-            self._give_up(error)  # who waits for the rest of a message would wait for ever
+            self._give_up(error)  # a caller that waits for the rest of a message would wait for ever
         while not self._outbox.empty():
             if (left := self._outbox.get()) is not None and left[1] >= 0:
                 os.close(left[1])

@@ -153,16 +153,16 @@ class WorkerService:
             else:
                 self._end(number, End("cancelled"))
 
-    def ask(self, verb: str, *args: Any, **how: Any) -> Any:
-        """What a verb of the worker's model gives. Where the process is lost meanwhile, the next is asked;
-        DeviceError where the question is what ends them. Cancelling the current CancelScope ends it.
+    def ask(self, method: str, *args: Any, **how: Any) -> Any:
+        """The result of a method of the worker's model. Where the process is lost meanwhile, the next is
+        asked; DeviceError where the question is what ends them. Cancelling the current CancelScope ends it.
         """
-        return self._call_while(lambda: True, verb, *args, **how)
+        return self._call_while(lambda: True, method, *args, **how)
 
-    def _call_while(self, worth: abc.Callable[[], bool], verb: str, *args: Any, **how: Any) -> Any:
+    def _call_while(self, worth: abc.Callable[[], bool], method: str, *args: Any, **how: Any) -> Any:
         """As ask(); DeviceError as soon as it is not worth waiting any more."""
         scope = current_scope()
-        call = PendingCall(verb, args, how, most_bytes(verb, args, how, *self.widths))
+        call = PendingCall(method, args, how, most_bytes(method, args, how, *self.widths))
         scope.check()
         with self._lock:
             self._check_open()
@@ -173,7 +173,7 @@ class WorkerService:
             while not call.done.wait(POLL):
                 scope.check()
                 if not worth():
-                    raise DeviceError(f"{verb}: {self.trouble}")
+                    raise DeviceError(f"{method}: {self.trouble}")
         except BaseException:
             self._forget(number)
             raise
@@ -486,7 +486,7 @@ class WorkerService:
             whose = f" of user {client!r}" if client else ""
             what = f"{whose} ({len(request.ids)} prompt tokens, {len(live.got)} of its answer)"
         else:
-            what = f" ({self._calls[number].verb})"
+            what = f" ({self._calls[number].method})"
         return DeviceError(
             f"request {number}{what}: the worker process {died} twice while it alone ran; it is refused,"
             " other requests go on"
@@ -508,6 +508,6 @@ class WorkerService:
 
 
 def fault(told: list[Any]) -> SatchelError:
-    """What a process told of an error, as one for people."""
+    """The process's error, as one for users."""
     error = decode_error(told)
     return error if isinstance(error, SatchelError) else DeviceError(str(error))

@@ -21,7 +21,6 @@ from satchel.quant import DeviceError, ModelError, RequestError
 from satchel.runtime.adapters import AdapterFile
 from satchel.runtime.arch import Cache
 from satchel.runtime.beam import Beam
-from satchel.runtime.form import Form
 from satchel.runtime.grammar.spec import (
     AnyJson,
     Choice,
@@ -48,6 +47,7 @@ from satchel.runtime.sampling.logprobs import Logprob
 from satchel.runtime.scheduler import Request, SchedulerLimits
 from satchel.runtime.speculative.options import Speculation
 from satchel.runtime.stats import Distribution, EngineStats, Usage
+from satchel.runtime.structured_output import StructuredOutput
 
 LENGTHS = struct.Struct("<QQ")  # bytes of the JSON object, bytes after it
 PART = 1 << 18  # bytes that follow a message at most: a fraction of a millisecond
@@ -65,7 +65,7 @@ CARRIED: dict[str, type] = {
         Distribution,
         EngineStats,
         AdapterFile,
-        Form,
+        StructuredOutput,
         Gbnf,
         AnyJson,
         JsonSchema,

@@ -22,7 +22,7 @@ from canned_server import KEY, Reply, canned
 from endurance import Answer, Compared, Samples, arguments, endure, findings, grown, slope
 from endurance_hostile import ACTS, Hostile
 
-from satchel.cli.load.requests import CHAT, Request
+from satchel.cli.load.requests import CHAT, LoadRequest
 from satchel.cli.load.stream import Outcome
 
 linux = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
@@ -64,7 +64,7 @@ def test_a_lost_token_is_a_fault() -> None:
 
 
 def test_tokens_are_compared_one_stream_at_a_time() -> None:
-    request = Request(CHAT, {"messages": [{"role": "user", "content": "a"}]})
+    request = LoadRequest(CHAT, {"messages": [{"role": "user", "content": "a"}]})
 
     def outcome(text: str, tokens: int, **more: Any) -> Outcome:
         return Outcome(request, 0.0, text=[text], tokens=tokens, finish="stop", status=200, **more)

@@ -19,8 +19,8 @@ from canned_server import KEY, Reply, canned
 from serving_load import Mix, alone, crowd, faults, key, questions
 from serving_process import Watch
 
-from satchel.cli.load.drive import Bounds, Driven, Server, drive
-from satchel.cli.load.requests import Request
+from satchel.cli.load.drive import Bounds, Driven, LoadTarget, drive
+from satchel.cli.load.requests import LoadRequest
 
 linux = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="reads /proc")
 
@@ -34,7 +34,7 @@ def test_the_crowd_is_made_of_what_it_says() -> None:
     assert all(0 <= r.leave <= r.body["max_tokens"] for r in some)
 
 
-def crowded(server: Server, asked: list[Request], mix: Mix, requests: int) -> Driven:
+def crowded(server: LoadTarget, asked: list[LoadRequest], mix: Mix, requests: int) -> Driven:
     """As together() does it, for a number of requests instead of a time."""
     bounds = Bounds(requests=requests, concurrency=mix.clients)
     return asyncio.run(drive(server, crowd(asked, mix), bounds))
@@ -42,7 +42,7 @@ def crowded(server: Server, asked: list[Request], mix: Mix, requests: int) -> Dr
 
 def test_a_right_server_has_no_fault() -> None:
     with canned() as url:
-        server = Server(url, "m", KEY)
+        server = LoadTarget(url, "m", KEY)
         asked = questions(0)
         answers = alone(server, asked)
         found = crowded(server, asked, Mix(8, leave=0.3, wrong=0.2), 60)
@@ -76,9 +76,9 @@ def lenient(asked: str, body: dict[str, Any], reply: Reply) -> None:
 def test_a_lost_or_mixed_token_is_a_fault(spoil: Any, text: str) -> None:
     asked = questions(0)
     with canned() as url:
-        answers = alone(Server(url, "m", KEY), asked)
+        answers = alone(LoadTarget(url, "m", KEY), asked)
     with canned(spoil) as url:
-        found = crowded(Server(url, "m", KEY), asked, Mix(4, leave=0, wrong=0.3), 40)
+        found = crowded(LoadTarget(url, "m", KEY), asked, Mix(4, leave=0, wrong=0.3), 40)
     assert any(fault.startswith(text) for fault in faults(found.outcomes, answers))
 
 

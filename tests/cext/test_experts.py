@@ -57,7 +57,7 @@ def test_a_router_row_with_a_nan_gives_no_weight(device: Device) -> None:
 @pytest.mark.parametrize("bad", [-1, 2**31 - 1, None])
 def test_an_id_that_names_no_expert_names_the_step(device: Device, op: str, bad: int | None) -> None:
     if bad == -1 and op != "expert_weights":
-        pytest.skip("a number below 0 is somebody else's expert")
+        pytest.skip("a number below 0 is another device's expert")
     one = cases_of(op)[0]
     ids = one.inputs[-1][0].copy()
     experts = one.inputs[0][0].shape[1] if op == "expert_weights" else one.inputs[1][0].shape[0]

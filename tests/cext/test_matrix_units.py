@@ -177,7 +177,7 @@ def usual(device: Device, op: str, tokens: int) -> str:
 
 def test_many_columns_go_to_them_unasked(unit: tuple[Device, str]) -> None:
     device, kernel = unit
-    many = "linear" if device.name == "emulated" else kernel  # which has several, each for who asks by name
+    many = "linear" if device.name == "emulated" else kernel  # which has several, each by its name
     for op in OPS:
         assert (usual(device, op, LEAST), usual(device, op, LEAST - 1)) == (many, "linear")
     if device.name not in DETERMINISTIC_BACKENDS:

@@ -1,4 +1,4 @@
-"""What people get wrong, from the shell: one clear line on stderr, nothing on stdout, exit code 1 (wrong use
+"""Users' mistakes, from the shell: one clear line on stderr, nothing on stdout, exit code 1 (wrong use
 2).
 """
 

@@ -15,7 +15,7 @@ from fake_model import FakeModel
 
 from satchel.cli.chat import reader
 from satchel.cli.chat.display import Look
-from satchel.cli.chat.history import ChatSettings, Conversation, Turn
+from satchel.cli.chat.history import ChatMessage, ChatSettings, Conversation
 from satchel.cli.chat.session import Session
 from satchel.cli.main import main
 from satchel.quant import RequestError
@@ -128,7 +128,7 @@ def test_a_stopped_answer_stays_and_is_marked(fake: FakeModel, capsys: pytest.Ca
     fake.scripts.append(["so ", "far", interrupt, "never"])
     s = session(fake)
     s.run(["go on", "and?"])
-    assert s.conversation.turns[1] == Turn("assistant", "so far", stopped=True)
+    assert s.conversation.turns[1] == ChatMessage("assistant", "so far", stopped=True)
     assert contents(fake) == ["go on", "so far", "and?"]
     assert "stopped" in capsys.readouterr().out
 

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from satchel.cli.chat.history import ChatSettings, Conversation, Turn, load, save
+from satchel.cli.chat.history import ChatMessage, ChatSettings, Conversation, load, save
 from satchel.quant import RequestError
 from satchel.runtime.sampling import Sampling
 
 
 def some_conversation() -> Conversation:
     turns = (
-        Turn("user", 'é 日本 "\n\x00'),
-        Turn("assistant", "", stopped=True),
-        Turn("user", "b"),
-        Turn("assistant", "c"),
+        ChatMessage("user", 'é 日本 "\n\x00'),
+        ChatMessage("assistant", "", stopped=True),
+        ChatMessage("user", "b"),
+        ChatMessage("assistant", "c"),
     )
     settings = ChatSettings(Sampling(temperature=0.1, top_k=0, seed=2**64 - 1), 5)
     return Conversation("Fake 2M", "Be kind.", turns, settings)

@@ -13,7 +13,7 @@ from satchel.cli.chat import bar
 from satchel.cli.chat.display import AnswerWriter, Look
 from satchel.cli.chat.history import Conversation
 from satchel.cli.chat.session import Session
-from satchel.cli.chat.thinking import Thinking
+from satchel.cli.chat.thinking import ThinkingSplitter
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_thinking_is_told_apart_wherever_pieces_are_cut(
     ]
     cuts.append(list(range(len(text))))
     for places in cuts:
-        thinking = Thinking(started)
+        thinking = ThinkingSplitter(started)
         bounds = [0, *places, len(text)]
         pieces = [text[a:b] for a, b in pairwise(bounds)]
         parts = [part for piece in pieces for part in thinking.feed(piece)] + list(thinking.flush())

@@ -15,7 +15,7 @@ from canned_server import KEY, Reply, Server, canned
 
 from satchel.cli.conformance.expect import Wrong, fits
 from satchel.cli.conformance.suite import FAIL, PASS, SKIP, chosen, found_checks, verdicts
-from satchel.cli.conformance.target import Target
+from satchel.cli.conformance.target import ConformanceTarget
 from satchel.cli.main import main
 
 CLIENTS = ("openai", "anthropic", "ollama")
@@ -24,7 +24,7 @@ Spoil = Callable[[str, dict[str, Any], Reply], None]
 
 def results(url: str, *names: str) -> dict[str, tuple[str, str]]:
     """Result and text of the checks, by name."""
-    target = Target(url, "m", KEY)
+    target = ConformanceTarget(url, "m", KEY)
     try:
         return {v.name: (v.result, v.text) for v in verdicts(target, chosen(names))}
     finally:
@@ -146,10 +146,10 @@ FAULTS: list[tuple[str, Spoil]] = [
     ("chat.two-prefills", status(CHAT, 400, 500)),
     ("chat.prefill", begun_anew),
     ("chat.logit-bias", put(CHAT, f"{MESSAGE}.content", "the same")),
-    ("forms.schema", put(CHAT, f"{MESSAGE}.content", '{"name": "x"}', when="response_format")),
-    ("forms.schema", put(CHAT, f"{MESSAGE}.content", "Of course: {}", when="response_format")),
-    ("forms.unknown-schema", status(CHAT, 400, 200)),
-    ("forms.letters", events(CHAT, half_letters)),
+    ("structured-output.schema", put(CHAT, f"{MESSAGE}.content", '{"name": "x"}', when="response_format")),
+    ("structured-output.schema", put(CHAT, f"{MESSAGE}.content", "Of course: {}", when="response_format")),
+    ("structured-output.unknown-schema", status(CHAT, 400, 200)),
+    ("structured-output.letters", events(CHAT, half_letters)),
     ("tools.required", put(CHAT, f"{MESSAGE}.tool_calls.0.function.arguments", {"place": "Oslo"})),
     ("tools.required", put(CHAT, "choices.0.finish_reason", "stop", when="tools")),
     ("tools.named", put(CHAT, f"{MESSAGE}.tool_calls.0.function.name", "weather")),
@@ -241,8 +241,11 @@ CLIENT_FAULTS: list[tuple[str, Spoil]] = [
     ("models.client", put("/v1/models", "data", None)),
     ("chat.client", put(CHAT, "choices", [])),
     ("chat.stream-client", put(CHAT, "choices.0.index", drop=True, when="stream")),
-    ("forms.client-parse", put(CHAT, f"{MESSAGE}.content", "count: 1", when="response_format")),
-    ("forms.client-parse-cut", put(CHAT, "choices.0.finish_reason", "stop", when="response_format")),
+    ("structured-output.client-parse", put(CHAT, f"{MESSAGE}.content", "count: 1", when="response_format")),
+    (
+        "structured-output.client-parse-cut",
+        put(CHAT, "choices.0.finish_reason", "stop", when="response_format"),
+    ),
     ("tools.stream-client", put(CHAT, "choices.0.delta.tool_calls.0.function.name", "absent")),
     ("completions.client", put(TEXT, "choices", None)),
     ("responses.client", put(RESPONSES, "output", [])),

@@ -1,4 +1,4 @@
-"""verify, hash, split, merge, edit and inspect as people run them: output, exit codes, files."""
+"""verify, hash, split, merge, edit and inspect as users run them: output, exit codes, files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every malformed file of the G rows, as people meet it: through the commands that open one."""
+"""Every malformed file of the G rows, as users meet it: through the commands that open one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options that hold an answer to a form: what reaches the library, and wrong use."""
+"""The options for structured output: what reaches the library, and wrong use."""
 
 from __future__ import annotations
 

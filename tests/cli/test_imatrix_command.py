@@ -91,7 +91,7 @@ def test_a_run_that_is_cut_leaves_no_file(
     def stop(self: object, done: int, total: int) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(imatrix.Running, "__call__", stop)
+    monkeypatch.setattr(imatrix.ProgressLine, "__call__", stop)
     out = tmp_path / "i.gguf"
     assert run(folder, "-o", str(out)) == 130
     assert list(tmp_path.iterdir()) == []

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from satchel.cli.quantizing.charts import HEIGHT, WIDTH, Mark, curve, decades, lines, stacks, ticks
-from satchel.cli.quantizing.page import Facts, write_page
+from satchel.cli.quantizing.page import PageFacts, write_page
 from satchel.runtime.budget.choose import FrontierStep, Option
 from satchel.runtime.budget.search import FormatSearchResult, TensorChoice, TensorGroup
 
@@ -53,6 +53,6 @@ def test_a_page_of_names_that_want_to_be_markup() -> None:
     )
     steps = (FrontierStep(row.name, options[1], 900, 0.0),)
     budget = FormatSearchResult((row,), 1000, 100, steps, 0.0, 1, 1.0)
-    page = write_page(Facts("a<b>.gguf", "<i>.txt", budget, None, {}, 2.0))
+    page = write_page(PageFacts("a<b>.gguf", "<i>.txt", budget, None, {}, 2.0))
     assert "<script>" not in page and "<i>.txt" not in page and "&lt;script&gt;" in page
     assert "http" not in page and "4.000" in page

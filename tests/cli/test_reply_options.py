@@ -18,9 +18,9 @@ from fake_model import FakeModel
 from tiny_file import write_model
 
 from satchel.cli.main import main
-from satchel.cli.replies import MOST_ANSWERS, POLICIES, WORKERS
+from satchel.cli.replies import MAX_COMPLETIONS, POLICIES, WORKERS
 from satchel.cli.reports import drawn, lines, plain_values, report_rows
-from satchel.runtime.answers import MOST_ANSWERS as MADE_AT_MOST
+from satchel.runtime.answers import MAX_COMPLETIONS as MADE_AT_MOST
 from satchel.runtime.kv import Miss
 from satchel.runtime.options import WORKERS as KINDS
 from satchel.runtime.overflow import POLICIES as KNOWN
@@ -57,7 +57,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_names_are_the_library_s() -> None:
-    assert (POLICIES, WORKERS, MOST_ANSWERS) == (KNOWN, KINDS, MADE_AT_MOST)
+    assert (POLICIES, WORKERS, MAX_COMPLETIONS) == (KNOWN, KINDS, MADE_AT_MOST)
 
 
 @pytest.mark.parametrize(
@@ -124,11 +124,11 @@ def test_loading_is_told_of_worker_and_answers(call: Run, fake: FakeModel) -> No
         ("--reasoning on -no-cnv", "--reasoning: raw completion"),
         ("--on-overflow cut", "--on-overflow: cut is none: there are error, shift, truncate-middle"),
         ("--on-overflow error --context-shift", "--context-shift: --on-overflow is given already"),
-        ("--context-shift --regex a", "--on-overflow: an answer that is held to a form cannot shift"),
+        ("--context-shift --regex a", "--on-overflow: structured output cannot shift"),
         ("--worker fork", "--worker: fork is none: there are thread and process"),
-        ("--answers 0", "--answers"),
-        ("--answers 129", "--answers"),
-        ("--answers 3 --best-of 2", "--best-of: 2 cannot be fewer than --answers, 3"),
+        ("--n-completions 0", "--n-completions"),
+        ("--n-completions 129", "--n-completions"),
+        ("--n-completions 3 --best-of 2", "--best-of: 2 is less than --n-completions, 3"),
         ("--best-of 2 --temp 0", "the temperature is 0"),
         ("--logprobs 3", "--logprobs: log probabilities are printed with --json"),
         ("--logprobs 21 --json", "--logprobs"),
@@ -143,7 +143,7 @@ def test_wrong_use_is_said_before_a_model_is_loaded(
     assert words in err and err.count("\n") == 1
 
 
-def test_a_form_and_a_session_go_with_a_worker_process(call: Run, fake: FakeModel, tmp_path: Path) -> None:
+def test_a_grammar_and_a_session_go_with_a_worker_process(call: Run, fake: FakeModel, tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
     assert call("run", "-m", "f.gguf", "hi", "--worker", "process", "--choice", "a")[0] == 0
     assert fake.loaded["worker"] == "process"
@@ -161,7 +161,7 @@ def test_a_form_and_a_session_go_with_a_worker_process(call: Run, fake: FakeMode
         (["--json-schema-file", "/does/not/exist"], "/does/not/exist"),
     ],
 )
-def test_a_bad_form_is_said_before_a_model_is_loaded(
+def test_a_bad_grammar_is_said_before_a_model_is_loaded(
     call: Run, fake: FakeModel, command: str, args: list[str], words: str
 ) -> None:
     code, out, err = call(command, "-m", "f.gguf", "-p", "hi", *args)
@@ -255,11 +255,12 @@ def test_an_answer_that_is_cut_says_what_allows_more(call: Run, model: Path) -> 
 
 def test_several_answers_and_the_best_of_them(call: Run, model: Path) -> None:
     one = run_json(call, model)
-    several = run_json(call, model, "--answers", "3")["answers"]
+    several = run_json(call, model, "--n-completions", "3")["answers"]
     assert len(several) == 3 and several[0]["text"] == one["text"]
     assert len({answer["seed"] for answer in several}) == 3
     assert all("logprobs" not in answer for answer in several)
-    best = run_json(call, model, "--answers", "2", "--best-of", "3", "--logprobs", "0", "-np", "2")["answers"]
+    args = "--n-completions", "2", "--best-of", "3", "--logprobs", "0", "-np", "2"
+    best = run_json(call, model, *args)["answers"]
     means = [sum(t["logprob"] for t in a["logprobs"]) / len(a["logprobs"]) for a in best]
     assert means == sorted(means, reverse=True)
     assert {a["text"] for a in best} <= {a["text"] for a in several}
@@ -267,8 +268,9 @@ def test_several_answers_and_the_best_of_them(call: Run, model: Path) -> None:
 
 def test_several_answers_on_stdout(call: Run, model: Path) -> None:
     args = ("run", "-m", str(model), "hello", "-c", "96", "-n", "4", "-s", "3")
-    texts = [a["text"].rstrip() for a in json.loads(call(*args, "--answers", "2", "--json")[1])["answers"]]
-    assert call(*args, "--answers", "2") == (0, f"{texts[0]}\n\n{texts[1]}\n", "")
+    answers = json.loads(call(*args, "--n-completions", "2", "--json")[1])["answers"]
+    texts = [a["text"].rstrip() for a in answers]
+    assert call(*args, "--n-completions", "2") == (0, f"{texts[0]}\n\n{texts[1]}\n", "")
 
 
 @pytest.mark.parametrize("command", ["run", "chat"])

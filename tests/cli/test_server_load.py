@@ -17,19 +17,19 @@ from canned_model import ANSWER
 from canned_server import KEY, Reply, canned
 from waiting import happened
 
-from satchel.cli.load.drive import Bounds, Clock, Driven, Server, drive
-from satchel.cli.load.requests import CHAT, TEXT, Request, Shape, made_up, recorded, with_leavers
+from satchel.cli.load.drive import Bounds, Clock, Driven, LoadTarget, drive
+from satchel.cli.load.requests import CHAT, TEXT, LoadRequest, LoadShape, made_up, recorded, with_leavers
 from satchel.cli.load.stream import events, message
 from satchel.cli.load.summary import quantile, spread, summary
 from satchel.cli.main import main
 from satchel.quant import RequestError
 
 PATH = "/v1/chat/completions"
-ASKED = Request(CHAT, {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8})
+ASKED = LoadRequest(CHAT, {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8})
 
 
 def driven(url: str, requests: Any, bounds: Bounds) -> Driven:
-    return asyncio.run(drive(Server(url, "m", KEY), iter(requests), bounds))
+    return asyncio.run(drive(LoadTarget(url, "m", KEY), iter(requests), bounds))
 
 
 def test_whole_streams_are_counted_with_their_times() -> None:
@@ -48,13 +48,13 @@ def test_whole_streams_are_counted_with_their_times() -> None:
 
 def test_completions_are_driven_too() -> None:
     with canned() as url:
-        found = driven(url, [Request(TEXT, {"prompt": "Once", "max_tokens": 4})], Bounds())
+        found = driven(url, [LoadRequest(TEXT, {"prompt": "Once", "max_tokens": 4})], Bounds())
     assert found.outcomes[0].whole and len(found.outcomes[0].pieces) == 4
 
 
 def test_a_client_that_leaves_is_no_error() -> None:
     with canned() as url:
-        found = driven(url, [Request(CHAT, ASKED.body, leave=2)], Bounds())
+        found = driven(url, [LoadRequest(CHAT, ASKED.body, leave=2)], Bounds())
     (outcome,) = found.outcomes
     assert outcome.left and not outcome.error and len(outcome.pieces) == 2
     assert summary(found)["disconnected"] == 1
@@ -96,7 +96,7 @@ def test_what_goes_wrong_is_told_apart(spoil: Any, error: str, refused: int) -> 
 
 
 def test_nobody_there_is_an_outcome() -> None:
-    found = asyncio.run(drive(Server("http://127.0.0.1:9", "m"), iter([ASKED]), Bounds()))
+    found = asyncio.run(drive(LoadTarget("http://127.0.0.1:9", "m"), iter([ASKED]), Bounds()))
     assert found.outcomes[0].error == "connection: ConnectError"
 
 
@@ -110,10 +110,12 @@ def test_requests_wait_until_they_are_due_and_none_begins_after_the_end() -> Non
         await asyncio.sleep(0)  # what was sent before gets its turn
         now += seconds
 
-    requests = [Request(CHAT, ASKED.body, due) for due in (0.0, 15.0, 30.0, 50.0)]
+    requests = [LoadRequest(CHAT, ASKED.body, due) for due in (0.0, 15.0, 30.0, 50.0)]
     with canned() as url:
         clock = Clock(lambda: now, sleep)
-        found = asyncio.run(drive(Server(url, "m", KEY), iter(requests), Bounds(seconds=40.0), clock=clock))
+        found = asyncio.run(
+            drive(LoadTarget(url, "m", KEY), iter(requests), Bounds(seconds=40.0), clock=clock)
+        )
     assert slept == [0.0, 15.0, 15.0] and found.seconds == 30.0
     assert sorted(o.due for o in found.outcomes) == [7.0, 22.0, 37.0]
 
@@ -131,7 +133,7 @@ def test_answers_that_do_not_end_in_time_are_given_up() -> None:
 
 
 def test_made_up_loads_have_their_shape_and_can_be_repeated() -> None:
-    shape = Shape((4, 9), (3, 5), rate=100.0)
+    shape = LoadShape((4, 9), (3, 5), rate=100.0)
     some = list(itertools.islice(made_up(shape, 1), 2000))
     assert some == list(itertools.islice(made_up(shape, 1), 2000))
     assert {len(r.body["messages"][0]["content"].split()) for r in some} == {4, 9}
@@ -143,7 +145,7 @@ def test_made_up_loads_have_their_shape_and_can_be_repeated() -> None:
     leave = [r.leave for r in with_leavers(iter(some), 0.25, 2)]
     assert 0.2 < sum(map(bool, leave)) / 2000 < 0.3
     assert all(n <= r.body["max_tokens"] for n, r in zip(leave, some, strict=True))
-    assert next(made_up(Shape((4,), (3,), text=True), 0)).path == TEXT
+    assert next(made_up(LoadShape((4,), (3,), text=True), 0)).path == TEXT
 
 
 def test_recorded_loads_are_read(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def _remove(path: Path) -> None:
 
 
 def _replace(path: Path) -> None:
-    """Another file gets the name; who has the old one open keeps it."""
+    """Another file gets the name; a process that has the old one open keeps it."""
     other = path.with_name("other")
     other.write_bytes(b"GGUF" + bytes(100))
     other.replace(path)

@@ -24,7 +24,7 @@ from mini_file import write_mini
 from tiny_file import write_model
 
 from satchel import Model
-from satchel.cli.chat.history import Conversation, Turn, load, save
+from satchel.cli.chat.history import ChatMessage, Conversation, load, save
 from satchel.cli.main import main
 from satchel.cli.store import Store
 from satchel.cli.store.lock import Locked, LockFile, Pinned
@@ -168,7 +168,9 @@ def _readable(name: str) -> Callable[[Path], None]:
 
 
 def _conversation(turns: int) -> Conversation:
-    return Conversation(turns=tuple(Turn(("user", "assistant")[i % 2], f"text {i}") for i in range(turns)))
+    return Conversation(
+        turns=tuple(ChatMessage(("user", "assistant")[i % 2], f"text {i}") for i in range(turns))
+    )
 
 
 def _chat(folder: Path) -> None:

@@ -6,8 +6,8 @@ import tracemalloc
 
 import pytest
 
-from satchel.formats.template import ChatTemplate, Limits
-from satchel.formats.template.limits import LimitReached, Meter
+from satchel.formats.template import ChatTemplate, TemplateLimits
+from satchel.formats.template.limits import LimitReached, TemplateMeter
 from satchel.quant import ModelError, RequestError, SatchelError
 
 USER = [{"role": "user", "content": "hi"}]
@@ -364,7 +364,7 @@ def test_memory_stays_small(row: tuple[str, str, type[Exception], str]) -> None:
 
 def test_the_clock_stops_what_steps_do_not() -> None:
     ticks = iter(range(1_000_000))
-    meter = Meter(Limits(steps=10**12, seconds=50), 0, 0, clock=lambda: float(next(ticks)))
+    meter = TemplateMeter(TemplateLimits(steps=10**12, seconds=50), 0, 0, clock=lambda: float(next(ticks)))
     with pytest.raises(LimitReached, match="took more than 50 s"):
         for _ in range(1_000_000):
             meter.tick()
@@ -377,7 +377,7 @@ def test_budget_grows_with_the_conversation() -> None:
     )
     messages = [{"role": "user", "content": "x" * 1000}] * 3000
     assert len(template.render(messages)) == 3000 * 40
-    small = ChatTemplate(template.source, limits=Limits(steps_per_node=0, steps=1000))
+    small = ChatTemplate(template.source, limits=TemplateLimits(steps_per_node=0, steps=1000))
     with pytest.raises(RequestError, match="took more than 1,000 steps"):
         small.render(messages)
 

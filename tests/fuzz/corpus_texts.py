@@ -11,12 +11,12 @@ from fuzz_readers import message_of
 from fuzz_requests import ROUTES
 from hub_server import layer, repository
 
-from satchel.runtime.form import Form
 from satchel.runtime.grammar.spec import Choice, JsonSchema
 from satchel.runtime.logits_options import LogitsOptions
 from satchel.runtime.options import Options
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.scheduler import Request
+from satchel.runtime.structured_output import StructuredOutput
 from satchel.runtime.worker.wire import Arrays, encode, encode_error
 
 Inputs = dict[str, bytes]
@@ -122,7 +122,7 @@ idle = 1.5
 preload = true
 [models.b]
 path = "b.gguf"
-tensor_place = ["a=cpu"]
+override_tensor = ["a=cpu"]
 [aliases.chat]
 versions = { "chat@1" = 90, b = 10 }
 shadow = "b"
@@ -183,8 +183,8 @@ def journal() -> bytes:
 def messages() -> Inputs:
     import numpy as np
 
-    held = LogitsOptions(form=Form(JsonSchema(ADD)))
-    request = Request((1, 2, 3), 5, Sampling(temperature=0.5, seed=3), frozenset({7}), logits_options=held)
+    wishes = LogitsOptions(structured_output=StructuredOutput(JsonSchema(ADD)))
+    request = Request((1, 2, 3), 5, Sampling(temperature=0.5, seed=3), frozenset({7}), logits_options=wishes)
     arrays = Arrays()
     value = encode([np.arange(6, dtype=np.float32).reshape(2, 3), (1, None)], arrays)
     rest = b"".join(bytes(part) for part in arrays.parts)

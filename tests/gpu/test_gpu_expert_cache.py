@@ -24,7 +24,12 @@ def test_answers_are_those_of_experts_on_the_cpu(gpu: str, format: str, tmp_path
     rules, ids = ["_exps=cpu"], IDS if gpu == "cuda" else IDS[:16]
     for cache in ("off", 2):
         options = Options(
-            device=gpu, threads=1, cache_type="f32", tensor_place=rules, gpu_layers="all", expert_cache=cache
+            device=gpu,
+            threads=1,
+            cache_type="f32",
+            override_tensor=rules,
+            gpu_layers="all",
+            expert_cache=cache,
         )
         with Model.load(path, options) as model:
             found.append(model.logits(ids))

@@ -1,4 +1,4 @@
-"""Error feedback: standard blocks, never a worse row, the same bytes however rows are cut, and the sums that
+"""GPTQ: standard blocks, never a worse row, the same bytes however rows are cut, and the sums that
 it minimizes as numpy computes them.
 """
 
@@ -14,7 +14,7 @@ from satchel.quant import FORMATS
 from satchel.quant.gptq import (
     Hessian,
     encode_matrix,
-    feedback,
+    gptq_codes,
     improve,
     one_blas_thread,
     prepare,
@@ -22,7 +22,7 @@ from satchel.quant.gptq import (
 )
 from satchel.quant.gptq_grids import GRIDS, blocks_of, parts
 
-pytest.importorskip("numba", reason="error feedback is compiled by numba")
+pytest.importorskip("numba", reason="GPTQ is compiled by numba")
 K = 512
 
 
@@ -82,7 +82,7 @@ def test_each_step_only_lowers_the_error(name: str) -> None:
     x = weight(4)
     w = np.ascontiguousarray(x.T)
     found = parts(grid, fmt.encode(x, None))
-    assert not np.array_equal(feedback(grid, found, w, h), found.code)
+    assert not np.array_equal(gptq_codes(grid, found, w, h), found.code)
     last = row_errors(w - found.values(), h.matrix)
     for _ in range(3):
         found = improve(grid, found, w, h.matrix)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from satchel.formats.gguf import TensorSource, open_gguf, write_gguf
-from satchel.formats.quantize import Report, find_recipe, plan_file, quantize_file
+from satchel.formats.quantize import QuantizeReport, find_recipe, plan_file, quantize_file
 from satchel.quant import FORMATS, ModelError, RequestError
 
 F32 = npt.NDArray[np.float32]
@@ -80,7 +80,7 @@ def test_writes_what_the_encoders_give(model: Path, tmp_path: Path) -> None:
         "blk.0.attn_q.bias": "f32",
     }
     assert sum(written) == report.bytes_after == sum(choice.bytes_after for choice in report.choices)
-    assert report == Report(plan_file(model, find_recipe("Q4_K_M")).choices, report.errors)
+    assert report == QuantizeReport(plan_file(model, find_recipe("Q4_K_M")).choices, report.errors)
     found = decoded(target)
     for name, x in tensors().items():
         encode = FORMATS[kinds[name]].encode

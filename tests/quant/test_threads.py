@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from satchel.quant import DeviceError
-from satchel.quant.threads import Pool, begin
+from satchel.quant.threads import SafeThreadPool, begin
 
 REFUSED, MISUSED = "can't start new thread", "threads can only be started once"
 
@@ -20,5 +20,5 @@ def test_a_thread_that_does_not_begin(
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(kind, match="ulimit -u" if kind is DeviceError else text):
         begin(threading.Thread(target=print))
-    with pytest.raises(kind), Pool(1) as pool:
+    with pytest.raises(kind), SafeThreadPool(1) as pool:
         pool.submit(print)

@@ -249,7 +249,7 @@ def test_a_bad_adapter_is_one_line(
 
 def test_a_folded_model_takes_no_adapter(folder: Path, tmp_path: Path) -> None:
     path = tiny_file.write_model(tmp_path / "m.gguf", "llama", satchel__folded="attn")
-    with pytest.raises(ModelError, match="--fold"):
+    with pytest.raises(ModelError, match="--awq"):
         Model.load(path, adapters=[folder / "a.gguf"])
 
 

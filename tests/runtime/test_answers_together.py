@@ -74,7 +74,7 @@ def byte_ids(text: str) -> list[int]:
     return [single[bytes([b])] for b in text.encode()]
 
 
-# Thinking and a form
+# Thinking and a grammar
 
 
 SPACED = Regex("[ \n]*<?x")
@@ -92,12 +92,12 @@ SPACED = Regex("[ \n]*<?x")
     ],
 )
 @pytest.mark.parametrize("thought", ["", "<think>a < b</think>", "\n <think>\n</think>"])
-def test_a_form_holds_what_may_begin_as_thinking_does(spec: Spec, text: str, thought: str) -> None:
+def test_a_grammar_holds_what_may_begin_as_thinking_does(spec: Spec, text: str, thought: str) -> None:
     """Also after any number of tokens was taken back and came again."""
     grammar = compile_grammar(WORDS, spec)
     ids = [*WORDS.encode(thought, special=True, bos=False), *byte_ids(text)]
     if thought.startswith("\n") and spec != SPACED:
-        ids = ids[2:]  # the form allows no such space
+        ids = ids[2:]  # the grammar allows no such space
     budget = ReasoningBudget(WORDS, STYLE, inner=grammar.constraint())
     masks: list[bytes] = []
     for token in ids:
@@ -262,7 +262,7 @@ def run(blocks: int, together: bool) -> tuple[list[object], int, int]:
 
 @compiled
 def test_a_batch_of_everything_gives_each_what_it_gets_alone() -> None:
-    """Also where those in the middle of a form give way to others, and come back."""
+    """Also where those in the middle of a grammar give way to others, and come back."""
     alone, _, drafted = run(0, False)
     assert drafted > 0
     assert run(0, True)[0] == alone

@@ -25,7 +25,7 @@ from satchel.runtime.expert_cache.cache import ExpertCache
 from satchel.runtime.expert_cache.usage import ExpertUsage
 from satchel.runtime.model import Model
 from satchel.runtime.options import Options
-from satchel.runtime.placement.asked import read_expert_cache
+from satchel.runtime.placement.options import read_expert_cache
 from satchel.runtime.placement.predict import Speed
 from satchel.runtime.sampling import GREEDY
 
@@ -45,7 +45,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def load(path: Path, cache: str | int, device: str = "remote", **more: object) -> Model:
-    options = Options(device=device, threads=1, cache_type="f32", tensor_place=[EXPERTS], expert_cache=cache)
+    options = Options(
+        device=device, threads=1, cache_type="f32", override_tensor=[EXPERTS], expert_cache=cache
+    )
     return Model.load(path, options, gpu_layers="all", **more)  # type: ignore[arg-type]
 
 
@@ -162,7 +164,7 @@ def test_steps_go_on_while_an_expert_is_on_its_way(
     def slow(self: ExpertCache, label: str, slot: int, expert: int) -> None:
         assert self.usage[label].slots[expert] < 0 and slot not in self.usage[label].slots
         layer = self.layout.layers[label]
-        for name in layer.tensors:  # whoever reads it now gets nonsense
+        for name in layer.tensors:  # a reader gets nonsense now
             place = self._places[layer.device][name + CACHED]
             size = self.bytes_of(label) // 8
             each = self.pending.gguf.tensors[name].nbytes // layer.experts
@@ -258,7 +260,7 @@ def test_memory_is_what_was_foretold_and_given_back(
         return alloc(self, size, usage)
 
     monkeypatch.setattr(Device, "alloc", counted)
-    options = Options(device="remote", threads=1, tensor_place=[EXPERTS], expert_cache=3, gpu_layers="all")
+    options = Options(device="remote", threads=1, override_tensor=[EXPERTS], expert_cache=3, gpu_layers="all")
     with Model.load(files["qwen3moe"], options) as model:
         model.generate(IDS * 3, max_tokens=1, sampling=GREEDY).read()
         model.engine.program(1, 1)
@@ -295,21 +297,21 @@ def foretold(files: dict[str, Path]) -> Iterator[object]:
 
 
 def test_auto_takes_what_is_left_where_it_helps(foretold) -> None:  # type: ignore[no-untyped-def]
-    auto = Options(device="remote,cpu", threads=1, tensor_place=[EXPERTS])
+    auto = Options(device="remote,cpu", threads=1, override_tensor=[EXPERTS])
     settled = foretold(auto, True)
     assert (
         settled.expert_cache is not None
         and next(iter(settled.expert_cache.layout.layers.values())).count == tiny.EXPERTS
     )
     assert foretold(auto, False).expert_cache is None  # a device that is slower than the CPU
-    named = Options(device="remote", threads=1, tensor_place=[EXPERTS])
+    named = Options(device="remote", threads=1, override_tensor=[EXPERTS])
     assert foretold(named, True).expert_cache is None  # nothing was measured
-    off = Options(device="remote,cpu", threads=1, tensor_place=[EXPERTS], deterministic=True)
-    assert off.asked.expert_cache == "off"
+    off = Options(device="remote,cpu", threads=1, override_tensor=[EXPERTS], deterministic=True)
+    assert off.placement_options.expert_cache == "off"
 
 
 def test_more_than_there_is_room_for_is_refused(foretold) -> None:  # type: ignore[no-untyped-def]
-    how = {"device": "remote", "threads": 1, "tensor_place": [EXPERTS], "gpu_layers": "all"}
+    how = {"device": "remote", "threads": 1, "override_tensor": [EXPERTS], "gpu_layers": "all"}
     with pytest.raises(
         DeviceError, match=r"device remote: .*cached experts|all layers need|tensors placed there need"
     ):

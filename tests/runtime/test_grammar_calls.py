@@ -1,5 +1,5 @@
-"""Forced calls in every family's form: what a model may write is read back, by the parser that reads answers,
-as a call that its tool's schema allows; and what templates write of calls can be written.
+"""Forced calls in every family's format: the parser that reads answers reads back what a model may write, as
+a call that its tool's schema allows; and what templates write of calls can be written.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ GIVEN: dict[str, Any] = {
     "note": "line one\n  line two ",
     "code": "07",
 }
-FORMS = [(style, begin) for style, forms in STYLES.items() for begin in forms]
+CALL_FORMATS = [(style, begin) for style, formats in STYLES.items() for begin in formats]
 TAGGED = [
     ("qwen_xml", ""),
     ("glm", ""),
@@ -138,8 +138,8 @@ def written(style: str, begin: str, name: str, given: dict[str, Any]) -> str:
         if begin == "<|tools_prefix|>":
             return f'{begin}[{{"{name}": {raw}}}]<|tools_suffix|>'
         if begin in ("<|function_call|>", "<function_call>", "<longcat_tool_call>", "<|action_start|>"):
-            form = STYLES[style][begin]
-            return f"{form.open}{form.before.partition('{')[0]}{call}{form.after[1:]}"
+            format = STYLES[style][begin]
+            return f"{format.open}{format.before.partition('{')[0]}{call}{format.after[1:]}"
         return f"{begin}[{call}]{ends.get(begin, '')}"
     if style == "dsml":
         prefix = "｜DSML｜" if "DSML" in begin else ""
@@ -174,7 +174,7 @@ def written(style: str, begin: str, name: str, given: dict[str, Any]) -> str:
 
 
 def alone(style: str, name: str, given: dict[str, Any], raw: str, call: str) -> str:
-    """A call of a family that has one form."""
+    """A call of a family that has one format."""
     return {
         "functionary": f"{name}\n{raw}",
         "kimi": f"<|tool_calls_section_begin|><|tool_call_begin|>functions.{name}:3"
@@ -204,7 +204,7 @@ def alone(style: str, name: str, given: dict[str, Any], raw: str, call: str) -> 
 
 NEW = [
     (s, b)
-    for s, b in FORMS
+    for s, b in CALL_FORMATS
     if s
     in (
         "functionary",
@@ -229,9 +229,9 @@ NEW = [
 
 def test_every_family_can_be_forced() -> None:
     assert set(families()) <= set(STYLES)
-    for name, forms in STYLES.items():
+    for name, formats in STYLES.items():
         begins = (*families()[name].begins, *families()[name].tells) if name in families() else ()
-        assert all(begin in ("", *begins) for begin in forms)
+        assert all(begin in ("", *begins) for begin in formats)
 
 
 @pytest.mark.parametrize("kind", VOCABULARIES.values(), ids=VOCABULARIES)
@@ -319,15 +319,17 @@ def test_random_answers_are_calls_of_the_tools(style: str, begin: str, kind: int
     assert ended
 
 
-@pytest.mark.parametrize(("style", "begin"), [form for form in NEW if STYLES[form[0]][form[1]].several])
+@pytest.mark.parametrize(
+    ("style", "begin"), [format for format in NEW if STYLES[format[0]][format[1]].several]
+)
 def test_several_calls(style: str, begin: str) -> None:
     tokenizer = vocabulary()
     tool = ToolSchema("f", {"type": "object", "properties": {"a": TEXT}, "required": ["a"]})
     grammar = compile_grammar(tokenizer, ToolCallGrammar([tool], style, True, begin))
-    form = STYLES[style][begin]
+    format = STYLES[style][begin]
     one = written(style, begin, "f", {"a": "x"})
-    inner = one.removeprefix(form.open).removesuffix(form.close)
-    both = form.open + inner + form.separator + inner + form.close
+    inner = one.removeprefix(format.open).removesuffix(format.close)
+    both = format.open + inner + format.separator + inner + format.close
     assert accepted(tokenizer, grammar, both) and accepted(tokenizer, grammar, one)
     assert read(style, both, (tool,)) == [("f", {"a": "x"})] * 2 and grammar.check(both) == ""
 

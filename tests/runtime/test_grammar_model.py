@@ -1,4 +1,4 @@
-"""The bundled model held to schemas and other forms: valid answers, and what is said of cut ones."""
+"""Structured output of the bundled model: valid answers by schemas and other grammars, notes on cut ones."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_stop_string_inside_says_so(model: Model) -> None:
         (Gbnf('root ::= "<" root ">" | "x"'), None),
     ],
 )
-def test_other_forms(model: Model, spec: Any, texts: tuple[str, ...] | None) -> None:
+def test_other_grammars(model: Model, spec: Any, texts: tuple[str, ...] | None) -> None:
     for seed in range(3):
         reply = model.chat(ASK, grammar=spec, sampling=Sampling(temperature=2.0, seed=seed), max_tokens=40)
         text = reply.read()

@@ -18,7 +18,7 @@ from satchel.runtime.device import libraries
 from satchel.runtime.lost import DeviceLost
 from satchel.runtime.model import Model
 from satchel.runtime.options import LoadKwargs
-from satchel.runtime.placement.asked import read_asked
+from satchel.runtime.placement.options import read_placement_options
 from satchel.runtime.sampling import GREEDY
 
 HAVE = {f.name for f in libraries() if not f.reason}
@@ -124,7 +124,7 @@ def test_a_call_beside_requests_is_told_the_same(load: Load) -> None:
 
 
 def test_the_other_card_goes_on(load: Load, path: Path) -> None:
-    model = load("1:25", cards=2, device="emulated,emulated:1", tensor_place=[r"blk\.0\.=emulated:1"])
+    model = load("1:25", cards=2, device="emulated,emulated:1", override_tensor=[r"blk\.0\.=emulated:1"])
     assert [d.name for d in model.devices][:2] == ["emulated", "emulated:1"]
     assert lost_at_some_step(model).startswith("device emulated:1 was lost")
     assert tokens(model) and "emulated:1" not in [d.name for d in model.devices]
@@ -149,12 +149,12 @@ def test_what_does_not_fit_on_what_is_left_is_said_and_stays_so(
 
 
 def test_what_is_asked_for_without_a_device() -> None:
-    asked = read_asked("cuda,hip", 5, ["ffn=hip", "attn=cuda"])
+    asked = read_placement_options("cuda,hip", 5, ["ffn=hip", "attn=cuda"])
     left = asked.without("hip")
     assert left.devices == ("cuda",) and left.layers is None and left.lost == ("hip",)
     assert [rule.device for rule in left.rules] == ["cuda"]
     assert left.without("cuda").devices == ("cpu",) and left.without("cuda").lost == ("hip", "cuda")
-    assert read_asked("auto").without("cuda").devices == ()
+    assert read_placement_options("auto").without("cuda").devices == ()
 
 
 def test_a_closed_model_stays_closed(load: Load) -> None:

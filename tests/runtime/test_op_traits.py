@@ -51,7 +51,7 @@ def test_traits_agree_with_each_other() -> None:
         if op.cache != NONE:
             assert {"slot", "pos", "table"} <= set(op.sources), name
         if op.alias and op.cache != NONE:
-            assert op.sources[-1] == "table", f"{name}: who looks for blocks finds their table last"
+            assert op.sources[-1] == "table", f"{name}: an op that looks for blocks finds their table last"
 
 
 @pytest.mark.parametrize("op", [name for name in OP_NAMES if OPS[name].exact])

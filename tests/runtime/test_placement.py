@@ -1,5 +1,5 @@
-"""Where parts of a model go: what is asked for is read or refused, ways that fit are found, and a model on
-several devices answers as on one, in the memory that was foretold.
+"""Placement: options are read or refused, candidates that fit are found, and a model on several
+devices answers as on one, in the memory that was foretold.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from satchel.runtime.dryrun import dry_run
 from satchel.runtime.model import Model
 from satchel.runtime.options import LoadKwargs, Options, settled
 from satchel.runtime.placement import speeds
-from satchel.runtime.placement.asked import (
+from satchel.runtime.placement.choose import MemoryBudget, PlacementCandidate, candidates, choose, fits
+from satchel.runtime.placement.devices import Open
+from satchel.runtime.placement.options import (
     experts_rule,
-    read_asked,
     read_devices,
     read_layers,
+    read_placement_options,
     read_rules,
     read_size,
 )
-from satchel.runtime.placement.choose import Room, Way, choose, fits, ways
-from satchel.runtime.placement.devices import Open
 from satchel.runtime.placement.pager import FilePages, layer_number
+from satchel.runtime.placement.placement import Placement
 from satchel.runtime.placement.predict import PROMPT, Prediction, Speed, crossings, predict
 from satchel.runtime.placement.sizes import Sizes, sizes_of
 from satchel.runtime.placement.smaller import recipe_that_fits
 from satchel.runtime.placement.speeds import speed_of
 from satchel.runtime.placement.step import LARGE as LARGE_STEP
 from satchel.runtime.placement.step import STEP
-from satchel.runtime.placement.where import Where
 from satchel.runtime.sampling import GREEDY
 
 HAVE = {f.name for f in libraries() if not f.reason}
@@ -127,7 +127,7 @@ def test_rules_are_read() -> None:
     assert one.device == "cpu" and one.pattern.search("blk.11.ffn_up.weight")
     assert [r.device for r in read_rules("a=cpu,b=remote:0,c=remote:1")] == ["cpu", "remote", "remote:1"]
     for text in ("cpu", "=cpu", "a=", "(=cpu"):
-        with pytest.raises(RequestError, match="tensor place"):
+        with pytest.raises(RequestError, match="override_tensor"):
             read_rules(text)
 
 
@@ -140,9 +140,12 @@ def test_wrong_options_are_refused_before_a_file_is_opened(wrong: LoadKwargs) ->
 # --- the choice
 
 
-def rooms(free: int, host: int = LARGE, *more: int) -> list[Room]:
-    far = [Room("remote", free, True), *(Room(f"remote:{i + 1}", n, True) for i, n in enumerate(more))]
-    return [*far, Room("cpu", host, False)]
+def budgets(free: int, host: int = LARGE, *more: int) -> list[MemoryBudget]:
+    far = [
+        MemoryBudget("remote", free, True),
+        *(MemoryBudget(f"remote:{i + 1}", n, True) for i, n in enumerate(more)),
+    ]
+    return [*far, MemoryBudget("cpu", host, False)]
 
 
 def two_devices(sizes: Sizes) -> Sizes:
@@ -151,7 +154,7 @@ def two_devices(sizes: Sizes) -> Sizes:
 
 
 def whole(sizes: Sizes) -> int:
-    return sizes.on(Where("remote"))["remote"]
+    return sizes.on(Placement("remote"))["remote"]
 
 
 @pytest.mark.parametrize("kind", ["dense", "mixture"])
@@ -160,54 +163,65 @@ def test_what_is_chosen_fits_and_is_the_quickest_that_does(
     sized: dict[str, Sizes], kind: str, share: float
 ) -> None:
     sizes = sized[kind]
-    room = rooms(int(whole(sizes) * share))
+    given = budgets(int(whole(sizes) * share))
     speeds = {"remote": FAST, "cpu": SLOW}
 
-    def judge(where: Where) -> Prediction:
-        return predict(where, sizes, speeds)
+    def judge(placement: Placement) -> Prediction:
+        return predict(placement, sizes, speeds)
 
-    way = choose(sizes, room, read_asked("auto"), judge)
-    assert fits(sizes.on(way.where), room)
-    assert sum(sizes.on(way.where).values()) >= whole(sizes) * 0.99
-    for other in ways(sizes, room, read_asked("auto")):
-        if fits(sizes.on(other.where), room):
-            assert judge(way.where).seconds <= judge(other.where).seconds
+    candidate = choose(sizes, given, read_placement_options("auto"), judge)
+    assert fits(sizes.on(candidate.placement), given)
+    assert sum(sizes.on(candidate.placement).values()) >= whole(sizes) * 0.99
+    for other in candidates(sizes, given, read_placement_options("auto")):
+        if fits(sizes.on(other.placement), given):
+            assert judge(candidate.placement).seconds <= judge(other.placement).seconds
     full = share >= 1.0
-    assert (way.on == sizes.layers and way.head and way.embed and not way.experts) == full
+    assert (
+        candidate.on == sizes.layers and candidate.head and candidate.embed and not candidate.experts
+    ) == full
 
 
 @pytest.mark.parametrize("orders", [False, True])
 def test_the_embeddings_are_where_the_first_layer_is(sized: dict[str, Sizes], orders: bool) -> None:
     sizes = two_devices(sized["dense"])
-    for way in ways(sizes, rooms(LARGE, LARGE, LARGE), read_asked("auto"), orders=orders):
-        if way.embed:
-            assert way.where.label("embed") == way.where.label("blk.0")
-    alone = choose(sizes, rooms(LARGE, LARGE, LARGE), read_asked("auto"), None)
-    assert sizes.used(alone.where) == {"remote"}
+    for candidate in candidates(
+        sizes, budgets(LARGE, LARGE, LARGE), read_placement_options("auto"), orders=orders
+    ):
+        if candidate.embed:
+            assert candidate.placement.label("embed") == candidate.placement.label("blk.0")
+    alone = choose(sizes, budgets(LARGE, LARGE, LARGE), read_placement_options("auto"), None)
+    assert sizes.used(alone.placement) == {"remote"}
 
 
 def test_a_slow_device_gets_nothing_unless_it_is_named(sized: dict[str, Sizes]) -> None:
     sizes = sized["dense"]
     speeds = {"remote": SLOW, "cpu": FAST}
-    way = choose(sizes, rooms(LARGE), read_asked("auto"), lambda where: predict(where, sizes, speeds))
-    assert way.on == 0 and set(way.where.labels.values()) == {"cpu"}
-    assert choose(sizes, rooms(LARGE), read_asked("remote")).on == sizes.layers
+    candidate = choose(
+        sizes,
+        budgets(LARGE),
+        read_placement_options("auto"),
+        lambda placement: predict(placement, sizes, speeds),
+    )
+    assert candidate.on == 0 and set(candidate.placement.labels.values()) == {"cpu"}
+    assert choose(sizes, budgets(LARGE), read_placement_options("remote")).on == sizes.layers
 
 
 def test_experts_stay_before_layers_do(sized: dict[str, Sizes]) -> None:
     sizes = sized["mixture"]
     expert = sum(sizes.held["remote"][t.name] for t in sizes.tensors if t.expert)
-    way = choose(sizes, rooms(whole(sizes) - expert), read_asked("remote"))
-    assert way.on == sizes.layers and way.head and way.experts == sizes.layers
-    assert {way.where.weight(t.name, t.label) for t in sizes.tensors if t.expert} == {"cpu"}
-    assert {way.where.weight(t.name, t.label) for t in sizes.tensors if not t.expert} == {"remote"}
+    candidate = choose(sizes, budgets(whole(sizes) - expert), read_placement_options("remote"))
+    assert candidate.on == sizes.layers and candidate.head and candidate.experts == sizes.layers
+    assert {candidate.placement.weight(t.name, t.label) for t in sizes.tensors if t.expert} == {"cpu"}
+    assert {candidate.placement.weight(t.name, t.label) for t in sizes.tensors if not t.expert} == {"remote"}
 
 
 def test_layers_go_on_to_the_next_device(sized: dict[str, Sizes]) -> None:
     sizes = two_devices(sized["dense"])
     part = whole(sizes) // 2
-    made: Way = choose(sizes, rooms(part, LARGE, part), read_asked("remote,remote:1"))
-    on = [made.where.label(f"blk.{i}") for i in range(sizes.layers)]
+    made: PlacementCandidate = choose(
+        sizes, budgets(part, LARGE, part), read_placement_options("remote,remote:1")
+    )
+    on = [made.placement.label(f"blk.{i}") for i in range(sizes.layers)]
     assert "remote" in on and "remote:1" in on and on == sorted(on, key=["cpu", "remote:1", "remote"].index)
 
 
@@ -217,15 +231,15 @@ def test_layers_go_on_to_the_next_device(sized: dict[str, Sizes]) -> None:
 def test_a_number_of_layers_counts_from_the_end(
     sized: dict[str, Sizes], layers: int | str, on: int, head: bool
 ) -> None:
-    way = choose(sized["dense"], rooms(LARGE), read_asked("remote", layers))
-    assert (way.on, way.head) == (on, head)
-    placed = [way.where.label(f"blk.{i}") for i in range(3)]
+    candidate = choose(sized["dense"], budgets(LARGE), read_placement_options("remote", layers))
+    assert (candidate.on, candidate.head) == (on, head)
+    placed = [candidate.placement.label(f"blk.{i}") for i in range(3)]
     assert placed == ["cpu"] * (3 - on) + ["remote"] * on
 
 
 def test_more_than_fits_is_an_error_that_says_what_is_there(sized: dict[str, Sizes]) -> None:
     with pytest.raises(DeviceError, match=r"remote: all layers need .* MiB and it has"):
-        choose(sized["dense"], rooms(1000), read_asked("remote", "all"))
+        choose(sized["dense"], budgets(1000), read_placement_options("remote", "all"))
 
 
 @pytest.mark.parametrize(
@@ -233,15 +247,15 @@ def test_more_than_fits_is_an_error_that_says_what_is_there(sized: dict[str, Siz
 )
 def test_a_rule_for_nothing_is_refused(sized: dict[str, Sizes], rule: str, said: str) -> None:
     with pytest.raises(RequestError, match=said):
-        choose(sized["dense"], rooms(LARGE), read_asked("remote", "auto", [rule]))
+        choose(sized["dense"], budgets(LARGE), read_placement_options("remote", "auto", [rule]))
 
 
 def test_crossings_are_counted(sized: dict[str, Sizes]) -> None:
     sizes = sized["dense"]
     labels = {"blk.1": "remote"}
-    assert list(crossings(Where("cpu", labels), sizes)) == [("cpu", "remote"), ("remote", "cpu")]
-    apart = predict(Where("cpu", labels), sizes, {"cpu": FAST, "remote": FAST})
-    together = predict(Where("cpu"), sizes, {"cpu": FAST, "remote": FAST})
+    assert list(crossings(Placement("cpu", labels), sizes)) == [("cpu", "remote"), ("remote", "cpu")]
+    apart = predict(Placement("cpu", labels), sizes, {"cpu": FAST, "remote": FAST})
+    together = predict(Placement("cpu"), sizes, {"cpu": FAST, "remote": FAST})
     assert together.decode < apart.decode and together.prompt < apart.prompt
     assert together.pp == PROMPT / together.prompt and together.tg == 1 / together.decode
 
@@ -257,8 +271,8 @@ def test_crossings_are_counted(sized: dict[str, Sizes]) -> None:
         {"gpu_layers": 99},
         {"gpu_layers": 2, "kv_offload": False},
         {"gpu_memory": 1_800_000},
-        {"tensor_place": (r"attn_[qk]\.=cpu,ffn_down=cpu", "token_embd=cpu")},
-        {"gpu_layers": 0, "tensor_place": (r"blk\.1\..*=remote",)},
+        {"override_tensor": (r"attn_[qk]\.=cpu,ffn_down=cpu", "token_embd=cpu")},
+        {"gpu_layers": 0, "override_tensor": (r"blk\.1\..*=remote",)},
     ],
 )
 def test_a_model_on_two_devices_answers_as_on_one(
@@ -279,7 +293,7 @@ def test_a_model_on_two_devices_answers_as_on_one(
 def test_experts_on_the_cpu_and_the_rest_elsewhere(
     files: dict[str, Path], alone: dict[str, np.ndarray]
 ) -> None:
-    with Model.load(files["mixture"], device="remote", threads=1, tensor_place=["_exps=cpu"]) as model:
+    with Model.load(files["mixture"], device="remote", threads=1, override_tensor=["_exps=cpu"]) as model:
         np.testing.assert_allclose(model.logits(IDS), alone["mixture"], rtol=1e-5, atol=1e-6)
         plan = model.engine.program(1, 1).plan
         on_cpu = {step.op for s in plan.segments if s.device == "cpu" for step in s.steps}
@@ -290,7 +304,7 @@ def test_experts_on_the_cpu_and_the_rest_elsewhere(
 def test_what_stands_between_the_products_of_experts_stays_with_them(tmp_path: Path) -> None:
     """Gemma 4's experts have a gate of their own kind, which must not cross to the other device and back."""
     path = tiny_file.write_model(tmp_path / "m.gguf", "gemma4")
-    with Model.load(path, device="remote", threads=1, tensor_place=["_exps=cpu"]) as model:
+    with Model.load(path, device="remote", threads=1, override_tensor=["_exps=cpu"]) as model:
         segments = model.engine.program(1, 1).plan.segments
         mixed = sum(name.endswith("ffn_down_exps.weight") for name in model.gguf.tensors)
     assert sum(s.device == "cpu" for s in segments) == mixed > 0
@@ -456,11 +470,11 @@ def test_experts_of_the_first_layers_stay(
     sized: dict[str, Sizes], layers: int | None, stay: set[int]
 ) -> None:
     rule = experts_rule(layers)
-    asked = read_asked("remote", "auto", [rule] if rule else [])
-    where = choose(sized["mixture"], rooms(LARGE), asked).where
-    found = {t.label for t in sized["mixture"].tensors if where.weight(t.name, t.label) == "cpu"}
+    options = read_placement_options("remote", "auto", [rule] if rule else [])
+    placement = choose(sized["mixture"], budgets(LARGE), options).placement
+    found = {t.label for t in sized["mixture"].tensors if placement.weight(t.name, t.label) == "cpu"}
     assert found == {f"blk.{i}" for i in stay}
-    assert all(t.expert for t in sized["mixture"].tensors if where.weight(t.name, t.label) == "cpu")
+    assert all(t.expert for t in sized["mixture"].tensors if placement.weight(t.name, t.label) == "cpu")
 
 
 def test_experts_of_fewer_than_no_layer_are_refused() -> None:

@@ -12,9 +12,9 @@ from satchel.formats.gguf import open_gguf
 from satchel.runtime.device import find_backend, libraries
 from satchel.runtime.dryrun import dry_run
 from satchel.runtime.placement import speeds
+from satchel.runtime.placement.placement import Placement
 from satchel.runtime.placement.predict import Speed, predict
 from satchel.runtime.placement.sizes import Sizes, sizes_of
-from satchel.runtime.placement.where import Where
 
 HAVE = {f.name for f in libraries() if not f.reason}
 pytestmark = pytest.mark.skipif(not {"cpu", "remote"} <= HAVE, reason="needs the cpu and the remote backend")
@@ -51,8 +51,8 @@ def test_every_turn_of_a_device_has_its_start(sizes: Sizes) -> None:
     slow = replace(SLOW, start=1.0, host=0.25)
     fast = replace(FAST, start=0.5, host=0.125)
     far = {f"blk.{i}": "remote" for i in range(1, sizes.layers)} | {"output": "remote"}
-    where = Where("cpu", far)
-    plain = predict(where, sizes, {"remote": FAST, "cpu": SLOW})
-    found = predict(where, sizes, {"remote": fast, "cpu": slow})
+    placement = Placement("cpu", far)
+    plain = predict(placement, sizes, {"remote": FAST, "cpu": SLOW})
+    found = predict(placement, sizes, {"remote": fast, "cpu": slow})
     assert found.decode - plain.decode == pytest.approx(0.5 + 1.0 + 0.5 + 0.125)
     assert found.prompt - plain.prompt == pytest.approx(0.5 + 1.0 + 0.5 + 0.125)

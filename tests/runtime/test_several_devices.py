@@ -1,5 +1,5 @@
-"""Several devices at once: any of them in one plan, shares of the layers, who is filled first, and that steps
-which do not wait for each other run at the same time.
+"""Several devices at once: any of them in one plan, shares of the layers, which is filled first, and that
+steps which do not wait for each other run at the same time.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from satchel.runtime.dryrun import dry_run
 from satchel.runtime.model import Model
 from satchel.runtime.options import LoadKwargs
 from satchel.runtime.placement import devices as placing
-from satchel.runtime.placement.asked import read_asked
-from satchel.runtime.placement.choose import Room, Way, choose
+from satchel.runtime.placement.choose import MemoryBudget, PlacementCandidate, choose
+from satchel.runtime.placement.options import read_placement_options
 from satchel.runtime.placement.predict import Speed, predict
 from satchel.runtime.placement.sizes import Sizes, sizes_of
 
@@ -117,7 +117,7 @@ class Held:
 BESIDE: LoadKwargs = {
     "device": "remote:1,remote,cpu",
     "gpu_layers": "all",
-    "tensor_place": ["attn=remote:1", "ffn_gate=cpu", "ffn_up=remote", "ffn_(down|norm)=remote:1"],
+    "override_tensor": ["attn=remote:1", "ffn_gate=cpu", "ffn_up=remote", "ffn_(down|norm)=remote:1"],
     "threads": 1,
 }
 
@@ -133,7 +133,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_two_devices_work_at_the_same_time(path: Path, alone: np.ndarray, folder: Path) -> None:
     """A layer's gate and up projections, each on a device: one begins though the other has not ended."""
     rules = ["ffn_gate=remote", "ffn_up=remote:1"]
-    options: Any = {"device": "remote,remote:1,cpu", "gpu_layers": 0, "tensor_place": rules, "threads": 1}
+    options: Any = {"device": "remote,remote:1,cpu", "gpu_layers": 0, "override_tensor": rules, "threads": 1}
     with Model.load(path, **options) as model, ThreadPoolExecutor(1) as pool:
         model.logits(IDS)
         (folder / "log").write_text("")  # the devices go on at its end
@@ -200,7 +200,7 @@ def test_what_fails_in_such_a_part_is_told(path: Path, monkeypatch: pytest.Monke
         assert model.logits(IDS).tobytes() == wanted.tobytes()
 
 
-# --- who gets what
+# --- which device gets what
 
 
 @pytest.fixture(scope="module")
@@ -212,12 +212,16 @@ def sizes(path: Path) -> Iterator[Sizes]:
         yield replace(made, held={**made.held, "other": made.held["remote"]})
 
 
-def rooms(first: int, second: int) -> list[Room]:
-    return [Room("remote", first, True), Room("other", second, True), Room("cpu", LARGE, False)]
+def budgets(first: int, second: int) -> list[MemoryBudget]:
+    return [
+        MemoryBudget("remote", first, True),
+        MemoryBudget("other", second, True),
+        MemoryBudget("cpu", LARGE, False),
+    ]
 
 
-def layers_of(way: Way, sizes: Sizes) -> list[str]:
-    return [way.where.label(f"blk.{i}") for i in range(sizes.layers)]
+def layers_of(candidate: PlacementCandidate, sizes: Sizes) -> list[str]:
+    return [candidate.placement.label(f"blk.{i}") for i in range(sizes.layers)]
 
 
 @pytest.mark.parametrize("quick", ["remote", "other"])
@@ -225,37 +229,43 @@ def layers_of(way: Way, sizes: Sizes) -> list[str]:
 def test_the_quickest_device_is_filled_first(sizes: Sizes, quick: str, device: str) -> None:
     speeds = {"remote": SLOW, "other": SLOW, "cpu": replace(SLOW, layer=(9.0, 9.0))} | {quick: FAST}
 
-    def judge(where: Any) -> Any:
-        return predict(where, sizes, speeds)
+    def judge(placement: Any) -> Any:
+        return predict(placement, sizes, speeds)
 
-    way = choose(sizes, rooms(LARGE, LARGE), read_asked(device), judge)
-    assert layers_of(way, sizes) == [quick] * sizes.layers
+    candidate = choose(sizes, budgets(LARGE, LARGE), read_placement_options(device), judge)
+    assert layers_of(candidate, sizes) == [quick] * sizes.layers
     part = sum(sizes.held["remote"].values()) // 2
-    way = choose(sizes, rooms(part, part), read_asked(device), judge)
-    used = layers_of(way, sizes)
+    candidate = choose(sizes, budgets(part, part), read_placement_options(device), judge)
+    used = layers_of(candidate, sizes)
     assert (
         used.count(quick) >= used.count({"remote": "other", "other": "remote"}[quick]) and used[-1] == quick
     )
 
 
 def test_shares_are_kept(sizes: Sizes) -> None:
-    way = choose(sizes, rooms(LARGE, LARGE), read_asked("remote,other", tensor_split="2,1"))
-    assert layers_of(way, sizes) == ["other", "remote", "remote"]
-    way = choose(sizes, rooms(LARGE, LARGE), read_asked("remote,other,cpu", tensor_split="1,1,1"))
-    assert layers_of(way, sizes) == ["cpu", "other", "remote"]
-    way = choose(sizes, rooms(LARGE, LARGE), read_asked("remote,other", 2, tensor_split="0,5"))
-    assert layers_of(way, sizes) == ["cpu", "other", "other"]
+    candidate = choose(
+        sizes, budgets(LARGE, LARGE), read_placement_options("remote,other", tensor_split="2,1")
+    )
+    assert layers_of(candidate, sizes) == ["other", "remote", "remote"]
+    candidate = choose(
+        sizes, budgets(LARGE, LARGE), read_placement_options("remote,other,cpu", tensor_split="1,1,1")
+    )
+    assert layers_of(candidate, sizes) == ["cpu", "other", "remote"]
+    candidate = choose(
+        sizes, budgets(LARGE, LARGE), read_placement_options("remote,other", 2, tensor_split="0,5")
+    )
+    assert layers_of(candidate, sizes) == ["cpu", "other", "other"]
 
 
 @pytest.mark.parametrize("text", ["x", "1,", "-1,2", "0,0", "nan,1", "inf,1", "1,2,3"])
 def test_what_is_no_share(text: str) -> None:
     with pytest.raises(RequestError, match="tensor_split"):
-        read_asked("remote,other", tensor_split=text)
+        read_placement_options("remote,other", tensor_split=text)
 
 
 def test_shares_for_devices_that_are_not_there(sizes: Sizes) -> None:
     with pytest.raises(RequestError, match=r"3 numbers, the devices are remote, other: give one for each"):
-        choose(sizes, rooms(LARGE, LARGE), read_asked("auto", tensor_split="1,1,1"))
+        choose(sizes, budgets(LARGE, LARGE), read_placement_options("auto", tensor_split="1,1,1"))
 
 
 # --- what a machine has
@@ -291,7 +301,7 @@ def opened_with(
 
         monkeypatch.setattr(placing, "libraries", lambda: tuple(found))
         monkeypatch.setattr(placing, "find_backend", lambda name: Fake(name, cards.get(name, [])))
-        opened = placing.open_devices(replace(read_asked("auto"), lost=lost), open)
+        opened = placing.open_devices(replace(read_placement_options("auto"), lost=lost), open)
         return [d.name for d in opened.devices], opened.notes
 
 

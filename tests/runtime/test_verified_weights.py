@@ -1,4 +1,4 @@
-"""A18 of the hostile requests: digests are verified at load, by whoever reads the weights."""
+"""A18 of the hostile requests: digests are verified at load, by the code that reads the weights."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from satchel.runtime.device import Buffer, find_backend, libraries
 from satchel.runtime.dryrun import dry_run
 from satchel.runtime.model import Model
 from satchel.runtime.options import LoadKwargs, Options
-from satchel.runtime.placement.asked import read_asked
-from satchel.runtime.placement.choose import Room, choose
+from satchel.runtime.placement.choose import MemoryBudget, choose
+from satchel.runtime.placement.options import read_placement_options
 from satchel.runtime.placement.predict import Speed
 from satchel.runtime.placement.prefetch import LEAST, min_prefetch_tokens, prefetch_layers, prefetch_of
 from satchel.runtime.placement.sizes import Sizes, sizes_of
@@ -57,7 +57,7 @@ def test_long_steps_go_where_the_weights_are_lent(files: dict[str, Path], kind: 
     ids = IDS[:LEAST] if slow else IDS
     # Of the deep one all layers are prefetched, more than there are buffers.
     kwargs: LoadKwargs = (
-        {"gpu_layers": 1} if kind != "deep" else {"gpu_layers": 0, "tensor_place": ["token_embd=remote"]}
+        {"gpu_layers": 1} if kind != "deep" else {"gpu_layers": 0, "override_tensor": ["token_embd=remote"]}
     )
     for prefetch in ("off", "on"):
         options = Options(device=device, threads=1, cache_type="f32", prefetch_weights=prefetch)
@@ -117,25 +117,26 @@ def test_a_wrong_word_is_refused(word: str) -> None:
 
 
 def test_weights_are_lent_from_where_it_is_quicker(sized: Sizes) -> None:
-    rooms = [Room("remote", 1 << 40, True), Room("cpu", 1 << 40, False)]
-    where = choose(sized, rooms, read_asked("remote", 1)).where
-    layers = prefetch_layers(where, sized)
+    budgets = [MemoryBudget("remote", 1 << 40, True), MemoryBudget("cpu", 1 << 40, False)]
+    placement = choose(sized, budgets, read_placement_options("remote", 1)).placement
+    layers = prefetch_layers(placement, sized)
     assert list(layers) == [f"blk.{i}" for i in range(sized.layers - 1)]
     at = [
         min_prefetch_tokens(
-            where, sized, "remote", {"remote": replace(FAST, link=link), "cpu": SLOW}, 10**7, 4096
+            placement, sized, "remote", {"remote": replace(FAST, link=link), "cpu": SLOW}, 10**7, 4096
         )
         for link in (1e12, 1e9, 2e8, 1e6)
     ]
     assert at[0] == LEAST and at == [*sorted(at[:3]), None] and at[1] is not None and at[2] is not None
     slow = {"remote": SLOW, "cpu": FAST}
-    assert min_prefetch_tokens(where, sized, "remote", slow, 10**7, 4096) is None
+    assert min_prefetch_tokens(placement, sized, "remote", slow, 10**7, 4096) is None
     speeds = {"remote": FAST, "cpu": SLOW}
-    assert prefetch_of(where, sized, rooms, read_asked("remote", 1), speeds, 512) is not None
-    assert prefetch_of(where, sized, rooms, read_asked("remote", 1), None, 512) is None
-    assert (
-        prefetch_of(where, sized, rooms, read_asked("remote", 1, prefetch_weights="off"), speeds, 512) is None
-    )
-    held = sized.on(where)["remote"]
-    tight = [Room("remote", held - 1000, True), rooms[1]]
-    assert prefetch_of(where, sized, tight, read_asked("remote", 1, prefetch_weights="on"), None, 512) is None
+    usual = read_placement_options("remote", 1)
+    assert prefetch_of(placement, sized, budgets, usual, speeds, 512) is not None
+    assert prefetch_of(placement, sized, budgets, usual, None, 512) is None
+    off = read_placement_options("remote", 1, prefetch_weights="off")
+    assert prefetch_of(placement, sized, budgets, off, speeds, 512) is None
+    held = sized.on(placement)["remote"]
+    tight = [MemoryBudget("remote", held - 1000, True), budgets[1]]
+    on = read_placement_options("remote", 1, prefetch_weights="on")
+    assert prefetch_of(placement, sized, tight, on, None, 512)

@@ -64,17 +64,17 @@ def test_an_array_lies_within_the_bytes_that_came(array: list[Any]) -> None:
 
 
 def test_an_answer_has_as_many_bytes_as_it_said() -> None:
-    def asked() -> PendingCall:
+    def call() -> PendingCall:
         return PendingCall("bandwidth", [], {}, LEAST)
 
-    one = asked()
+    one = call()
     one.answered({"answer": 1, "json": 8, "bytes": 0})
     with pytest.raises(DeviceError, match="more of an answer"):
         one.part(bytes(9))
     with pytest.raises(DeviceError, match="more of an answer"):
-        asked().part(b"x")  # before any answer
+        call().part(b"x")  # before any answer
     for text in (b"[[[[1.5 ", b'{"$": 7}', b"[" * 2000, b'{"$":"Ranked","v":{"x":1}}'):
-        bad = asked()
+        bad = call()
         bad.answered({"answer": 1, "json": len(text), "bytes": 0})
         bad.part(text)
         with pytest.raises(DeviceError, match="the worker process sent"):

@@ -1,4 +1,4 @@
-"""The worker's parts that need no process: who is blamed, and what messages carry."""
+"""The worker's parts that need no process: which request is blamed, and what messages carry."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from waiting import happened, joined, until
 from satchel.formats.chat import Style
 from satchel.quant import DeviceError, ModelError, RequestError
 from satchel.runtime.arch import Cache
-from satchel.runtime.form import Form
 from satchel.runtime.grammar import (
     AnyJson,
     Choice,
@@ -32,6 +31,7 @@ from satchel.runtime.refusals import PromptTooLong, QueueFull
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.scheduler import Request
 from satchel.runtime.stats import Histogram, Usage
+from satchel.runtime.structured_output import StructuredOutput
 from satchel.runtime.worker.blame import Blame
 from satchel.runtime.worker.outlet import PART, Outlet
 from satchel.runtime.worker.wire import (
@@ -200,22 +200,26 @@ def deep(levels: int) -> dict[str, Any]:
     return found
 
 
-FORMS = [
-    Form(JsonSchema({"b": 1, "a": [True, None]}, spaces=False), Style("x", "<t>", "</t>"), "content"),
-    Form(JsonSchema(deep(200))),
-    Form(JsonSchema(True)),
-    Form(AnyJson(anything=True)),
-    Form(Choice(("a", "b"))),
-    Form(Gbnf('root ::= "a"')),
-    Form(Lark('start: "a"')),
-    Form(Regex("[a-z]")),
-    Form(ToolCallGrammar([ToolSchema("f", {"type": "object"}), ToolSchema("g")], "hermes", parallel=True)),
+OUTPUTS = [
+    StructuredOutput(
+        JsonSchema({"b": 1, "a": [True, None]}, spaces=False), Style("x", "<t>", "</t>"), "content"
+    ),
+    StructuredOutput(JsonSchema(deep(200))),
+    StructuredOutput(JsonSchema(True)),
+    StructuredOutput(AnyJson(anything=True)),
+    StructuredOutput(Choice(("a", "b"))),
+    StructuredOutput(Gbnf('root ::= "a"')),
+    StructuredOutput(Lark('start: "a"')),
+    StructuredOutput(Regex("[a-z]")),
+    StructuredOutput(
+        ToolCallGrammar([ToolSchema("f", {"type": "object"}), ToolSchema("g")], "hermes", parallel=True)
+    ),
 ]
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda f: type(f.held).__name__)
-def test_forms_come_as_they_went(form: Form) -> None:
-    assert decode(json.loads(json.dumps(encode(form)))) == form
+@pytest.mark.parametrize("output", OUTPUTS, ids=lambda output: type(output.grammar).__name__)
+def test_structured_output_survives_the_wire(output: StructuredOutput) -> None:
+    assert decode(json.loads(json.dumps(encode(output)))) == output
 
 
 def test_arrays_go_beside_their_values() -> None:

@@ -1,5 +1,5 @@
-"""The engine in a process of its own: the same answers, crashes that nobody sees but who caused them, and
-no process left behind.
+"""The engine in a process of its own: the same answers, crashes that only the request that caused them sees,
+and no process left behind.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from satchel.cli.server.catalog import Catalog, catalog_of  # noqa: E402
 from satchel.cli.server.models import Models  # noqa: E402
 from satchel.cli.server.run import listen, server_of  # noqa: E402
 from satchel.cli.server.settings import ServerSettings  # noqa: E402
-from satchel.cli.server.telemetry import Spans  # noqa: E402
+from satchel.cli.server.telemetry import SpanRecorder  # noqa: E402
 from satchel.runtime.options import Options  # noqa: E402
 
 # httpx gives up after five seconds unless a call says otherwise: here every call has the bound of all waits.
@@ -43,7 +43,7 @@ def serving(paths: list[Path], options: Options, settings: ServerSettings) -> It
 
 @contextmanager
 def serving_catalog(
-    catalog: Catalog, settings: ServerSettings, budget: int = 0, spans: Spans | None = None
+    catalog: Catalog, settings: ServerSettings, budget: int = 0, spans: SpanRecorder | None = None
 ) -> Iterator[str]:
     """The same for a catalog."""
     models = Models(catalog, budget, spans)
@@ -123,10 +123,10 @@ def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def serving_with() -> Callable[[Path, Spans], AbstractContextManager[str]]:
+def serving_with() -> Callable[[Path, SpanRecorder], AbstractContextManager[str]]:
     """A server of one model, with spans that go somewhere."""
 
-    def made(path: Path, spans: Spans) -> AbstractContextManager[str]:
+    def made(path: Path, spans: SpanRecorder) -> AbstractContextManager[str]:
         catalog = catalog_of({path.stem: path}, {}, Options(slots=2), 0, None)
         return serving_catalog(catalog, ServerSettings(port=0), spans=spans)
 

@@ -1,4 +1,4 @@
-"""The server under clients that people have: the conformance suite with the official packages of PyPI, the
+"""The server under clients in common use: the conformance suite with the official packages of PyPI, the
 openai package of npm, LangChain and LiteLLM. What is not installed is skipped.
 """
 
@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("httpx")
 
 from satchel.cli.conformance.suite import FAIL, chosen, found_checks, verdicts
-from satchel.cli.conformance.target import Target
+from satchel.cli.conformance.target import ConformanceTarget
 
 pytestmark = pytest.mark.model
 CLIENTS = Path(__file__).parent.parent / "clients"
@@ -23,17 +23,17 @@ ASKED = "Who are you?"
 
 
 @pytest.fixture(scope="module")
-def target(server: str) -> Target:
-    return Target(server)
+def target(server: str) -> ConformanceTarget:
+    return ConformanceTarget(server)
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_the_server_conforms(target: Target, group: str) -> None:
+def test_the_server_conforms(target: ConformanceTarget, group: str) -> None:
     failed = {v.name: v.text for v in verdicts(target, chosen([group])) if v.result == FAIL}
     assert failed == {}
 
 
-def test_the_openai_package_of_npm(server: str, target: Target) -> None:
+def test_the_openai_package_of_npm(server: str, target: ConformanceTarget) -> None:
     node = shutil.which("node")
     if node is None or not (CLIENTS / "node_modules" / "openai").exists():
         pytest.skip("no node, or no openai package: npm install --prefix tests/clients")
@@ -54,7 +54,7 @@ def test_the_openai_package_of_npm(server: str, target: Target) -> None:
     assert found["completion"] and found["response"] and found["embedding"] > 1
 
 
-def test_langchain(server: str, target: Target) -> None:
+def test_langchain(server: str, target: ConformanceTarget) -> None:
     chat = pytest.importorskip("langchain_openai").ChatOpenAI
     client = chat(model=target.model, base_url=f"{server}/v1", api_key="none", temperature=0, max_tokens=12)
     whole = client.invoke(ASKED).content
@@ -70,7 +70,7 @@ def test_langchain(server: str, target: Target) -> None:
     assert form.with_structured_output(schema, method="json_schema").invoke(ASKED).keys() == {"n"}
 
 
-def test_litellm(server: str, target: Target) -> None:
+def test_litellm(server: str, target: ConformanceTarget) -> None:
     litellm = pytest.importorskip("litellm")
     asked = {
         "model": f"openai/{target.model}",

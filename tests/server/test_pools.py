@@ -11,7 +11,7 @@ from waiting import until_async
 
 pytest.importorskip("fastapi")
 
-from satchel.cli.server.pools import Pool, Pools, Size
+from satchel.cli.server.pools import Pools, Size, TaskPool
 from satchel.cli.server.problem import Problem
 
 SECONDS = 60
@@ -52,7 +52,7 @@ def test_a07_a_stalled_kind_delays_no_other() -> None:
 
 def test_a07_a_key_holds_half_of_the_threads_and_keys_take_turns() -> None:
     async def run() -> None:
-        pool, stalled = Pool("embed", Size(4)), Stalled()
+        pool, stalled = TaskPool("embed", Size(4)), Stalled()
         tasks = [asyncio.create_task(pool.run(stalled.work("a"), "a")) for _ in range(8)]
         await begun(stalled, 2)
         tasks += [asyncio.create_task(pool.run(stalled.work("b"), "b")) for _ in range(2)]
@@ -68,7 +68,7 @@ def test_a07_a_key_holds_half_of_the_threads_and_keys_take_turns() -> None:
 
 def test_a07_without_keys_all_threads_are_one_users() -> None:
     async def run() -> None:
-        pool, stalled = Pool("embed", Size(3)), Stalled()
+        pool, stalled = TaskPool("embed", Size(3)), Stalled()
         tasks = [asyncio.create_task(pool.run(stalled.work(""))) for _ in range(3)]
         await begun(stalled, 3)
         stalled.go.set()
@@ -80,7 +80,7 @@ def test_a07_without_keys_all_threads_are_one_users() -> None:
 
 def test_a07_what_waits_is_bounded_and_may_leave() -> None:
     async def run() -> None:
-        pool, stalled = Pool("pull", Size(1, 4)), Stalled()
+        pool, stalled = TaskPool("pull", Size(1, 4)), Stalled()
         tasks = [asyncio.create_task(pool.run(stalled.work("a"), "a")) for _ in range(3)]
         await begun(stalled, 1)
         with pytest.raises(Problem) as refused:
@@ -99,7 +99,7 @@ def test_a07_what_waits_is_bounded_and_may_leave() -> None:
 
 def test_a_thread_is_held_until_its_work_ends_and_given_back_after_an_error() -> None:
     async def run() -> None:
-        pool, stalled = Pool("file", Size(1)), Stalled()
+        pool, stalled = TaskPool("file", Size(1)), Stalled()
         task = asyncio.create_task(pool.run(stalled.work("a")))
         await begun(stalled, 1)
         task.cancel()

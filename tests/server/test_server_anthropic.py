@@ -98,10 +98,10 @@ def test_an_answer_that_ends_by_itself_ends_its_turn(client: Any) -> None:
 
 def test_a_full_context_is_its_own_reason(thoughtful: Any) -> None:
     said = [{"role": "user", "content": "x" * 900}]
-    form = {"format": {"type": "json_schema", "schema": {"type": "string", "minLength": 500}}}
+    fmt = {"format": {"type": "json_schema", "schema": {"type": "string", "minLength": 500}}}
     told = thoughtful.messages.create(
         **ask(
-            model="thinker", messages=said, max_tokens=500, output_config=form, thinking={"type": "disabled"}
+            model="thinker", messages=said, max_tokens=500, output_config=fmt, thinking={"type": "disabled"}
         )
     )
     assert told.stop_reason == "model_context_window_exceeded"
@@ -187,9 +187,9 @@ def test_thinking_has_its_own_block_and_its_budget(thoughtful: Any, display: str
 
 def test_an_answer_can_be_held_to_a_schema_and_keeps_its_characters(client: Any) -> None:
     said = "🦜 héllo 漢字 👩‍👩‍👧"
-    form = {"type": "json_schema", "schema": {"type": "object", "properties": {"a": {"const": said}},
+    fmt = {"type": "json_schema", "schema": {"type": "object", "properties": {"a": {"const": said}},
                                               "required": ["a"], "additionalProperties": False}}  # fmt: skip
-    with client.messages.stream(**ask(max_tokens=120, output_config={"format": form})) as stream:
+    with client.messages.stream(**ask(max_tokens=120, output_config={"format": fmt})) as stream:
         pieces = list(stream.text_stream)
     assert json.loads("".join(pieces)) == {"a": said}
     assert not any("�" in piece for piece in pieces)

@@ -111,7 +111,7 @@ def test_a03_a_full_house_answers_health_and_refuses_the_rest(house: House) -> N
         assert (answer.status_code, answer.headers["connection"]) == (200, "close")
     before = house.connections.refused
     for path, status in (("/v1/models", 503), ("/v1/messages", 529), ("/api/tags", 503)):
-        answer = good(house, path)  # in the dialect's own shape
+        answer = good(house, path)  # in the API flavour's own shape
         assert (answer.status_code, answer.headers["retry-after"]) == (status, "1")
         assert "all connections that" in answer.text and "error" in answer.json()
     assert house.connections.refused == before + 3
@@ -277,7 +277,7 @@ def test_a03_behind_a_trusted_proxy_the_cap_counts_forwarded_addresses() -> None
         ]
         silent = [house.dial() for _ in range(5)]  # the proxy itself has no cap
         assert sum(closed(wire) for wire in silent) == 0
-        # Who is not trusted cannot name another, nor pass for a client of this machine.
+        # A caller that is not trusted cannot name another, nor pass for a client of this machine.
         assert ask("/whose", "127.0.0.1", "127.0.0.9").text == "forwarded"
         house.open_door()
         assert all(answered(wire, b"waited") for wire in held)

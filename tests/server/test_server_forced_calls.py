@@ -1,4 +1,4 @@
-"""A call that is forced is written in the model's own form and comes out as one, whatever that form is."""
+"""A forced call is written in the model's own format, whatever that is, and comes out as a call."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def families(tmp_path_factory: pytest.TempPathFactory, serving_of: Any) -> Itera
 
 
 @pytest.mark.parametrize(("family", "begin"), FAMILIES)
-def test_a_forced_call_comes_in_every_form(families: str, family: str, begin: str) -> None:
+def test_a_forced_call_comes_in_every_format(families: str, family: str, begin: str) -> None:
     ask = {
         "model": name_of(family, begin),
         "messages": [{"role": "user", "content": "hi"}],

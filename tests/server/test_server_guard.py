@@ -1,4 +1,4 @@
-"""Requests that broke other servers: refused in the dialect's shape, and the server goes on. Ids as in
+"""Requests that broke other servers: refused in the API flavour's shape, and the server goes on. Ids as in
 the list of malformed inputs.
 """
 
@@ -21,7 +21,7 @@ from waiting import SECONDS, happened, joined, until
 pytest.importorskip("fastapi")
 
 from satchel.cli.server.bodies import read_body
-from satchel.cli.server.log import JsonLines
+from satchel.cli.server.log import JsonFormatter
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.settings import ServerSettings
 from satchel.runtime.engine import Engine
@@ -289,7 +289,7 @@ def test_h23_nothing_that_was_said_is_logged(locked: str, caplog: pytest.LogCapt
         }
         httpx.post(locked + CHAT, json=body, headers=key, timeout=60)
         httpx.post(locked + CHAT, json=body | {"temperature": "my-secret-word"}, headers=key, timeout=60)
-    lines = [JsonLines().format(r) for r in caplog.records]
+    lines = [JsonFormatter().format(r) for r in caplog.records]
     assert any(json.loads(line).get("route") == CHAT for line in lines)
     assert not any(word in line for line in lines for word in ("my-secret-word", "my-stop-word", *KEYS))
 

@@ -21,8 +21,8 @@ uvicorn = pytest.importorskip("uvicorn")
 from serving_load import Mix, alone, crowd, key, questions  # noqa: E402
 from serving_process import children  # noqa: E402
 
-from satchel.cli.load.drive import Bounds, Driven, Server, drive  # noqa: E402
-from satchel.cli.load.requests import Request  # noqa: E402
+from satchel.cli.load.drive import Bounds, Driven, LoadTarget, drive  # noqa: E402
+from satchel.cli.load.requests import LoadRequest  # noqa: E402
 from satchel.cli.server.settings import ServerSettings  # noqa: E402
 from satchel.runtime.options import Options  # noqa: E402
 
@@ -33,12 +33,12 @@ pytestmark = [
 
 
 @pytest.fixture
-def killed(bundled_model: Path, serving_of: Callable[..., Any]) -> Iterator[tuple[Server, int]]:
+def killed(bundled_model: Path, serving_of: Callable[..., Any]) -> Iterator[tuple[LoadTarget, int]]:
     """A server, and its engine's process."""
     before = set(children(os.getpid()))
     options = Options(context=256, slots=8, worker="process")
     with serving_of([bundled_model], options, ServerSettings(port=0)) as url:
-        server = Server(url, bundled_model.stem)
+        server = LoadTarget(url, bundled_model.stem)
         alone(server, questions(0)[:1])  # loads the model
         engines = [pid for pid in set(children(os.getpid())) - before if b"worker" in command(pid)]
         assert len(engines) == 1
@@ -49,7 +49,7 @@ def command(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-def under_fire(server: Server, requests: list[Request], engine: int) -> Driven:
+def under_fire(server: LoadTarget, requests: list[LoadRequest], engine: int) -> Driven:
     """Asks all at once, and kills the engine when the first piece of an answer has come."""
 
     def generated() -> float:
@@ -70,7 +70,7 @@ def under_fire(server: Server, requests: list[Request], engine: int) -> Driven:
     return driven
 
 
-def test_a_killed_engine_loses_no_stream_and_is_replaced(killed: tuple[Server, int]) -> None:
+def test_a_killed_engine_loses_no_stream_and_is_replaced(killed: tuple[LoadTarget, int]) -> None:
     server, engine = killed
     asked = questions(1)[:8]
     answers = alone(server, asked)

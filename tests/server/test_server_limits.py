@@ -29,10 +29,10 @@ from serving_process import Process
 
 from satchel.cli.server import accept, descriptors, log, metrics
 from satchel.cli.server.addresses import Proxies
-from satchel.cli.server.connections import Connections, Limits
+from satchel.cli.server.connections import ConnectionLimits, Connections
 from satchel.cli.server.metrics import FINISHES, Counts, labelled, rendered
 from satchel.cli.server.settings import ServerSettings
-from satchel.cli.server.watch import METHODS, OTHER, Traffic
+from satchel.cli.server.watch import METHODS, OTHER, HttpTraffic
 from satchel.quant import RequestError
 from satchel.runtime.stats import BOUNDS, Distribution, EngineStats
 
@@ -97,7 +97,7 @@ def test_a04_without_descriptors_the_loop_waits_and_makes_room(monkeypatch: pyte
             given.append(reason)
 
     async def main() -> None:
-        loop, connections = asyncio.get_running_loop(), Connections(Limits(10, 10))
+        loop, connections = asyncio.get_running_loop(), Connections(ConnectionLimits(10, 10))
         for _ in range(3):
             connections.admit("127.0.0.1").holder = Idle()
         accepting, sleeping = loop.sock_accept, asyncio.sleep
@@ -159,7 +159,7 @@ class Written:
     def __init__(self, formatter: logging.Formatter | None = None) -> None:
         self.now, self.stream = 0.0, io.StringIO()
         self.handler = log.Limited(self.stream, lambda: self.now)
-        self.handler.setFormatter(formatter or log.Lines("%(levelname)s %(message)s"))
+        self.handler.setFormatter(formatter or log.TextFormatter("%(levelname)s %(message)s"))
         self.log = logging.Logger("test")
         self.log.addHandler(self.handler)
 
@@ -207,7 +207,7 @@ def test_a04_a_window_that_ends_in_silence_is_told_by_the_clock(monkeypatch: pyt
 
 
 def test_a04_answers_of_models_are_all_logged_and_refusals_are_not() -> None:
-    written = Written(log.JsonLines())
+    written = Written(log.JsonFormatter())
     answered, refused = {"model": "m", "seconds": 1.0, "request_id": "r"}, {"status": 401}
     for _ in range(100):
         written.log.error("POST 200", extra={"facts": answered})
@@ -218,7 +218,7 @@ def test_a04_answers_of_models_are_all_logged_and_refusals_are_not() -> None:
 
 
 def test_a04_a_message_is_one_line_of_bounded_length() -> None:
-    for formatter in (log.JsonLines(), log.Lines("%(message)s")):
+    for formatter in (log.JsonFormatter(), log.TextFormatter("%(message)s")):
         written = Written(formatter)
         written.log.error("GET %s", "/\n2026-01-01 INFO all is well\r\u2028\x1b[2J" + "a" * 100_000)
         assert len(written.lines) == 1 and len(written.lines[0]) < log.LONGEST + 200
@@ -308,7 +308,7 @@ def test_a10_models_and_finishes_have_so_many_labels(monkeypatch: pytest.MonkeyP
     others = range(MOST_MODELS, 3 * MOST_MODELS)
     assert found[OTHER].generated_tokens == sum(others)
     assert found[OTHER].histograms["queue_seconds"].count == sum(others)
-    counts = Counts(many, dict.fromkeys(many, True), Traffic(), (), Connections(Limits(1, 1)))
+    counts = Counts(many, dict.fromkeys(many, True), HttpTraffic(), (), Connections(ConnectionLimits(1, 1)))
     text = rendered(counts).decode()
     told = labels(text)
     assert len(told["model"]) == MOST_MODELS + 1 and told["finish"] <= FINISHES | {OTHER}

@@ -19,9 +19,9 @@ from waiting import until_async
 from satchel.cli.server.alias import Alias
 from satchel.cli.server.answer import Answer
 from satchel.cli.server.catalog import AliasTable, Catalog, catalog_of
+from satchel.cli.server.generation import Caller, GenerationRequest, Text
 from satchel.cli.server.models import FAILED, READY, UNLOADED, Models
 from satchel.cli.server.problem import Problem
-from satchel.cli.server.wanted import Caller, Text, Wanted
 from satchel.quant import RequestError
 from satchel.runtime.generate_options import GenerateKwargs
 from satchel.runtime.options import Options
@@ -49,7 +49,7 @@ def run(work: Callable[[Models], Awaitable[None]], catalog: Catalog, budget: int
 
 
 async def answer(models: Models, name: str, user: str = "") -> str:
-    wanted = Wanted(name, Text("Once"), GenerateKwargs(sampling=GREEDY, max_tokens=3))
+    wanted = GenerationRequest(name, Text("Once"), GenerateKwargs(sampling=GREEDY, max_tokens=3))
     made = await Answer.begin(models, wanted, Caller(user))
     try:
         await made.read()
@@ -184,7 +184,7 @@ def test_a_model_of_the_configuration_says_how_devices_share_it(tmp_path: Path) 
     (tmp_path / "m.gguf").touch()
     asked = {"path": "m.gguf", "device": "remote,cpu", "tensor_split": "3,1"}
     read = catalog_of({}, {"models": {"x": asked}}, SMALL, 0, tmp_path / "c.toml").models["x"].options
-    assert read.asked.split == (3.0, 1.0)
+    assert read.placement_options.split == (3.0, 1.0)
     with pytest.raises(RequestError, match="tensor_split has 3 numbers for 2 devices"):
         tables = {"models": {"x": {**asked, "tensor_split": "3,1,1"}}}
         catalog_of({}, tables, SMALL, 0, tmp_path / "c.toml")

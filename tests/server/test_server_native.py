@@ -89,7 +89,7 @@ def test_biases_by_token_and_by_text(server: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "form",
+    "grammar",
     [
         {"grammar": 'root ::= "yes" | "no"'},
         {"json_schema": {"enum": ["yes", "no"]}},
@@ -102,8 +102,8 @@ def test_biases_by_token_and_by_text(server: str) -> None:
         {"guided_grammar": 'root ::= "yes" | "no"'},
     ],
 )
-def test_an_answer_is_held_to_a_form(server: str, form: dict[str, Any]) -> None:
-    assert complete(server, n_predict=12, **form)["content"].strip().strip('"') in ("yes", "no")
+def test_structured_output(server: str, grammar: dict[str, Any]) -> None:
+    assert complete(server, n_predict=12, **grammar)["content"].strip().strip('"') in ("yes", "no")
 
 
 @pytest.mark.parametrize(

@@ -97,8 +97,8 @@ def test_a_stop_text_never_shows(client: Any) -> None:
 
 def test_forms_hold_and_characters_stay_whole(client: Any) -> None:
     said = "🦜 héllo 漢字 👩‍👩‍👧"
-    form = {"type": "object", "properties": {"a": {"const": said}}, "required": ["a"]}
-    asked = {"model": MODEL, "messages": HI, "format": {**form, "additionalProperties": False}}
+    fmt = {"type": "object", "properties": {"a": {"const": said}}, "required": ["a"]}
+    asked = {"model": MODEL, "messages": HI, "format": {**fmt, "additionalProperties": False}}
     pieces = [part.message.content for part in client.chat(**asked, stream=True)]
     assert json.loads("".join(pieces)) == {"a": said}
     assert not any("�" in piece for piece in pieces)

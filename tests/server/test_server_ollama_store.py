@@ -17,7 +17,7 @@ ollama = pytest.importorskip("ollama")
 
 from satchel.cli.server.catalog import catalog_of  # noqa: E402
 from satchel.cli.server.models import Models  # noqa: E402
-from satchel.cli.server.ollama.store import Pull, serve, store_name  # noqa: E402
+from satchel.cli.server.ollama.store import ServerPull, serve, store_name  # noqa: E402
 from satchel.cli.server.problem import Problem  # noqa: E402
 from satchel.cli.server.settings import ServerSettings  # noqa: E402
 from satchel.quant import RequestError  # noqa: E402
@@ -79,7 +79,7 @@ def test_a_model_is_pulled_and_answers(client: Any, tiny: Path, name: str) -> No
 
 def test_the_last_step_of_a_pull_is_told_although_the_end_is_known_by_then() -> None:
     async def told() -> list[Any]:
-        work = Pull(None, "small", None, None)  # type: ignore[arg-type]
+        work = ServerPull(None, "small", None, None)  # type: ignore[arg-type]
         for step in ("first", "last", None, None):
             work._told.put_nowait(step)  # type: ignore[arg-type]
         return [await work._latest(), await work._latest()]

@@ -224,7 +224,7 @@ def test_a_response_calls_tools(client: OpenAI) -> None:
     assert after.output_text
 
 
-def test_a_response_keeps_to_a_form(client: OpenAI) -> None:
+def test_a_response_keeps_to_a_schema(client: OpenAI) -> None:
     class Number(BaseModel):
         value: int
 

@@ -20,7 +20,7 @@ from satchel.cli.server import app as app_module
 from satchel.cli.server.app import create_app
 from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.catalog import Catalog, Served
-from satchel.cli.server.dialect import routed
+from satchel.cli.server.flavour import routed
 from satchel.cli.server.models import Models
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.reload import Reload

@@ -19,7 +19,7 @@ from waiting import ready, until
 pytest.importorskip("fastapi")
 
 from satchel.cli.server.bodies import FACTOR, MOST_CONTAINERS, MOST_ELEMENTS, MOST_STRINGS, check_shape
-from satchel.cli.server.ollama.store import Pull
+from satchel.cli.server.ollama.store import ServerPull
 from satchel.cli.server.openai import chat
 from satchel.cli.server.openai.legacy import Legacy
 from satchel.cli.server.problem import Problem
@@ -66,10 +66,10 @@ WORD = {"type": "string", "enum": ["yes"]}
 
 
 def held(server: str, path: str, schema: object, **more: Any) -> httpx.Response:
-    """The answer to a request that is held to a schema."""
-    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    """The answer to a request with a schema."""
+    fmt = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     asked = (
-        {"messages": HI, "response_format": form} if path == CHAT else {"prompt": "hi", "json_schema": schema}
+        {"messages": HI, "response_format": fmt} if path == CHAT else {"prompt": "hi", "json_schema": schema}
     )
     return post(server, path, {**asked, "max_tokens": 20, **more})
 
@@ -192,13 +192,13 @@ def test_a05_bodies_under_way_share_a_budget(small: str) -> None:
 def test_a07_stalled_pulls_do_not_delay_a_chat(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     go, begun = threading.Event(), threading.Semaphore(0)
 
-    def stalled(self: Pull, watch: Any) -> Path:
+    def stalled(self: ServerPull, watch: Any) -> Path:
         begun.release()
         assert go.wait(120)
         watch(None)
         raise FileNotFoundError("nothing came")
 
-    monkeypatch.setattr(Pull, "_fetch", stalled)
+    monkeypatch.setattr(ServerPull, "_fetch", stalled)
     with ThreadPoolExecutor(12) as pool:
         pulls = [
             pool.submit(post, server, "/api/pull", {"model": f"hf:a/b{i}", "stream": False})

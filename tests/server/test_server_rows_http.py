@@ -1,4 +1,4 @@
-"""Rows H01 to H10 and H20 of the list of malformed requests, at the routes of OpenAI's dialect and of
+"""Rows H01 to H10 and H20 of the list of malformed requests, at the routes of OpenAI's API and of
 llama-server's own.
 """
 
@@ -197,8 +197,8 @@ def nested(depth: int) -> dict[str, Any]:
     ],
 )
 def test_h07_schemas_that_cannot_be(server: str, schema: object) -> None:
-    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    answer = post(server, "/v1/chat/completions", {"messages": HI, "max_tokens": 1, "response_format": form})
+    fmt = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    answer = post(server, "/v1/chat/completions", {"messages": HI, "max_tokens": 1, "response_format": fmt})
     if schema == nested(40):  # deep, and yet one that can be held to
         assert answer.status_code in (200, 400)
         return

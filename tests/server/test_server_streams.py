@@ -20,7 +20,7 @@ from satchel.cli.options import default_model
 from satchel.cli.server.app import create_app
 from satchel.cli.server.catalog import catalog_of
 from satchel.cli.server.models import Models
-from satchel.cli.server.openai.response_output import Output
+from satchel.cli.server.openai.response_output import ResponseOutput
 from satchel.cli.server.openai.thinking import Placed
 from satchel.cli.server.run import listen
 from satchel.cli.server.settings import ServerSettings
@@ -184,7 +184,7 @@ def test_a_response_tells_of_thinking(thinker: str) -> None:
 
 
 def test_thinking_and_calls_as_items_of_a_response() -> None:
-    output, told = Output(), []
+    output, told = ResponseOutput(), []
     for event in (
         Reasoning("hm"), Reasoning("."), Content("So"), CallBegin(0, "c1", "f"), CallArguments(0, "{}"),
         CallEnd(0), Content("done"),

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from satchel.cli.server import telemetry
-from satchel.cli.server.telemetry import Spans
+from satchel.cli.server.telemetry import SpanRecorder
 from satchel.quant import RequestError
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ def test_a_request_is_a_span_with_its_parts(bundled_model: Path, serving_with: o
     kept, provider = InMemorySpanExporter(), sdk.TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
     trace = "0af7651916cd43dd8448eb211c80319c"
-    with serving_with(bundled_model, Spans(provider.get_tracer("test"))) as server:
+    with serving_with(bundled_model, SpanRecorder(provider.get_tracer("test"))) as server:
         for stream in (False, True):
             headers = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
             httpx.post(

@@ -8,14 +8,20 @@ from pathlib import Path
 
 from satchel.formats.chat.family import families
 from satchel.formats.chat.style import PAIRS
-from satchel.runtime.grammar.styles import STYLES, Form, JsonArguments, KeywordArguments, TagSyntax
+from satchel.runtime.grammar.styles import (
+    STYLES,
+    JsonArguments,
+    KeywordArguments,
+    TagSyntax,
+    ToolCallFormat,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 BEGIN, END = "<!-- calls -->\n", "<!-- end of calls -->\n"
 MODELS = {
     "command_r": "Command R7B, Command A",
     "command_r_plus": "Command R and R+ of 2024",
-    "deepseek": "DeepSeek V3, V3.1, R1 (its own older form too) and distills",
+    "deepseek": "DeepSeek V3, V3.1, R1 (its own older format too) and distills",
     "dsml": "DeepSeek V3.2 and V4, MiniMax M2",
     "gigachat": "GigaChat 3",
     "function_tag": "Functionary 3.1, Llama 3.x with tools in the system message",
@@ -40,10 +46,11 @@ MODELS = {
 GIVEN = {"a": "x", "n": 3}
 
 
-def example(form: Form) -> str:
-    """A call of f with a="x" and n=3, as this form has it."""
-    name = f"f{':0' if form.numbered else ''}"
-    return f"{form.open}{form.before}{name}{form.middle}{_arguments(form.arguments)}{form.after}{form.close}"
+def example(format: ToolCallFormat) -> str:
+    """A call of f with a="x" and n=3, in this format."""
+    name = f"f{':0' if format.numbered else ''}"
+    call = f"{format.before}{name}{format.middle}{_arguments(format.arguments)}{format.after}"
+    return f"{format.open}{call}{format.close}"
 
 
 def _arguments(how: JsonArguments | KeywordArguments | TagSyntax) -> str:
@@ -63,8 +70,8 @@ def _tagged(tags: TagSyntax, key: str, value: object) -> str:
 def lines() -> Iterator[str]:
     yield "| family | models | a call of `f` |\n|---|---|---|\n"
     for name in sorted(families()):
-        for form in STYLES[name].values():
-            shown = example(form).replace("\n", "⏎").replace("|", "\\|")
+        for format in STYLES[name].values():
+            shown = example(format).replace("\n", "⏎").replace("|", "\\|")
             yield f"| `{name}` | {MODELS[name]} | `` {shown} `` |\n"
     pairs = ", ".join(f"`{opening} … {closing}`" for opening, closing in PAIRS)
     yield f"\nThinking that templates don't write themselves is known by these marks: {pairs}.\n"

@@ -1,4 +1,4 @@
-"""A server in three dialects over canned_model, right in all that `satchel doctor api` looks at; `spoil`
+"""A server of three API flavours over canned_model, right in all that `satchel doctor api` looks at; `spoil`
 makes it wrong in one thing. Bodies are the golden shapes: what the official clients were seen to accept.
 """
 
@@ -68,7 +68,7 @@ def route(method: str, *paths: str) -> Callable[[Route], Route]:
 
 
 def error(path: str, problem: Refused) -> Reply:
-    """The error in the dialect of its path."""
+    """The error in the flavour of its path."""
     kind = KINDS.get(problem.status, "invalid_request_error")
     if path.startswith("/v1/messages"):
         inner = {"type": kind, "message": str(problem)}

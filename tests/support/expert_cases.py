@@ -80,7 +80,7 @@ def product_cases(rng: np.random.Generator, weights: int, own: bool) -> Iterator
 
 
 def elsewhere(rng: np.random.Generator, one: Case, share: float) -> Case:
-    """The same call with so large a share of ids that are somebody else's."""
+    """The same call with so large a share of ids that are another device's."""
     ids = np.array(one.inputs[-1][0])
     ids[rng.random(ids.shape) < share] = -1
     ids[0, 0] = -(1 << 31)

@@ -103,7 +103,7 @@ def registry(data: bytes) -> None:
     from satchel.cli.store import hub
     from satchel.cli.store import registry as ollama
     from satchel.cli.store.names import HubName, OllamaName, parse
-    from satchel.cli.store.wanted import from_web
+    from satchel.cli.store.remote import from_web
     from satchel.cli.store.web import Interrupted
 
     first, *answers = data.split(b"\n---\n")
@@ -134,13 +134,13 @@ def registry(data: bytes) -> None:
 
 def replayed(answers: list[bytes]) -> Any:
     """The store's HTTP client, whose connections give these answers; it connects to nothing."""
-    from satchel.cli.store.web import Answer, Interrupted, Web
+    from satchel.cli.store.web import HttpResponse, Interrupted, Web
 
     class Replayed(Web):
         @contextmanager
         def _stream(
             self, method: str, url: str, headers: Mapping[str, str], body: bytes | None
-        ) -> Iterator[Answer]:
+        ) -> Iterator[HttpResponse]:
             if not answers:
                 raise Interrupted("no more answers")
             head, _, rest = answers.pop(0).partition(b"\n\n")
@@ -148,7 +148,7 @@ def replayed(answers: list[bytes]) -> Any:
             pairs = (line.partition(":") for line in lines)
             found = {key.lower(): value.strip() for key, _, value in pairs}
             number = int(status) if status.isascii() and status.isdecimal() and len(status) == 3 else 200
-            yield Answer(number, found, url, iter([rest]))
+            yield HttpResponse(number, found, url, iter([rest]))
 
     return Replayed()
 

@@ -1,4 +1,4 @@
-"""The fuzz target `requests`: any bytes as the body of a request of any dialect, through the whole
+"""The fuzz target `requests`: any bytes as the body of a request of any API flavour, through the whole
 application, over a tiny random model. No answer may be a failure of the server, and each must be what its
 content type says.
 """

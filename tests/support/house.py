@@ -27,7 +27,7 @@ from satchel.cli.server.app import create_app
 from satchel.cli.server.bodies import JSON
 from satchel.cli.server.catalog import catalog_of
 from satchel.cli.server.connections import Connections
-from satchel.cli.server.dialect import routed
+from satchel.cli.server.flavour import routed
 from satchel.cli.server.models import Models
 from satchel.cli.server.roles import PUBLIC, needs
 from satchel.cli.server.run import listen, server_of

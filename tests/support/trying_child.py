@@ -1,6 +1,7 @@
-"""A worker process whose verb `rerank` really tries what a sandbox must refuse, for tests: in the verb's own
-thread, in one begun for it, in the engine's thread (begun before the sandbox was closed) and in the one that
-reads the pipe. SATCHEL_TEST_TRIES is JSON: the paths of the attempts, by what probe.py calls them.
+"""A worker process whose RPC method `rerank` really tries what a sandbox must refuse, for tests: in the
+method's own thread, in one begun for it, in the engine's thread (begun before the sandbox was closed) and in
+the one that reads the pipe. SATCHEL_TEST_TRIES is JSON: the paths of the attempts, by what probe.py calls
+them.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ OTHERS: dict[str, tuple[Callable[[Session], Value], Callable[[Session, str], Non
     "stop": (lambda s: ", ".join(map(repr, s.how.stop)) or "none", _stop, ("none",)),
     "verbose": (lambda s: s.verbose, _verbose, ("on", "off")),
     "markdown": (lambda s: s.markdown, _markdown, ("on", "off")),
-    "format": (lambda s: "none" if s.how.grammar is None else _form(s), _format, ("json", "none")),
+    "format": (lambda s: "none" if s.how.grammar is None else _grammar_name(s), _format, ("json", "none")),
 }
 
 
@@ -143,7 +143,7 @@ def _switch(name: str, given: str) -> bool:
     return ON_OFF[given]
 
 
-def _form(session: Session) -> str:
+def _grammar_name(session: Session) -> str:
     name = type(session.how.grammar).__name__.lower()
     return name if name == "json" else f"{name}, as the command line says"
 

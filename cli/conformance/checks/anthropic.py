@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from satchel.cli.conformance.expect import Skip, expect, fits, parsed, same
-from satchel.cli.conformance.target import QUESTION, Event, Target, raised, said
+from satchel.cli.conformance.target import QUESTION, ConformanceTarget, Event, raised, said
 
 PATH = "/v1/messages"
 USAGE = {"input_tokens": int, "output_tokens": int}
@@ -22,7 +22,7 @@ TOOL = {"name": "weather", "description": "Get the weather.", "input_schema": PL
 ERROR = {"type": "error", "error": {"type": str, "message": str}}
 
 
-def _body(target: Target, **fields: Any) -> dict[str, Any]:
+def _body(target: ConformanceTarget, **fields: Any) -> dict[str, Any]:
     return {"model": target.model, "max_tokens": 24, "temperature": 0, "messages": QUESTION, **fields}
 
 
@@ -36,14 +36,14 @@ def _text(message: Any) -> str:
     return "".join(block["text"] for block in message["content"] if block["type"] == "text")
 
 
-def create(target: Target) -> None:
+def create(target: ConformanceTarget) -> None:
     """An answer is a message with a list of text blocks, stop_reason, stop_sequence and usage."""
     found = target.post(PATH, _body(target))
     fits(found, MESSAGE | {"content": [{"type": str}], "stop_sequence": None})
     expect(_text(found), "no text in the answer")
 
 
-def client(target: Target) -> None:
+def client(target: ConformanceTarget) -> None:
     """anthropic: messages.create() gives the text."""
     found = target.anthropic.messages.create(**_call(_body(target)))
     same("type", found.type, "message")
@@ -51,7 +51,7 @@ def client(target: Target) -> None:
     same("text", _text(found.model_dump()), _text(target.post(PATH, _body(target))))
 
 
-def system(target: Target) -> None:
+def system(target: ConformanceTarget) -> None:
     """system may be text or blocks, content too, with the same answer."""
     as_text = _body(target, system="Be brief.")
     blocks = [{"role": "user", "content": [{"type": "text", "text": QUESTION[0]["content"]}]}]
@@ -59,13 +59,13 @@ def system(target: Target) -> None:
     same("the answer", _text(target.post(PATH, as_blocks)), _text(target.post(PATH, as_text)))
 
 
-def max_tokens(target: Target) -> None:
+def max_tokens(target: ConformanceTarget) -> None:
     """max_tokens is told as stop_reason max_tokens."""
     found = target.post(PATH, _body(target, max_tokens=3))
     fits(found, {"stop_reason": "max_tokens", "usage": {"output_tokens": 3}})
 
 
-def stop_sequence(target: Target) -> None:
+def stop_sequence(target: ConformanceTarget) -> None:
     """A stop sequence is told as stop_reason, by its text, and is not in the answer."""
     text = _text(target.post(PATH, _body(target)))
     mark = text[len(text) // 3 :][:6]
@@ -74,14 +74,14 @@ def stop_sequence(target: Target) -> None:
     same("the answer", _text(found), text[: text.index(mark)])
 
 
-def no_max_tokens(target: Target) -> None:
+def no_max_tokens(target: ConformanceTarget) -> None:
     """A request without max_tokens is 400 in Anthropic's shape."""
     asked = _body(target)
     del asked["max_tokens"]
     fits(target.refused(PATH, asked), ERROR | {"error": {"type": "invalid_request_error", "message": str}})
 
 
-def error(target: Target) -> None:
+def error(target: ConformanceTarget) -> None:
     """Errors have Anthropic's shape with a request_id; an unknown model is 404 not_found_error."""
     wrong = {"type": "error", "error": {"type": "invalid_request_error", "message": str}, "request_id": str}
     fits(target.refused(PATH, _body(target, temperature=-1)), wrong)
@@ -89,13 +89,13 @@ def error(target: Target) -> None:
     fits(gone, {"type": "error", "error": {"type": "not_found_error", "message": str}})
 
 
-def error_client(target: Target) -> None:
+def error_client(target: ConformanceTarget) -> None:
     """anthropic: a wrong value raises BadRequestError."""
     bad = target.official("anthropic").BadRequestError
     raised(bad, lambda: target.anthropic.messages.create(**_call(_body(target, temperature=-1))), "create()")
 
 
-def keys(target: Target) -> None:
+def keys(target: ConformanceTarget) -> None:
     """x-api-key is read as well as Authorization; a wrong one is 401 authentication_error."""
     if not target.key:
         raise Skip("no --api-key was given")
@@ -107,13 +107,13 @@ def keys(target: Target) -> None:
     fits(parsed(found.text, "the error"), ERROR | {"error": {"type": "authentication_error"}})
 
 
-def _stream(target: Target, body: dict[str, Any]) -> list[Event]:
+def _stream(target: ConformanceTarget, body: dict[str, Any]) -> list[Event]:
     events = target.events(PATH, body)
     expect(all(e.name == e.data["type"] for e in events), "an event's name is not its type")
     return [e for e in events if e.name != "ping"]
 
 
-def stream(target: Target) -> None:
+def stream(target: ConformanceTarget) -> None:
     """Events come as message_start, blocks each with start, deltas and stop, message_delta, message_stop."""
     events = _stream(target, _body(target))
     kinds = [e.name for e in events]
@@ -128,14 +128,14 @@ def stream(target: Target) -> None:
     same("blocks that end", kinds.count("content_block_stop"), kinds.count("content_block_start"))
 
 
-def stream_text(target: Target) -> None:
+def stream_text(target: ConformanceTarget) -> None:
     """The text deltas of a stream join to the answer without a stream."""
     events = [e.data for e in _stream(target, _body(target))]
     deltas = [e["delta"]["text"] for e in events if e.get("delta", {}).get("type") == "text_delta"]
     same("the joined stream", "".join(deltas), _text(target.post(PATH, _body(target))))
 
 
-def stream_client(target: Target) -> None:
+def stream_client(target: ConformanceTarget) -> None:
     """anthropic: messages.stream() assembles the message."""
     with target.anthropic.messages.stream(**_call(_body(target))) as events:
         text = "".join(events.text_stream)
@@ -144,7 +144,7 @@ def stream_client(target: Target) -> None:
     expect(found.stop_reason in ("end_turn", "max_tokens"), f"stop_reason is {found.stop_reason}")
 
 
-def tool(target: Target) -> None:
+def tool(target: ConformanceTarget) -> None:
     """tool_choice any gives a tool_use block with an object as input; stop_reason tool_use."""
     asked = _body(target, tools=[TOOL], tool_choice={"type": "any"}, max_tokens=100)
     found = target.able(PATH, asked)
@@ -153,7 +153,7 @@ def tool(target: Target) -> None:
     fits(block, {"id": str, "name": "weather", "input": {"place": "Oslo"}}, "the block")
 
 
-def tool_client(target: Target) -> None:
+def tool_client(target: ConformanceTarget) -> None:
     """anthropic: messages.stream() assembles a tool_use block from the deltas of its input."""
     asked = _body(target, tools=[TOOL], tool_choice={"type": "tool", "name": "weather"}, max_tokens=100)
     target.able(PATH, asked)
@@ -163,7 +163,7 @@ def tool_client(target: Target) -> None:
     same("input", block.input, {"place": "Oslo"})
 
 
-def tool_result(target: Target) -> None:
+def tool_result(target: ConformanceTarget) -> None:
     """The turn after a call, with its tool_result, is answered."""
     use = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"place": "Oslo"}}
     done = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "7 degrees"}
@@ -171,7 +171,7 @@ def tool_result(target: Target) -> None:
     fits(target.able(PATH, _body(target, messages=turns, tools=[TOOL])), MESSAGE)
 
 
-def thinking(target: Target) -> None:
+def thinking(target: ConformanceTarget) -> None:
     """thinking is accepted, and thinking blocks come before the text with their signature."""
     asked = _body(target, max_tokens=2000, thinking={"type": "enabled", "budget_tokens": 1024})
     del asked["temperature"]
@@ -180,7 +180,7 @@ def thinking(target: Target) -> None:
     expect("thinking" not in kinds[1:], "a thinking block behind the text")
 
 
-def count(target: Target) -> None:
+def count(target: ConformanceTarget) -> None:
     """count_tokens gives the input_tokens that the same request has."""
     asked = {"model": target.model, "messages": QUESTION}
     found = target.post(f"{PATH}/count_tokens", asked)
@@ -190,7 +190,7 @@ def count(target: Target) -> None:
     same("input_tokens", found["input_tokens"], all_read)
 
 
-def count_client(target: Target) -> None:
+def count_client(target: ConformanceTarget) -> None:
     """anthropic: messages.count_tokens() works."""
     found = target.anthropic.messages.count_tokens(model=target.model, messages=QUESTION)
     expect(found.input_tokens > 0, "no input_tokens")

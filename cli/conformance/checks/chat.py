@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 from satchel.cli.conformance.expect import Skip, expect, fits, same
-from satchel.cli.conformance.target import QUESTION, Target, joined
+from satchel.cli.conformance.target import QUESTION, ConformanceTarget, joined
 
 PATH = "/v1/chat/completions"
 USAGE = {"prompt_tokens": int, "completion_tokens": int, "total_tokens": int}
@@ -13,7 +13,7 @@ MESSAGE = {"role": "assistant", "content": str}
 CHUNK = {"id": str, "object": "chat.completion.chunk", "created": int, "model": str, "choices": list}
 
 
-def create(target: Target) -> None:
+def create(target: ConformanceTarget) -> None:
     """An answer has the shape that clients read, and its usage adds up."""
     choice = {"index": 0, "finish_reason": str, "message": MESSAGE}
     head = {"id": str, "object": "chat.completion", "created": int, "model": str}
@@ -23,13 +23,13 @@ def create(target: Target) -> None:
     expect(usage["completion_tokens"] <= 24, "more completion_tokens than max_tokens")
 
 
-def client(target: Target) -> None:
+def client(target: ConformanceTarget) -> None:
     """openai: chat.completions.create() gives the text."""
     found = target.openai.chat.completions.create(**target.chat())
     same("content", found.choices[0].message.content, target.words)
 
 
-def stream(target: Target) -> None:
+def stream(target: ConformanceTarget) -> None:
     """A stream's chunks share an id, its role comes first and once, one finish_reason last, then [DONE]."""
     chunks = target.chunks(PATH, target.chat())
     for chunk in chunks:
@@ -43,12 +43,12 @@ def stream(target: Target) -> None:
     same("deltas with a finish_reason", ends, [len(choices) - 1])
 
 
-def stream_text(target: Target) -> None:
+def stream_text(target: ConformanceTarget) -> None:
     """A greedy answer's stream joins to the answer without a stream."""
     same("the joined stream", joined(target.chunks(PATH, target.chat())), target.words)
 
 
-def stream_usage(target: Target) -> None:
+def stream_usage(target: ConformanceTarget) -> None:
     """Usage comes with include_usage alone: in one last chunk that has no choices."""
     asked = target.chat(stream_options={"include_usage": True})
     *before, last = target.chunks(PATH, asked)
@@ -60,7 +60,7 @@ def stream_usage(target: Target) -> None:
     expect(not any(c.get("usage") for c in without), "usage came without being asked for")
 
 
-def stream_client(target: Target) -> None:
+def stream_client(target: ConformanceTarget) -> None:
     """openai: chat.completions.stream() assembles the answer."""
     asked = target.chat()
     with target.openai.chat.completions.stream(**asked) as events:
@@ -70,7 +70,7 @@ def stream_client(target: Target) -> None:
     same("content", found.choices[0].message.content, target.words)
 
 
-def stop(target: Target) -> None:
+def stop(target: ConformanceTarget) -> None:
     """An answer ends before a stop text, with finish_reason stop."""
     mark, before = _mark(target.words)
     found = target.post(PATH, target.chat(stop=[mark]))["choices"][0]
@@ -78,7 +78,7 @@ def stop(target: Target) -> None:
     same("finish_reason", found["finish_reason"], "stop")
 
 
-def stop_stream(target: Target) -> None:
+def stop_stream(target: ConformanceTarget) -> None:
     """No part of a stop text leaks into a stream, also where it spans several tokens."""
     mark, before = _mark(target.words)
     same("the joined stream", joined(target.chunks(PATH, target.chat(stop=mark))), before)
@@ -91,7 +91,7 @@ def _mark(text: str) -> tuple[str, str]:
     return mark, text[: text.index(mark)]
 
 
-def max_tokens(target: Target) -> None:
+def max_tokens(target: ConformanceTarget) -> None:
     """max_tokens ends an answer with finish_reason length; max_completion_tokens means the same."""
     for name in ("max_tokens", "max_completion_tokens"):
         asked = target.chat()
@@ -101,7 +101,7 @@ def max_tokens(target: Target) -> None:
         same("finish_reason", found["choices"][0]["finish_reason"], "length")
 
 
-def several(target: Target) -> None:
+def several(target: ConformanceTarget) -> None:
     """n=2 gives two choices with indices 0 and 1, and in a stream chunks of both."""
     asked = target.chat(n=2, temperature=1, seed=3)
     found = target.post(PATH, asked)
@@ -112,7 +112,7 @@ def several(target: Target) -> None:
     same("texts of the stream", {i: joined(chunks, i) for i in (0, 1)}, whole)
 
 
-def seed(target: Target) -> None:
+def seed(target: ConformanceTarget) -> None:
     """The same seed draws the same answer, another seed another one."""
     drawn = [
         target.post(PATH, target.chat(temperature=1.5, seed=s))["choices"][0]["message"]["content"]
@@ -122,7 +122,7 @@ def seed(target: Target) -> None:
     expect(len(set(drawn)) > 1, "three seeds gave the same answer")
 
 
-def logprobs(target: Target) -> None:
+def logprobs(target: ConformanceTarget) -> None:
     """logprobs gives each token with its bytes and the top_logprobs likeliest beside it."""
     choice = target.post(PATH, target.chat(logprobs=True, top_logprobs=3))["choices"][0]
     token = {"token": str, "logprob": float, "bytes": (list, None)}
@@ -134,19 +134,19 @@ def logprobs(target: Target) -> None:
     expect(spelled.startswith(choice["message"]["content"]), "the tokens' bytes are not the answer")
 
 
-def logprobs_stream(target: Target) -> None:
+def logprobs_stream(target: ConformanceTarget) -> None:
     """logprobs come in a stream too."""
     chunks = target.chunks(PATH, target.chat(logprobs=True, top_logprobs=1))
     found = [c["logprobs"]["content"] for k in chunks for c in k["choices"] if c.get("logprobs")]
     fits(found, [[{"token": str, "logprob": float}]], "logprobs")
 
 
-def logprobs_alone(target: Target) -> None:
+def logprobs_alone(target: ConformanceTarget) -> None:
     """top_logprobs without logprobs is 400."""
     target.refused(PATH, target.chat(top_logprobs=3))
 
 
-def logit_bias(target: Target) -> None:
+def logit_bias(target: ConformanceTarget) -> None:
     """A bias of -100 on the tokens of the plain answer changes it."""
     found = target.http.post("/tokenize", json={"content": target.words})
     if found.status_code != 200:
@@ -156,7 +156,7 @@ def logit_bias(target: Target) -> None:
     expect(found["choices"][0]["message"]["content"] != target.words, "the same answer in spite of the bias")
 
 
-def prefill(target: Target) -> None:
+def prefill(target: ConformanceTarget) -> None:
     """An assistant's message at the end is continued."""
     cut = target.words.find(" ", len(target.words) // 3)
     begun = [*QUESTION, {"role": "assistant", "content": target.words[:cut]}]
@@ -166,13 +166,13 @@ def prefill(target: Target) -> None:
     expect(rest.startswith(wanted[:12]), f"expected an answer that goes on with {wanted!r}, got {found!r}")
 
 
-def two_prefills(target: Target) -> None:
+def two_prefills(target: ConformanceTarget) -> None:
     """Two assistant's messages at the end are 400."""
     twice = [{"role": "assistant", "content": "It is"}] * 2
     target.refused(PATH, target.chat(messages=[*QUESTION, *twice]))
 
 
-def roles(target: Target) -> None:
+def roles(target: ConformanceTarget) -> None:
     """system, developer, user and assistant messages, content as text and as parts, are all read."""
     parts = [{"type": "text", "text": "What is it?"}, {"type": "text", "text": "Say it."}]
     for first in ("system", "developer"):
@@ -185,20 +185,20 @@ def roles(target: Target) -> None:
         fits(target.post(PATH, target.chat(messages=turns)), {"choices": [{"message": MESSAGE}]})
 
 
-def nulls(target: Target) -> None:
+def nulls(target: ConformanceTarget) -> None:
     """null means absent, for every optional field."""
     names = "stop tools tool_choice logit_bias response_format seed n user stream_options top_p top_logprobs"
     found = target.post(PATH, target.chat(**dict.fromkeys(names.split())))
     same("content", found["choices"][0]["message"]["content"], target.words)
 
 
-def no_effect(target: Target) -> None:
+def no_effect(target: ConformanceTarget) -> None:
     """Fields that clients send for OpenAI's own sake are accepted: user, metadata, store, service_tier."""
     asked = target.chat(user="u", metadata={"a": "b"}, store=False, service_tier="auto")
     same("content", target.post(PATH, asked)["choices"][0]["message"]["content"], target.words)
 
 
-def first_piece(target: Target) -> None:
+def first_piece(target: ConformanceTarget) -> None:
     """A stream's chunks come one by one, not all at the end."""
     asked = target.chat(stream=True, max_tokens=48)
     with target.http.stream("POST", PATH, json=asked) as found:

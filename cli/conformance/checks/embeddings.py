@@ -8,17 +8,17 @@ import struct
 from typing import Any
 
 from satchel.cli.conformance.expect import Skip, expect, fits, same, short
-from satchel.cli.conformance.target import Target
+from satchel.cli.conformance.target import ConformanceTarget
 
 PATH = "/v1/embeddings"
 TEXTS = ["a harbour in the rain", "the price of bread"]
 
 
-def _body(target: Target, **fields: Any) -> dict[str, Any]:
+def _body(target: ConformanceTarget, **fields: Any) -> dict[str, Any]:
     return {"model": target.model, "input": TEXTS[0], "encoding_format": "float", **fields}
 
 
-def _vectors(target: Target, **fields: Any) -> list[list[float]]:
+def _vectors(target: ConformanceTarget, **fields: Any) -> list[list[float]]:
     found = target.able(PATH, _body(target, **fields))
     return [item["embedding"] for item in found["data"]]
 
@@ -29,7 +29,7 @@ def _alike(a: list[float], b: list[float]) -> bool:
     )
 
 
-def create(target: Target) -> None:
+def create(target: ConformanceTarget) -> None:
     """encoding_format float gives a list of numbers of length 1."""
     found = target.able(PATH, _body(target))
     item = {"object": "embedding", "index": 0, "embedding": [float]}
@@ -39,7 +39,7 @@ def create(target: Target) -> None:
     expect(abs(length - 1) < 1e-3, f"the vector's length is {length:.4f}, expected 1")
 
 
-def packed(target: Target) -> None:
+def packed(target: ConformanceTarget) -> None:
     """encoding_format base64 gives the same numbers as little-endian float32."""
     wanted = _vectors(target)[0]
     text = target.able(PATH, _body(target, encoding_format="base64"))["data"][0]["embedding"]
@@ -49,14 +49,14 @@ def packed(target: Target) -> None:
     expect(_alike(list(struct.unpack(f"<{len(wanted)}f", raw)), wanted), "other numbers than with float")
 
 
-def client(target: Target) -> None:
+def client(target: ConformanceTarget) -> None:
     """openai: embeddings.create(), which asks for base64 by itself, gives the numbers."""
     wanted = _vectors(target)[0]
     found = target.openai.embeddings.create(model=target.model, input=TEXTS[0])
     expect(_alike(found.data[0].embedding, wanted), "other numbers than with float")
 
 
-def several(target: Target) -> None:
+def several(target: ConformanceTarget) -> None:
     """A list of texts gives a vector for each, in order."""
     each = [_vectors(target, input=text)[0] for text in TEXTS]
     found = target.able(PATH, _body(target, input=TEXTS))["data"]
@@ -64,13 +64,13 @@ def several(target: Target) -> None:
     expect(all(_alike(i["embedding"], e) for i, e in zip(found, each, strict=True)), "others than alone")
 
 
-def tokens(target: Target) -> None:
+def tokens(target: ConformanceTarget) -> None:
     """A list of tokens is one input, a list of such lists is several."""
     same("vectors", len(_vectors(target, input=[40, 41, 42])), 1)
     same("vectors", len(_vectors(target, input=[[40, 41, 42], [43]])), 2)
 
 
-def dimensions(target: Target) -> None:
+def dimensions(target: ConformanceTarget) -> None:
     """dimensions gives so many numbers, or 400 for a model that was not trained for it."""
     _vectors(target)
     found = _vectors(target, dimensions=8)[0]
@@ -78,7 +78,7 @@ def dimensions(target: Target) -> None:
     expect(abs(math.hypot(*found) - 1) < 1e-3, "the shorter vector's length is not 1")
 
 
-def empty(target: Target) -> None:
+def empty(target: ConformanceTarget) -> None:
     """No input is 400."""
     try:
         _vectors(target)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from satchel.cli.conformance.expect import Skip, Wrong, expect, fits, parsed, same
-from satchel.cli.conformance.target import Target, raised, said
+from satchel.cli.conformance.target import ConformanceTarget, raised, said
 
 if TYPE_CHECKING:
     import httpx
@@ -26,27 +26,27 @@ def _error(found: httpx.Response, status: int) -> Any:
     return body["error"]
 
 
-def shape(target: Target) -> None:
+def shape(target: ConformanceTarget) -> None:
     """A wrong value is 400 with message, type, param and code; code is text, and param names the field."""
     error = _error(target.http.post(PATH, json=target.chat(temperature="hot")), 400)
     same("type", error["type"], "invalid_request_error")
     same("param", error["param"], "temperature")
 
 
-def ranges(target: Target) -> None:
+def ranges(target: ConformanceTarget) -> None:
     """Numbers outside their range are 400, never clamped."""
     for field, value in (("temperature", -1), ("top_p", 1.5), ("n", 0), ("max_tokens", -7), ("top_p", -0.1)):
         found = target.http.post(PATH, json=target.chat(**{field: value}))
         expect(found.status_code == 400, f"{field}={value}: expected HTTP 400, got {said(found)}")
 
 
-def no_json(target: Target) -> None:
+def no_json(target: ConformanceTarget) -> None:
     """A body that is no JSON is 400."""
     headers = {"Content-Type": "application/json"}
     _error(target.http.post(PATH, content=b'{"model": ', headers=headers), 400)
 
 
-def no_messages(target: Target) -> None:
+def no_messages(target: ConformanceTarget) -> None:
     """A chat without messages, or with none in the list, is 400."""
     asked = target.chat()
     del asked["messages"]
@@ -54,31 +54,31 @@ def no_messages(target: Target) -> None:
     _error(target.http.post(PATH, json=target.chat(messages=[])), 400)
 
 
-def unknown_model(target: Target) -> None:
+def unknown_model(target: ConformanceTarget) -> None:
     """A model that is not there is 404 with the code model_not_found."""
     error = _error(target.http.post(PATH, json=target.chat(model="no-such-model")), 404)
     same("code", error["code"], "model_not_found")
 
 
-def unknown_route(target: Target) -> None:
+def unknown_route(target: ConformanceTarget) -> None:
     """A route that is not there is 404, with an error in JSON."""
     _error(target.http.get("/v1/no-such-route"), 404)
 
 
-def method(target: Target) -> None:
+def method(target: ConformanceTarget) -> None:
     """GET of a route that takes POST is 405."""
     found = target.http.get(PATH)
     expect(found.status_code == 405, f"expected HTTP 405, got {said(found)}")
 
 
-def media(target: Target) -> None:
+def media(target: ConformanceTarget) -> None:
     """A body that says it is something else than JSON is 415."""
     body, headers = b"model=a", {"Content-Type": "application/x-www-form-urlencoded"}
     found = target.http.post(PATH, content=body, headers=headers)
     expect(found.status_code == 415, f"expected HTTP 415, got {said(found)}")
 
 
-def too_large(target: Target) -> None:
+def too_large(target: ConformanceTarget) -> None:
     """A body that is announced with a terabyte is 413 before it is read."""
     import http.client
 
@@ -97,20 +97,20 @@ def too_large(target: Target) -> None:
         connection.close()
 
 
-def context(target: Target) -> None:
+def context(target: ConformanceTarget) -> None:
     """A prompt that is longer than the context is 400 with the code context_length_exceeded."""
     words = [{"role": "user", "content": "a b c d " * (target.context // 3 + 100)}]
     error = _error(target.http.post(PATH, json=target.chat(messages=words)), 400)
     same("code", error["code"], "context_length_exceeded")
 
 
-def context_stream(target: Target) -> None:
+def context_stream(target: ConformanceTarget) -> None:
     """What goes wrong before the first token is an HTTP error for a stream too."""
     words = [{"role": "user", "content": "a b c d " * (target.context // 3 + 100)}]
     _error(target.http.post(PATH, json=target.chat(messages=words, stream=True)), 400)
 
 
-def key(target: Target) -> None:
+def key(target: ConformanceTarget) -> None:
     """A wrong key, and none, are 401."""
     if not target.key:
         raise Skip("no --api-key was given")
@@ -119,7 +119,7 @@ def key(target: Target) -> None:
         same("type", error["type"], "authentication_error")
 
 
-def client(target: Target) -> None:
+def client(target: ConformanceTarget) -> None:
     """openai: a wrong value raises BadRequestError with the server's words, code and param."""
     bad = target.official("openai").BadRequestError
     call = lambda: target.openai.chat.completions.create(**target.chat(temperature=-1))  # noqa: E731
@@ -127,7 +127,7 @@ def client(target: Target) -> None:
     same("param", error.param, "temperature")
 
 
-def tried_once(target: Target) -> None:
+def tried_once(target: ConformanceTarget) -> None:
     """openai: what is refused for good is not tried again, also what the server can't do."""
     sent: list[object] = []
     bad = target.official("openai").BadRequestError
@@ -140,7 +140,7 @@ def tried_once(target: Target) -> None:
         same(f"requests for {fields}", len(sent), 1)
 
 
-def crowd(target: Target) -> None:
+def crowd(target: ConformanceTarget) -> None:
     """Of many requests at once each is answered whole, or is 429 or 503 with Retry-After."""
     with ThreadPoolExecutor(TOGETHER) as pool:
         asked = (target.chat(max_tokens=4, seed=n) for n in range(TOGETHER))
@@ -152,7 +152,7 @@ def crowd(target: Target) -> None:
             expect(found.status_code == 200, f"expected HTTP 200, 429 or 503, got {said(found)}")
 
 
-def disconnect(target: Target) -> None:
+def disconnect(target: ConformanceTarget) -> None:
     """When clients go away their answers end, and their places are free."""
     asked = target.chat(max_tokens=100_000, stream=True, ignore_eos=True)
     if target.http.post(PATH, json=target.chat(ignore_eos=True, max_tokens=2)).status_code == 400:
@@ -166,7 +166,7 @@ def disconnect(target: Target) -> None:
         time.sleep(0.1)
 
 
-def _busy(target: Target) -> int:
+def _busy(target: ConformanceTarget) -> int:
     found = target.http.get("/slots")
     if found.status_code != 200:
         raise Skip("the server has no /slots to look at")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from satchel.cli.conformance.expect import expect, fits, parsed, same
-from satchel.cli.conformance.target import Target
+from satchel.cli.conformance.target import ConformanceTarget
 
 PATH = "/v1/responses"
 ORDER = ("response.created", "response.in_progress", "response.output_item.added")
@@ -24,12 +24,12 @@ TOOL = {
 }
 
 
-def _body(target: Target, **fields: Any) -> dict[str, Any]:
+def _body(target: ConformanceTarget, **fields: Any) -> dict[str, Any]:
     asked = {"input": "Write two sentences about a small town by the sea.", "max_output_tokens": 24}
     return {"model": target.model, "temperature": 0, **asked, **fields}
 
 
-def create(target: Target) -> None:
+def create(target: ConformanceTarget) -> None:
     """A response has every key that the client's class requires."""
     found = target.post(PATH, _body(target))
     head = {"id": str, "object": "response", "created_at": float, "status": str, "model": str}
@@ -40,25 +40,25 @@ def create(target: Target) -> None:
     fits(message, {"id": str, "role": "assistant", "status": str, "content": content}, "the message")
 
 
-def client(target: Target) -> None:
+def client(target: ConformanceTarget) -> None:
     """openai: responses.create() gives output_text."""
     expect(target.openai.responses.create(**_body(target)).output_text, "output_text is empty")
 
 
-def cut(target: Target) -> None:
+def cut(target: ConformanceTarget) -> None:
     """max_output_tokens makes a response incomplete and says why."""
     found = target.post(PATH, _body(target, max_output_tokens=3))
     fits(found, {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}})
 
 
-def turns(target: Target) -> None:
+def turns(target: ConformanceTarget) -> None:
     """input may be messages with parts, and instructions go before them."""
     parts = [{"type": "input_text", "text": "What is a harbour?"}]
     asked = _body(target, input=[{"role": "user", "content": parts}], instructions="Be brief.")
     fits(target.post(PATH, asked), {"object": "response", "output": [dict]})
 
 
-def stream(target: Target) -> None:
+def stream(target: ConformanceTarget) -> None:
     """Events are named, numbered from 0 without a gap, and come in the client's order; there is no [DONE]."""
     events = target.events(PATH, _body(target))
     expect(all(e.data != "[DONE]" for e in events), "a [DONE] at the end")
@@ -69,7 +69,7 @@ def stream(target: Target) -> None:
     expect(kinds[-1] in ("response.completed", "response.incomplete"), f"the last event is {kinds[-1]}")
 
 
-def stream_indices(target: Target) -> None:
+def stream_indices(target: ConformanceTarget) -> None:
     """Each event of the text has item_id, output_index and content_index, and the deltas join to it."""
     events = [e.data for e in target.events(PATH, _body(target))]
     deltas = [e for e in events if e["type"] == f"{TEXT}.delta"]
@@ -78,7 +78,7 @@ def stream_indices(target: Target) -> None:
     fits(done, {"item_id": deltas[0]["item_id"], "text": "".join(e["delta"] for e in deltas)}, f"{TEXT}.done")
 
 
-def stream_client(target: Target) -> None:
+def stream_client(target: ConformanceTarget) -> None:
     """openai: the responses.stream() helper assembles the response."""
     with target.openai.responses.stream(**_body(target)) as events:
         kinds = [e.type for e in events]
@@ -87,7 +87,7 @@ def stream_client(target: Target) -> None:
     expect(found.output_text, "output_text is empty")
 
 
-def tool(target: Target) -> None:
+def tool(target: ConformanceTarget) -> None:
     """A tool that must be called is a function_call item with call_id and arguments as text."""
     asked = _body(target, tools=[TOOL], tool_choice="required", max_output_tokens=100)
     found = target.able(PATH, asked)["output"]
@@ -96,7 +96,7 @@ def tool(target: Target) -> None:
     same("the arguments", parsed(call["arguments"], "the arguments"), {"place": "Oslo"})  # type: ignore[index]
 
 
-def tool_stream(target: Target) -> None:
+def tool_stream(target: ConformanceTarget) -> None:
     """A call's stream has the deltas of its arguments and their end."""
     asked = _body(target, tools=[TOOL], tool_choice="required", max_output_tokens=100)
     target.able(PATH, asked)
@@ -108,7 +108,7 @@ def tool_stream(target: Target) -> None:
     fits(done, {"arguments": "".join(e["delta"] for e in deltas)}, f"{kind}.done")
 
 
-def form(target: Target) -> None:
+def form(target: ConformanceTarget) -> None:
     """text.format json_schema holds the answer to the schema."""
     schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 9}}, "required": ["n"]}
     about = {"type": "json_schema", "name": "n", "schema": schema | {"additionalProperties": False}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from satchel.cli.conformance.expect import Skip, expect, fits, parsed, same
-from satchel.cli.conformance.target import Target
+from satchel.cli.conformance.target import ConformanceTarget
 
 PATH = "/v1/chat/completions"
 ASKED = [{"role": "user", "content": "What is the weather in Oslo?"}]
@@ -23,7 +23,7 @@ TOOLS = [_tool("weather"), _tool("time")]
 NAMES = {"weather", "time"}
 
 
-def _body(target: Target, choice: Any, **fields: Any) -> dict[str, Any]:
+def _body(target: ConformanceTarget, choice: Any, **fields: Any) -> dict[str, Any]:
     asked = {"messages": ASKED, "tools": TOOLS, "tool_choice": choice, "max_tokens": 120}
     return target.chat(**asked | fields)
 
@@ -36,7 +36,7 @@ def _right(call: dict[str, Any]) -> None:
     expect(value.get("place") in ("Oslo", "Rome"), f"the arguments are not of the schema: {value}")
 
 
-def required(target: Target) -> None:
+def required(target: ConformanceTarget) -> None:
     """tool_choice required gives a call with an id and JSON arguments as text; finish_reason tool_calls."""
     found = target.able(PATH, _body(target, "required"))["choices"][0]
     same("finish_reason", found["finish_reason"], "tool_calls")
@@ -44,7 +44,7 @@ def required(target: Target) -> None:
     _right(found["message"]["tool_calls"][0])
 
 
-def named(target: Target) -> None:
+def named(target: ConformanceTarget) -> None:
     """tool_choice with a name calls that tool."""
     choice = {"type": "function", "function": {"name": "time"}}
     calls = target.able(PATH, _body(target, choice))["choices"][0]["message"].get("tool_calls")
@@ -53,14 +53,14 @@ def named(target: Target) -> None:
     _right(calls[0])
 
 
-def none(target: Target) -> None:
+def none(target: ConformanceTarget) -> None:
     """tool_choice none calls nothing."""
     found = target.able(PATH, _body(target, "none"))["choices"][0]
     expect(not found["message"].get("tool_calls"), "a tool was called")
     fits(found["message"]["content"], str, "content")
 
 
-def auto(target: Target) -> None:
+def auto(target: ConformanceTarget) -> None:
     """tool_choice auto gives text or right calls, and the finish_reason that goes with it."""
     found = target.able(PATH, _body(target, "auto", parallel_tool_calls=True))["choices"][0]
     calls = found["message"].get("tool_calls") or []
@@ -69,18 +69,18 @@ def auto(target: Target) -> None:
     expect((found["finish_reason"] == "tool_calls") == bool(calls), "finish_reason and calls disagree")
 
 
-def single(target: Target) -> None:
+def single(target: ConformanceTarget) -> None:
     """parallel_tool_calls false gives one call at most."""
     asked = _body(target, "required", parallel_tool_calls=False)
     same("calls", len(target.able(PATH, asked)["choices"][0]["message"]["tool_calls"]), 1)
 
 
-def unknown(target: Target) -> None:
+def unknown(target: ConformanceTarget) -> None:
     """tool_choice with the name of no tool is 400."""
     target.refused(PATH, _body(target, {"type": "function", "function": {"name": "absent"}}))
 
 
-def stream(target: Target) -> None:
+def stream(target: ConformanceTarget) -> None:
     """A call's stream begins with id and name, its arguments join to JSON, and tool_calls ends it."""
     target.able(PATH, _body(target, "required"))
     chunks = target.chunks(PATH, _body(target, "required"))
@@ -96,7 +96,7 @@ def stream(target: Target) -> None:
     same("finish_reason", choices[-1]["finish_reason"], "tool_calls")
 
 
-def stream_client(target: Target) -> None:
+def stream_client(target: ConformanceTarget) -> None:
     """openai: chat.completions.stream() assembles the call."""
     target.able(PATH, _body(target, "required"))
     with target.openai.chat.completions.stream(**_body(target, "required")) as events:
@@ -106,7 +106,7 @@ def stream_client(target: Target) -> None:
     _right(message.tool_calls[0].model_dump())
 
 
-def result(target: Target) -> None:
+def result(target: ConformanceTarget) -> None:
     """The turn after a call, with the tool's result, is answered."""
     call = {
         "id": "call_1",
@@ -122,7 +122,7 @@ def result(target: Target) -> None:
     fits(found, {"choices": [{"message": {"role": "assistant"}}]})
 
 
-def stray_result(target: Target) -> None:
+def stray_result(target: ConformanceTarget) -> None:
     """A result that answers no call is 400."""
     if target.http.post(PATH, json=_body(target, "none")).status_code == 400:
         raise Skip("the model takes no tools")

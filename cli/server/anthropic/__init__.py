@@ -1,8 +1,8 @@
-"""Anthropic's dialect: messages, and errors as its clients read them."""
+"""Anthropic's API: messages, and errors as its clients read them."""
 
 from __future__ import annotations
 
-from satchel.cli.server.dialect import Dialect, JsonObject
+from satchel.cli.server.flavour import ApiFlavour, JsonObject
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.stream import event
 
@@ -42,4 +42,4 @@ def late(problem: Problem) -> bytes:
     return event(_body(problem), "error")
 
 
-DIALECT = Dialect("anthropic", ("/v1/messages",), error, late, header=HEADER, id_header="request-id")
+FLAVOUR = ApiFlavour("anthropic", ("/v1/messages",), error, late, header=HEADER, id_header="request-id")

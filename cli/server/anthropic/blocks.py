@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
+from satchel.cli.server.flavour import JsonObject
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 
@@ -33,7 +33,7 @@ class ThinkingBlock(Body):
 
 
 class RedactedBlock(Body):
-    """Nobody but who made it can read it: it has no effect."""
+    """Only Anthropic's server can read it: it has no effect."""
 
     type: Literal["redacted_thinking"]
     data: str = ""

@@ -15,8 +15,8 @@ from satchel.cli.server.anthropic.blocks import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.problem import Problem
 
 ALLOWED: dict[str, tuple[type[Body], ...]] = {
@@ -27,12 +27,12 @@ ALLOWED: dict[str, tuple[type[Body], ...]] = {
 FAILED = "Error: "  # before the result of a tool that failed: templates have no other place for it
 
 
-class Message(Body):
+class AnthropicMessage(Body):
     role: Literal["user", "assistant", "system"]
     content: Content
 
 
-def messages_of(system: Sequence[TextBlock], messages: Sequence[Message]) -> list[JsonObject]:
+def messages_of(system: Sequence[TextBlock], messages: Sequence[AnthropicMessage]) -> list[JsonObject]:
     """The messages as Model.chat takes them. A Problem names a block that its message cannot have."""
     found = [{"role": "system", "content": _parts(system)}] if system else []
     for i, message in enumerate(messages):
@@ -42,7 +42,7 @@ def messages_of(system: Sequence[TextBlock], messages: Sequence[Message]) -> lis
     return found
 
 
-def _check(message: Message, where: str) -> None:
+def _check(message: AnthropicMessage, where: str) -> None:
     if not message.content and message.role != "assistant":
         raise Problem("invalid", f"{where}.content is empty: give a text", f"{where}.content")
     for i, block in enumerate(message.content):
@@ -68,7 +68,7 @@ def _call(block: ToolUseBlock) -> JsonObject:
     return {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": block.input}}
 
 
-def _others(message: Message) -> Iterator[JsonObject]:
+def _others(message: AnthropicMessage) -> Iterator[JsonObject]:
     """Texts that stand together are one message, each result is one."""
     for kind, blocks in groupby(message.content, type):
         if kind is TextBlock:

@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from satchel.cli.server.anthropic.blocks import Cached, Name, Texts
-from satchel.cli.server.anthropic.conversation import Message, messages_of
-from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.anthropic.conversation import AnthropicMessage, messages_of
 from satchel.cli.server.fields import MOST_MESSAGES, MOST_TOKENS, Body, kept, ranged
+from satchel.cli.server.flavour import JsonObject
+from satchel.cli.server.generation import GenerationRequest, MustCall, Turn
 from satchel.cli.server.problem import Problem
-from satchel.cli.server.wanted import MustCall, Turn, Wanted
 from satchel.runtime.generate_options import GenerateKwargs
 from satchel.runtime.grammar.spec import JsonSchema, Spec
 from satchel.runtime.grammar.tools import MAX_TOOLS
@@ -22,7 +22,7 @@ from satchel.runtime.sampling import Sampling
 SAMPLING = ("temperature", "top_p", "top_k")
 
 
-class Tool(Cached):
+class AnthropicTool(Cached):
     type: Literal["custom"] = "custom"
     name: Name
     description: str = ""
@@ -72,17 +72,17 @@ class OutputConfig(Body):
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
 
 
-class Metadata(Body):
+class RequestMetadata(Body):
     user_id: str = Field(default="", max_length=512)
 
 
 class PromptBody(Cached):
-    """What is counted, and what is answered."""
+    """The fields of a conversation, which count_tokens and messages share."""
 
     model: str = Field(min_length=1)
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES)]
+    messages: Annotated[list[AnthropicMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
     system: Texts = Field(default_factory=list)
-    tools: list[Tool] = Field(default_factory=list, max_length=MAX_TOOLS)
+    tools: list[AnthropicTool] = Field(default_factory=list, max_length=MAX_TOOLS)
     tool_choice: ToolChoice = ToolChoice(type="auto")
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig = OutputConfig()
@@ -129,7 +129,7 @@ class PromptBody(Cached):
         return MustCall(wanted, not choice.disable_parallel_tool_use and choice.type == "any")
 
     def spec(self) -> Spec | None:
-        """What the answer is held to."""
+        """The grammar of the answer."""
         formed = self.output_config.format
         return JsonSchema(formed.schema_) if formed else None
 
@@ -143,7 +143,7 @@ class MessagesBody(PromptBody):
     temperature: float | None = ranged("temperature")
     top_p: float | None = ranged("top_p")
     top_k: int | None = ranged("top_k")
-    metadata: Metadata = Metadata()
+    metadata: RequestMetadata = RequestMetadata()
     # No effect, and documented so.
     service_tier: str | None = None
     inference_geo: str | None = None
@@ -167,5 +167,5 @@ class MessagesBody(PromptBody):
         )
 
     @kept
-    def wanted(self) -> Wanted:
-        return Wanted(self.model, self.turn, self.generate_kwargs())
+    def wanted(self) -> GenerationRequest:
+        return GenerationRequest(self.model, self.turn, self.generate_kwargs())

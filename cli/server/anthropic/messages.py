@@ -12,12 +12,12 @@ from satchel.cli.server.answer import Answer
 from satchel.cli.server.anthropic.fields import MessagesBody, PromptBody
 from satchel.cli.server.anthropic.shapes import Blocks, ending, head, usage
 from satchel.cli.server.bodies import BodyRoute
-from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.flavour import JsonObject
+from satchel.cli.server.generation import Turn
 from satchel.cli.server.reading import with_model
 from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import caller_of, models_of, unknown_fields
 from satchel.cli.server.stream import Stream, event, unless_gone
-from satchel.cli.server.wanted import Turn
 from satchel.runtime.chat import ChatPrompt, Thinking
 from satchel.runtime.model import Model
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from starlette.requests import Request
 
 from satchel.cli.server.anthropic import HEADER
-from satchel.cli.server.dialect import JsonObject
-from satchel.cli.server.models import Entry
+from satchel.cli.server.flavour import JsonObject
+from satchel.cli.server.models import ServedModel
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.route import models_of
 
@@ -37,7 +37,7 @@ def page(request: Request) -> JsonObject:
     return {"data": [one(e) for e in found], "has_more": more, "first_id": ends[0], "last_id": ends[1]}
 
 
-def one(entry: Entry) -> JsonObject:
+def one(entry: ServedModel) -> JsonObject:
     told: JsonObject = {
         "type": "model",
         "id": entry.name,

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Iterable, Iterator
 
 from satchel.cli.server.answer import Answer
-from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.flavour import JsonObject
 from satchel.formats.chat import CallArguments, CallBegin, CallEnd, Content, Event, Hold, Reasoning
 
 

@@ -1,1 +1,1 @@
-"""llama-server's own routes, which speak OpenAI's dialect of errors."""
+"""llama-server's own routes, whose errors have OpenAI's shape."""

@@ -10,10 +10,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
-from satchel.cli.server.answer import MOST, Answer, Said
+from satchel.cli.server.answer import MOST, Answer, AnswerDelta
 from satchel.cli.server.bodies import BodyRoute
-from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body, kept
+from satchel.cli.server.flavour import JsonObject
+from satchel.cli.server.generation import GenerationRequest, Text
 from satchel.cli.server.native.settings import generation_settings
 from satchel.cli.server.openai.chat import silence
 from satchel.cli.server.openai.fields import TextFields
@@ -24,7 +25,6 @@ from satchel.cli.server.problem import Problem
 from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import caller_of, models_of, unknown_fields
 from satchel.cli.server.stream import event, stream_of, unless_gone
-from satchel.cli.server.wanted import Text, Wanted
 from satchel.formats.chat import Content
 from satchel.formats.tokenizer import Tokenizer
 from satchel.runtime.async_model import AsyncReply
@@ -47,17 +47,17 @@ class NativeFields(TextFields):
     def generate_kwargs(self, base: Sampling) -> GenerateKwargs:
         return {**super().generate_kwargs(base), "logprobs": self.n_probs or -1}
 
-    def wanted_of(self, first: Text, *others: Text) -> Wanted:
+    def wanted_of(self, first: Text, *others: Text) -> GenerationRequest:
         self.check_together()
         for name in ("use_beam_search", "best_of", "prompt_logprobs"):
             if getattr(self, name):
                 raise Problem("unsupported", f"{name} can be had at /v1/completions", name)
-        return Wanted(
+        return GenerationRequest(
             self.model,
             first,
             self.generate_kwargs(Sampling()),
             self.n,
-            self.form()[0],
+            self.structured_output()[0],
             others,
             words=self.biases[1],
             adapters=self.adapters,
@@ -65,11 +65,11 @@ class NativeFields(TextFields):
         )
 
 
-class CompletionBody(NativeFields):
+class NativeCompletionBody(NativeFields):
     prompt: Mixed
 
     @kept
-    def wanted(self) -> Wanted:
+    def wanted(self) -> GenerationRequest:
         given: Any = self.prompt
         mixed = isinstance(given, list) and any(type(v) is int for v in given)
         prompts = [given] if mixed else several(given)
@@ -90,7 +90,7 @@ class InfillBody(NativeFields):
     prompt: str = ""
 
     @kept
-    def wanted(self) -> Wanted:
+    def wanted(self) -> GenerationRequest:
         files = [(chunk.filename, chunk.text) for chunk in self.input_extra]
         return self.wanted_of(Text(self.input_prefix, hole=self.input_suffix, begun=self.prompt, files=files))
 
@@ -98,7 +98,7 @@ class InfillBody(NativeFields):
 @router.post("/completion")
 @router.post("/completions", include_in_schema=False)
 @needs(USER)
-async def completion(request: Request, body: CompletionBody) -> Response:
+async def completion(request: Request, body: NativeCompletionBody) -> Response:
     return await _respond(request, body, body.wanted)
 
 
@@ -108,7 +108,7 @@ async def infill(request: Request, body: InfillBody) -> Response:
     return await _respond(request, body, body.wanted)
 
 
-async def _respond(request: Request, body: NativeFields, wanted: Wanted) -> Response:
+async def _respond(request: Request, body: NativeFields, wanted: GenerationRequest) -> Response:
     warnings, early = unknown_fields(request, body), None
     if not body.stream:
         made = whole(Answer.begin(models_of(request), wanted, caller_of(request)), body, warnings)
@@ -210,7 +210,7 @@ async def events(answer: Answer, body: NativeFields, warnings: list[str]) -> Asy
             yield event(_chosen(told, body.response_fields))
 
 
-def _part(said: Said, answer: Answer, body: NativeFields) -> JsonObject:
+def _part(said: AnswerDelta, answer: Answer, body: NativeFields) -> JsonObject:
     reply = answer.replies[said.index]
     told: JsonObject = {
         "index": said.index,

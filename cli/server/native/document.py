@@ -13,7 +13,7 @@ from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import in_pool
 
 router = APIRouter()
-_MAKING = Lock()  # who asks meanwhile waits, and does not make another
+_MAKING = Lock()  # concurrent requests wait instead of making another
 
 
 @router.get("/openapi.json", include_in_schema=False)

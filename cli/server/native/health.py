@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request
 
-from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.models import FAILED, LOADING
 from satchel.cli.server.problem import Problem, without_paths
 from satchel.cli.server.roles import PUBLIC, needs

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 
 from satchel.cli.server.bodies import BodyRoute
-from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.roles import ADMIN, needs
 from satchel.cli.server.route import models_of, reload_of
@@ -15,20 +15,20 @@ from satchel.cli.server.route import models_of, reload_of
 router = APIRouter(route_class=BodyRoute)
 
 
-class NamedBody(Body):
+class LoadBody(Body):
     model: str = Field(min_length=1, max_length=1000)
 
 
 @router.post("/models/load")
 @needs(ADMIN)
-async def load(request: Request, body: NamedBody) -> JsonObject:
+async def load(request: Request, body: LoadBody) -> JsonObject:
     async with models_of(request).use(body.model):
         return {"success": True}
 
 
 @router.post("/models/unload")
 @needs(ADMIN)
-async def unload(request: Request, body: NamedBody) -> JsonObject:
+async def unload(request: Request, body: LoadBody) -> JsonObject:
     entry = models_of(request).entry(body.model)
     if entry.users:
         line = f"{entry.name}: {entry.users} requests use it: try again when they have ended"

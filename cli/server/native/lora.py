@@ -9,7 +9,7 @@ from pydantic import Field, RootModel
 
 from satchel.cli.server.asked import named_adapters
 from satchel.cli.server.bodies import BodyRoute
-from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.openai.fields import AdapterScale
 from satchel.cli.server.roles import ADMIN, USER, needs
 from satchel.cli.server.route import caller_of, models_of

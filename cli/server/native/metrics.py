@@ -9,7 +9,7 @@ from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from satchel.cli.server.metrics import Counts, rendered
-from satchel.cli.server.models import Entry
+from satchel.cli.server.models import ServedModel
 from satchel.cli.server.roles import ADMIN, needs
 from satchel.cli.server.route import connections_of, models_of, traffic_of
 from satchel.quant import SatchelError
@@ -31,7 +31,7 @@ async def metrics(request: Request) -> Response:
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
-async def _stats(entry: Entry) -> EngineStats | None:
+async def _stats(entry: ServedModel) -> EngineStats | None:
     """None where it is not loaded, or is being closed."""
     if entry.model is None:
         return None

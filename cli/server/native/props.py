@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 
 from satchel.cli.server.bodies import BodyRoute
-from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.native.settings import generation_settings
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.roles import ADMIN, USER, needs

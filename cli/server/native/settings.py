@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import isinf
 
-from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.flavour import JsonObject
 from satchel.runtime.generate_options import GenerateOptions
 from satchel.runtime.sampling import Sampling
 

@@ -20,8 +20,8 @@ from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
 from satchel.cli.server.bodies import BodyRoute
-from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.models import Lease
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.roles import USER, needs

@@ -9,10 +9,10 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from satchel.cli.server.bodies import BodyRoute
-from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import MOST_MESSAGES, Body, TokenId
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.native.turns import prompt_ids
-from satchel.cli.server.openai.chat import Message, TurnBody
+from satchel.cli.server.openai.chat import OpenAIMessage, TurnBody
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.reading import with_model, written
 from satchel.cli.server.roles import USER, needs
@@ -26,7 +26,7 @@ class TokenizeBody(TurnBody):
     """content: llama-server's; prompt or messages: vLLM's."""
 
     model: str = Field(default="", max_length=1000)
-    messages: list[Message] = Field(default_factory=list, max_length=MOST_MESSAGES)
+    messages: list[OpenAIMessage] = Field(default_factory=list, max_length=MOST_MESSAGES)
     content: str | None = None
     prompt: str | None = None
     add_special: bool = False

@@ -6,11 +6,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from satchel.cli.server.bodies import BodyRoute
+from satchel.cli.server.generation import Turn
 from satchel.cli.server.openai.chat import ChatBody
 from satchel.cli.server.reading import with_model
 from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import unknown_fields
-from satchel.cli.server.wanted import Turn
 from satchel.runtime.chat import ChatPrompt, Thinking
 from satchel.runtime.model import Model
 

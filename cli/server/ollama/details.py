@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.store.details import Details, read_details
 from satchel.cli.tables import size_label
 from satchel.formats.gguf import StringArray, Typed, open_gguf
@@ -20,7 +20,7 @@ TEMPLATE = "tokenizer.chat_template"
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class FileDetails:
     """digest: of what is computed with, 64 hexadecimal digits."""
 
     digest: str
@@ -39,10 +39,10 @@ class File:
         }
 
 
-UNREADABLE = File("0" * 64, Details("", "", 0, "", 0, 0, 0, "", "", "", "", ()))
+UNREADABLE = FileDetails("0" * 64, Details("", "", 0, "", 0, 0, 0, "", "", "", "", ()))
 
 
-def listed(path: Path) -> File:
+def listed(path: Path) -> FileDetails:
     """UNREADABLE for a file that is none: a list of models is told all the same."""
     try:
         return shown(path)
@@ -50,16 +50,16 @@ def listed(path: Path) -> File:
         return UNREADABLE
 
 
-def shown(path: Path) -> File:
+def shown(path: Path) -> FileDetails:
     """ModelError for a file that is none. Another size or time of the last change is another state."""
     found = path.stat()
     return _file(path, found.st_size, found.st_mtime_ns)
 
 
 @lru_cache(maxsize=256)
-def _file(path: Path, size: int, changed: int) -> File:
+def _file(path: Path, size: int, changed: int) -> FileDetails:
     with open_gguf(path) as gguf:
-        return File(identity(gguf), read_details(path))
+        return FileDetails(identity(gguf), read_details(path))
 
 
 def metadata(path: Path, *, whole: bool) -> JsonObject:

@@ -11,9 +11,9 @@ from fastapi.responses import JSONResponse
 from pydantic import BeforeValidator, Field
 
 from satchel.cli.server.bodies import BodyRoute
-from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
-from satchel.cli.server.ollama.options import Options, keep, keep_seconds
+from satchel.cli.server.flavour import JsonObject
+from satchel.cli.server.ollama.options import OllamaOptions, keep, keep_seconds
 from satchel.cli.server.ollama.shapes import NS
 from satchel.cli.server.reading import most_tokens, written
 from satchel.cli.server.roles import USER, needs
@@ -32,7 +32,7 @@ def _listed(value: Any) -> Any:
 
 class EmbedFields(Body):
     model: str = Field(min_length=1, max_length=1000)
-    options: Options = Options()
+    options: OllamaOptions = OllamaOptions()
     keep_alive: int | float | str | None = None
 
 

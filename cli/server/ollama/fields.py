@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import MOST_MESSAGES, Body, kept
-from satchel.cli.server.ollama.options import Options, keep_seconds
+from satchel.cli.server.flavour import JsonObject
+from satchel.cli.server.generation import GenerationRequest, Text, Turn
+from satchel.cli.server.ollama.options import OllamaOptions, keep_seconds
 from satchel.cli.server.problem import Problem
-from satchel.cli.server.wanted import Text, Turn, Wanted
 from satchel.runtime.generate_options import GenerateKwargs
 from satchel.runtime.grammar.spec import AnyJson, JsonSchema, Spec
 from satchel.runtime.grammar.tools import MAX_TOOLS
@@ -24,7 +24,7 @@ class AnswerFields(Body):
     model: str = Field(min_length=1, max_length=1000)
     stream: bool = True
     format: Literal["", "json"] | JsonObject = ""
-    options: Options = Options()
+    options: OllamaOptions = OllamaOptions()
     think: bool | Literal["low", "medium", "high", "max"] | None = None
     keep_alive: int | float | str | None = None
     logprobs: bool = False
@@ -37,7 +37,7 @@ class AnswerFields(Body):
         return keep_seconds(self.keep_alive)
 
     def spec(self) -> Spec | None:
-        """What the answer is held to."""
+        """The grammar of the answer."""
         if self.format == "json":
             return AnyJson()
         return JsonSchema(self.format) if isinstance(self.format, dict) else None
@@ -75,9 +75,9 @@ class GenerateBody(AnswerFields):
         return not self.prompt and not self.suffix
 
     @kept
-    def wanted(self) -> Wanted:
+    def wanted(self) -> GenerationRequest:
         self._check()
-        return Wanted(self.model, self._prompt(), self.generate_kwargs())
+        return GenerationRequest(self.model, self._prompt(), self.generate_kwargs())
 
     def _check(self) -> None:
         if self.images:
@@ -109,7 +109,7 @@ class CalledFunction(Body):
     index: int | None = None
 
 
-class Call(Body):
+class OllamaToolCall(Body):
     function: CalledFunction
     id: str = ""
     type: str = "function"
@@ -119,12 +119,12 @@ class Call(Body):
         return {"type": "function", "function": function, **({"id": self.id} if self.id else {})}
 
 
-class Message(Body):
+class OllamaMessage(Body):
     role: Literal["system", "user", "assistant", "tool"]
     content: str = ""
     thinking: str = ""
     images: list[Any] = Field(default_factory=list)
-    tool_calls: list[Call] = Field(default_factory=list)
+    tool_calls: list[OllamaToolCall] = Field(default_factory=list)
     tool_name: str = ""
     tool_call_id: str = ""
 
@@ -141,8 +141,8 @@ class Message(Body):
         return {"role": self.role, "content": self.content, **{k: v for k, v in given.items() if v}}
 
 
-class ChatBody(AnswerFields):
-    messages: list[Message] = Field(default_factory=list, max_length=MOST_MESSAGES)
+class OllamaChatBody(AnswerFields):
+    messages: list[OllamaMessage] = Field(default_factory=list, max_length=MOST_MESSAGES)
     tools: list[JsonObject] = Field(default_factory=list, max_length=MAX_TOOLS)
 
     @property
@@ -150,7 +150,7 @@ class ChatBody(AnswerFields):
         return not self.messages
 
     @kept
-    def wanted(self) -> Wanted:
+    def wanted(self) -> GenerationRequest:
         said = [m.told(f"messages[{i}]") for i, m in enumerate(self.messages)]
         turn = Turn(said, tools=self.tools or None, reasoning=self.think)
-        return Wanted(self.model, turn, self.generate_kwargs())
+        return GenerationRequest(self.model, turn, self.generate_kwargs())

@@ -11,10 +11,10 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 
 from satchel.cli.server.bodies import BodyRoute
-from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
-from satchel.cli.server.models import READY, Entry
-from satchel.cli.server.ollama.details import File, listed, metadata, shown
+from satchel.cli.server.flavour import JsonObject
+from satchel.cli.server.models import READY, ServedModel
+from satchel.cli.server.ollama.details import FileDetails, listed, metadata, shown
 from satchel.cli.server.ollama.shapes import FAR, stamp
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.roles import USER, needs
@@ -81,17 +81,17 @@ def tagged(name: str) -> str:
     return name if ":" in name else f"{name}:latest"
 
 
-def _head(entry: Entry, file: File) -> JsonObject:
+def _head(entry: ServedModel, file: FileDetails) -> JsonObject:
     name = tagged(entry.name)
     told = {"name": name, "model": name, "size": file.details.size, "digest": file.digest}
     return {**told, "details": file.told()}
 
 
-def _listed(entry: Entry, file: File) -> JsonObject:
+def _listed(entry: ServedModel, file: FileDetails) -> JsonObject:
     return {**_head(entry, file), "modified_at": stamp(entry.created)}
 
 
-def _running(entry: Entry, file: File) -> JsonObject:
+def _running(entry: ServedModel, file: FileDetails) -> JsonObject:
     left = FAR if entry.expires is None else entry.expires
     told = {**_head(entry, file), "expires_at": stamp(time.time() + left), "size_vram": 0}
     return {**told, "context_length": entry.model.model.context} if entry.model else told

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from satchel.cli.server.fields import MOST_TOKENS, Body, SamplingFields
-from satchel.cli.server.models import Entry
+from satchel.cli.server.generation import Caller
+from satchel.cli.server.models import ServedModel
 from satchel.cli.server.problem import Problem
-from satchel.cli.server.wanted import Caller
 from satchel.runtime.generate_options import GenerateKwargs
 from satchel.runtime.sampling import Sampling
 
 SOON = 1e-3  # seconds: at the next look at idle models
-STAYS = 0.0  # as Entry.keep has it
+STAYS = 0.0  # as ServedModel.keep has it
 DURATION = re.compile(r"-?(?:\d+(?:\.\d+)?(?:ns|us|µs|ms|s|m|h))+")
 PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)")
 SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -50,7 +50,7 @@ class Unused(Body):
     penalize_newline: bool | None = None
 
 
-class Options(SamplingFields, Unused):
+class OllamaOptions(SamplingFields, Unused):
     """num_predict -1 and -2: until the end or a full context."""
 
     num_predict: int | None = Field(default=None, ge=-2, le=MOST_TOKENS)
@@ -94,7 +94,7 @@ class Options(SamplingFields, Unused):
 
 
 def keep_seconds(value: Any) -> float | None:
-    """keep_alive as Entry.keep has it; None where it says nothing. A negative one is for ever."""
+    """keep_alive as ServedModel.keep has it; None where it says nothing. A negative one is for ever."""
     if value is None:
         return None
     seconds = _seconds(value)
@@ -119,7 +119,7 @@ def _seconds(value: Any) -> float | None:
     return -total if value.startswith("-") else total
 
 
-def keep(entry: Entry, seconds: float | None, caller: Caller) -> list[str]:
+def keep(entry: ServedModel, seconds: float | None, caller: Caller) -> list[str]:
     """From now on the model stays so long; None: as the server was told. How long models stay concerns all,
     so an admin's requests alone say so; a line where it had no effect.
     """

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from satchel.cli.server.answer import Answer
-from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.flavour import JsonObject
 from satchel.formats.chat import CallArguments, CallBegin, CallEnd, Content, Event, Hold, Reasoning
 from satchel.formats.tokenizer import Tokenizer
 from satchel.runtime.sampling.logprobs import Logprob
@@ -25,8 +25,8 @@ def stamp(at: float | None = None) -> str:
 
 
 @dataclass(slots=True)
-class Said:
-    """What some events come to. calls: whole ones, their arguments as objects."""
+class MessageDelta:
+    """The content of some events. calls: complete ones, their arguments as objects."""
 
     content: str = ""
     thinking: str = ""
@@ -49,21 +49,21 @@ class Said:
         return {"response": self.content, **({"thinking": self.thinking} if self.thinking else {})}
 
 
-class Reader:
-    """Reads the events of one answer, in any pieces."""
+class DeltaReader:
+    """Turns the events of one answer, in any pieces, into deltas of a message."""
 
     def __init__(self) -> None:
         self._hold, self._begun, self._calls = Hold(), CallBegin(0, "", ""), 0
         self._arguments: list[str] = []
 
-    def read(self, events: Iterable[Event]) -> Said:
-        said = Said()
+    def read(self, events: Iterable[Event]) -> MessageDelta:
+        said = MessageDelta()
         for event in events:
             for whole in self._hold.pass_on(event):
                 self._add(whole, said)
         return said
 
-    def _add(self, event: Event, said: Said) -> None:
+    def _add(self, event: Event, said: MessageDelta) -> None:
         match event:
             case Content(text):
                 said.content += text

@@ -17,15 +17,15 @@ from pydantic import Field
 
 from satchel.cli.server.bodies import BodyRoute
 from satchel.cli.server.catalog import Served
-from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
-from satchel.cli.server.models import Entry, Models
+from satchel.cli.server.flavour import JsonObject
+from satchel.cli.server.generation import Caller
+from satchel.cli.server.models import Models, ServedModel
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.pulls import Pulls
 from satchel.cli.server.roles import ADMIN, needs
 from satchel.cli.server.route import caller_of, in_pool, models_of, pulls_of, unknown_fields
 from satchel.cli.server.stream import LINES, Stream, line, unless_gone
-from satchel.cli.server.wanted import Caller
 from satchel.cli.store import Progress, Store
 from satchel.quant import RequestError, SatchelError
 
@@ -34,7 +34,7 @@ HUBS = ("hf.co/", "huggingface.co/")
 SUCCESS: JsonObject = {"status": "success"}
 
 
-class NamedBody(Body):
+class ModelNameBody(Body):
     """name: as the model was called before."""
 
     model: str = Field(default="", max_length=1000)
@@ -48,7 +48,7 @@ class NamedBody(Body):
         return found
 
 
-class PullBody(NamedBody):
+class PullBody(ModelNameBody):
     insecure: bool = False
     stream: bool = True
 
@@ -66,15 +66,15 @@ async def pull(request: Request, body: PullBody) -> Response:
         raise Problem("unsupported", "insecure is not supported: models come over https", "insecure")
     caller, pulls = caller_of(request), pulls_of(request)
     pulls.check(caller.client)
-    work = Pull(models_of(request), body.named, pulls, caller)
+    work = ServerPull(models_of(request), body.named, pulls, caller)
     if body.stream:
         return Stream(work.lines(), work.close, LINES)
     await unless_gone(request, work.read())
     return JSONResponse(SUCCESS)
 
 
-class Pull:
-    """A model on its way into the store, and then to the models that are served."""
+class ServerPull:
+    """A pull by the server: into the store, then among the served models."""
 
     def __init__(self, models: Models, name: str, pulls: Pulls, caller: Caller) -> None:
         self.models, self.name, self._source = models, name.removesuffix(":latest"), store_name(name)
@@ -145,7 +145,7 @@ def _step(progress: Progress) -> JsonObject:
 
 
 def store_name(name: str) -> str:
-    """The store's name of what Ollama's clients call so. Addresses are for who sits at the machine."""
+    """The store's name of what Ollama's clients call so. Addresses are for callers on this machine."""
     if "://" in name:
         line = "an address cannot be pulled through the server: use `satchel pull` where it runs"
         raise Problem("unsupported", line, "model")
@@ -161,7 +161,7 @@ def serve(models: Models, name: str, path: Path) -> None:
     """
     like = models.entry("")
     options = replace(like.options, adapters=(), control_vectors=(), speculation=None)
-    models.entries[name] = Entry(Served(name, path, options, like.served.idle, added=True))
+    models.entries[name] = ServedModel(Served(name, path, options, like.served.idle, added=True))
 
 
 @router.post("/api/copy")
@@ -179,7 +179,7 @@ async def copy(request: Request, body: CopyBody) -> Response:
 
 @router.delete("/api/delete")
 @needs(ADMIN)
-async def delete(request: Request, body: NamedBody) -> Response:
+async def delete(request: Request, body: ModelNameBody) -> Response:
     unknown_fields(request, body)
     models = models_of(request)
     entry = models.entry(body.named)
@@ -194,7 +194,7 @@ async def delete(request: Request, body: NamedBody) -> Response:
     return Response()
 
 
-def _stored(entry: Entry) -> str:
+def _stored(entry: ServedModel) -> str:
     """The store's own name of a file that is served, or its path where the store has none."""
     with suppress(SatchelError, OSError):
         found = next((e for e in Store().list() if e.path == entry.path and e.name == entry.name), None)

@@ -1,8 +1,8 @@
-"""OpenAI's dialect, and what llama-server and vLLM add to it."""
+"""OpenAI's API, and what llama-server and vLLM add to it."""
 
 from __future__ import annotations
 
-from satchel.cli.server.dialect import Dialect, JsonObject
+from satchel.cli.server.flavour import ApiFlavour, JsonObject
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.stream import event
 
@@ -31,4 +31,4 @@ def error(problem: Problem, request_id: str) -> tuple[int, JsonObject]:
     return problem.status, _body(problem)
 
 
-DIALECT = Dialect("openai", ("",), error, lambda problem: event(_body(problem)))
+FLAVOUR = ApiFlavour("openai", ("",), error, lambda problem: event(_body(problem)))

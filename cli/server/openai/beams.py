@@ -6,18 +6,20 @@ import time
 from typing import TYPE_CHECKING
 
 from satchel.cli.server.beams import Beams, search
-from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.flavour import JsonObject
+from satchel.cli.server.generation import Caller, GenerationRequest, Turn
 from satchel.cli.server.models import Models
 from satchel.cli.server.openai.shapes import call, new_id
 from satchel.cli.server.problem import Problem
-from satchel.cli.server.wanted import Caller, Turn, Wanted
 from satchel.formats.chat import ChatParser, Collected
 
 if TYPE_CHECKING:
     from satchel.cli.server.openai.fields import TextFields
 
 
-async def beamed_chat(models: Models, wanted: Wanted, caller: Caller, body: TextFields) -> JsonObject:
+async def beamed_chat(
+    models: Models, wanted: GenerationRequest, caller: Caller, body: TextFields
+) -> JsonObject:
     found = await _search(models, wanted, caller, body)
     tools = wanted.prompt.tools if isinstance(wanted.prompt, Turn) else None
     choices = []
@@ -34,7 +36,9 @@ async def beamed_chat(models: Models, wanted: Wanted, caller: Caller, body: Text
     return _object(found, "chat.completion", "chatcmpl", choices)
 
 
-async def beamed_texts(models: Models, wanted: Wanted, caller: Caller, body: TextFields) -> JsonObject:
+async def beamed_texts(
+    models: Models, wanted: GenerationRequest, caller: Caller, body: TextFields
+) -> JsonObject:
     found = await _search(models, wanted, caller, body)
     choices = [
         {"index": i, "text": found.text(beam), "logprobs": None, "finish_reason": beam.finish}
@@ -43,7 +47,7 @@ async def beamed_texts(models: Models, wanted: Wanted, caller: Caller, body: Tex
     return _object(found, "text_completion", "cmpl", choices)
 
 
-async def _search(models: Models, wanted: Wanted, caller: Caller, body: TextFields) -> Beams:
+async def _search(models: Models, wanted: GenerationRequest, caller: Caller, body: TextFields) -> Beams:
     if body.stream:
         raise Problem("unsupported", "a beam search cannot stream: leave stream out", "stream")
     return await search(models, wanted, caller, body.length_penalty)

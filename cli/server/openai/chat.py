@@ -10,10 +10,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
-from satchel.cli.server.answer import Answer, Said
+from satchel.cli.server.answer import Answer, AnswerDelta
 from satchel.cli.server.bodies import BodyRoute
-from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import MOST_MESSAGES, MOST_TOKENS, Body, kept
+from satchel.cli.server.flavour import JsonObject
+from satchel.cli.server.generation import GenerationRequest, Turn
 from satchel.cli.server.openai.beams import beamed_chat
 from satchel.cli.server.openai.chunks import DONE, Chunks
 from satchel.cli.server.openai.fields import TextFields
@@ -35,7 +36,6 @@ from satchel.cli.server.problem import Problem
 from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import caller_of, models_of, unknown_fields
 from satchel.cli.server.stream import PING_SECONDS, stream_of, unless_gone
-from satchel.cli.server.wanted import Turn, Wanted
 from satchel.formats.chat import Content
 from satchel.formats.template.messages import RESERVED
 from satchel.runtime.generate_options import GenerateKwargs
@@ -44,7 +44,7 @@ from satchel.runtime.sampling import Sampling
 router = APIRouter(route_class=BodyRoute)
 
 
-class Message(Body):
+class OpenAIMessage(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[dict[str, Any]] | None = None
     name: str | None = None
@@ -67,7 +67,7 @@ class Message(Body):
 class TurnBody(ThinkingFields):
     """What makes the prompt of a conversation."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES)]
+    messages: Annotated[list[OpenAIMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
     tools: Tools | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool = True
@@ -123,21 +123,21 @@ class ChatBody(TurnBody, TextFields):
         }
 
     @kept
-    def wanted(self) -> Wanted:
+    def wanted(self) -> GenerationRequest:
         self.check_together()
         turn, kwargs = self.turn, self.generate_kwargs(Sampling())
         if turn.tools and not turn.call and kwargs.get("grammar") is not None:
             raise Problem(
                 "invalid",
-                "tools and a form for the answer were given: calls would not fit it; set tool_choice to none",
+                "tools and structured output exclude each other: set tool_choice to none",
                 "tool_choice",
             )
-        return Wanted(
+        return GenerationRequest(
             self.model,
             turn,
             kwargs,
             self.n,
-            self.form()[0],
+            self.structured_output()[0],
             best_of=self.best_of or 0,
             words=self.biases[1],
             adapters=self.adapters,
@@ -250,7 +250,7 @@ def _counts_all(body: ChatBody) -> bool:
 
 
 def _bits(
-    said: Said, answer: Answer, body: ChatBody, placed: Placed, made: Chunks, quick: bool
+    said: AnswerDelta, answer: Answer, body: ChatBody, placed: Placed, made: Chunks, quick: bool
 ) -> Iterator[bytes]:
     """The events of what was said; logprobs go with the first of them."""
     events = placed.events(said.events)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from json.encoder import encode_basestring as quoted
 
-from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.stream import LINE_ENDS, dumps, event
 
 DONE = b"data: [DONE]\n\n"

@@ -10,10 +10,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
-from satchel.cli.server.answer import Answer, Said
+from satchel.cli.server.answer import Answer, AnswerDelta
 from satchel.cli.server.bodies import BodyRoute
-from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import kept
+from satchel.cli.server.flavour import JsonObject
+from satchel.cli.server.generation import GenerationRequest, Text
 from satchel.cli.server.openai.beams import beamed_texts
 from satchel.cli.server.openai.chat import silence
 from satchel.cli.server.openai.chunks import DONE, Chunks
@@ -26,7 +27,6 @@ from satchel.cli.server.problem import Problem
 from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import caller_of, models_of, unknown_fields
 from satchel.cli.server.stream import stream_of, unless_gone
-from satchel.cli.server.wanted import Text, Wanted
 from satchel.formats.chat import Content
 from satchel.runtime.generate_options import GenerateKwargs
 from satchel.runtime.sampling import Sampling
@@ -74,15 +74,15 @@ class CompletionBody(TextFields):
         return {**super().generate_kwargs(base), "logprobs": told}
 
     @kept
-    def wanted(self) -> Wanted:
+    def wanted(self) -> GenerationRequest:
         self.check_together()
         first, *others = self.texts()
-        return Wanted(
+        return GenerationRequest(
             self.model,
             first,
             self.generate_kwargs(Sampling()),
             self.n,
-            self.form()[0],
+            self.structured_output()[0],
             others,
             best_of=self.best_of or 0,
             words=self.biases[1],
@@ -201,7 +201,7 @@ async def chunks(answer: Answer, body: CompletionBody, warnings: list[str]) -> A
 
 
 def _said(
-    said: Said, text: str, answer: Answer, body: CompletionBody, legacy: Legacy
+    said: AnswerDelta, text: str, answer: Answer, body: CompletionBody, legacy: Legacy
 ) -> tuple[JsonObject, JsonObject]:
     told = legacy.told(said.logprobs) if body.logprobs is not None else None
     more = {"timings": timings(answer.replies[said.index])} if body.timings_per_token else {}

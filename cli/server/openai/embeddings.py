@@ -12,8 +12,8 @@ from fastapi.responses import JSONResponse
 from pydantic import AliasChoices, Field
 
 from satchel.cli.server.bodies import BodyRoute
-from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.openai.prompts import Inputs, several
 from satchel.cli.server.openai.refused import check_refused
 from satchel.cli.server.problem import Problem

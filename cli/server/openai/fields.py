@@ -10,10 +10,10 @@ from pydantic import AliasChoices, BeforeValidator, Field
 
 from satchel.cli.server.asked import FRESH
 from satchel.cli.server.fields import MOST_TOKENS, Body, SamplingFields, TokenId, TokenIds, Word
-from satchel.cli.server.openai.forms import FormFields
 from satchel.cli.server.openai.refused import check_refused
+from satchel.cli.server.openai.structured_output import StructuredOutputFields
 from satchel.cli.server.problem import Problem
-from satchel.runtime.answers import MOST_ANSWERS
+from satchel.runtime.answers import MAX_COMPLETIONS
 from satchel.runtime.generate_options import GenerateKwargs
 from satchel.runtime.sampling import Sampling
 
@@ -49,14 +49,14 @@ class AdapterScale(Body):
     scale: Scale
 
 
-class TextFields(SamplingFields, FormFields):
+class TextFields(SamplingFields, StructuredOutputFields):
     """Both for conversations and for texts."""
 
     model: str = Field(default="", max_length=1000)
     max_tokens: Limit | None = None
     n_predict: Limit | None = None
-    n: int = Field(default=1, ge=1, le=MOST_ANSWERS, validation_alias=AliasChoices("n", "n_cmpl"))
-    best_of: int | None = Field(default=None, ge=1, le=MOST_ANSWERS)
+    n: int = Field(default=1, ge=1, le=MAX_COMPLETIONS, validation_alias=AliasChoices("n", "n_cmpl"))
+    best_of: int | None = Field(default=None, ge=1, le=MAX_COMPLETIONS)
     stop: Word | Annotated[list[Word], Field(max_length=STOPS)] | None = None
     stop_token_ids: TokenIds | None = None
     include_stop_str_in_output: bool = False
@@ -156,7 +156,7 @@ class TextFields(SamplingFields, FormFields):
             timeout=max(0, milliseconds) / 1e3,
             draft=self.draft,
             salt=self.cache_salt if self.cache_prompt else FRESH,
-            grammar=self.form()[1],
+            grammar=self.structured_output()[1],
         )
 
     def check_together(self) -> None:
@@ -173,9 +173,9 @@ class TextFields(SamplingFields, FormFields):
             raise Problem("invalid", "stream_options needs stream: true", "stream_options")
         if self.return_progress and not self.stream:
             raise Problem("invalid", "return_progress needs stream: true", "return_progress")
-        if self.on_overflow == "shift" and self.form()[1] is not None:
+        if self.on_overflow == "shift" and self.structured_output()[1] is not None:
             raise Problem(
                 "invalid",
-                "an answer that is held to a form cannot shift: leave on_overflow out",
+                "structured output cannot shift: leave on_overflow out",
                 "on_overflow",
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.openai.shapes import LEAST
 from satchel.formats.tokenizer import Tokenizer
 from satchel.runtime.sampling.logprobs import Logprob

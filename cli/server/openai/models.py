@@ -7,8 +7,8 @@ from math import prod
 from fastapi import APIRouter, Request
 
 from satchel.cli.server.anthropic import models as anthropic
-from satchel.cli.server.dialect import JsonObject
-from satchel.cli.server.models import Entry
+from satchel.cli.server.flavour import JsonObject
+from satchel.cli.server.models import ServedModel
 from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import models_of
 from satchel.runtime.model import Model
@@ -32,7 +32,7 @@ async def one_model(request: Request, name: str) -> JsonObject:
     return anthropic.one(entry) if anthropic.asked(request) else _model(entry)
 
 
-def _model(entry: Entry) -> JsonObject:
+def _model(entry: ServedModel) -> JsonObject:
     told: JsonObject = {"id": entry.name, "object": "model", "created": entry.created, "owned_by": "satchel"}
     told["status"] = {"value": entry.state}
     if entry.model is not None:

@@ -6,12 +6,12 @@ import asyncio
 import time
 from dataclasses import replace
 
+from satchel.cli.server.generation import GenerationRequest
 from satchel.cli.server.openai.shapes import new_id
 from satchel.cli.server.stream import event
-from satchel.cli.server.wanted import Wanted
 
 
-def reporting(wanted: Wanted, kind: str) -> tuple[Wanted, asyncio.Queue[bytes]]:
+def reporting(wanted: GenerationRequest, kind: str) -> tuple[GenerationRequest, asyncio.Queue[bytes]]:
     """The same request, and the events that come of reading its prompt. kind: the object that they are."""
     coming: asyncio.Queue[bytes] = asyncio.Queue()
     began, number = time.perf_counter(), new_id("chatcmpl")

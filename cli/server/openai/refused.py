@@ -37,7 +37,7 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "early_stopping": ((False,), "a beam search ends when no beam can become better"),
     "guided_decoding_backend": (("auto", "guidance"), "leave it out"),
     "guided_whitespace_pattern": ((), "take structured_outputs.disable_any_whitespace"),
-    "echo": (NOTHING, "the prompt is known to who sent it"),
+    "echo": (NOTHING, "the client has the prompt already"),
     "functions": (NOTHING, "take tools"),
     "function_call": (("none", None), "take tool_choice"),
     "modalities": ((["text"],), "the answer is text"),

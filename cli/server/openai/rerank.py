@@ -12,8 +12,8 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from satchel.cli.server.bodies import BodyRoute
-from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import Body
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.openai.prompts import MOST_INPUTS
 from satchel.cli.server.openai.shapes import new_id
 from satchel.cli.server.problem import Problem

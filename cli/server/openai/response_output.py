@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 
-from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.openai.shapes import new_id
 from satchel.formats.chat import CallArguments, CallBegin, CallBroken, CallEnd, Content, Event, Reasoning
 
@@ -15,7 +15,7 @@ Told = tuple[str, JsonObject]
 PARTS = {"message": "output_text", "reasoning": "reasoning_text"}
 
 
-class Output:
+class ResponseOutput:
     """items: whole ones and, at their end, the one that is open. Events have copies, for it goes on."""
 
     def __init__(self) -> None:

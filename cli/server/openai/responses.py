@@ -11,24 +11,24 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
-from satchel.cli.server.answer import Answer, Said
+from satchel.cli.server.answer import Answer, AnswerDelta
 from satchel.cli.server.bodies import BodyRoute
-from satchel.cli.server.dialect import JsonObject
 from satchel.cli.server.fields import MOST_TOKENS, Body, kept
+from satchel.cli.server.flavour import JsonObject
+from satchel.cli.server.generation import GenerationRequest, Turn
 from satchel.cli.server.native.turns import prompt_ids
 from satchel.cli.server.openai.chat import silence
 from satchel.cli.server.openai.fields import TextFields
-from satchel.cli.server.openai.forms import Schema
 from satchel.cli.server.openai.response_input import messages_of
-from satchel.cli.server.openai.response_output import Output
+from satchel.cli.server.openai.response_output import ResponseOutput
 from satchel.cli.server.openai.shapes import FINISH, logprobs, new_id, usage
+from satchel.cli.server.openai.structured_output import Schema
 from satchel.cli.server.openai.tools import Function, NamedTool, ToolField, ToolName, must_call, offered
 from satchel.cli.server.problem import Problem, problem_of
 from satchel.cli.server.reading import with_model
 from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import caller_of, models_of, unknown_fields
 from satchel.cli.server.stream import event, stream_of, unless_gone
-from satchel.cli.server.wanted import Turn, Wanted
 from satchel.formats.chat import Content
 from satchel.quant import SatchelError
 from satchel.runtime.generate_options import GenerateKwargs
@@ -127,7 +127,7 @@ class ResponseBody(TextFields):
             made["on_overflow"] = "truncate-middle"
         if self.text and self.text.format and (formed := self.text.format.spec()):
             if made.get("grammar"):
-                raise Problem("invalid", "text.format and another form were given", "text.format")
+                raise Problem("invalid", "text.format and another grammar were given", "text.format")
             made["grammar"] = formed
         made["logprobs"] = (self.top_logprobs or 0) if self.tells_logprobs else -1
         return made
@@ -151,20 +151,18 @@ class ResponseBody(TextFields):
         )
 
     @kept
-    def wanted(self) -> Wanted:
+    def wanted(self) -> GenerationRequest:
         self.check_together()
         turn, kwargs = self.turn, self.generate_kwargs(Sampling())
         if turn.tools and not turn.call and kwargs.get("grammar") is not None:
-            line = (
-                "tools and a form for the answer were given: calls would not fit it; set tool_choice to none"
-            )
+            line = "tools and structured output exclude each other: set tool_choice to none"
             raise Problem("invalid", line, "tool_choice")
-        form = "text.format" if self.text and self.text.format else self.form()[0]
-        return Wanted(
+        grammar_field = "text.format" if self.text and self.text.format else self.structured_output()[0]
+        return GenerationRequest(
             self.model,
             turn,
             kwargs,
-            form=form,
+            grammar_field=grammar_field,
             words=self.biases[1],
             adapters=self.adapters,
             slot=self.id_slot,
@@ -187,7 +185,7 @@ async def respond(request: Request, body: ResponseBody) -> Response:
 async def whole(work: Coroutine[Any, Any, Answer], body: ResponseBody, warnings: list[str]) -> JsonObject:
     answer = await work
     try:
-        output = Output()
+        output = ResponseOutput()
         async for said in answer:
             for _ in _told(said, answer, body, output):
                 pass
@@ -198,7 +196,9 @@ async def whole(work: Coroutine[Any, Any, Answer], body: ResponseBody, warnings:
         await answer.close()
 
 
-def _told(said: Said, answer: Answer, body: ResponseBody, output: Output) -> list[tuple[str, JsonObject]]:
+def _told(
+    said: AnswerDelta, answer: Answer, body: ResponseBody, output: ResponseOutput
+) -> list[tuple[str, JsonObject]]:
     """What was said, as events; logprobs go with the first text."""
     given = logprobs(answer.model.model.tokenizer, said.logprobs)["content"] if body.tells_logprobs else []
     told: list[tuple[str, JsonObject]] = []
@@ -214,7 +214,7 @@ def _status(answer: Answer) -> str:
 
 
 def _response(
-    answer: Answer, body: ResponseBody, number: str, output: Output, status: str, warnings: list[str]
+    answer: Answer, body: ResponseBody, number: str, output: ResponseOutput, status: str, warnings: list[str]
 ) -> JsonObject:
     told = [*warnings, *answer.notes]
     over = status in ("completed", "incomplete")
@@ -271,7 +271,7 @@ def _echoed(answer: Answer, body: ResponseBody) -> JsonObject:
 
 async def events(answer: Answer, body: ResponseBody, warnings: list[str]) -> AsyncIterator[bytes]:
     """The response as it comes."""
-    output, number = Output(), new_id("resp")
+    output, number = ResponseOutput(), new_id("resp")
     begun = _response(answer, body, number, output, "in_progress", warnings)
     for kind in ("response.created", "response.in_progress"):
         yield _written(output.event(kind, {"response": begun}))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from satchel.cli.server.answer import Answer
-from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.flavour import JsonObject
 from satchel.formats.chat import CallArguments, CallBegin, Content, Event, Reasoning, ToolCall
 from satchel.formats.tokenizer import Tokenizer
 from satchel.runtime.async_model import AsyncReply

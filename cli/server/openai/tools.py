@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from satchel.cli.server.fields import Body
+from satchel.cli.server.generation import MustCall
 from satchel.cli.server.problem import Problem
-from satchel.cli.server.wanted import MustCall
 from satchel.runtime.grammar.tools import MAX_TOOLS
 
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}\z")]

@@ -48,25 +48,25 @@ HEADERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class StaticFile:
     body: bytes
     type: str
     tag: str
 
 
 @cache
-def files() -> Mapping[str, File]:
+def files() -> Mapping[str, StaticFile]:
     """By path below static/, with slashes."""
     found = sorted(p for p in STATIC.rglob("*") if p.suffix in TYPES)
     return {path.relative_to(STATIC).as_posix(): _read(path) for path in found}
 
 
-def _read(path: Path) -> File:
+def _read(path: Path) -> StaticFile:
     body = path.read_bytes()
-    return File(body, TYPES[path.suffix], f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+    return StaticFile(body, TYPES[path.suffix], f'"{hashlib.sha256(body).hexdigest()[:32]}"')
 
 
-def answer(request: Request, file: File) -> Response:
+def answer(request: Request, file: StaticFile) -> Response:
     """The file, or 304 where the browser has it already."""
     headers = {**HEADERS, "ETag": file.tag}
     known = request.headers.get("if-none-match", "")

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, Response
 
-from satchel.cli.server.dialect import JsonObject
+from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.page.files import answer, files
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.roles import PUBLIC, needs

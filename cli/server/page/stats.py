@@ -6,8 +6,8 @@ import time
 
 from fastapi import APIRouter, Request
 
-from satchel.cli.server.dialect import JsonObject
-from satchel.cli.server.models import Entry
+from satchel.cli.server.flavour import JsonObject
+from satchel.cli.server.models import ServedModel
 from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import models_of
 from satchel.runtime.stats import Distribution, EngineStats
@@ -25,7 +25,7 @@ async def stats(request: Request) -> JsonObject:
     return {"time": time.time(), "models": [await _model(entry) for entry in entries]}
 
 
-async def _model(entry: Entry) -> JsonObject:
+async def _model(entry: ServedModel) -> JsonObject:
     told: JsonObject = {
         "name": entry.name,
         "state": entry.state,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from satchel.formats.chat.calls import Keys, calls
 from satchel.formats.chat.family import Family
-from satchel.formats.chat.reader import Reader, Steps
+from satchel.formats.chat.reader import AnswerReader, Steps
 
 # Ids count from 0 in each message, so they don't tell two messages' calls apart: calls get ids of their own.
 KEYS = Keys(("tool_name", "name"), ("parameters", "arguments"), ignored=("type", "tool_call_id"))
 
 
-def grammar(reader: Reader, begin: str) -> Steps[None]:
+def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
     yield from calls(reader, KEYS)
     yield from reader.at("<|END_ACTION|>")
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from satchel.formats.chat.calls import Keys, calls
 from satchel.formats.chat.family import Family
-from satchel.formats.chat.reader import Malformed, Reader, Steps
+from satchel.formats.chat.reader import AnswerReader, Malformed, Steps
 
 BEGIN, FENCE, FENCE_END = "Action:", "```json", "```"
 # Answers that need no tool call one that nobody gave, directly_answer: that stays text.
 KEYS = Keys(("tool_name", "name"), ("parameters", "arguments"), known=True)
 
 
-def grammar(reader: Reader, begin: str) -> Steps[None]:
+def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
     if (yield from reader.at(FENCE)) is None:
         raise Malformed  # the word stands in any text
     yield from calls(reader, KEYS)

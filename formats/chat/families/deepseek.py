@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from satchel.formats.chat.calls import NAME_MOST, named
 from satchel.formats.chat.family import Family
-from satchel.formats.chat.reader import Malformed, Reader, Steps
+from satchel.formats.chat.reader import AnswerReader, Malformed, Steps
 
 ALL, ALL_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 ONE, SEP, END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
@@ -12,7 +12,7 @@ ONE, SEP, END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool�
 OTHERS = ("<｜tool_calls_begin｜>", "<｜tool calls begin｜>", "<｜tool▁calls｜>")
 
 
-def grammar(reader: Reader, begin: str) -> Steps[None]:
+def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
     if begin != ONE and (yield from reader.at(ONE)) is None:
         raise Malformed(f"{ONE} was expected")
     while True:
@@ -22,7 +22,7 @@ def grammar(reader: Reader, begin: str) -> Steps[None]:
             return
 
 
-def _call(reader: Reader) -> Steps[None]:
+def _call(reader: AnswerReader) -> Steps[None]:
     name, marker = yield from reader.text_until(SEP, most=NAME_MOST)
     if marker is None or not (yield from reader.skip()):
         raise Malformed("it is not complete")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from satchel.formats.chat.family import Family
-from satchel.formats.chat.reader import Malformed, Reader, Steps
+from satchel.formats.chat.reader import AnswerReader, Malformed, Steps
 from satchel.formats.chat.tagged import Tags, tagged
 
 # Section's opening, its end, and what stands before each tag's name.
@@ -15,7 +15,7 @@ FORMS = {
 }
 
 
-def grammar(reader: Reader, begin: str) -> Steps[None]:
+def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
     end, prefix = FORMS[begin]
     tags = Tags(
         '">',

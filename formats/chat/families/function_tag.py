@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from satchel.formats.chat.calls import NAME_MOST, named
 from satchel.formats.chat.family import Family
-from satchel.formats.chat.reader import Malformed, Reader, Steps
+from satchel.formats.chat.reader import AnswerReader, Malformed, Steps
 
 
-def grammar(reader: Reader, begin: str) -> Steps[None]:
+def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
     name, closed = yield from reader.text_until(">", most=NAME_MOST)
     if closed is None:
         raise Malformed("it is not complete")

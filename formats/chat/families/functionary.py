@@ -5,18 +5,18 @@ from __future__ import annotations
 from satchel.formats.chat.calls import NAME_MOST, named
 from satchel.formats.chat.events import Content
 from satchel.formats.chat.family import Family
-from satchel.formats.chat.reader import Malformed, Reader, Steps
+from satchel.formats.chat.reader import AnswerReader, Malformed, Steps
 
 MARK = ">>>"
 
 
-def grammar(reader: Reader, begin: str) -> Steps[None]:
+def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
     """No answer has this form by parts."""
     raise Malformed
     yield
 
 
-def whole(reader: Reader, opening: str) -> Steps[None]:
+def whole(reader: AnswerReader, opening: str) -> Steps[None]:
     """The prompt ends behind the first mark, or inside of the text that `opening` tells of."""
     if opening:
         if (yield from reader.until((MARK,), Content)) is None:
@@ -33,7 +33,7 @@ def whole(reader: Reader, opening: str) -> Steps[None]:
         more = yield from reader.until((MARK,), Content)
 
 
-def _part(reader: Reader) -> Steps[None]:
+def _part(reader: AnswerReader) -> Steps[None]:
     name, marker = yield from reader.text_until("\n", most=NAME_MOST)
     if marker is None and not name:
         reader.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from satchel.formats.chat.calls import NAME_MOST, dumped, string
 from satchel.formats.chat.family import Family
-from satchel.formats.chat.reader import Malformed, Reader, Steps
+from satchel.formats.chat.reader import AnswerReader, Malformed, Steps
 from satchel.formats.chat.tagged import NESTING, Members, as_json
 
 # A call's opening: its end, and what stands around a text.
@@ -15,7 +15,7 @@ FORMS = {
 BORDERS = ",{}[]"
 
 
-def grammar(reader: Reader, begin: str) -> Steps[None]:
+def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
     end, quote = FORMS[begin]
     lead, brace = yield from reader.text_until("{", most=NAME_MOST)
     if brace is None or not lead.strip().startswith("call:"):
@@ -32,7 +32,7 @@ def grammar(reader: Reader, begin: str) -> Steps[None]:
     yield from reader.at(end)
 
 
-def _key(reader: Reader, quote: str) -> Steps[str | None]:
+def _key(reader: AnswerReader, quote: str) -> Steps[str | None]:
     """The next member's name and its colon; None for the object's end."""
     key = yield from _text(reader, quote)
     if key is None:
@@ -51,7 +51,7 @@ def _key(reader: Reader, quote: str) -> Steps[str | None]:
     return key
 
 
-def _text(reader: Reader, quote: str) -> Steps[str | None]:
+def _text(reader: AnswerReader, quote: str) -> Steps[str | None]:
     """A text between two of the quotes; None where none begins."""
     if (yield from reader.at(quote)) is None:
         return None
@@ -61,7 +61,7 @@ def _text(reader: Reader, quote: str) -> Steps[str | None]:
     return text
 
 
-def _value(reader: Reader, quote: str, kinds: tuple[str, ...], depth: int) -> Steps[str]:
+def _value(reader: AnswerReader, quote: str, kinds: tuple[str, ...], depth: int) -> Steps[str]:
     """The JSON of a value. kinds: what its schema allows, where it is a bare word."""
     if depth > NESTING:
         raise Malformed(f"it nests deeper than {NESTING}")
@@ -81,7 +81,7 @@ def _value(reader: Reader, quote: str, kinds: tuple[str, ...], depth: int) -> St
     return as_json((yield from _word(reader)), kinds)
 
 
-def _object(reader: Reader, quote: str, depth: int) -> Steps[str]:
+def _object(reader: AnswerReader, quote: str, depth: int) -> Steps[str]:
     parts: list[str] = []
     while (key := (yield from _key(reader, quote))) is not None:
         value = yield from _value(reader, quote, (), depth)
@@ -90,7 +90,7 @@ def _object(reader: Reader, quote: str, depth: int) -> Steps[str]:
     return "{" + ", ".join(parts) + "}"
 
 
-def _list(reader: Reader, quote: str, depth: int) -> Steps[str]:
+def _list(reader: AnswerReader, quote: str, depth: int) -> Steps[str]:
     parts: list[str] = []
     while not (yield from reader.skip()) or reader.peek() != "]":
         parts.append((yield from _value(reader, quote, (), depth)))
@@ -99,7 +99,7 @@ def _list(reader: Reader, quote: str, depth: int) -> Steps[str]:
     return "[" + ", ".join(parts) + "]"
 
 
-def _comma(reader: Reader, closing: str) -> Steps[None]:
+def _comma(reader: AnswerReader, closing: str) -> Steps[None]:
     """Passes over the comma between two; what closes them stays."""
     if not (yield from reader.skip()):
         raise Malformed("it is not complete")
@@ -109,7 +109,7 @@ def _comma(reader: Reader, closing: str) -> Steps[None]:
         raise Malformed(f"',' or {closing!r} was expected, {reader.peek()!r} came")
 
 
-def _word(reader: Reader) -> Steps[str]:
+def _word(reader: AnswerReader) -> Steps[str]:
     """A number, a word or a text without quotes, up to what ends a value."""
     taken: list[str] = []
     while (yield from reader.more()):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from satchel.formats.chat.calls import Keys, calls
 from satchel.formats.chat.family import Family
-from satchel.formats.chat.reader import Malformed, Reader, Steps
+from satchel.formats.chat.reader import AnswerReader, Malformed, Steps
 
 BORDER, ROLE_END = "<|message_sep|>", "<|role_sep|>"
 ROLE = "function call"
 KEYS = Keys()
 
 
-def grammar(reader: Reader, begin: str) -> Steps[None]:
+def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
     """The border ends any message: where no call follows, it is no text either."""
     if (yield from reader.at(ROLE)) is None:
         reader.start()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from satchel.formats.chat.calls import NAME_MOST
 from satchel.formats.chat.family import Family
-from satchel.formats.chat.reader import Malformed, Reader, Steps
+from satchel.formats.chat.reader import AnswerReader, Malformed, Steps
 from satchel.formats.chat.tagged import Members, Pairs, paired
 
 PAIRS = Pairs("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "</tool_call>")
 
 
-def grammar(reader: Reader, begin: str) -> Steps[None]:
+def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
     name, marker = yield from reader.text_until(PAIRS.key, PAIRS.end, most=NAME_MOST)
     if "{" in name or marker is None:
         raise Malformed("a tool's name was expected")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from satchel.formats.chat.calls import arguments
 from satchel.formats.chat.events import Content, Note, Reasoning
 from satchel.formats.chat.family import Family
-from satchel.formats.chat.reader import Malformed, Reader, Steps
+from satchel.formats.chat.reader import AnswerReader, Malformed, Steps
 
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 ENDS = ("<|end|>", "<|call|>", "<|return|>")
@@ -13,13 +13,13 @@ BORDERS = (START, CHANNEL, *ENDS)
 HEADER_MOST = 1000
 
 
-def grammar(reader: Reader, begin: str) -> Steps[None]:
+def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
     """No answer has this form by parts."""
     raise Malformed
     yield
 
 
-def whole(reader: Reader, opening: str) -> Steps[None]:
+def whole(reader: AnswerReader, opening: str) -> Steps[None]:
     """Message after message. opening: "reasoning" or "content" where the prompt began one."""
     border: str | None = ""
     if opening:
@@ -33,7 +33,7 @@ def whole(reader: Reader, opening: str) -> Steps[None]:
             border = yield from reader.until(BORDERS, Content)
 
 
-def _message(reader: Reader, border: str) -> Steps[str | None]:
+def _message(reader: AnswerReader, border: str) -> Steps[str | None]:
     header, found = yield from _header(reader, border)
     if found in ENDS:
         return found
@@ -55,7 +55,7 @@ def _message(reader: Reader, border: str) -> Steps[str | None]:
     return end
 
 
-def _header(reader: Reader, border: str) -> Steps[tuple[str, str | None]]:
+def _header(reader: AnswerReader, border: str) -> Steps[tuple[str, str | None]]:
     """All up to <|message|>, its markers as text."""
     header = border
     while True:
@@ -67,7 +67,7 @@ def _header(reader: Reader, border: str) -> Steps[tuple[str, str | None]]:
             return header, found
 
 
-def _call(reader: Reader, name: str) -> Steps[str | None]:
+def _call(reader: AnswerReader, name: str) -> Steps[str | None]:
     yield reader.begin(name)
     if (yield from reader.at(*BORDERS)):
         yield reader.arguments("{}")

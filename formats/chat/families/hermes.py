@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from satchel.formats.chat.calls import Keys, calls
 from satchel.formats.chat.family import Family
-from satchel.formats.chat.reader import Reader, Steps
+from satchel.formats.chat.reader import AnswerReader, Steps
 
 KEYS = Keys()
 
 
-def grammar(reader: Reader, begin: str) -> Steps[None]:
+def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
     yield from calls(reader, KEYS)
     yield from reader.at("</tool_call>")
 

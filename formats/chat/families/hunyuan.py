@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from satchel.formats.chat.calls import NAME_MOST
 from satchel.formats.chat.family import Family
-from satchel.formats.chat.reader import Malformed, Reader, Steps
+from satchel.formats.chat.reader import AnswerReader, Malformed, Steps
 from satchel.formats.chat.tagged import Members, Pairs, paired
 
 ALL, ALL_END = "<tool_calls:opensource>", "</tool_calls:opensource>"
@@ -18,7 +18,7 @@ PAIRS = Pairs(
 )
 
 
-def grammar(reader: Reader, begin: str) -> Steps[None]:
+def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
     if (yield from reader.at(ONE)) is None:
         raise Malformed(f"{ONE} was expected")
     while True:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from satchel.formats.chat.calls import NAME_MOST, named
 from satchel.formats.chat.family import Family
-from satchel.formats.chat.reader import Malformed, Reader, Steps
+from satchel.formats.chat.reader import AnswerReader, Malformed, Steps
 
 ALL, ALL_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 ONE, ARGS, END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
 
 
-def grammar(reader: Reader, begin: str) -> Steps[None]:
+def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
     if (yield from reader.at(ONE)) is None:
         raise Malformed(f"{ONE} was expected")
     while True:

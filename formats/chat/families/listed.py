@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from satchel.formats.chat.calls import Keys, arguments, calls, string
 from satchel.formats.chat.family import Family
-from satchel.formats.chat.reader import Reader, Steps
+from satchel.formats.chat.reader import AnswerReader, Steps
 
 ENDS = {
     "<|tool_call|>": "<|/tool_call|>",
@@ -24,7 +24,7 @@ KEYED = "<|tools_prefix|>"
 PLUGIN = "<|plugin|>"  # InternLM's actions are calls, or code for an interpreter
 
 
-def grammar(reader: Reader, begin: str) -> Steps[None]:
+def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
     if begin == KEYED:
         yield from _keyed(reader)
     else:
@@ -36,7 +36,7 @@ def grammar(reader: Reader, begin: str) -> Steps[None]:
         yield from reader.at(ENDS[begin])
 
 
-def _keyed(reader: Reader) -> Steps[None]:
+def _keyed(reader: AnswerReader) -> Steps[None]:
     """[{"NAME": {...}}, ...]"""
     yield from reader.expect("[")
     while True:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from satchel.formats.chat.calls import Keys, bare, call, dumped, listed
 from satchel.formats.chat.family import Family
-from satchel.formats.chat.reader import Malformed, Reader, Steps
+from satchel.formats.chat.reader import AnswerReader, Malformed, Steps
 from satchel.formats.chat.tagged import python_calls, python_listed
 
 KEYS = Keys(arguments=("parameters", "arguments"), known=True)
@@ -15,7 +15,7 @@ INTERPRETERS = ("code_interpreter", "python", "ipython")
 MARKED = Keys(arguments=("parameters", "arguments"))
 
 
-def grammar(reader: Reader, begin: str) -> Steps[None]:
+def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
     if begin == TAG:
         yield from _tagged(reader)
     elif (yield from reader.skip()) and reader.peek() == "[":
@@ -26,14 +26,14 @@ def grammar(reader: Reader, begin: str) -> Steps[None]:
         yield from reader.at(END)
 
 
-def _tagged(reader: Reader) -> Steps[None]:
+def _tagged(reader: AnswerReader) -> Steps[None]:
     if (yield from reader.skip()) and reader.peek() == "{":
         yield from call(reader, MARKED)
     else:
         yield from _python(reader)
 
 
-def _listed(reader: Reader) -> Steps[None]:
+def _listed(reader: AnswerReader) -> Steps[None]:
     """Objects, or Python's calls: what stands behind the bracket tells."""
     bracket = reader.take(1)
     if (yield from reader.skip()) and reader.peek() == "{":
@@ -42,7 +42,7 @@ def _listed(reader: Reader) -> Steps[None]:
         yield from python_listed(reader, bracket, known=True)
 
 
-def _python(reader: Reader) -> Steps[None]:
+def _python(reader: AnswerReader) -> Steps[None]:
     """name.call(key="value"), or code where the tools have an interpreter."""
     text, _ = yield from reader.text_until("<|eom_id|>", "<|eot_id|>")
     interpreter = next((name for name in INTERPRETERS if name in reader.tools), "")

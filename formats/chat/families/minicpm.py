@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from satchel.formats.chat.calls import NAME_MOST
 from satchel.formats.chat.family import Family
-from satchel.formats.chat.reader import Malformed, Reader, Steps
+from satchel.formats.chat.reader import AnswerReader, Malformed, Steps
 from satchel.formats.chat.tagged import Members
 
 BEGIN, END = '<function name="', "</function>"
@@ -12,7 +12,7 @@ PARAM, PARAM_END = '<param name="', "</param>"
 CDATA, CDATA_END = "<![CDATA[", "]]>"
 
 
-def grammar(reader: Reader, begin: str) -> Steps[None]:
+def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
     name, closed = yield from reader.text_until('">', most=NAME_MOST)
     if closed is None:
         raise Malformed("it is not complete")
@@ -29,7 +29,7 @@ def grammar(reader: Reader, begin: str) -> Steps[None]:
     yield reader.end()
 
 
-def _value(reader: Reader) -> Steps[str]:
+def _value(reader: AnswerReader) -> Steps[str]:
     """The text of a value; what stands in CDATA may hold any tag."""
     text, found = yield from reader.text_until(PARAM_END, CDATA)
     while found == CDATA:

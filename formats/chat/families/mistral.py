@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from satchel.formats.chat.calls import NAME_MOST, Keys, calls, named
 from satchel.formats.chat.family import Family
-from satchel.formats.chat.reader import Malformed, Reader, Steps
+from satchel.formats.chat.reader import AnswerReader, Malformed, Steps
 
 BEGIN, ARGS, ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 KEYS = Keys(ids=("id",))
 
 
-def grammar(reader: Reader, begin: str) -> Steps[None]:
+def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
     if (yield from reader.skip()) and reader.peek() in "[{":
         yield from calls(reader, KEYS)
         return

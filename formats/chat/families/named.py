@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from satchel.formats.chat.calls import named
 from satchel.formats.chat.family import Family
-from satchel.formats.chat.reader import Malformed, Reader, Steps
+from satchel.formats.chat.reader import AnswerReader, Malformed, Steps
 
 AGAIN = "<|assistant|>"
 
 
-def grammar(reader: Reader, begin: str) -> Steps[None]:
+def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
     more: str | None = AGAIN
     while more:
         name = yield from reader.at(*(f"{tool}\n" for tool in reader.tools))

@@ -5,7 +5,7 @@ markers (OLMo 3, Gemma 3's tool_code) or in fenced code between them (MiniCPM 3 
 from __future__ import annotations
 
 from satchel.formats.chat.family import Family
-from satchel.formats.chat.reader import Reader, Steps
+from satchel.formats.chat.reader import AnswerReader, Steps
 from satchel.formats.chat.tagged import python_listed
 
 # Openings of lists, and of lines, with their ends.
@@ -15,7 +15,7 @@ ENDS = LISTS | LINES
 FENCE, FENCE_END = "```python", "```"
 
 
-def grammar(reader: Reader, begin: str) -> Steps[None]:
+def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
     fenced = begin in LISTS and (yield from reader.at(FENCE)) is not None
     yield from python_listed(reader, known=not begin)
     if not begin:

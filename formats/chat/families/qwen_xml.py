@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from satchel.formats.chat.family import Family
-from satchel.formats.chat.reader import Malformed, Reader, Steps
+from satchel.formats.chat.reader import AnswerReader, Malformed, Steps
 from satchel.formats.chat.tagged import Tags, tagged
 
 ENDS = {"<tool_call>": "</tool_call>", "<seed:tool_call>": "</seed:tool_call>"}
 TAGS = Tags(">", "<parameter=", (">",), "</parameter>", "</function>")
 
 
-def grammar(reader: Reader, begin: str) -> Steps[None]:
+def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
     # The model sometimes leaves the outer tag out.
     if begin in ENDS and (yield from reader.at("<function=")) is None:
         raise Malformed("<function= was expected")

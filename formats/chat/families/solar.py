@@ -5,7 +5,7 @@ from __future__ import annotations
 from satchel.formats.chat.calls import NAME_MOST, named
 from satchel.formats.chat.events import Content, Reasoning
 from satchel.formats.chat.family import Family
-from satchel.formats.chat.reader import Malformed, Reader, Steps
+from satchel.formats.chat.reader import AnswerReader, Malformed, Steps
 
 BEGIN, END, ALL_END = "<|begin|>", "<|end|>", "<|calls|>"
 THINK, CONTENT, ALL = "<|think|>", "<|content|>", "<|tool_calls|>"
@@ -15,7 +15,7 @@ BORDERS = (BEGIN, END, ALL_END, THINK, CONTENT, ALL)
 HEADER_MOST = 100
 
 
-def grammar(reader: Reader, begin: str) -> Steps[None]:
+def grammar(reader: AnswerReader, begin: str) -> Steps[None]:
     if (yield from reader.at(ONE)) is None:
         raise Malformed(f"{ONE} was expected")
     while True:
@@ -31,7 +31,7 @@ def grammar(reader: Reader, begin: str) -> Steps[None]:
             return
 
 
-def whole(reader: Reader, opening: str) -> Steps[None]:
+def whole(reader: AnswerReader, opening: str) -> Steps[None]:
     """Message after message; what stands in none is content. opening: what the prompt began."""
     border = THINK if opening == "reasoning" else CONTENT
     while border:

@@ -1,4 +1,4 @@
-"""pull, list, show, cp, rm, ps and stop as people run them, and -m with a name of the store."""
+"""pull, list, show, cp, rm, ps and stop as users run them, and -m with a name of the store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from waiting import SECONDS, until
 from satchel.cli.main import main
 from satchel.cli.store.journal import read_journal
 from satchel.cli.store.lock import guard
-from satchel.cli.store.running import Server
+from satchel.cli.store.running import ServerClient
 from satchel.quant.errors import RequestError
 
 Capture = pytest.CaptureFixture[str]
@@ -205,7 +205,7 @@ def test_ps_where_no_server_runs(hub: Hub, capfd: Capture) -> None:
 
 def test_a_servers_key_is_sent(hub: Hub) -> None:
     hub.put_json("/api/ps", {"models": []})
-    assert Server.of({"SATCHEL_HOST": hub.url, "SATCHEL_API_KEY": "k"}).models() == []
+    assert ServerClient.of({"SATCHEL_HOST": hub.url, "SATCHEL_API_KEY": "k"}).models() == []
     assert hub.asked[0][1]["authorization"] == "Bearer k"
 
 

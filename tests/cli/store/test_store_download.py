@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from waiting import SECONDS, until
 
 from satchel.cli.store.download import download, journal_of
-from satchel.cli.store.journal import Identity, Journal, Spans, read_journal
-from satchel.cli.store.wanted import Remote
+from satchel.cli.store.journal import ByteRanges, Identity, Journal, read_journal
+from satchel.cli.store.remote import Remote
 from satchel.cli.store.web import Web
 from satchel.quant.errors import RequestError
 
@@ -188,7 +188,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from satchel.cli.store.download import download
-from satchel.cli.store.wanted import Pace, Remote
+from satchel.cli.store.remote import Pace, Remote
 from satchel.cli.store.web import Web
 url, target = sys.argv[1:]
 pace = Pace(workers=3, piece=1 << 12, block=1 << 10)
@@ -222,7 +222,7 @@ def python_flags() -> list[str]:
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60))), st.integers(1, 70), st.integers(1, 9))
 def test_spans_are_a_set_of_bytes(added: list[tuple[int, int]], size: int, piece: int) -> None:
-    spans, known = Spans(), set[int]()
+    spans, known = ByteRanges(), set[int]()
     for start, end in added:
         spans.add(start, end)
         known |= set(range(start, end))

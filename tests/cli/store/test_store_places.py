@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hub_server import MODEL, Hub, layer, sha
 
-from satchel.cli.store import Entry, Store
+from satchel.cli.store import Store, StoredModel
 from satchel.cli.store.finding import matching
 from satchel.quant.errors import ModelError, RequestError, SatchelError
 
@@ -142,9 +142,9 @@ def test_a_set_in_a_folder_is_one_model(environ: dict[str, str], parts: dict[str
         store.find("big-Q4_K_M")
 
 
-def entries(*names: str) -> list[Entry]:
+def entries(*names: str) -> list[StoredModel]:
     paths = [Path(f"x/{name.split('/')[-1].replace(':', '-')}.gguf") for name in names]
-    return [Entry(name, "store", (path,), 1, 0.0) for name, path in zip(names, paths, strict=True)]
+    return [StoredModel(name, "store", (path,), 1, 0.0) for name, path in zip(names, paths, strict=True)]
 
 
 @pytest.mark.parametrize(

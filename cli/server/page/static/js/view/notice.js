@@ -29,7 +29,7 @@ export function banner(line, act = null) {
   place.hidden = !line;
 }
 
-/** Says something to those who hear the page. */
+/** Says something to users of screen readers. */
 export function announce(line) {
   the("announcer").textContent = line;
 }

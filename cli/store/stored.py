@@ -10,7 +10,7 @@ OWN = "store"  # the place of what was pulled; every other place is read, never 
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StoredModel:
     """A model that can be loaded.
 
     name: what `find` takes. place: whose folder it lies in (store, folder, huggingface, ollama, lmstudio).

@@ -1,4 +1,4 @@
-"""What an answer is held to, by all the names under which clients ask for it; one of them at a time."""
+"""Structured output: OpenAI's, llama-server's and vLLM's fields that give a grammar, one at a time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ResponseFormat(Body):
         return JsonSchema(schema)
 
 
-class Structured(Body):
+class StructuredOutputsParams(Body):
     """vLLM's structured_outputs."""
 
     json_: Schema | str | None = Field(default=None, alias="json")
@@ -67,36 +67,38 @@ class Structured(Body):
         return found
 
 
-class FormFields(Body):
-    """Every field that holds an answer to a form."""
+class StructuredOutputFields(Body):
+    """Every field that asks for structured output."""
 
     response_format: ResponseFormat | None = None
     grammar: str | None = None
     json_schema: Schema | None = None
-    structured_outputs: Structured | None = None
+    structured_outputs: StructuredOutputsParams | None = None
     guided_json: Schema | str | None = None
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
 
-    def form(self) -> tuple[str, Spec | None]:
-        """The one form that was asked for, and the field that did. A Problem where there are two."""
+    def structured_output(self) -> tuple[str, Spec | None]:
+        """The field that was given, and its grammar; ("", None) without one. Problem: two were given."""
         found: dict[str, Spec] = {}
-        if self.response_format and (formed := self.response_format.spec()):
-            found["response_format"] = formed
+        if self.response_format and (grammar := self.response_format.spec()):
+            found["response_format"] = grammar
         if self.grammar:  # llama-server's "" is none
             found["grammar"] = Gbnf(self.grammar)
         if self.json_schema is not None:
             found["json_schema"] = JsonSchema(self.json_schema)
         if self.structured_outputs:
             found |= self.structured_outputs.specs()
-        guided = Structured.model_validate(
+        guided = StructuredOutputsParams.model_validate(
             {name: getattr(self, f"guided_{name}") for name in ("json", "regex", "choice", "grammar")}
         )
         found |= guided.specs("guided_")
         if len(found) > 1:
             names = sorted(found)
-            raise Problem("invalid", f"{' and '.join(names)} were given: an answer is held to one", names[0])
+            raise Problem(
+                "invalid", f"{' and '.join(names)} were given: structured output takes one", names[0]
+            )
         return next(iter(found.items()), ("", None))
 
 

@@ -1,6 +1,6 @@
-"""The scales of a file's folds, each found when one of its tensors is first asked for.
+"""AWQ over a file: the column scales of each mapping, searched when one of its tensors is first encoded.
 
-Some rows of a fold's matrices are all that is read for it, and its scales are all that is kept.
+The search reads a sample of rows of the mapping's consumers, and only the scales stay in memory.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from satchel.formats.quantizing.awq_mappings import AwqMapping, find_mappings
 from satchel.formats.quantizing.calibration import Calibration
-from satchel.formats.quantizing.fold import Fold, find_folds
-from satchel.formats.quantizing.plan import FormatChoice
+from satchel.formats.quantizing.plan import TensorPlan
 from satchel.formats.source import Source
 from satchel.quant import FORMATS
-from satchel.quant.fold import Sample, best_scales, scale_hessian
+from satchel.quant.awq import Sample, best_scales, scale_hessian
 from satchel.quant.format import F32
 from satchel.quant.gptq import Hessian
 from satchel.quant.pack import quietly
@@ -28,7 +28,7 @@ CHUNK = 1 << 20  # elements read at a time
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What a tensor's numbers are multiplied by. columns: (K,); rows: (rows,); None: by 1."""
+    """The factors of one tensor. columns: (K,); rows: (rows,); None: 1."""
 
     columns: F32 | None = None
     rows: F32 | None = None
@@ -50,67 +50,73 @@ class Scaling:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
-    """Samples of a matrix; squares: (K,), the mean squares of its columns."""
+class ConsumerSamples:
+    """Samples of one consumer matrix; squares: (K,), the mean squares of its columns."""
 
     samples: Sequence[Sample]
     squares: F32
 
 
-def possible_folds(
-    source: Source, choices: Sequence[FormatChoice], calibration: Calibration
-) -> tuple[Fold, ...]:
-    """What may be folded, by names and shapes alone; see find_folds for errors."""
-    return find_folds(source, choices, {c.name for c in choices if calibration.diagonal(c.name) is not None})
+def possible_mappings(
+    source: Source, choices: Sequence[TensorPlan], calibration: Calibration
+) -> tuple[AwqMapping, ...]:
+    """The mappings that names and shapes allow; errors as of find_mappings."""
+    return find_mappings(
+        source, choices, {c.name for c in choices if calibration.diagonal(c.name) is not None}
+    )
 
 
-class Folding:
-    """The folds of a file. found: scales of those that were asked for, None where there are better none."""
+class AwqScaling:
+    """The scales of a file's mappings. found: those that were searched; None: the mapping stays unscaled."""
 
     def __init__(
         self,
         source: Source,
-        choices: Sequence[FormatChoice],
+        choices: Sequence[TensorPlan],
         calibration: Calibration,
         pool: ThreadPoolExecutor,
     ) -> None:
-        folds = possible_folds(source, choices, calibration)
+        mappings = possible_mappings(source, choices, calibration)
         self.source, self.calibration, self.pool = source, calibration, pool
         self.choices = {c.name: c for c in choices}
-        self.makers: Mapping[str, Fold] = {name: fold for fold in folds for name in fold.makers}
-        self.readers: Mapping[str, Fold] = {name: fold for fold in folds for name in fold.readers}
-        self.found: dict[Fold, F32 | None] = {}
+        self.producers: Mapping[str, AwqMapping] = {
+            name: mapping for mapping in mappings for name in mapping.producers
+        }
+        self.consumers: Mapping[str, AwqMapping] = {
+            name: mapping for mapping in mappings for name in mapping.consumers
+        }
+        self.found: dict[AwqMapping, F32 | None] = {}
 
-    def scaling(self, choice: FormatChoice) -> Scaling | None:
-        """What becomes of a tensor; None where it stays as it is."""
-        columns = self._scales(self.readers.get(choice.name))
-        made = self._scales(self.makers.get(choice.name))
+    def scaling(self, choice: TensorPlan) -> Scaling | None:
+        """The factors of a tensor; None: it stays as it is."""
+        columns = self._scales(self.consumers.get(choice.name))
+        made = self._scales(self.producers.get(choice.name))
         if columns is not None:
-            columns = self.readers[choice.name].spread(columns)
+            columns = self.consumers[choice.name].spread(columns)
         if made is None:
             return None if columns is None else Scaling(columns)
         divided = np.asarray(1 / made, np.float32)
         return Scaling(columns, divided) if len(choice.shape) > 1 else Scaling(divided)
 
-    def _scales(self, fold: Fold | None) -> F32 | None:
-        """Of the makers' rows."""
-        if fold is None:
+    def _scales(self, mapping: AwqMapping | None) -> F32 | None:
+        """Scales of the producers' rows."""
+        if mapping is None:
             return None
-        if fold not in self.found:
-            self.found[fold] = self._search(fold)
-        return self.found[fold]
+        if mapping not in self.found:
+            self.found[mapping] = self._search(mapping)
+        return self.found[mapping]
 
-    def _search(self, fold: Fold) -> F32 | None:
-        encoded = [c for name in fold.readers if (c := self.choices[name]).target != "f32"]
-        readers = [self._read(choice) for choice in encoded]
-        samples = [sample for reader in readers for sample in reader.samples]
+    def _search(self, mapping: AwqMapping) -> F32 | None:
+        encoded = [c for name in mapping.consumers if (c := self.choices[name]).target != "f32"]
+        consumers = [self._read(choice) for choice in encoded]
+        samples = [sample for consumer in consumers for sample in consumer.samples]
         inputs, weights = (
-            fold.pool(np.mean(squares, axis=0))
-            for squares in ([s.importance for s in samples], [reader.squares for reader in readers])
+            mapping.pool(np.mean(squares, axis=0))
+            for squares in ([s.importance for s in samples], [consumer.squares for consumer in consumers])
         )
-        return best_scales(samples, inputs, weights, fold.spread, self.pool.map)
+        return best_scales(samples, inputs, weights, mapping.spread, self.pool.map)
 
-    def _read(self, choice: FormatChoice) -> Reader:
+    def _read(self, choice: TensorPlan) -> ConsumerSamples:
         """Samples are rows at equal distances; those of a stack go by matrix."""
         found = self.calibration.diagonal(choice.name)
         if found is None:
@@ -125,10 +131,10 @@ class Folding:
         samples = [
             Sample(fmt, rows[matrix == i], total / count, importance[i], hessian) for i in np.unique(matrix)
         ]
-        return Reader(samples, squares)
+        return ConsumerSamples(samples, squares)
 
     @quietly
-    def _rows(self, choice: FormatChoice, wanted: npt.NDArray[np.intp]) -> tuple[F32, F32]:
+    def _rows(self, choice: TensorPlan, wanted: npt.NDArray[np.intp]) -> tuple[F32, F32]:
         """Rows by number, in order, (n, K), and the mean squares of all rows' columns (K,)."""
         fmt, row = FORMATS[choice.source], choice.shape[-1]
         parts, first, squares = [], 0, np.zeros(row)

@@ -1,5 +1,5 @@
-"""What a user asks of the placement: devices by name, layers that go to them, tensors by pattern, budgets.
-Everything is checked here, before a file is opened.
+"""The user's options for the placement: devices by name, how many layers go to them, tensors by pattern,
+memory budgets. All are checked here, before a file is opened.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ WORDS = {"-1": AUTO, "-2": ALL}
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """Tensors whose names a regular expression finds go to this device."""
+class TensorOverride:
+    """Tensors whose names match the regular expression go to this device (-ot)."""
 
     pattern: re.Pattern[str]
     device: str
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PlacementOptions:
     """devices: names, in order of preference; () for what there is. layers: how many go to devices other than
     the CPU, None: as many as fit, -1: all. prefetch: whether its weights are prefetched to another device
-    for long steps: "on", "off", or "auto": by the measured speeds. budget: bytes of each device other than
-    the CPU, 0: what is free. kv: whether the cache stands with its layer. stream: "on", "off", or "auto":
-    where it does not fit. lost: devices that do nothing more. split: shares of the devices in the layers, in
-    their order; (): as many as each holds. expert_cache: experts that devices hold beside the CPU: "auto",
-    "off", a number of each layer, or a size.
+    for long steps: "on", "off", or "auto": by the measured speeds. gpu_memory: bytes of each device other
+    than the CPU, 0: what is free. kv: whether the cache stands with its layer. stream: "on", "off", or
+    "auto": where it does not fit. lost: devices that do nothing more. split: shares of the devices in the
+    layers, in their order; (): as many as each holds. expert_cache: experts that devices hold beside the
+    CPU: "auto", "off", a number of each layer, or a size.
     """
 
     devices: tuple[str, ...] = ()
     layers: int | None = None
-    rules: tuple[Rule, ...] = ()
-    budget: int = 0
+    rules: tuple[TensorOverride, ...] = ()
+    gpu_memory: int = 0
     kv: bool = True
     stream: str = AUTO
     prefetch: str = AUTO
@@ -55,9 +55,9 @@ class Asked:
     def everything(self) -> bool:
         return self.layers == -1
 
-    def without(self, device: str) -> Asked:
-        """What is asked for when this device is lost: the others, with as much as is done first there; the
-        CPU where no other was named.
+    def without(self, device: str) -> PlacementOptions:
+        """The options once this device is lost: the others, with the fastest number of layers there; the CPU
+        where no other was named.
         """
         left = tuple(name for name in self.devices if name != device)
         rules = tuple(rule for rule in self.rules if rule.device != device)
@@ -65,18 +65,18 @@ class Asked:
         return replace(self, devices=named, layers=None, rules=rules, lost=(*self.lost, device), split=())
 
 
-def read_asked(
+def read_placement_options(
     device: str,
     gpu_layers: str | int = AUTO,
-    tensor_place: Sequence[str] = (),
+    override_tensor: Sequence[str] = (),
     gpu_memory: int = 0,
     kv_offload: bool = True,
     stream_weights: str = AUTO,
     prefetch_weights: str = AUTO,
     tensor_split: str = "",
     expert_cache: str | int = AUTO,
-) -> Asked:
-    """The options as they are given; RequestError for what cannot be meant."""
+) -> PlacementOptions:
+    """The options from their texts; RequestError for an invalid one."""
     if gpu_memory < 0:
         raise RequestError(f"gpu_memory is {gpu_memory} bytes: it must not be negative")
     if stream_weights not in STREAMS:
@@ -85,14 +85,14 @@ def read_asked(
         raise RequestError(
             f"prefetch_weights is {prefetch_weights!r}: expected one of {', '.join(PREFETCHES)}"
         )
-    rules = tuple(rule for text in tensor_place for rule in read_rules(text))
+    rules = tuple(rule for text in override_tensor for rule in read_rules(text))
     devices, layers = read_devices(device), read_layers(gpu_layers)
     split = read_split(tensor_split)
     if split and devices and len(split) != len(devices):
         raise RequestError(
             f"tensor_split has {len(split)} numbers for {len(devices)} devices: give one for each"
         )
-    return Asked(
+    return PlacementOptions(
         devices,
         layers,
         rules,
@@ -166,18 +166,18 @@ def read_layers(text: str | int) -> int | None:
     return int(word)
 
 
-def read_rules(text: str) -> list[Rule]:
+def read_rules(text: str) -> list[TensorOverride]:
     """Rules of PATTERN=DEVICE[,PATTERN=DEVICE...]; the device stands behind the last equals sign of each."""
     found = []
     parts = [text] if text.count("=") == 1 else re.split(r",(?=[^,=]*=)", text)
     for part in parts:
         pattern, equals, device = part.rpartition("=")
         if not equals or not pattern or not device:
-            raise RequestError(f"tensor place {part!r}: expected PATTERN=DEVICE")
+            raise RequestError(f"override_tensor {part!r}: expected PATTERN=DEVICE")
         try:
-            found.append(Rule(re.compile(pattern), _known(device.strip().lower())))
+            found.append(TensorOverride(re.compile(pattern), _known(device.strip().lower())))
         except re.error as error:
-            raise RequestError(f"tensor place {part!r}: the pattern cannot be read: {error}") from None
+            raise RequestError(f"override_tensor {part!r}: the pattern cannot be read: {error}") from None
     return found
 
 

@@ -1,5 +1,5 @@
-"""Where: the device of each node of a graph, by the weight that it multiplies, the state that it touches, or
-the layer that it belongs to.
+"""Placement: the device of each node of a graph, by the weight that it multiplies, the state that it touches,
+or the layer that it belongs to.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ LORA = (".lora_a", ".lora_b")
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
-    """first: the device of what nothing else names. labels: of "embed", "blk.N" and "output"; weights and
-    states: of those that are elsewhere than their layer, by name.
+class Placement:
+    """first: the default device. labels: the devices of "embed", "blk.N" and "output". weights, states:
+    devices of those that are elsewhere than their layer, by name.
     """
 
     first: str
@@ -26,7 +26,7 @@ class Where:
     states: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, node: Node) -> str:
-        """The device on which a node is wanted; of a weight or a state, that which holds it."""
+        """The device that computes a node; of a weight or a state, the device that holds it."""
         if node.op == "weight":
             return self.weight(node.name, "")
         if node.op == "state":

@@ -49,7 +49,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RemoteModel:
     """A model on a server. name: the full name under which it is kept; files: of a split set in order."""
 
     name: str
@@ -57,9 +57,9 @@ class Wanted:
     licence: str = ""
 
 
-def from_web(name: WebName) -> Wanted:
+def from_web(name: WebName) -> RemoteModel:
     """The file of an address; what it is, only the file itself tells."""
-    return Wanted(str(name), (Remote(name.url, "/".join((name.host, *name.path))),))
+    return RemoteModel(str(name), (Remote(name.url, "/".join((name.host, *name.path))),))
 
 
 def is_offline(environ: Mapping[str, str]) -> bool:

@@ -1,9 +1,8 @@
-"""Column scales that lower the error of a product's rounding: x W^T = (x / s) (W s)^T, so a column of large
-inputs may be rounded as if its weights were larger (AWQ, Lin et al., arXiv 2306.00978).
+"""AWQ (Lin et al., arXiv 2306.00978): column scales that lower the rounding error of a product. As
+x W^T = (x / s) (W s)^T, a column of large inputs can be rounded as if its weights were larger.
 
-What is searched are two exponents: s grows with the inputs' root mean square, and falls with that of the
-weights of the column, which evens out what shares a block's scale. Whoever divides x by s is the caller's
-business.
+The search goes over two exponents: s grows with the inputs' root mean square, and falls with that of the
+column's weights, which evens out the numbers under one block scale. The caller divides x by s.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Spread = Callable[[F32], F32]
 @dataclass(frozen=True, slots=True)
 class Sample:
     """Some rows of a matrix and how it will be encoded. x: (rows, K); share: rows of the matrix that each of
-    them stands for; importance: (K,), mean squares of the inputs; hessian: what they share, or None.
+    them stands for; importance: (K,), mean squares of the inputs; hessian: theirs, or None.
     """
 
     format: Format
@@ -70,7 +69,7 @@ def scale_hessian(hessian: Hessian, scales: F32) -> Hessian:
 
 
 @quietly
-def fold_error(sample: Sample, scales: F32 | None) -> float:
+def scaled_error(sample: Sample, scales: F32 | None) -> float:
     """Squared error of the matrix's outputs for a mean input, with columns scaled or as they are."""
     fmt, x, importance, hessian = sample.format, sample.x, sample.importance, sample.hessian
     if scales is not None:
@@ -99,7 +98,7 @@ def best_scales(
     def errors(tries: Sequence[F32 | None]) -> npt.NDArray[np.float64]:
         columns = [None if scales is None else spread(scales) for scales in tries]
         jobs = [(sample, scales) for scales in columns for sample in samples]
-        sums = np.array(list(run(lambda job: fold_error(*job), jobs))).reshape(len(tries), -1).sum(axis=1)
+        sums = np.array(list(run(lambda job: scaled_error(*job), jobs))).reshape(len(tries), -1).sum(axis=1)
         return np.where(np.isfinite(sums), sums, np.inf)
 
     first = [power_scales(inputs, weights, alpha, BETA) for alpha in ALPHAS]

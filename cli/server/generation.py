@@ -1,4 +1,4 @@
-"""The internal request that every dialect makes of its own: a conversation or texts, and what is asked of
+"""The internal request that every API flavour makes of its own: a conversation or texts, and the options of
 the answers.
 """
 
@@ -55,9 +55,10 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """n answers by the model of this name ("" for the default), to each of the prompts: `prompt`, then
-    `others`. kwargs: fields of GenerateOptions. form: the field that asked for kwargs.grammar.
+class GenerationRequest:
+    """A request for n answers of the model of this name ("" for the default) to each of the prompts:
+    `prompt`, then `others`. kwargs: fields of GenerateOptions. grammar_field: the request field that gave
+    kwargs.grammar.
 
     best_of: so many answers are made to each, of which the n likeliest are given; 0: n. words: biases of the
     tokens that a text is made of. slot: a name for the conversation, by which its state can be saved; -1:
@@ -70,7 +71,7 @@ class Wanted:
     prompt: Turn | Text
     kwargs: GenerateKwargs = field(default_factory=GenerateKwargs)
     n: int = 1
-    form: str = ""
+    grammar_field: str = ""
     others: Sequence[Text] = ()
     best_of: int = 0
     words: Sequence[tuple[str, float]] = ()
@@ -90,9 +91,9 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks. user: the key's name, by which it keeps its version of an alias; "" without keys. salt: what
-    is cached or saved is found by the same salt only. role: what the caller may. most_priority: how far below
-    0 the priority of its requests may lie.
+    """The caller of a request. user: the key's name, by which it keeps its version of an alias; "" without
+    keys. salt: what is cached or saved is found by the same salt only. role: what the caller may.
+    most_priority: how far below 0 the priority of its requests may lie.
     """
 
     user: str = ""
@@ -106,5 +107,5 @@ class Caller:
 
     @property
     def client(self) -> str:
-        """Whose share of the machine its requests have: the key's; without keys all share one."""
+        """The client whose share of the machine its requests have: the key; without keys all share one."""
         return self.user or "anonymous"

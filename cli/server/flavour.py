@@ -1,5 +1,5 @@
-"""A dialect: which paths are its own, and how it says what went wrong. Found in the packages beside this
-file.
+"""An API flavour (OpenAI, Anthropic, Ollama): its paths, and the shape of its errors. The packages beside
+this file define them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ JsonObject = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class ApiFlavour:
     """prefixes: beginnings of paths; the longest that fits decides, and "" takes the rest. error(problem,
     request id): the HTTP status and the body. late(problem): the event as which an error stands in a stream
-    that has begun. header: requests that bring it are the dialect's own, whatever their path. id_header:
+    that has begun. header: requests that bring it are the flavour's own, whatever their path. id_header:
     where its clients look for the request's id, which stands in x-request-id too.
     """
 
@@ -41,18 +41,18 @@ def packages() -> Iterator[ModuleType]:
 
 
 @cache
-def dialects() -> tuple[Dialect, ...]:
-    found = (getattr(package, "DIALECT", None) for package in packages())
-    return tuple(d for d in found if d is not None)
+def flavours() -> tuple[ApiFlavour, ...]:
+    found = (getattr(package, "FLAVOUR", None) for package in packages())
+    return tuple(f for f in found if f is not None)
 
 
-def dialect_of(path: str, headers: Container[str] = ()) -> Dialect:
-    """The dialect that a request belongs to."""
-    marked = (d for d in dialects() if d.header and d.header in headers)
+def flavour_of(path: str, headers: Container[str] = ()) -> ApiFlavour:
+    """The flavour of a request, by its headers and path."""
+    marked = (f for f in flavours() if f.header and f.header in headers)
     if (found := next(marked, None)) is not None:
         return found
     fits = [
-        (len(p), d) for d in dialects() for p in d.prefixes if path == p or path.startswith(f"{p}/") or not p
+        (len(p), f) for f in flavours() for p in f.prefixes if path == p or path.startswith(f"{p}/") or not p
     ]
     return max(fits, key=lambda fit: fit[0])[1]
 

@@ -1,11 +1,11 @@
-"""What may be asked of a worker besides requests: methods of its Model, by name. Their arguments go there as
-values, and what they give comes back as one.
+"""The RPC methods of a worker besides requests: methods of its Model, by name. Arguments and results
+travel as values.
 """
 
 from __future__ import annotations
 
 BARE = frozenset({"stats"})  # these need no step of the engine
-VERBS = BARE | {
+METHODS = BARE | {
     "bandwidth",
     "beam_search",
     "embed",

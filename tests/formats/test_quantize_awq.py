@@ -1,4 +1,4 @@
-"""Folding: the model computes the same, only what may be scaled is, and the file is an ordinary one."""
+"""AWQ: the model computes the same, only what may be scaled is, and the file is an ordinary one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from satchel.cli.main import main
 from satchel.formats.gguf import TensorSource, open_gguf, sources, write_gguf
 from satchel.formats.imatrix import Origin, Sums, write_importance
 from satchel.formats.quantize import QuantizeOptions, find_recipe, plan, write
-from satchel.formats.quantizing import folding
+from satchel.formats.quantizing import awq
 from satchel.formats.quantizing.calibration import Diagonals
 from satchel.formats.quantizing.plan import plan_tensors
 from satchel.quant import FORMATS, RequestError
-from satchel.quant.fold import Sample, Spread
+from satchel.quant.awq import Sample, Spread
 from satchel.quant.format import F32
 from satchel.runtime.arch import Cache
 from satchel.runtime.check import inputs as step_inputs
@@ -69,7 +69,7 @@ def exact(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch, exact: bool) -> None:
-    """Every fold has scales, drawn at random."""
+    """Every mapping has scales, drawn at random."""
     rng = np.random.default_rng(12)
 
     def scales(samples: list[Sample], inputs: F32, weights: F32, spread: Spread, run: object) -> F32:
@@ -78,7 +78,7 @@ def always(monkeypatch: pytest.MonkeyPatch, exact: bool) -> None:
         drawn = rng.standard_normal(len(inputs))
         return np.exp2(np.rint(drawn) if exact else drawn).astype(np.float32)
 
-    monkeypatch.setattr(folding, "best_scales", scales)
+    monkeypatch.setattr(awq, "best_scales", scales)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_the_model_computes_the_same(
     before, after = tiny.weights(arch), tiny.TinyWeights()
     with open_gguf(path) as source:
         choices = plan_tensors(source, QuantizeOptions(find_recipe("Q8_0")))
-        made = folding.Folding(source, choices, Diagonals(importance(path)), pool)
+        made = awq.AwqScaling(source, choices, Diagonals(importance(path)), pool)
         changed = set()
         for choice in choices:
             x = before.array(choice.name)
@@ -119,15 +119,15 @@ def test_the_model_computes_the_same(
 
 
 @pytest.mark.usefixtures("always")
-def test_the_file_holds_the_folded_numbers(tmp_path: Path) -> None:
+def test_the_file_holds_the_scaled_numbers(tmp_path: Path) -> None:
     path = tiny_file.write_model(tmp_path / "m.gguf", "qwen2", "f32")
     settings, data = QuantizeOptions(find_recipe("Q8_0")), importance(path)
-    planned = plan(path, tmp_path / "x.gguf", settings, fold=True)
-    report = write(path, tmp_path / "x.gguf", settings, importance=data, fold=True)
+    planned = plan(path, tmp_path / "x.gguf", settings, awq=True)
+    report = write(path, tmp_path / "x.gguf", settings, importance=data, awq=True)
     assert planned.file_bytes == (tmp_path / "x.gguf").stat().st_size
     assert set(report.errors) == {c.name for c in report.choices if c.changed}
     with open_gguf(path) as old, open_gguf(tmp_path / "x.gguf") as new:
-        assert new.metadata["satchel.folded"] is True
+        assert new.metadata["satchel.awq"] is True
 
         def ratio(name: str) -> F32:
             """By which each column was multiplied, by least squares."""
@@ -159,28 +159,30 @@ def test_scales_lower_the_error_of_what_is_written(tmp_path: Path) -> None:
         write_gguf(tmp_path / "uneven.gguf", source.metadata, given)
     data = {name: np.ones_like(x) for name, x in importance(path).items()}
     path, settings = tmp_path / "uneven.gguf", QuantizeOptions(find_recipe("q4_0"), pure=True)
-    for name, fold, threads in (("a", False, 2), ("b", True, 1), ("c", True, 3)):
-        write(path, tmp_path / name, settings, importance=data, fold=fold, threads=threads)
+    for name, use_awq, threads in (("a", False, 2), ("b", True, 1), ("c", True, 3)):
+        write(path, tmp_path / name, settings, importance=data, awq=use_awq, threads=threads)
     assert (tmp_path / "b").read_bytes() == (tmp_path / "c").read_bytes()
     errors = {}
-    with open_gguf(path) as old, open_gguf(tmp_path / "a") as plain, open_gguf(tmp_path / "b") as folded:
-        up = FORMATS["q4_0"].decode(folded.array("blk.0.ffn_up.weight"))
+    with open_gguf(path) as old, open_gguf(tmp_path / "a") as plain, open_gguf(tmp_path / "b") as scaled:
+        up = FORMATS["q4_0"].decode(scaled.array("blk.0.ffn_up.weight"))
         x = old.array("blk.0.ffn_up.weight")
         scales = np.einsum("rk,rk->r", x, x) / np.einsum("rk,rk->r", up, x)
-        for name, found, by in (("a", plain, 1), ("b", folded, scales)):
+        for name, found, by in (("a", plain, 1), ("b", scaled, scales)):
             down = FORMATS["q4_0"].decode(found.array("blk.0.ffn_down.weight")) / by
             errors[name] = np.square(down - old.array("blk.0.ffn_down.weight")).sum()
     assert errors["b"] < 0.9 * errors["a"]
 
 
 def find(path: Path, type: str = "Q8_0", known: set[str] | None = None, **more: object) -> set[str]:
-    """Names of the makers of every fold of layer 1."""
+    """Names of the producers of every mapping of layer 1."""
     with open_gguf(path) as source:
         settings = QuantizeOptions(find_recipe(type), **more)  # type: ignore[arg-type]
         choices = plan_tensors(source, settings)
         data = {k: v for k, v in importance(path).items() if known is None or k in known}
-        folds = folding.possible_folds(source, choices, Diagonals(data))
-    return {name.split(".")[2] for fold in folds for name in fold.makers if name.startswith("blk.1.")}
+        mappings = awq.possible_mappings(source, choices, Diagonals(data))
+    return {
+        name.split(".")[2] for mapping in mappings for name in mapping.producers if name.startswith("blk.1.")
+    }
 
 
 def rewritten(path: Path, drop: str = "", add: str = "", narrow: str = "") -> Path:
@@ -213,7 +215,7 @@ ALL = {"attn_norm", "ffn_norm", "attn_v", "ffn_up"}
         ({"narrow": "blk.1.ffn_norm.weight"}, ALL - {"ffn_norm"}),
     ],
 )
-def test_only_what_is_known_is_folded(change: dict[str, str], left: set[str], tmp_path: Path) -> None:
+def test_only_known_tensors_are_scaled(change: dict[str, str], left: set[str], tmp_path: Path) -> None:
     path = tiny_file.write_model(tmp_path / "m.gguf", "llama", "f32")
     assert find(rewritten(path, **change)) == left
 
@@ -249,9 +251,9 @@ def test_heads_that_do_not_share_evenly(heads: tuple[int, int], tmp_path: Path) 
 def test_what_is_not_met_is_not_scaled(tmp_path: Path) -> None:
     path = tiny_file.write_model(tmp_path / "m.gguf", "llama", "f32")
     assert find(path, known={"blk.1.ffn_down.weight", "blk.1.attn_q.weight"}) == {"ffn_up"}
-    with pytest.raises(RequestError, match="found none; leave out --fold"):
+    with pytest.raises(RequestError, match="found none; leave out --awq"):
         find(path, known=set())
-    with pytest.raises(RequestError, match="found none; leave out --fold"):
+    with pytest.raises(RequestError, match="found none; leave out --awq"):
         find(path, "F16")
 
 
@@ -259,18 +261,18 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tiny_file.write_model(tmp_path / "m.gguf", "llama", "f32")
     settings = QuantizeOptions(find_recipe("Q8_0"))
     with pytest.raises(RequestError, match="expected importance data"):
-        write(path, tmp_path / "x.gguf", settings, fold=True)
+        write(path, tmp_path / "x.gguf", settings, awq=True)
     with open_gguf(path) as source:
         other = {**source.metadata, "general.architecture": "gemma"}
         write_gguf(tmp_path / "other.gguf", other, sources(source))
     with pytest.raises(RequestError, match="got 'gemma'"):
-        write(tmp_path / "other.gguf", tmp_path / "x.gguf", settings, importance=importance(path), fold=True)
+        write(tmp_path / "other.gguf", tmp_path / "x.gguf", settings, importance=importance(path), awq=True)
     assert not (tmp_path / "x.gguf").exists()
-    assert main(["quantize", str(path), str(tmp_path / "x.gguf"), "Q8_0", "--fold"]) == 2
+    assert main(["quantize", str(path), str(tmp_path / "x.gguf"), "Q8_0", "--awq"]) == 2
     assert "give --imatrix FILE" in capsys.readouterr().err
     data = tmp_path / "i.gguf"
     data.write_bytes(b"")
-    more = ["--target-size", "1MB", "--text", str(path), "--imatrix", str(data), "--fold"]
+    more = ["--target-size", "1MB", "--text", str(path), "--imatrix", str(data), "--awq"]
     assert main(["quantize", str(path), str(tmp_path / "x.gguf"), *more]) == 2
     assert "--save-rules first" in capsys.readouterr().err.replace("\n", " ")
 
@@ -289,7 +291,7 @@ def test_numbers_that_cannot_be_encoded(value: float, type: str, tmp_path: Path)
         )
     settings, data = QuantizeOptions(find_recipe(type)), importance(path)
     with pytest.raises(RequestError, match=r"tensor blk\.1\.ffn_down\.weight"):
-        write(tmp_path / "bad.gguf", tmp_path / "x.gguf", settings, importance=data, fold=True)
+        write(tmp_path / "bad.gguf", tmp_path / "x.gguf", settings, importance=data, awq=True)
 
 
 @pytest.mark.parametrize("wrong", [np.ones(7), np.full(tiny.FFN, np.nan), np.full(tiny.FFN, -1)])
@@ -297,17 +299,17 @@ def test_importance_that_does_not_fit(wrong: F32, tmp_path: Path) -> None:
     path = tiny_file.write_model(tmp_path / "m.gguf", "llama", "f32")
     data = importance(path) | {"blk.1.ffn_down.weight": wrong.astype(np.float32)}
     with pytest.raises(RequestError, match=r"importance of blk\.1\.ffn_down\.weight: expected"):
-        write(path, tmp_path / "x.gguf", QuantizeOptions(find_recipe("Q8_0")), importance=data, fold=True)
+        write(path, tmp_path / "x.gguf", QuantizeOptions(find_recipe("Q8_0")), importance=data, awq=True)
 
 
 @pytest.mark.parametrize("dry", [False, True])
-def test_the_command_folds(dry: bool, tmp_path: Path) -> None:
+def test_the_command_takes_awq(dry: bool, tmp_path: Path) -> None:
     path = tiny_file.write_model(tmp_path / "m.gguf", "llama", "f32")
     sums = [
         Sums((name,), x.astype(np.float64)[None], np.ones(1), np.diag(x))
         for name, x in importance(path).items()
     ]
     write_importance(tmp_path / "i.gguf", sums, Origin(("x",), 1, 512))
-    args = [str(path), str(tmp_path / "x.gguf"), "Q4_0", "--imatrix", str(tmp_path / "i.gguf"), "--fold"]
+    args = [str(path), str(tmp_path / "x.gguf"), "Q4_0", "--imatrix", str(tmp_path / "i.gguf"), "--awq"]
     assert main(["quantize", *args, *(["--dry-run"] if dry else [])]) == 0
     assert (tmp_path / "x.gguf").exists() != dry

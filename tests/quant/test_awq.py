@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from satchel.quant import FORMATS
-from satchel.quant.fold import SPAN, Sample, best_scales, fold_error, power_scales, scale_hessian
+from satchel.quant.awq import SPAN, Sample, best_scales, power_scales, scale_hessian, scaled_error
 from satchel.quant.format import F32
 from satchel.quant.gptq import encode_matrix, prepare
 
@@ -18,11 +18,11 @@ def inputs(width: int, seed: int, spread: float = 1.5) -> F32:
     return (x * np.exp(spread * rng.standard_normal(width))).astype(np.float32)
 
 
-def sample(x: F32, fmt: str, feedback: bool, seed: int = 3, uneven: float = 0.0) -> Sample:
+def sample(x: F32, fmt: str, gptq: bool, seed: int = 3, uneven: float = 0.0) -> Sample:
     rng = np.random.default_rng(seed)
     w = rng.standard_normal((24, x.shape[1])) * np.exp(uneven * rng.standard_normal(x.shape[1]))
     squares = np.square(x).mean(axis=0)
-    hessian = prepare(x.T.astype(np.float64) @ x / len(x)) if feedback else None
+    hessian = prepare(x.T.astype(np.float64) @ x / len(x)) if gptq else None
     return Sample(FORMATS[fmt], w.astype(np.float32), 2.0, squares, hessian)
 
 
@@ -60,36 +60,36 @@ def test_a_scaled_hessian_is_that_of_divided_inputs() -> None:
     assert np.allclose(other, ordered, rtol=1e-3, atol=1e-4 * np.abs(ordered).max())
 
 
-@pytest.mark.parametrize("feedback", [False, True])
+@pytest.mark.parametrize("gptq", [False, True])
 @pytest.mark.parametrize("fmt", ["q4_0", "q2_k"])
-def test_the_error_is_that_of_the_outputs(fmt: str, feedback: bool) -> None:
+def test_the_error_is_that_of_the_outputs(fmt: str, gptq: bool) -> None:
     x = inputs(256, 6)
-    given = sample(x, fmt, feedback)
+    given = sample(x, fmt, gptq)
     scales = power_scales(given.importance, np.ones(256, np.float32), 0.5, 0.0)
     hessian = None if given.hessian is None else scale_hessian(given.hessian, scales)
     blocks = encode_matrix(given.format, given.x * scales, hessian, given.importance / np.square(scales))
     e = (given.format.decode(blocks) / scales - given.x).astype(np.float64)
     h = np.diag(given.importance) if given.hessian is None else given.hessian.matrix
-    assert fold_error(given, scales) == pytest.approx(2 * np.einsum("ri,ij,rj->", e, h, e), rel=1e-3)
-    one = fold_error(given, np.ones(256, np.float32))
-    assert fold_error(given, None) == pytest.approx(one, rel=1e-5)
+    assert scaled_error(given, scales) == pytest.approx(2 * np.einsum("ri,ij,rj->", e, h, e), rel=1e-3)
+    one = scaled_error(given, np.ones(256, np.float32))
+    assert scaled_error(given, None) == pytest.approx(one, rel=1e-5)
 
 
-@pytest.mark.parametrize("feedback", [False, True])
+@pytest.mark.parametrize("gptq", [False, True])
 @pytest.mark.parametrize(("uneven", "gains"), [(0.0, False), (1.5, True)])
-def test_scales_are_taken_where_they_help(feedback: bool, uneven: float, gains: bool) -> None:
+def test_scales_are_taken_where_they_help(gptq: bool, uneven: float, gains: bool) -> None:
     """Columns of weights that differ in size share a block's scale badly."""
     x = inputs(256, 7, spread=0.0 if not gains else 0.5)
     if not gains:
         x = np.random.default_rng(0).standard_normal((1024, 256)).astype(np.float32)
-    given = sample(x, "q4_0", feedback, uneven=uneven)
+    given = sample(x, "q4_0", gptq, uneven=uneven)
     weights = np.square(given.x).mean(axis=0)
     found = best_scales([given, given], given.importance, weights, lambda s: s)
-    plain = fold_error(given, None)
+    plain = scaled_error(given, None)
     if gains:
-        assert found is not None and fold_error(given, found) < 0.9 * plain
+        assert found is not None and scaled_error(given, found) < 0.9 * plain
     else:
-        assert found is None or fold_error(given, found) < plain
+        assert found is None or scaled_error(given, found) < plain
 
 
 def test_numbers_that_overflow_are_left_alone() -> None:

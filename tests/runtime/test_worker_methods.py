@@ -43,7 +43,7 @@ Begin = Callable[..., WorkerModel]
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_chat_model(tmp_path_factory.mktemp("verbs") / "tiny.gguf")
+    return write_chat_model(tmp_path_factory.mktemp("methods") / "tiny.gguf")
 
 
 @pytest.fixture(scope="module")
@@ -119,19 +119,21 @@ def test_what_was_lost_with_a_worker_is_asked_again(here: Model, there: WorkerMo
     assert there.worker.restarts == before + 1
 
 
-@pytest.mark.parametrize("verb", ["embed", "score", "prompt_logprobs", "beam_search", "logits"])
+@pytest.mark.parametrize("method", ["embed", "score", "prompt_logprobs", "beam_search", "logits"])
 def test_a_call_that_kills_is_named_and_refused_and_streams_go_on(
-    here: Model, there: WorkerModel, verb: str
+    here: Model, there: WorkerModel, method: str
 ) -> None:
     bad: Any = [1, POISON, POISON, 2]
-    args = {"embed": ([bad],), "score": (bad, [[1, 2]]), "beam_search": (bad, 2, 3)}.get(verb, (bad,))
+    args = {"embed": ([bad],), "score": (bad, [[1, 2]]), "beam_search": (bad, 2, 3)}.get(method, (bad,))
     how: dict[str, Any] = {"max_tokens": 40, "sampling": WARM, "ignore_eos": True}
     wanted = [here.generate(ids, **how).read() for ids in TEXTS[:2]]
     replies = [there.generate(ids, **how) for ids in TEXTS[:2]]
     for reply in replies:
         reply.start()
-    with pytest.raises(DeviceError, match=rf"request \d+ \({verb}\): the worker process was ended .* twice"):
-        getattr(there, verb)(*args)
+    with pytest.raises(
+        DeviceError, match=rf"request \d+ \({method}\): the worker process was ended .* twice"
+    ):
+        getattr(there, method)(*args)
     assert [reply.read() for reply in replies] == wanted
     assert np.array_equal(there.embed(TEXTS[:2]), here.embed(TEXTS[:2]))
 
@@ -224,7 +226,7 @@ def test_a_stream_goes_on_beside_long_calls(there: WorkerModel) -> None:
     assert all(np.array_equal(f, found[0]) for f in found)
 
 
-FORMS = [
+GRAMMARS = [
     Choice(["yes", "no"]),
     LETTERS,
     JsonSchema({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}),
@@ -233,10 +235,10 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda f: type(f).__name__)
+@pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: type(grammar).__name__)
 @pytest.mark.parametrize("reasoning", [None, True, False, 6])
-def test_forms_hold_behind_thinking(here: Model, there: WorkerModel, form: Any, reasoning: Any) -> None:
-    how: dict[str, Any] = {"grammar": form, "sampling": WARM, "max_tokens": 60, "reasoning": reasoning}
+def test_grammars_hold_behind_thinking(here: Model, there: WorkerModel, grammar: Any, reasoning: Any) -> None:
+    how: dict[str, Any] = {"grammar": grammar, "sampling": WARM, "max_tokens": 60, "reasoning": reasoning}
     ask = [{"role": "user", "content": "a"}]
     wanted, reply = here.chat(ask, **how), there.chat(ask, **how)
     wanted.read()
@@ -246,7 +248,7 @@ def test_forms_hold_behind_thinking(here: Model, there: WorkerModel, form: Any, 
 
 
 @pytest.mark.parametrize("reasoning", [None, 6])
-def test_a_form_goes_on_where_a_worker_was_lost(here: Model, there: WorkerModel, reasoning: Any) -> None:
+def test_a_grammar_goes_on_where_a_worker_was_lost(here: Model, there: WorkerModel, reasoning: Any) -> None:
     how: dict[str, Any] = {"grammar": LETTERS, "sampling": WARM, "max_tokens": 60, "reasoning": reasoning}
     ask = [{"role": "user", "content": "a"}]
     wanted, reply = here.chat(ask, **how), there.chat(ask, **how)
@@ -266,7 +268,7 @@ def test_a_form_goes_on_where_a_worker_was_lost(here: Model, there: WorkerModel,
         (Regex("(a"), "at column 1"),
     ],
 )
-def test_a_wrong_form_is_refused_with_its_place_before_anything_runs(
+def test_a_wrong_grammar_is_refused_with_its_place_before_anything_runs(
     there: WorkerModel, spec: Any, words: str
 ) -> None:
     with pytest.raises(RequestError, match=words):

@@ -1,4 +1,4 @@
-"""Parts of Anthropic's and Ollama's dialects without a server: blocks, calls in any pieces, durations."""
+"""Parts of Anthropic's and Ollama's APIs without a server: blocks, calls in any pieces, durations."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from chat_cases import CASES, TOOLS, Case
 
 pytest.importorskip("fastapi")
 
-from satchel.cli.server.anthropic import DIALECT as ANTHROPIC
+from satchel.cli.server.anthropic import FLAVOUR as ANTHROPIC
 from satchel.cli.server.anthropic.shapes import Blocks
-from satchel.cli.server.dialect import dialect_of
 from satchel.cli.server.fields import Body, kept
-from satchel.cli.server.ollama import DIALECT as OLLAMA
+from satchel.cli.server.flavour import flavour_of
+from satchel.cli.server.ollama import FLAVOUR as OLLAMA
 from satchel.cli.server.ollama.options import SOON, STAYS, keep_seconds
-from satchel.cli.server.ollama.shapes import Reader, Said, stamp
+from satchel.cli.server.ollama.shapes import DeltaReader, MessageDelta, stamp
 from satchel.cli.server.problem import KINDS, Problem
 from satchel.formats.chat import ChatParser, Event, Style
 
@@ -65,7 +65,7 @@ def events(case: Case, step: int) -> Iterator[list[Event]]:
 @pytest.mark.parametrize("step", [1, 3, 1000])
 @pytest.mark.parametrize("case", [c for c in CASES if c.family in FAMILIES], ids=lambda c: c.text[:20])
 def test_an_answer_comes_to_the_same_in_both_dialects(case: Case, step: int) -> None:
-    blocks, reader, whole = Blocks(), Reader(), Said()
+    blocks, reader, whole = Blocks(), DeltaReader(), MessageDelta()
     told: list[dict[str, Any]] = []
     for some in events(case, step):
         told += blocks.add(some)
@@ -158,4 +158,4 @@ def test_each_kind_of_problem_has_its_type() -> None:
     ],
 )
 def test_paths_and_headers_belong_to_dialects(path: str, headers: tuple[str, ...], name: str) -> None:
-    assert dialect_of(path, headers).name == name
+    assert flavour_of(path, headers).name == name
