@@ -51,15 +51,8 @@ ITEMS = 1024  # tokens of a message, with what is told of them: a fraction of wh
 COMPILING = 2  # threads that compile grammars
 NO_SANDBOX = "none: it is switched off"
 SPARE = 1 << 30  # bytes of a written file besides: its header, lines in a log
-TOLD = (
-    "num_computed_tokens",
-    "cached",
-    "miss",
-    "started",
-    "first",
-    "preempted",
-    "used",
-)  # of a sequence, at its end
+# What the other side is told of a sequence at its end.
+TOLD = ("num_computed_tokens", "cached", "miss", "started", "first", "preempted", "used")
 
 
 class Telling(logging.Handler):

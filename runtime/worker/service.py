@@ -388,11 +388,11 @@ class WorkerService:
             used.replayed, used.steps = seq.used.replayed, used.steps + seq.used.steps
             used.weight_bytes += seq.used.weight_bytes
             used.kv_bytes += seq.used.kv_bytes
-        again = ("started", "first", "cached", "miss") if live.begun else ()
+        kept = ("started", "first", "cached", "miss") if live.begun else ()
         if known.get("miss") == Miss.COLD and self.restarts:
             known["miss"] = Miss.LOST
         for name, value in known.items():
-            if name not in again:
+            if name not in kept:
                 setattr(seq, name, value)
 
     def _answered(self, message: Message, data: bytes) -> None:

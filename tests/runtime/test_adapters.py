@@ -298,7 +298,7 @@ def test_a_worker_process_applies_them_too(folder: Path, model: Model) -> None:
         assert np.array_equal(other.embed([IDS], adapters=mix), model.embed([IDS], adapters=mix))
 
 
-def test_guessing_ahead_changes_no_mix(folder: Path, model: Model) -> None:
+def test_speculation_changes_no_mix(folder: Path, model: Model) -> None:
     prompt, kwargs = (
         [5, 6] * 20,
         GenerateKwargs(max_tokens=30, sampling=GREEDY, adapters={"a": 0.5}, ignore_eos=True),

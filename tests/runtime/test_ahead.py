@@ -13,7 +13,7 @@ import tiny
 
 from satchel.quant import DeviceError
 from satchel.runtime.arch import Cache
-from satchel.runtime.bench import decode, feed
+from satchel.runtime.bench import decode, prefill
 from satchel.runtime.device import find_backend, libraries
 from satchel.runtime.engine import LAST, BatchEntry, Engine
 from satchel.runtime.logits_options import LogitsOptions
@@ -236,7 +236,7 @@ def test_the_loop_that_is_timed_gives_the_same_tokens(backend: str) -> None:
         engine.overlaps = overlaps
         for slot in range(2):
             engine.rewind(slot, 0)
-        runs.append(decode(engine, feed(engine, [[5, 9, 2], [7] * 4]), 5))
+        runs.append(decode(engine, prefill(engine, [[5, 9, 2], [7] * 4]), 5))
         assert [engine.length(slot) for slot in range(2)] == [3 + 5, 4 + 5]
     engine.close()
     assert runs[0] == runs[1]

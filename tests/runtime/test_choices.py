@@ -96,7 +96,7 @@ def test_accuracy_is_what_numpy_counts() -> None:
     assert found.raw_error == pytest.approx(math.sqrt(raw / 40 * (1 - raw / 40) / 39))
 
 
-def test_the_context_is_fed_once() -> None:
+def test_the_context_is_computed_once() -> None:
     engine = Bigrams(batch=100)
     score(engine, [Task("a" * 30, ("b", "c", "d", "e"), 0)], tokenize)  # type: ignore[arg-type]
     assert engine.fed == 30 + 4 * 2

@@ -143,7 +143,7 @@ def test_an_activation_that_is_not_there_is_refused() -> None:
 
 
 @pytest.mark.parametrize("arch", ["deepseek2", "glm4moe", "qwen35", "qwen35moe", "qwen3next"])
-def test_layers_that_guess_further_tokens_are_left_out_and_told(arch: str) -> None:
+def test_layers_that_predict_further_tokens_are_left_out_and_told(arch: str) -> None:
     """Published files have them behind the others, under the next number."""
     values, w = dict(tiny.metadata(arch).items()), tiny.weights(arch)
     layers = int(values[f"{arch}.block_count"])  # type: ignore[arg-type]

@@ -178,7 +178,7 @@ def test_going_back_ends_at_a_checkpoint_or_at_nothing(arch: str) -> None:
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("length", [1, 7, 8, 15, 16])
 @pytest.mark.parametrize("count", [1, 3, 20])
-def test_guesses_are_taken_back_to_where_they_began(arch: str, length: int, count: int) -> None:
+def test_rejected_drafts_are_taken_back_to_where_they_began(arch: str, length: int, count: int) -> None:
     """With as many draft tokens as cross no border of a block, one, and two; fed at once and one by one."""
     with opened(arch, slots=2) as engine:
         wanted = fed(engine, 1, IDS[: length + 4])
@@ -254,7 +254,7 @@ def test_sizes_that_contradict_each_other_are_refused(arch: str, changes: dict[s
         tiny.build(arch, tiny.weights(arch), Cache(context=CONTEXT), **changes)
 
 
-def test_layers_that_guess_further_are_left_out_and_said() -> None:
+def test_layers_that_predict_further_are_left_out_and_said() -> None:
     w = tiny.weights("qwen35")
     for name in tuple(w.tensors):
         if name.startswith("blk.1."):

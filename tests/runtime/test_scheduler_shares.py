@@ -117,7 +117,7 @@ def sequence(client: str, user: str = "", prompt: int = 3) -> Sequence:
     return Sequence(Request([1] * prompt, 5, client=client, user=user), 0.0)
 
 
-def test_a_job_without_a_client_is_its_users() -> None:
+def test_a_sequence_without_a_client_is_its_users() -> None:
     assert sequence("", "u").client == "u" and sequence("c", "u").client == "c" and sequence("").client == ""
 
 

@@ -183,7 +183,7 @@ def test_after_close_nothing_is_taken_and_what_runs_is_cancelled() -> None:
     engine.close()
 
 
-def test_a_lent_slot_waits_for_one_that_is_free(service: Service) -> None:
+def test_a_call_waits_for_a_slot_that_is_free(service: Service) -> None:
     seen: list[int] = []
     handles = [service.submit(Request([i], 30)) for i in range(8)]
     service.with_slot(seen.append)

@@ -54,7 +54,7 @@ def test_a06_one_call_between_two_steps_however_many_ask(service: Service) -> No
     assert ("call", "step") in pairs, "they do get on"
 
 
-def test_a06_slots_that_are_lent_do_not_keep_requests_out(service: Service) -> None:
+def test_a06_slots_that_calls_lease_do_not_keep_requests_out(service: Service) -> None:
     """Sixteen threads that want a slot again as soon as they gave one back, and one request."""
     over = threading.Event()
 

@@ -50,7 +50,9 @@ def sized(files: dict[str, Path]) -> Iterator[Sizes]:
 
 @pytest.mark.parametrize("device", ["remote", "emulated"])
 @pytest.mark.parametrize("kind", ["dense", "mixture", "deep"])
-def test_long_steps_go_where_the_weights_are_lent(files: dict[str, Path], kind: str, device: str) -> None:
+def test_long_steps_go_where_the_weights_are_prefetched(
+    files: dict[str, Path], kind: str, device: str
+) -> None:
     if device not in HAVE or (device == "emulated" and kind != "dense"):
         pytest.skip("one emulated model will do")
     found, slow = {}, device == "emulated"
@@ -116,7 +118,7 @@ def test_a_wrong_word_is_refused(word: str) -> None:
         Model.load("no such file", prefetch_weights=word)
 
 
-def test_weights_are_lent_from_where_it_is_quicker(sized: Sizes) -> None:
+def test_weights_are_prefetched_from_where_it_is_quicker(sized: Sizes) -> None:
     budgets = [MemoryBudget("remote", 1 << 40, True), MemoryBudget("cpu", 1 << 40, False)]
     placement = choose(sized, budgets, read_placement_options("remote", 1)).placement
     layers = prefetch_layers(placement, sized)

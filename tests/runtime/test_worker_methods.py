@@ -314,9 +314,7 @@ def test_mirostat_goes_on_as_it_was(here: Model, there: WorkerModel, kind: int) 
 
 
 @pytest.mark.parametrize("worker", ["thread", "process"])
-def test_h22_options_of_one_request_leave_those_that_guess_ahead_as_they_are(
-    path: Path, here: Model, worker: str
-) -> None:
+def test_h22_options_of_one_request_leave_speculation_as_it_is(path: Path, here: Model, worker: str) -> None:
     plain: dict[str, Any] = {"max_tokens": 40, "sampling": GREEDY, "ignore_eos": True}
     odd: list[dict[str, Any]] = [
         {"logprobs": 3},

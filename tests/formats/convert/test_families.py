@@ -47,7 +47,7 @@ def test_logits_are_those_that_transformers_gave(case: str, tmp_path: Path) -> N
     assert np.square(got - want).sum() / np.square(want).sum() < NMSE
 
 
-def test_experts_in_one_tensor_and_layers_that_guess_further(tmp_path: Path) -> None:
+def test_experts_in_one_tensor_and_layers_that_predict_further(tmp_path: Path) -> None:
     """Qwen 3.5 is published with all experts of a layer in one tensor, the gate's rows before the others."""
     case, made = "qwen35moe", families.tensors("qwen35moe", SHAPES["qwen35moe"])
     for i in range(5):
