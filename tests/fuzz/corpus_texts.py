@@ -183,7 +183,7 @@ def journal() -> bytes:
 def messages() -> Inputs:
     import numpy as np
 
-    logits_options = LogitsOptions(structured_output=StructuredOutput(JsonSchema(ADD)))
+    wanted = LogitsOptions(structured_output=StructuredOutput(JsonSchema(ADD)))
     request = Request(
         (1, 2, 3), 5, Sampling(temperature=0.5, seed=3), frozenset({7}), logits_options=logits_options
     )
