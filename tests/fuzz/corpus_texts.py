@@ -184,9 +184,7 @@ def messages() -> Inputs:
     import numpy as np
 
     wanted = LogitsOptions(structured_output=StructuredOutput(JsonSchema(ADD)))
-    request = Request(
-        (1, 2, 3), 5, Sampling(temperature=0.5, seed=3), frozenset({7}), logits_options=logits_options
-    )
+    request = Request((1, 2, 3), 5, Sampling(temperature=0.5, seed=3), frozenset({7}), logits_options=wanted)
     arrays = Arrays()
     value = encode([np.arange(6, dtype=np.float32).reshape(2, 3), (1, None)], arrays)
     rest = b"".join(bytes(part) for part in arrays.parts)
