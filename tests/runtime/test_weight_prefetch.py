@@ -141,4 +141,4 @@ def test_weights_are_prefetched_from_where_it_is_quicker(sized: Sizes) -> None:
     held = sized.on(placement)["remote"]
     tight = [MemoryBudget("remote", held - 1000, True), budgets[1]]
     on = read_placement_options("remote", 1, prefetch_weights="on")
-    assert prefetch_of(placement, sized, tight, on, None, 512)
+    assert prefetch_of(placement, sized, tight, on, None, 512) is None
