@@ -15,11 +15,11 @@ import tiny
 import tiny_file
 
 from satchel.quant import ModelError, RequestError
-from satchel.runtime.adapters import AdapterFile
-from satchel.runtime.device import libraries
-from satchel.runtime.generate_options import GenerateKwargs
+from satchel.runtime.adapters.adapters import AdapterFile
+from satchel.runtime.api.generate_options import GenerateKwargs
+from satchel.runtime.api.model import Model
+from satchel.runtime.device.device import libraries
 from satchel.runtime.graph import Array, leaves
-from satchel.runtime.model import Model
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.speculative import Speculation
 

@@ -14,17 +14,17 @@ import tiny_file
 
 from satchel.formats.gguf import open_gguf
 from satchel.quant import DeviceError, RequestError
-from satchel.runtime.device import Buffer, find_backend, libraries
-from satchel.runtime.dryrun import dry_run
-from satchel.runtime.model import Model
-from satchel.runtime.options import LoadKwargs, Options
+from satchel.runtime.api.model import Model
+from satchel.runtime.api.options import LoadKwargs, Options
+from satchel.runtime.device.device import Buffer, find_backend, libraries
 from satchel.runtime.placement.choose import MemoryBudget, choose
+from satchel.runtime.placement.dryrun import dry_run
 from satchel.runtime.placement.options import read_placement_options
 from satchel.runtime.placement.predict import Speed
 from satchel.runtime.placement.prefetch import LEAST, min_prefetch_tokens, prefetch_layers, prefetch_of
 from satchel.runtime.placement.sizes import Sizes, sizes_of
 from satchel.runtime.sampling import GREEDY
-from satchel.runtime.weight_prefetch import SLOTS
+from satchel.runtime.weights.prefetch import SLOTS
 
 HAVE = {f.name for f in libraries() if not f.reason}
 pytestmark = pytest.mark.skipif(not {"cpu", "remote"} <= HAVE, reason="needs the cpu and the remote backend")

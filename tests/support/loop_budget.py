@@ -23,9 +23,9 @@ BUDGET = 0.25  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """cpu, wall: seconds of one turn. kernel: seconds of cpu that the kernel used, and faults: page faults; they
-    tell a slow turn of ours from one in which the kernel looked for memory. requests: those under way in the
-    turn, or that ended in it.
+    """cpu, wall: seconds of one turn. requests: those under way in the turn, or that ended in it. kernel:
+    seconds of cpu that the kernel used; faults: page faults. They show a turn in which the kernel looked for
+    memory.
     """
 
     cpu: float = 0.0
