@@ -32,7 +32,7 @@ static const char *resolve_packed(const hal_view *v, uint64_t most, uint8_t *dat
     int64_t stack = matrix ? v->shape[0] : 1, rows = v->shape[matrix], k = v->shape[matrix + 1];
     uint64_t bytes;
     if (!f || v->ndim < 2 || v->ndim > 3 || v->count >= 0 || k % f->block)
-        return "only a weight (N, K) or a stack of such can be packed";
+        return "only a weight (N, K) or a stack (E, N, K) can be packed";
     bytes = panel_stack_bytes(f, 1, rows, k);
     if (!bytes || v->offset > most || (uint64_t)stack > (most - v->offset) / bytes)
         return "it ends outside of its buffer";
