@@ -53,7 +53,7 @@ static const char *check_inputs(const cpu_call *c) {
         if (!cpu_is(c->v + i, I32, 1) || c->v[i].shape[0] != q->shape[0])
             return "slot and pos must be i32 (T)";
     if (!cpu_is(table, I32, 2) || (int64_t)table->shape[1] * k->shape[2] > INT32_MAX / 2)
-        return "table must be i32 (S, B), of no more positions than can be counted";
+        return "table must be i32 (S, B), with positions that 32 bits can count";
     if (k->ndim != 4 || k->shape[1] != 1 || !cpu_same_shape(k, v) || k->format != v->format || !kv_bytes(k->format, KV_BLOCK))
         return "k and v must be one cache (blocks, 1, block, D) in " KV_FORMATS;
     return NULL;

@@ -90,7 +90,8 @@ int cpu_use_custom(hal_exec *e, const hal_plan *plan, uint32_t step, exec_step *
     if (!asked)
         return 0;
     if (asked->kernel > e->device->n_custom)
-        return cpu_fail(HAL_E_INVALID, "kernel override of step %u: it names a custom kernel that was not added to this device", step);
+        return cpu_fail(HAL_E_INVALID, "kernel override of step %u: it names a custom kernel that was not added to this device",
+                        step);
     if (!items_of(asked) || s->call.n_in >= GPU_VIEWS)
         return cpu_fail(HAL_E_INVALID, "kernel override of step %u: on the CPU a kernel has 1 to %d groups, no local and no scratch"
                                        " memory, and less than %d inputs", step, INT32_MAX, GPU_VIEWS);

@@ -20,7 +20,7 @@ static const char *check(const cpu_call *c) {
         if (!cpu_is(c->v + i, I32, 1) || c->v[i].shape[0] != q->shape[0])
             return "slot and pos must be i32 (T)";
     if (!cpu_is(table, I32, 2) || (int64_t)table->shape[1] * k->shape[2] > INT32_MAX / 2)
-        return "table must be i32 (S, B), of no more positions than can be counted";
+        return "table must be i32 (S, B), with positions that 32 bits can count";
     return cpu_is(y, I32, 2) && y->shape[0] == q->shape[0] && a->k > 0 && y->shape[1] == a->k ? NULL
                                                                                            : "the output must be i32 (T, k)";
 }

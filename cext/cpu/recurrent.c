@@ -234,7 +234,7 @@ static const char *check_scan(const cpu_call *c) {
     if ((fault = check_keys(k, g, state, v->shape[0])))
         return fault;
     if (!cpu_is(q, F32, 3) || !cpu_same_shape(q, k) || !cpu_is(c->v + 5, F32, 2) || !cpu_same_shape(c->v + 5, g))
-        return "q must be as k, beta as g";
+        return "q must have k's type and shape, and beta g's";
     if (!cpu_is(v, F32, 3) || v->shape[1] != state->shape[1] || v->shape[2] != state->shape[3])
         return "v must be f32 (T, H, P)";
     if (!cpu_is(y, F32, 3) || y->shape[0] != v->shape[0] || y->shape[1] != v->shape[1] || y->shape[2] != 2 * v->shape[2])
