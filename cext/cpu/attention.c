@@ -1,4 +1,5 @@
-/* attention.c: causal attention of q (T, H, D) over paged caches (blocks, KV, block, D); how it goes is in attention_run.h. */
+/* attention.c: the checks of the op attention: q (T, H, D) over paged caches (blocks, KV, block, D). attention_run.h computes
+ * it. */
 #include "attention_run.h"
 
 static setup setup_attention(const cpu_call *c) {

@@ -1,5 +1,5 @@
-/* heads.c: heads of float32 (T, H, D) taken apart (take) and put together (concat). Rows may lie at any stride; within a row
- * heads are dense.
+/* heads.c: slices (take) and concatenates (concat) float32 heads (T, H, D) along D. Rows may have any stride; heads are dense
+ * within a row.
  */
 #include <string.h>
 

@@ -60,7 +60,7 @@ FN double port_frexp(double x, int *e) {
     return sycl::ldexp(x, -*e);
 }
 
-/* Math functions. The build renames the functions defined here, so no body may call another of them. */
+/* Math functions. The build takes the names from the left sides of these macros, so no right side may use one of them. */
 FN float port_fabs(float x) { return sycl::fabs(x); }
 FN double port_fabs(double x) { return sycl::fabs(x); }
 FN float port_sqrt(float x) { return sycl::sqrt(x); }
