@@ -251,7 +251,7 @@ static const char *check_products(const cpu_call *c, int weights) {
             w->shape[2] != x->shape[x->ndim - 1] || !f || w->shape[2] % f->block)
             return "each weight must be (E, N, K) with x's K, in a format that has a product";
         if (!product_find(c->set, w->format, x->format, c->flags))
-            return "x must have the format that the weight's product asks for";
+            return "x must have the activation format of the weight's product";
     }
     return NULL;
 }

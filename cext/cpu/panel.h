@@ -28,17 +28,17 @@ typedef struct {
 
 const panel_format *panel_format_find(uint32_t id); /* NULL: not a weight format */
 
-/* Sizes, for rows of k numbers (whole blocks), of the tail bytes at the head of a panel and of a whole panel, as size.h
- * counts: SIZE_TOO_MUCH where 64 bits do not hold them. */
+/* Bytes, for rows of k elements (whole blocks), of the tails at a panel's head and of a whole panel; SIZE_TOO_MUCH on overflow
+ * (size.h). */
 uint64_t panel_head(const panel_format *, int64_t k);
 uint64_t panel_bytes(const panel_format *, int64_t k);
 
-/* Panels of so many rows, and bytes of all panels of a stack of matrices (rows, k): 0 where these cannot be packed, be it
- * that the format is NULL, a number below 1, or a row no whole number of blocks. */
+/* Number of panels of `rows` rows; bytes of all panels of a stack of matrices (rows, k), or 0 if they cannot be packed: the
+ * format is NULL, a size is below 1, or a row is not whole blocks. */
 int64_t panel_count(int64_t rows);
 uint64_t panel_stack_bytes(const panel_format *, int64_t stack, int64_t rows, int64_t k);
 
-/* Packs `rows` rows (1 to 16), `stride` bytes apart, into one panel; unpack_row gives back the bytes of row 0 .. 15. */
+/* Packs `rows` rows (1 to 16), `stride` bytes apart, into one panel; unpack_row restores the bytes of one row. */
 void panel_pack(const panel_format *, int64_t k, int rows, const uint8_t *from, uint64_t stride, uint8_t *panel);
 void panel_unpack_row(const panel_format *, int64_t k, int row, const uint8_t *panel, uint8_t *to);
 
