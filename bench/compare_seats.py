@@ -1,4 +1,4 @@
-"""Measures engines turn by turn: each in a child process that is loaded once, and only one of them works at a
+"""Measures engines in turns: each runs in a child process that loads the model once, and only one works at a
 time.
 
 A child that dies is an outcome, never the end: it is started again in the engine's next mode, or its row says

@@ -1,5 +1,5 @@
-"""What a good client waits for while others hold twice as many connections as the server takes, in each bad
-manner.
+"""Latency of a well-behaved client while attackers hold twice as many connections as the server accepts, for
+each kind of attack (slow headers, slow bodies, unread streams and so on).
 
 python bench/connections.py [--limit 256] [--requests 200] [--pause 2] [--manner NAME ...] [--markdown FILE]
 
