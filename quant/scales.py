@@ -1,5 +1,5 @@
-"""What the scale searches share: weights of errors, scales as their fields can store them, and the better of
-two results block by block.
+"""Common code of the scale searches: error weights, rounding of scales to their fields, and the better of two
+results per block.
 """
 
 from __future__ import annotations
