@@ -33,11 +33,11 @@ SCRIPT = Path(__file__).with_name("compare_engines.py")
 
 
 class EngineError(RuntimeError):
-    """The engine said why it can't, in one line."""
+    """The engine reported an error, in one line."""
 
 
 class Crashed(EngineError):
-    """The engine's process is gone."""
+    """The engine's process died."""
 
 
 def cores() -> int:
@@ -176,7 +176,7 @@ class Seat:
         )
 
     def bandwidth(self) -> float | None:
-        """What can be read at most, where the prepared test tells how much it reads."""
+        """Read bandwidth for as many bytes as the prepared test reads, if it reports them."""
         try:
             return (
                 float(self.start().ask(command("bandwidth"))) if self.facts.get("bytes_per_token") else None
