@@ -1,4 +1,4 @@
-"""What the types and the blocks of the KV cache cost: divergence, bytes, and speed behind a long context.
+"""Cost of KV cache types and block sizes: KL divergence, memory, and decoding speed at a long context.
 
     python bench/cache.py -m MODEL [-e TEXT] [--windows 16] [--depth 8192] [--repeats 5]
                           [--kinds f16,q8_0,q8_0/q4_0] [--blocks 16,32,64,128] [--json FILE]

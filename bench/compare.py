@@ -167,7 +167,7 @@ def seats_of(path: Path, threads: int) -> list[Seat]:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is known so far; it grows, so that an interrupted run still has its table."""
+    """The results so far; updated after each row, so an interrupted run still has a table."""
 
     outcomes: list[Outcome]
     notes: list[str]
@@ -238,8 +238,8 @@ def check(o: argparse.Namespace) -> None:
 
 
 def busy_note() -> Iterator[str]:
-    """What must be said of a machine that has other work: an engine whose threads wait for each other suffers
-    more from it than its speed tells.
+    """A note for a machine with other load: it slows engines whose threads wait for each other more than it
+    slows others.
     """
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > QUIET * cores():

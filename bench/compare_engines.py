@@ -48,7 +48,7 @@ class Row:
 
 
 class Engine(Protocol):
-    """What obeys the commands. Any exception is an error answer; a crash is the end of the process."""
+    """Executes the commands. An exception becomes an error answer; a crash ends the process."""
 
     def load(self, path: str, threads: int, mode: str) -> dict[str, Any]:
         """Opens a file for so many threads, gives what is to be said of the engine."""
@@ -357,7 +357,7 @@ class Commands:
         self.known = known
 
     def answer(self, line: str) -> dict[str, Any]:
-        """What a command gives, or its error in one line."""
+        """The result of a command, or its error in one line."""
         try:
             command = json.loads(line)
             return {"value": self.known[command["do"]](command)}
@@ -366,7 +366,7 @@ class Commands:
 
 
 def serve(known: Known, commands: IO[str], answers: IO[str]) -> None:
-    """Obeys until the pipe ends."""
+    """Executes commands until the pipe ends."""
     obeyed, at, used = Commands(known), time.perf_counter(), time.process_time()
     while line := commands.readline():
         waited = {"waited": time.perf_counter() - at, "used": time.process_time() - used}

@@ -1,4 +1,4 @@
-"""Measures engines turn by turn: each in a child process that is loaded once, and only one of them works at a
+"""Measures engines in turns: each runs in a child process that loads the model once, and only one works at a
 time.
 
 A child that dies is an outcome, never the end: it is started again in the engine's next mode, or its row says
@@ -33,11 +33,11 @@ SCRIPT = Path(__file__).with_name("compare_engines.py")
 
 
 class EngineError(RuntimeError):
-    """The engine said why it can't, in one line."""
+    """The engine reported an error, in one line."""
 
 
 class Crashed(EngineError):
-    """The engine's process is gone."""
+    """The engine's process died."""
 
 
 def cores() -> int:
@@ -176,7 +176,7 @@ class Seat:
         )
 
     def bandwidth(self) -> float | None:
-        """What can be read at most, where the prepared test tells how much it reads."""
+        """Read bandwidth for as many bytes as the prepared test reads, if it reports them."""
         try:
             return (
                 float(self.start().ask(command("bandwidth"))) if self.facts.get("bytes_per_token") else None

@@ -1,4 +1,4 @@
-"""What bench/compare.py found, as a Markdown table and as JSON: medians, spread, ratios, bandwidth."""
+"""Results of bench/compare.py as a Markdown table and as JSON: medians, spread, ratios, bandwidth."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def chosen(outcomes: Sequence[Outcome]) -> str:
 
 
 def markdown(about: Machine, outcomes: Sequence[Outcome], notes: Sequence[str], command: str) -> str:
-    """The whole page: the table, and what must be known to read it."""
+    """The whole page: the table and its notes."""
     read = ", ".join(f"{name} {value / 1e9:.1f} GB/s" for name, value in limits(outcomes).items())
     points = [
         f"{about.processor}, {about.cores} cores, {about.threads} threads; {about.system}",

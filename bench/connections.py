@@ -1,5 +1,6 @@
-"""What a good client waits for while others hold twice as many connections as the server takes, in each bad
-manner.
+"""Latency of a well-behaved client while attackers hold twice as many connections as the server accepts.
+
+Attacks: silent, slow header, slow body, slow read, half-closed, idle connections.
 
 python bench/connections.py [--limit 256] [--requests 200] [--pause 2] [--manner NAME ...] [--markdown FILE]
 

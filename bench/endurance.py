@@ -1,5 +1,5 @@
-"""The server for an hour: clients that stream, some of which leave or send what must be refused, and two API
-keys that mean harm among them.
+"""Soak test of the server, one hour by default: streaming clients, some of which disconnect or send invalid
+requests, and two hostile API keys.
 
 python bench/endurance.py [--seconds 3600] [--clients 64] [--hostile 2] [--leave-out ACT,...] [--json FILE]
 

@@ -1,6 +1,6 @@
-"""Clients that mean harm, each with an API key of its own, for bench/endurance.py: prompts beyond every
-limit, extreme priorities, schemas that are dear to compile or to check, readers that do not read, and bodies
-that never come whole.
+"""Hostile clients for bench/endurance.py, each with an API key of its own: prompts beyond every limit,
+extreme priorities, schemas that are expensive to compile or to check, streams that are never read, and
+incomplete request bodies.
 
 A client does one such thing after the other until it is told to stop. What it is answered does not matter,
 only that it is answered or cut off: nothing here waits longer than WAIT.

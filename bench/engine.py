@@ -1,4 +1,4 @@
-"""What the engine owes its callers, measured: one table of figures beside their targets.
+"""Benchmark of the engine's guarantees to its callers: one table of figures beside their targets.
 
 python bench/engine.py [--only second,clients] [--model FILE] [--large FILE] [--markdown FILE] [--json FILE]
 

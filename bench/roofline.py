@@ -1,4 +1,4 @@
-"""Draws how each stage of a model stands to what the machine can do: docs/roofline.svg.
+"""Draws the roofline plot of a model's ops on this machine: docs/roofline.svg.
 
     python bench/roofline.py [-m MODEL] [-p 512] [-n 64] [-t THREADS] [--json FILE] [--out docs/roofline.svg]
 

@@ -1,4 +1,4 @@
-"""What drawing a token costs on one core: the sample op alone, by chain and by how the logits are spread.
+"""Cost of sampling a token on one core: the sample op alone, by sampling chain and distribution of logits.
 
     python bench/sampling.py [--vocabulary 152064] [--rounds 30]
 

@@ -1,4 +1,4 @@
-"""Satchel's server under a crowd, beside llama-cpp-python's server under the same one.
+"""Load test of Satchel's server, compared with llama-cpp-python's server under the same load.
 
 python bench/serving.py [--seconds 120] [--clients 64] [--more OPTIONS] [--no-peer] [--markdown FILE]
 

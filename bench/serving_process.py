@@ -1,5 +1,5 @@
-"""A server's process as bench/serving.py looks at it: how it is started and ended, its memory, and which of
-its threads used the processor. Linux alone.
+"""Starts and stops the server processes of bench/serving.py, and measures their memory and CPU time by
+thread. Linux only.
 """
 
 from __future__ import annotations

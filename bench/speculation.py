@@ -1,5 +1,5 @@
-"""What speculative decoding gains: speed beside the same model without, and how many draft tokens were
-accepted.
+"""Gain of speculative decoding: speed relative to the same model without it, and the share of accepted draft
+tokens.
 
 python bench/speculation.py [--model FILE] [--draft-model FILE] [--rounds N] [--tokens N] [--markdown FILE]
 

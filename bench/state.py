@@ -1,5 +1,5 @@
-"""What a saved state and the tier in host memory save: seconds to restore and to move blocks, beside those to
-compute them. `python bench/state.py -m MODEL [-n TOKENS]`.
+"""Gain of saved states and of the host memory tier of the KV cache: seconds to restore or move blocks, beside
+those to compute them. `python bench/state.py -m MODEL [-n TOKENS]`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a worker process costs and how soon it is back: tokens a second of 16 streams and of one with the
-engine in a thread and in a process, taking turns; the same with steps that compute nothing, where only the
-host's work and the pipe are left; seconds from a kill to the next answer. `python bench/worker.py -m MODEL`.
+"""Overhead and recovery time of a worker process: tokens per second of 16 streams and of one, with the engine
+in a thread and in a process, in turns; the same with steps that compute nothing, to isolate the cost of host
+and pipe; seconds from a kill to the next answer. `python bench/worker.py -m MODEL`.
 
 Processor time, of both processes, hardly depends on what else runs on the machine; the rest does.
 """

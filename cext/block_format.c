@@ -1,4 +1,4 @@
-/* block_format.c: all formats, from the headers of quant/. Compiled into each library that has kernels. */
+/* block_format.c: the table of all formats, from the headers of quant/. Compiled into each library that has kernels. */
 #include "block_format.h"
 
 #include "backend.h"

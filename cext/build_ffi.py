@@ -125,7 +125,7 @@ def default(name: str, value: str) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Leaves an unchanged file alone, so that nothing is compiled again for it."""
+    """Writes the file only if its text changed, so that nothing is recompiled needlessly."""
     if not path.exists() or path.read_text() != text:
         path.write_text(text)
 

@@ -1,5 +1,5 @@
-/* entry.c: the one exported symbol of a backend library. Compiled once per backend with SATCHEL_BACKEND set to the name
- * of its folder, whose backend.c gives <name>_backend(). Owns nothing: the struct it hands out is static.
+/* entry.c: the one exported symbol of a backend library, hal_backend_entry(). Compiled once per backend, with SATCHEL_BACKEND
+ * set to the name of its folder, whose backend.c defines <name>_backend(). Owns nothing: the struct it gives is static.
  */
 #include "backend.h"
 

@@ -1,4 +1,4 @@
-"""A8_256: 256 signed bytes under one float32 scale, x = d * q, with the sums of each 16 and each 32; the
+"""A8_256: 256 signed bytes with one float32 scale, x = d * q, and the sums of each 16 and each 32 codes; the
 activations of K-format weights. A block fills five lines of 64 bytes, its codes first.
 
 Encoding is defined to the bit (cext/quant/a8_256.h repeats it): m = the first x of largest magnitude, s =

@@ -20,8 +20,8 @@ from satchel.quant.pack import quietly
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)  # exponents of the inputs, tried with BETA
 BETA = 0.5
 BETAS = (0.0, 0.25, 0.75, 1.0)  # exponents of the weights, tried with the best of the inputs
-SPAN = 32.0  # scales lie within this factor of their mean: inputs that are never met ask for more
-GAIN = 0.99  # of the plain error: less is noise of the sample
+SPAN = 32.0  # scales lie within this factor of their mean; inputs that are always 0 would want more
+GAIN = 0.99  # scales must lower the error to this share; a smaller gain is sampling noise
 
 Trial = tuple["Sample", F32 | None]
 Run = Callable[[Callable[[Trial], float], Iterable[Trial]], Iterable[float]]
@@ -30,7 +30,7 @@ Spread = Callable[[F32], F32]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Some rows of a matrix and how it will be encoded. x: (rows, K); share: rows of the matrix that each of
+    """Sampled rows of a matrix and its target format. x: (rows, K); share: rows of the matrix that each of
     them stands for; importance: (K,), mean squares of the inputs; hessian: theirs, or None.
     """
 
@@ -42,7 +42,7 @@ class Sample:
 
 
 def power_scales(inputs: F32, weights: F32, alpha: float, beta: float) -> F32:
-    """inputs ** (alpha / 2) / weights ** (beta / 2) for mean squares (K,), made to a geometric mean of 1."""
+    """inputs ** (alpha / 2) / weights ** (beta / 2) of mean squares (K,), normalized to geometric mean 1."""
     logs = _logs(inputs) * (alpha / 2) - _logs(weights) * (beta / 2)
     reach = np.log(SPAN)
     return np.asarray(np.exp(np.clip(logs - logs.mean(), -reach, reach)), np.float32)
@@ -88,8 +88,8 @@ def scaled_error(sample: Sample, scales: F32 | None) -> float:
 def best_scales(
     samples: Sequence[Sample], inputs: F32, weights: F32, spread: Spread, run: Run = map
 ) -> F32 | None:
-    """The scales under which the matrices of `samples`, which meet one input, have the least error; None
-    where that is as they are.
+    """The column scales of least output error for the matrices of `samples`, which share one input; None
+    where no scaling is better.
 
     inputs, weights: (n,), mean squares that the scales are made of; spread: from (n,) to the columns (K,),
     where columns share scales; run: a map, maybe on threads.

@@ -1,5 +1,5 @@
-"""What the fused searches share, as loops for numba and plain Python alike: blocks laid out as lanes, codes
-laid back, and scales as their fields can store them (scales.py holds the same in numpy).
+"""Common loops of the fused searches, for numba and plain Python: conversion of blocks to lanes and of codes
+back, and rounding of scales to their fields (scales.py has the same in numpy).
 """
 
 from __future__ import annotations

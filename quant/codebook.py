@@ -1,4 +1,4 @@
-"""What the formats with codebooks share: their tables as arrays, sign groups of even parity, small fields.
+"""Common code of the codebook formats: their tables as arrays, sign groups of even parity, small bit fields.
 
 Tables are made at first use and read only.
 """

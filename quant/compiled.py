@@ -1,4 +1,4 @@
-"""Loops compiled by numba at their first use: for searches that numpy could not do in bearable time."""
+"""Loops compiled by numba at their first use, for searches that would be too slow in numpy."""
 
 from __future__ import annotations
 

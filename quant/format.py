@@ -1,4 +1,4 @@
-"""What a block format is: a numpy record of one block, how it decodes, and how (if at all) it encodes.
+"""The class of block formats: a numpy record of one block, its decoder, and its encoder if it has one.
 
 One module per format, named as the format; `decode` is the definition that every kernel is tested against.
 """
@@ -18,7 +18,7 @@ Blocks = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One way to store numbers.
+    """A block format: how tensors of this type are stored.
 
     id: GGUF's number of the type, above 1000 where GGUF has none. block: elements per block. dtype: numpy
     record of one block (its itemsize is the block's bytes). act: name of the format that the other operand of
@@ -42,7 +42,7 @@ class Format:
         return int(self.dtype.itemsize)
 
     def row_bytes(self, elements: int) -> int:
-        """Bytes of a row of `elements` numbers; ValueError where they are no whole number of blocks."""
+        """Bytes of a row of `elements` numbers; ValueError if the row is not a whole number of blocks."""
         if elements % self.block:
             raise ValueError(f"{elements} elements are no multiple of the {self.name} block of {self.block}")
         return elements // self.block * self.block_bytes

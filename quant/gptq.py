@@ -23,7 +23,7 @@ from satchel.quant.gptq_grids import GRIDS, GptqGrid, Parts, blocks_of, parts
 from satchel.quant.gptq_loops import feed_run
 from satchel.quant.pack import quietly
 
-DAMPING = 0.01  # of the mean of the diagonal: what the calibration did not show is not taken for nothing
+DAMPING = 0.01  # of the mean of the diagonal: inputs that calibration did not show still count
 ROUNDS = 1  # of fitting scales and improving codes
 
 
@@ -44,7 +44,7 @@ class Hessian:
 
 
 def prepare(matrix: npt.NDArray[np.floating], damping: float = DAMPING) -> Hessian:
-    """The factors of a mean of x x^T (K, K). ValueError where it is not finite or no such mean."""
+    """The factors of a mean of x x^T (K, K). ValueError if it is not finite or far from positive definite."""
     h = np.array(matrix, np.float64)
     diagonal = h.diagonal().copy()
     if h.ndim != 2 or h.shape[0] != h.shape[1] or not np.isfinite(h).all() or (diagonal < 0).any():

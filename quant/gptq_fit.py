@@ -25,7 +25,7 @@ def dots(a: F32, b: F32) -> F32:
 
 
 def descend(grid: GptqGrid, found: Parts, w: F32, matrix: F32) -> Parts:
-    """Each code in turn to where the error is least, the others standing (coordinate descent)."""
+    """Coordinate descent: moves each code in turn to the least error, with the others fixed."""
     step, base, code = found.step(), found.base(), found.code.copy()
     error = w - found.values()
     group = np.arange(len(w)) // grid.group
@@ -40,7 +40,7 @@ def descend(grid: GptqGrid, found: Parts, w: F32, matrix: F32) -> Parts:
 
 
 def fit_groups(grid: GptqGrid, found: Parts, w: F32, matrix: F32) -> Parts:
-    """Each group's unit and low in turn to the whole numbers near where the error is least."""
+    """Moves each group's unit and low in turn to the integers near the least error."""
     size, count = grid.group, len(found.unit)
     per = count // len(found.d)
     unit, low = found.unit.copy(), found.low.copy()
@@ -93,7 +93,7 @@ def _best_move(
 
 
 def fit_blocks(grid: GptqGrid, found: Parts, w: F32, matrix: F32) -> Parts:
-    """Each block's d and dmin in turn to the f16 numbers of least error."""
+    """Moves each block's d and dmin in turn to the f16 values of least error."""
     count = len(found.d)
     size, per = len(w) // count, len(found.unit) // count
     d, dmin = found.d.copy(), found.dmin.copy()

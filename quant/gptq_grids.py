@@ -30,7 +30,7 @@ from satchel.quant.pack import (
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What blocks hold. d, dmin: (blocks, rows); unit, low: (groups, rows); code: (K, rows)."""
+    """Fields of blocks. d, dmin: (blocks, rows); unit, low: (groups, rows); code: (K, rows)."""
 
     d: F32
     dmin: F32

@@ -1,5 +1,5 @@
-"""The loops of GPTQ, for numba: rows side by side, so that a vector's lanes are rows. All float32;
-what is filled is the caller's.
+"""The loops of GPTQ, for numba: rows are the contiguous dimension, so SIMD lanes are rows. All float32; the
+caller allocates the outputs.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The codebooks of the IQ formats: which points of a small lattice a format can store, in the order of its
-indexes.
+"""The codebooks of the IQ formats: the points of a small lattice that a format can store, in index order.
 
 A codebook is kept as the set of its points: a bitmap over all points of the lattice, deflated. Index order is
 the order of the points read as numbers, first coordinate least. Standard library only, so that the build of

@@ -1,7 +1,7 @@
-"""Which format each tensor of a model gets from a named mix (mixes.py), from names and shapes alone.
+"""Selects the format of each tensor of a model for a named mix (mixes.py), from names and shapes alone.
 
-What a mix does not say itself is here: what is quantized at all, and what becomes of rows that no block
-divides.
+Rules common to all mixes are here: which tensors are quantized, and the format of rows that are not whole
+blocks.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What the scale searches share: weights of errors, scales as their fields can store them, and the better of
-two results block by block.
+"""Common code of the scale searches: error weights, rounding of scales to their fields, and the better of two
+results per block.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def half(x: F64) -> F64:
 
 
 def unit(x: F64) -> F64:
-    """What group scales are counted in: x as f16 can store it, rounded up in size where f16 grows coarse.
+    """The unit of group scales: x rounded to f16, upwards in magnitude where f16 is coarse (subnormal).
 
     Rounded down, or to zero, the largest group scale would no longer be in reach of its few bits.
     """

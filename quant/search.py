@@ -51,7 +51,7 @@ def _tries(importance: F32 | None, steps: int) -> F32:
 
 
 def as_f16(x: F64, lead: tuple[int, ...]) -> F16:
-    """Scales of blocks as their field holds them."""
+    """Scales of blocks as f16."""
     return to_f16(x.astype(np.float32)).reshape(lead)
 
 

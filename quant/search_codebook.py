@@ -1,4 +1,4 @@
-"""Scale searches of the formats whose codes stand for values of a table: iq4_nl, iq4_xs, mxfp4, nvfp4."""
+"""Scale searches of the formats whose codes index a table of values: iq4_nl, iq4_xs, mxfp4, nvfp4."""
 
 from __future__ import annotations
 

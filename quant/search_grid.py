@@ -186,7 +186,7 @@ def _at(array: npt.NDArray[Any], index: npt.NDArray[Any], axis: int) -> npt.NDAr
 
 
 def _choose(part: BlockSearch, steps: F32) -> GridChoice:
-    """The best of its steps (runs, steps) for each run."""
+    """The best step of each run, from its steps (runs, steps)."""
     errors, variants = _try(part, steps)
     index = errors.argmin(axis=1)
     step, taken = _at(steps, index, 1)[:, None, None], _at(variants, index[:, None], 2)
@@ -213,7 +213,7 @@ def _steps(stored: F16, scale: F32, layout: CodebookLayout) -> F32:
 
 
 def _search(x: F32, w: F32, layout: CodebookLayout) -> tuple[F16, GridChoice, BlockSearch]:
-    """Blocks x, w (blocks, 256): the d to be stored, and what its runs take."""
+    """Searches blocks x, w (blocks, 256): the d to store, and the choices of its runs."""
     most = np.abs(x).max(axis=1)
     scale = np.where(most > 0, most, np.float32(1)) * np.float32(layout.unit)
     part = _part(x * np.float32(layout.unit) / scale[:, None], w, layout)

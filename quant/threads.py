@@ -1,5 +1,5 @@
-"""Threads that begin, or one error that says why not: the system may have none left, and Python says so by a
-RuntimeError that nobody expects.
+"""Starts threads, with a DeviceError if the system has none left. Python raises RuntimeError for that, which
+callers do not expect.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SafeThreadPool(ThreadPoolExecutor):
 
 
 def _none_left(error: RuntimeError) -> Exception:
-    """What to raise: other errors of the kind are bugs, and stay what they are."""
+    """The exception to raise: DeviceError for "can't start new thread"; any other RuntimeError is a bug."""
     if "start new thread" not in str(error):
         return error
     return DeviceError(

@@ -1,9 +1,9 @@
-/* amx.h: the order in which a product walks columns and panels with Intel's tiles (amx_tiles.h).
+/* amx.h: blocking of matrix products over Intel AMX tiles (amx_tiles.h).
  *
- * A tile of 16 rows of 64 bytes is at once 16 words of a panel, the codes of 64 numbers of 16 rows, and 64 codes of 16
- * columns; the product of the two is 16 columns by 16 rows. Tiles 0-3 are sums, 4 and 5 hold columns, 6 and 7 weights.
- * A product is cut into one of whole tiles of columns and one of what is left, with tiles of so many rows, or without
- * tiles where that is too little.
+ * A tile has 16 rows of 64 bytes. A weight tile is 16 words of a panel: 64 codes each of 16 rows. An activation tile is 64
+ * codes each of 16 columns. Their product is 16 columns by 16 rows. Tiles 0-3 are accumulators, 4 and 5 hold columns, 6 and 7
+ * weights. A product is split into whole tiles of 16 columns and a remainder. The remainder uses tiles of fewer rows, or no
+ * tiles where it has too few columns.
  */
 #ifndef SATCHEL_CPU_AMX_H
 #define SATCHEL_CPU_AMX_H
@@ -11,7 +11,7 @@
 #include "amx_tiles.h"
 #include "product_columns.h"
 
-/* Calls `tiled` for a multiple of 16 columns and for the rest, or `plain` for less than `least` columns. */
+/* Calls `tiled` for a multiple of 16 columns and then for the rest, or `plain` for a rest below `least` columns. */
 static inline void amx_cut(const product *p, int least, void (*tiled)(const product *), void (*plain)(const product *)) {
     product part = *p;
     part.n = p->n < TILE ? p->n : p->n / TILE * TILE;

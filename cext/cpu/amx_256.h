@@ -1,17 +1,16 @@
-/* amx_256.h: products of super-blocks of 256 with a8_256 activations in tiles, exact as in product_256.h.
+/* amx_256.h: products of super-blocks of 256 with a8_256 activations on AMX tiles, bit-identical to product_256.h.
  *
- * Scale times code has at most 14 bits and is cut into two planes of bytes, low (unsigned) and high (signed), so a tile
- * sums all of a super-block without meeting a scale: sum = low + 256 * high. The float sums follow in the order that
- * product_256.h has, so the bits are the same.
+ * scale * code has at most 14 bits. It is split into two byte planes, low (unsigned) and high (signed), so a tile sums a whole
+ * super-block in int32 without group scales: sum = low + 256 * high. The float sums follow in product_256.h's order.
  */
 #ifndef SATCHEL_CPU_AMX_256_H
 #define SATCHEL_CPU_AMX_256_H
 
 #include "amx.h"
 
-enum { PLANE = 4096, FROM_COLUMNS = 9 /* with fewer, unpacking costs more than it saves */ };
+enum { PLANE = 4096, FROM_COLUMNS = 9 /* with fewer columns, unpacking costs more than tiles save */ };
 
-/* A plane pair of one panel's super-block: words in order, low then high. */
+/* Stores both planes of codes of one panel's super-block, in order of words. */
 VI_INLINE void store_planes(const vi *q, vi scale, int offset, uint8_t *low) {
     __m512i byte = _mm512_set1_epi16(255), s = (__m512i)((scale & 0xFFFF) | scale << 16);
     __m512i shift = _mm512_mullo_epi16(s, _mm512_set1_epi16((short)offset));
@@ -67,7 +66,8 @@ VI_INLINE void add_256(const uint8_t *x, uint64_t x_stride, const scales_256 *s,
     }
 }
 
-/* One super-block of one or two panels with all columns; the vector work of a tile runs beside the tile work of the next. */
+/* One super-block of one or two panels times all columns. Software-pipelined: the vector code of a tile overlaps the tile
+ * instructions of the next. */
 VI_INLINE void block_256(const product *p, int first, int64_t block, const scales_256 *s, int panels, int minimums) {
     const uint8_t *x = p->x + sizeof(block_a8_256) * (uint64_t)block;
     uint8_t *results = p->scratch + WEIGHTS_BYTES;

@@ -1,8 +1,8 @@
-/* amx_32.h: products of blocks of 32 with a8_32 activations in tiles, exact within a block as in product_32.h.
+/* amx_32.h: products of blocks of 32 with a8_32 activations on AMX tiles, exact within a block as in product_32.h.
  *
- * A tile's sums are those of one scale, so they leave the tile group by group of 32. Four groups of all columns are laid
- * side by side, then one or two panels at a time are unpacked and meet them: as signed codes, or, where what a format
- * stands for times any activation's code sums exactly in float32 (OF_NUMBERS), both as bfloat16, scales and all.
+ * The sums of a tile must share one scale, so they are stored after each group of 32. Four groups of all columns are laid out
+ * side by side; then one or two panels at a time are unpacked and multiplied with them. Operands are signed bytes. A format
+ * whose values (code times scale) times activation codes sum exactly in float32 uses bfloat16 operands instead (OF_NUMBERS).
  */
 #ifndef SATCHEL_CPU_AMX_32_H
 #define SATCHEL_CPU_AMX_32_H
@@ -17,7 +17,7 @@ typedef struct {
     vf d[AT_ONCE], m[AT_ONCE];
 } scales_32;
 
-/* Four groups of a tile of columns: what the tiles load follows, groups of 16 rows of row_32() bytes. */
+/* Header of four groups of a tile of columns. The tiles' operands follow it: per group 16 rows of row_32() bytes. */
 typedef struct {
     float d[AT_ONCE][TILE], sum[AT_ONCE][TILE];
 } columns_32;
@@ -32,7 +32,7 @@ static inline columns_32 *columns_at(const product *p, int i, int kind) {
     return (columns_32 *)(void *)(panels_of(p) + (sizeof(columns_32) + AT_ONCE * TILE * (size_t)row_32(kind)) * (size_t)i);
 }
 
-/* Lays some groups of all columns side by side, from the block of activations number `block` on. */
+/* Copies `groups` groups of all columns, from activation block number `block` on, to the layout that tiles load. */
 VI_INLINE void lay_columns(const product *p, int64_t block, int groups, int kind) {
     for (int c = 0; c < p->n; c++) {
         const block_a8_32 *a = (const block_a8_32 *)(p->x + p->x_stride * (uint64_t)c) + block;
@@ -56,7 +56,8 @@ VI_INLINE void lay_columns(const product *p, int64_t block, int groups, int kind
     }
 }
 
-/* Group g of one or two panels, unpacked at `w`, by that of a tile of columns. Groups take turns at two pairs of tiles. */
+/* Multiplies group g of one or two panels, unpacked at `w`, with a tile of columns. Groups alternate between two accumulator
+ * pairs. */
 VI_INLINE void multiply_32(const columns_32 *x, const uint8_t *w, int g, int panels, int kind) {
     int row = row_32(kind);
     const uint8_t *rows = (const uint8_t *)(x + 1) + TILE * row * g;
@@ -85,7 +86,7 @@ VI_INLINE void multiply_32(const columns_32 *x, const uint8_t *w, int g, int pan
 #undef MULTIPLY_32
 }
 
-/* Its results: (groups, 2, columns, 16). */
+/* Stores the results of group g to `results` (groups, 2, columns, 16). */
 VI_INLINE void store_32(int g, int panels, uint8_t *results) {
     results += 2 * TILE_BYTES * g;
     if (g % 2 == 0) {
@@ -119,13 +120,13 @@ VI_INLINE void add_32(const columns_32 *x, const scales_32 *s, int groups, int p
         }
 }
 
-/* Some groups of panel `first` and, of two, the next with all columns; a part of the vector work of a tile runs beside each
- * group of the next, whose results are stored after it. */
+/* `groups` groups of panel `first` (and the next one, for two panels) times all columns. Software-pipelined: part of a tile's
+ * vector code overlaps each group of the next tile. */
 VI_INLINE void groups_32(const product *p, int first, const scales_32 *scales, int groups, int panels, int kind) {
     uint8_t *results = p->scratch + WEIGHTS_BYTES;
     float *sums = sums_of(p, first);
     int columns = columns_a_tile(p), half = 2 * AT_ONCE * TILE_BYTES, tiles = (p->n + TILE - 1) / TILE;
-    scales_32 s[TOGETHER]; /* which stores of tiles can't change */
+    scales_32 s[TOGETHER]; /* a copy: the compiler knows that tile stores don't alias it */
     for (int i = 0; i < panels && kind != OF_NUMBERS; i++)
         s[i] = scales[i];
     for (int g = 0; g < groups; g++) {
@@ -157,8 +158,8 @@ VI_INLINE void some_groups_32(const product *p, int first, const scales_32 *s, i
         few_groups_32(p, first, s, groups, kind);
 }
 
-/* All of K with all panels: `unpack` gives the scales of up to AT_ONCE groups of a panel and lays out, AT_ONCE * TILE *
- * row_32() bytes a panel, what the tiles load. Where it gives 0, tiles would round, and `fallback` adds the groups. */
+/* All of K and all panels. `unpack` gives the scales of up to AT_ONCE groups of a panel and writes their tile operands,
+ * AT_ONCE * TILE * row_32() bytes per panel. If it gives 0, tile sums would round, and `fallback` computes the groups. */
 typedef int (*unpack_32_fn)(const product *, const uint8_t *panel, int64_t group, int groups, scales_32 *, uint8_t *to);
 typedef void (*fallback_32_fn)(const product *, int first, int64_t group, int groups);
 
@@ -184,7 +185,7 @@ VI_INLINE void tiles_32(const product *p, unpack_32_fn unpack, fallback_32_fn fa
     amx_end();
 }
 
-/* Codes as the tiles want them, signed; `offset` as product_32.h has it. */
+/* Stores codes as the tiles' signed bytes; `offset` as in product_32.h. */
 VI_INLINE void store_codes(const vi *q, int offset, uint8_t *to) {
     UNROLL for (int j = 0; j < 8; j++) {
         vi x = q[j];

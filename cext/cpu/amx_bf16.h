@@ -1,8 +1,9 @@
-/* amx_bf16.h: products of bf16 and f16 weights with bf16x2 activations in tiles, for any number of columns.
+/* amx_bf16.h: products of bf16 and f16 weights with bf16x2 activations on AMX tiles, for any number of columns.
  *
- * A panel's words of bf16 are a tile's rows as they lie; f16 is cut into two planes of bfloat16, exactly: the upper eight
- * bits of a number and the rest. The sums stay in tiles over a slice of K, then rest in memory, exact float32 both. Each
- * 32 numbers meet plane by plane first the high, then the low halves of the activations, whatever the columns are.
+ * A panel's words of bf16 already are a tile's rows. An f16 weight is split exactly into two planes of bfloat16: its upper
+ * eight significant bits and the rest. Accumulators stay in tiles over a slice of K and in memory between slices, always in
+ * float32. Each 32 elements are multiplied, plane by plane, with the high and then the low halves of the activations; this
+ * order does not depend on the number of columns.
  */
 #ifndef SATCHEL_CPU_AMX_BF16_H
 #define SATCHEL_CPU_AMX_BF16_H
@@ -11,12 +12,12 @@
 
 enum { SUMS_STRIDE = 4 * 16 * TOGETHER, SLICE_BF16 = 256, SLICE_F16 = 128 };
 
-/* What one pass multiplies: `k` numbers, a multiple of 32, of one or two panels. */
+/* The weights of one pass: `k` elements, a multiple of 32, of one or two panels. */
 typedef struct {
     const uint8_t *w;
     uint64_t panel, plane; /* bytes from one to the next */
     int k, panels, planes, halves;
-    int few; /* columns: weights come from memory, and are asked for beforehand */
+    int few; /* 1: few columns, so weights come from memory and are prefetched */
 } bf16_slice;
 
 VI_INLINE void tiles_bf16(int panels, int tiles, float *sums, int64_t next, int store) {
@@ -39,7 +40,7 @@ VI_INLINE void tiles_bf16(int panels, int tiles, float *sums, int64_t next, int 
         _tile_loadd(3, sums + next + 16, SUMS_STRIDE);
 }
 
-/* One or two tiles of columns, `step` bytes apart, by a slice, added to their sums, `next` floats apart. */
+/* Multiplies one or two tiles of columns, `step` bytes apart, with a slice and adds to their sums, `next` floats apart. */
 VI_INLINE void multiply_bf16(const uint8_t *x, uint64_t x_stride, uint64_t step, const bf16_slice *s, int panels, int tiles,
                              float *sums, int64_t next) {
     const uint8_t *w = s->w;
@@ -69,7 +70,7 @@ VI_INLINE void multiply_bf16(const uint8_t *x, uint64_t x_stride, uint64_t step,
     tiles_bf16(panels, tiles, sums, next, 1);
 }
 
-/* A slice that begins at number k, with all columns. */
+/* A slice that begins at element k, times all columns. */
 VI_INLINE void columns_bf16(const product *p, int first, int64_t k, const bf16_slice *s, int panels) {
     const uint8_t *x = p->x + sizeof(block_bf16x2) * (uint64_t)(k / 32);
     int columns = columns_a_tile(p);
@@ -83,7 +84,7 @@ VI_INLINE void columns_bf16(const product *p, int first, int64_t k, const bf16_s
             multiply_bf16(x, p->x_stride, step, s, panels, 1, sums, next);
 }
 
-/* The planes of `k` numbers of f16 in 16 rows: words of their upper parts, and `plane` bytes on those of the rest. */
+/* Splits `k` elements of 16 rows of f16 into planes: words of the upper parts at `to`, of the lower ones `plane` bytes on. */
 VI_INLINE void planes_f16(const uint8_t *words, int k, uint8_t *to, uint64_t plane) {
     vi upper = vi_set((int32_t)0xFFFF0000);
     for (int i = 0; i < k / 2; i++) {
@@ -95,7 +96,7 @@ VI_INLINE void planes_f16(const uint8_t *words, int k, uint8_t *to, uint64_t pla
     }
 }
 
-/* One slice of two panels, or of the last one, from number k on, with all columns. */
+/* One slice of two panels, or of a single last one, from element k on, times all columns. */
 static void slice_of(const product *p, int is_f16, int first, int64_t k, int64_t most) {
     const uint8_t *w = p->w + p->stride * (uint64_t)first + LINE * k / 2;
     bf16_slice s = {.w = is_f16 ? p->scratch : w, .panel = is_f16 ? 2 * 4096 : p->stride, .plane = 4096,
@@ -109,7 +110,8 @@ static void slice_of(const product *p, int is_f16, int first, int64_t k, int64_t
         columns_bf16(p, first, k, &s, 1);
 }
 
-/* Many columns: K outside, see product_columns.h. Few: memory is what takes time, so panels are read from end to end. */
+/* Many columns: the outer loop is over K, see product_columns.h. Few: the product is memory-bound, so panels are read from end
+ * to end. */
 static void slices_bf16(const product *p, int is_f16) {
     int64_t most = is_f16 ? SLICE_F16 : SLICE_BF16;
     amx_begin(columns_a_tile(p), 64);

@@ -1,8 +1,9 @@
-/* amx_f8.h: products of 8-bit floats with bf16x2 activations in tiles, for any number of columns.
+/* amx_f8.h: products of FP8 weights (E4M3, E5M2) with bf16x2 activations on AMX tiles, for any number of columns.
  *
- * A code is a bfloat16 exactly: a block of 128 of them is multiplied as such from 0 on, in the order of amx_bf16.h, and
- * the result goes, times the block's scale, to the sum, whatever the columns are. Few columns: panels are read from end
- * to end, two at a time. Many: a block of all panels becomes bfloat16, then two tiles of columns at a time meet it.
+ * Every FP8 code is a bfloat16 exactly. A block of 128 is summed as bfloat16 from 0 on, in the order of amx_bf16.h; the result
+ * times the block's scale is added to the row's sum. This does not depend on the number of columns. Few columns: panels are
+ * read from end to end, two at a time. Many: one block of all panels is converted to bfloat16, then multiplied with two tiles
+ * of columns at a time.
  */
 #ifndef SATCHEL_CPU_AMX_F8_H
 #define SATCHEL_CPU_AMX_F8_H
@@ -12,12 +13,13 @@
 enum { F8_NUMBERS = 128, F8_STEPS = F8_NUMBERS / 32, F8_LINES = F8_NUMBERS / 4, F8_WORDS = LINE * (F8_LINES + 1) };
 enum { F8_WEIGHTS = F8_STEPS * TILE_BYTES, F8_COLUMNS = 2 * 2 * F8_STEPS * TILE_BYTES };
 
-/* How an 8-bit float becomes a bfloat16: normal ones by an exponent counted from elsewhere, others by tables. */
+/* Conversion of an FP8 format to bfloat16: normal numbers by another exponent bias, subnormal ones by tables. */
 typedef struct {
-    int fraction;     /* its bits */
-    uint8_t special;  /* the bits that are all set in what is not finite */
-    uint8_t high[16]; /* upper byte by the exponent without its last bit; E4M3 has its sign above it */
-    uint8_t small_high[8], small_low[8]; /* of fractions under the exponent 0 */
+    int fraction;     /* bits of the fraction */
+    uint8_t special;  /* bits that are all set in infinities and NaNs */
+    /* upper byte of the bfloat16, indexed by the exponent without its last bit (E4M3: with the sign above it) */
+    uint8_t high[16];
+    uint8_t small_high[8], small_low[8]; /* bytes of subnormals, indexed by the fraction */
 } f8_format;
 
 /* Four codes of 16 rows as two words of bfloat16. */
@@ -28,7 +30,7 @@ VI_INLINE void f8_pairs(const f8_format *f, __m512i codes, uint8_t *to) {
     const __m512i small_low = _mm512_broadcast_i32x4(_mm_loadl_epi64((const __m128i *)f->small_low));
     const __m512i special = _mm512_set1_epi8((char)f->special), sign = _mm512_set1_epi8((char)0x80);
     const int fraction = (1 << f->fraction) - 1, exponent = 0x7F & ~fraction;
-    __m512i c = _mm512_shuffle_epi8(codes, order); /* of four rows two codes each, then the other two */
+    __m512i c = _mm512_shuffle_epi8(codes, order); /* two codes of each of four rows, then the other two */
     __m512i part = _mm512_and_si512(c, _mm512_set1_epi8((char)fraction));
     __mmask64 small = _mm512_testn_epi8_mask(c, _mm512_set1_epi8((char)exponent));
     __mmask64 odd = _mm512_cmpeq_epi8_mask(_mm512_and_si512(c, special), special);
@@ -44,7 +46,7 @@ VI_INLINE void f8_pairs(const f8_format *f, __m512i codes, uint8_t *to) {
     _mm512_storeu_si512(to + LINE, _mm512_unpackhi_epi8(low, high));
 }
 
-/* Step number `step`, 32 numbers, of a block's words as a tile. */
+/* Converts step number `step`, 32 elements, of a block's words to a tile. */
 VI_INLINE void f8_tile(const f8_format *f, const uint8_t *words, int step, uint8_t *tiles) {
     const uint8_t *line = words + LINE * (1 + 8 * step);
     for (int i = 0; i < 8; i++)
@@ -55,7 +57,7 @@ static inline const uint8_t *f8_words(const product *p, int panel, int64_t block
     return p->w + p->stride * (uint64_t)panel + F8_WORDS * (uint64_t)block;
 }
 
-/* One step: `x` is the tile of the high halves, that of the low ones stands `half` bytes on, other columns `step` on. */
+/* One step. `x`: the tile of the activations' high halves; the low halves are `half` bytes on, other columns `step` on. */
 VI_INLINE void f8_multiply(const product *p, const uint8_t *w, const uint8_t *x, uint64_t x_stride, uint64_t half,
                            uint64_t step, int panels, int tiles) {
     int halves = p->flags & HAL_FAST ? 1 : 2;
@@ -93,8 +95,8 @@ VI_INLINE void f8_store(float *results, int panels, int tiles) {
         _tile_stored(3, results + 3 * TILE * 16, LINE);
 }
 
-/* Results of a block of one or two panels with tiles of `columns` columns, times the scales, to the sums of columns from
- * `column` on. */
+/* Adds the results of a block, times its scales, to the sums of columns from `column` on: one or two panels, tiles of `columns`
+ * columns. */
 VI_INLINE void f8_add(const product *p, const float *results, int panel, int column, int64_t block, int panels, int tiles,
                       int columns) {
     float *sums = sums_of(p, panel) + 16 * TOGETHER * column;
@@ -107,7 +109,7 @@ VI_INLINE void f8_add(const product *p, const float *results, int panel, int col
                 vf_store(sums + 16 * i, vf_fma(vf_load(results + 16 * (c + TILE * i)), d[i], vf_load(sums + 16 * i)));
 }
 
-/* One tile of columns with all blocks of one or two panels: while tiles multiply a block, the next one is unpacked. */
+/* One tile of columns times all blocks of one or two panels. The next block is unpacked while tiles multiply this one. */
 VI_INLINE void f8_few(const product *p, const f8_format *f, int first, int panels) {
     uint8_t *w[2] = {p->scratch, p->scratch + 2 * F8_WEIGHTS};
     float *results = (float *)(void *)(p->scratch + WEIGHTS_BYTES);
@@ -131,7 +133,8 @@ VI_INLINE void f8_few(const product *p, const f8_format *f, int first, int panel
     }
 }
 
-/* A block of `tiles` tiles of columns, tile by tile: columns are often so far apart that a cache keeps few of them. */
+/* Copies a block of `tiles` tiles of columns to contiguous tiles: columns are often so far apart that they conflict in a
+ * cache. */
 static void f8_columns(const product *p, int column, int tiles, int64_t block, uint8_t *to) {
     for (int c = 0; c < TILE * tiles; c++) {
         const uint8_t *x = p->x + p->x_stride * (uint64_t)(column + c) + 2 * LINE * F8_STEPS * (uint64_t)block;
@@ -141,7 +144,7 @@ static void f8_columns(const product *p, int column, int tiles, int64_t block, u
     }
 }
 
-/* Asks for part i of 8 of a block of two tiles of columns. */
+/* Prefetches part i of 8 of a block of two tiles of columns. */
 VI_INLINE void f8_ask(const product *p, int column, int64_t block, int i) {
     uintptr_t x = (uintptr_t)p->x + F8_STEPS * sizeof(block_bf16x2) * (uint64_t)block;
     for (int c = column + 4 * i; c < column + 4 * i + 4; c++)
@@ -149,7 +152,7 @@ VI_INLINE void f8_ask(const product *p, int column, int64_t block, int i) {
             __builtin_prefetch((const void *)(x + p->x_stride * (uint64_t)c + (uintptr_t)(LINE * j)), 0, 2);
 }
 
-/* A block of all unpacked panels with one or two tiles of columns. Results wait until the next ones are on their way. */
+/* A block of all unpacked panels times one or two tiles of columns. Results are added while the next ones are computed. */
 VI_INLINE void f8_panels(const product *p, int column, int64_t block, int tiles) {
     float *results = (float *)(void *)(p->scratch + WEIGHTS_BYTES);
     int pairs = p->panels / 2, ping = 4 * TILE * 16;
@@ -179,7 +182,7 @@ VI_INLINE void f8_panels(const product *p, int column, int64_t block, int tiles)
     f8_add(p, results, p->panels - 1, column, block, 1, tiles, TILE);
 }
 
-/* Whole tiles of columns. K is outside: a block of all panels is unpacked once. */
+/* Whole tiles of columns. The outer loop is over K: a block of all panels is unpacked once. */
 VI_INLINE void f8_many(const product *p, const f8_format *f) {
     for (int64_t b = 0; b < p->k / F8_NUMBERS; b++) {
         for (int i = 0; i < p->panels; i++)

@@ -1,4 +1,4 @@
-/* amx_tiles.h: Intel's tiles, set up and given back. A caller of amx_begin ends with amx_end on the same thread. */
+/* amx_tiles.h: configures and releases AMX tiles. A thread that calls amx_begin calls amx_end afterwards. */
 #ifndef SATCHEL_CPU_AMX_TILES_H
 #define SATCHEL_CPU_AMX_TILES_H
 
@@ -13,14 +13,15 @@ typedef struct {
     uint8_t rows[16];
 } tile_config;
 
-/* Tiles of `columns` columns, of `k` bytes of each; k / 4 words of weights. */
+/* Configures tiles of `columns` columns by `k` bytes, and k / 4 words of weights. */
 static inline void amx_begin(int columns, int k) {
     _Alignas(64) tile_config c = {.palette = 1};
     for (int i = 0; i < 8; i++) {
         c.bytes[i] = (uint16_t)(i == 4 || i == 5 ? k : 64);
         c.rows[i] = (uint8_t)(i < 6 ? columns : k / 4);
     }
-    __asm__ volatile("" : : "r"(&c) : "memory"); /* gcc's _tile_loadconfig says it reads 8 bytes: all must be written */
+    /* gcc declares that _tile_loadconfig reads 8 bytes; this forces all of c to memory */
+    __asm__ volatile("" : : "r"(&c) : "memory");
     _tile_loadconfig(&c);
 }
 

@@ -1,4 +1,5 @@
-/* attention.c: causal attention of q (T, H, D) over paged caches (blocks, KV, block, D); how it goes is in attention_run.h. */
+/* attention.c: the checks of the op attention: q (T, H, D) over paged caches (blocks, KV, block, D). attention_run.h computes
+ * it. */
 #include "attention_run.h"
 
 static setup setup_attention(const cpu_call *c) {
@@ -12,7 +13,7 @@ static const char *check_cache(const cpu_view *k, const cpu_view *v, const cpu_v
     if (!kv_bytes(k->format, KV_BLOCK) || !kv_bytes(v->format, KV_BLOCK))
         return "the caches must be " KV_FORMATS;
     if ((int64_t)table->shape[1] * k->shape[2] > INT32_MAX / 2)
-        return "the table holds more positions than can be counted";
+        return "the table holds more positions than 32 bits can count";
     if (k->shape[3] != q->shape[2] || q->shape[1] % k->shape[1])
         return "q must have the keys' D, and a multiple of KV heads";
     return NULL;
@@ -24,7 +25,7 @@ static const char *check_kind(const cpu_call *c) {
     if (a->window < 0 || a->chunk < 0 || a->value < 0 || !(a->cap >= 0))
         return "window, cap, chunk and value must not be negative";
     if (a->value && (k->format != v->format || !cpu_same_shape(k, v) || a->value > k->shape[3]))
-        return "with values in the keys, k and v must be the same, and as wide";
+        return "with value > 0, v must be the same cache as k, and at least `value` wide";
     for (const cpu_view *x = c->v + 7; x <= c->v + c->n_in; x++)
         if (!cpu_is(x, F32, 1) || x->shape[0] != q->shape[1] || x->stride != sizeof(float))
             return "sinks and slopes must be f32 (H)";

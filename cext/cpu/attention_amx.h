@@ -1,10 +1,11 @@
-/* attention_amx.h: a span of latent attention in tiles: many query heads against one head whose keys begin with the values.
+/* attention_amx.h: one span of MLA attention on AMX tiles: many query heads share one KV head, whose keys begin with the
+ * values.
  *
- * Every number is the sum of two bfloat16: exactly so for an f16 of the cache, to 16 significant bits for queries and
- * weights; of the four products of two such sums the one of both lower parts is left out. A span is read once: its keys
- * by rows are the tiles of scores (positions by heads, transposed afterwards), its pairs of positions those of values.
- * What a row sums is the same, in the same order, whatever rows are beside it: what it does not see has weight 0. A span
- * that holds something that is no finite number is left to the plain way. A head's row count is a multiple of 16.
+ * Every operand is split into two bfloat16: an f16 of the cache exactly, queries and weights to 16 significant bits. Of the
+ * four partial products the one of both lower parts is dropped. A span is read once. Its keys, by rows, are the operands of
+ * scores (positions by heads, transposed afterwards); its pairs of positions are the operands of values. A row's sums and
+ * their order do not depend on other rows: positions that it does not see have weight 0. A span with an infinity or a NaN is
+ * computed by attention_tile.h instead. A tile's row count is a multiple of 16.
  */
 #ifndef SATCHEL_CPU_ATTENTION_AMX_H
 #define SATCHEL_CPU_ATTENTION_AMX_H
@@ -14,7 +15,7 @@
 #if defined(__AMX_BF16__)
 #include "amx_tiles.h"
 
-enum { WORDS = 16 /* pairs of numbers in a row of a tile */, WIDE = 4 /* tiles of sums side by side */ };
+enum { WORDS = 16 /* pairs of bfloat16 in a row of a tile */, WIDE = 4 /* accumulator tiles side by side */ };
 
 static inline int has_tiles(const setup *s) {
     int halves = s->k->format == KV_F16 || s->k->format == KV_BF16;
@@ -32,7 +33,7 @@ static inline void tiles_end(const setup *s) {
         amx_end();
 }
 
-/* Two vectors of floats as bfloat16, to the nearest; the rest of each is left in a and b. */
+/* Rounds two vectors of floats to bfloat16; leaves the remainders in a and b. */
 TILE_INLINE __m512i upper_part(vf *a, vf *b) {
     __m512i upper = (__m512i)_mm512_cvtne2ps_pbh(*b, *a);
     *a = *a - (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(upper)), 16);
@@ -40,7 +41,7 @@ TILE_INLINE __m512i upper_part(vf *a, vf *b) {
     return upper;
 }
 
-/* Queries by pairs of numbers: of each 16 rows and 32 numbers a tile (pairs, rows) of upper parts, then one of lower. */
+/* Packs the queries: for each 16 rows and 32 elements a tile (pairs, rows) of upper parts, then one of lower parts. */
 static void tile_queries(const tile *w) {
     const setup *s = w->s;
     float words[2][TILE * WORDS];
@@ -58,15 +59,15 @@ static void tile_queries(const tile *w) {
         }
 }
 
-/* 16 numbers of a row; a row that is not there is zeros. */
+/* 16 elements of a row; zeros for row NULL. */
 TILE_INLINE vf half_row(const uint16_t *row, int at, int is_f16) {
     if (!row)
         return vf_set(0);
     return is_f16 ? vf_load_f16(row + at) : vf_load_bf16(row + at);
 }
 
-/* Two positions: keys by rows, upper and lower parts `plane` halves apart, and pairs of values likewise. Gives what is no
- * finite number. */
+/* Loads two positions: keys by rows, upper and lower parts `plane` halves apart, and pairs of values likewise. Gives the
+ * mask of elements that are not finite. */
 TILE_INLINE __mmask16 load_pair(const uint16_t *const row[2], const setup *s, uint16_t *keys, uint32_t *values, int is_f16) {
     const int64_t k_plane = (int64_t)SPAN * s->d, v_plane = (int64_t)SPAN / 2 * s->dv;
     const __m512i high = _mm512_set1_epi32((int32_t)0xFFFF0000), half = _mm512_set1_epi32(0x8000);
@@ -94,7 +95,7 @@ TILE_INLINE __mmask16 load_pair(const uint16_t *const row[2], const setup *s, ui
     return bad;
 }
 
-/* The span's positions from..to-1 as tiles have them; 0 for a bad table. *finite: nothing in it is infinite or no number. */
+/* Loads the span's positions from..to-1 as tile operands; 0 for an invalid block table. *finite: all elements are finite. */
 static int load_tiles(const tile *w, int start, int from, int to, int *finite) {
     const setup *s = w->s;
     __mmask16 bad = 0;
@@ -117,7 +118,7 @@ static int load_tiles(const tile *w, int start, int from, int to, int *finite) {
     return 1;
 }
 
-/* One tile of 16 positions is added to sum `c` of scores: upper by upper and lower, then lower by upper. */
+/* Adds one tile of 16 positions to accumulator `c` of scores: upper * upper, upper * lower, lower * upper. */
 #define SCORE(c) \
     _tile_loadd(6, keys + (int64_t)(c) * TILE * s->d, pitch); \
     _tile_dpbf16ps(c, 6, 4); \
@@ -155,7 +156,7 @@ TILE_INLINE void score_rows(const tile *w, int row, int is_f16) {
         tile_transpose(transposed + i * 256, TILE, w->scores + (int64_t)row * SPAN + i * TILE, SPAN, TILE);
 }
 
-/* A row's weights take their places as upper, then lower parts; what it does not see becomes 0. */
+/* Splits a row's softmax weights into upper and lower parts; positions that it does not see get 0. */
 static void part_weights(const tile *w, int row, int start) {
     float *p = w->scores + (int64_t)row * SPAN;
     int a, b;
@@ -178,7 +179,7 @@ static void keep_sums(const tile *w, const part *state, int row) {
             vf_store(sums + i, vf_load(sums + i) * keep);
 }
 
-/* 16 columns of values are met by upper and lower weights, their lower parts by upper ones. */
+/* Adds 16 columns of values: their upper parts times upper and lower weights, their lower parts times upper weights. */
 #define VALUE(c) \
     _tile_loadd(6, v + (c) * TILE, pitch); \
     _tile_dpbf16ps(c, 4, 6); \
@@ -226,7 +227,7 @@ static inline int some_see(const tile *w, int row, int start) {
     return most > start;
 }
 
-/* The span from `start` on, of which from..to-1 are seen: 1 done, 0 for a bad table, -1: not for tiles. */
+/* The span from `start` on, of which rows see from..to-1: 1 done, 0 for an invalid block table, -1: has non-finite elements. */
 static int attend_tiles(const tile *w, const part *state, int start, int from, int to) {
     int is_f16 = w->s->k->format == KV_F16 || w->s->rank, finite;
     if (!has_tiles(w->s))
@@ -268,7 +269,7 @@ static inline int attend_tiles(const tile *w, const part *state, int start, int 
 }
 #endif
 
-/* The tile's state after chunk number `chunk` alone; 0 for a bad table. */
+/* Computes the tile's state after chunk number `chunk` alone; 0 for an invalid block table. */
 static int attend_chunk(const tile *w, int chunk, const part *state) {
     int seen = first_seen(w->s, w->pos), from = seen > chunk * CHUNK ? seen : chunk * CHUNK;
     int to = w->end - chunk * CHUNK < CHUNK ? w->end : (chunk + 1) * CHUNK;

@@ -1,10 +1,10 @@
-/* attention_expand.h: keys and values of one head made of a span's latents, which the cache holds: multi-head latent attention in
- * its expanded form (DeepSeek-V2, arXiv 2405.04434, 2.1), for many queries that share what is made.
+/* attention_expand.h: expanded MLA attention (DeepSeek-V2, arXiv 2405.04434, 2.1): computes one head's keys and values from a
+ * span's cached latents. Worth it for many queries, which share the result.
  *
- * A cache row is a latent of `rank` numbers and what all heads' keys end with. The head's two weights, k_b (H, rank, nope)
- * and v_b (H, value, rank), lie side by side in the thread's scratch, a row (made_pitch) for each number of a latent, whose
- * end is zeros; latents (SPAN, latent_pitch) and what is made of them (SPAN, made_pitch) are float32. Each number made is
- * summed over a latent in order, whatever is made beside it.
+ * A cache row is a latent of `rank` numbers and the RoPE part of the key, which all heads share. The thread's scratch holds the
+ * head's weights k_b (H, rank, nope) and v_b (H, value, rank) side by side, a zero-padded row of made_pitch floats for each
+ * element of a latent. Latents (SPAN, latent_pitch) and the keys and values made of them (SPAN, made_pitch) are float32. Each
+ * element is one sum over a latent, in order.
  */
 #ifndef SATCHEL_CPU_ATTENTION_EXPAND_H
 #define SATCHEL_CPU_ATTENTION_EXPAND_H
@@ -16,7 +16,7 @@ static inline int64_t expand_floats(const setup *s) {
     return s->rank ? (int64_t)SPAN * (s->latent_pitch + s->made_pitch) + 2 * weights : 0;
 }
 
-/* Lays out the scratch from `at` on; gives where it ends. */
+/* Assigns the scratch from `at` on; gives its end. */
 static inline float *expand_at(tile *w, float *at) {
     const setup *s = w->s;
     if (!s->rank)
@@ -28,7 +28,7 @@ static inline float *expand_at(tile *w, float *at) {
     return w->pairs + (int64_t)s->rank * s->made_pitch;
 }
 
-/* A row of a head's weight (H, N, K); `raw` has room for it as doubles. */
+/* Dequantizes a row of a head's weight (H, N, K); `raw` holds K doubles. */
 static void weight_row(const cpu_call *c, const cpu_view *w, int head, int row, uint8_t *raw, float *to) {
     const panel_format *f = panel_format_find(w->format);
     int64_t k = w->shape[2];
@@ -37,7 +37,7 @@ static void weight_row(const cpu_call *c, const cpu_view *w, int head, int row, 
     cpu_unpack_of(c->set, w->format)(w->packed ? packed_row(w, from, k, row, raw) : from + bytes * (uint64_t)row, to, k);
 }
 
-/* The weights of the tile's head; latents and pairs are free until then. */
+/* Loads the weights of the tile's head. It uses the memory of latents and pairs, which hold nothing yet. */
 static void load_weights(const tile *w) {
     const setup *s = w->s;
     uint8_t *raw = (uint8_t *)w->pairs;
@@ -52,7 +52,7 @@ static void load_weights(const tile *w) {
     }
 }
 
-/* Makes the positions from..to-1 of the span; keys take the place of values, by rows. 0 for a bad table. */
+/* Computes positions from..to-1 of the span and stores keys by rows in the memory of values. 0 for an invalid block table. */
 static int expand_keys(const tile *w, int start, int from, int to) {
     const setup *s = w->s;
     int rope = s->d - s->nope;
@@ -70,7 +70,7 @@ static int expand_keys(const tile *w, int start, int from, int to) {
     return 1;
 }
 
-/* The values that expand_keys made. */
+/* Copies the values that expand_keys computed. */
 static void expand_values(const tile *w, int start, int from, int to) {
     const setup *s = w->s;
     for (int i = from - start; i < to - start; i++)

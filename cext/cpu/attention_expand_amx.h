@@ -1,11 +1,11 @@
-/* attention_expand_amx.h: what attention_expand.h makes, made and laid out by tiles, as attention_amx.h takes it.
+/* attention_expand_amx.h: attention_expand.h on AMX tiles; writes keys and values in the layout of attention_amx.h.
  *
- * Latents and weights are sums of two bfloat16, like all that attention_amx.h multiplies; so are keys and values made of them.
+ * Latents, weights, and the keys and values computed from them are split into two bfloat16, like all operands there.
  */
 #ifndef SATCHEL_CPU_ATTENTION_EXPAND_AMX_H
 #define SATCHEL_CPU_ATTENTION_EXPAND_AMX_H
 
-/* Of two rows of 32 floats, or one of 64, words of bfloat16 pairs: the upper parts, and in *lower what is left. */
+/* Packs a and b to words of bfloat16 pairs: the upper parts; *lower gets the lower parts. */
 TILE_INLINE __m512i pair_words(vf a, vf b, __m512i *lower) {
     const __m512i high = _mm512_set1_epi32((int32_t)0xFFFF0000), half = _mm512_set1_epi32(0x8000);
     __m512i x = _mm512_and_si512(_mm512_add_epi32((__m512i)a, half), high);
@@ -15,7 +15,7 @@ TILE_INLINE __m512i pair_words(vf a, vf b, __m512i *lower) {
     return _mm512_or_si512(_mm512_srli_epi32(x, 16), y);
 }
 
-/* The weights of the tile's head by pairs of a latent's numbers: upper parts, then lower ones. */
+/* Packs the weights of the tile's head by pairs of a latent's elements: upper parts, then lower parts. */
 static void pair_weights(const tile *w) {
     const setup *s = w->s;
     int64_t plane = (int64_t)s->rank / 2 * s->made_pitch;
@@ -29,7 +29,8 @@ static void pair_weights(const tile *w) {
         }
 }
 
-/* n numbers (a multiple of 32) as bfloat16 at `to`, what is left of them `plane` further on. Gives what is no finite number. */
+/* Splits n elements (a multiple of 32): upper bfloat16 parts to `to`, lower ones `plane` further on. Gives the mask of elements
+ * that are not finite. */
 TILE_INLINE __mmask16 part_row(vf (*load)(const void *, int), const void *from, int n, uint16_t *to, int64_t plane) {
     __mmask16 bad = 0;
     for (int i = 0; i < n; i += 2 * LANES) {
@@ -45,7 +46,8 @@ TILE_INLINE vf load_float(const void *from, int at) { return vf_load((const floa
 TILE_INLINE vf load_f16(const void *from, int at) { return vf_load_f16((const uint16_t *)from + at); }
 TILE_INLINE vf load_bf16(const void *from, int at) { return vf_load_bf16((const uint16_t *)from + at); }
 
-/* The latents of the span, and the keys' ends; rows that are not seen are zeros. 0 for a bad table. */
+/* Loads the span's latents and the shared RoPE parts of keys; rows that no query sees are zeros. 0 for an invalid block
+ * table. */
 static int load_latents(const tile *w, int start, int from, int to, __mmask16 *bad) {
     const setup *s = w->s;
     int rope = s->d - s->nope;
@@ -73,7 +75,7 @@ static int load_latents(const tile *w, int start, int from, int to, __mmask16 *b
     return 1;
 }
 
-/* 16 positions by all that is made of a latent. */
+/* Computes all keys' and values' elements of 16 positions. */
 static void make_rows(const tile *w, int row) {
     const setup *s = w->s;
     const uint16_t *latents = (const uint16_t *)w->latents + (int64_t)row * s->rank;
@@ -101,7 +103,7 @@ static void make_rows(const tile *w, int row) {
     }
 }
 
-/* The span's positions from..to-1 as load_tiles gives them, made of latents. */
+/* As load_tiles, with keys and values computed from latents. */
 static int expand_tiles(const tile *w, int start, int from, int to, int *finite) {
     const setup *s = w->s;
     const int64_t k_plane = (int64_t)SPAN * s->d, v_plane = (int64_t)SPAN / 2 * s->dv;

@@ -44,7 +44,7 @@ static setup setup_expanded_attention(const cpu_call *c) {
     return s;
 }
 
-/* What is wrong with q, one cache twice, slots, positions, table and an output of `dv` numbers a head, or NULL. */
+/* Checks q, the cache (given as k and as v), slot, pos, table and the output (T, H * value). NULL, or what is wrong. */
 static const char *check_inputs(const cpu_call *c) {
     const cpu_view *q = c->v + 1, *k = c->v + 2, *v = c->v + 3, *table = c->v + 6;
     if (!cpu_is(q, F32, 3))
@@ -53,7 +53,7 @@ static const char *check_inputs(const cpu_call *c) {
         if (!cpu_is(c->v + i, I32, 1) || c->v[i].shape[0] != q->shape[0])
             return "slot and pos must be i32 (T)";
     if (!cpu_is(table, I32, 2) || (int64_t)table->shape[1] * k->shape[2] > INT32_MAX / 2)
-        return "table must be i32 (S, B), of no more positions than can be counted";
+        return "table must be i32 (S, B), with positions that 32 bits can count";
     if (k->ndim != 4 || k->shape[1] != 1 || !cpu_same_shape(k, v) || k->format != v->format || !kv_bytes(k->format, KV_BLOCK))
         return "k and v must be one cache (blocks, 1, block, D) in " KV_FORMATS;
     return NULL;
@@ -62,7 +62,7 @@ static const char *check_inputs(const cpu_call *c) {
 static const char *check_absorbed(const cpu_call *c, int value) {
     const cpu_view *y = c->v, *q = c->v + 1, *k = c->v + 2;
     if (value < 1 || value > k->shape[3] || q->shape[2] != k->shape[3])
-        return "q must have the keys' D, of which the first `value` are the values";
+        return "q must have the keys' D, and value be 1 to D";
     return cpu_is(y, F32, 2) && y->shape[0] == q->shape[0] && y->shape[1] == (int64_t)q->shape[1] * value
                ? NULL
                : "the output must be f32 (T, H * value)";
@@ -88,7 +88,7 @@ static const char *check_sparse_attention(const cpu_call *c) {
 static const char *check_expanded_attention(const cpu_call *c) {
     const arg_expanded_attention *a = c->arg;
     const cpu_view *y = c->v, *q = c->v + 1, *k = c->v + 2, *left = c->v + 9;
-    const char *fault = c->n_in != 9 ? "it takes q, k, v, slot, pos, table, k_b, v_b and what is left" : check_inputs(c);
+    const char *fault = c->n_in != 9 ? "it takes q, k, v, slot, pos, table, k_b, v_b and the absorbed rows" : check_inputs(c);
     if (fault)
         return fault;
     for (const cpu_view *w = c->v + 7; w < c->v + 9; w++)
@@ -100,7 +100,7 @@ static const char *check_expanded_attention(const cpu_call *c) {
         return "q, the cache and the weights disagree about the sizes of latents and keys";
     if (!cpu_is(y, F32, 3) || !cpu_same_shape(y, left) || !cpu_is(left, F32, 3) || y->shape[0] != q->shape[0] ||
         y->shape[1] != q->shape[1] || y->shape[2] != c->v[8].shape[1])
-        return "what is left and the output must be f32 (T, H, value)";
+        return "the absorbed rows and the output must be f32 (T, H, value)";
     return a->least < 1 ? "least must be 1 or more" : NULL;
 }
 

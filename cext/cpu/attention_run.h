@@ -1,32 +1,33 @@
-/* attention_run.h: how attention (attention.c, attention_latent.c) is cut into tiles, chunks and items, and put together again.
+/* attention_run.h: partitions attention (attention.c, attention_latent.c) into work items and merges their results, as
+ * Flash-Decoding does.
  *
- * A tile is tokens that follow each other in one slot, for one KV head, with all query heads that share it; so a key or
- * value is loaded once for all of them. The past is cut into chunks of fixed size, whose results (attention_tile.h, attention_amx.h) are
- * merged in pairs, pairs of pairs and so on, by the chunks' numbers: the tree, and so every bit, depends on a token's
- * position alone. A work item is a group of tokens, a KV head, and one of `splits` stretches of chunks, each a subtree;
- * with more than one the results wait in the memory that all threads share, and the thread that finishes a tile last merges them.
- * A thread's scratch holds one tile and one merged result per level of the tree; it hardly grows with the context.
+ * A tile is consecutive tokens of one slot, for one KV head and all query heads that share it, so a key or value is loaded
+ * once for all of them. The past is cut into chunks of fixed size. The chunks' results (attention_tile.h, attention_amx.h) are
+ * merged in a binary tree over the chunks' numbers, so the tree, and every bit, depends on a token's position alone. A work
+ * item is a group of tokens, a KV head and one of `splits` ranges of chunks, each a subtree. With several splits, results go
+ * to the scratch that all threads share, and the thread that finishes a tile last merges them. A thread's own scratch holds
+ * one tile and one merged result per level of the tree; it hardly grows with the context.
  */
 #ifndef SATCHEL_CPU_ATTENTION_RUN_H
 #define SATCHEL_CPU_ATTENTION_RUN_H
 
 #include "attention_amx.h"
 
-enum { SPLITS = 16, ITEMS = 128 /* more splits than give so many items are not made */ };
+enum { SPLITS = 16, ITEMS = 128 /* splits are added up to about this many items */ };
 enum { LEVELS = 24 };
 
-/* How a call is cut into items. */
+/* Partition of a call into items. */
 typedef struct {
-    int64_t groups; /* of tile tokens each */
+    int64_t groups; /* number of groups of `tile` tokens */
     int splits;
 } cut;
 
-/* The chunks of a tile, and how they are dealt to splits: each takes those of `width` from a multiple of width on. */
+/* The chunks of a tile, and their assignment to splits: a split takes `width` chunks, from a multiple of width on. */
 typedef struct {
     int first, last, width, splits;
 } dealt;
 
-/* Results that wait for their neighbours in the tree, one a level, and the one that is being made. */
+/* The merge tree: at each level at most one result that waits for its sibling, and the result in progress. */
 typedef struct {
     const setup *s;
     int rows;
@@ -34,7 +35,7 @@ typedef struct {
     uint32_t full;
 } tree;
 
-/* n_in: how many inputs are attention's; a: its arguments. */
+/* n_in: number of the op's inputs that attention itself takes; a: its arguments. */
 static setup setup_of(const cpu_call *c, const arg_attention *a, int n_in) {
     const cpu_view *q = c->v + 1, *k = c->v + 2, *v = c->v + 3;
     setup s = {.c = c, .q = q, .k = k, .v = v, .table = c->v + 6, .heads = q->shape[1], .kv_heads = k->shape[1]};
@@ -74,7 +75,7 @@ static cpu_split split_of(setup s) {
     return (cpu_split){x.groups * s.kv_heads * x.splits, 1};
 }
 
-/* Whole tiles of rows, of which those behind the last token's see nothing. */
+/* Most rows of a tile, rounded up to whole register tiles; the padding rows see no position. */
 static int tile_rows_most(const setup *s) {
     return s->rank ? whole_vectors(s->tile) : s->tile * s->group;
 }
@@ -93,8 +94,8 @@ static uint64_t scratch_of(setup s) {
     return sizeof(float) * (n + (uint64_t)(levels(&s) + 1) * part_floats(&s, (int)rows));
 }
 
-/* Counters, then for each split, KV head and token the state of its rows. Fewer tokens may get more splits: the size is
- * the most that any number of tokens up to this one needs. */
+/* Bytes of shared scratch: counters, then the state of the rows for each split, KV head and token. Fewer tokens may get more
+ * splits, so the size is the maximum over all token counts up to this one. */
 static uint64_t shared_of(setup s) {
     if (s.rank || most_chunks(&s) < 2 || s.kv_heads > ITEMS / 2)
         return 0;
@@ -122,7 +123,7 @@ static inline int unseen(const part *p, int row) {
     return p->most[row] == -INFINITY && p->total[row] == 0;
 }
 
-/* b = the state of each row after a and b. A row that saw nothing of one is what it is in the other. */
+/* Merges two softmax states: b = a and b, row by row. A row that saw no position in one keeps the other's state. */
 static void merge(const setup *s, const part *a, const part *b, int rows) {
     int pitch = s->dv_pitch;
     for (int r = 0; r < rows; r++) {
@@ -145,7 +146,7 @@ static void merge(const setup *s, const part *a, const part *b, int rows) {
     }
 }
 
-/* The result of number `number` of its level, which `now` holds, takes its place; results come in order. */
+/* Adds the result in `now`, number `number` of its level, to the tree and merges completed pairs. Results come in order. */
 static void push(tree *t, int number) {
     int level = 0;
     for (; number & 1; number >>= 1, level++)
@@ -159,7 +160,7 @@ static void push(tree *t, int number) {
     t->full |= 1u << level;
 }
 
-/* What has been pushed, as one result in `now`. */
+/* Merges everything that was pushed into one result in `now`. */
 static void collect(tree *t) {
     int any = 0;
     for (int level = 0; level < LEVELS; level++) {
@@ -194,7 +195,7 @@ static float inverse_sum(const setup *s, const part *state, int row, int head) {
     return sink > state->most[row] ? shift[0] / (total * shift[0] + 1) : 1 / (total + shift[0]);
 }
 
-/* 0 for rows whose table was bad: the run fails. */
+/* Writes the output of a tile's rows; zeros, and a fault of the run, where good is 0 (an invalid block table). */
 static void write_rows(const tile *w, const part *state, int good) {
     const setup *s = w->s;
     for (int r = 0; r < w->tokens * s->group; r++) {
@@ -213,7 +214,7 @@ static dealt deal(const tile *w, int splits) {
     return x;
 }
 
-/* A split's rows among those of all tokens: (splits, KV, T, group). */
+/* The tile's rows of a split in the shared state (splits, KV, T, group). */
 static part shared_part(const tile *w, int split) {
     const setup *s = w->s;
     int64_t unit = ((int64_t)split * s->kv_heads + w->kv_head) * s->q->shape[0] + w->token;
@@ -225,7 +226,7 @@ static void copy_part(const setup *s, const part *from, const part *to, int rows
     memcpy(to->most, from->most, sizeof(float) * part_floats(s, rows));
 }
 
-/* Leaves a split's result for the others; the last one of the tile merges them all, in the tree's order. */
+/* Stores a split's result in shared scratch. The thread that finishes the tile's last split merges all, in the tree's order. */
 static void join(const tile *w, const dealt *x, int split, tree *t, int good) {
     atomic_int *counter = (atomic_int *)w->s->c->shared + w->token * w->s->kv_heads + w->kv_head;
     part mine = shared_part(w, split);
@@ -242,7 +243,7 @@ static void join(const tile *w, const dealt *x, int split, tree *t, int good) {
     write_rows(w, &t->now, good);
 }
 
-/* A tile's part in one split of the chunks. */
+/* Computes one split of a tile's chunks. */
 static void run_tile(tile *w, int split, int splits, float *results) {
     dealt x = deal(w, splits);
     tree t = tree_at(w->s, results, w->rows);
@@ -277,8 +278,7 @@ static int follows(const setup *s, int64_t t) {
            (int64_t)cpu_i32(s->c->v + 5, t) == (int64_t)cpu_i32(s->c->v + 5, t - 1) + 1;
 }
 
-/* The position after the last one that a token of the tile sees; the slot's whole text is looked through where queries see
- * what comes after them. */
+/* One past the last position that a token of the tile sees. Without causality this scans the slot's tokens of the step. */
 static int end_of(const tile *w, int32_t slot) {
     const setup *s = w->s;
     int last = w->pos + (w->tokens - 1);
@@ -300,7 +300,7 @@ static void restrict_to_positions(tile *w) {
         w->blocks = NULL;
 }
 
-/* Whether the run of which the tile is a part is this step's, see `least`. */
+/* Whether this op computes the tile's run; see `least`. */
 static int is_mine(const tile *w) {
     const setup *s = w->s;
     int64_t first = w->token, last = w->token + w->tokens;
@@ -313,7 +313,7 @@ static int is_mine(const tile *w) {
     return (last - first >= s->least) == (s->rank > 0);
 }
 
-/* Rows that are not this step's: zeros, or what the last input has of them. */
+/* Rows that the other op computes: zeros, or a copy of the last input's rows. */
 static void leave_rows(const tile *w) {
     const setup *s = w->s;
     size_t bytes = sizeof(float) * (size_t)s->group * (size_t)s->dv;
@@ -326,7 +326,7 @@ static void leave_rows(const tile *w) {
     }
 }
 
-/* The tile that begins at token t: up to `end`, one slot, positions that follow each other. */
+/* The tile that begins at token t: consecutive positions of one slot, up to token `end`. */
 static tile tile_at(const setup *s, int64_t t, int64_t end, float *scratch) {
     int32_t slot = cpu_i32(s->c->v + 4, t), pos = cpu_i32(s->c->v + 5, t);
     int64_t rows = tile_rows_most(s), vectors = whole_vectors((int)rows);
@@ -383,7 +383,7 @@ static void run_items(setup s, int64_t from, int64_t to, int thread) {
     tiles_end(&s);
 }
 
-/* The kernel of an op of which setup_<op>() and check_<op>() tell what it is. */
+/* Defines the kernel of an op from setup_<op>() and check_<op>(). */
 #define ATTENTION_KERNEL(op, packed) \
     static cpu_split split_##op(const cpu_call *c) { return split_of(setup_##op(c)); } \
     static uint64_t scratch_##op(const cpu_call *c) { return scratch_of(setup_##op(c)); } \

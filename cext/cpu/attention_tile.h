@@ -1,10 +1,10 @@
-/* attention_tile.h: one tile of query rows against one chunk of a slot's positions, by online softmax.
+/* attention_tile.h: FlashAttention of one tile of query rows over one chunk of a slot's positions, by online softmax.
  *
- * A chunk is CHUNK positions from a multiple of CHUNK on, walked in spans of SPAN. Per row of the tile the state is its
- * largest score so far, the weights' sum and the weighted sum of values, both relative to that largest score (Milakov &
- * Gimelshein, arXiv 1805.02867; Dao et al., arXiv 2205.14135). Spans and chunks lie at fixed positions and a row meets
- * only what it sees, so its numbers hang on its own position alone, never on the tile. Everything lies in the thread's
- * scratch: queries, a span's keys by columns, its values by rows, scores, and the state.
+ * A chunk is CHUNK positions from a multiple of CHUNK on, processed in spans of SPAN. The state of a row is its largest score
+ * so far, the sum of weights and the weighted sum of values, both relative to that score (Milakov & Gimelshein, arXiv
+ * 1805.02867; Dao et al., arXiv 2205.14135). Spans and chunks lie at fixed positions, and a row uses only the positions that
+ * it sees, so its result depends on its own position alone, never on the tile. The thread's scratch holds everything: queries,
+ * a span's keys by columns, its values by rows, scores and the state.
  */
 #ifndef SATCHEL_CPU_ATTENTION_TILE_H
 #define SATCHEL_CPU_ATTENTION_TILE_H
@@ -16,55 +16,55 @@
 #include "softmax.h"
 #include "tile_mul.h"
 
-enum { ROWS = 192 /* of a tile, unless one token has more */, SPAN = 64, CHUNK = 512, STRETCH = 8 /* rows */ };
+enum { ROWS = 192 /* most rows of a tile, unless one token has more */, SPAN = 64, CHUNK = 512, STRETCH = 8 /* rows */ };
 
-/* What does not change within one call. */
+/* Constants of one call. */
 typedef struct {
     const cpu_call *c;
     const cpu_view *q, *k, *v, *table;
     int heads, kv_heads, group, block, d, dv;
-    int d_pitch, dv_pitch;  /* d and dv in whole vectors */
-    int tile;               /* tokens of a tile, at most */
+    int d_pitch, dv_pitch;  /* d and dv, rounded up to whole vectors */
+    int tile;               /* most tokens of a tile */
     float scale, cap;       /* cap 0: none */
     int window, chunk, causal;
-    int joint;              /* values are the beginnings of keys, and lie where those were unpacked */
-    int v_pitch;            /* of the values of a span: dv_pitch, or where they are keys d_pitch */
-    const float *sinks;     /* a logit of each head, or NULL */
-    const float *slopes;    /* what each head's scores lose with each position between query and key, or NULL */
-    int least;              /* runs of so many tokens and more are another step's, or this one's alone; 0: there is no border */
+    int joint;              /* MLA: values are the first elements of keys and share their unpacked rows */
+    int v_pitch;            /* floats from value to value of a span: dv_pitch, or d_pitch where joint */
+    const float *sinks;     /* attention sinks: one logit per head, or NULL */
+    const float *slopes;    /* ALiBi slopes per head, or NULL */
+    int least;              /* > 0: absorbed attention computes runs below `least` tokens, expanded attention the others */
     const cpu_view *positions; /* sparse attention: (T, k) positions that each token attends to; NULL: its whole past */
-    const cpu_view *k_b, *v_b; /* of latents that become keys and values here: weights of heads (attention_expand.h), or NULL */
-    int rank, nope;         /* MLA: numbers of a latent, and of a key that are computed from it */
+    const cpu_view *k_b, *v_b; /* expanded MLA: weights from latents to keys and values (attention_expand.h), or NULL */
+    int rank, nope;         /* MLA: elements of a latent; elements of a key that are computed from it */
     int latent_pitch, made_pitch;
 } setup;
 
-/* State of a tile's rows after some chunks: largest scores, sums of weights, then sums of values (rows, dv_pitch). */
+/* Softmax state of a tile's rows: largest scores, sums of weights, then sums of values (rows, dv_pitch). */
 typedef struct {
     float *most, *total, *sums;
 } part;
 
-/* Memory that will be needed: a span's keys, then its values. */
+/* Prefetch state: the next span's keys, then its values. */
 typedef struct {
     const cpu_view *cache;
     int from, pos, to;
-    const uint8_t *next, *end; /* what is left of the piece before `pos` */
+    const uint8_t *next, *end; /* the rest of the contiguous piece before `pos` */
 } ahead;
 
-/* One tile for one KV head; its rows are its tokens times the query heads that share the KV head. */
+/* One tile for one KV head. It has a row for each token and each query head of the KV head. */
 typedef struct {
     const setup *s;
-    int64_t token;          /* the first of `tokens` */
+    int64_t token;          /* index of the first of `tokens` */
     int tokens, rows, kv_head, pos;
-    const int32_t *blocks;  /* the slot's row of the table */
+    const int32_t *blocks;  /* the slot's row of the block table */
     float *queries, *keys, *values, *scores, *lanes;
-    float *paired;          /* the queries as attention_amx.h has them; nothing elsewhere */
-    float *latents, *made, *weights, *pairs; /* attention_expand.h's */
+    float *paired;          /* attention_amx.h: the queries as tile operands; else unused */
+    float *latents, *made, *weights, *pairs; /* of attention_expand.h */
     float *results;         /* the rest of the scratch */
-    const int32_t *list;    /* the positions that the tile's one token sees are list[0], list[1] and so on; NULL: 0, 1 ... */
-    float *most, *base, *keep; /* of each row, for one span */
-    int *from, *to;            /* the positions that each row sees */
-    int text, end;             /* after the slot's last position in the step; after the last one that a row sees */
-    int limit;                 /* positions from here on are not this split's */
+    const int32_t *list;    /* sparse attention: position i of the tile's one token is list[i]; NULL: position i is i */
+    float *most, *base, *keep; /* per row, for one span: largest score, its base, factor of the old state */
+    int *from, *to;            /* per row: it sees positions from .. to - 1 */
+    int text, end;             /* one past the slot's last position in the step; one past the last that a row sees */
+    int limit;                 /* one past the last position of this split */
     ahead *ahead;
 } tile;
 
@@ -87,7 +87,7 @@ static inline int last_seen(const tile *w, int pos) {
     return w->s->window > 0 && pos < w->text - 1 - ahead ? pos + ahead : w->text - 1;
 }
 
-/* What a row sees of the span from `start` on: *a to *b - 1 within it; none where *a >= *b. */
+/* The positions *a to *b - 1 of the span from `start` on that a row sees, relative to start; none where *a >= *b. */
 static inline void row_range(const tile *w, int row, int start, int *a, int *b) {
     *a = w->from[row] > start ? w->from[row] - start : 0;
     *b = w->to[row] - start < SPAN ? w->to[row] - start : SPAN;
@@ -103,17 +103,17 @@ static inline uint64_t part_floats(const setup *s, int rows) {
 
 static inline const uint8_t *cache_at(const tile *w, const cpu_view *cache, int32_t number, int pos) {
     int size = cache->shape[2], d = cache->shape[3];
-    int64_t place = (int64_t)(w->s->rank ? 0 : w->kv_head) * size + pos % size; /* latents are of one head */
+    int64_t place = (int64_t)(w->s->rank ? 0 : w->kv_head) * size + pos % size; /* latents have one head */
     return cpu_row(cache, number) + (uint64_t)place * kv_bytes(cache->format, d);
 }
 
-/* Where what the tile sees as its position number `pos` lies; -1: nowhere. */
+/* The cached position of the tile's position number `pos` (they differ for sparse attention); -1: invalid. */
 static inline int place_of(const tile *w, int pos) {
     int place = w->list ? w->list[pos] : pos;
     return place >= 0 && place / w->s->block < w->s->table->shape[1] ? place : -1;
 }
 
-/* The block of a place in the text; -1: there is none. */
+/* The block of a cached position; -1: invalid. */
 static inline int32_t block_at(const tile *w, const cpu_view *cache, int place) {
     int32_t number = place < 0 ? -1 : w->blocks[place / w->s->block];
     return number < cache->shape[0] ? number : -1;
@@ -124,7 +124,7 @@ static inline int contiguous(const tile *w, int place) {
     return w->list ? 1 : w->s->block - place % w->s->block;
 }
 
-/* Goes on to the next stretch of the span ahead that is in one piece; 0 where there is none. */
+/* Prefetch: moves on to the next contiguous piece of the next span; 0 if there is none. */
 static int next_piece(const tile *w) {
     ahead *x = w->ahead;
     int32_t number;
@@ -149,7 +149,7 @@ static int next_piece(const tile *w) {
     return 1;
 }
 
-/* Asks for some lines of memory of the span ahead: a few at a time, for no more than some 16 can be under way. */
+/* Prefetches a few cache lines of the next span: a core has only about 16 outstanding loads. */
 static inline void fetch(const tile *w, int lines) {
     ahead *x = w->ahead;
     for (; lines > 0 && (x->next < x->end || next_piece(w)); lines--, x->next += 64)
@@ -160,7 +160,7 @@ static void look_ahead(const tile *w, int from, int to) {
     *w->ahead = (ahead){w->s->k, from, from, to < w->limit ? to : w->limit, NULL, NULL};
 }
 
-/* Rows of the positions from..to-1 as float32, position `start` at `out`; 0 for a bad table. */
+/* Converts rows of positions from..to-1 to float32, with position `start` at `out`; 0 for an invalid block table. */
 static int load_rows(const tile *w, const cpu_view *cache, int start, int from, int to, float *out, int pitch) {
     int d = cache->shape[3], n;
     uint64_t row = kv_bytes(cache->format, d);
@@ -186,8 +186,8 @@ static int load_rows(const tile *w, const cpu_view *cache, int start, int from, 
 
 #include "attention_expand.h"
 
-/* Scores, not yet scaled, of all rows at positions from..to-1, in the columns of the span's whole vectors. The values'
- * place holds the keys by rows meanwhile. */
+/* Unscaled scores of all rows at positions from..to-1, rounded out to whole vectors. Meanwhile the memory of values holds the
+ * keys by rows. */
 static int score_span(const tile *w, int start, int from, int to) {
     const setup *s = w->s;
     int a = (from - start) / LANES * LANES, b = whole_vectors(to - start);
@@ -207,7 +207,7 @@ static inline void fill(float *x, float value, int from, int to) {
         x[from] = value;
 }
 
-/* Scores of n vectors in units of ln 2; gives the largest by lanes. */
+/* Scales n vectors of scores to units of ln 2; gives the maximum per lane. */
 TILE_INLINE vf scale_scores(float *p, int n, vf scale) {
     vf high = vf_set(-INFINITY);
     for (int j = 0; j < n; j++) {
@@ -218,13 +218,13 @@ TILE_INLINE vf scale_scores(float *p, int n, vf scale) {
     return high;
 }
 
-/* n vectors of scores, scaled and then softly capped. */
+/* Scales n vectors of scores and applies the soft cap. */
 TILE_INLINE void cap_scores(float *p, int n, float scale, float cap) {
     for (int j = 0; j < n; j++)
         vf_store(p + j * LANES, vf_tanh(vf_load(p + j * LANES) * vf_set(scale / cap)) * vf_set(cap));
 }
 
-/* n vectors of scores, scaled, lose `slope` for each position between theirs, `at` of the first one, and 0. */
+/* ALiBi: scales n vectors of scores and subtracts slope * |position|, positions counted from the query; `at`: the first one. */
 TILE_INLINE void lean_scores(float *p, int n, float scale, float slope, int at) {
     float steps[LANES];
     for (int i = 0; i < LANES; i++)
@@ -236,7 +236,7 @@ TILE_INLINE void lean_scores(float *p, int n, float scale, float slope, int at) 
     }
 }
 
-/* n vectors of scores become weights; gives their sum by lanes. */
+/* Turns n vectors of scores into softmax weights; gives their sum per lane. */
 TILE_INLINE vf weigh_scores(float *p, int n, float base) {
     vf sum = vf_set(0);
     for (int j = 0; j < n; j++) {
@@ -247,8 +247,8 @@ TILE_INLINE vf weigh_scores(float *p, int n, float base) {
     return sum;
 }
 
-/* The largest score of a row, which sees a..b-1 of the span from `start` on; the scores are in units of ln 2 then, and those of the same
- * vectors that it does not see are minus infinity. Vectors lie at multiples of LANES: nothing depends on the tile. */
+/* The largest score of a row, which sees a..b-1 of the span from `start` on. Scales the scores to units of ln 2 and masks
+ * unseen ones with -inf. Vectors begin at multiples of LANES, so the result does not depend on the tile. */
 static inline float most_of_row(const tile *w, int row, int start, int a, int b) {
     float *p = w->scores + (int64_t)row * SPAN;
     int first = a / LANES * LANES, last = whole_vectors(b);
@@ -282,8 +282,8 @@ static inline void weigh_row(const tile *w, int row, int a, int b) {
     vf_store(lanes, vf_fma(vf_load(lanes), vf_set(w->keep[row]), sum));
 }
 
-/* Turns scores into weights under the largest score of each row so far. Where that one grows, what was summed before
- * shrinks: `keep` is the factor. A row without a score gets a base that is finite, for infinity less itself is no number. */
+/* Turns scores into weights relative to each row's largest score so far. `keep` is the factor that rescales earlier sums where
+ * that score grows. A row without a score gets a finite base, because -inf - -inf is NaN. */
 static void weigh_span(const tile *w, const part *state, int start) {
     int a, b;
     for (int r = 0; r < w->rows; r++) {
@@ -305,7 +305,7 @@ static void weigh_span(const tile *w, const part *state, int start) {
     }
 }
 
-/* Adds weights times values at a..b-1 of the span to `m` rows (1 to TILE_M), once these are multiplied by `keep`. */
+/* Multiplies `m` rows (1 to TILE_M) by `keep`, then adds weights times values of positions a..b-1 of the span. */
 static void add_values(const tile *w, const part *state, const float *keep, int row, int m, int a, int b) {
     int pitch = w->s->dv_pitch, v_pitch = w->s->v_pitch;
     tile_product p = {w->scores + a, w->values + (int64_t)a * v_pitch, state->sums, SPAN, v_pitch, pitch, b - a, keep};
@@ -313,8 +313,8 @@ static void add_values(const tile *w, const part *state, const float *keep, int 
         tile_rows(&p, row, m, pitch / LANES);
 }
 
-/* Rows that begin to see the span at the same place share what all of them see. What a row does not see is never
- * multiplied by a weight of 0, for it may be no number. */
+/* Rows whose seen range begins at the same position are multiplied together over their common range. Unseen values are skipped,
+ * not multiplied by 0, because they may be NaN. */
 static void value_span(const tile *w, const part *state, int start) {
     static const float one = 1;
     for (int r = 0, m; r < w->rows; r += m) {
@@ -342,7 +342,7 @@ static void start_chunk(const tile *w, const part *state) {
     memset(state->sums, 0, sizeof(float) * (size_t)w->rows * (size_t)w->s->dv_pitch);
 }
 
-/* The span from `start` on, of which from..to-1 are seen; 0 for a bad table. */
+/* Processes the span from `start` on, of which rows see positions from..to-1; 0 for an invalid block table. */
 static int attend_span(const tile *w, const part *state, int start, int from, int to) {
     if (!score_span(w, start, from, to))
         return 0;

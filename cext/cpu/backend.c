@@ -1,6 +1,6 @@
-/* backend.c: the CPU backend's struct of functions: devices, buffers, errors. plan.c compiles, run.c runs.
+/* backend.c: the CPU backend's hal_backend: devices, buffers, errors. plan.c compiles, run.c runs.
  *
- * One device per process index 0; a device owns its threads. A buffer owns its memory unless it wraps the host's.
+ * There is one device index, 0. A device owns its threads. A buffer owns its memory unless it wraps host memory.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -37,7 +37,7 @@ static int count(void) {
     return 1;
 }
 
-/* In a forked child the mutex may be held by a thread that is not there: it is left as it is. */
+/* In a forked child a thread that does not exist there may hold the mutex, so the mutex is not destroyed. */
 static void close_device(hal_device *d) {
     if (!pool_forked(d->pool))
         pthread_mutex_destroy(&d->busy);
@@ -49,11 +49,11 @@ static void close_device(hal_device *d) {
 int cpu_check_process(const hal_device *d) {
     if (!pool_forked(d->pool))
         return 0;
-    return cpu_fail(HAL_E_INVALID, "the device was opened before this process was forked off and its threads are not "
-                                   "here: open a device of its own in the child");
+    return cpu_fail(HAL_E_INVALID, "the device was opened before this process was forked, and a child has none of its "
+                                   "threads: open a device in the child");
 }
 
-/* How many threads the options ask for. */
+/* Reads the thread counts of the options, with their defaults. */
 static int read_threads(const hal_options *options, int *threads, int *decode) {
     int prompt = options ? options->threads : 0, single = options ? options->threads_decode : 0;
     if (prompt < 0 || prompt > MAX_THREADS)
@@ -91,7 +91,7 @@ static int open_device(int index, const hal_options *options, hal_device **out) 
     return 0;
 }
 
-/* What follows `key` and a colon on a line of a /proc file; 0 where it is not found. */
+/* Copies the value of the line "key: value" of a /proc file; 0 if there is no such line. */
 static int proc_value(const char *path, const char *key, char *out, size_t size) {
     FILE *file = fopen(path, "r");
     char line[256];
@@ -137,8 +137,8 @@ static int new_buffer(hal_device *d, const hal_buffer *made, hal_buffer **out) {
     return 0;
 }
 
-/* calloc rather than an aligned allocation: the system gives zeroed pages, and only those that are used. Weights ask for
- * large pages: with small ones a core spends a quarter of the time that it reads memory on finding out where it is. */
+/* Uses calloc, not an aligned allocation: the system gives zeroed pages lazily. Weights request huge pages: with small ones a
+ * core spends a quarter of its memory read time on TLB misses. */
 static int alloc_buffer(hal_device *d, const hal_bufdesc *desc, hal_buffer **out) {
     int large = desc->usage == HAL_WEIGHT && desc->size >= 2 * LARGE_PAGE;
     uint64_t least = large ? LARGE_PAGE : ALIGN, align = desc->align > least ? desc->align : least;
@@ -215,7 +215,7 @@ static uint64_t packed(hal_device *d, uint32_t format, int64_t stack, int64_t ro
     return bytes == SIZE_TOO_MUCH ? 0 : bytes;
 }
 
-/* run() returns when the work is done, so there is never anything to wait for. */
+/* run() is synchronous, so there is nothing to wait for. */
 static int wait_done(hal_exec *e, uint32_t timeout_ms) {
     (void)e, (void)timeout_ms;
     return 0;

@@ -1,6 +1,7 @@
-/* block_256.h: products of super-blocks of 256 whose codes each pass over the weights unpacks again, in registers.
+/* block_256.h: products of super-blocks of 256 that unpack the codes in registers, again in each pass over the weights.
  *
- * PRODUCT_256 makes them from what product_256.h asks of a format: exact ones, and those that HAL_FAST allows.
+ * PRODUCT_256 defines a format's products from the functions that product_256.h requires: exact ones, and fast ones for
+ * HAL_FAST.
  */
 #ifndef SATCHEL_CPU_BLOCK_256_H
 #define SATCHEL_CPU_BLOCK_256_H

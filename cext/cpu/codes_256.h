@@ -1,17 +1,17 @@
-/* codes_256.h: what several formats of 256 share in taking codes and scales from panels. */
+/* codes_256.h: helpers that extract codes and scales of super-block formats from panels. */
 #ifndef SATCHEL_CPU_CODES_256_H
 #define SATCHEL_CPU_CODES_256_H
 
 #include "points_at.h"
 #include "product_256.h"
 
-/* Codes of two bits of group g; their words begin at `first`. */
+/* Two-bit codes of group g; their words begin at `first`. */
 VI_INLINE void pairs_of_bits(const uint8_t *words, int first, int g, vi *q) {
     UNROLL for (int j = 0; j < 8; j++)
         q[j] = vi_shift_right(word(words, first + 8 * (g / 4) + j), 2 * (g % 4)) & 0x03030303;
 }
 
-/* No group scales: the tail half is d. */
+/* Scales of a format without group scales: the tail (f16) is d. */
 VI_INLINE void one_scale(const uint8_t *tail, scales_256 *s) {
     UNROLL for (int g = 0; g < 8; g++)
         s->scale[g] = vi_set(1);
@@ -19,7 +19,7 @@ VI_INLINE void one_scale(const uint8_t *tail, scales_256 *s) {
     s->d = vf_load_f16((const uint16_t *)tail);
 }
 
-/* Scales of 16, 2 q + 1 for each nibble of the two words from `first` on; the tail half is d, in eighths. */
+/* Scales of groups of 16: 2 q + 1 for each nibble q of the two words from `first` on, times d / 8; the tail (f16) is d. */
 VI_INLINE void nibble_scales(const uint8_t *words, const uint8_t *tail, int first, scales_256 *s) {
     UNROLL for (int g = 0; g < 16; g++)
         s->scale[g] = (vi_shift_right(word(words, first + g / 8), 4 * (g % 8)) & 15) * 2 + 1;
@@ -27,10 +27,10 @@ VI_INLINE void nibble_scales(const uint8_t *words, const uint8_t *tail, int firs
     s->d = vf_load_f16((const uint16_t *)tail) * vf_set(0.125f);
 }
 
-enum { IQ_LIFT = 64 /* how much too high the codes of iq2 and iq3 stand */ };
+enum { IQ_LIFT = 64 /* bias that makes codes of iq2 and iq3 unsigned */ };
 
-/* In bit 3 of each byte that bit of the byte of signs: there a coordinate's number has its sign as an index of values,
- * which are those of a plus sign, then, from 8 on, those of a minus sign. */
+/* Moves bit `bit` of each byte of signs to bit 3, the sign bit of a value's index: a table of values has the positive values,
+ * then, from 8 on, the negative ones. */
 VI_INLINE vi sign_at(vi signs, int bit) {
     return (bit < 3 ? signs << (3 - bit) : vi_shift_right(signs, bit - 3)) & 0x08080808;
 }
@@ -38,7 +38,8 @@ VI_INLINE vi sign_at(vi signs, int bit) {
 static const uint8_t iq2_values[16] = {[0] = IQ_LIFT + 8, IQ_LIFT + 25, IQ_LIFT + 43,
                                        [8] = IQ_LIFT - 8, IQ_LIFT - 25, IQ_LIFT - 43};
 
-/* The eighth signs in the place of the scale, which is shifted out: bits 28-31 make each field's number of signs even. */
+/* Replaces the scale by the eighth signs, the parities of each field's seven signs (a group has an even number of minus
+ * signs). */
 VI_INLINE vi even_signs(vi word) {
     vi signs = word & 0x0FFFFFFF, parity = signs ^ vi_shift_right(signs, 16);
     parity ^= vi_shift_right(parity, 8);
@@ -49,11 +50,11 @@ VI_INLINE vi even_signs(vi word) {
 #define FOUR_TIMES(...) __VA_ARGS__, __VA_ARGS__, __VA_ARGS__, __VA_ARGS__
 #define SIXTEEN_TIMES(...) FOUR_TIMES(FOUR_TIMES(__VA_ARGS__))
 #define IQ2_VALUES IQ_LIFT + 8, IQ_LIFT + 25, IQ_LIFT + 43, 0
-/* Values by bits 0-1 and by bits 4-5 of an index, whatever the other ones are. */
+/* Tables of values indexed by bits 0-1 or by bits 4-5; the other bits do not matter. */
 static const uint8_t iq2_low[64] = {SIXTEEN_TIMES(IQ2_VALUES)};
 static const uint8_t iq2_high[64] = {SIXTEEN_TIMES(IQ_LIFT + 8), SIXTEEN_TIMES(IQ_LIFT + 25), SIXTEEN_TIMES(IQ_LIFT + 43)};
 
-/* Values of 64 indexes, less than IQ_LIFT by as much as they are more where the byte of signs has this bit. */
+/* Values of 64 indexes, biased by IQ_LIFT: IQ_LIFT - v where the byte of signs has this bit, else IQ_LIFT + v. */
 VI_INLINE vi iq2_value(const uint8_t *values, __m512i which, vi signs, int bit) {
     __m512i q = _mm512_permutexvar_epi8(which, _mm512_loadu_si512(values));
     __mmask64 minus = _mm512_test_epi8_mask((__m512i)signs, _mm512_set1_epi8((char)(1 << bit)));
@@ -73,14 +74,14 @@ VI_INLINE void iq2_coordinates(vi point, vi signs, int bit, int next, vi *q) {
 }
 
 #if defined(__AVX512VBMI__)
-/* The same for point i of four, whose halves are in two planes. */
+/* As iq2_coordinates, for point i of four, whose halves are in two planes. */
 VI_INLINE void iq2_from_planes(__m512i low, __m512i high, int i, vi signs, int bit, int next, vi *q) {
     q[0] = iq2_value(iq2_low, four_of(low, i), signs, bit);
     q[1] = iq2_value(iq2_low, four_of(high, i), signs, next);
 }
 #endif
 
-/* `lift`: in each byte 0 or 2, for the shift. */
+/* `lift`: 0 or 2 in each byte, for the sign of the group's delta. */
 VI_INLINE void iq1_codes(vi point, vi lift, vi *q) {
     q[0] = ((point & 0x03030303) << 3) + lift;
     q[1] = (vi_shift_right(point, 1) & 0x18181818) + lift;

@@ -1,6 +1,6 @@
-/* column_pairs.h: two columns at a time, on Arm CPUs that multiply 2 x 8 by 8 x 2 bytes in one instruction (i8mm).
+/* column_pairs.h: integer products of two columns at a time by Arm's i8mm (smmla: 2 x 8 by 8 x 2 bytes).
  *
- * The same integers as dot4 gives, from half as many instructions. Where COLUMN_PAIRS is not defined there are none.
+ * Gives the same integers as dot4 in half as many instructions. COLUMN_PAIRS is defined where the set has i8mm.
  */
 #ifndef SATCHEL_CPU_COLUMN_PAIRS_H
 #define SATCHEL_CPU_COLUMN_PAIRS_H
@@ -10,7 +10,8 @@
 #if defined(__ARM_FEATURE_MATMUL_INT8)
 #define COLUMN_PAIRS
 
-/* Eight words of four rows as eight bytes of each row: of rows 0 and 1, then of rows 2 and 3, words 0 and 1 first. */
+/* Transposes eight words of four rows to smmla operands, eight bytes of each row: rows 0 and 1, then 2 and 3; words 0 and 1
+ * first. */
 VI_INLINE void pair_words(const vi *q, vi *pairs) {
     for (int i = 0; i < 8; i += 2) {
         pairs[i] = (vi)vzip1q_s32((int32x4_t)q[i], (int32x4_t)q[i + 1]);
@@ -18,7 +19,7 @@ VI_INLINE void pair_words(const vi *q, vi *pairs) {
     }
 }
 
-/* sums[0] and sums[1]: of the products of 4 or 8 words with the activations at x and at y. */
+/* sums[0], sums[1]: dot products of 4 or 8 words with the activations at x and at y. */
 VI_INLINE void pair_dots(const vi *pairs, int words, const void *x, const void *y, vi *sums) {
     int32x4_t low = vdupq_n_s32(0), high = low; /* rows 0 and 1, 2 and 3: x, y, x, y */
     for (int i = 0; i < words; i += 2) {

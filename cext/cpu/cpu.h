@@ -1,11 +1,10 @@
-/* cpu.h: what the walker and the kernels of the CPU backend share.
+/* cpu.h: interface between the plan runner (run.c) and the kernels of the CPU backend.
  *
- * A plan becomes an array of cpu_call, one per step, over an array of cpu_view with real addresses. compile() makes both
- * and checks every call at its largest shapes, so a kernel trusts shapes, formats and bounds; only numbers that come from
- * the step block or a state (ids, slots, rows, blocks) are checked by the kernel where it uses them. A kernel is one
- * cpu_kernel per op and instruction set; its work is cut into items, which the walker hands out to the threads in grains,
- * with a barrier between steps.
- * Views, arguments and scratch belong to the exec; data belongs to the buffers.
+ * compile() turns a plan into an array of cpu_call, one per step, over an array of cpu_view with host addresses. It checks
+ * every call at its maximum shapes, so a kernel trusts shapes, formats and bounds. A kernel checks only the values that come
+ * from the step block or a state (ids, slots, rows, blocks), where it uses them. There is one cpu_kernel per op and
+ * instruction set. Its work is divided into items; threads take items in grains, and a step begins when the step before it has
+ * ended. Views, arguments and scratch belong to the exec; data belongs to the buffers.
  */
 #ifndef SATCHEL_CPU_H
 #define SATCHEL_CPU_H
@@ -17,11 +16,11 @@
 
 typedef struct {
     uint8_t *data;
-    uint64_t stride;   /* bytes; of a packed weight: from one matrix of a stack to the next */
-    uint64_t width;    /* elements under one index of the first dimension */
+    uint64_t stride;   /* bytes from row to row; packed weight: from matrix to matrix of a stack */
+    uint64_t width;    /* elements of a row: the product of all dimensions but the first */
     uint32_t format, ndim;
     int32_t shape[4];
-    int packed;        /* a weight in panels, see panel.h */
+    int packed;        /* 1: a weight in panels, see panel.h */
 } cpu_view;
 
 typedef struct cpu_set cpu_set;
@@ -31,26 +30,26 @@ typedef void cpu_unpack(const uint8_t *blocks, float *to, int64_t n);
 typedef struct {
     const cpu_view *v;       /* the output, then the inputs */
     const void *arg;
-    uint8_t *scratch;        /* of thread 0; the others' follow */
-    uint64_t scratch_stride; /* bytes; the most that a step of the plan needs, a multiple of 64 */
-    uint8_t *shared;         /* one for all threads: CPU_COUNTERS counters, which are zero between steps, and what a step wants */
-    atomic_int *fault;       /* 0, or 1 + the number of a step that met a bad index */
+    uint8_t *scratch;        /* scratch of thread 0; the other threads' follow */
+    uint64_t scratch_stride; /* bytes from thread to thread: the plan's maximum, a multiple of 64 */
+    uint8_t *shared;         /* scratch of all threads: CPU_COUNTERS counters, zero between steps, then the kernel's own */
+    atomic_int *fault;       /* 0, or 1 + the number of a step that met an index out of range */
     int n_in, step;
     uint32_t flags;          /* of hal_options: HAL_FAST */
-    const cpu_set *set;      /* that this kernel is of */
+    const cpu_set *set;      /* the kernel's instruction set */
 } cpu_call;
 
-/* Items of work, and how many of them a thread takes at a time: what is no more than one grain runs on one thread. */
+/* Number of work items, and items per grain, which a thread takes at a time. A step of one grain runs on one thread. */
 typedef struct {
     int64_t items, grain;
 } cpu_split;
 
 typedef struct {
     const char *(*check)(const cpu_call *); /* NULL, or what is wrong with shapes and formats */
-    uint64_t (*scratch)(const cpu_call *);  /* bytes that each thread needs; NULL: none */
-    cpu_split (*split)(const cpu_call *);   /* how the shapes of this run are cut; NULL: one item */
-    void (*run)(const cpu_call *, int64_t from, int64_t to, int thread); /* items from .. to - 1; their order is free */
-    int takes_packed;                       /* its weights may be packed */
+    uint64_t (*scratch)(const cpu_call *);  /* bytes of scratch per thread; NULL: none */
+    cpu_split (*split)(const cpu_call *);   /* items at the shapes of this run; NULL: one item */
+    void (*run)(const cpu_call *, int64_t from, int64_t to, int thread); /* computes items from .. to - 1, in any order */
+    int takes_packed;                       /* 1: its weights may be packed */
     uint64_t (*shared)(const cpu_call *);   /* bytes of scratch that all threads share; NULL: none */
 } cpu_kernel;
 
@@ -60,25 +59,27 @@ enum { CPU_READ_UNIT = 1024, CPU_READ_WAYS = 5 };
 
 enum { CPU_FAMILIES = 8 };
 
-/* The kernels of one instruction set. A set that is in most units like an older one, its base, has only what its own units
- * define; the functions below look in the base for the rest. */
+/* The kernels of one instruction set. A set with a base (an older set) has entries for the source files that are compiled for
+ * it; the functions below take the others from the base. */
 struct cpu_set {
     const char *name;
     const cpu_set *base;
-    const cpu_kernel *kernels[HAL_N_OPS];             /* in the order of HAL_OP_; NULL: as the base */
-    const product_kernel *products[CPU_FAMILIES];     /* tables of families (product.h); the formats of one are in no other */
-    cpu_unpack *(*unpack)(uint32_t format);           /* NULL: as the base; gives NULL for no such format */
-    uint64_t (*multiply)(uint32_t what, uint64_t rounds); /* HAL_MEASURE_: how many multiply-adds that was; 0: it has none */
-    void (*read)(const uint8_t *, uint64_t bytes, int way); /* of CPU_READ_WAYS; bytes: a multiple of CPU_READ_UNIT */
+    const cpu_kernel *kernels[HAL_N_OPS];             /* indexed by HAL_OP_; NULL: the base's */
+    const product_kernel *products[CPU_FAMILIES];     /* tables of families (product.h); a format is in one family only */
+    cpu_unpack *(*unpack)(uint32_t format);           /* NULL: the base's; gives NULL for an unknown format */
+    /* for measure(): runs `rounds` of a HAL_MEASURE_ loop and gives its multiply-adds; 0: the set has no such instruction */
+    uint64_t (*multiply)(uint32_t what, uint64_t rounds);
+    /* way: 0 .. CPU_READ_WAYS - 1; bytes: a multiple of CPU_READ_UNIT */
+    void (*read)(const uint8_t *, uint64_t bytes, int way);
 };
 
-const cpu_set *cpu_set_best(const char *forced); /* NULL: no set of that name runs here */
-const cpu_kernel *cpu_kernel_of(const cpu_set *, int op); /* op: of HAL_OP_ */
-cpu_unpack *cpu_unpack_of(const cpu_set *, uint32_t format); /* NULL: no such format */
+const cpu_set *cpu_set_best(const char *forced); /* NULL: no set named `forced` runs on this CPU */
+const cpu_kernel *cpu_kernel_of(const cpu_set *, int op); /* op: a HAL_OP_ value */
+cpu_unpack *cpu_unpack_of(const cpu_set *, uint32_t format); /* NULL: unknown format */
 const hal_backend *cpu_backend(void);
 
-/* Kernel sources are compiled once per instruction set; CPU_NAME(x) is x of the set that is being compiled. A unit reaches
- * what another unit of its set has through cpu_call's set, for the two may be compiled for different sets. */
+/* Kernel sources are compiled once per instruction set; CPU_NAME(x) is x's name in the set being compiled. A source file calls
+ * functions of another one through cpu_call.set, because the two may be compiled for different sets. */
 #ifdef CPU_ISA
 #define CPU_JOIN2(a, b) a##_##b
 #define CPU_JOIN(a, b) CPU_JOIN2(a, b)
@@ -115,13 +116,13 @@ static inline int32_t cpu_i32(const cpu_view *v, int64_t i) {
     return *(const int32_t *)cpu_row(v, i);
 }
 
-/* `items` of which each touches about `work` numbers: a grain is worth the price of handing it out. */
+/* Splits `items` of about `work` elements each into grains large enough to amortize their scheduling. */
 static inline cpu_split cpu_grains(int64_t items, int64_t work) {
     int64_t grain = 8192 / (work > 0 ? work : 1);
     return (cpu_split){items, grain > 1 ? grain : 1};
 }
 
-/* One item a row of the output. */
+/* One item per row of the output. */
 static inline cpu_split cpu_by_row(const cpu_call *c) {
     return cpu_grains(c->v[0].shape[0], (int64_t)c->v[0].width);
 }

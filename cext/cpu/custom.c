@@ -1,5 +1,5 @@
-/* custom.c: custom kernels, which the user registered: functions of shared objects. A call gets a gpu_call, whose views have the
- * sizes of the current step, and a range of the grid's items.
+/* custom.c: custom kernels on the CPU: functions of shared objects that the user registered. A function gets a gpu_call, whose
+ * views have the current step's sizes, and a range of the grid's items.
  *
  * The device owns the libraries; an exec owns what it needs to call them.
  */
@@ -35,7 +35,7 @@ int cpu_add_kernel(hal_device *d, const char *image, const char *entry, uint32_t
         return found ? cpu_fail(HAL_E_MEMORY, "no memory for a kernel")
                      : cpu_fail(HAL_E_INVALID, "kernel %s: its code has no function of this name", entry);
     }
-    *(void **)&made.function = found; /* both systems say that it fits */
+    *(void **)&made.function = found; /* POSIX and Windows guarantee that a function pointer fits */
     d->custom = more;
     d->custom[d->n_custom++] = made;
     *kernel = d->n_custom;
@@ -90,7 +90,8 @@ int cpu_use_custom(hal_exec *e, const hal_plan *plan, uint32_t step, exec_step *
     if (!asked)
         return 0;
     if (asked->kernel > e->device->n_custom)
-        return cpu_fail(HAL_E_INVALID, "kernel override of step %u: it names a kernel that this device was not given", step);
+        return cpu_fail(HAL_E_INVALID, "kernel override of step %u: it names a custom kernel that was not added to this device",
+                        step);
     if (!items_of(asked) || s->call.n_in >= GPU_VIEWS)
         return cpu_fail(HAL_E_INVALID, "kernel override of step %u: on the CPU a kernel has 1 to %d groups, no local and no scratch"
                                        " memory, and less than %d inputs", step, INT32_MAX, GPU_VIEWS);

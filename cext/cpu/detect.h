@@ -1,4 +1,4 @@
-/* detect.h: whether this CPU, and its system, run an instruction set: runs_<set>() for every set of CMakeLists.txt. */
+/* detect.h: CPU feature detection: runs_<set>() tells whether CPU and system support an instruction set of CMakeLists.txt. */
 #ifndef SATCHEL_CPU_DETECT_H
 #define SATCHEL_CPU_DETECT_H
 
@@ -19,7 +19,7 @@ static int runs_baseline(void) {
 }
 
 #if defined(__x86_64__)
-/* Not every compiler knows the name "f16c" here; there is no CPU with AVX2 but without it. */
+/* f16c is not tested: some compilers don't know its name, and every CPU with AVX2 has it. */
 static int runs_avx2(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
@@ -30,7 +30,7 @@ static int runs_avx512(void) {
            __builtin_cpu_supports("avx512vnni");
 }
 
-/* A bit of cpuid's leaf 7, for what compilers of today do not all know by name. */
+/* A bit of CPUID leaf 7, for features whose names some compilers don't know. */
 static int leaf_7(unsigned sub, int in_edx, int bit) {
     unsigned a = 0, b = 0, c = 0, d = 0;
     if (!__get_cpuid_count(7, sub, &a, &b, &c, &d))
@@ -47,7 +47,7 @@ static int runs_avx512bf16(void) {
 }
 
 #if defined(__linux__)
-/* Linux lets a process use tiles once it has asked; before 5.16, or where the machine hides them, it refuses. */
+/* Requests AMX permission from Linux. It fails before Linux 5.16 and where a hypervisor hides AMX. */
 static int runs_amx(void) {
     enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
     return runs_avx512bf16() && __builtin_cpu_supports("avx512vbmi") && leaf_7(0, 1, 24) && leaf_7(0, 1, 25) && leaf_7(0, 1, 22) &&
@@ -63,7 +63,7 @@ static int runs_i8mm(void) {
     return (getauxval(AT_HWCAP) >> 20 & 1) && (getauxval(AT_HWCAP2) >> 13 & 1); /* ASIMDDP, I8MM */
 }
 #elif defined(__aarch64__) && defined(__APPLE__)
-/* As Apple documents it; no test of this project has run on such a machine. */
+/* By Apple's documentation; not tested on such a machine. */
 static int has(const char *feature) {
     int32_t yes = 0;
     size_t size = sizeof yes;
@@ -79,7 +79,7 @@ static int runs_i8mm(void) {
 }
 #elif defined(__aarch64__)
 static int runs_dotprod(void) {
-    return 0; /* how to ask is known for Linux and macOS alone */
+    return 0; /* detection is implemented for Linux and macOS only */
 }
 
 static int runs_i8mm(void) {

@@ -7,7 +7,7 @@
 #include "cpu.h"
 #include "pool.h"
 
-/* Of custom.c: a library with a custom kernel, and one step's use of it. */
+/* Of custom.c: a loaded library with a custom kernel, and a step that uses it. */
 typedef struct cpu_custom_kernel cpu_custom_kernel;
 typedef struct cpu_custom_step cpu_custom_step;
 
@@ -15,8 +15,8 @@ struct hal_device {
     const cpu_set *set;
     pool *pool;
     uint32_t flags;              /* of hal_options */
-    int threads, threads_decode; /* for steps of more tokens than DECODE_TOKENS, and for the others */
-    pthread_mutex_t busy;        /* one run at a time */
+    int threads, threads_decode; /* for steps of more than DECODE_TOKENS tokens; for the others */
+    pthread_mutex_t busy;        /* held during a run: one run at a time */
     atomic_uint_fast64_t allocations;
     cpu_custom_kernel *custom;   /* kernel n is custom[n - 1] */
     uint32_t n_custom;
@@ -26,11 +26,11 @@ struct hal_buffer {
     hal_device *device;
     uint8_t *data;
     uint64_t size;
-    void *owned;                 /* what free() gets; NULL: the host's memory, used in place and never written */
-    int range;                   /* of mapped.h, where it is the host's memory */
+    void *owned;                 /* pointer to free; NULL: host memory, used in place and never written */
+    int range;                   /* for host memory: its range of mapped.h */
 };
 
-/* A call with what the walker needs around it. */
+/* A call with its kernel and its op's name. */
 typedef struct {
     cpu_call call;
     const cpu_kernel *kernel;
@@ -41,7 +41,7 @@ typedef struct {
     int view, count, most;       /* counts[count] replaces views[view].shape[0], which is at most `most` */
 } exec_dim;
 
-/* Steps first .. end - 1 between two meetings of the threads: one that is shared, or some that one thread runs. */
+/* Steps first .. end - 1 that run between two barriers: one step that the threads share, or several that one thread runs. */
 typedef struct {
     int first, end;
 } exec_phase;
@@ -49,32 +49,33 @@ typedef struct {
 struct hal_exec {
     hal_device *device;
     hal_buffer *block;           /* the step buffer */
-    int *ranges, n_ranges;       /* of mapped.h: those of the host's memory that steps read */
+    int *ranges, n_ranges;       /* ranges of mapped.h that the steps read */
     int n_steps, n_dims;
     exec_step *steps;
-    cpu_view *views;             /* each step's output and inputs, one after the other */
+    cpu_view *views;             /* each step's output and inputs, concatenated */
     exec_dim *dims;
     uint8_t *args, *scratch, *shared;
-    cpu_split *splits;           /* per step: how this run's shapes are cut; one grain: a single thread */
-    exec_phase *phases;          /* this run's */
-    uint16_t *grains;            /* of each phase */
+    cpu_split *splits;           /* per step: its work items at this run's shapes */
+    exec_phase *phases;          /* phases of this run */
+    uint16_t *grains;            /* per phase: number of grains */
     int n_phases;
-    int64_t mark;                /* where times are kept: when the step before ended */
-    uint64_t *times;             /* per step: nanoseconds so far; NULL where nobody asked */
+    int64_t mark;                /* HAL_PROFILE: when the previous step ended */
+    uint64_t *times;             /* HAL_PROFILE: nanoseconds per step so far; else NULL */
     atomic_int fault;
-    cpu_custom_step *custom_steps; /* of the steps that a custom kernel serves; as many fit as the plan has overrides */
+    cpu_custom_step *custom_steps; /* the steps that run custom kernels; capacity: the plan's overrides */
     int n_custom_steps;
 };
 
 int cpu_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
-int cpu_check_process(const hal_device *); /* 0, or that this is a fork of the process that opened the device */
+int cpu_check_process(const hal_device *); /* 0, or HAL_E_INVALID in a forked child of the process that opened the device */
 int cpu_supports(hal_device *, const hal_plan *, uint32_t step);
 int cpu_compile(hal_device *, const hal_plan *, hal_buffer *const *, hal_exec **);
 int cpu_run(hal_exec *, const void *block, uint64_t size);
 void cpu_release(hal_exec *);
 int cpu_add_kernel(hal_device *, const char *image, const char *entry, uint32_t *kernel);
 void cpu_drop_custom(hal_device *);
-int cpu_use_custom(hal_exec *, const hal_plan *, uint32_t step, exec_step *); /* gives a step the custom kernel of its override */
+/* sets the step's kernel to the custom one of its override */
+int cpu_use_custom(hal_exec *, const hal_plan *, uint32_t step, exec_step *);
 int cpu_pack(hal_buffer *, uint64_t offset, uint32_t format, int64_t stack, int64_t rows, int64_t columns,
              const void *from);
 int cpu_times(hal_exec *, uint64_t *ns, uint32_t n_steps);

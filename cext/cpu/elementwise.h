@@ -1,4 +1,4 @@
-/* elementwise.h: rows that more than one kernel makes: the norm of a row, the gate of a row; and single numbers' functions. */
+/* elementwise.h: row functions that several kernels share (norm, SwiGLU), and scalar activation functions. */
 #ifndef SATCHEL_CPU_ELEMENTWISE_H
 #define SATCHEL_CPU_ELEMENTWISE_H
 

@@ -1,12 +1,12 @@
-/* experts.c: products of tokens with the weights (E, N, K) of the few experts that each has chosen: expert_linear,
- * expert_swiglu with a gate and an up, and head_linear, where every token has chosen all, one for each of its heads. ids (T, k) names the experts; a slot is a place in it, t * k + j.
+/* experts.c: matrix products of a mixture of experts with weights (E, N, K): expert_linear; expert_swiglu, with gate and up;
+ * and head_linear, where each head is an expert that all tokens use. ids (T, k) gives each token's experts; a slot is an index
+ * t * k + j into it.
  *
- * The work is one list for any number of tokens: (expert, ITEM rows) over the experts that some token has chosen, in
- * order of first appearance. For one token these are its k experts; for many, all rows of x that an expert meets are
- * gathered in the thread's scratch, COLUMNS at a time, and pass by its weights together, so a weight is read once. A
- * result depends on its row of x and its row of the weight alone. The list is as long as it can get; what lies behind the
- * last expert is empty. An id below 0 belongs to another device: the items of the list's first expert write zeros there, each its
- * rows. Each run() looks through ids again, which is why a grain holds enough products to pay for that.
+ * The work is one list of items (expert, ITEM rows) over the experts that some token uses, in order of first appearance. All
+ * rows of x of an expert are gathered in the thread's scratch, COLUMNS at a time, so its weights are read once. A result
+ * depends on its row of x and its row of the weight alone. The list has its maximum length; items past the last expert are
+ * empty. An id below 0 means an expert on another device: the items of the list's first expert write zeros to its result. Each
+ * run() scans ids again, so a grain holds enough products to amortize that.
  */
 #include <string.h>
 
@@ -17,21 +17,21 @@
 
 enum { ITEM = 64, ROWS = 128, COLUMNS = 32 };
 
-/* A thread's part of a step. */
+/* A thread's scratch in a step. */
 typedef struct {
     const cpu_call *c;
     const cpu_view *y, *x, *ids;
     int n_weights, k;
-    int32_t *known;          /* by expert: has a token chosen it? */
-    int32_t *experts, *slots; /* the experts in order; the slots of the expert at hand */
+    int32_t *known;          /* per expert: 1 if a token uses it */
+    int32_t *experts, *slots; /* the used experts in order; the slots of the current expert */
     uint64_t x_bytes, x_stride;
     uint8_t *columns;        /* COLUMNS rows of x, x_stride bytes apart */
-    float *sums[2];          /* of gate and up: COLUMNS times ROWS */
-    uint8_t *panels;         /* ROWS rows of a weight that is not packed */
-    uint8_t *product;        /* what the product needs */
+    float *sums[2];          /* results of gate and up: (COLUMNS, ROWS) each */
+    uint8_t *panels;         /* ROWS rows of an unpacked weight, packed */
+    uint8_t *product;        /* scratch of the product */
 } work;
 
-/* The last input is a weight, not ids. */
+/* Whether the op is head_linear: its last input is a weight, not ids. */
 static int by_head(const cpu_call *c) {
     return c->v[c->n_in].ndim == 3;
 }
@@ -40,7 +40,7 @@ static uint64_t align_up(uint64_t n) {
     return size_line_up(n, PANEL_LINE);
 }
 
-/* What names the experts of (T, k): ids, or of head_linear, whose heads are its experts, x, of which the shape is looked at. */
+/* The view whose shape begins with (T, k): ids, or x for head_linear, whose heads are its experts. */
 static const cpu_view *ids_of(const cpu_call *c) {
     return by_head(c) ? c->v + 1 : c->v + c->n_in;
 }
@@ -55,7 +55,7 @@ static int n_weights(const cpu_call *c) {
     return by_head(c) ? 1 : c->n_in - 2;
 }
 
-/* Bytes of a row of x as one expert meets it. */
+/* Bytes of the row of x that one expert multiplies. */
 static uint64_t bytes_of_x(const cpu_view *x) {
     const block_format *f = block_format_find(x->format);
     return (uint64_t)x->shape[x->ndim - 1] / f->block * f->bytes;
@@ -65,7 +65,7 @@ static uint64_t bytes_of_panel(const cpu_view *w) {
     return panel_bytes(panel_format_find(w->format), w->shape[2]);
 }
 
-/* Bytes that ROWS rows take in panels, where some weight is not packed. */
+/* Bytes of ROWS rows in panels if some weight is not packed, else 0. */
 static uint64_t bytes_to_pack(const cpu_call *c) {
     uint64_t most = 0;
     for (int i = 2; i < 2 + n_weights(c); i++)
@@ -74,13 +74,13 @@ static uint64_t bytes_to_pack(const cpu_call *c) {
     return ROWS / PANEL_ROWS * most;
 }
 
-/* Lays out the scratch from `at` on; gives its size in bytes. */
+/* Assigns the scratch from `at` on; gives its size in bytes. */
 static uint64_t lay_out(const cpu_call *c, uint8_t *at, work *w) {
     const cpu_view *ids = ids_of(c);
     uint64_t experts = align_up(sizeof(int32_t) * (uint64_t)c->v[2].shape[0]);
     uint64_t slots = align_up(size_mul(sizeof(int32_t) * (uint64_t)ids->shape[0], (uint64_t)ids->shape[1]));
     uint64_t sums = sizeof(float) * COLUMNS * ROWS, end = 0;
-    if (slots >= SIZE_TOO_MUCH / 2) /* no place of it is ever formed */
+    if (slots >= SIZE_TOO_MUCH / 2) /* too large: no address in it is computed */
         return SIZE_TOO_MUCH;
     *w = (work){.c = c, .y = c->v, .x = c->v + 1, .ids = ids, .n_weights = n_weights(c), .k = ids->shape[1]};
     w->x_bytes = bytes_of_x(w->x);
@@ -102,7 +102,7 @@ static uint64_t scratch(const cpu_call *c) {
     return lay_out(c, nowhere, &w);
 }
 
-/* Notes the experts that are chosen; gives their number. An id beyond the experts faults the run. */
+/* Lists the experts that tokens use; gives their number. An id >= E faults the run. */
 static int find_experts(work *w) {
     int n = 0, n_experts = w->c->v[2].shape[0];
     memset(w->known, 0, sizeof *w->known * (size_t)n_experts);
@@ -124,7 +124,7 @@ static int find_experts(work *w) {
     return n;
 }
 
-/* Notes the slots that chose this expert; gives their number. */
+/* Lists the slots of this expert; gives their number. */
 static int find_slots(work *w, int expert) {
     int n = 0, slot = 0;
     for (; by_head(w->c) && n < w->ids->shape[0]; n++)
@@ -146,7 +146,7 @@ static const uint8_t *row_of_x(const work *w, int slot) {
     return w->x->ndim == 3 ? row + w->x_bytes * (uint64_t)(slot % w->k) : row;
 }
 
-/* The rows of x of n slots, one behind the other: where they lie if it is one, else a copy. */
+/* The rows of x of n slots, contiguous: a copy, or for one slot the row itself. */
 static const uint8_t *gather(const work *w, const int32_t *slots, int n) {
     if (n == 1)
         return row_of_x(w, slots[0]);
@@ -155,7 +155,7 @@ static const uint8_t *gather(const work *w, const int32_t *slots, int n) {
     return w->columns;
 }
 
-/* Panels of `rows` rows of an expert from `row` on, which is a panel's first: as they lie, or packed here. */
+/* Panels of `rows` rows of an expert from `row` (a multiple of 16) on: in place, or packed to scratch. */
 static const uint8_t *panels_at(const work *w, const cpu_view *v, int expert, int64_t row, int rows) {
     const panel_format *f = panel_format_find(v->format);
     uint64_t bytes = bytes_of_panel(v), row_bytes = (uint64_t)v->shape[2] / (uint64_t)f->block * (uint64_t)f->bytes;
@@ -178,7 +178,7 @@ static void multiply(const work *w, int which, int expert, int64_t row, int rows
     product_find(w->c->set, v->format, w->x->format, w->c->flags)->run(&p);
 }
 
-/* Rows first .. last - 1 of an expert for n slots. */
+/* Computes rows first .. last - 1 of an expert for n slots. */
 static void run_columns(const work *w, int expert, int64_t first, int64_t last, const int32_t *slots, int n) {
     const uint8_t *x = gather(w, slots, n);
     for (; first < last; first += ROWS) {
@@ -201,7 +201,7 @@ static void run_expert(work *w, int expert, int64_t first, int64_t last) {
         run_columns(w, expert, first, last, w->slots + j, n - j < COLUMNS ? n - j : COLUMNS);
 }
 
-/* Zeros in rows first .. last - 1 of the slots whose id is below 0. */
+/* Writes zeros to rows first .. last - 1 of the slots whose id is below 0. */
 static void clear_others(const work *w, int64_t first, int64_t last) {
     for (int t = 0; t < w->ids->shape[0] && !by_head(w->c); t++) {
         const int32_t *ids = (const int32_t *)cpu_row(w->ids, t);
@@ -232,7 +232,7 @@ static void run(const cpu_call *c, int64_t from, int64_t to, int thread) {
     }
 }
 
-/* A grain is worth the price of handing it out, and of looking through ids: about as many as 160 products of a row. */
+/* Sizes a grain to amortize its scheduling and a scan of ids, which together cost about 160 products of a row. */
 static cpu_split split(const cpu_call *c) {
     int64_t experts = most_experts(c), k = c->v[2].shape[2];
     int64_t slots = (int64_t)ids_of(c)->shape[0] * ids_of(c)->shape[1];
@@ -251,7 +251,7 @@ static const char *check_products(const cpu_call *c, int weights) {
             w->shape[2] != x->shape[x->ndim - 1] || !f || w->shape[2] % f->block)
             return "each weight must be (E, N, K) with x's K, in a format that has a product";
         if (!product_find(c->set, w->format, x->format, c->flags))
-            return "x must have the format that the weight's product asks for";
+            return "x must have the activation format of the weight's product";
     }
     return NULL;
 }

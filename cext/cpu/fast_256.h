@@ -1,5 +1,5 @@
-/* fast_256.h: products of super-blocks of 256 for many columns, where asked to be fast: weights are rounded once more, to
- * 8 bits under one scale for each row's super-block, so that neither group scales nor minimums are met again.
+/* fast_256.h: products of super-blocks of 256 for many columns under HAL_FAST (--precision fast): weights are requantized to
+ * int8 with one scale per row and super-block, so the inner loop has neither group scales nor minimums.
  *
  * The scale is the largest magnitude that the groups' scales and minimums allow, over 127. Results differ from the exact
  * products' and from those for few columns.
@@ -7,9 +7,9 @@
 #ifndef SATCHEL_CPU_FAST_256_H
 #define SATCHEL_CPU_FAST_256_H
 
-enum { FAST_COLUMNS = 32 /* with fewer, rounding again costs more than it saves */, CODES_256 = 64 * LINE };
+enum { FAST_COLUMNS = 32 /* with fewer columns, requantizing costs more than it saves */, CODES_256 = 64 * LINE };
 
-/* What code q of a group of 16 stands for: scale * q - low. */
+/* scale and low of a group of 16, whose code q has the value scale * q - low. */
 VI_INLINE void group_line(const scales_256 *s, int groups, int offset, int half, vf *scale, vf *low) {
     vi min = s->pairs[half / 4];
     *scale = s->d * vi_to_vf(s->scale[half * groups / 16]);
@@ -19,9 +19,9 @@ VI_INLINE void group_line(const scales_256 *s, int groups, int offset, int half,
 
 VI_INLINE vf vf_abs(vf x) { return (vf)((vi)x & 0x7FFFFFFF); }
 
-/* The four codes of each lane as signed bytes of scale * code - low, both already over the new scale. */
+/* Requantizes the four codes of each lane to signed bytes: scale * code - low, both divided by the new scale. */
 VI_INLINE vi round_codes(vi q, vf scale, vf low) {
-    vf base = vf_set(12582912.0f) - low; /* 1.5 * 2^23: the sum's last byte is the rounded number */
+    vf base = vf_set(12582912.0f) - low; /* 1.5 * 2^23: the sum's low byte is the rounded integer */
     vi out = vi_set(0);
     UNROLL for (int i = 0; i < 4; i++)
         out |= ((vi)vf_fma(vi_to_vf(vi_byte(q, i)), scale, base) & 255) << (8 * i);
@@ -92,7 +92,7 @@ VI_INLINE void fast_multiply(const uint8_t *x, uint64_t x_stride, const uint8_t 
     _tile_stored(1, results + TILE_BYTES, LINE);
 }
 
-/* Columns are 16 or fewer, or a multiple of 16: see amx_cut. */
+/* The number of columns is at most 16 or a multiple of 16: see amx_cut. */
 static void fast_block(const product *p, int first, int64_t block, const vf *d, int panels) {
     const uint8_t *x = p->x + sizeof(block_a8_256) * (uint64_t)block;
     uint8_t *results = p->scratch + WEIGHTS_BYTES;

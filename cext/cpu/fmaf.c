@@ -1,6 +1,6 @@
-/* fmaf.c: a * b + c rounded once, for the C library of MinGW, whose own rounds twice. The product is exact in double; the sum
- * is rounded to odd there (its last bit says that something was cut off), so rounding it to float is right (Boldo and
- * Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008).
+/* fmaf.c: a correctly rounded fmaf for MinGW, whose C library rounds twice. The product is exact in double. The sum is rounded
+ * to odd in double (its last bit is set if it is inexact), so the final rounding to float is correct (Boldo and Melquiond,
+ * "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008).
  */
 #include <math.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /* hadamard.c: rotates the heads of float32 x (T, H, D) by the Walsh-Hadamard matrix, in blocks of n, the largest power of
- * two that divides D: log2(n) levels of sums and differences, then the factor 1 / sqrt(n). Its own inverse.
+ * two that divides D: log2(n) levels of sums and differences, then the factor 1 / sqrt(n). It is its own inverse.
  *
- * Levels that meet within a vector swap its numbers and add them under alternating signs; the others pair whole vectors.
+ * Levels within a vector swap its lanes and add them with alternating signs; the others pair whole vectors.
  */
 #include <math.h>
 
@@ -16,7 +16,7 @@ static const char *check(const cpu_call *c) {
     return NULL;
 }
 
-/* Number i and number i ^ h change places; h is a power of two below LANES. */
+/* Swaps lanes i and i ^ h; h is a power of two below LANES. */
 static inline vf swapped(vf x, int h) {
 #if LANES == 16
     return h == 1   ? _mm512_permute_ps(x, 0xB1)
@@ -30,7 +30,7 @@ static inline vf swapped(vf x, int h) {
 #endif
 }
 
-/* The first levels of LANES numbers. */
+/* The levels within one vector. */
 static inline vf rotate_vector(vf x) {
     float sign[LANES];
     for (int h = 1; h < LANES; h *= 2) {
@@ -51,7 +51,7 @@ static void rotate_few(float *x, int n) {
             }
 }
 
-/* n numbers in place; the vector levels come last, with the factor. */
+/* Transforms n elements in place; the levels within vectors come last, with the factor. */
 static void rotate(float *x, int n) {
     vf factor = vf_set(1.0f / sqrtf((float)n));
     if (n < LANES) {

@@ -1,5 +1,5 @@
-/* heads.c: heads of float32 (T, H, D) taken apart (take) and put together (concat). Rows may lie at any stride; within a row
- * heads are dense.
+/* heads.c: slices (take) and concatenates (concat) float32 heads (T, H, D) along D. Rows may have any stride; heads are dense
+ * within a row.
  */
 #include <string.h>
 
@@ -12,7 +12,7 @@ static const char *check_take(const cpu_call *c) {
         return "it takes x f32 (T, H, D) and gives f32 (T, H, size)";
     return a->start >= 0 && a->size == y->shape[2] && a->start <= x->shape[2] - a->size
                ? NULL
-               : "what is taken must lie within x's heads, and be as wide as the output's";
+               : "start and size must lie within x's heads, and size be the output's width";
 }
 
 static void run_take(const cpu_call *c, int64_t from, int64_t to, int thread) {

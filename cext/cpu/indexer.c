@@ -20,7 +20,7 @@ static const char *check(const cpu_call *c) {
         if (!cpu_is(c->v + i, I32, 1) || c->v[i].shape[0] != q->shape[0])
             return "slot and pos must be i32 (T)";
     if (!cpu_is(table, I32, 2) || (int64_t)table->shape[1] * k->shape[2] > INT32_MAX / 2)
-        return "table must be i32 (S, B), of no more positions than can be counted";
+        return "table must be i32 (S, B), with positions that 32 bits can count";
     return cpu_is(y, I32, 2) && y->shape[0] == q->shape[0] && a->k > 0 && y->shape[1] == a->k ? NULL
                                                                                            : "the output must be i32 (T, k)";
 }
@@ -29,7 +29,7 @@ static int64_t positions(const cpu_call *c) {
     return (int64_t)c->v[6].shape[1] * c->v[3].shape[2];
 }
 
-/* Scores of all positions, the same once more to find the k-th among, and a key. */
+/* Scratch: scores of all positions, a copy of them to select the k-th largest, and a key. */
 static uint64_t scratch(const cpu_call *c) {
     return sizeof(float) * (2 * (uint64_t)positions(c) + (uint64_t)c->v[3].shape[3] + LANES);
 }
@@ -48,7 +48,7 @@ static float dot(const float *a, const float *b, int n) {
     return rest;
 }
 
-/* Scores of positions 0..n-1; 0 for a bad table. */
+/* Scores of positions 0..n-1; 0 for an invalid block table. */
 static int score(const cpu_call *c, int64_t token, const int32_t *blocks, int n, float *scores, float *key) {
     const cpu_view *q = c->v + 1, *k = c->v + 3;
     const float *weights = cpu_f32(c->v + 2, token), *query = cpu_f32(q, token);
@@ -68,7 +68,7 @@ static int score(const cpu_call *c, int64_t token, const int32_t *blocks, int n,
     return 1;
 }
 
-/* The k-th largest of x[0..n-1], which are moved about (Hoare's selection). */
+/* The k-th largest of x[0..n-1] by quickselect (Hoare), which permutes x. */
 static float largest(float *x, int n, int k) {
     int low = 0, high = n - 1, at = k - 1;
     while (low < high) {

@@ -1,6 +1,6 @@
-/* isa.c: the sets of kernels in this library, best last, and what a set has of its own and of its base.
+/* isa.c: the instruction sets that this library has kernels for, the best last, and lookup of kernels in a set and its base.
  *
- * cpu_sets.inc is made by CMake: one CPU_SET(name) per set that was built.
+ * CMake makes cpu_sets.inc: one CPU_SET(name) per set that was built.
  */
 #include <string.h>
 

@@ -1,14 +1,14 @@
-/* kv.c: writing keys or values into the paged cache (blocks, H, block, D), in any of the formats of kv_rows.h: kv_write as
- * they are, rope_kv_write rotated by their positions, head by head.
+/* kv.c: kv_write and rope_kv_write write keys or values to the paged cache (blocks, H, block, D), in any format of kv_rows.h;
+ * rope_kv_write applies RoPE first.
  *
- * Token t of slot[t] at pos[t] goes to block table[slot[t]][pos[t] / block], place pos[t] % block. All three numbers
- * come from the engine and are checked; a token that points outside is not written and faults the run.
+ * Token t goes to row pos[t] % block of block table[slot[t]][pos[t] / block]. Slot, position and block are checked; a token
+ * with one out of range is not written and faults the run.
  */
 #include "cpu.h"
 #include "kv_rows.h"
 #include "rope.h"
 
-/* slot: of its three inputs slot, pos and table the first. */
+/* slot: the input slot; pos and table follow it. */
 static const char *check_cache(const cpu_call *c, const cpu_view *slot) {
     const cpu_view *cache = c->v, *x = c->v + 2, *table = slot + 2;
     if (cache->ndim != 4 || !kv_bytes(cache->format, KV_BLOCK))
@@ -36,7 +36,7 @@ static cpu_split split(const cpu_call *c) {
     return cpu_grains(c->v[2].shape[0], (int64_t)c->v[2].width);
 }
 
-/* Where the first head of token t goes; NULL, and a fault of the run, where it points outside. */
+/* Address of the first head of token t in the cache; NULL, and a fault of the run, if an index is out of range. */
 static uint8_t *place_of(const cpu_call *c, const cpu_view *slots, int64_t t) {
     const cpu_view *cache = c->v, *table = slots + 2;
     int32_t slot = cpu_i32(slots, t), pos = cpu_i32(slots + 1, t), size = cache->shape[2], block = -1;
@@ -49,7 +49,7 @@ static uint8_t *place_of(const cpu_call *c, const cpu_view *slots, int64_t t) {
     return cpu_row(cache, block) + kv_bytes(cache->format, cache->shape[3]) * (uint64_t)(pos % size);
 }
 
-/* rotated: scratch of one head for rope_kv_write; NULL: x is written as it is. */
+/* rotated: scratch of one head for rope_kv_write; NULL: no RoPE. */
 static inline void write_token(const cpu_call *c, int64_t t, float *rotated) {
     const cpu_view *cache = c->v;
     const float *x = cpu_f32(c->v + 2, t);

@@ -1,7 +1,7 @@
-/* kv_rows.h: rows of a KV cache, one head of one position each: float32 out of every cache format and back.
+/* kv_rows.h: converts rows of a KV cache between float32 and every cache format. A row is one head of one position.
  *
- * f32, f16, bf16 and fp8 numbers stand one by one; q8_0 and q4_0 in blocks of 32 under one f16 scale, coded as the
- * definition of kv_write has it (quant/cache.py), bit for bit. A block that holds a NaN or an infinity gets the scale NaN.
+ * f32, f16, bf16 and fp8 store each element alone; q8_0 and q4_0 store blocks of 32 with one f16 scale, bit-identical to the
+ * definition (quant/cache.py). A block with a NaN or an infinity gets the scale NaN.
  */
 #ifndef SATCHEL_CPU_KV_ROWS_H
 #define SATCHEL_CPU_KV_ROWS_H
@@ -14,13 +14,13 @@
 enum { KV_F32 = 0, KV_F16 = 1, KV_Q4_0 = 2, KV_Q8_0 = 8, KV_BF16 = 30, KV_FP8 = 1008, KV_BLOCK = 32 };
 #define KV_FORMATS "f32, f16, bf16, fp8, q8_0 or q4_0"
 
-/* Vectors of as many small integers as a vector has floats. */
+/* Vectors of LANES small integers. */
 typedef int8_t kv_i8 __attribute__((vector_size(LANES)));
 typedef uint8_t kv_u8 __attribute__((vector_size(LANES)));
 typedef uint16_t kv_u16 __attribute__((vector_size(2 * LANES)));
 typedef int32_t kv_i32 __attribute__((vector_size(4 * LANES)));
 
-/* Bytes of n numbers, whole blocks; 0: no cache can have this format. */
+/* Bytes of n elements, whole blocks; 0: not a cache format. */
 static inline uint64_t kv_bytes(uint32_t format, int64_t n) {
     switch (format) {
     case KV_F32:
@@ -60,7 +60,7 @@ static inline vf kv_floats(kv_i8 x) {
     return (vf)__builtin_convertvector(__builtin_convertvector(x, kv_i32), vf);
 }
 
-/* By way of f16, whose exponent has another bias: a factor of 256, and subnormal numbers cost nothing. */
+/* Converts by way of f16 and a factor of 256, the difference of exponent biases, so subnormals need no special case. */
 static inline void kv_load_fp8(const uint8_t *from, float *to, int n) {
     int i = 0;
     for (; i + LANES <= n; i += LANES) {
@@ -83,7 +83,7 @@ static inline void kv_load_q4_0(const block_q4_0 *b, float *to) {
     }
 }
 
-/* n numbers, whole blocks, as float32. */
+/* Dequantizes n elements, whole blocks, to float32. */
 static inline void kv_load(uint32_t format, const void *from, float *to, int n) {
     const block_q8_0 *eight = from;
     const block_q4_0 *four = from;
@@ -107,7 +107,7 @@ static inline void kv_load(uint32_t format, const void *from, float *to, int n) 
     }
 }
 
-/* The bits of the block's largest magnitude: as integers, a NaN is above infinity and that above all numbers. */
+/* Bits of the block's largest magnitude, compared as integers: a NaN is above infinity, and that above all finite numbers. */
 static inline uint32_t kv_most(const float *x) {
     uint32_t most = 0;
     for (int i = 0; i < KV_BLOCK; i++) {
@@ -117,7 +117,7 @@ static inline uint32_t kv_most(const float *x) {
     return most;
 }
 
-/* Nearest codes of x * inverse, all 0 where the inverse is no finite number or the block holds something that is none. */
+/* Nearest codes of x * inverse; all 0 if the inverse or an element of the block is not finite. */
 static inline void kv_codes(const float *x, float inverse, uint32_t most, int8_t *codes) {
     float q[KV_BLOCK] = {0};
     if (most < 0x7F800000u && f32_is_finite(inverse))
@@ -134,7 +134,7 @@ static inline void kv_store_q8_0(const float *x, block_q8_0 *y) {
     kv_codes(x, most ? 127.0f / size : 0.0f, most, y->qs);
 }
 
-/* The scale has the sign that gives the largest number the code -8; 8, on the other side, becomes 7. */
+/* d = m / -8 for m, the first element of largest magnitude, so that m gets the code -8; the code 8 is clipped to 7. */
 static inline void kv_store_q4_0(const float *x, block_q4_0 *y) {
     uint32_t most = kv_most(x);
     float extreme = 0.0f;
@@ -158,7 +158,7 @@ static inline void kv_store_half(uint32_t format, const float *x, uint16_t *to, 
         to[i] = format == KV_F16 ? f32_to_f16(x[i]) : f32_to_bf16(x[i]);
 }
 
-/* n numbers, whole blocks, in the cache's format. */
+/* Quantizes n elements, whole blocks, to the cache's format. */
 static inline void kv_store(uint32_t format, const float *x, void *to, int n) {
     block_q8_0 *eight = to;
     block_q4_0 *four = to;

@@ -1,7 +1,7 @@
-/* limits.c: how many CPUs this process may use: its affinity mask, and the CPU time that its control group may spend.
+/* limits.c: number of CPUs that this process may use: its affinity mask, limited by the CPU quota of its control groups.
  *
- * A container's limit is a quota of time per period, not fewer CPUs: threads beyond it would only be stopped in the middle
- * of their work. Groups nest, and the tightest limit on the way up holds. What cannot be read sets no limit.
+ * A container's limit is CPU time per period, not fewer CPUs: threads beyond the quota would be throttled in the middle of
+ * their work. Groups nest, and the tightest limit on the path to the root holds. An unreadable file sets no limit.
  */
 #include <sched.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 
 enum { PATH = 1024, LINE = 1024 };
 
-/* The first line of folder + file; 0 where there is none. */
+/* Reads the first line of folder + file; 0 if there is none. */
 static int read_line(const char *folder, const char *file, char line[LINE]) {
     char path[PATH];
     FILE *f;
@@ -31,7 +31,7 @@ static int cpus_of(long long quota, long long period) {
     return n < 1 << 20 ? (int)n : 0;
 }
 
-/* What one group allows; 0: no limit. cpu.max is version 2's "QUOTA PERIOD" or "max PERIOD", in microseconds. */
+/* CPUs that one group allows; 0: no limit. cgroup v2: cpu.max has "QUOTA PERIOD" or "max PERIOD", in microseconds. */
 static int limit_of(const char *folder) {
     char line[LINE];
     long long quota, period;
@@ -43,8 +43,8 @@ static int limit_of(const char *folder) {
     return read_line(folder, "cpu.cfs_period_us", line) ? cpus_of(quota, strtoll(line, NULL, 10)) : 0;
 }
 
-/* The tightest of the group and those above it. Within a container the path may be the host's, and only its end, the
- * mount itself, is there. */
+/* The tightest limit of the group and its ancestors. In a container the path may be the host's, of which only the mount itself
+ * exists. */
 static int tightest(const char *mount, const char *group) {
     char folder[PATH];
     size_t top = strlen(mount);
@@ -93,7 +93,7 @@ int limits_quota(const char *groups, const char *mounts) {
     return least;
 }
 
-/* More CPUs than a cpu_set_t holds, or another system: those that are there. */
+/* CPUs of the affinity mask; all CPUs on other systems, or if there are more than a cpu_set_t holds. */
 static int mask_count(void) {
     long n = os_processors();
 #ifdef __linux__

@@ -1,4 +1,4 @@
-/* limits.h: what a container lets a process have. See limits.c; pool_default_threads is in pool.h. */
+/* limits.h: the CPU quota of a process's control groups. See limits.c; pool_default_threads is in pool.h. */
 #ifndef SATCHEL_CPU_LIMITS_H
 #define SATCHEL_CPU_LIMITS_H
 

@@ -1,9 +1,9 @@
-/* linear.c: products of activations (T, K) with weights (N, K): linear with any number of weights side by side, and
- * linear_add with one weight and a residual.
+/* linear.c: matrix products of activations (T, K) with weights (N, K): linear, with several weights whose results are
+ * concatenated, and linear_add, with one weight and a residual.
  *
- * An item is a panel of 16 rows of a weight, the panels of all weights counted one after the other. product.h gives for
- * each format a function over panels and columns. A weight that is not packed is packed here, panel by panel, into the
- * thread's scratch: the same sums at the price of that copy. Results meet the residual while they are in the cache.
+ * An item is a panel of 16 rows of a weight; the panels of all weights are numbered consecutively. product.h gives each format
+ * a function over panels and columns. A weight that is not packed is packed panel by panel into the thread's scratch: the sums
+ * are the same, and slower by that copy. The residual is added while the results are in the cache.
  */
 #include <string.h>
 
@@ -50,7 +50,7 @@ static cpu_split split_add(const cpu_call *c) {
     return split(c, 1);
 }
 
-/* A thread's scratch: what the product needs, a panel's results, and panels of a weight that is not packed. */
+/* A thread's scratch: that of the product, a panel's results, and panels of an unpacked weight. */
 static uint64_t scratch_results(const cpu_call *c) {
     return sizeof(float) * PANEL_ROWS * (uint64_t)c->v[0].shape[0];
 }
@@ -64,8 +64,8 @@ static void add_rows(float *y, const float *add, int64_t n) {
         y[i] += add[i];
 }
 
-/* Panels first .. first + n - 1 of one weight, whose results stand in y from `column` on; all of them have 16 rows, or
- * there is one of `rows`. */
+/* Computes panels first .. first + n - 1 of one weight; results go to y from `column` on. All panels have 16 rows, or n is
+ * 1 and it has `rows`. */
 static void run_panels(const cpu_call *c, const cpu_view *w, const cpu_view *add, int64_t first, int n, int64_t column,
                        int thread) {
     const cpu_view *y = c->v;
@@ -84,10 +84,10 @@ static void run_panels(const cpu_call *c, const cpu_view *w, const cpu_view *add
     }
 }
 
-/* Items from .. to - 1, which may reach over several weights; a panel with fewer rows than 16 goes alone. */
+/* Computes items from .. to - 1, which may span several weights; a panel of fewer than 16 rows is computed alone. */
 static void run_items(const cpu_call *c, int n_weights, const cpu_view *add, int64_t from, int64_t to, int thread) {
     int64_t before = 0, column = 0;
-    if (c->v[0].shape[0] == 0) /* a step that picks no row */
+    if (c->v[0].shape[0] == 0) /* a step without output rows */
         return;
     for (int i = 0; i < n_weights && before < to; i++) {
         const cpu_view *w = c->v + 2 + i;

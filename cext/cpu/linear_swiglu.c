@@ -1,17 +1,17 @@
-/* linear_swiglu.c: silu(x @ gate.T) * (x @ up.T) of x (T, K) and two weights (N, K), in float32 or quantized for the product
- * that follows.
+/* linear_swiglu.c: silu(x @ gate.T) * (x @ up.T) of x (T, K) and two weights (N, K), in float32 or quantized for the next
+ * product.
  *
- * An item is a panel of the gate and the same panel of up. Their results lie in the thread's scratch and leave it as one
- * number each. To be quantized, they wait in the memory that all threads share until CHUNK rows are there, whole blocks of
- * every format; the last one's thread quantizes the chunk. So items stay small, and the numbers are still in a cache
- * when they are read again. The bits are those of linear, swiglu and quantize.
+ * An item is a panel of gate and the same panel of up; the thread's scratch holds their results. To quantize, results are
+ * collected in shared scratch until a chunk of CHUNK rows (whole blocks of every format) is complete; the thread that completes
+ * it quantizes it. So items stay small, and the results are still in a cache when they are quantized. The bits are those of
+ * linear, swiglu and quantize in sequence.
  */
 #include "elementwise.h"
 #include "quantize_simd.h"
 #include "weight.h"
 
 enum { CHUNK = 256, CHUNK_PANELS = CHUNK / PANEL_ROWS };
-/* Floats from one token to the next of a chunk: rows at multiples of 1024 bytes would fall into few sets of a cache. */
+/* Floats from token to token of a chunk. The padding avoids multiples of 1024 bytes, which conflict in few cache sets. */
 enum { PITCH = CHUNK + 16 };
 
 static const char *check(const cpu_call *c) {
@@ -35,7 +35,7 @@ static const char *check_quantized(const cpu_call *c) {
     if (!is_activation(c->v[0].format))
         return "the output must be a8_32, a8_256, bf16x2, f16 or bf16";
     if (c->v[0].shape[1] > CHUNK * CPU_COUNTERS)
-        return "the weights have more rows than can be counted";
+        return "the weights have too many rows";
     return check(c);
 }
 
@@ -43,12 +43,12 @@ static cpu_split split(const cpu_call *c) {
     return (cpu_split){panels_of(c->v + 2), panels_a_grain(c->v + 2, 2, c->v[0].shape[0])};
 }
 
-/* Panels of a weight that are met at once: their results stay near. */
+/* Panels of a weight per call of the product: few enough that their results stay in the cache. */
 static int64_t panels_a_step(const cpu_call *c) {
     return c->v[0].shape[0] >= MANY_COLUMNS ? PANELS_FOR_MANY : PRODUCT_PANELS;
 }
 
-/* Numbers of one weight's results in a thread's scratch, at most. */
+/* Most floats of one weight's results in a thread's scratch. */
 static uint64_t results(const cpu_call *c) {
     return (uint64_t)PANEL_ROWS * PRODUCT_PANELS * (uint64_t)c->v[0].shape[0];
 }
@@ -57,13 +57,13 @@ static uint64_t scratch(const cpu_call *c) {
     return scratch_product(c->v + 1) + 2 * sizeof(float) * results(c) + scratch_panels(c->v + 2, 2, PRODUCT_PANELS);
 }
 
-/* Rows of panels first .. first + n - 1, for all tokens, to y[token * pitch + row - first row]. */
+/* Computes panels first .. first + n - 1 for all tokens, to y[token * pitch + row - first row]. */
 static void run_step(const cpu_call *c, int64_t first, int n, float *y, int64_t pitch, int thread) {
     uint8_t *base = cpu_scratch(c, thread);
     float *gate = (float *)(base + scratch_product(c->v + 1)), *up = gate + results(c);
     uint8_t *packed = (uint8_t *)(up + results(c));
     int64_t rows = (int64_t)n * PANEL_ROWS, left = c->v[0].shape[1] - first * PANEL_ROWS;
-    if (c->v[0].shape[0] == 0) /* a step that picks no row */
+    if (c->v[0].shape[0] == 0) /* a step without output rows */
         return;
     multiply_panels(c, c->v + 2, first, n, gate, rows, base, packed);
     multiply_panels(c, c->v + 3, first, n, up, rows, base, packed);
@@ -79,7 +79,7 @@ static void run_float(const cpu_call *c, int64_t from, int64_t to, int thread) {
     }
 }
 
-/* Where a chunk's numbers wait: (T, CHUNK), one chunk after the other. */
+/* A chunk's results (T, CHUNK) in shared scratch. */
 static float *chunk_at(const cpu_call *c, int64_t chunk) {
     return (float *)(c->shared + CPU_COUNTERS * sizeof(atomic_int)) + PITCH * c->v[0].shape[0] * chunk;
 }
@@ -97,7 +97,7 @@ static void quantize_chunk(const cpu_call *c, int64_t chunk) {
         quantize_row(y->format, x, quantize_at(y->format, cpu_row(y, t), row), (int)(left < CHUNK ? left : CHUNK));
 }
 
-/* `n` more panels of a chunk are there; the last ones end it and leave its counter as it was. */
+/* Counts `n` more finished panels of a chunk. The last ones quantize it and reset its counter. */
 static void count_panels(const cpu_call *c, int64_t chunk, int64_t n) {
     atomic_int *counter = (atomic_int *)c->shared + chunk;
     int64_t all = panels_of(c->v + 2) - chunk * CHUNK_PANELS;

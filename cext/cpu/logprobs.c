@@ -1,7 +1,8 @@
-/* logprobs.c: how likely a token of each row was, and which tokens were the likeliest: logits (R, V) and ids (R) give
- * (R, 2 + 2 k): the logarithm of the token's probability, how many tokens were likelier, the k largest logarithms, their
- * tokens. Rows whose hal_sampling, where there is one, asks for no report give zeros, those of
- * no token (-1), and those with a NaN or +inf, or with nothing above -inf, NaN. Logits are only read.
+/* logprobs.c: logprobs of logits (R, V) and ids (R): (R, 2 + 2 k). A row has the logprob of its token, the number of likelier
+ * tokens, the k largest logprobs, and their tokens.
+ *
+ * A row whose hal_sampling (optional) requests no report is zero. A row without a token (-1), with a NaN or +inf, or with -inf
+ * alone, is NaN. Logits are only read.
  */
 #include "sample_set.h"
 

@@ -1,13 +1,12 @@
-/* mapped.c: memory of a mapped file that goes away while it is read.
+/* mapped.c: survives SIGBUS from a mapped file that was truncated, or that the disk cannot read.
  *
- * Touching a page that the file no longer has, or that the disk cannot read, is SIGBUS, which ends the process. Within a
- * range that is entered here the page becomes zeros instead and the range counts as lost: the step that computed on it must ask
- * mapped_lost() before the result is used. Every other SIGBUS goes to the handler that was there before. A lost range
- * stays lost until it is dropped.
+ * Touching such a page raises SIGBUS, which ends the process. In a range registered here the handler maps a page of zeros
+ * instead and marks the range as lost. A step that read the range must check mapped_lost() before its result is used. Every
+ * other SIGBUS goes to the previously installed handler. A lost range stays lost until it is dropped.
  */
 #include "mapped.h"
 
-#if defined(_WIN32) /* a mapped file cannot be cut there */
+#if defined(_WIN32) /* Windows does not truncate a mapped file */
 int mapped_enter(const void *data, uint64_t size) {
     (void)data, (void)size;
     return -1;
@@ -31,15 +30,15 @@ int mapped_lost(int range) {
 
 enum { RANGES = 4096 };
 
-/* The handler reads these at any moment: `last` is written after `first`, and is 0 where the place is free. */
+/* The handler may read these at any time: `last` is written after `first`, and is 0 for a free entry. */
 static struct { atomic_uintptr_t first, last; atomic_int lost; } ranges[RANGES];
-static atomic_int used; /* places that were ever taken */
+static atomic_int used; /* entries that were ever used */
 static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
 static struct sigaction before;
 static int installed;
 static uintptr_t page_size;
 
-/* Only what a handler may call: mmap is a plain system call. */
+/* Runs in the signal handler: mmap is a plain system call, so it is safe there. */
 static int replace_page(uintptr_t at) {
     int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, count = atomic_load(&used), found = 0;
     for (int i = 0; i < count; i++) {
@@ -60,7 +59,7 @@ static void on_bus_error(int number, siginfo_t *info, void *context) {
     else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN)
         before.sa_handler(number);
     else
-        signal(number, SIG_DFL); /* the instruction is tried again, and ends the process */
+        signal(number, SIG_DFL); /* the instruction is retried and ends the process */
 }
 
 static void install(void) {

@@ -7,8 +7,8 @@
 #define MAPPED_LOST                                                                                                  \
     "the model's file was cut short, or the disk cannot read it: don't write to a model in use, and load it again"
 
-int mapped_enter(const void *data, uint64_t size); /* a number for the other two; -1 where nothing is watched */
-void mapped_drop(int range);                       /* -1 does nothing */
-int mapped_lost(int range);                        /* whether a page of it went away since mapped_enter() */
+int mapped_enter(const void *data, uint64_t size); /* registers a range; -1: it is not watched */
+void mapped_drop(int range);                       /* unregisters it; -1 does nothing */
+int mapped_lost(int range);                        /* whether a page of it was lost since mapped_enter() */
 
 #endif

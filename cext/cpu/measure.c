@@ -1,8 +1,8 @@
-/* measure.c: what this machine can do at most in a second, for `satchel bench` to hold kernels against: bytes read by all
- * threads, and multiply-adds by the instructions of the kernel set in use. The loops are peak.c's.
+/* measure.c: measures this machine's peak rates, to which `satchel bench` compares kernels: memory bandwidth of all threads,
+ * and multiply-adds by the instructions of the kernel set in use. peak.c has the loops.
  *
- * A pass is one job of the pool, a part a thread; the passes grow until the start of the threads no longer counts, and the best one is the result,
- * since a limit is what was reached once. Memory for reading lives from here to the end of the call.
+ * A pass is one job of the pool, one part per thread. Passes grow until the threads' start-up is negligible, and the fastest
+ * pass is the result, because it stands for the hardware's limit. The memory that is read is freed at the end of the call.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,11 +16,11 @@ enum { PASS_NS = 4000000, ALL_NS = 80000000, HUGE = 2 << 20 };
 
 typedef struct {
     const cpu_set *set;
-    uint8_t *data;       /* every thread's part, one behind the other; NULL: multiply-adds are measured */
-    uint64_t part;       /* bytes of a thread's */
-    uint64_t rounds;     /* of a pass */
+    uint8_t *data;       /* the threads' parts, concatenated; NULL: multiply-adds are measured */
+    uint64_t part;       /* bytes of a thread's part */
+    uint64_t rounds;     /* rounds of a pass */
     uint32_t what;
-    int way;             /* of reading */
+    int way;             /* prefetch strategy, see cpu_read */
 } job;
 
 static void fill(void *context, int64_t part) {
@@ -61,7 +61,7 @@ static int measure_read(hal_device *d, uint64_t bytes, double *per_second) {
         j.part = CPU_READ_UNIT;
     if (bytes > SIZE_MAX / 2 || !(memory = os_alloc(HUGE, (j.part * threads + 2 * HUGE - 1) / HUGE * HUGE)))
         return cpu_fail(HAL_E_MEMORY, "measure: cannot reserve %llu bytes", (unsigned long long)bytes);
-    os_want_large_pages(memory, j.part * threads); /* without them, only the limit is lower */
+    os_want_large_pages(memory, j.part * threads); /* without huge pages the result is lower */
     j.data = memory;
     pool_share(d->pool, pool_threads(d->pool), fill, &j);
     for (*per_second = 0; j.way < CPU_READ_WAYS; j.way++) {
@@ -76,7 +76,7 @@ static int measure_multiply(hal_device *d, uint32_t what, double *per_second) {
     job j = {.set = d->set, .rounds = 1, .what = what};
     uint64_t round = d->set->multiply(what, 1);
     if (!round)
-        return cpu_fail(HAL_E_UNSUPPORTED, "measure: the %s kernels have no instruction for what %u stands for",
+        return cpu_fail(HAL_E_UNSUPPORTED, "measure: the %s kernels have no instruction for rate %u",
                         d->set->name, what);
     *per_second = best_pass(d->pool, &j, (double)round * pool_threads(d->pool), ALL_NS);
     return 0;

@@ -1,5 +1,5 @@
-/* norm.c: rms_norm and layer_norm of float32 x (T, D) or (T, H, D) by w (D), each last dimension a row of its own;
- * layer_norm may have a bias (D).
+/* norm.c: rms_norm and layer_norm of float32 x (T, D) or (T, H, D) over the last dimension, with weight w (D); layer_norm may
+ * have a bias (D).
  */
 #include "cpu.h"
 #include "elementwise.h"

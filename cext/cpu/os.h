@@ -1,4 +1,4 @@
-/* os.h: what the CPU backend asks of the operating system where POSIX and Windows differ. */
+/* os.h: operating system functions of the CPU backend that differ between POSIX and Windows. */
 #ifndef SATCHEL_CPU_OS_H
 #define SATCHEL_CPU_OS_H
 
@@ -9,7 +9,7 @@
 #include <malloc.h>
 #include <windows.h>
 
-/* Memory at a multiple of `align`; `size` is a multiple of it too. For os_free alone. */
+/* Allocates memory aligned to `align`, of which `size` is a multiple. Free it with os_free. */
 static inline void *os_alloc(size_t align, size_t size) {
     return _aligned_malloc(size, align);
 }
@@ -18,7 +18,7 @@ static inline void os_free(void *at) {
     _aligned_free(at);
 }
 
-/* A wish for large pages. */
+/* Requests huge pages. */
 static inline void os_want_large_pages(void *at, size_t size) {
     (void)at, (void)size;
 }
@@ -65,7 +65,7 @@ static inline void os_free(void *at) {
 
 static inline void os_want_large_pages(void *at, size_t size) {
 #if defined(MADV_HUGEPAGE)
-    madvise(at, size, MADV_HUGEPAGE); /* what becomes of it is the system's choice */
+    madvise(at, size, MADV_HUGEPAGE); /* a hint, which may fail */
 #else
     (void)at, (void)size;
 #endif

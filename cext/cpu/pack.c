@@ -1,4 +1,4 @@
-/* pack.c: writes a file's weights into a buffer in panels, on all threads of the device. */
+/* pack.c: packs a file's weights into panels in a buffer, on all threads of the device. */
 #include "device.h"
 #include "mapped.h"
 #include "panel.h"
@@ -10,7 +10,7 @@ typedef struct {
     const uint8_t *from;
     uint8_t *to;
     int64_t rows, columns, panels, all; /* panels of one matrix, and of the stack */
-    int64_t grain;                      /* panels a grain */
+    int64_t grain;                      /* panels per grain */
 } job;
 
 static void pack_panel(const job *j, int64_t number) {

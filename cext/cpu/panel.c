@@ -1,4 +1,4 @@
-/* panel.c: rows to panels and back; see panel.h. Nothing is owned here. */
+/* panel.c: packs rows into panels and unpacks them; see panel.h. Owns nothing. */
 #include <stddef.h>
 #include <string.h>
 
@@ -7,10 +7,10 @@
 #include "size.h"
 #include "types.h"
 
-/* TAIL_, PACK_WORD_ and UNPACK_WORD_<format>: as the format's header says, else 0 and NULL. */
+/* TAIL_, SPLIT_HALVES_, PACK_WORD_ and UNPACK_WORD_<format>: from the format's header, or 0 and NULL. */
 #include "panel_defaults.inc"
 
-/* Numbers and bytes of what is packed as one: a block, or as many numbers as fill a word. */
+/* Elements and bytes of a packing unit: a block, or as many elements as fill a word. */
 #define NUMBERS(stem, block) (sizeof(block_##stem) < 4 ? 4 / (int)sizeof(block_##stem) : (block))
 #define BYTES(stem) (sizeof(block_##stem) < 4 ? 4 : (int)sizeof(block_##stem))
 
@@ -46,7 +46,7 @@ uint64_t panel_stack_bytes(const panel_format *f, int64_t stack, int64_t rows, i
     return size_mul((uint64_t)stack, size_mul((uint64_t)panel_count(rows), panel_bytes(f, k)));
 }
 
-/* Byte offset in a block of its word number i: the tail is left out. */
+/* Byte offset in a block of its word number i; words skip the tail. */
 static int word_offset(const panel_format *f, int i) {
     return 4 * i + (f->tail_bytes && 4 * i >= f->tail ? f->tail_bytes : 0);
 }
@@ -74,7 +74,7 @@ static uint32_t load_word(const panel_format *f, const uint8_t *line, int row) {
     return f->split_halves ? low | (uint32_t)high << 16 : x;
 }
 
-/* One word of 16 rows; a row that is not there is zero. */
+/* Packs one word of 16 rows; a missing row is zero. */
 static void pack_words(const panel_format *f, const uint8_t *const *from, int64_t at, int word, uint8_t *line) {
     for (int r = 0; r < PANEL_ROWS; r++) {
         uint32_t x = 0;
@@ -88,7 +88,7 @@ static void pack_words(const panel_format *f, const uint8_t *const *from, int64_
 
 typedef uint32_t four_words __attribute__((vector_size(16)));
 
-/* Four words in a row of 16 rows, all of them there: 4 x 4 words at a time change places. */
+/* Packs four consecutive words of 16 existing rows, by transposing 4 x 4 words at a time. */
 static void pack_four(const uint8_t *const *from, int64_t at, uint8_t *lines) {
     for (int r = 0; r < PANEL_ROWS; r += 4) {
         four_words x[4], y[4];

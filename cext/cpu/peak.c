@@ -1,8 +1,8 @@
-/* peak.c: the loops that measure.c times: an instruction set's multiply-adds with nothing around them, and reading a
- * stretch of memory. Compiled once per set, with the instructions that its kernels use.
+/* peak.c: the loops that measure.c times: register-only multiply-adds of an instruction set, and sequential reads of memory.
+ * Compiled once per set, with the instructions that its kernels use.
  *
- * Sums and operands stay in registers. HIDE makes the compiler believe that a value has changed: nothing is computed once
- * for all rounds, nothing is left out, and it costs no instruction.
+ * Accumulators and operands stay in registers. HIDE is an empty asm that makes the compiler assume that a value changed, so it
+ * neither hoists nor drops the computation.
  */
 #include "vi.h"
 
@@ -18,13 +18,13 @@
 #define HIDE(x) __asm__ volatile("" : "+m"(x))
 #endif
 
-enum { SUMS = 12 }; /* as many chains as hide the latency of an instruction, and fit the registers of AVX2 */
+enum { SUMS = 12 }; /* independent accumulators: enough to hide an instruction's latency, few enough for AVX2's registers */
 
 #define REPEAT _Pragma("GCC unroll 12") for (int i = 0; i < SUMS; i++)
 
 #if defined(__AMX_INT8__)
-/* Four tiles of sums, each 16 x 16, of two tiles of rows and two of columns. The
- * operands stay zeros; the instruction takes its time whatever they hold. */
+/* Four accumulator tiles, each 16 x 16, of two tiles of rows and two of columns. The
+ * operands are zeros: the instruction's time does not depend on them. */
 #define TILES(multiply)                                                                                                 for (uint64_t r = 0; r < rounds; r++) {                                                                                 multiply(0, 4, 6);                                                                                                  multiply(1, 4, 7);                                                                                                  multiply(2, 5, 6);                                                                                                  multiply(3, 5, 7);                                                                                              }
 
 static uint64_t tile_rounds(uint64_t rounds, int is_int8) {
@@ -37,7 +37,8 @@ static uint64_t tile_rounds(uint64_t rounds, int is_int8) {
         shapes.bytes[i] = 64;
         shapes.rows[i] = 16;
     }
-    __asm__ volatile("" : : "r"(&shapes) : "memory"); /* gcc's intrinsic says that it reads 8 bytes: all are written */
+    /* gcc's intrinsic declares that it reads 8 bytes; this forces all of them to memory */
+    __asm__ volatile("" : : "r"(&shapes) : "memory");
     _tile_loadconfig(&shapes);
     if (is_int8)
         TILES(_tile_dpbusd)
@@ -106,8 +107,8 @@ uint64_t CPU_NAME(cpu_multiply)(uint32_t what, uint64_t rounds) {
                                                                                      : 0;
 }
 
-/* Reads `bytes` as so many streams side by side, asking for lines `ahead` bytes before they are needed: near, so that
- * they come into every cache, or past the caches; 0: what the hardware foresees is enough. */
+/* Reads `bytes` as `streams` parallel streams. Prefetches lines `ahead` bytes early, into all caches (near 1) or non-temporally
+ * (near 0); ahead 0: no software prefetch. */
 VI_INLINE void read_streams(const uint8_t *data, uint64_t bytes, int streams, int ahead, int near) {
     enum { STEP = 256, VECTORS = STEP / (4 * LANES) };
     uint64_t part = bytes / (uint64_t)streams;
@@ -127,7 +128,7 @@ VI_INLINE void read_streams(const uint8_t *data, uint64_t bytes, int streams, in
         HIDE(all[i]);
 }
 
-/* Which way is quickest differs from processor to processor, so each is tried. */
+/* The fastest way depends on the CPU, so measure.c tries all. */
 void CPU_NAME(cpu_read)(const uint8_t *data, uint64_t bytes, int way) {
     switch (way) {
     case 0: read_streams(data, bytes, 1, 0, 0); return;

@@ -1,8 +1,8 @@
-/* plan.c: compile() turns a plan's tables into an exec, and refuses whatever a kernel could not trust.
+/* plan.c: compile() of the CPU backend: checks a plan's tables and turns them into an exec.
  *
- * Every number of the tables is checked here: indices, formats, alignment, each view's bytes against its buffer at the
- * largest shape, writes into read-only memory, argument sizes, and each op's own rule on shapes. The exec copies all it
- * keeps and holds the scratch of all threads, so run() allocates nothing. A plan may be wrong; it must not crash us.
+ * A plan is untrusted, and an invalid one must not crash the process. So every number of the tables is checked here: indices,
+ * formats, alignment, each view's bytes against its buffer at the maximum shape, writes to read-only memory, argument sizes,
+ * and each op's rules on shapes. The exec copies all it keeps and owns the scratch of all threads, so run() allocates nothing.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,14 +25,14 @@ static void fill_view(const hal_view *v, uint8_t *data, uint64_t stride, cpu_vie
     memcpy(out->shape, v->shape, sizeof out->shape);
 }
 
-/* A weight (N, K) or a stack of them (E, N, K) in panels. */
+/* Fills *out from a packed weight (N, K), or a stack (E, N, K); NULL, or what is wrong with it. */
 static const char *resolve_packed(const hal_view *v, uint64_t most, uint8_t *data, cpu_view *out) {
     const panel_format *f = panel_format_find(v->format & ~(uint32_t)HAL_PACKED);
-    int matrix = v->ndim == 3; /* where its rows are */
+    int matrix = v->ndim == 3; /* index of the dimension of rows */
     int64_t stack = matrix ? v->shape[0] : 1, rows = v->shape[matrix], k = v->shape[matrix + 1];
     uint64_t bytes;
     if (!f || v->ndim < 2 || v->ndim > 3 || v->count >= 0 || k % f->block)
-        return "only a weight (N, K) or a stack of such can be packed";
+        return "only a weight (N, K) or a stack (E, N, K) can be packed";
     bytes = panel_stack_bytes(f, 1, rows, k);
     if (!bytes || v->offset > most || (uint64_t)stack > (most - v->offset) / bytes)
         return "it ends outside of its buffer";
@@ -43,7 +43,7 @@ static const char *resolve_packed(const hal_view *v, uint64_t most, uint8_t *dat
     return NULL;
 }
 
-/* Fills *out from plan view v; a text where it is wrong. */
+/* Fills *out from plan view v; NULL, or what is wrong with it. */
 static const char *resolve_view(const hal_plan *plan, hal_buffer *const *buffers, const hal_view *v, cpu_view *out) {
     const block_format *f = block_format_find(v->format & ~(uint32_t)HAL_PACKED);
     const char *fault = view_shape_fault(v);
@@ -88,7 +88,7 @@ static const struct {
 #undef HAL_OP
 };
 
-/* Which of HAL_OP_ that is, or -1. */
+/* The op's HAL_OP_ value, or -1. */
 static int find_op(const hal_op *op) {
     for (int i = 0; i < HAL_N_OPS; i++)
         if (strncmp(ops[i].name, op->name, sizeof op->name) == 0)
@@ -96,7 +96,7 @@ static int find_op(const hal_op *op) {
     return -1;
 }
 
-/* Gives the op of a step, of HAL_OP_, once the step's own numbers are in order. */
+/* Checks a step's own numbers; *out becomes its op's HAL_OP_ value. */
 static int step_op(const hal_plan *plan, uint32_t step, int *out) {
     const hal_step *s = plan->steps + step;
     int op = s->op < plan->n_ops ? find_op(plan->ops + s->op) : -1;
@@ -116,8 +116,8 @@ static int step_op(const hal_plan *plan, uint32_t step, int *out) {
     return 0;
 }
 
-/* Checks step `step` and resolves its views into `views`; its arguments are read from `args`. buffers is NULL where only
- * support is asked for: then there are no addresses, and what may be written is not known. */
+/* Checks step `step` and resolves its views into `views`; its arguments are read from `args`. buffers is NULL for supports():
+ * then addresses are unknown, and so is which memory is read-only. */
 static int resolve_step(const hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, const uint8_t *args,
                         uint32_t step, exec_step *out, cpu_view *views) {
     const hal_step *s = plan->steps + step;
@@ -211,7 +211,7 @@ static int reserve_scratch(hal_exec *e) {
     return 0;
 }
 
-/* Fills the exec; what fails half-way is released by the caller. */
+/* Fills the exec; on failure the caller releases it. */
 static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, hal_exec *e) {
     size_t n_views = 0;
     int code = check_buffers(plan, buffers);

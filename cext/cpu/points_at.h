@@ -1,9 +1,9 @@
-/* points_at.h: points of codebooks by permutations of bytes, where the set has them, instead of gathers: 64 points at a time,
- * four of each of 16 rows, from tables that planes_<format> (points.h) holds in two bytes a point.
+/* points_at.h: codebook lookup by byte permutations (AVX-512 VBMI, vpermi2b) instead of gathers: 64 points at a time, four of
+ * each of 16 rows, from tables planes_<format> (points.h) of two bytes per point.
  *
- * Plane 0 has the first half of the coordinates, plane 1 the second: four of two bits in a byte, or two of four. Gathers take
- * the load ports and permutations those of arithmetic, so the larger a codebook the less this gains: formats use it for all
- * points (256), for every second word (512), or not at all.
+ * Plane 0 has the first half of a point's coordinates, plane 1 the second: four of two bits in a byte, or two of four bits.
+ * Gathers use the load ports, permutations the arithmetic ports, so the gain falls with the codebook's size: formats look up
+ * all points this way (256 points), every second word (512), or none.
  */
 #ifndef SATCHEL_CPU_POINTS_AT_H
 #define SATCHEL_CPU_POINTS_AT_H
@@ -11,9 +11,9 @@
 #include "vi.h"
 
 #if defined(__AVX512VBMI__)
-enum { UPPER_BYTES = 0xC /* of a lane */ };
+enum { UPPER_BYTES = 0xC /* mask of a lane's two upper bytes */ };
 
-/* Of each lane the eight bits from bit a, b, c and d on; bits above the lane are another's. */
+/* The bytes of each lane become its eight bits from bit a, b, c and d on; bits past the lane's end come from another lane. */
 VI_INLINE __m512i bits_at(vi x, int a, int b, int c, int d) {
     uint64_t at = (uint64_t)(a & 63) | (uint64_t)(b & 63) << 8 | (uint64_t)(c & 63) << 16 | (uint64_t)(d & 63) << 24;
     uint64_t next = (at + 0x20202020u) & 0x3F3F3F3Fu;
@@ -38,17 +38,17 @@ VI_INLINE __m512i plane_256(const uint8_t *plane, __m512i which) {
     return _mm512_mask_blend_epi8(_mm512_movepi8_mask(which), plane_128(plane, which), plane_128(plane + 128, which));
 }
 
-/* bit_8: that bit of each index. */
+/* Looks up a plane of 512 points; bit_8: the ninth bit of each index. */
 VI_INLINE __m512i plane_512(const uint8_t *plane, __m512i which, __mmask64 bit_8) {
     return _mm512_mask_blend_epi8(bit_8, plane_256(plane, which), plane_256(plane + 256, which));
 }
 
-/* The coordinates of point i of four from a plane of fours, each with bits of others above its own two. */
+/* The coordinates of point i of four from a plane with four per byte; bits above a coordinate's two belong to others. */
 VI_INLINE __m512i four_of(__m512i plane, int i) {
     return bits_at((vi)plane, 8 * i, 8 * i + 2, 8 * i + 4, 8 * i + 6);
 }
 
-/* From two planes of twos, of three bits. */
+/* The three-bit coordinates from two planes with two per byte. */
 VI_INLINE vi two_and_two_of(__m512i low, __m512i high, int i) {
     __m512i first = bits_at((vi)low, 8 * i, 8 * i + 4, 0, 0), second = bits_at((vi)high, 0, 0, 8 * i, 8 * i + 4);
     return (vi)lower_and_upper(first, second) & 0x07070707;

@@ -1,19 +1,19 @@
-/* pool.c: threads that share the grains of a job, phase by phase.
+/* pool.c: thread pool with work stealing: threads share the grains of a job, phase by phase.
  *
- * `open` is the phase that is open, in one word: its number, grains and threads. A thread takes a grain by a compare and
- * exchange on a range of grains, its own first and then, from the far end, the others'. A range bears the number of its
- * phase: an older number means untouched, a newer one that the phase is over and the taker late. So only what was taken
- * is waited for. No phase waits for a thread that is away, and what a thread reads of a job it reads while it holds a
- * grain, without which the job cannot end. The thread that finishes the last grain of a phase opens the next one, or ends the job.
+ * `open` is the current phase, in one word: its number, grains and threads. A thread takes a grain by compare-and-exchange on
+ * a range of grains, from its own range first and then, from the far end, from the others'. A range has the number of its
+ * phase: an older number means untouched, a newer one that the phase is over and the thread is late. A phase ends when its
+ * taken grains end; it never waits for a thread that holds none. A thread reads a job only while it holds a grain, and the job
+ * cannot end before that grain does. The thread that finishes the last grain of a phase opens the next one, or ends the job.
  *
  * Sleep. A thread that waits spins for some time and then sleeps on a word of its own. To sleep, it counts itself in
  * `sleepers`, sets its word, and looks at `open` once more; publish() stores `open`, then looks at `sleepers` and the
  * words. All of these are sequentially consistent, so at least one of the two sees the other: no wake-up is lost.
  *
- * Turns. On a CPU that is shared with another program, a thread that loses the CPU in the middle of a grain makes all
- * wait for some milliseconds. So a thread that has lost it so (a long gap, and the kernel counted a switch) notes how
- * long its turn was, and from then on gives the CPU away a little earlier, between two grains, while it holds none. A
- * gift that nobody takes lets turns grow until they are endless again. No result depends on any of this.
+ * Turns. On a CPU that is shared with another program, a thread that is preempted in the middle of a grain delays all threads
+ * for some milliseconds. A preempted thread (a long gap, and the kernel counted an involuntary switch) therefore records how
+ * long its turn on the CPU was, and from then on yields a little earlier, between two grains. A yield after which no other
+ * program ran lengthens the turn, until it is unlimited again. No result depends on any of this.
  *
  * The pool owns its threads; pool_close ends and joins them.
  */
@@ -32,15 +32,15 @@
 #include "os.h"
 #include "pool.h"
 
-/* The first phase's number: some thousand before numbers wrap, so that no pool is used for long without that. */
+/* The first phase's number, close to the wrap-around, so that every pool soon exercises it. */
 #define FIRST (UINT32_MAX - 5000)
 enum { LINE = 64, AWAKE = 0, ASLEEP = 1 };
 /* Nanoseconds. GAP is longer than a grain of a single token and shorter than a time slice. */
 enum { SPIN_NS = 100000, GAP_NS = 1000000, LEAST_TURN_NS = 1000000, LONGEST_TURN_NS = 100000000, GIVEN_NS = 50000 };
 
 typedef struct {
-    int64_t start, last, most; /* of the turn; the last look at the clock; how long a turn may be, 0: endless */
-    int64_t switches;          /* how often the kernel took the CPU away, as last looked at */
+    int64_t start, last, most; /* start of the turn; last reading of the clock; longest turn, 0: unlimited */
+    int64_t switches;          /* involuntary context switches at the last reading */
 } turn;
 
 typedef struct {
@@ -48,20 +48,20 @@ typedef struct {
     pool *owner;
     int number;
     turn turn;
-    _Alignas(LINE) atomic_uint_fast64_t range; /* what is left of its grains: phase, first, end in 32, 16 and 16 bits */
+    _Alignas(LINE) atomic_uint_fast64_t range; /* its remaining grains: phase, first, end in 32, 16 and 16 bits */
     _Alignas(LINE) atomic_uint state;
 } worker;
 
 struct pool {
     _Alignas(LINE) atomic_uint_fast64_t open;  /* phase, grains, threads in 32, 16 and 16 bits; no grains: no job */
-    _Alignas(LINE) atomic_int_fast64_t left;   /* grains of the open phase that are not done */
+    _Alignas(LINE) atomic_int_fast64_t left;   /* unfinished grains of the open phase */
     _Alignas(LINE) atomic_int sleepers;
     atomic_int stop;
     pool_job job;
     uint32_t first;                            /* the number of the job's first phase */
     int active, n;                             /* threads of the job, of the pool */
     pid_t process;
-    pthread_mutex_t lock;                      /* lock and wake: where there is no futex */
+    pthread_mutex_t lock;                      /* lock and wake: for systems without futex */
     pthread_cond_t wake;
     worker workers[];
 };
@@ -120,7 +120,7 @@ static void wake_up(pool *p, worker *w) {
 }
 #endif
 
-/* 1 where it was asleep and this call, not another thread's, made it awake. */
+/* Marks a sleeping worker awake; 1 if this call did so, not another thread's. */
 static int rouse(pool *p, worker *w) {
     if (atomic_load(&w->state) != ASLEEP || atomic_exchange(&w->state, AWAKE) != ASLEEP)
         return 0;
@@ -160,7 +160,7 @@ static void pause_cpu(void) {
 #endif
 }
 
-/* Until `open` is another than `seen` and for this thread. */
+/* Waits until `open` differs from `seen` and includes this thread. */
 static void wait_for_news(pool *p, worker *w, uint64_t seen) {
     int64_t until = pool_now() + SPIN_NS;
     for (int i = 1; !is_news(atomic_load_explicit(&p->open, memory_order_acquire), seen, w); i++) {
@@ -183,7 +183,7 @@ static int64_t count_switches(void) {
 #endif
 }
 
-/* Called between two grains: whether this thread had better give its CPU away now. */
+/* Called between two grains: whether this thread should yield its CPU now. */
 static int is_turn_over(turn *t) {
     int64_t now = pool_now(), gap = now - t->last, length = t->last - t->start, switches;
     t->last = now;
@@ -207,7 +207,7 @@ static void give_turn(turn *t) {
         t->most = 0;
 }
 
-/* After a time without grains. A thread that slept or spun begins no new turn for that. */
+/* Called after a time without grains. Sleeping or spinning does not start a new turn. */
 static void resume_turn(turn *t) {
     int64_t now = pool_now();
     if (now - t->last > GAP_NS) {
@@ -219,7 +219,7 @@ static void resume_turn(turn *t) {
 
 /* --- work */
 
-/* A grain of the phase, or -1. */
+/* Takes a grain of the phase; -1: none is left. */
 static int64_t claim(pool *p, int thread, uint64_t open) {
     uint32_t phase = open >> 32;
     int64_t grains = grains_of(open);
@@ -253,7 +253,7 @@ static void open_phase(pool *p, int i) {
     publish(p, word(p->first + (uint32_t)i, p->job.grains[i], p->active));
 }
 
-/* Counts `done` grains of a phase that the thread has run; after the last of all, goes on to the next phase. */
+/* Counts `done` grains of a phase that the thread has run; the phase's last one opens the next phase. */
 static void count_done(pool *p, uint32_t phase, int64_t done) {
     int i = (int)(phase - p->first);
     const pool_job *job = &p->job;
@@ -264,10 +264,10 @@ static void count_done(pool *p, uint32_t phase, int64_t done) {
     if (i + 1 < job->phases)
         open_phase(p, i + 1);
     else
-        publish(p, word(phase, 0, 1)); /* news for thread 0 alone */
+        publish(p, word(phase, 0, 1)); /* wakes thread 0 alone */
 }
 
-/* Grains of the open phase until none is left. */
+/* Runs grains of the open phase until none is left. */
 static void help(pool *p, worker *w, uint64_t open) {
     uint32_t phase = open >> 32;
     int64_t done = 0, grain;
@@ -294,7 +294,7 @@ static void *work(void *argument) {
     for (;;) {
         wait_for_news(p, w, open);
         open = atomic_load_explicit(&p->open, memory_order_acquire);
-        if (atomic_load(&p->stop)) /* after `open`: it may be the one that pool_close stored, and no other follows */
+        if (atomic_load(&p->stop)) /* read after `open`: pool_close may have stored this `open`, and no other follows */
             return NULL;
         help(p, w, open);
     }
@@ -309,7 +309,7 @@ static void run_alone(const pool_job *job) {
     }
 }
 
-/* Numbers wrap: before a range's number is so old that it looks new, it is made younger. */
+/* Phase numbers wrap: renews a range's number before it is so old that it looks newer. */
 static void renumber(pool *p, uint32_t next) {
     if (next >> 30 != p->first >> 30)
         for (int i = 0; i < p->n; i++)

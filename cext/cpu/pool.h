@@ -1,4 +1,4 @@
-/* pool.h: the threads of one device. See pool.c. */
+/* pool.h: the thread pool of one device. See pool.c. */
 #ifndef SATCHEL_CPU_POOL_H
 #define SATCHEL_CPU_POOL_H
 
@@ -6,7 +6,7 @@
 
 typedef struct pool pool;
 
-/* Work in phases, one after the other. A phase is cut into grains; each is run once, on any thread, in any order. */
+/* A job is a sequence of phases. A phase is divided into grains; each runs once, on any thread, in any order. */
 enum { POOL_GRAINS = 65535 };
 typedef struct {
     int phases;
@@ -16,19 +16,20 @@ typedef struct {
     void *context;
 } pool_job;
 
-int pool_default_threads(void); /* limits.c: how many CPUs this process may use */
-pool *pool_open(int threads); /* the caller's included; NULL: no memory or no thread */
+int pool_default_threads(void); /* limits.c: number of CPUs that this process may use */
+pool *pool_open(int threads); /* threads: including the caller's; NULL: out of memory, or a thread did not start */
 void pool_close(pool *);
 int pool_threads(const pool *);
 
-/* Runs the job on the caller, as thread 0, and on threads 1 .. threads - 1 as far as they find the time; returns when it
- * is done. One at a time, and in the process that opened the pool. */
+/* Runs the job on the caller, as thread 0, and on threads 1 .. threads - 1 as far as they get CPU time; returns when it is
+ * done. One job at a time, in the process that opened the pool. */
 void pool_run(pool *, const pool_job *, int threads);
 
-/* A job of a single phase of 1 to POOL_GRAINS grains, on all threads. */
+/* Runs a job of one phase of 1 to POOL_GRAINS grains on all threads. */
 void pool_share(pool *, int64_t grains, void (*run)(void *context, int64_t grain), void *context);
 
-int pool_forked(const pool *); /* whether this is a child of that process: it has none of the threads */
+/* whether this is a forked child of the process that opened the pool; a child has none of its threads */
+int pool_forked(const pool *);
 int64_t pool_now(void);        /* nanoseconds */
 
 #endif

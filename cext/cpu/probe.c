@@ -1,4 +1,4 @@
-/* probe.c: a program of the build that prints which of the sets in probe_sets.inc this machine runs, a line each. */
+/* probe.c: a build-time program that prints the instruction sets of probe_sets.inc that this machine runs, one per line. */
 #include <stdio.h>
 
 #include "detect.h"

@@ -1,9 +1,10 @@
-/* product_256.h: products of super-blocks of 256 with a8_256 activations: exact in integers within a super-block.
+/* product_256.h: products of super-blocks of 256 with a8_256 activations, in exact integers within a super-block.
  *
- * A format gives, for the lanes at `words`, its scales (<stem>_panel_scales) and the codes 32 g .. 32 g + 31 of each row as eight
- * vectors of bytes (<stem>_panel_codes), unsigned below 128 and `offset` too high, or, where offset is SIGNED_CODES, signed.
- * `groups` is 8 or 16 scales a super-block. With `minimums`, 8 or 16 a super-block, the offset is 0, and `pairs` holds them as
- * pairs of 16 bits, for the sums of as many activations; else `pairs` holds the scales likewise (scale_pairs()).
+ * A format defines two functions for the lanes at `words`. <stem>_panel_scales gives its scales. <stem>_panel_codes gives
+ * codes 32 g .. 32 g + 31 of each row as eight vectors of bytes: unsigned, below 128 and biased by `offset`, or signed where
+ * offset is SIGNED_CODES. `groups`: 8 or 16 scales per super-block. A format with `minimums` (8 or 16 per super-block) has
+ * offset 0, and `pairs` holds the minimums as pairs of int16, to be multiplied with the activations' sums; else `pairs` holds
+ * the scales (scale_pairs()).
  */
 #ifndef SATCHEL_CPU_PRODUCT_256_H
 #define SATCHEL_CPU_PRODUCT_256_H
@@ -17,7 +18,7 @@ typedef struct {
     vf d, min;
 } scales_256;
 
-/* Two bytes that follow each other, 0 and 1 or 2 and 3, as 16-bit numbers, without or with sign. */
+/* Two adjacent bytes of each lane, 0 and 1 or 2 and 3, as a pair of 16-bit integers, without or with sign. */
 VI_INLINE vi byte_pair(vi x, int first) { return vi_byte(x, first) | vi_byte(x, first + 1) << 16; }
 VI_INLINE vi signed_pair(vi x, int first) {
     return (vi_signed_byte(x, first) & 0xFFFF) | vi_signed_byte(x, first + 1) << 16;
@@ -33,8 +34,8 @@ VI_INLINE vi dot4_codes(int offset, vi sum, vi q, const int8_t *x) {
     return offset == SIGNED_CODES ? dot4_signed(sum, q, vi_set_at(x)) : dot4_at(sum, q, x);
 }
 
-/* Sum over 32 codes of scale * code * activation, with one or two scales. `chains`: 2 where there is too little other
- * work to wait for one chain of sums. */
+/* Sum over 32 codes of scale * code * activation, with one or two scales. `chains`: 2 dependency chains where one would be
+ * latency-bound. */
 VI_INLINE vi group_sum(const vi *q, const vi *scale, int scales, int offset, const int8_t *x, vi sum, int chains) {
     vi a = vi_set(0), b = vi_set(0);
     UNROLL for (int j = 0; j < 4; j++)
@@ -48,7 +49,7 @@ VI_INLINE vi group_sum(const vi *q, const vi *scale, int scales, int offset, con
     return sum + (chains == 1 ? b : a + b) * scale[0];
 }
 
-/* The same for n columns: isum[c] += that of column c, whose activations begin at x + x_stride * c. */
+/* isum[c] += group_sum() of column c, for n columns; its activations begin at x + x_stride * c. */
 VI_INLINE void group_sums(const vi *q, const vi *scale, int scales, int offset, const uint8_t *x, uint64_t x_stride, vi *isum,
                           int n) {
     int c = 0;
@@ -75,12 +76,12 @@ VI_INLINE vi pair_sum(const vi *pairs, int n, const int16_t *sums) {
     return sum;
 }
 
-/* The pairs by the sums of 32 activations, or by those of 16: `sums` is 8 or 16. */
+/* Dot product of the pairs with the activations' sums: 8 sums of 32, or 16 sums of 16. */
 VI_INLINE vi pairs_by(int sums, const vi *pairs, const block_a8_256 *a) {
     return pair_sum(pairs, sums / 2, sums == 8 ? a->sums32 : a->sums);
 }
 
-/* A row's sum with one super-block more. */
+/* Adds a super-block's integer sums, scaled, to a row's float sum. */
 VI_INLINE vf add_super(vi isum, const scales_256 *s, int groups, int offset, int minimums, const block_a8_256 *a, vf sum) {
     vf d = vf_set(a->d);
     if (lift_of(offset) != 0)
@@ -89,7 +90,7 @@ VI_INLINE vf add_super(vi isum, const scales_256 *s, int groups, int offset, int
     return minimums ? vf_fused(-vi_to_vf(pairs_by(minimums, s->pairs, a)), s->min * d, sum) : sum;
 }
 
-/* Several columns take their time: half a super-block is far enough ahead, and more would only crowd the cache. */
+/* Prefetch address: several columns per pass are compute-bound, so half a super-block ahead is enough and spares the cache. */
 VI_INLINE const uint8_t *nearer(const uint8_t *words, int n, int bytes) {
     return (const uint8_t *)((uintptr_t)words - (uintptr_t)(n > 1 && bytes / 2 < AHEAD ? AHEAD - bytes / 2 : 0));
 }

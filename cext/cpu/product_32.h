@@ -1,9 +1,9 @@
-/* product_32.h: products of blocks of 32 with a8_32 activations: exact in integers within a block.
+/* product_32.h: products of blocks of 32 with a8_32 activations, in exact integers within a block.
  *
- * A format gives the codes of a block as eight vectors of bytes (<stem>_panel_codes), unsigned below 128 and `offset` too high,
- * or, where offset is SIGNED_CODES, signed. <stem>_panel_scale gives d and, with MINIMUMS, m: TAIL_SCALE and PAIR_SCALE
- * define it. A block may be several times as long: its parts of 32 are asked for by number, and meet a block of activations
- * each.
+ * A format defines two functions. <stem>_panel_codes gives the codes of a block as eight vectors of bytes: unsigned, below 128
+ * and biased by `offset`, or signed where offset is SIGNED_CODES. <stem>_panel_scale gives d and, with MINIMUMS, m; TAIL_SCALE
+ * and PAIR_SCALE define it. A longer block (a multiple of 32) is processed in parts of 32, each with its own block of
+ * activations.
  */
 #ifndef SATCHEL_CPU_PRODUCT_32_H
 #define SATCHEL_CPU_PRODUCT_32_H
@@ -25,14 +25,14 @@ VI_INLINE vi block_sum(const vi *q, int offset, const block_a8_32 *a) {
     return sum;
 }
 
-/* A row's sum with one block more. */
+/* Adds a block's integer sums, scaled, to a row's float sum. */
 VI_INLINE vf add_block(vi isum, int offset, vf d, vf m, const block_a8_32 *a, vf sum) {
     if (offset == MINIMUMS)
         return vf_fused(vf_fused(vi_to_vf(isum), d, vf_set((float)a->sum) * m), vf_set(a->d), sum);
     return vf_fused(vi_to_vf(isum), d * vf_set(a->d), sum);
 }
 
-/* The same for n columns, whose blocks lie at x + x_stride * c. */
+/* add_block() for n columns, whose blocks are at x + x_stride * c. */
 VI_INLINE void add_columns(const vi *q, int offset, vf d, vf m, const uint8_t *x, uint64_t x_stride, vf *sum, int n) {
     int c = 0;
 #if defined(COLUMN_PAIRS)
@@ -52,7 +52,7 @@ VI_INLINE void add_columns(const vi *q, int offset, vf d, vf m, const uint8_t *x
     }
 }
 
-/* Parts of 32 in a block: more than one are no loop to be unrolled. */
+/* Parts of 32 in a block. A loop over several is not unrolled. */
 #define PARTS_32(stem) (BLOCK_##stem == 32 ? 1 : opaque(BLOCK_##stem / 32))
 
 #define COLUMNS_32(stem, offset)                                                                                    \
@@ -68,7 +68,7 @@ VI_INLINE void add_columns(const vi *q, int offset, vf d, vf m, const uint8_t *x
     }                                                                                                               \
     BLOCK_COLUMNS(stem, a8_32)
 
-/* The scale is a tail half, or d and m are the halves of word 0. */
+/* Scales: d is the tail (f16), or d and m are the two f16 of word 0. */
 #define TAIL_SCALE(stem)                                                                                            \
     VI_INLINE vf stem##_panel_scale(const uint8_t *words, const uint8_t *tail, vf *m) {                             \
         (void)words;                                                                                                \
@@ -87,13 +87,13 @@ VI_INLINE void nibbles_32(const uint8_t *words, int first, vi *q) {
         q[j] = vi_shift_right(word(words, first + j % 4), 4 * (j / 4)) & 0x0F0F0F0F;
 }
 
-/* Fifth bits from a word that q5_pack_word() rearranged: bit j of byte i is that of code 4 j + i. */
+/* Adds fifth bits from a word that q5_pack_word() rearranged: bit j of byte i belongs to code 4 j + i. */
 VI_INLINE void fifths_32(vi bits, vi *q) {
     UNROLL for (int j = 0; j < 8; j++)
         q[j] |= (j < 4 ? bits << (4 - j) : vi_shift_right(bits, j - 4)) & 0x10101010;
 }
 
-/* 32 codes under one scale. */
+/* Dequantizes 32 codes with one scale. */
 static void expand_32(const vi *q, int offset, vf d, vf m, float *to) {
     for (int j = 0; j < 8; j++)
         UNROLL for (int i = 0; i < 4; i++) {

@@ -1,4 +1,4 @@
-/* product_block_256.c: products of super-blocks of 256 whose codes each pass unpacks again. */
+/* product_block_256.c: products of super-blocks of 256 that unpack codes in each pass (block_256.h). */
 #include "block_256.h"
 #include "panel.h"
 #include "products_block_256.inc"

@@ -1,7 +1,7 @@
-/* product_columns.h: what all products share: passes of 1 to 8 columns over panels, unrolled for each size.
+/* product_columns.h: common loops of all products: passes of 1 to 8 columns over panels, unrolled for each size.
  *
- * PRODUCT_COLUMNS(stem, columns) makes the function that a table entry needs from `columns`, inlined with n constant.
- * Columns are cut into passes of nearly equal size, so that no pass has a single one left over.
+ * PRODUCT_COLUMNS(stem, columns) makes a table entry's function from `columns`, which is inlined with n constant. Columns are
+ * split into passes of nearly equal size, so no pass is left with a single column.
  */
 #ifndef SATCHEL_CPU_PRODUCT_COLUMNS_H
 #define SATCHEL_CPU_PRODUCT_COLUMNS_H
@@ -17,15 +17,15 @@
 VI_INLINE int opaque(int n) { __asm__("" : "+r"(n)); return n; }
 
 enum { LANE_PARTS = 16 / LANES, LINE = 64, AHEAD = 2048, FAR_AHEAD = 8192, SEVERAL = 2 };
-enum { SIGNED_CODES = -1, MINIMUMS = 0 }; /* in the place of how much too high codes stand */
-enum { MANY = 16 /* columns from which on K is walked outside */ };
+enum { SIGNED_CODES = -1, MINIMUMS = 0 }; /* special values of `offset`, the bias of codes */
+enum { MANY = 16 /* from so many columns on, the outer loop is over K */ };
 
-/* How much too high codes stand as the sums see them. */
+/* The bias of codes in the integer sums. */
 VI_INLINE int lift_of(int offset) { return offset == SIGNED_CODES ? SIGNED_BIAS : offset; }
 
 typedef void (*columns_fn)(const product *, const uint8_t *panel, const uint8_t *x, float *out);
 
-/* Sizes of a pass where there are registers for it. */
+/* Passes of up to 8 columns where the set has enough registers, else up to 4. */
 #if LANES == 16 || defined(__ARM_FEATURE_MATMUL_INT8)
 enum { MOST_COLUMNS = 8 };
 #define COLUMN_SIZES(each, stem) each(stem, 1) each(stem, 2) each(stem, 3) each(stem, 4) each(stem, 6) each(stem, 8)
@@ -40,7 +40,7 @@ enum { MOST_COLUMNS = 4 };
 static const uint8_t first_pass[MOST_COLUMNS + 1] = {0, 1, 2, 3, 4};
 #endif
 
-/* How many columns the next pass takes, where `left` are left: passes are of about one size. */
+/* Columns of the next pass, of `left` remaining ones: passes have about equal sizes. */
 static inline int pass_size(int left) {
     int passes = (left + MOST_COLUMNS - 1) / MOST_COLUMNS;
     return first_pass[(left + passes - 1) / passes];
@@ -66,7 +66,7 @@ static inline void run_passes(const product *p, const columns_fn *table) {
         run_passes(p, stem##_passes);                                                                               \
     }
 
-/* The columns of one pass from <stem>_block, which adds one block of the lanes at `words` to the sums of n columns. */
+/* Makes a pass over all blocks from <stem>_block, which adds one block of the lanes at `words` to the sums of n columns. */
 #define BLOCK_PASS(stem, act)                                                                                       \
     VI_INLINE void stem##_columns(const product *p, const uint8_t *panel, const uint8_t *x, float *out, int n) {    \
         enum { BYTES = (int)sizeof(block_##stem) / 4 * LINE, TAIL = (int)sizeof(block_##stem) % 4 };                \
@@ -110,9 +110,9 @@ static inline int panels_from(const product *p, int first) {
     return p->panels - first < TOGETHER ? 1 : TOGETHER;
 }
 
-/* Weights are read faster than they come unasked. Past the end of a weight this asks for what nobody reads. A single column
- * (n is 1) waits for nothing but memory: its lines are asked for from further away, into the second cache, which can have
- * more of them under way than the first. */
+/* Prefetches weights: the hardware prefetcher alone is too slow. Prefetching past a weight's end is harmless. A single column
+ * (n = 1) is memory-bound: its lines are prefetched from further ahead and into L2, which allows more outstanding misses than
+ * L1. */
 VI_INLINE void fetch(const uint8_t *p, int bytes, int n) {
     UNROLL for (int i = 0; i < bytes; i += LINE)
         if (n == 1)
@@ -121,7 +121,7 @@ VI_INLINE void fetch(const uint8_t *p, int bytes, int n) {
             __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)(AHEAD + i)), 0, 3);
 }
 
-/* Part number `part` of `parts` of a block's bytes: asked for all at once, they would wait for each other. */
+/* Prefetches part number `part` of `parts` of a block's bytes. All at once would exceed the outstanding misses. */
 VI_INLINE void fetch_part_of(const uint8_t *p, int bytes, int part, int parts, int n) {
     int from = bytes / LINE * part / parts, to = bytes / LINE * (part + 1) / parts;
     fetch(p + LINE * from, LINE * (to - from), n);

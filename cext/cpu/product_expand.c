@@ -1,4 +1,4 @@
-/* product_expand.c: products of weights as they decode, for all families, and the formats that have no others. */
+/* product_expand.c: products of dequantized weights, for all families, and the formats that have only these. */
 #include "product_expand.h"
 #include "panel.h"
 #if defined(__AMX_BF16__)
@@ -8,8 +8,8 @@
 enum { SLICE = 256, RUN = 64, TWO_PARTS = LANE_PARTS > 1 ? 2 : 1 };
 _Static_assert(sizeof(float) * 16 * SLICE <= WEIGHTS_BYTES, "a slice fits the scratch of unpacked weights");
 
-/* Sums of `numbers` numbers in each of `chains` runs, one behind the other, for some lanes and n columns `x_pitch` floats
- * apart; then they are added to `out`, run by run. */
+/* Dot products over `chains` consecutive runs of `numbers` elements, for some lanes and n columns `x_pitch` floats apart. The
+ * runs are summed independently and then added to `out`, run by run. */
 VI_INLINE void expand_runs(const float *w, int numbers, const float *x, int64_t x_pitch, float *out, int64_t pitch, int n,
                            int chains) {
     vf sum[MOST_COLUMNS][4][TWO_PARTS];
@@ -32,8 +32,8 @@ VI_INLINE void expand_runs(const float *w, int numbers, const float *x, int64_t 
         }
 }
 
-/* Adds `numbers` numbers of a panel, times those of n columns, to sums in `out`. Few columns take several runs at a time:
- * one sum alone would wait for itself. */
+/* Adds the dot products of `numbers` elements of a panel and n columns to the sums in `out`. Few columns process several
+ * runs at a time, because a single chain of additions is latency-bound. */
 VI_INLINE void expand_columns(const float *w, int numbers, const float *x, int64_t x_pitch, float *out, int64_t pitch, int n) {
     int chains = n < 3 ? 4 : n < 5 ? 2 : 1;
     for (int part = 0; part < LANE_PARTS; part += TWO_PARTS) {
@@ -56,7 +56,7 @@ typedef void (*expand_fn)(const float *w, int numbers, const float *x, int64_t x
 COLUMN_SIZES(EXPAND_FUNCTION, expanded)
 static const expand_fn expand_passes[MOST_COLUMNS + 1] = COLUMN_TABLE(expanded);
 
-/* Numbers k .. k + numbers - 1 of a panel as floats. */
+/* Dequantizes elements k .. k + numbers - 1 of a panel. */
 static void expand_slice(const product *p, const expand_format *f, int panel, int64_t k, int numbers, float *to) {
     const uint8_t *base = p->w + p->stride * (uint64_t)panel;
     for (int64_t b = k / f->block; b < (k + numbers) / f->block; b++, to += 16 * f->block)
@@ -65,7 +65,7 @@ static void expand_slice(const product *p, const expand_format *f, int panel, in
                       to + LANES * part);
 }
 
-/* The same numbers of n columns of bfloat16. */
+/* Converts the same elements of n columns of bfloat16 to float32. */
 static void floats_of(const product *p, int column, int n, int64_t k, int numbers, float *to) {
     for (int c = 0; c < n; c++, to += SLICE) {
         const uint16_t *x = (const uint16_t *)(p->x + p->x_stride * (uint64_t)(column + c)) + k;
@@ -74,7 +74,7 @@ static void floats_of(const product *p, int column, int n, int64_t k, int number
     }
 }
 
-/* One slice of a panel with all columns. */
+/* One slice of a panel times all columns. */
 static void expand_panel(const product *p, const expand_format *f, int panel, int64_t k, int is_bf16) {
     int numbers = (int)(p->k - k < SLICE ? p->k - k : SLICE);
     float *w = (float *)(void *)p->scratch, x[MOST_COLUMNS * SLICE];

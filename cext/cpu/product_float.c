@@ -1,4 +1,4 @@
-/* product_float.c: products of weights that are numbers, without blocks. */
+/* product_float.c: products of float weights without blocks (f32, f16, bf16). */
 #include "product_float.h"
 #include "panel.h"
 #include "products_float.inc"

@@ -1,14 +1,14 @@
-/* product_float.h: products of f32, f16 and bf16 weights with float32 activations, sums in the order of k and fused where
- * the set has it.
+/* product_float.h: products of f32, f16 and bf16 weights with float32 activations; sums are in order of k, with fused
+ * multiply-add where the set has it.
  *
- * A word holds one f32, or the numbers 2 i and 2 i + 1 of f16 and bf16.
+ * A word holds one f32, or elements 2 i and 2 i + 1 of f16 and bf16.
  */
 #ifndef SATCHEL_CPU_PRODUCT_FLOAT_H
 #define SATCHEL_CPU_PRODUCT_FLOAT_H
 
 #include "product_columns.h"
 
-/* The first or second number of a word of the rows from `part` on. */
+/* The first or second element of a word of the rows from `part` on. */
 VI_INLINE vf f32_at(const uint8_t *line, int part, int second) {
     (void)second;
     return (vf)vi_load(line + 4 * LANES * part);
@@ -44,8 +44,8 @@ VI_INLINE vf bf16_at(const uint8_t *line, int part, int second) {
     PRODUCT_COLUMNS(stem)
 
 #if defined(__AVX512BF16__)
-/* Words of two bfloat16 with bf16x2 activations: first the high halves of each pair, then, unless asked to be fast, the
- * low ones. */
+/* Products of words of two bfloat16 with bf16x2 activations: the high halves of each pair, then, without HAL_FAST, the low
+ * ones. */
 #define PRODUCT_PAIRS(stem)                                                                                         \
     VI_INLINE void stem##_pairs_columns(const product *p, const uint8_t *panel, const uint8_t *x, float *out, int n) { \
         int halves = p->flags & HAL_FAST ? 1 : 2;                                                                   \

@@ -1,5 +1,5 @@
-/* product_plain.c: products of formats that product/ does not know. Rows come out of the panel one by one and meet the plain
- * product of the format's header.
+/* product_plain.c: products of formats without a file in product/. Each row is unpacked from its panel and multiplied by the
+ * <format>_dot of the format's header.
  */
 #include "panel.h"
 #include "product_columns.h"

@@ -1,7 +1,8 @@
-/* quantize.c: quantize, norm_quantize and swiglu_quantize: float32 rows (T, K) to the format that a product asks for.
+/* quantize.c: quantize, norm_quantize and swiglu_quantize: quantizes float32 activations (T, K) to the format of the next
+ * product.
  *
- * quantize and swiglu_quantize cut rows into chunks of CHUNK numbers, whole blocks of every format, so that one long row
- * feeds all threads; a norm needs its whole row. Each gives the bits that its two parts one after the other would give.
+ * quantize and swiglu_quantize split rows into chunks of CHUNK elements (whole blocks of every format), so that threads share a
+ * long row; a norm needs its whole row. The fused ops give the bits of their parts in sequence.
  */
 #include "cpu.h"
 #include "elementwise.h"

@@ -1,5 +1,5 @@
-/* quantize_simd.h: the quantizers of activations, row by row. With AVX2 they are 256 bits wide and give exactly the bits
- * of the plain ones in quant/<format>.h, which serve elsewhere.
+/* quantize_simd.h: quantizers of activation rows. The AVX2 versions give exactly the bits of the plain ones in
+ * quant/<format>.h, which other sets use.
  */
 #ifndef SATCHEL_CPU_QUANTIZE_SIMD_H
 #define SATCHEL_CPU_QUANTIZE_SIMD_H
@@ -21,7 +21,7 @@ static inline uint32_t most_lane(__m256i m) {
     return (uint32_t)_mm_cvtsi128_si32(x);
 }
 
-/* Four times eight int32 to 32 bytes in order; all fit int8. */
+/* Packs four vectors of eight int32, which fit int8, to 32 bytes in order. */
 static inline __m256i pack_codes(const __m256i *q) {
     __m256i low = _mm256_packs_epi32(q[0], q[1]), high = _mm256_packs_epi32(q[2], q[3]);
     return _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
@@ -58,7 +58,7 @@ static inline void row_a8_32(const float *x, block_a8_32 *out, int n_blocks) {
         block_32(x + 32 * i, out + i);
 }
 
-/* The first of 256 numbers whose magnitude has these bits. */
+/* The first of 256 elements whose magnitude has these bits. */
 static inline float first_of(const float *x, uint32_t most) {
     for (int i = 0; i < 256; i += 8) {
         __m256i same = _mm256_cmpeq_epi32(abs_bits(x + i), _mm256_set1_epi32((int32_t)most));
@@ -127,7 +127,7 @@ static inline int is_activation(uint32_t format) {
            format == QUANTIZE_BF16;
 }
 
-/* Where number n of a row of such a format lies; n is a multiple of 256. */
+/* Address of element n, a multiple of 256, of a row of this format. */
 static inline uint8_t *quantize_at(uint32_t format, uint8_t *row, int64_t n) {
     switch (format) {
     case TYPE_a8_32:

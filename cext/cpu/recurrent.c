@@ -1,12 +1,12 @@
 /* recurrent.c: recurrent layers (SSM, gated delta rule): sigmoid and softplus of their gates, short_conv and conv_write,
  * gated_scan and scan_write, as runtime/ops/recurrent.py defines them; all float32.
  *
- * A state is (pages, ...), found by the block table as keys are: the page of position p is table[slot][p / block]. A
- * piece is a slot's tokens, which stand one after the other; its first goes on from the page of the position before it.
- * An item of a convolution is CHANNELS channels of all tokens, one of a scan LANES columns of a head's matrix, which lie
- * in the thread's scratch while the piece goes by: no sum crosses items, and each token does the same work in the same
- * order whatever is in its step, so a text cut anywhere gives the same bits. Numbers of the step block are checked where
- * they are used; a piece that points outside is left out and faults the run.
+ * States are (pages, ...), found by the block table as keys are: the page of position p is table[slot][p / block]. A piece is a
+ * slot's consecutive tokens in a step; it starts from the page of the position before its first token.
+ * A work item of a convolution is CHANNELS channels of all tokens; one of a scan is LANES columns of a head's state, which stay
+ * in the thread's scratch during a piece. No sum crosses items, and each token is computed by the same operations in the same
+ * order whatever the step holds, so any split of a prompt gives the same bits. Values of the step block are checked where they
+ * are used; a piece with one out of range is skipped and faults the run.
  */
 #include "cpu.h"
 #include "elementwise.h"
@@ -31,7 +31,7 @@ static void run_sigmoid(const cpu_call *c, int64_t from, int64_t to, int thread)
         }
 }
 
-/* ln(1 + e^x) = max(x, 0) + ln(1 + e^-|x|): nothing overflows, and small results keep their digits. */
+/* ln(1 + e^x) = max(x, 0) + ln(1 + e^-|x|), which does not overflow and keeps small results accurate. */
 static void run_softplus(const cpu_call *c, int64_t from, int64_t to, int thread) {
     int n = (int)c->v[0].width;
     (void)thread;
@@ -44,7 +44,7 @@ static void run_softplus(const cpu_call *c, int64_t from, int64_t to, int thread
 
 /* --- pieces and pages */
 
-/* slots: the inputs slot, pos and table, one after the other. */
+/* slots: the inputs slot, pos and table, in this order. */
 static const char *check_places(const cpu_view *slots, const cpu_view *state, int tokens, int block) {
     for (int i = 0; i < 2; i++)
         if (!cpu_is(slots + i, I32, 1) || slots[i].shape[0] != tokens)
@@ -63,7 +63,7 @@ static int64_t piece_end(const cpu_view *slots, int64_t a, int64_t tokens) {
 
 enum { GONE = -1, OUTSIDE = -2 };
 
-/* The number of the page of a slot's position. */
+/* Index of the page of a slot's position. */
 static int32_t page_at(const cpu_view *slots, const cpu_view *state, int32_t slot, int32_t pos, int block) {
     const cpu_view *table = slots + 2;
     int32_t page;
@@ -73,8 +73,8 @@ static int32_t page_at(const cpu_view *slots, const cpu_view *state, int32_t slo
     return page < GONE || page >= state->shape[0] ? OUTSIDE : page;
 }
 
-/* Whether the pages of a piece are there: that which it begins from and that of its last token must be, others may be gone.
- * before: the page it begins from, NULL where it begins a text. */
+/* Whether a piece's pages are valid. The page that it starts from and the page of its last token must exist; others may be
+ * freed. *before: the page that it starts from, NULL at position 0. */
 static int piece_ok(const cpu_call *c, const cpu_view *slots, const cpu_view *state, int64_t a, int64_t b, int block,
                     const float **before) {
     int32_t slot = cpu_i32(slots, a), first = cpu_i32(slots + 1, a), last = cpu_i32(slots + 1, b - 1), page = 0;
@@ -92,7 +92,7 @@ static int piece_ok(const cpu_call *c, const cpu_view *slots, const cpu_view *st
     return ok;
 }
 
-/* Where the state after token t of a piece that ends before b is left; NULL: nowhere. */
+/* Where to store the state after token t of a piece that ends before b; NULL: it is not stored. */
 static float *page_after(const cpu_view *slots, const cpu_view *state, int64_t t, int64_t b, int block) {
     int32_t pos = cpu_i32(slots + 1, t), page;
     if (t + 1 < b && (pos + 1) % block)
@@ -101,7 +101,7 @@ static float *page_after(const cpu_view *slots, const cpu_view *state, int64_t t
     return page < 0 ? NULL : (float *)cpu_row(state, page);
 }
 
-/* --- the convolution: inputs x, state, w, slot, pos, table and maybe a bias; of its writer state, x, slot, pos, table */
+/* --- short_conv: inputs x, state, w, slot, pos, table and an optional bias; conv_write: state, x, slot, pos, table */
 
 static const char *check_conv(const cpu_call *c) {
     const cpu_view *x = c->v + 1, *state = c->v + 2, *w = c->v + 3;
@@ -147,14 +147,14 @@ static uint64_t scratch_conv(const cpu_call *c) {
     return sizeof(float) * CHANNELS * MOST_TAPS * 2;
 }
 
-/* Channels first .. first + n - 1 of the kept inputs before a piece, as rows of CHANNELS; zeros where it begins a text. */
+/* Loads channels first .. first + n - 1 of the K - 1 inputs before a piece, as rows of CHANNELS; zeros at position 0. */
 static void load_kept(const float *before, int kept, int width, int first, int n, float *to) {
     memset(to, 0, sizeof(float) * CHANNELS * (size_t)kept);
     for (int j = 0; before && j < kept; j++)
         memcpy(to + j * CHANNELS, before + (int64_t)j * width + first, sizeof(float) * (size_t)n);
 }
 
-/* Input i of a piece that begins at token a, counted from the first of the kept ones. */
+/* Input i of a piece that begins at token a; input 0 is the first of the K - 1 inputs before it. */
 static const float *input_at(const cpu_view *x, const float *kept, int taps, int64_t a, int64_t i, int first) {
     return i < taps - 1 ? kept + i * CHANNELS : cpu_f32(x, a + i - (taps - 1)) + first;
 }
@@ -216,7 +216,7 @@ static void run_conv_write(const cpu_call *c, int64_t from, int64_t to, int thre
     }
 }
 
-/* --- the scan: inputs q, k, v, g, beta, state, slot, pos, table; of its writer state, k, made, g, slot, pos, table */
+/* --- gated_scan: inputs q, k, v, g, beta, state, slot, pos, table; scan_write: state, k, made, g, slot, pos, table */
 
 static const char *check_keys(const cpu_view *k, const cpu_view *g, const cpu_view *state, int tokens) {
     if (!cpu_is(k, F32, 3) || !cpu_is(g, F32, 2) || state->ndim != 4 || k->shape[0] != tokens || g->shape[0] != tokens)
@@ -234,7 +234,7 @@ static const char *check_scan(const cpu_call *c) {
     if ((fault = check_keys(k, g, state, v->shape[0])))
         return fault;
     if (!cpu_is(q, F32, 3) || !cpu_same_shape(q, k) || !cpu_is(c->v + 5, F32, 2) || !cpu_same_shape(c->v + 5, g))
-        return "q must be as k, beta as g";
+        return "q must have k's type and shape, and beta g's";
     if (!cpu_is(v, F32, 3) || v->shape[1] != state->shape[1] || v->shape[2] != state->shape[3])
         return "v must be f32 (T, H, P)";
     if (!cpu_is(y, F32, 3) || y->shape[0] != v->shape[0] || y->shape[1] != v->shape[1] || y->shape[2] != 2 * v->shape[2])
@@ -261,7 +261,7 @@ static int slices(const cpu_view *state) {
     return (state->shape[3] + LANES - 1) / LANES;
 }
 
-/* An item: columns first .. first + n - 1 of head `head`, whose keys are those of group `group`. */
+/* A work item: columns first .. first + n - 1 of the state of `head`, which uses the keys of `group`. */
 typedef struct {
     int head, group, first, n, keys, width;
 } scan_item;
@@ -284,7 +284,7 @@ static void store_columns(const scan_item *i, const float *s, float *page) {
         vf_store_most(page + ((int64_t)i->head * i->keys + n) * i->width + i->first, vf_load(s + n * LANES), i->n);
 }
 
-/* What a key finds in the columns; four sums, added in a fixed order. */
+/* Dot product of a key with each column; four partial sums, added in a fixed order. */
 static inline vf find(const float *s, const float *k, int keys) {
     vf sum[4] = {vf_set(0), vf_set(0), vf_set(0), vf_set(0)};
     int n = 0;
@@ -296,7 +296,7 @@ static inline vf find(const float *s, const float *k, int keys) {
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-/* One number of a key: the columns' row fades and u is added. Both kernels do it so, to the same bits. */
+/* State update of one row of the columns: s = fade * s + k * u. Both kernels use it, for equal bits. */
 static inline vf fade_add(float *s, float k, vf fade, vf u) {
     vf row = vf_fma(vf_set(k), u, vf_load(s) * fade);
     vf_store(s, row);

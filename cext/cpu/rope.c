@@ -1,5 +1,5 @@
-/* rope.c: RoPE: rope_table computes the cosines and sines of a step's positions once, rope rotates float32 heads
- * (T, H, D) by them, position_scale gives a number for each.
+/* rope.c: RoPE. rope_table computes the cosines and sines of a step's positions once; rope rotates float32 heads (T, H, D) by
+ * them. position_scale computes a factor per position (Llama 4's temperature tuning).
  */
 #include <math.h>
 
@@ -16,7 +16,7 @@ static const char *check_table(const cpu_call *c) {
     return NULL;
 }
 
-/* A sine takes some twenty times as long as a number of other ops. */
+/* A sine costs about twenty times as much as an element of other ops. */
 static cpu_split split_table(const cpu_call *c) {
     return cpu_grains(c->v[0].shape[0], 20 * (int64_t)c->v[0].width);
 }
@@ -38,7 +38,7 @@ static void run_table(const cpu_call *c, int64_t from, int64_t to, int thread) {
 static const char *check(const cpu_call *c) {
     const arg_rope *a = c->arg;
     if (c->n_in != 2)
-        return "it takes x and turns";
+        return "it takes x and cos_sin";
     if (c->v[0].format != F32 || !cpu_same_shape(c->v, c->v + 1))
         return "the output must be f32 with x's shape";
     return check_cos_sin(c->v + 1, c->v + 2, a->style);

@@ -22,14 +22,14 @@ static inline void rope_halves(const float *x, float *y, const float *cos_sin, i
     }
 }
 
-/* y = x (d numbers) with the first n_rot rotated; y may be x. */
+/* y = x (d elements) with the first n_rot rotated; y may be x. */
 static inline void rope_head(int32_t style, const float *x, float *y, int d, const float *cos_sin, int n_rot) {
     (style == HAL_ROPE_HALVES ? rope_halves : rope_interleaved)(x, y, cos_sin, n_rot / 2);
     if (x != y)
         memcpy(y + n_rot, x + n_rot, sizeof(float) * (size_t)(d - n_rot));
 }
 
-/* What is wrong with cos_sin for x (T, H, D), or NULL. */
+/* Checks cos_sin for x (T, H, D): NULL, or what is wrong. */
 static inline const char *check_cos_sin(const cpu_view *x, const cpu_view *cos_sin, int32_t style) {
     if (!cpu_is(x, F32, 3) || !cpu_is(cos_sin, F32, 2) || cos_sin->shape[0] != x->shape[0])
         return "x must be f32 (T, H, D) and cos_sin f32 (T, n_rot)";

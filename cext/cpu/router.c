@@ -1,6 +1,6 @@
-/* router.c: what stands around the experts' products (experts.c): top_experts picks them, expert_weights says how much
- * each counts, expert_slots where each is held, expert_add adds a bias of each, expert_sum adds their results. Every row is a
- * token of its own.
+/* router.c: the mixture-of-experts ops around the matrix products of experts.c. top_experts selects a token's experts;
+ * expert_weights computes their weights; expert_slots maps them to slots of the expert cache; expert_add adds their biases;
+ * expert_sum is the weighted sum of their results. One row per token.
  */
 #include "cpu.h"
 #include "elementwise.h"
@@ -28,7 +28,7 @@ static float rank(float x) {
     return x == x ? x : -INFINITY;
 }
 
-/* Leaves what the experts of a row are compared by, and at `worth` what the groups are. */
+/* Computes the scores of a row's experts, and at `worth` the scores of the groups. */
 static void row_scores(const cpu_call *c, const float *x, float *score, float *worth) {
     const arg_top_experts *a = c->arg;
     int n = c->v[1].shape[1], each = n / a->groups;
@@ -53,7 +53,7 @@ static void row_scores(const cpu_call *c, const float *x, float *score, float *w
     }
 }
 
-/* Keeps the k best in order as the logits pass by; a later one goes before what it is larger than. */
+/* Top k by insertion, in one pass over the scores; of equal ones the lower index comes first. */
 static void row_top(const float *x, int n, int32_t *top, int k) {
     for (int i = 0, held = 0; i < n; i++) {
         int at = held < k ? held++ : k;
@@ -69,7 +69,7 @@ static uint64_t scratch_top(const cpu_call *c) {
     return sizeof(float) * (2 * (uint64_t)c->v[1].shape[1] + 2 * (uint64_t)((const arg_top_experts *)c->arg)->groups);
 }
 
-/* Experts of groups that are not among the `kept` best count as the least. */
+/* Sets the scores of experts outside the `kept` best groups to the lowest. */
 static void shut_groups(const arg_top_experts *a, float *score, const float *worth, int32_t *best, int each) {
     row_top(worth, a->groups, best, a->kept);
     for (int g = 0; g < a->groups; g++) {
@@ -143,7 +143,8 @@ static void row_sigmoid(const float *x, const int32_t *ids, float *y, int k) {
     }
 }
 
-/* Each id's softmax among those that are no more than a fiftieth of their size below it, less the ids before it. */
+/* SparseMixer (Phi-3.5-MoE): each id's softmax over the experts with (best - x) / max(|x|, best) <= 0.02, best being the id's
+ * logit, without the ids before it. */
 static void row_rivals(const float *x, int n, const int32_t *ids, float *y, int k) {
     for (int j = 0; j < k; j++) {
         float best = x[ids[j]], left[LANES];

@@ -37,7 +37,7 @@ static const char *check_get(const cpu_call *c) {
     return NULL;
 }
 
-/* Row `id` as the file has it: in place, or taken out of its panel. */
+/* Row `id` in the file's layout: in place, or unpacked from its panel. */
 static const uint8_t *row_of(const cpu_view *w, int32_t id, uint8_t *to) {
     return w->packed ? packed_row(w, w->data, w->shape[1], id, to) : cpu_row(w, id);
 }

@@ -1,14 +1,15 @@
-/* run.c: one step of the engine: copy the step block, put this run's sizes into the views, run the plan's steps as a job.
+/* run.c: run() of the CPU backend: copies the step block, sets this run's sizes in the views, and runs the plan's steps as one
+ * job of the pool.
  *
- * A step that is cut into several grains is a phase of the job; what lies between two of these is one phase of a single
- * grain, so a thread runs it alone and no other need be there. Nothing is allocated.
+ * A step of several grains is a phase of the job. Consecutive steps of one grain form one phase of one grain, which a single
+ * thread runs without barriers. Nothing is allocated.
  */
 #include <string.h>
 
 #include "device.h"
 #include "mapped.h"
 
-/* Steps of at most so many tokens are bound by memory, as single tokens are. */
+/* Steps of at most so many tokens are memory-bound, as single tokens are. */
 enum { DECODE_TOKENS = 32 };
 
 static int shared(const cpu_split *s) {
@@ -27,9 +28,9 @@ static int set_sizes(hal_exec *e, const int32_t *counts) {
     return 0;
 }
 
-/* How each step is cut, and which phases that makes. */
+/* Splits each step into items and grains, and groups steps into phases. */
 static void set_phases(hal_exec *e, int threads) {
-    int alone = 0; /* whether the last phase may take up another step that is not shared */
+    int alone = 0; /* whether the last phase runs on one thread, so that the next single-grain step may join it */
     e->n_phases = 0;
     for (int i = 0; i < e->n_steps; i++) {
         const exec_step *s = e->steps + i;
@@ -46,14 +47,14 @@ static void set_phases(hal_exec *e, int threads) {
     }
 }
 
-/* A step on one thread: all of its items, however many they are. */
+/* Runs all items of a step on this thread. */
 static void run_whole(const exec_step *s, int thread) {
     int64_t items = s->kernel->split ? s->kernel->split(&s->call).items : 1;
     if (items > 0)
         s->kernel->run(&s->call, 0, items, thread);
 }
 
-/* Between two steps, whichever threads ran them, there is one caller at a time. */
+/* Adds a step's time. Called between two steps, so by one thread at a time. */
 static void count_time(hal_exec *e, int i) {
     int64_t now = pool_now();
     e->times[i] += (uint64_t)(now - e->mark);

@@ -1,10 +1,12 @@
-/* sample.c: one token per row of logits (R, V), as runtime/sampling/chain.py defines it: each row goes through the stages of
- * its own chain, then a token is drawn. sample gives the tokens (R); sample_masked also takes a token bitmask (R, V / 32) and
- * edits of single logits, and gives (R, 2): the token, and its nll_bits (negative log2-probability) as the bits of a
- * float32. A row with a NaN or +inf, or with nothing above -inf, has no token: -1.
+/* sample.c: samples one token per row of logits (R, V), as runtime/sampling/chain.py defines it: each row passes the stages of
+ * its own sampling chain, then a token is drawn.
  *
- * A thread's scratch holds the row's set of candidates and the history of W tokens. Which tokens a slot has seen comes from
- * a state, so ids there are checked; logits are never written.
+ * sample gives tokens (R). sample_masked also takes a token bitmask (R, V / 32) and edits of single logits (biases), and gives
+ * (R, 2): the token and its nll_bits (negative log2-probability), stored as the bits of a float32. A row with a NaN or +inf, or
+ * with -inf alone, has no token: -1.
+ *
+ * A thread's scratch holds the row's candidate set and the history of W tokens. The history is read from a state, so its ids
+ * are checked. Logits are only read.
  */
 #include "sample_stages.h"
 
@@ -62,7 +64,7 @@ static void mask(set *s, const uint32_t *bitmask) {
         x[i] = bitmask[i / 32] >> i % 32 & 1 ? x[i] : -INFINITY;
 }
 
-/* One stage; 0 where the history or an edit names a token that there is not. */
+/* Runs one stage; 0 if the history or an edit has a token out of range. */
 static int run_stage(uint8_t stage, set *s, const row_facts *r) {
     switch (stage) {
     case HAL_STAGE_PENALTIES:
@@ -104,7 +106,7 @@ static int32_t draw(set *s, const row_facts *r, float *nll_bits) {
     return id_of(s, at);
 }
 
-/* The row's token; NO_TOKEN where the logits are damaged or none is above -inf. */
+/* The row's token; NO_TOKEN if a logit is NaN or +inf, or all are -inf. */
 static int32_t sample_row(set *s, row_facts *r, const uint32_t *bitmask, const int32_t *edits, int32_t n_edits,
                           float *nll_bits) {
     if (is_damaged(s))

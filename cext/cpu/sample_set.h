@@ -1,9 +1,9 @@
-/* sample_set.h: the candidates of one row between the stages of its chain, and how they are ranked and weighed.
+/* sample_set.h: the candidate tokens of one row between the stages of its sampling chain: ranking, weights and cuts.
  *
- * A set is x[n] with ids[n] that rise; at first x is the row of logits itself and ids is NULL (every token). Candidates rank
- * by distance from the best, equal ones by place. Weights are whole numbers of 2^-40, so sums are exact in any order, and a
- * cut is found without sorting what lies far from it: runtime/sampling/chain.py has the plain form. The row's scratch belongs
- * to the thread.
+ * A set is logits x[n] with token ids[n] in ascending order; at first x is the row of logits itself and ids is NULL (every
+ * token). Candidates rank by distance from the largest logit, equal ones by index. Weights e^-distance are integers in units of
+ * 2^-40, so sums are exact in any order, and a cut (top-p, say) is found without sorting candidates far from it.
+ * runtime/sampling/chain.py has the plain form. The row's scratch belongs to the thread.
  */
 #ifndef SATCHEL_SAMPLE_SET_H
 #define SATCHEL_SAMPLE_SET_H
@@ -17,24 +17,24 @@
 #include <immintrin.h>
 #endif
 
-enum { NO_TOKEN = -1 }; /* what is drawn of a row of which nothing can be drawn */
+enum { NO_TOKEN = -1 }; /* the result of a row without a valid candidate */
 
 typedef struct {
-    uint32_t key; /* bits of a float >= 0, which order as it does */
-    int32_t at;   /* place in the set */
+    uint32_t key; /* bits of a float >= 0, which sort like the float */
+    int32_t at;   /* index in the set */
 } ranked;
 
 typedef struct {
     const float *x;
-    const int32_t *ids; /* NULL: ids are places */
+    const int32_t *ids; /* NULL: id = index */
     int64_t n;
     float best;
-    int all_lost; /* every candidate is -inf: all rank and weigh the same */
+    int all_lost; /* 1: every candidate is -inf, so all rank and weigh the same */
     float *own_x;
     int32_t *own_ids;
     float *keys;
     ranked *list, *other;
-    int64_t *weights; /* of all candidates, where `weighed` */
+    int64_t *weights; /* weights of all candidates; valid if `weighed` */
     int weighed;
     uint64_t *sums; /* BUCKETS */
 } set;
@@ -62,7 +62,7 @@ static inline int32_t id_of(const set *s, int64_t at) {
     return s->ids ? s->ids[at] : (int32_t)at;
 }
 
-/* The first m of its own numbers and ids are the candidates from now on. */
+/* Makes the first m of own_x and own_ids the candidates. */
 static inline void took_own(set *s, int64_t m) {
     s->x = s->own_x;
     s->ids = s->own_ids;
@@ -70,7 +70,7 @@ static inline void took_own(set *s, int64_t m) {
     s->weighed = 0;
 }
 
-/* Place of a token, -1 where it is none of the candidates. */
+/* Index of a token in the set; -1 if it is not a candidate. */
 static inline int64_t place_of(const set *s, int32_t id) {
     int64_t low = 0, high = s->n - 1;
     if (!s->ids)
@@ -93,7 +93,7 @@ static inline float *writable(set *s) {
     return s->own_x;
 }
 
-/* Whether a NaN or +inf is among them: then nothing can be said of the row. */
+/* Whether a logit is NaN or +inf, which makes the row invalid. */
 static inline int is_damaged(const set *s) {
     int odd = 0;
     for (int64_t i = 0; i < s->n; i++)
@@ -117,15 +117,14 @@ static inline void find_best(set *s) {
     s->all_lost = best[0] == -INFINITY;
 }
 
-/* How far a candidate lies below the best, >= 0. */
+/* Distance of a candidate's logit below the largest, >= 0. */
 static inline float distance(const set *s, int64_t at) {
     return s->all_lost ? 0 : s->best - s->x[at];
 }
 
-/* weights[i] = e^(x[i] - best) in units of 2^-40, as exact.py's weights(), of CHUNK numbers; each loop is one that compilers
- * turn into vectors. */
+/* weights[i] = e^(x[i] - best) in units of 2^-40, as exact.py's weights(), for CHUNK logits; compilers vectorize each loop. */
 static inline void weigh_chunk(const float *x, float best, int64_t *weights) {
-    const float turn = 12582912.0f; /* adding it rounds to a whole number */
+    const float turn = 12582912.0f; /* adding 1.5 * 2^23 rounds to an integer */
     float p[CHUNK], power[CHUNK];
     int32_t bits[CHUNK];
     double y[CHUNK];
@@ -188,7 +187,7 @@ static inline uint32_t key_bits(float key) {
     return bits;
 }
 
-/* Sorts m entries by key, keeping the order of equal ones. The result may lie in `other`. */
+/* Stable sort of m entries by key; the result is in `list` or `other`. */
 static inline ranked *sort_ranked(ranked *list, ranked *other, int64_t m) {
     if (m <= 32) {
         for (int64_t i = 1; i < m; i++) {
@@ -235,7 +234,7 @@ static inline void sift_down(ranked *heap, int64_t n, int64_t at) {
     heap[at] = x;
 }
 
-/* Whether one of CHUNK distances is smaller than `limit`; most chunks have none, which this sees at once. */
+/* Whether one of CHUNK distances is below `limit`: a quick test, since most chunks have none. */
 static inline int any_below(const float *x, float best, float limit) {
     int any = 0;
     for (int j = 0; j < CHUNK; j++)
@@ -259,7 +258,7 @@ static inline void select_first(const set *s, int64_t k) {
         }
         for (int64_t end = i + CHUNK < s->n ? i + CHUNK : s->n; i < end; i++) {
             uint32_t key = key_bits(distance(s, i));
-            if (key < heap[0].key) { /* places rise, so an equal key ranks after */
+            if (key < heap[0].key) { /* indexes ascend, so an equal key ranks after */
                 heap[0] = (ranked){key, (int32_t)i};
                 sift_down(heap, k, 0);
             }
@@ -274,7 +273,7 @@ static inline void select_first(const set *s, int64_t k) {
     }
 }
 
-/* Ranks of the candidates [at, at + n), n <= CHUNK; the rest is INFINITY. keys: ranks, NULL for distances. */
+/* Sort keys of candidates [at, at + n), n <= CHUNK, padded with INFINITY. keys: NULL for distances. */
 static inline void load_keys(const set *s, const float *keys, int64_t at, int64_t n, float *out) {
     const float *x = (keys ? keys : s->x) + at;
     float best = s->best;
@@ -291,7 +290,8 @@ static inline void load_keys(const set *s, const float *keys, int64_t at, int64_
 static inline uint64_t pack_flags(const uint8_t *flags) {
     uint64_t bits = 0;
     for (int i = 0; i < CHUNK; i += 8) {
-        uint64_t eight = 0; /* the first one lowest; the product brings bit 0 of each byte together in the highest byte */
+        /* first flag in the lowest byte; the multiplication gathers bit 0 of each byte in the highest byte */
+        uint64_t eight = 0;
         memcpy(&eight, flags + i, sizeof eight);
         bits |= (eight * 0x0102040810204080u >> 56) << i;
     }
@@ -299,7 +299,7 @@ static inline uint64_t pack_flags(const uint8_t *flags) {
 }
 
 #ifdef __AVX512F__
-/* keep_first() where not all are lost, 16 at a time. What is written never lies ahead of what was read. */
+/* keep_first() without all_lost, 16 candidates at a time, in place: the write index never passes the read index. */
 static inline void keep_lanes(set *s, const float *keys, ranked edge) {
     const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512 best = _mm512_set1_ps(s->best), limit = _mm512_castsi512_ps(_mm512_set1_epi32((int32_t)edge.key));
@@ -324,8 +324,8 @@ static inline void keep_lanes(set *s, const float *keys, ranked edge) {
 }
 #endif
 
-/* Keeps those that rank no later than `edge`. keys: their ranks, NULL for distances. A chunk's are found
- * as bits first, because branches on each could not be foreseen. */
+/* Keeps the candidates that rank up to `edge`, inclusive. keys: NULL for distances. A chunk's comparisons
+ * are collected as bits first, because a branch per candidate would be mispredicted. */
 static inline void keep_first(set *s, const float *keys, ranked edge) {
 #ifdef __AVX512F__
     if (!s->all_lost || keys) {
@@ -369,7 +369,7 @@ static inline int64_t share_of(const set *s, int64_t at, int unit) {
     return unit ? 1 : s->weights[at];
 }
 
-/* Buckets of equal width, the last one without end; they rank as the numbers in them do. */
+/* Bucket of each key: buckets have equal width, the last is unbounded, and their order is that of the keys. */
 static inline void find_buckets(const float *key, int32_t *bucket) {
     const float scale = BUCKETS / 48.0f, last = BUCKETS - 1;
     for (int j = 0; j < CHUNK; j++) {
@@ -378,7 +378,7 @@ static inline void find_buckets(const float *key, int32_t *bucket) {
     }
 }
 
-/* What chunks of candidates weigh is added to the buckets: of those with one nearer than NEAR, or of the others. */
+/* Adds the weights of candidates to the buckets: of chunks with a candidate nearer than NEAR (near 1), or of the others. */
 static inline void fill_buckets(set *s, const float *keys, int unit, int near) {
     float key[CHUNK];
     int32_t bucket[CHUNK];
@@ -396,10 +396,10 @@ static inline void fill_buckets(set *s, const float *keys, int unit, int near) {
     }
 }
 
-/* The bucket in which the goal is reached, BUCKETS where it is not; *before: what those ahead of it weigh. Those far from the
- * best are looked at only where the near ones do not do. */
+/* The bucket in which the cumulative weight reaches the goal, BUCKETS if none; *before: the weight of the buckets before it.
+ * Chunks far from the largest logit are added only if the near ones do not reach the goal. */
 static inline int find_bucket(set *s, const float *keys, double goal, int beyond, int unit, int64_t *before) {
-    int bucket = 0, near = (int)(NEAR * (BUCKETS / 48.0f)) - 1; /* nothing far falls into these */
+    int bucket = 0, near = (int)(NEAR * (BUCKETS / 48.0f)) - 1; /* far candidates fall into none of these */
     *before = 0;
     memset(s->sums, 0, BUCKETS * sizeof *s->sums);
     fill_buckets(s, keys, unit, 1);
@@ -413,7 +413,7 @@ static inline int find_bucket(set *s, const float *keys, double goal, int beyond
     return bucket;
 }
 
-/* Puts the candidates of a bucket, those of all for BUCKETS, into s->list, in order of place; gives their number. */
+/* Lists the candidates of a bucket (BUCKETS: of all) in s->list, in order of index; gives their number. */
 static inline int64_t gather(set *s, const float *keys, int bucket) {
     int64_t m = 0;
     float key[CHUNK];
@@ -432,8 +432,8 @@ static inline int64_t gather(set *s, const float *keys, int bucket) {
     return m;
 }
 
-/* The entry at which those in order of rank reach the goal together (beyond: exceed it); the last-ranked of all where they do
- * not. unit: each counts 1 instead of its weight. */
+/* The candidate at which the cumulative weight in order of rank reaches the goal (beyond 1: exceeds it); the last-ranked one if
+ * none does. unit 1: each candidate weighs 1. */
 static inline ranked cross(set *s, const float *keys, double goal, int beyond, int unit) {
     int64_t sum = 0, i, m;
     int bucket = BUCKETS;

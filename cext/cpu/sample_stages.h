@@ -1,22 +1,23 @@
-/* sample_stages.h: the stages of a sampling chain, one function each, on the set of candidates of one row. Each is defined
- * in runtime/sampling/chain.py, with its source, and gives the same set bit for bit. The row and its set are the caller's.
+/* sample_stages.h: the stages of a sampling chain, one function each, on the candidate set of one row.
+ * runtime/sampling/chain.py defines each stage and names its source; the sets here are bit-identical. The caller owns the row
+ * and its set.
  */
 #ifndef SATCHEL_SAMPLE_STAGES_H
 #define SATCHEL_SAMPLE_STAGES_H
 
 #include "sample_set.h"
 
-/* What a row brings. ring: the slot's tokens by position, NULL where slot or position are out of range. */
+/* Inputs of a row. ring: the slot's tokens by position, NULL if slot or position is out of range. */
 typedef struct {
     hal_sampling p;
     const int32_t *ring, *dry_penalties; /* (token, bits of a float32) pairs */
     int64_t width, vocabulary;
     int32_t pos;
-    ranked *history, *sorted; /* each of `width` */
+    ranked *history, *sorted; /* `width` entries each */
 } row_facts;
 
 typedef struct {
-    double total, log_total; /* the logarithm in terms of the best's weight */
+    double total, log_total; /* sum of weights; its logarithm relative to the largest weight */
 } shares;
 
 static inline shares shares_of(set *s) {
@@ -47,7 +48,7 @@ static inline float lifted(float x, float amount) {
     return x < MOST ? x : MOST;
 }
 
-/* Adds n edits; 0 where a token is out of range. */
+/* Adds n edits (logit biases) to the logits; 0 if a token is out of range. */
 static inline int add_edits(set *s, const int32_t *edits, int32_t n, int64_t vocabulary) {
     float *x = n ? writable(s) : NULL;
     for (int32_t i = 0; i < n; i++) {
@@ -66,7 +67,7 @@ static inline int stage_penalties(set *s, const row_facts *r) {
     int64_t n = (int64_t)r->pos + 1 < r->p.repeat_last_n ? (int64_t)r->pos + 1 : r->p.repeat_last_n, same, at;
     const ranked *seen;
     float *x;
-    n = n < 0 ? 0 : n > r->width ? r->width : n; /* what is further back has been overwritten */
+    n = n < 0 ? 0 : n > r->width ? r->width : n; /* older tokens are overwritten */
     for (int64_t i = 0; i < n; i++) {
         int32_t token = r->ring[(r->pos - i) % r->width];
         if (token < 0 || token >= r->vocabulary)
@@ -167,7 +168,7 @@ static inline void stage_xtc(set *s, const row_facts *r) {
             s->keys[m] = s->x[i];
             s->own_ids[m++] = id_of(s, i);
         }
-    memcpy(s->own_x, s->keys, sizeof(float) * (size_t)m); /* distances were read from x until here */
+    memcpy(s->own_x, s->keys, sizeof(float) * (size_t)m); /* distances are read from x up to here */
     took_own(s, m);
     find_best(s);
 }

@@ -1,25 +1,24 @@
-/* scan_chunks.h: gated_scan and scan_write by chunks of CHUNK tokens, for --precision fast; part of recurrent.c, whose plain
- * form goes token by token.
+/* scan_chunks.h: the chunkwise parallel form of gated_scan and scan_write, for --precision fast; part of recurrent.c, whose
+ * plain form processes token by token.
  *
- * In a chunk that begins with the state S, f being how much is left of a token's part at a later one, the rows that tokens add
- * solve  u_t = beta_t (v_t - f S k_t - sum over i < t of f (k_t k_i) u_i),  and what queries find is
- * f S q_t + sum over i <= t of f (q_t k_i) u_i  (the chunkwise form of Yang et al., arXiv 2412.06464; without the look at what
- * keys find it is that of Dao & Gu, 2405.21060). So S is read twice and written once a chunk instead of each token. The sums
- * differ from the plain form's in their order, and with the place where a text was cut. An item is a whole head, whose
- * columns share the products of keys. f is made of products of the tokens' own, which lose nothing as differences of large
- * logarithms would.
+ * In a chunk of CHUNK tokens that starts from the state S, f is the decay between two tokens (or from S to a token). The
+ * updates solve  u_t = beta_t (v_t - f S k_t - sum over i < t of f (k_t k_i) u_i),  and the outputs are f S q_t + sum over i
+ * <= t of f (q_t k_i) u_i  (Yang et al., arXiv 2412.06464; without the delta rule Dao & Gu, 2405.21060). So S is read twice
+ * and written once per chunk instead of once per token. The order of sums differs from the plain form's, and depends on where
+ * a prompt is split. A work item is a whole head, whose columns share the products of keys. f is a product of per-token
+ * decays, because a difference of large cumulative logarithms would lose precision.
  */
 #ifndef SATCHEL_SCAN_CHUNKS_H
 #define SATCHEL_SCAN_CHUNKS_H
 
-enum { CHUNK = 16, CHUNK_VECTORS = CHUNK / LANES, LOOKS = 8 /* tokens that look at the state in one pass */ };
+enum { CHUNK = 16, CHUNK_VECTORS = CHUNK / LANES, LOOKS = 8 /* tokens multiplied with the state in one pass */ };
 
-/* What the columns of a head share. k, q: (N, CHUNK), a number of all tokens side by side. */
+/* Values that the columns of a head share. k, q: transposed, (N, CHUNK). */
 typedef struct {
     int keys;
     float *k, *q;
-    float found[CHUNK][CHUNK], seen[CHUNK][CHUNK]; /* [t][i]: how much of u_i token t's key and query find */
-    float faded[CHUNK], left[CHUNK]; /* of S after each token; of each token's part after the last */
+    float found[CHUNK][CHUNK], seen[CHUNK][CHUNK]; /* [t][i]: f (k_t k_i) and f (q_t k_i) */
+    float faded[CHUNK], left[CHUNK]; /* decay of S up to token t; decay from token t to the chunk's end */
 } chunk;
 
 static void turn_rows(const cpu_view *x, int64_t a, int first, int keys, float *to) {
@@ -30,7 +29,7 @@ static void turn_rows(const cpu_view *x, int64_t a, int first, int keys, float *
     }
 }
 
-/* out[t][i]: the product of x's token t and k's token i. */
+/* out[t][i]: dot product of x's token t and k's token i. */
 static void products_of(const float *x, const float *k, int keys, float out[CHUNK][CHUNK]) {
     enum { ROWS = 4 };
     for (int t = 0; t < CHUNK; t += ROWS) {
@@ -48,7 +47,7 @@ static void products_of(const float *x, const float *k, int keys, float out[CHUN
     }
 }
 
-/* How parts fade within the chunk; what tokens find of each other fades with them. */
+/* Computes the chunk's decays and multiplies found and seen by them. */
 static void fade_chunk(const cpu_view *g, int64_t a, int head, chunk *x) {
     float by[CHUNK];
     for (int t = 0; t < CHUNK; t++)
@@ -67,7 +66,7 @@ static void fade_chunk(const cpu_view *g, int64_t a, int head, chunk *x) {
     }
 }
 
-/* What the tokens of x find in the columns. */
+/* Products of the tokens of x with the state's columns. */
 static void look(const float *x, const float *s, int keys, vf out[CHUNK]) {
     for (int t = 0; t < CHUNK; t += LOOKS) {
         vf sum[LOOKS];
@@ -83,7 +82,7 @@ static void look(const float *x, const float *s, int keys, vf out[CHUNK]) {
     }
 }
 
-/* Moves the columns on by the whole chunk. */
+/* Updates the state's columns by the whole chunk. */
 static void add_chunk(const chunk *x, const vf u[CHUNK], float *s) {
     vf part[CHUNK], fade = vf_set(x->faded[CHUNK - 1]);
     for (int t = 0; t < CHUNK; t++)
@@ -127,7 +126,7 @@ static void write_chunk(const cpu_call *c, const scan_item *i, const chunk *x, f
     add_chunk(x, u, s);
 }
 
-/* A call that goes by chunks: its items are heads. It says so by its flags alone, and by the tokens that there may be. */
+/* Whether a call uses chunks, with heads as work items. Decided by its flags and its maximum number of tokens alone. */
 static int by_chunks(const cpu_call *c, int64_t tokens) {
     return (c->flags & (HAL_FAST | HAL_DETERMINISTIC)) == HAL_FAST && tokens >= CHUNK;
 }
@@ -136,7 +135,7 @@ static cpu_split split_heads(const cpu_view *state, int64_t tokens) {
     return cpu_grains(state->shape[1], tokens * state->shape[2] * state->shape[3]);
 }
 
-/* The columns of a head, in the thread's scratch: slice by slice, and behind them the chunk's keys and queries. */
+/* A head's state in the thread's scratch, slice by slice of columns, followed by the chunk's keys and queries. */
 typedef struct {
     const cpu_call *c;
     const cpu_view *state, *k, *g, *slots;
@@ -193,7 +192,7 @@ static void scan_head(head_scan *h, int64_t a, int64_t b) {
     }
 }
 
-/* Whether the tokens from a on make a chunk of which no state is wanted before its end. */
+/* Whether the tokens from a on are a whole chunk within which no state must be stored. */
 static int chunk_ahead(const head_scan *h, int64_t a, int64_t b) {
     int whole = b - a >= CHUNK;
     for (int64_t t = a; whole && t < a + CHUNK - 1; t++)
@@ -222,7 +221,7 @@ static void write_head(head_scan *h, int64_t a, int64_t b) {
     }
 }
 
-/* Heads from .. to - 1, each over all pieces. move: what is done with a head over tokens a .. b - 1. */
+/* Runs heads from .. to - 1 over all pieces. move: processes a head for tokens a .. b - 1. */
 static void run_heads(head_scan *h, void (*move)(head_scan *h, int64_t a, int64_t b), int64_t from, int64_t to) {
     const float *before;
     int64_t tokens = h->k->shape[0];

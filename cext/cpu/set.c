@@ -1,5 +1,6 @@
-/* set.c: the table of one instruction set, compiled once per set. A set with a base has what its own units define:
- * own_<set>.inc, which CMake makes, has an OWN_OP(NAME, name) for each op of theirs and an OWN_PRODUCTS(name) for each family.
+/* set.c: the kernel table of one instruction set, compiled once per set. A set with a base has only the entries of source
+ * files that are compiled for it: own_<set>.inc, made by CMake, has an OWN_OP(NAME, name) per op and an OWN_PRODUCTS(name) per
+ * family.
  */
 #include "product.h"
 

@@ -1,8 +1,7 @@
-/* simd.h: one vector of LANES floats and the few operations that kernels need, for each instruction set.
+/* simd.h: vf, a vector of LANES floats, and its operations for each instruction set.
  *
- * vf_fma is fused where the set has it, vf_fused everywhere; vf_sum adds lanes in one fixed order, so a reduction depends
- * on its length and the set alone. A tail of n < LANES is read with zeros behind it. Anything that is not here is plain C
- * in the kernel.
+ * vf_fma is fused where the set has the instruction, vf_fused always. vf_sum adds lanes in a fixed order, so a reduction
+ * depends on its length and the set alone. A tail of n < LANES elements is loaded with zeros after it.
  */
 #ifndef SATCHEL_CPU_SIMD_H
 #define SATCHEL_CPU_SIMD_H
@@ -51,7 +50,7 @@ static inline vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
 static inline vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
 static inline vf vf_round(vf x) { return _mm256_round_ps(x, 8); }
 static inline vf vf_scale(vf x, vf power) {
-    /* Two factors, for 2^power alone may not be a normal number. power lies between -200 and 200. */
+    /* Two factors, because 2^power alone may not be a normal number; -200 <= power <= 200. */
     __m256i n = _mm256_cvtps_epi32(power), half = _mm256_srai_epi32(n, 1), bias = _mm256_set1_epi32(127);
     __m256i rest = _mm256_sub_epi32(n, half);
     x = _mm256_mul_ps(x, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23)));
@@ -83,7 +82,7 @@ static inline vf vf_set(float x) { return (vf){x, x, x, x}; }
 static inline vf vf_load(const float *p) { vf x; memcpy(&x, p, sizeof x); return x; }
 static inline void vf_store(float *p, vf x) { memcpy(p, &x, sizeof x); }
 static inline vf vf_pick(vf_int which, vf a, vf b) { return (vf)((which & (vf_int)a) | (~which & (vf_int)b)); }
-/* As x86 has it: the second where they do not compare, so a NaN in b stays. */
+/* As x86's maxps: b if the operands are unordered, so a NaN in b stays. */
 static inline vf vf_max(vf a, vf b) { return vf_pick(a > b, a, b); }
 static inline vf vf_min(vf a, vf b) { return vf_pick(a < b, a, b); }
 static inline vf vf_round(vf x) {
@@ -123,15 +122,15 @@ static inline float vf_sum(vf x) { return (x[0] + x[2]) + (x[1] + x[3]); }
 #if LANES > 4 || defined(__aarch64__)
 static inline vf vf_fused(vf a, vf b, vf c) { return vf_fma(a, b, c); }
 #else
-/* Without the instruction, and faster than libm: in doubles the product is exact; the sum is rounded to odd, which
- * rounding once more to 24 bits cannot tell from the exact sum (Boldo & Melquiond, "Emulation of a FMA and correctly
- * rounded sums", 2008). What the first rounding lost is known exactly (Knuth's two-sum). */
+/* Emulates fused multiply-add, faster than libm: the product is exact in double; the sum is rounded to odd in double, so the
+ * rounding to 24 bits is correct (Boldo & Melquiond, "Emulation of a FMA and correctly rounded sums", 2008). Knuth's two-sum
+ * gives the rounding error exactly. */
 static inline vf vf_fused(vf a, vf b, vf c) {
     typedef double vd __attribute__((vector_size(8 * LANES)));
     typedef int64_t vl __attribute__((vector_size(8 * LANES)));
     vd product = __builtin_convertvector(a, vd) * __builtin_convertvector(b, vd), add = __builtin_convertvector(c, vd);
     vd sum = product + add, part = sum - product, lost = (product - (sum - part)) + (add - part);
-    vl away = (vl)((lost < 0) ^ (sum < 0)) | 1; /* -1 where the sum's magnitude is too large, else 1 */
+    vl away = (vl)((lost < 0) ^ (sum < 0)) | 1; /* -1 if the sum's magnitude was rounded up, else 1 */
     vl even = ((vl)sum & 1) - 1;
     sum = (vd)((vl)sum + (away & even & (vl)((lost < 0) | (lost > 0))));
     return __builtin_convertvector(sum, vf);
@@ -164,7 +163,8 @@ static inline vf vf_exp(vf x) {
     vf n, r, y;
     x = vf_min(vf_set(90.0f), vf_max(vf_set(-105.0f), x));
     n = vf_round(x * vf_set(1.44269504f));
-    r = vf_fma(n, vf_set(-0.693145752f), x);  /* ln 2 in two parts; the first has zeros enough for n to fit behind */
+    /* ln 2 in two parts; the first has enough trailing zeros that its product with n is exact */
+    r = vf_fma(n, vf_set(-0.693145752f), x);
     r = vf_fma(n, vf_set(-1.42860677e-6f), r);
     y = vf_set(1.0f / 5040);
     y = vf_fma(y, r, vf_set(1.0f / 720));
@@ -181,7 +181,7 @@ static inline vf vf_exp(vf x) {
 typedef int32_t vf_mask __attribute__((vector_size(4 * LANES)));
 static inline vf vf_where(vf_mask which, vf a, vf b) { return (vf)((which & (vf_mask)a) | (~which & (vf_mask)b)); }
 
-/* tanh x: below 1/4 its series to x^9, for 1 - e^-2x loses digits there. */
+/* tanh x; below 1/4 by its series to x^9, because 1 - e^-2x cancels there. */
 static inline vf vf_tanh(vf x) {
     vf size = vf_max(x, vf_set(0) - x), square = x * x, t, y, near;
     vf_mask small = (vf_mask)(size < vf_set(0.25f)), negative = (vf_mask)(x < vf_set(0));

@@ -1,6 +1,6 @@
-/* softmax.h: powers of two for weights that fall off from the largest one, on vectors of simd.h.
+/* softmax.h: vectorized 2^x for softmax weights, on vectors of simd.h.
  *
- * Scores are kept in units of ln 2, so a weight is 2^(score - most): there is no reduction by ln 2 to do.
+ * Scores are in units of ln 2, so a weight is 2^(score - most), and 2^x needs no argument reduction by ln 2.
  */
 #ifndef SATCHEL_CPU_SOFTMAX_H
 #define SATCHEL_CPU_SOFTMAX_H
@@ -9,9 +9,9 @@
 
 typedef int32_t softmax_bits __attribute__((vector_size(4 * LANES)));
 
-/* 2^x to about one unit in the last place, for x <= 0 or NaN; below -126 it is 0, for a subnormal weight changes no sum
- * and costs a hundred times what another does. x = n + r, |r| <= 1/2, and 2^r is a
- * polynomial of degree 6 with the least largest relative error on that interval, 2e-9 before rounding. */
+/* 2^x to about one unit in the last place, for x <= 0 or NaN; 0 below -126, because a subnormal weight changes no sum and
+ * is a hundred times slower. x = n + r, |r| <= 1/2; 2^r is the minimax polynomial of degree 6 (relative error 2e-9 before
+ * rounding). */
 static inline vf softmax_power(vf x) {
     softmax_bits none = (softmax_bits)(x < vf_set(-126.0f));
     vf n, r, y;
@@ -28,7 +28,7 @@ static inline vf softmax_power(vf x) {
     return (vf)((softmax_bits)vf_scale(y, n) & ~none);
 }
 
-/* The largest of LANES numbers; what it gives where one is NaN is one of them. */
+/* The largest of LANES floats; with a NaN among them, any of them. */
 static inline float softmax_most(vf x) {
 #if LANES == 16
     return _mm512_reduce_max_ps(x);

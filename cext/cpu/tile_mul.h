@@ -1,7 +1,7 @@
-/* tile_mul.h: products of small float32 matrices that lie in a thread's scratch: C (m, n) = f C + A (m, k) B (k, n).
+/* tile_mul.h: matrix product of small float32 matrices in a thread's scratch: C (m, n) = f C + A (m, k) B (k, n).
  *
- * A block of up to TILE_M rows by TILE_N vectors of C stays in registers while k goes by; every number of C is summed over
- * k in order, one fused multiply-add each, so it does not depend on which rows or columns are computed beside it.
+ * Register tiling: a block of up to TILE_M rows by TILE_N vectors of C stays in registers over k. Each element of C is summed
+ * over k in order, by one fused multiply-add each, so it does not depend on the other rows and columns.
  */
 #ifndef SATCHEL_CPU_TILE_MUL_H
 #define SATCHEL_CPU_TILE_MUL_H
@@ -13,7 +13,7 @@
 #define TILE_INLINE static inline __attribute__((always_inline))
 #if LANES == 16 || defined(__aarch64__)
 #define TILE_M 6
-#define TILE_N 4 /* of 32 registers 24 for sums, 4 for B, 1 for A */
+#define TILE_N 4 /* of 32 registers: 24 accumulators, 4 for B, 1 for A */
 #elif LANES == 8
 #define TILE_M 6
 #define TILE_N 2 /* of 16 */
@@ -28,7 +28,7 @@ typedef struct {
     float *c;
     int64_t a_pitch, b_pitch, c_pitch;
     int k;
-    const float *keep; /* what each row of C that is computed is multiplied by first; NULL: C is only set */
+    const float *keep; /* f of each computed row of C; NULL: f = 0 */
 } tile_product;
 
 TILE_INLINE void tile_block(const tile_product *p, int row, int at, int m, int n) {
@@ -71,7 +71,7 @@ TILE_INLINE void tile_columns(const tile_product *p, int row, int vectors, int m
         tile_block(p, row, j * LANES, m, 1);
 }
 
-/* `m` rows (1 to TILE_M) of C from `row` on, by so many vectors of columns. */
+/* Computes `m` rows (1 to TILE_M) of C from `row` on, `vectors` vectors wide. */
 static void tile_rows(const tile_product *p, int row, int m, int vectors) {
     switch (m) {
     case 1:
@@ -96,7 +96,7 @@ static void tile_rows(const tile_product *p, int row, int m, int vectors) {
     }
 }
 
-/* How many rows to take at once where `left` of them are left: parts of about one size. */
+/* Rows of the next block, of `left` remaining ones: blocks have about equal sizes. */
 static inline int tile_step(int left) {
     int parts = (left + TILE_M - 1) / TILE_M;
     return (left + parts - 1) / parts;
@@ -109,7 +109,7 @@ static inline void tile_multiply(const tile_product *p, int m, int vectors) {
     }
 }
 
-/* LANES rows of `columns` numbers, a multiple of LANES, become columns: to[c * to_pitch + r] = from[r * pitch + c]. */
+/* Transposes LANES rows of `columns` elements, a multiple of LANES: to[c * to_pitch + r] = from[r * pitch + c]. */
 static inline void tile_transpose(const float *from, int64_t pitch, float *to, int64_t to_pitch, int columns) {
 #if LANES == 16
     for (int c = 0; c < columns; c += 4, from += 4, to += 4 * to_pitch) {

@@ -1,5 +1,5 @@
-/* tokens.c: the table of known tokens (S, W), int32, one row per slot, a ring over positions. Both ops are a few words
- * of work and run on one thread.
+/* tokens.c: tokens_put and tokens_get on the token table (S, W), int32: one row per slot, a ring buffer over positions. Both
+ * ops run on one thread.
  */
 #include "cpu.h"
 
@@ -29,7 +29,7 @@ static const char *check_get(const cpu_call *c) {
     return check_table(c->v + 1, c->v + 2, c->v + 3);
 }
 
-/* The word of the table for this slot and position; NULL, and a fault, where they are out of range. */
+/* The table entry of a slot and position; NULL, and a fault, if they are out of range. */
 static int32_t *word(const cpu_call *c, const cpu_view *table, int32_t slot, int64_t pos) {
     if (slot >= 0 && slot < table->shape[0] && pos >= 0)
         return (int32_t *)cpu_row(table, slot) + pos % table->shape[1];

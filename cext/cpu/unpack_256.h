@@ -1,4 +1,4 @@
-/* unpack_256.h: a panel's super-block as bytes of codes (64 lines) and scales, and from those as float32. */
+/* unpack_256.h: unpacks a panel's super-block to bytes of codes (64 lines) and scales, and from those to float32. */
 #ifndef SATCHEL_CPU_UNPACK_256_H
 #define SATCHEL_CPU_UNPACK_256_H
 
@@ -7,11 +7,11 @@
 
 enum { CODE_BYTES = 64 * LINE };
 
-/* A format; unpack takes the lanes at `words`, lines of codes are LINE bytes apart. */
+/* A format's unpacking. unpack processes the lanes at `words`; lines of codes are LINE bytes apart. */
 typedef struct {
     void (*unpack)(const uint8_t *words, const uint8_t *tail, scales_256 *, uint8_t *codes);
-    uint64_t bytes;  /* of a panel's super-block, tail bytes aside */
-    int tail, groups, offset, minimums; /* as many minimums as groups, or none */
+    uint64_t bytes;  /* bytes of a panel's super-block, without tails */
+    int tail, groups, offset, minimums; /* minimums: equal to groups, or 0 */
 } wide_256;
 
 #define WIDE_UNPACK(stem, groups, offset, minimums)                                                                 \
@@ -28,7 +28,7 @@ typedef struct {
     static const wide_256 stem##_wide = {stem##_unpack_lanes, sizeof(block_##stem) / 4 * LINE,                      \
                                          sizeof(block_##stem) % 4, groups, offset, minimums};
 
-/* A super-block from its lines of codes. */
+/* Dequantizes a super-block from its lines of codes. */
 static void expand_256(const wide_256 *f, const uint8_t *codes, const scales_256 *s, float *to) {
     for (int h = 0; h < 16; h++) {
         vf scale = s->d * vi_to_vf(s->scale[h * f->groups / 16]), low = vf_set(-0.0f);

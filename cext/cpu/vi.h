@@ -1,9 +1,9 @@
-/* vi.h: one vector of LANES 32-bit integers beside simd.h's vector of floats, for the integer products of panels.
+/* vi.h: vi, a vector of LANES 32-bit integers, for the integer products of panels; simd.h has the vector of floats.
  *
- * Arithmetic, shifts and masks are the compiler's vector operators; here is what those lack. A lane of codes or
- * activations is four bytes. dot4 takes unsigned codes below 128; dot4_signed takes signed codes as sign_codes() left
- * them, into sums that start_signed() began, for sets whose instruction wants one side unsigned. vi_lookup looks bytes up
- * in a table of 16; vi_gather looks lanes up in one of words.
+ * Arithmetic, shifts and masks are the compiler's vector operators; this header adds the rest. A lane of codes or activations
+ * is four bytes. dot4 takes unsigned codes below 128. dot4_signed takes signed codes in the form that sign_codes() gives, into
+ * sums that start_signed() initialized; both correct for instructions whose one operand is unsigned. vi_lookup looks up bytes
+ * in a table of 16; vi_gather looks up lanes in a table of words.
  */
 #ifndef SATCHEL_CPU_VI_H
 #define SATCHEL_CPU_VI_H
@@ -18,7 +18,7 @@ typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
 VI_INLINE vi vi_load(const void *p) { vi x; memcpy(&x, p, sizeof x); return x; }
 VI_INLINE void vi_store(void *p, vi x) { memcpy(p, &x, sizeof x); }
 VI_INLINE vi vi_set(int32_t x) { return (vi){0} + x; }
-/* Bytes without sign to lanes. */
+/* Zero-extends LANES bytes to lanes. */
 VI_INLINE vi vi_load_bytes(const uint8_t *p) {
 #if LANES == 16
     return (vi)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
@@ -29,21 +29,21 @@ VI_INLINE vi vi_load_bytes(const uint8_t *p) {
 #endif
 }
 VI_INLINE vi vi_set_at(const void *p) { int32_t x; memcpy(&x, p, sizeof x); return vi_set(x); }
-VI_INLINE vi vi_shift_right(vi x, int n) { return (vi)((vu)x >> (uint32_t)n); } /* zeros come in */
+VI_INLINE vi vi_shift_right(vi x, int n) { return (vi)((vu)x >> (uint32_t)n); } /* logical shift */
 VI_INLINE vf vi_to_vf(vi x) { return (vf)__builtin_convertvector(x, vf); }
 
 /* Byte n (0..3) of each lane, without or with its sign. */
 VI_INLINE vi vi_byte(vi x, int n) { return vi_shift_right(x, 8 * n) & 255; }
 VI_INLINE vi vi_signed_byte(vi x, int n) { return x << (24 - 8 * n) >> 24; }
 
-/* Lane by lane: sums of four products of bytes, a's as they are, unsigned or signed, b's signed. */
+/* Per lane: sum plus four products of bytes; a's bytes are unsigned or signed (is_signed), b's signed. */
 VI_INLINE vi dot4_plain(vi sum, vi a, vi b, int is_signed) {
     for (int n = 0; n < 4; n++)
         sum += (is_signed ? vi_signed_byte(a, n) : vi_byte(a, n)) * vi_signed_byte(b, n);
     return sum;
 }
 
-/* Sums of two products of signed 16-bit numbers. */
+/* Per lane: sum plus two products of int16. */
 VI_INLINE vi dot2_plain(vi sum, vi a, vi b) {
     return sum + (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
 }
@@ -99,7 +99,8 @@ VI_INLINE vf vf_halves(vi x) {
 }
 #endif
 
-/* The same with b's lane at an address, for all lanes: in one instruction, which gcc 12 makes two of. */
+/* As dot4, with one lane of b broadcast from an address: one instruction with a broadcast operand, which gcc 12 splits in
+ * two. */
 #if defined(__AVX512VNNI__)
 VI_INLINE vi dot4_at(vi sum, vi a, const void *b) {
     __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(a), "m"(*(const char(*)[4])b));
@@ -114,7 +115,7 @@ VI_INLINE vi dot4_at(vi sum, vi a, const void *b) { return dot4(sum, a, vi_set_a
 VI_INLINE vi dot2_at(vi sum, vi a, const void *b) { return dot2(sum, a, vi_set_at(b)); }
 #endif
 
-#if defined(SIGNED_BIAS) /* a + 128 is unsigned, and what that adds to the sum is known beforehand */
+#if defined(SIGNED_BIAS) /* codes are stored as a + 128, unsigned; start_signed() subtracts the bias from the sum */
 VI_INLINE vi sign_codes(vi a) { return a ^ (int32_t)0x80808080; }
 VI_INLINE vi dot4_signed(vi sum, vi a, vi b) { return dot4(sum, a, b); }
 #else
@@ -122,7 +123,7 @@ VI_INLINE vi dot4_signed(vi sum, vi a, vi b) { return dot4(sum, a, b); }
 VI_INLINE vi sign_codes(vi a) { return a; }
 #endif
 
-/* What a table for vi_lookup has for a signed code. */
+/* Entry of a signed code in a table for vi_lookup. */
 #define SIGN_CODE(x) (uint8_t)((x) + SIGNED_BIAS)
 
 #if defined(__AVX512BW__)
@@ -143,7 +144,7 @@ VI_INLINE vi vi_gather(const uint32_t *table, vi which) {
 #if defined(__aarch64__)
 VI_INLINE vi vi_lookup(const uint8_t *table, vi which) { return (vi)vqtbl1q_u8(vld1q_u8(table), (uint8x16_t)which); }
 #else
-/* Not inlined: byte by byte it is long, and kernels have it many times over. */
+/* Not inlined: it is long, and kernels use it many times. */
 static __attribute__((noinline, unused)) vi vi_lookup(const uint8_t *table, vi which) {
     uint8_t bytes[sizeof which];
     memcpy(bytes, &which, sizeof bytes);
@@ -160,7 +161,7 @@ VI_INLINE vi vi_gather(const uint32_t *table, vi which) {
 }
 #endif
 
-/* Where a sum of signed codes begins; sum: that of the activations. */
+/* Initial value of a sum of signed codes; sum: the sum of the activations. */
 VI_INLINE vi start_signed(int32_t sum) { return vi_set(-SIGNED_BIAS * sum); }
 
 /* 16-bit numbers in the low and high halves of lanes as bfloat16. */

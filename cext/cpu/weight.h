@@ -1,5 +1,5 @@
-/* weight.h: a weight (N, K) as its products meet it: panels as they lie, or packed into a thread's scratch, panel by panel,
- * where the weight is not packed: the same sums at the price of that copy.
+/* weight.h: a weight (N, K) as operand of products: its panels in place if it is packed, else packed panel by panel into a
+ * thread's scratch. The sums are the same; an unpacked weight costs that copy.
  */
 #ifndef SATCHEL_CPU_WEIGHT_H
 #define SATCHEL_CPU_WEIGHT_H
@@ -9,14 +9,14 @@
 
 enum { BYTES_A_GRAIN = 65536, MANY_COLUMNS = 64, PANELS_FOR_MANY = 8 };
 
-/* What is wrong with a weight for the call's first input x (T, K), or NULL. */
+/* Checks a weight against the call's first input x (T, K): NULL, or what is wrong. */
 static inline const char *check_weight(const cpu_call *c, const cpu_view *w) {
     const cpu_view *x = c->v + 1;
     const panel_format *f = panel_format_find(w->format);
     if (!f || w->ndim != 2 || w->shape[1] != x->shape[1] || w->shape[1] % f->block)
         return "each weight must be (N, K) with x's K, in a format that has a product";
     if (!product_find(c->set, w->format, x->format, c->flags))
-        return "x must have the format that the weight's product asks for";
+        return "x must have the activation format of the weight's product";
     return NULL;
 }
 
@@ -28,7 +28,7 @@ static inline uint64_t bytes_of_panel(const cpu_view *w) {
     return panel_bytes(panel_format_find(w->format), w->shape[1]);
 }
 
-/* How many panels a grain takes, where `weights` of such are met at once: what is worth the price of handing it out. */
+/* Panels per grain, with `weights` weights multiplied together: enough work to amortize scheduling. */
 static inline int64_t panels_a_grain(const cpu_view *w, int weights, int64_t tokens) {
     int64_t grain;
     if (tokens >= MANY_COLUMNS)
@@ -37,12 +37,12 @@ static inline int64_t panels_a_grain(const cpu_view *w, int weights, int64_t tok
     return grain < 2 ? 2 : grain > PRODUCT_PANELS ? PRODUCT_PANELS : grain;
 }
 
-/* Bytes of scratch for what a product needs, to a whole line. */
+/* Bytes of scratch of a product, rounded up to a line. */
 static inline uint64_t scratch_product(const cpu_view *x) {
     return (product_scratch(x->shape[1], x->shape[0]) + PANEL_LINE - 1) / PANEL_LINE * PANEL_LINE;
 }
 
-/* Bytes of scratch for `panels` panels of any of these weights that is not packed. */
+/* Bytes of scratch for `panels` panels of any unpacked one of these weights. */
 static inline uint64_t scratch_panels(const cpu_view *w, int n_weights, int panels) {
     uint64_t most = 0;
     for (int i = 0; i < n_weights; i++)
@@ -51,7 +51,7 @@ static inline uint64_t scratch_panels(const cpu_view *w, int n_weights, int pane
     return (uint64_t)panels * most;
 }
 
-/* Panels first .. first + n - 1 of a weight as they lie, or packed into `to`. */
+/* Panels first .. first + n - 1 of a weight: in place, or packed into `to`. */
 static inline const uint8_t *panels_at(const cpu_view *w, int64_t first, int64_t n, uint8_t *to) {
     const panel_format *f = panel_format_find(w->format);
     uint64_t bytes = panel_bytes(f, w->shape[1]);
@@ -65,9 +65,8 @@ static inline const uint8_t *panels_at(const cpu_view *w, int64_t first, int64_t
     return to;
 }
 
-/* The product of panels first .. first + n - 1 of a weight with x (one token or more), to
- * out[token * pitch + row]; whole panels. `scratch` begins with what the product needs; `packed` is where panels go that are
- * not packed. */
+/* Multiplies panels first .. first + n - 1 of a weight with x (one token or more): out[token * pitch + row], for whole panels.
+ * `scratch`: the product's; `packed`: memory for panels of an unpacked weight. */
 static inline void multiply_panels(const cpu_call *c, const cpu_view *w, int64_t first, int n, float *out, int64_t pitch,
                                    uint8_t *scratch, uint8_t *packed) {
     const cpu_view *x = c->v + 1;

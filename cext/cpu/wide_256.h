@@ -1,8 +1,8 @@
-/* wide_256.h: products of super-blocks of 256 whose codes are worth unpacking once for all columns.
+/* wide_256.h: products of super-blocks of 256 whose codes are expensive to unpack, so they are unpacked once for all columns.
  *
- * A format gives what product_256.h asks for. One column takes its codes from registers; for more, a panel's super-block
- * goes to scratch as bytes of codes (64 lines) and scales, and passes of columns, or tiles, read it there. The functions
- * that read are the same for all formats, and the sums those of product_256.h.
+ * A format defines the functions that product_256.h requires. One column unpacks codes in registers. For more, a panel's
+ * super-block is unpacked to scratch as bytes of codes (64 lines) and scales, which passes of columns, or AMX tiles, read. The
+ * reading functions are common to all formats, and the sums are those of product_256.h.
  */
 #ifndef SATCHEL_CPU_WIDE_256_H
 #define SATCHEL_CPU_WIDE_256_H
@@ -13,10 +13,10 @@
 #if LANES > 4 || defined(__aarch64__)
 enum { ONE_COLUMN = 1 };
 #else
-enum { ONE_COLUMN = 0 /* without instructions for it, one column has nothing from registers but its size as code */ };
+enum { ONE_COLUMN = 0 /* without dot-product instructions, registers gain nothing for one column */ };
 #endif
 
-/* Super-block number `block` of a panel; one set of scales for each part of its lanes. */
+/* Unpacks super-block number `block` of a panel; s: one set of scales per vector of lanes. */
 static void wide_unpack(const product *p, const wide_256 *f, int panel, int64_t block, scales_256 *s, uint8_t *codes) {
     const uint8_t *base = p->w + p->stride * (uint64_t)panel;
     for (int part = 0; part < LANE_PARTS; part++)
@@ -27,7 +27,7 @@ static void wide_unpack(const product *p, const wide_256 *f, int panel, int64_t 
 typedef void (*wide_fn)(const wide_256 *, const uint8_t *codes, const scales_256 *, const uint8_t *x, uint64_t x_stride,
                         float *sums);
 
-/* One super-block of some lanes with n columns, added to their sums. */
+/* Adds one super-block of some lanes times n columns to their sums. */
 VI_INLINE void wide_columns(const wide_256 *f, const uint8_t *codes, const scales_256 *s, const uint8_t *x, uint64_t x_stride,
                             float *sums, int scales, int offset, int n) {
     vi isum[MOST_COLUMNS];
@@ -46,7 +46,7 @@ VI_INLINE void wide_columns(const wide_256 *f, const uint8_t *codes, const scale
     }
 }
 
-/* Codes without sign under 8 or 16 scales, then with sign. */
+/* Variants: unsigned codes with 8 or 16 scales, then signed codes. */
 #define WIDE_FUNCTION(stem, size)                                                                                   \
     static void stem##_columns##size(const wide_256 *f, const uint8_t *codes, const scales_256 *s, const uint8_t *x,  \
                                      uint64_t x_stride, float *sums) {                                              \
@@ -62,7 +62,7 @@ COLUMN_SIZES(WIDE_FUNCTION, wide_signed_16)
 static const wide_fn wide_passes[4][MOST_COLUMNS + 1] = {COLUMN_TABLE(wide_8), COLUMN_TABLE(wide_16),
                                                          COLUMN_TABLE(wide_signed_8), COLUMN_TABLE(wide_signed_16)};
 
-/* One super-block of a panel with all columns. */
+/* One super-block of a panel times all columns. */
 static void wide_block(const product *p, const wide_256 *f, int panel, int64_t block) {
     const wide_fn *table = wide_passes[2 * (f->offset == SIGNED_CODES) + (f->groups == 16)];
     float *sums = sums_of(p, panel / TOGETHER * TOGETHER) + 16 * (panel % TOGETHER);
@@ -86,7 +86,7 @@ static void wide_product(const product *p, const wide_256 *f) {
 }
 
 #if defined(__AMX_INT8__)
-/* One super-block of up to two panels with all columns, in tiles. */
+/* One super-block of up to two panels times all columns, on AMX tiles. */
 static void wide_tiles(const product *p, const wide_256 *f, int first, int64_t block) {
     int panels = panels_from(p, first), lift = lift_of(f->offset);
     _Alignas(64) uint8_t codes[CODE_BYTES];

@@ -1,8 +1,8 @@
-/* attention.h: what both attention kernels know: how a call's caches lie, which positions a token sees, queries as halves.
+/* attention.h: common code of the attention kernels: layout of a call's caches, the positions a token sees, queries in f16.
  *
- * Keys and values of f16 and fp8 caches are met as f16, those of bf16, q8_0 and q4_0 caches as bf16 (a scale may take their
- * numbers beyond f16). A query is halved or doubled until its largest number lies in [1, 2), which takes nothing from it, so
- * that f16 holds it; the power of two goes into the scale of its scores.
+ * Keys and values of f16 and fp8 caches are multiplied as f16, those of bf16, q8_0 and q4_0 caches as bf16, because their
+ * values may exceed f16's range. A query is scaled by a power of two until its largest magnitude is in [1, 2), which is exact
+ * and fits f16; the inverse is multiplied into the scale of its scores.
  */
 #ifndef SATCHEL_CUDA_ATTENTION_H
 #define SATCHEL_CUDA_ATTENTION_H
@@ -12,7 +12,7 @@
 
 enum { CACHE_F16 = 1, CACHE_Q4_0 = 2, CACHE_Q8_0 = 8, CACHE_BF16 = 30, CACHE_FP8 = 1008 };
 
-/* Eight numbers of the format that the products take, as 16 bytes. */
+/* A row of a cache: conversion of eight elements to the operand type (16 bytes). */
 template <int FORMAT> struct cache_row {
     static constexpr bool HALF = FORMAT == CACHE_F16 || FORMAT == CACHE_FP8, PLAIN = FORMAT == CACHE_F16 || FORMAT == CACHE_BF16;
     static __host__ __device__ constexpr int bytes(int d) {
@@ -41,7 +41,7 @@ static __device__ __forceinline__ uint4 halves_of_fp8(uint2 raw) {
     return make_uint4(out[0], out[1], out[2], out[3]);
 }
 
-/* Numbers 8 i to 8 i + 7 of a row. */
+/* Elements 8 i to 8 i + 7 of a row. */
 template <int FORMAT> static __device__ __forceinline__ uint4 cache_eight(const uint8_t *row, int i) {
     typedef cache_row<FORMAT> R;
     uint32_t out[4];
@@ -97,7 +97,7 @@ static __device__ __forceinline__ int place_good(const caches &x, int slot, int 
     return slot >= 0 && slot < x.slots && pos >= 0 && pos >> x.shift < x.width;
 }
 
-/* The number of a block, as the table has it; one that does not exist becomes 0, and *bad is set. */
+/* Validates a block index of the table; an invalid one becomes 0 and sets *bad. */
 static __device__ __forceinline__ int good_block(const caches &x, int32_t n, int *bad) {
     if ((uint32_t)n < (uint32_t)x.blocks)
         return n;
@@ -105,7 +105,7 @@ static __device__ __forceinline__ int good_block(const caches &x, int32_t n, int
     return 0;
 }
 
-/* The power of two that takes the largest number of a query into [1, 2), and its inverse. */
+/* *down: the power of two that scales a query's largest magnitude to [1, 2); *up: its inverse. */
 static __device__ __forceinline__ void query_power(float most, float *down, float *up) {
     int e = (int)(__float_as_uint(most) >> 23 & 255);
     e = e == 0 || e > 253 ? 127 : e;

@@ -1,6 +1,6 @@
-/* attention_few.cuh: one warp's attention of a token's heads over 16 keys at a time, and the merging of such results: what
- * attention_split.cu and attention_heads.cu share. Where the pieces of keys and values come from is their matter: RING has
- * piece(stage, i) of 16 bytes, for keys rows g and g + 8, pieces 4 m + c, for values rows 2 c, 2 c + 1 and 8 more, pieces 8 q + g.
+/* attention_few.cuh: attention of one warp: a token's query heads over 16 keys at a time, and the merge of such results.
+ * Shared by attention_split.cu and attention_heads.cu, which supply the source of keys and values: RING::piece(stage, i) gives
+ * 16 bytes; for keys of rows g and g + 8, pieces 4 m + c; for values of rows 2 c, 2 c + 1 and those + 8, pieces 8 q + g.
  */
 #ifndef SATCHEL_CUDA_ATTENTION_FEW_CUH
 #define SATCHEL_CUDA_ATTENTION_FEW_CUH
@@ -35,7 +35,8 @@ template <int D, int N> struct warp_state {
     uint32_t q[N][D / 16][2];
 };
 
-/* query: the heads of the KV head, one behind the other. Lane (g, c) reads head g; the scales go to the lanes that hold the heads' scores. */
+/* query: the query heads of the KV head, contiguous. Lane (g, c) reads head g; the scales go to the lanes that hold the
+ * heads' scores. */
 template <int FORMAT, int D, int N>
 static __device__ __forceinline__ void load_query(const float *query, int group, float scale, warp_state<D, N> &w) {
     const int lane = threadIdx.x % 32, g = lane / 4, i = lane % 4;
@@ -78,8 +79,8 @@ static __device__ __forceinline__ void load_query(const float *query, int group,
     }
 }
 
-/* A warp's steps that are on their way. Each lane has places of its own for the pieces that it will multiply, so that shared
- * memory serves as more registers: nobody else reads them, and nothing but the lane's own copies is waited for. */
+/* A warp's prefetched steps in shared memory. Each lane has slots of its own for the pieces that it multiplies, so shared
+ * memory serves as extra registers: no other lane reads them, and a lane waits for its own copies alone. */
 template <int FORMAT, int D> struct lane_ring {
     static constexpr int PIECES = D / 8, STAGES = D == 64 ? 4 : 3, STAGE = PIECES * 512, WARP = STAGES * STAGE;
     uint32_t at;
@@ -111,7 +112,7 @@ template <int FORMAT, int D> struct lane_ring {
         return x;
     }
 
-    /* Blocks of 34 or 18 bytes cannot be copied as they are: they come through registers, all at once. */
+    /* Blocks of 34 or 18 bytes are not aligned for cp.async: they are loaded through registers, all at once. */
     __device__ __forceinline__ void fetch_blocks(const uint8_t *k, const uint8_t *v, int stage, int key, int from, int to) const {
         const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, bytes = cache_row<FORMAT>::bytes(D);
         uint4 p[D / 16];
@@ -164,7 +165,7 @@ template <int FORMAT, int D> struct lane_ring {
     }
 };
 
-/* Scores of 16 keys become weights p, as operands; the sums so far turn to the new largest scores. */
+/* Online softmax: turns the scores of 16 keys into weights p, as operands, and rescales the sums to the new largest scores. */
 template <int FORMAT, int D, int N, class RING>
 static __device__ __forceinline__ void weigh(warp_state<D, N> &w, const RING &ring, int stage, int n, int key, int from, int to,
                                              uint32_t (&b)[2]) {
@@ -285,8 +286,8 @@ template <int D, int N> static __device__ __forceinline__ void leave(const warp_
         }
 }
 
-/* One number of up to 32 results, for a whole warp whose lanes have numbers of one head: part(i) gives where result i stands.
- * Lane i fetches the largest score and sum of weights of result i; all add the numbers in order. */
+/* Merges one element of up to 32 split results, by a warp whose lanes have elements of one head: part(i) is the address of
+ * result i. Lane i loads the largest score and the sum of weights of result i; all lanes add in order. */
 template <class F>
 static __device__ __forceinline__ float merged(int parts, int number, F part, float *most, float *total) {
     const int lane = threadIdx.x % 32;
@@ -314,7 +315,7 @@ static __device__ __forceinline__ float merged(int parts, int number, F part, fl
     return sum;
 }
 
-/* Numbers of a head as the cache has them, a unit by each thread from 0 on. */
+/* Quantizes a head's elements to the cache's format, one unit per thread. */
 template <int FORMAT, int D, class F> static __device__ __forceinline__ void code_row(char *to, int thread, F number) {
     constexpr int UNIT = FORMAT == CACHE_Q8_0 || FORMAT == CACHE_Q4_0 ? 32 : 1;
     if (thread < 0 || thread >= D / UNIT)

@@ -1,10 +1,11 @@
-/* attention_heads.cu: a layer's heads for one token as one launch: RoPE of the queries, the token's own key and value coded and written to
- * the cache, attention over the past, splits merged by the last group to end.
+/* attention_heads.cu: one launch for all attention steps of a layer for one token: RoPE of queries, quantization of the token's
+ * key and value and their write to the cache, attention over the past, and the merge of splits by the last group.
  *
- * The past does not hang on this step, so its first keys and values are asked for before the kernel ahead has ended; the token's own
- * are met from shared memory. A group is four warps as in attention_split.cu and takes a split of one KV head; cuts hang on the
- * position and the launch's largest number of splits alone. Keys and values of F16, BF16 and FP8 go to the lanes that multiply
- * them, Q8_0 and Q4_0 to shared memory as they lie in the cache. A counter for each KV head begins and ends as 0.
+ * The past does not depend on this step, so its first keys and values are loaded before the previous kernel ends; the token's
+ * own key and value are read from shared memory. A group is four warps, as in attention_split.cu, and computes a split of one
+ * KV head. Splits depend on the position and the launch's maximum number of splits alone. Keys and values of F16, BF16 and FP8
+ * are loaded by the lanes that multiply them, Q8_0 and Q4_0 blocks go unchanged to shared memory. A counter per KV head is 0
+ * before and after.
  */
 #include "attention_few.cuh"
 #include "heads.h"
@@ -36,7 +37,7 @@ static __device__ __forceinline__ heads_past past_of(const gpu_call &c, const ca
     return p;
 }
 
-/* A warp's step of blocks: rows as they lie, 16 bytes a lane at a time. */
+/* A warp's step of quantized blocks, in the cache's layout, 16 bytes per lane at a time. */
 template <int FORMAT, int D>
 static __device__ __forceinline__ void fetch_rows(const caches &x, char *to, int block, int key) {
     typedef heads_shape<FORMAT, D> S;
@@ -117,7 +118,7 @@ static __device__ __forceinline__ float *split_result(const gpu_call &c, int d, 
     return (float *)c.scratch + (int64_t)(head * (int)gridDim.x + split) * (d + 2);
 }
 
-/* Behind the warps' results in shared memory: the group's; where all splits have theirs, the output. */
+/* Merges the warps' results in shared memory to the group's; the last split's group merges all and writes the output. */
 template <int D>
 static __device__ __forceinline__ void finish(const gpu_call &c, const shared_results<D> &r, int kv_head, const heads_past &p, uint32_t *last) {
     uint32_t *count = (uint32_t *)c.v[HEADS_COUNTERS].data + kv_head;

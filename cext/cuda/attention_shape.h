@@ -1,8 +1,8 @@
-/* attention_shape.h: how attention's work is cut, as the kernels and their table agree on it.
+/* attention_shape.h: partition of attention's work, shared by the kernels and their table.
  *
- * Tokens are dealt in tiles of 128. A tile whose runs (tokens of one slot whose positions follow each other) are shorter than
- * SHORT_RUN on average belongs to attention_split; attention_wide, which sees that, notes it in scratch, where an int32 for
- * each tile comes before the results of splits. A call of at most FEW tokens is attention_split's alone.
+ * Tokens are grouped in tiles of 128. A tile whose runs (tokens of one slot at consecutive positions) are shorter than
+ * SHORT_RUN on average is computed by attention_split, any other by attention_wide. attention_wide decides and records it in
+ * scratch, an int32 per tile before the results of splits. A call of at most FEW tokens uses attention_split alone.
  */
 #ifndef SATCHEL_CUDA_ATTENTION_SHAPE_H
 #define SATCHEL_CUDA_ATTENTION_SHAPE_H
@@ -10,8 +10,8 @@
 #include "call.h"
 
 enum { TOKENS = 128, KEYS = 64, SHORT_RUN = 8, FEW = 16, MOST_GROUPS = 1024 };
-enum { WALKERS = 128 /* groups that share the tokens of a longer call */, FEW_SPLITS = 4, LEAST_SPLIT = 256 /* positions, where there is work enough */ };
-enum { WARPS = 4, SPAN = 16 /* keys of a warp's step */, STRIDE = WARPS * SPAN, IDS = 512 /* blocks at hand, a power of two */ };
+enum { WALKERS = 128 /* groups of a longer call */, FEW_SPLITS = 4, LEAST_SPLIT = 256 /* least positions of a split */ };
+enum { WARPS = 4, SPAN = 16 /* keys of a warp's step */, STRIDE = WARPS * SPAN, IDS = 512 /* cached block indices, 2^n */ };
 
 #ifdef __CUDACC__
 #define SHAPE_FN static __host__ __device__ __forceinline__
@@ -30,7 +30,7 @@ SHAPE_FN int split_shared(int d, int group) {
     return ring > results ? ring : results;
 }
 
-/* The most splits of a token: what keeps the device busy with all tokens of the call. */
+/* Maximum splits per token: enough to fill the device with the call's tokens. */
 SHAPE_FN int most_splits(const gpu_call *c) {
     int64_t work = (int64_t)c->v[1].shape[0] * c->v[2].shape[1];
     int n = 32;

@@ -1,17 +1,17 @@
 /* attention_split.cu: causal attention of few tokens over paged caches, the past cut into splits (after Dao et al.,
  * "Flash-Decoding for long-context inference", 2023).
  *
- * A group takes one split of one token and one KV head, with all query heads that share it; its four warps take 16 keys at a
- * time, in turn. Products are transposed: scores are keys by heads, sums are values' columns by heads (m16n8k16), so 8 heads cost
- * what one costs, and keys and values go from memory to registers in pieces of 16 bytes, without shared memory: the order of
- * D, and of a piece's numbers, is chosen so that a lane's pieces are its operands. Cuts hang on a token's position and on the
- * launch's largest number of splits alone, and results are merged in order: a token's bits don't depend on its neighbours.
- * Splits leave their results for a second kernel, attention_join; a token with one split needs none. Of calls with many tokens
- * only the tiles that attention_wide has left are looked at.
+ * A group computes one split of one token and one KV head, with all query heads that share it; its four warps take 16 keys at a
+ * time, in turn. Products are transposed: scores are keys by heads, sums are value columns by heads (m16n8k16), so 8 heads cost
+ * as much as one. Keys and values go from memory to registers in pieces of 16 bytes, without shared memory: the order of D, and
+ * within a piece, is permuted so that a lane's pieces are its operands. Splits depend on a token's position and the launch's
+ * maximum number of splits alone, and results are merged in order, so a token's bits don't depend on its neighbours. A second
+ * kernel, attention_join, merges splits; a token with one split skips it. In calls with many tokens this kernel computes only
+ * the tiles that attention_wide skips.
  */
 #include "attention_few.cuh"
 
-/* How the past of a token at `pos` is cut: the first position, positions of a split, and how many splits there are. */
+/* Splits of the past of a token at `pos`: first position, positions per split, number of splits. */
 struct cut { int start, chunk, used; };
 
 static __device__ __forceinline__ cut cut_of(const caches &x, int pos, int splits) {
@@ -25,8 +25,8 @@ static __device__ __forceinline__ cut cut_of(const caches &x, int pos, int split
     return t;
 }
 
-/* A warp's keys of the split; the first are on their way while the query is prepared. A block's number is fetched one step
- * before it is looked at. */
+/* Runs a warp's keys of the split. The first loads overlap the preparation of the query. A block's index is loaded one step
+ * ahead. */
 template <int FORMAT, int D, int N>
 static __device__ __forceinline__ void walk(const gpu_call &c, const caches &x, const lane_ring<FORMAT, D> &ring,
                                             warp_state<D, N> &w, int token, int group, int slot, int begin, int end, int from,
@@ -74,7 +74,7 @@ static __device__ __forceinline__ float *output_row(const gpu_call &c, int d, in
     return (float *)(c.v[0].data + (uint64_t)token * c.v[0].stride) + head * d;
 }
 
-/* The warps' results become the group's, which overwrites warp 0's; each thread owns its numbers. */
+/* Merges the warps' results to the group's, which overwrites warp 0's; each thread merges elements of its own. */
 template <int D> static __device__ __forceinline__ void merge_warps(const shared_results<D> &r) {
     __syncthreads();
     for (int i = threadIdx.x; i < r.heads * D; i += 32 * WARPS) {
@@ -145,7 +145,7 @@ template <int D> static __device__ __forceinline__ void join_token(const gpu_cal
     output_row(c, D, token, head)[threadIdx.x] = total == 0 ? 0 : sum / total;
 }
 
-/* Tokens that are this kernel's: `walker` of `walkers` groups takes every walkers-th, all or those of tiles of short runs. */
+/* Calls token() for this group's tokens: every walkers-th from `walker` on, of all tokens or of tiles with short runs. */
 template <class F> static __device__ __forceinline__ void each_token(const gpu_call &c, int walker, int walkers, F token) {
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -1,11 +1,10 @@
-/* attention_wide.cu: causal attention of many tokens over paged caches, by wgmma (after Dao et al., arXiv 2205.14135, and Shah
- * et al., arXiv 2407.08608).
+/* attention_wide.cu: causal attention of many tokens over paged caches, by wgmma (after FlashAttention, Dao et al., arXiv
+ * 2205.14135, and FlashAttention-3, Shah et al., arXiv 2407.08608).
  *
- * A group takes 128 tokens of one query head, 64 for each of its two warpgroups, and walks the keys that they see, 64 at a
- * time; the next keys and values come meanwhile. Tokens of one slot whose positions follow each other are a run; a tile holds
- * as many runs as it happens to, which are walked one after the other with the other rows masked. Steps lie at fixed
- * positions and a masked key leaves a row as it is, so that a row's numbers hang on its own position alone. A tile of many
- * short runs is left to attention_split.
+ * A group computes a tile of 128 tokens of one query head, 64 in each of its two warpgroups, and loops over the keys that they
+ * see, 64 at a time, while the next keys and values are loaded. A run is consecutive positions of one slot; a tile's runs are
+ * processed one after the other with the other rows masked. Steps are at fixed positions and a masked key leaves a row
+ * unchanged, so a row's bits depend on its own position alone. attention_split computes tiles of many short runs.
  */
 #include <math_constants.h>
 
@@ -29,7 +28,7 @@ template <bool HALF> static __device__ __forceinline__ void sums_of(float (&o)[1
     HALF ? product_f16_a_256(o, p, v) : product_bf16_a_256(o, p, v);
 }
 
-/* Where piece i (8 numbers) of row r stands in tiles of `rows` rows by 64 numbers. */
+/* Address of piece i (8 elements) of row r in tiles of `rows` rows by 64 elements. */
 static __device__ __forceinline__ uint32_t piece_at(int r, int i, int rows) {
     return (i / 8) * rows * 128 + r * 128 + (((i & 7) ^ (r & 7)) << 4);
 }
@@ -37,16 +36,16 @@ static __device__ __forceinline__ uint32_t piece_at(int r, int i, int rows) {
 template <int FORMAT, int D> struct wide_attention {
     typedef cache_row<FORMAT> row;
     static constexpr int Q_BYTES = TOKENS * D * 2, KV_BYTES = KEYS * D * 2, PIECES = D / 8;
-    static constexpr int ROWS_EACH = KEYS * PIECES / 256; /* of keys that a thread brings a piece of */
+    static constexpr int ROWS_EACH = KEYS * PIECES / 256; /* rows of keys per thread, a piece of each */
     caches x;
     uint32_t queries, ring;
-    float *scales;        /* of the tile's rows: what a score is multiplied by, with log2(e) */
-    int *slots, *places;  /* of the tile's tokens */
-    uint32_t *starts;     /* bits of tokens that begin a run */
-    int32_t *ids;         /* numbers of the slot's blocks, good ones: that of block b at b % IDS */
+    float *scales;        /* per row of the tile: scale of scores, times log2(e) */
+    int *slots, *places;  /* slot and position of the tile's tokens */
+    uint32_t *starts;     /* bit mask of tokens that begin a run */
+    int32_t *ids;         /* valid block indices of the slot; block b is at b % IDS */
     int tokens, bad;
 
-    /* The tile's queries, as halves, and what their scores are multiplied by. */
+    /* Loads the tile's queries as f16, and the scales of their scores. */
     __device__ __forceinline__ void load_queries(const gpu_view &q, int first, int head) {
         const int each = 32 / PIECES, lane = threadIdx.x % 32, i = lane % PIECES;
         for (int r = threadIdx.x / 32 * each + lane / PIECES; r < TOKENS; r += 8 * each) {
@@ -91,7 +90,7 @@ template <int FORMAT, int D> struct wide_attention {
         }
     }
 
-    /* 1: the tile is not for this kernel. */
+    /* 1: the tile's runs are short, so attention_split computes it. */
     __device__ __forceinline__ int short_runs(void) const {
         return (__popc(starts[0]) + __popc(starts[1]) + __popc(starts[2]) + __popc(starts[3])) * SHORT_RUN > tokens;
     }
@@ -106,14 +105,14 @@ template <int FORMAT, int D> struct wide_attention {
         return tokens;
     }
 
-    /* Numbers of the blocks of positions [key, to), as many as are kept at hand. */
+    /* Loads the block indices of positions [key, to), at most IDS. */
     __device__ __forceinline__ void load_ids(int slot, int key, int to) {
         const int first = key >> x.shift, last = (to - 1) >> x.shift, end = last < first + IDS ? last + 1 : first + IDS;
         for (int b = first + threadIdx.x; b < end; b += 256)
             ids[b & (IDS - 1)] = good_block(x, x.table[slot * x.table_stride + b], &bad);
     }
 
-    /* Keys and values of positions key to key + 63 begin to come; those outside of [from, to) become 0. */
+    /* Starts loading keys and values of positions key to key + 63; those outside of [from, to) become 0. */
     __device__ __forceinline__ void fetch(int key, int from, int to, int stage) {
         const int i = threadIdx.x % PIECES;
         const uint32_t k_at = ring + stage * 2 * KV_BYTES, v_at = k_at + KV_BYTES;
@@ -147,13 +146,14 @@ static __device__ __forceinline__ int own_row(int h) {
     return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + 8 * h;
 }
 
-/* What a lane keeps of its two rows, and its part of the weighted sums of values. */
+/* A lane's softmax state of its two rows, and its part of the weighted sums of values. */
 template <int D> struct row_state {
     float o[D / 2], most[2], total[2];
     int to[2]; /* the rows see positions up to here; 0: they are of another run */
 };
 
-/* Scores of 64 keys from `key` on become weights, in place; the state turns to the new largest scores. */
+/* Online softmax: turns the scores of 64 keys from `key` on into weights, in place, and rescales the state to the new largest
+ * scores. */
 template <int D> static __device__ __forceinline__ void softmax_step(row_state<D> &w, float (&s)[32], int key, int window,
                                                                         const float *scales) {
     const int c = threadIdx.x % 4;

@@ -1,10 +1,11 @@
-/* batch.cu: products of packed weights with any number of columns, for what gemv.cu, columns.cu and wide.cu leave. Three kernels: batch_convert writes the activations
- * as bytes, batch_16 and batch_64 multiply 16 or 64 columns, batch_finish adds what they left and does the op's rest.
+/* batch.cu: products of packed weights with any number of columns, for calls that gemv.cu, columns.cu and wide.cu don't take.
+ * Three kernels: batch_convert quantizes the activations to int8; batch_16 and batch_64 multiply 16 or 64 columns; batch_finish
+ * adds the partial sums and does the rest of the op.
  *
- * A group owns four tiles (64 rows), a part of the chunks, and a block of columns. Its waves are `kinds` for each tile: wave w
- * takes tile w % 4 and every kinds-th chunk of the part. Weights and activations come by asynchronous copies into shared memory,
- * stage after stage. Each wave's sums go to scratch as they are: they are added in order, and how many there are depends on the
- * matrices and on the kernel alone, so columns beside it never change a column's sums.
+ * A group owns four tiles (64 rows), a part of the chunks (split-K), and a block of columns. Each tile has `kinds` waves: wave
+ * w takes tile w % 4 and every kinds-th chunk of the part. Weights and activations are copied asynchronously to stages of
+ * shared memory. Each wave's partial sums go to scratch and are added in order. Their number depends on the matrices and the
+ * kernel alone, so a column's sums do not depend on other columns.
  *
  * Scratch: activations [columns / 16][chunks] of gemv.cuh's order with 16 columns, then float32 [kinds * parts][columns][rows].
  */
@@ -19,7 +20,7 @@ __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_gr
 
 template <int LEFT> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
 
-/* A wave a chunk of a column; columns that this step has not become zeros. */
+/* One wave per chunk of a column; columns past the step's tokens become zeros. */
 extern "C" __global__ void __launch_bounds__(256) batch_convert(const __grid_constant__ gpu_call c) {
     int width = c.v[1].shape[1], chunks = packed_chunks(&c.v[1]), t = blockIdx.y, lane = threadIdx.x % 32;
     int k = blockIdx.x * 8 + threadIdx.x / 32;

@@ -1,20 +1,20 @@
-/* batch.h: how batch.cu cuts a product into groups; the host sizes grids and scratch by the same functions. */
+/* batch.h: partition of batch.cu's products into groups; the host computes grids and scratch by the same functions. */
 #ifndef SATCHEL_CUDA_BATCH_H
 #define SATCHEL_CUDA_BATCH_H
 
 #include "packed.h"
 
-enum { BATCH_GROUPS = 128 }; /* about how many groups are wanted */
+enum { BATCH_GROUPS = 128 }; /* target number of groups */
 enum { BATCH_ACTS = 544 * 16 + 64 };  /* bytes of a chunk's activations of 16 columns */
-/* Of the kernel that takes `sets` times 16 columns: waves for each tile, threads, bytes of one of its two stages. */
+/* For the kernel of `sets` times 16 columns: waves per tile, threads, bytes of one of its two stages. */
 #define BATCH_KINDS(sets) ((sets) > 1 ? 2 : 4)
 #define BATCH_THREADS(sets) (128 * BATCH_KINDS(sets))
 #define BATCH_STAGE(sets) (BATCH_KINDS(sets) * (4 * PACKED_MOST + (sets) * BATCH_ACTS))
 #define BATCH_SHARED(sets) (2 * BATCH_STAGE(sets))
 
 typedef struct {
-    int tiles, parts, columns, sets, kinds; /* of all matrices; the columns are what they can be at most, filled up to 64. Steady
-                                                * calls have the same kernel whatever their columns. */
+    int tiles, parts, columns, sets, kinds; /* totals over all matrices; columns: the maximum, rounded up to 64. Deterministic
+                                                * calls use the same kernel for any number of columns. */
 } batch_shape;
 
 BOTH batch_shape batch_shape_of(const gpu_call *c) {
@@ -30,7 +30,7 @@ BOTH batch_shape batch_shape_of(const gpu_call *c) {
     return s;
 }
 
-/* Bytes of the activations at the head of scratch, and of all of it. */
+/* Bytes of the activations at the head of scratch, and of the whole scratch. */
 BOTH uint64_t batch_acts(const gpu_call *c) {
     return (uint64_t)(batch_shape_of(c).columns / 16) * (uint64_t)packed_chunks(&c->v[1]) * BATCH_ACTS;
 }

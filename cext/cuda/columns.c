@@ -1,4 +1,4 @@
-/* columns.c: the table of the kernels of columns.cu: a kernel for 8, 16, 32, 64 and 128 columns of each op. */
+/* columns.c: kernel table of columns.cu: one kernel for 8, 16, 32, 64 and 128 columns of each op. */
 #include "columns.h"
 #include "products.h"
 #include "tables.h"
@@ -35,7 +35,7 @@ static void grid_multiply(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     g->shared = (uint32_t)columns_room_of(8 << columns_kind(c->v[0].shape[0]), cut.teams, columns_bytes(c)).bytes;
 }
 
-/* A check knows neither mode nor kernel, so each entry has its own. */
+/* A check is told neither mode nor kernel, so each entry has its own. */
 #define CHECK(name, mode, kind)                                                                                        \
     static const char *name##_##kind(const gpu_call *c, const gpu_traits *t) { return check(c, t, mode, kind, 0); }     \
     static const char *name##_dense_##kind(const gpu_call *c, const gpu_traits *t) { return check(c, t, mode, kind, 1); }

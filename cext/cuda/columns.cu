@@ -1,11 +1,11 @@
-/* columns.cu: products of weights with few columns (activations of 5 to 128 tokens), as bf16 with float32 sums.
+/* columns.cu: matrix products of weights with few columns (5 to 128 tokens), in bf16 with float32 accumulators.
  *
- * columns_convert brings activations, or their norm, to bf16 in the order that the matrix unit reads. In columns_N each warpgroup
- * turns the codes of 64 rows into bf16 in its registers, where they are the A operand, and multiplies N columns that all warpgroups
- * of the group share; one warp fetches weights (before the kernel ahead has ended), another activations, into two rings.
- * columns_dense_N does the same with F16 and BF16 weights in the file's order. Groups of a cluster take a part of K each; their sums
- * lie in shared memory in the end, where each group of the cluster adds up some of the tokens in the order of the parts, so no sum
- * goes through memory. The order of a sum depends on the matrices and N alone, not on how many of the N columns there are.
+ * columns_convert converts activations, or their norm, to bf16 in the layout that wgmma reads. In columns_N each warpgroup
+ * dequantizes 64 rows to bf16 in registers, the A operand, and multiplies N columns that all warpgroups of the group share.
+ * One warp loads weights (before the previous kernel ends), another activations, into two rings of stages. columns_dense_N
+ * does the same with F16 and BF16 weights in the file's layout. The groups of a cluster split K; each then adds the partial
+ * sums of some of the tokens, in order of the parts, through distributed shared memory. The order of a sum depends on the
+ * matrices and N alone, not on the number of columns in use.
  */
 #include "columns_sums.cuh"
 #include "columns_values.cuh"
@@ -13,7 +13,7 @@
 
 /* --- activations */
 
-/* Sixteen numbers of a row, as they are for dense weights, else in the order of columns_values.cuh; k is a multiple of 16. */
+/* Stores 16 elements of a row, in order for dense weights, else in the order of columns_values.cuh; k is a multiple of 16. */
 static __device__ __forceinline__ void columns_store(char *scratch, int tokens, int token, int k, const float (&x)[16], bool dense) {
     char *row = scratch + ((int64_t)(k / COLUMNS_K) * tokens + token) * 128;
 #pragma unroll
@@ -35,7 +35,7 @@ static __device__ __forceinline__ void columns_load(const float *row, int k, int
     }
 }
 
-/* A group takes a row, or a part of it where no norm is asked for. */
+/* A group converts a row, or without a norm part of a row. */
 extern "C" __global__ void __launch_bounds__(256) columns_convert(const __grid_constant__ gpu_call c) {
     __shared__ float room[8];
     const int token = blockIdx.y, width = c.v[1].shape[1], all = packed_chunks(&c.v[1]) * CHUNK;
@@ -85,7 +85,7 @@ static __device__ __forceinline__ void ring_release(columns_ring &ring) {
     ring.next();
 }
 
-/* Scales of a warp's chunk into its table. */
+/* Writes the scales of a warp's chunk to its table. */
 template <class F> static __device__ __forceinline__ void leave_scales(const char *w, uint32_t *table) {
     const int lane = threadIdx.x % 32;
     const tile_scale<F> s(w, lane / 2);
@@ -138,7 +138,7 @@ static __device__ __forceinline__ void multiply_two(float (&d)[N / 2], const uin
 template <class F, int N>
 static __device__ __forceinline__ void columns_chunk(const char *w, uint32_t *table, columns_ring &ring, float (&d)[N / 2]) {
     const int lane = threadIdx.x % 32, g = lane / 4;
-    constexpr bool late = N > COLUMNS_BY_WARP; /* what wgmma reads is released one step behind */
+    constexpr bool late = N > COLUMNS_BY_WARP; /* stages that wgmma reads are released one step later */
     leave_scales<F>(w, table);
     columns_ring done = ring;
 #pragma unroll
@@ -254,7 +254,8 @@ template <int N, bool DENSE> static __device__ __forceinline__ void columns(cons
     const uint32_t parts = cluster_size(), rank = blockIdx.x % parts, group = blockIdx.x / parts, base = shared_address(memory);
     const int from = (int)((int64_t)chunks * rank / parts), to = (int)((int64_t)chunks * (rank + 1) / parts);
     const columns_room r = columns_room_of(N, teams, columns_bytes(&c));
-    team_rows *where = (team_rows *)(memory + r.teams); /* all of it dynamic: the limit of that holds without static memory alone */
+    /* all dynamic: static shared memory would reduce the limit of dynamic */
+    team_rows *where = (team_rows *)(memory + r.teams);
     const columns_ring weights = {base + r.weights, base + r.bars, r.weight, r.weight_stages, 0, 0};
     const columns_ring columns = {base, base + r.bars + 128, N * 128, r.column_stages, 0, 0};
     launch_next();
@@ -279,7 +280,7 @@ template <int N, bool DENSE> static __device__ __forceinline__ void columns(cons
         multiply_dense<N>(c, weights, columns, where[warp / 4], teams, from, to, d);
     if (!DENSE && warp < 4 * teams)
         multiply<N>(c, weights, columns, (uint32_t *)(memory + r.tables), memory + r.weights, where[warp / 4], teams, from, to, d);
-    __syncthreads(); /* what was fetched has been read: the sums lie over it */
+    __syncthreads(); /* the stages have been read: the sums reuse their memory */
     const int stride = teams * COLUMNS_ROWS + 4;
     if (warp < 4 * teams)
         leave_sums<N>((float *)memory, stride, now, d);

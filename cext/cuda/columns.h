@@ -1,8 +1,7 @@
-/* columns.h: how columns.cu cuts a product of weights with few columns, and its scratch and shared memory; the host and the
- * kernels agree by these functions.
+/* columns.h: partition of columns.cu's products, and layout of their scratch and shared memory, shared by host and kernels.
  *
- * A group has `teams` warpgroups, each of which takes a block of 64 rows; `parts` groups, a cluster, share the same blocks and
- * take a part of the chunks each. Of gate and up a group's first half of teams takes rows of the gate, the other those of the up.
+ * A group has `teams` warpgroups, each with a block of 64 rows. The `parts` groups of a cluster share the same blocks and split
+ * the chunks of K. With gate and up, a group's first half of teams has rows of the gate, the other half rows of the up.
  */
 #ifndef SATCHEL_CUDA_COLUMNS_H
 #define SATCHEL_CUDA_COLUMNS_H
@@ -13,10 +12,10 @@ enum { COLUMNS_MOST = 128, COLUMNS_TEAMS = 4, COLUMNS_PARTS = 8, COLUMNS_FETCHER
 enum { COLUMNS_ROWS = 64, COLUMNS_K = 64 /* of a step's activations */, COLUMNS_TABLE = 1024 /* a wave's scales */ };
 enum { COLUMNS_SHARED = 222 << 10 };
 #ifndef COLUMNS_BY_WARP
-#define COLUMNS_BY_WARP 16 /* columns at most that warps multiply each for itself */
+#define COLUMNS_BY_WARP 16 /* up to so many columns, warps multiply separately (mma.sync, not wgmma) */
 #endif
 
-/* Columns that a kernel multiplies: of its kind, which is 8 << kind. */
+/* The kind of kernel for so many tokens; kind multiplies 8 << kind columns. */
 BOTH int columns_kind(int tokens) {
     int kind = 0;
     while (8 << kind < tokens)
@@ -30,10 +29,10 @@ BOTH int columns_last(const gpu_call *c) {
 
 BOTH int columns_blocks(const gpu_view *w) { return (w->shape[0] + COLUMNS_ROWS - 1) / COLUMNS_ROWS; }
 
-/* F16 and BF16 lie in the file's order, and come in steps of 64 columns, not in chunks. */
+/* F16 and BF16 weights are in the file's layout and are loaded in steps of 64 columns, not in chunks. */
 BOTH int columns_dense(const gpu_call *c) { return !(c->v[2].format & PACKED_FLAG); }
 
-/* Bytes of 16 rows of the largest of the weights in a stage: of a chunk, or of a step. */
+/* Bytes of 16 rows of a stage (a chunk or a step), for the weight with the largest. */
 BOTH int columns_bytes(const gpu_call *c) {
     int most = columns_dense(c) ? TILE_ROWS * COLUMNS_K * 2 : 0, i;
     for (i = 2; i <= columns_last(c); i++)
@@ -41,7 +40,7 @@ BOTH int columns_bytes(const gpu_call *c) {
     return most;
 }
 
-/* Offsets in shared memory, from a multiple of 1024 on: activations first, which want that. */
+/* Offsets in shared memory from a 1024-byte aligned address: activations first, which need the alignment. */
 typedef struct {
     int weight_stages, column_stages, weight, weights, tables, bars, teams, bytes; /* weight: bytes of one stage */
 } columns_room;
@@ -58,20 +57,20 @@ BOTH columns_room columns_room_of(int tokens, int teams, int chunk_bytes) {
     r.weights = r.column_stages * column;
     r.tables = r.weights + r.weight_stages * r.weight;
     r.bars = r.tables + teams * 4 * COLUMNS_TABLE;
-    sums = tokens * (teams * COLUMNS_ROWS + 4) * 4; /* they lie over it all in the end */
+    sums = tokens * (teams * COLUMNS_ROWS + 4) * 4; /* sums reuse the stages' memory in the end */
     r.teams = r.bars + 256 > sums ? r.bars + 256 : sums;
     r.bytes = r.teams + COLUMNS_TEAMS * 16 + 1024;
     return r;
 }
 
-/* Teams of a group at most: a warpgroup's sums of 128 columns take half of its registers. */
+/* Most teams of a group: a warpgroup's accumulators of 128 columns take half of its registers. */
 #define COLUMNS_TEAMS_OF(tokens) ((tokens) > 64 ? COLUMNS_TEAMS / 2 : COLUMNS_TEAMS)
 
 typedef struct {
     int teams, parts, groups; /* groups: clusters of `parts` groups */
 } columns_cut;
 
-/* Groups that run at the same time in clusters of `parts`, of 132 multiprocessors: clusters do not cross the device's parts. */
+/* Groups that are resident at a time in clusters of `parts`; a cluster does not span GPCs. Table for 132 SMs. */
 BOTH int columns_slots(int parts, int units) {
     switch (parts) {
     case 1: case 2:
@@ -83,8 +82,8 @@ BOTH int columns_slots(int parts, int units) {
     }
 }
 
-/* About how long a cut takes, in nanoseconds, as measured on an H200: a chunk takes longer the more teams share a
- * multiprocessor, and never less than its bytes. */
+/* Cost model of a partition, in nanoseconds, fitted on an H200: a chunk's time grows with the teams per SM and is bounded below
+ * by its bytes. */
 BOTH int64_t columns_time(const gpu_call *c, columns_cut cut, int units) {
     int kind = columns_kind(c->v[0].shape[0]), tokens = 8 << kind, chunks = (packed_chunks(&c->v[1]) + cut.parts - 1) / cut.parts;
     int all = cut.groups * cut.parts, slots = columns_slots(cut.parts, units), both = 1, rounds, busy;

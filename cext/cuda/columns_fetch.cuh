@@ -1,5 +1,5 @@
-/* columns_fetch.cuh: which rows a group of columns.cu has, and how weights and activations come to it: two rings of stages in shared
- * memory, filled by one warp each ahead of the warps that multiply.
+/* columns_fetch.cuh: producer warps of columns.cu: one loads weights, one activations, into two rings of stages in shared
+ * memory, ahead of the consumer warpgroups that multiply. Also the rows of a group.
  */
 #ifndef SATCHEL_CUDA_COLUMNS_FETCH_CUH
 #define SATCHEL_CUDA_COLUMNS_FETCH_CUH
@@ -8,7 +8,7 @@
 #include "hopper.h"
 #include "tile.cuh"
 
-/* A team's 64 rows: of which weight, its first row, and the output's column of that; left: rows that exist. */
+/* A team's 64 rows: their weight, first row, and its output column; left: rows that exist. */
 struct team_rows {
     int which, row, column, left;
 };
@@ -44,7 +44,7 @@ struct columns_ring {
     }
 };
 
-/* One warp: a lane for each tile of 16 rows. */
+/* Loads packed weights. Run by one warp: a lane per tile of 16 rows. */
 static __device__ __forceinline__ void fetch_weights(const gpu_call &c, columns_ring ring, int group, int teams, int from, int to) {
     const int lane = threadIdx.x % 32, chunks = packed_chunks(&c.v[1]);
     const uint64_t policy = read_once();
@@ -69,7 +69,7 @@ static __device__ __forceinline__ void fetch_weights(const gpu_call &c, columns_
     }
 }
 
-/* One warp, where weights lie in the file's order: a step of 64 columns at a time, pieces of 16 bytes swizzled in rows of 128. */
+/* Loads weights in the file's layout. Run by one warp: a step of 64 columns at a time, in 128-byte swizzle. */
 static __device__ __forceinline__ void fetch_dense(const gpu_call &c, columns_ring ring, int group, int teams, int from, int to) {
     const int lane = threadIdx.x % 32, piece = lane % 8, first = lane / 8, width = c.v[1].shape[1];
     const char *rows[COLUMNS_TEAMS] = {};
@@ -94,7 +94,7 @@ static __device__ __forceinline__ void fetch_dense(const gpu_call &c, columns_ri
             const uint32_t place = ring.here() + team * (COLUMNS_ROWS * 128) + first * 128;
             const uint32_t even = place + ((piece ^ first) << 4), odd = place + ((piece ^ (first + 4)) << 4);
 #pragma unroll
-            for (int i = 0; i < COLUMNS_ROWS / 4; i++, row += strides[team]) { /* a row that is not there is not read */
+            for (int i = 0; i < COLUMNS_ROWS / 4; i++, row += strides[team]) { /* missing rows are not read */
                 const int exists = inside && first + 4 * i < left[team];
                 copy_16((i % 2 ? odd : even) + i * 512, exists ? row : (const char *)c.v[2].data, exists);
             }
@@ -104,7 +104,7 @@ static __device__ __forceinline__ void fetch_dense(const gpu_call &c, columns_ri
     copies_wait<0>();
 }
 
-/* One thread: four steps a chunk. */
+/* Loads activations. Run by one thread: four steps per chunk. */
 static __device__ __forceinline__ void fetch_columns(const gpu_call &c, columns_ring ring, int from, int to) {
     const char *data = (const char *)c.scratch + (int64_t)from * 4 * ring.bytes;
     for (int k = 4 * from; k < 4 * to; k++, data += ring.bytes, ring.next()) {

@@ -1,5 +1,5 @@
-/* columns_sums.cuh: what the warps of columns.cu have summed meets in shared memory, is added over the groups of a cluster in the order of
- * their parts of K, and goes to the output as the op wants it.
+/* columns_sums.cuh: epilogue of columns.cu: collects the warps' partial sums in shared memory, adds them over the groups of a
+ * cluster in order of their parts of K, and writes the output (plain, with residual, or gated).
  */
 #ifndef SATCHEL_CUDA_COLUMNS_SUMS_CUH
 #define SATCHEL_CUDA_COLUMNS_SUMS_CUH
@@ -16,7 +16,7 @@ static __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/* Four numbers at an address of shared memory, of group `rank` of the cluster. */
+/* Four floats at a shared memory address of group `rank` of the cluster. */
 static __device__ __forceinline__ float4 numbers_of(uint32_t address, uint32_t rank) {
     float4 v;
     asm volatile("{\n .reg .b32 there;\n mapa.shared::cluster.u32 there, %4, %5;\n"
@@ -59,7 +59,7 @@ static __device__ __forceinline__ float4 added(const float *sums, int stride, in
 
 static __device__ __forceinline__ float gated_by(float gate, float up) { return __fdividef(gate, 1.0f + __expf(-gate)) * up; }
 
-/* This group's tokens: every parts-th. A thread takes four rows of a token. */
+/* Writes this group's tokens, every parts-th one. A thread writes four rows of a token. */
 static __device__ __forceinline__ void columns_finish(const gpu_call &c, const float *sums, const team_rows *where, int stride, int teams,
                                                      uint32_t parts, uint32_t rank, int columns) {
     const bool gated = c.mode & PRODUCT_GATED, whole = (c.v[0].data | c.v[0].stride) % 16 == 0;

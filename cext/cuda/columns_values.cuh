@@ -1,11 +1,12 @@
-/* columns_values.cuh: codes of packed weights become bf16 in registers, as the A operand of m64nNk16, for columns.cu.
+/* columns_values.cuh: dequantizes packed weights to bf16 in registers, as the A operand of m64nNk16, for columns.cu.
  *
- * A lane's word r of a stretch (tile.cuh) holds four columns of a row; numbers 0 and 2 of it make one register, 1 and 3 another, so
- * that a mask finds them. The order of K within 16 columns is therefore ours: place 2 t + e holds column 4 t + 2 e, place
- * 8 + 2 t + e column 4 t + 1 + 2 e; activations lie in the same order (columns_place).
+ * A lane's word r of a stretch (tile.cuh) holds four columns of a row. Elements 0 and 2 make one register, 1 and 3 another, so
+ * one mask extracts a pair. K is therefore permuted within 16 columns: place 2 t + e holds column 4 t + 2 e, place 8 + 2 t + e
+ * column 4 t + 1 + 2 e. Activations have the same order (columns_place).
  *
- * A code of up to seven bits put below 2^7 is a bf16; less CENTER it is exact, and one fused multiply-add makes the weight of it.
- * Scales are worked out once a chunk by all lanes of a wave and lie in a table: two words for each row and stretch.
+ * A code of up to seven bits becomes the bf16 2^7 + code by setting exponent bits; minus CENTER it is exact, and one fused
+ * multiply-add gives the weight. All lanes of a wave compute the scales once per chunk to a table, two words per row and
+ * stretch.
  */
 #ifndef SATCHEL_CUDA_COLUMNS_VALUES_CUH
 #define SATCHEL_CUDA_COLUMNS_VALUES_CUH
@@ -31,7 +32,7 @@ static __device__ __forceinline__ uint32_t bf16_fma(uint32_t a, uint32_t b, uint
     return d;
 }
 
-/* (x & mask) ^ flip in one instruction: with both as constants the compiler would make two of it. */
+/* (x & mask) ^ flip as one lop3: with both as constants the compiler emits two instructions. */
 static __device__ __forceinline__ uint32_t masked(uint32_t x, uint32_t mask, uint32_t flip) {
     uint32_t d;
     asm("lop3.b32 %0, %1, %2, %3, 0x6A;" : "=r"(d) : "r"(x), "r"(mask), "r"(flip));
@@ -67,7 +68,7 @@ template <class F> static __device__ __forceinline__ void small_words(const char
     }
 }
 
-/* What a table says of a row and stretch: for small codes two bf16 twice, else floats. */
+/* Table entry of a row and stretch: for small codes two bf16, each duplicated, else floats. */
 template <class F> static __device__ __forceinline__ void scale_words(const tile_scale<F> &s, int j, uint32_t *to) {
     typedef small_code<F> S;
     if constexpr (F::KIND == SCALE_HALVES) {

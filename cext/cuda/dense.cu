@@ -1,12 +1,12 @@
-/* dense.cu: products of F16 and BF16 weights, in the file's order, with up to four columns: by plain multiply-adds, which are far from
- * being what bounds them. A wave takes two rows at a time (of gate and up one each); the first numbers of its first two are asked
- * for before the kernel ahead has ended. Activations lie in shared memory as they are. A sum's order depends on K alone.
+/* dense.cu: products of F16 and BF16 weights, in the file's layout, with up to four columns. They are memory-bound, so plain
+ * multiply-adds suffice. A wave computes two rows at a time (of gate and up one each); the start of its first two is loaded
+ * before the previous kernel ends. Activations are in shared memory in float32. A sum's order depends on K alone.
  */
 #include "dense.cuh"
 
-enum { DEEP = 4 }; /* loads of 16 bytes a row that a lane has on the way */
+enum { DEEP = 4 }; /* outstanding 16-byte loads per row and lane */
 
-/* All columns to shared memory, times a norm's weights where there are such; scale: what the norm divides by, of each. */
+/* Loads all columns to shared memory, times the norm's weights if there is a norm; scale: the norm's factor of each column. */
 __device__ __forceinline__ void dense_activations(const gpu_call &c, float *x, int columns, float *scale) {
     __shared__ float squares[GEMV_COLUMNS][DENSE_WAVES];
     int width = c.v[1].shape[1];

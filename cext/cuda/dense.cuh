@@ -1,4 +1,4 @@
-/* dense.cuh: F16 and BF16 weights in the file's order as the products of few columns meet them. */
+/* dense.cuh: access to F16 and BF16 weights in the file's layout, for products of few columns. */
 #ifndef SATCHEL_CUDA_DENSE_CUH
 #define SATCHEL_CUDA_DENSE_CUH
 
@@ -20,7 +20,8 @@ struct dense_rows {
     int column; /* of the output, of the first row; the second's is one more */
 };
 
-/* Pair `i`: rows 2 i and 2 i + 1 of matrices side by side, or row i of both; a row that is not there is row 0 of the last. */
+/* Pair `i`: rows 2 i and 2 i + 1 of matrices side by side, or row i of both; a missing row is replaced by row 0 of the last
+ * matrix. */
 __device__ __forceinline__ dense_rows dense_pair(const gpu_call &c, int i) {
     dense_rows p;
     bool gated = c.mode & PRODUCT_GATED;

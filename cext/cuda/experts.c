@@ -1,7 +1,7 @@
-/* experts.c: the table of experts.cu's kernels: a mixture's packed weights, and heads' own.
+/* experts.c: kernel table of experts.cu: mixture-of-experts products with packed weights, and head_linear.
  *
- * A pair is a token and one of its experts. Few pairs have groups of their own each;
- * with many, each expert has groups, so its weights are read once for all its tokens.
+ * A pair is a token and one of its experts. With few pairs, each pair has groups of its own. With many, each expert has groups,
+ * so its weights are read once for all its tokens.
  */
 #include "check.h"
 #include "experts.h"
@@ -19,7 +19,7 @@ static int packed_stack(const gpu_view *w, const gpu_view *like) {
            w->shape[2] == like->shape[2];
 }
 
-/* What both kernels ask. */
+/* Checks common to both kernels. */
 static const char *fault_of(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
     const gpu_view *y = c->v, *x = c->v + 1, *w = c->v + 2, *ids = c->v + c->n_in;
     int matrices = matrices_of(c, mode), by_head = mode == EXPERTS_BY_HEAD;
@@ -45,7 +45,7 @@ static int chunks_of(const gpu_call *c) {
     return (c->v[2].shape[2] + CHUNK - 1) / CHUNK;
 }
 
-/* Tiles of a group of `few`: as many groups as units, and partial sums within their room. */
+/* Tiles per group of `few`: about one group per SM, limited by the memory of partial sums. */
 static int few_tiles(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
     int pairs = c->v[0].shape[0] * c->v[0].shape[1], groups = (t->units + pairs - 1) / pairs;
     int per = (tiles_of(c) + groups - 1) / groups, room = PART_BYTES / (matrices_of(c, mode) * chunks_of(c) * TILE_ROWS * 4);

@@ -1,16 +1,17 @@
-/* experts.cu: products of a mixture's packed weights (E, N, K) with the tokens that chose them, or of a layer's heads with what is
- * theirs. The weights' order and the arithmetic are gemv.cu's (tile.cuh, gemv.cuh): 16-bit activations, sums over chunks in order. Both
- * kernels here add the same numbers in the same order, so a token's bits hang on its experts alone. sm_90 and newer.
+/* experts.cu: mixture-of-experts products with packed weights (E, N, K), and head_linear, for sm_90 and newer. Layout and
+ * arithmetic are gemv.cu's (tile.cuh, gemv.cuh): 16-bit activations, sums over chunks in order. Both kernels add the same
+ * terms in the same order, so a token's bits depend on its experts alone.
  *
- * few: a group has some tiles of one token's one expert; its waves share out their chunks, and partial sums meet in shared memory.
- * many: a group has some tiles of one expert, looks up the pairs (token, expert) of its expert, a window of them at a time, and takes four at once; groups
- * beside it take every second, third ... four, for a router may send most tokens to one expert.
+ * few: a group computes some tiles of one (token, expert) pair; its waves split the chunks and add partial sums in shared
+ * memory. many: a group computes some tiles of one expert. It looks up the expert's pairs, a window at a time, and processes
+ * four at once. Several groups share an expert's pairs, four by four in turn, because a router may send most tokens to one
+ * expert.
  */
 #include "experts.h"
 #include "gemv_group.cuh"
 #include "port.h"
 
-/* What a call is: matrices of a token's expert (2: gate and up), how its pairs (token, expert) and inputs lie. */
+/* A call's parameters: matrices per expert (2: gate and up), strides of pairs (token, expert) and inputs. */
 struct expert_call {
     int matrices, each, width, chunks, rows, tiles, experts, formats[2];
     bool by_head;
@@ -23,7 +24,7 @@ struct expert_call {
         formats[0] = (int)(c.v[2].format & 0xFFFFFFu);
         formats[1] = (int)(c.v[1 + matrices].format & 0xFFFFFFu);
     }
-    /* The expert of token t's pair j; -1 where another device has it, or, with a fault, where there is none. */
+    /* The expert of token t's pair j; -1 if it is on another device, or, with a fault, if it is out of range. */
     __device__ __forceinline__ int chosen(const gpu_call &c, int t, int j) const {
         const gpu_view &ids = c.v[c.n_in];
         int id = by_head ? j : ((const int32_t *)(ids.data + t * ids.stride))[j];
@@ -44,7 +45,7 @@ struct expert_call {
     }
 };
 
-/* Zeros in the rows of tiles first .. end - 1: the pair is not ours. For all threads. */
+/* Writes zeros to the rows of tiles first .. end - 1 of a pair of another device. Called by all threads. */
 __device__ __forceinline__ void expert_zeros(const gpu_call &c, const expert_call &e, int t, int j, int first, int end) {
     for (int row = first * TILE_ROWS + (int)threadIdx.x; row < min(end * TILE_ROWS, e.rows); row += EXPERT_WAVES * 32)
         e.output(c, t, j)[row] = 0.0f;
@@ -54,14 +55,14 @@ __device__ __forceinline__ float expert_result(const float *y, int matrices) {
     return matrices == 2 ? y[0] / (1.0f + __expf(-y[0])) * y[1] : y[0];
 }
 
-/* One wave: chunk k of a column as bytes. */
+/* Quantizes chunk k of a column to bytes, by one wave. */
 __device__ __forceinline__ void expert_bytes(const float *x, int width, int k, char *acts, int t, int columns, int lane) {
     eight v;
     v.load(x + k * CHUNK, width - k * CHUNK, lane);
     gemv_quantize(v.v, acts + k * gemv_chunk_bytes(columns), t, columns, lane);
 }
 
-/* The second-level cache fetches the group's tiles while activations become bytes. */
+/* Prefetches the group's tiles to L2 while activations are quantized. */
 template <class SET> __device__ __forceinline__ void expert_fetch(const gpu_call &c, const expert_call &e, int id, int first, int end) {
     if ((int)threadIdx.x < e.matrices && first < end) {
         int m = (int)threadIdx.x;
@@ -112,7 +113,7 @@ template <class SET> __device__ __forceinline__ void experts_few(const gpu_call 
 #endif
 }
 
-/* Those of the pairs first .. end - 1 (t * each + j) that are this expert, in order, to `list`; how many. For all threads. */
+/* Lists the pairs of first .. end - 1 (t * each + j) with this expert, in order; gives their number. Called by all threads. */
 __device__ __forceinline__ int pairs_of(const gpu_call &c, const expert_call &e, int expert, int first, int end, int *list, int *counts) {
     int found = 0, wave = threadIdx.x / 32, lane = threadIdx.x % 32;
     for (int base = first; base < end; base += EXPERT_WAVES * 32) {

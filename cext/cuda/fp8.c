@@ -1,5 +1,5 @@
-/* fp8.c: the table of the kernels over FP8 weights on FP8 matrix units (fp8.cu, fp8_wide.cu). Devices without such units, and what
- * these cannot take, are left to the kernels that multiply in bfloat16 or float32.
+/* fp8.c: kernel table of products of FP8 weights on FP8 tensor cores (fp8.cu, fp8_wide.cu). Other devices, and calls that these
+ * don't take, use kernels that multiply in bfloat16 or float32.
  */
 #include "fp8_shape.h"
 #include "products.h"
@@ -27,7 +27,7 @@ static const char *weights_fault(const gpu_call *c, uint32_t mode) {
     return cuda_activations_fault(c, mode);
 }
 
-/* Columns of a tile: the fewest that hold all. */
+/* Columns of a tile: the smallest size that holds all tokens. */
 static int tile_of(int tokens, int most) {
     int n = 8;
     while (n < tokens && n < most)

@@ -1,16 +1,16 @@
-/* fp8.cu: products of FP8 weights with activations in FP8 on the matrix units of sm_89 and newer, for few columns.
+/* fp8.cu: products of FP8 weights with FP8 activations on the tensor cores of sm_89 and newer, for few columns.
  *
- * fp8_quantize brings activations to E4M3, scaled so that the largest of a token's 128 numbers becomes 448. An activation is the sum
- * of two such numbers, the second being what the first leaves, so it keeps more bits than a bfloat16; with --precision fast it is
- * one. In fp8_few_N a group has 16 rows of the weights; each wave multiplies every eighth stretch of 512 columns with all of K's N
- * columns by m16n8k32, and promotes each 128 of them to the float32 sum by both scales. Waves' sums are added in their order, so a
- * sum hangs on the matrices and N alone.
+ * fp8_quantize converts activations to E4M3 with one scale per token and 128 elements, which maps the largest to 448. An
+ * activation is the sum of two E4M3 numbers, the second for the remainder of the first, so it keeps more bits than a bfloat16;
+ * with --precision fast it is one. In fp8_few_N a group has 16 rows of the weights. Each wave multiplies every eighth run of
+ * 512 elements of K with all N columns by m16n8k32, and adds each 128 of them, times both scales, to the float32 sum. The
+ * waves' sums are added in order, so a sum's bits depend on the matrices and N alone.
  */
 #include "fp8.cuh"
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
 
-/* Two numbers in E4M3, the nearest, the first in the lower byte. */
+/* Rounds two floats to E4M3; the first is in the lower byte. */
 static __device__ __forceinline__ uint32_t fp8_two(float a, float b) {
     uint16_t x;
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(x) : "f"(b), "f"(a));
@@ -23,7 +23,7 @@ static __device__ __forceinline__ float2 fp8_values(uint32_t two) {
     return __half22float2(x);
 }
 
-/* A warp takes a block of a token, a lane four numbers of it. What is not finite makes its whole block NaN. */
+/* One warp per block of a token, four elements per lane. A non-finite element makes its whole block NaN. */
 extern "C" __global__ void __launch_bounds__(256) fp8_quantize(const __grid_constant__ gpu_call c) {
     const int lane = threadIdx.x % 32, block = blockIdx.x * 8 + threadIdx.x / 32, token = blockIdx.y;
     const int n = fp8_columns(&c), halves = fp8_halves(&c), in = token % n, blocks = fp8_blocks(&c);
@@ -50,8 +50,8 @@ extern "C" __global__ void __launch_bounds__(256) fp8_quantize(const __grid_cons
 
 /* --- few columns */
 
-/* Blocks of which activations are asked for together, and groups that share a multiprocessor at least. Measured for 8 columns: three
- * groups and two blocks are 4 % slower over a model's products. */
+/* Blocks whose activations are loaded together, and least groups per SM. Measured for 8 columns: three groups and two
+ * blocks are 4 % slower over a model's products. */
 enum { FP8_BESIDE = 2 };
 template <int N> struct fp8_ahead { enum { BLOCKS = N == 8 ? 4 : 1 }; };
 
@@ -66,7 +66,7 @@ template <bool E5M2> static __device__ __forceinline__ void mma_fp8(float (&d)[4
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* A wave's 16 rows, `blocks` of each from byte `from` of a row on; rows: lane r has where row r begins. */
+/* Loads `blocks` blocks of a wave's 16 rows, from byte `from` of a row on; rows: lane r has the address of row r. */
 static __device__ __forceinline__ void fp8_fetch(uint32_t to, uint64_t rows, int64_t from, int blocks) {
     constexpr int PIECES = (FP8_UNIT * FP8_BYTES + 15) / 16 + 1;
     const int lane = threadIdx.x % 32;

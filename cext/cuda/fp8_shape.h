@@ -1,10 +1,9 @@
-/* fp8_shape.h: how the products of FP8 weights (fp8.cu, fp8_wide.cu) are cut, and their scratch; the host and the kernels agree by these
- * functions.
+/* fp8_shape.h: partition of FP8 products (fp8.cu, fp8_wide.cu) and layout of their scratch, shared by host and kernels.
  *
- * Weights stay as the file has them: rows of blocks, each a float32 scale and 128 codes. A row's block may begin at any multiple of
- * 4 bytes, so kernels fetch the window of 144 bytes from the multiple of 16 before it.
- * Activations become E4M3 under a scale for each token and 128 numbers. They lie in tiles of N tokens, a tile's blocks one after
- * the other, each with the first halves of its N tokens (128 bytes a token), the second halves, and N scales.
+ * Weights keep the file's layout: rows of blocks, each a float32 scale and 128 codes. A block is only 4-byte aligned, so
+ * kernels load a window of 144 bytes from the multiple of 16 before it. Activations are E4M3 with one scale per token and 128
+ * elements, in tiles of N tokens. A tile is a sequence of blocks; each has the first halves of its N tokens (128 bytes per
+ * token), the second halves, and N scales.
  */
 #ifndef SATCHEL_CUDA_FP8_SHAPE_H
 #define SATCHEL_CUDA_FP8_SHAPE_H
@@ -24,7 +23,7 @@ BOTH int fp8_blocks(const gpu_call *c) { return c->v[1].shape[1] / FP8_K; }
 
 BOTH int fp8_columns(const gpu_call *c) { return (int)(c->mode >> FP8_COLUMNS); }
 
-/* What each activation is the sum of: two numbers in E4M3 under one scale, or, where speed was asked for, one (HAL_FAST is 1). */
+/* E4M3 numbers per activation: two with one scale, or one under HAL_FAST (1). */
 BOTH int fp8_halves(const gpu_call *c) { return c->flags & 1 ? 1 : 2; }
 
 BOTH int fp8_item(int columns, int halves) { return columns * (FP8_K * halves + 4); }
@@ -34,7 +33,7 @@ BOTH uint64_t fp8_scratch(const gpu_call *c) {
     return (uint64_t)tiles * (uint64_t)fp8_blocks(c) * (uint64_t)fp8_item(n, fp8_halves(c));
 }
 
-/* Rows of all weights, in slots; of a gate and an up 8 rows of each take turns. */
+/* Slots: rows of all weights; gate and up alternate by 8 rows. */
 BOTH int64_t fp8_slots(const gpu_call *c) {
     int64_t n = 0;
     int i;
@@ -52,14 +51,15 @@ BOTH int fp8_stage(int columns, int halves, int teams) {
 
 BOTH int fp8_stages(int stage) { return FP8_ROOM / stage > FP8_STAGES ? FP8_STAGES : FP8_ROOM / stage; }
 
-/* A group has `teams` warpgroups of 64 slots each; the `parts` groups of a cluster take a part of K each. */
+/* Partition: a group has `teams` warpgroups of 64 slots each; the `parts` groups of a cluster split K. */
 typedef struct {
     int teams, parts;
     int64_t tiles; /* of the output */
 } fp8_cut;
 
-/* About how many clocks a cut takes. A multiprocessor multiplies 64 rows of N columns and 128 of K in 2 N clocks and has 36 bytes a
- * clock from the second-level cache (measured with wide.cu), and all of them 2400 from memory; a block costs a warp 300 at least. */
+/* Cost model of a partition, in clocks. An SM multiplies 64 rows by N columns by 128 of K in 2 N clocks and reads 36 bytes
+ * per clock from L2 (measured with wide.cu); all SMs read 2400 bytes per clock from memory; a block costs a warp at least
+ * 300 clocks. */
 BOTH int64_t fp8_time(const gpu_call *c, fp8_cut cut, int units) {
     int n = fp8_columns(c), halves = fp8_halves(c), slots = cut.parts < 3 ? units : cut.parts < 5 ? units * 117 / 132 : units * 102 / 132;
     int64_t groups = cut.tiles * cut.parts, busy = groups < slots ? groups : slots, rounds = (groups + slots - 1) / slots;

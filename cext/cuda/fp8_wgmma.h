@@ -1,14 +1,14 @@
-/* fp8_wgmma.h: products of a warpgroup, m64nNk32, of FP8 weights in registers (a) with columns in E4M3 in shared memory (b, rows of 128
- * numbers along K, as hopper.h's operand_at says), with sums as in wgmma.h; keep 0: d's old value does not count.
+/* fp8_wgmma.h: wrappers of wgmma m64nNk32 for FP8: weights (a) in registers, E4M3 activations (b) in shared memory, K-major
+ * rows of 128 elements (hopper.h's operand_at), accumulators as in wgmma.h; keep 0: overwrites d instead of adding.
  *
- * Sums within one such product have some 14 bits, so the caller starts anew after 128 of K and adds in float32.
+ * The tensor core accumulates FP8 products with about 14 bits, so the caller restarts after 128 of K and adds in float32.
  */
 #ifndef SATCHEL_CUDA_FP8_WGMMA_H
 #define SATCHEL_CUDA_FP8_WGMMA_H
 
 #include <stdint.h>
 
-/* Names and places of the sums, sixteen at a time. */
+/* Operand lists of the accumulators, sixteen at a time. */
 #define FP8_PLACES_0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define FP8_PLACES_1 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define FP8_PLACES_2 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"

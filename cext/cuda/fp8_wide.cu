@@ -1,10 +1,10 @@
-/* fp8_wide.cu: products of FP8 weights with many columns of activations in FP8 (fp8_quantize made them) by wgmma of sm_90a.
+/* fp8_wide.cu: products of FP8 weights with many columns of FP8 activations (from fp8_quantize) by wgmma of sm_90a.
  *
- * A group has up to three warpgroups of 64 slots (rows of the weights); one more brings, for each 128 of K, the slots' blocks as the
- * file has them and the columns, into a ring. A lane reads its rows' codes from there into registers, where they are wgmma's A
- * operand. The matrix unit adds in some 14 bits, so each 128 of K are summed from zero and then added in float32, times both scales.
- * Groups walk the tiles of y; where columns are so few that there is one tile of them, groups of a cluster take a part of K each,
- * and add their sums in the order of the parts.
+ * A group has up to three consumer warpgroups of 64 slots (rows of the weights) and one producer warpgroup, which loads for
+ * each 128 of K the slots' blocks, in the file's layout, and the columns into a ring. A lane reads its rows' codes from there
+ * into registers, wgmma's A operand. The tensor core accumulates with about 14 bits, so each 128 of K are summed from zero and
+ * then added in float32, times both scales. Groups loop over the tiles of y. With a single tile of columns, the groups of a
+ * cluster split K and add their sums in order of the parts.
  */
 #include "columns_sums.cuh"
 #include "fp8.cuh"
@@ -23,14 +23,14 @@ struct fp8_ring {
     }
 };
 
-/* Tiles of columns come first: groups that run at the same time share the weights' rows. */
+/* Order of tiles: columns vary fastest, so groups that run at the same time share the weights' rows. */
 struct fp8_walk {
     int teams, parts, rank, from, to, across, tiles, now;
     __device__ __forceinline__ int slot(int tile) const { return tile / across * 64 * teams; }
 };
 
-/* A block of each of a tile's rows comes by pieces of 16 bytes: a loader takes one of nine, of every 14th row. Where rows begin is asked
- * for ahead, seven at a time. */
+/* Loads a block of each of a tile's rows in pieces of 16 bytes: a loader thread loads one of nine pieces of every 14th row.
+ * It reads the rows' addresses seven at a time, ahead of use. */
 static __device__ __forceinline__ void fp8_pieces(uint32_t to, const uint64_t *rows, int all, int block) {
     enum { STEP = FP8_LOADERS / FP8_PIECES, AHEAD = 7 };
     const int first = threadIdx.x / FP8_PIECES, piece = threadIdx.x % FP8_PIECES;
@@ -51,7 +51,7 @@ static __device__ __forceinline__ void fp8_pieces(uint32_t to, const uint64_t *r
     }
 }
 
-/* Threads of the first warpgroup: rows' blocks by pieces of 16 bytes, each thread its share; thread 0 the columns. */
+/* Producer warpgroup: its threads load the rows' blocks in pieces of 16 bytes; thread 0 also loads the columns. */
 template <int N, int HALVES>
 static __device__ __forceinline__ void fp8_load(const gpu_call &c, const fp8_walk &walk, fp8_ring ring, uint64_t *rows) {
     constexpr int ITEM = N * (FP8_K * HALVES + 4);
@@ -117,11 +117,12 @@ static __device__ __forceinline__ float number_of(uint32_t address, uint32_t ran
     return x;
 }
 
-/* Sums of a cluster's groups meet: each group finishes every parts-th eight columns. All threads of a cluster come by here. */
+/* Adds the sums of a cluster's groups: each group finishes every parts-th run of eight columns. All threads of a cluster
+ * call it. */
 template <int N>
 static __device__ __forceinline__ void fp8_meet(const gpu_call &c, const fp8_walk &walk, float *room, int slot, const float (&sum)[N / 2]) {
     const int thread = threadIdx.x - FP8_LOADERS, threads = walk.teams * 128;
-    asm volatile("bar.sync 2, %0;" ::"r"(threads) : "memory"); /* the ring has been read: the sums lie over it */
+    asm volatile("bar.sync 2, %0;" ::"r"(threads) : "memory"); /* the ring has been read: the sums reuse its memory */
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         room[i * threads + thread] = sum[i];
@@ -137,7 +138,7 @@ static __device__ __forceinline__ void fp8_meet(const gpu_call &c, const fp8_wal
     cluster_sync(); /* others read this group's memory */
 }
 
-/* A warpgroup's 64 slots of each tile. */
+/* Consumer warpgroup: multiplies 64 slots of each tile. */
 template <int N, int HALVES, bool E5M2>
 static __device__ __forceinline__ void fp8_multiply(const gpu_call &c, const fp8_walk &walk, fp8_ring ring) {
     constexpr int ITEM = N * (FP8_K * HALVES + 4);
@@ -188,7 +189,8 @@ template <int N, int HALVES> static __device__ __forceinline__ void fp8_wide(con
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
-    if (c.v[0].shape[0] > N || threadIdx.x >= FP8_LOADERS) { /* of one tile weights may come before the kernel ahead has ended */
+    /* with one tile, weights are loaded before the previous kernel ends */
+    if (c.v[0].shape[0] > N || threadIdx.x >= FP8_LOADERS) {
         wait_before();
         walk.now = rows_now(c, c.v[0]);
         walk.across = max(1, (walk.now + N - 1) / N);

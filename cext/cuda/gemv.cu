@@ -1,14 +1,14 @@
-/* gemv.cu: products of packed weights with up to four columns, for decoding: as fast as the weights can be read. sm_90 and newer.
+/* gemv.cu: products of packed weights with up to four columns, for decoding, at memory bandwidth. sm_90 and newer.
  *
- * A group of sixteen waves fills a multiprocessor and owns tiles of 16 rows. Its waves are two teams of eight; a tile's chunks come
- * in rows of eight, one for each wave of a team. Where a tile has an even number of such rows the teams share it, else they take
- * tiles in turns; so the order of a sum depends on the matrix's columns alone. Each wave has a ring of its own in shared memory,
- * which the copy engine fills: the first chunks are asked for before the kernel ahead has ended (weights wait for nobody), and no
- * wave waits for another before a batch of tiles is done. After that end the waves turn activations into bytes. Partial sums of a
- * batch meet in shared memory, of which there are two, so that one barrier a batch is enough.
+ * A group of sixteen waves occupies an SM and owns tiles of 16 rows. Its waves form two teams of eight; a tile's chunks are
+ * taken in rows of eight, one per wave of a team. If a tile has an even number of such rows, both teams share it, else they
+ * alternate tiles; so the order of a sum depends on K alone. Each wave has a ring of its own in shared memory, filled by bulk
+ * copies. The first chunks are loaded before the previous kernel ends, because weights depend on no kernel; then the waves
+ * quantize the activations to bytes. Waves synchronize only after a batch of tiles. Two buffers hold the partial sums of
+ * batches, so one barrier per batch suffices.
  *
- * One group to a multiprocessor is meant: where two fit, the next kernel's groups come early, but in pairs, and half of the
- * multiprocessors have none (measured: the loop takes half as long again).
+ * One group per SM is intended. If two fit, the next kernel's groups start early but in pairs, and half of the SMs have none
+ * (measured: the loop takes 1.5 times as long).
  */
 #include "gemv_group.cuh"
 
@@ -35,8 +35,8 @@ template <class SET> __device__ __forceinline__ void gemv(const gpu_call &c) {
     __syncwarp();
     chunk_walk ahead(team, together);
     if (ahead.chunk(way) >= p.chunks)
-        ahead.tile = n_tiles; /* a narrow matrix has nothing for this wave */
-    gemv_tile next; /* the tile ahead, which lane 0 alone knows */
+        ahead.tile = n_tiles; /* a narrow matrix has no chunk for this wave */
+    gemv_tile next; /* the next tile, valid in lane 0 alone */
     if (lane == 0 && ahead.tile < n_tiles)
         next = m.tile(c, ahead.tile, p.chunks);
     auto fetch = [&](int stage) {

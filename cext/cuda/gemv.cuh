@@ -1,17 +1,18 @@
-/* gemv.cuh: the product of a chunk of 16 rows with up to four columns of activations, and how those become bytes.
+/* gemv.cuh: product of a chunk of 16 rows with up to four columns of activations, and quantization of the activations.
  *
- * A column of activations takes two columns of the matrix unit: bytes q, and bytes of what they left over, r; x = d (q + r / 254)
- * with one d per 256 columns. That is 16 bits, so the weights alone decide the error; up to four columns cost the same.
+ * A column of activations uses two columns of the tensor core: int8 q, and int8 r of the remainder; x = d (q + r / 254), with
+ * one d per 256 elements. That is 16 bits, so the weights' quantization dominates the error. One to four columns cost the
+ * same.
  *
- * Order of a chunk's activations of T columns, in shared memory: at 0 the bytes, [stretch / 2][2 T][4 lanes] of 16: words b0 and
- * b1 of the even stretch, then of the odd; at 512 T the sums of each stretch as halves, [2 T][8]; at 544 T the T scales.
+ * Order of a chunk's activations of T columns, in shared memory: at 0 the bytes, [stretch / 2][2 T][4 lanes] of 16: words b0
+ * and b1 of the even stretch, then of the odd; at 512 T the sums of each stretch as halves, [2 T][8]; at 544 T the T scales.
  */
 #ifndef SATCHEL_CUDA_GEMV_CUH
 #define SATCHEL_CUDA_GEMV_CUH
 
 #include "tile_formats.cuh"
 
-/* Adding it rounds a small number to an integer, whose lowest byte is that of the sum's bits. */
+/* 1.5 * 2^23: adding it rounds to an integer, whose low byte is the sum's low byte. */
 #define ROUNDING 12582912.0f
 
 __device__ __forceinline__ uint32_t low_bytes(const float *x) {
@@ -20,7 +21,7 @@ __device__ __forceinline__ uint32_t low_bytes(const float *x) {
     return __byte_perm(a, b, 0x5410);
 }
 
-/* Four numbers as bytes of their own scale, and the bytes of what is left; answers what the bytes stand for in all. */
+/* Quantizes four elements to bytes q and remainder bytes r; gives the sum of the quantized values. */
 __device__ __forceinline__ float to_bytes(const float *x, float inverse, uint32_t &q, uint32_t &r) {
     float main[4], rest[4], sum = 0.0f;
     for (int i = 0; i < 4; i++) {
@@ -34,7 +35,7 @@ __device__ __forceinline__ float to_bytes(const float *x, float inverse, uint32_
     return sum;
 }
 
-/* What a lane holds of 256 numbers: 4 lane and on, and 128 behind. */
+/* A lane's eight of 256 elements: four from 4 lane on, and four from 128 + 4 lane on. */
 struct eight {
     float v[8];
     __device__ __forceinline__ void load(const float *x, int left, int lane) {
@@ -46,12 +47,12 @@ struct eight {
     }
 };
 
-/* One wave: 256 numbers as bytes of column t of a chunk of `columns`. */
+/* Quantizes 256 elements to column t of a chunk of `columns`, by one wave. */
 __device__ __forceinline__ void gemv_quantize(const float *v, char *to, int t, int columns, int lane) {
     float sum[2];
     uint32_t bits = 0, q[2], r[2];
     for (int i = 0; i < 8; i++)
-        bits = max(bits, __float_as_uint(fabsf(v[i]))); /* a NaN is above all */
+        bits = max(bits, __float_as_uint(fabsf(v[i]))); /* a NaN's bits are above all */
     float most = __uint_as_float(__reduce_max_sync(~0u, bits));
     float inverse = most > 1e-36f ? 127.0f * __frcp_rn(most) : 0.0f;
     for (int h = 0; h < 2; h++)

@@ -1,5 +1,5 @@
-/* gemv_group.cuh: what a group of sixteen waves has to know of a product of packed weights with up to four columns: its tiles,
- * its waves' ways through their chunks, activations as bytes, the end of a sum. Shared by gemv.cu and a bench (walk.cuh).
+/* gemv_group.cuh: parts of a group of sixteen waves in gemv.cu: its tiles, the waves' iteration over chunks, quantized
+ * activations, and the epilogue. Shared by gemv.cu and a benchmark (walk.cuh).
  */
 #ifndef SATCHEL_CUDA_GEMV_GROUP_CUH
 #define SATCHEL_CUDA_GEMV_GROUP_CUH
@@ -8,7 +8,7 @@
 
 enum { WAYS = 8, TEAMS = 2, WAVES = GEMV_WAVES, ADD = PRODUCT_ADD, GATED = PRODUCT_GATED, NORM = PRODUCT_NORM };
 
-/* One tile of the group: where it lies, and the output column of its first row; left: rows that exist. */
+/* One tile of the group: its address, and the output column of its first row; left: rows that exist. */
 struct gemv_tile {
     const char *data;
     int column, left, format, bytes;
@@ -37,8 +37,8 @@ struct mixed {
 
 enum { MATRICES = GEMV_MATRICES };
 
-/* The matrices of a call, from v[2] on: side by side, or in turns of a tile where gated. All is read at places that the compiler
- * knows, so that the reads run at the same time: a kernel's start is a good part of its time. */
+/* The matrices of a call, from v[2] on: side by side, or alternating by tile if gated. All indices are compile-time
+ * constants, so the reads overlap: start-up is a large part of a kernel's time. */
 template <class SET> struct matrices {
     int count, gated, all, bytes; /* tiles of all, bytes of the largest chunk */
     __device__ __forceinline__ matrices(const gpu_call &c) {
@@ -84,7 +84,7 @@ template <class SET> struct matrices {
     }
 };
 
-/* A wave's way through its chunks. */
+/* A wave's iteration over its chunks. */
 struct chunk_walk {
     int tile, row;
     __device__ __forceinline__ chunk_walk(int team, bool shared) : tile(shared ? 0 : team), row(shared ? team : 0) {}
@@ -98,7 +98,7 @@ struct chunk_walk {
     }
 };
 
-/* Sums over the waves in order, then what the op does with them. */
+/* Adds the waves' partial sums in order, then does the rest of the op (norm, residual, gate). */
 __device__ __forceinline__ void gemv_finish(const gpu_call &c, const float *part, const float *squares, int column, int tile, int t,
                                             int row, float residual, int most, bool gated, bool together) {
     float y[2] = {0.0f, 0.0f};
@@ -123,7 +123,7 @@ __device__ __forceinline__ void gemv_finish(const gpu_call &c, const float *part
     ((float *)(c.v[0].data + t * c.v[0].stride))[column] = out + residual;
 }
 
-/* Activations as bytes: chunks `first`, first + step, ... of all columns, two at a time; `count`: the norm's squares count. */
+/* Quantizes chunks `first`, first + step, ... of all columns, two at a time; `count`: also sums the norm's squares. */
 __device__ __forceinline__ void gemv_activations(const gpu_call &c, const gemv_plan &p, char *acts, float *squares, int columns, int most, int first,
                                                  int step, bool count, int lane) {
     int width = c.v[1].shape[1];

@@ -1,11 +1,11 @@
-/* heads.h: what attention_heads.cu and its entries (heads.c) agree on. */
+/* heads.h: constants shared by attention_heads.cu and its table entries (small.c). */
 #ifndef SATCHEL_CUDA_HEADS_H
 #define SATCHEL_CUDA_HEADS_H
 
 #include "attention_shape.h"
 
-enum { HEADS_CHUNK = 256 /* positions of a split, at least */, HEADS_FRESH = 512 /* bytes of the token's own key and value */ };
-enum { HEADS_MOST = 8 /* query heads of a KV head */, HEADS_COUNTERS = GPU_VIEWS - 1 /* the view that has the counters */ };
+enum { HEADS_CHUNK = 256 /* least positions of a split */, HEADS_FRESH = 512 /* bytes of the token's own key and value */ };
+enum { HEADS_MOST = 8 /* most query heads per KV head */, HEADS_COUNTERS = GPU_VIEWS - 1 /* index of the counters' view */ };
 
 SHAPE_FN int heads_shared(int d, int heads) {
     int ring = WARPS * (d == 64 ? 4 : 3) * d * 64, results = WARPS * heads * (d + 2) * 4;

@@ -1,7 +1,7 @@
-/* hopper.h: the instructions of sm_90a that the kernels for many columns and for attention use, each as one function.
+/* hopper.h: wrappers of sm_90a's PTX instructions (wgmma, bulk copies, mbarriers), one function each.
  *
- * Shared memory that wgmma reads lies in tiles of rows of 128 bytes: piece p (16 bytes) of row r stands at piece p ^ (r % 8),
- * and a tile begins at a multiple of 1024 bytes ("128-byte swizzle"; PTX ISA, asynchronous warpgroup level matrices).
+ * wgmma's operands in shared memory are tiles of rows of 128 bytes in 128-byte swizzle: piece p (16 bytes) of row r is at piece
+ * p ^ (r % 8), and a tile is 1024-byte aligned (PTX ISA, asynchronous warpgroup level matrices).
  */
 #ifndef SATCHEL_CUDA_HOPPER_H
 #define SATCHEL_CUDA_HOPPER_H
@@ -24,12 +24,12 @@ static __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, 
 #ifndef COPY_HINT
 #define COPY_HINT ".L2::128B"
 #endif
-/* 16 bytes; zeros where `valid` is 0. */
+/* Copies 16 bytes asynchronously (cp.async); zeros if `valid` is 0. */
 static __device__ __forceinline__ void copy_16(uint32_t to, const void *from, int valid) {
     asm volatile("cp.async.cg.shared.global" COPY_HINT " [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
 }
 
-/* The same of 8 bytes. */
+/* Copies 8 bytes asynchronously. */
 static __device__ __forceinline__ void copy_8(uint32_t to, const void *from, int valid) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(valid ? 8 : 0) : "memory");
 }
@@ -42,7 +42,7 @@ template <int LEFT> static __device__ __forceinline__ void copies_wait(void) {
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
-/* What ordinary stores wrote to shared memory is seen by wgmma and bulk copies after this and a barrier. */
+/* Proxy fence: after it and a barrier, wgmma and bulk copies see earlier ordinary stores to shared memory. */
 static __device__ __forceinline__ void shared_to_async(void) {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -61,8 +61,7 @@ template <int LEFT> static __device__ __forceinline__ void products_wait(void) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
-/* Where an operand lies: tiles of swizzled rows; `stride` bytes between groups of 8 rows, `lead` bytes between tiles side by
- * side (for operands whose rows run along K, of more than 64 numbers). */
+/* wgmma's matrix descriptor of swizzled tiles; `stride` bytes between groups of 8 rows, `lead` bytes between adjacent tiles. */
 static __device__ __forceinline__ uint64_t operand_at(uint32_t address, uint32_t stride, uint32_t lead) {
     return (uint64_t)((address & 0x3FFFF) >> 4) | (uint64_t)(lead >> 4) << 16 | (uint64_t)(stride >> 4) << 32 | 1ull << 62;
 }

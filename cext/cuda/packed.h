@@ -1,5 +1,5 @@
-/* packed.h: the formats that have an order of their own on the device (tile.cuh has it), and how gemv.cu is laid out in shared
- * memory: what the host and the kernels must agree on.
+/* packed.h: the formats with a packed layout on the device (tile.cuh), and gemv.cu's shared memory layout; shared by host and
+ * kernels.
  */
 #ifndef SATCHEL_CUDA_PACKED_H
 #define SATCHEL_CUDA_PACKED_H
@@ -25,7 +25,7 @@ enum { PRODUCT_ADD = 1, PRODUCT_GATED = 2, PRODUCT_NORM = 4, PRODUCT_DETERMINIST
 enum { DENSE_WAVES = 16, GEMV_WAVES = 16, GEMV_COLUMNS = 4, GEMV_MATRICES = 4 };       /* columns and matrices: at most */
 
 #ifdef __CUDACC__
-/* The same in the device's constant memory, where a switch would become jumps at the start of every kernel. */
+/* The same as constant expressions: a switch would become branches at the start of every kernel. */
 #define PACKED_SIZE_AT(name, number, bytes, block) number == I ? bytes :
 template <int I> struct packed_size { enum { BYTES = PACKED_FORMATS(PACKED_SIZE_AT) 0 }; };
 #define EIGHT_SIZES(i)                                                                                                 \
@@ -57,12 +57,12 @@ BOTH int gemv_chunk_bytes(int columns) { return 544 * columns + 4 * ((columns + 
 /* Rings of `stages` chunks for each wave lie first, then two batches of partial sums, activations, barriers, sums of squares. */
 typedef struct {
     int stages, chunk_bytes, batch, chunks, act_bytes;
-    int part, acts, bars, squares, bytes; /* offsets, and all */
+    int part, acts, bars, squares, bytes; /* offsets; total bytes */
 } gemv_plan;
 
 BOTH gemv_plan gemv_plan_of(int chunk_bytes, int columns, int chunks) {
     gemv_plan p;
-    p.stages = 2; /* deeper rings take as long or longer: measured with 2 to 5 */
+    p.stages = 2; /* deeper rings are no faster: measured with 2 to 5 stages */
     p.chunk_bytes = chunk_bytes;
     p.batch = columns == 1 ? 4 : 2;
     p.chunks = chunks;

@@ -1,21 +1,22 @@
-/* products.c: the entries of the kernels over packed weights (gemv.cu, batch.cu, tile_rows.cu), of what packs them, and of dense.cu.
+/* products.c: kernel table of products of packed weights (gemv.cu, batch.cu, tile_rows.cu), of the packing kernels, and of
+ * dense.cu.
  *
- * Up to four columns go to gemv, up to 128 to columns.cu (its table is columns.c), what those cannot take to batch; formats side by
- * side may differ. What is packed can be read by these kernels alone, so together they take any number of columns and rows.
+ * Up to four columns use gemv, up to 128 columns.cu (its table is columns.c), all other calls batch. Weights side by side may
+ * differ in format. Only these kernels read packed weights, so together they take any number of columns and rows.
  */
 #include "batch.h"
 #include "products.h"
 #include "tables.h"
 
 enum { FORMAT_F16 = 1, FORMAT_BF16 = 30 /* as GGUF numbers them */ };
-enum { LEAST_ARCH = 90, THREADS = 256, MOST_TOKENS = 65472 /* of a grid's second size, filled up to 64 */ };
+enum { LEAST_ARCH = 90, THREADS = 256, MOST_TOKENS = 65472 /* limit of a grid's second dimension, a multiple of 64 */ };
 
 const char *cuda_activations_fault(const gpu_call *c, uint32_t mode) {
     const gpu_view *y = c->v, *x = c->v + 1, *r = c->v + c->n_in;
     if (y->format || x->format || x->shape[0] != y->shape[0] || x->shape[2] != 1 || y->shape[2] != 1 || x->shape[0] > MOST_TOKENS)
         return "activations must be f32 (T, K) and the output f32 (T, N)";
     if (x->data % 16 || x->stride % 16 || x->shape[1] % 4)
-        return "activations do not lie at multiples of 16 bytes";
+        return "activations must be 16-byte aligned";
     if (mode & PRODUCT_ADD && (r->format || r->shape[0] != y->shape[0] || r->shape[1] != y->shape[1]))
         return "what is added must have the output's shape";
     if (mode & PRODUCT_NORM && (r->format || r->shape[0] != x->shape[1] || r->shape[1] != 1 || r->data % 16))
@@ -151,7 +152,7 @@ static void grid_finish(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     g->threads = THREADS;
 }
 
-/* A check knows no mode, so each op has its own. */
+/* A check is not told the mode, so each op has its own. */
 #define CHECKS(name, mode)                                                                                             \
     static const char *same_##name(const gpu_call *c, const gpu_traits *t) { return check_same(c, t, mode); }           \
     static const char *mixed_##name(const gpu_call *c, const gpu_traits *t) { return check_gemv(c, t, mode); }          \
@@ -206,7 +207,7 @@ static void grid_rows(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     {.op = op_, .check = many_##name, .scratch = scratch_batch, .mode = mode_,                                         \
      .launch = {{"batch_convert", grid_convert, 0}, {"batch_64", grid_batch, 0}, {"batch_finish", grid_finish, 0}}}
 
-/* For few columns alone: of many, the norm is no price. */
+/* Fused norm, for few columns only: with many, a separate norm is cheap. */
 #define NORMED(op_, name, mode_)                                                                                       \
     {.op = op_, .check = same_##name, .mode = mode_, .format_of = 2, .launch = {{"gemv", grid_gemv, 1}}},               \
     {.op = op_, .check = dense_##name, .mode = mode_, .format_of = 2, .launch = {{"dense", grid_dense, 1}}},             \
@@ -222,7 +223,7 @@ const gpu_kernel cuda_products[] = {
     {0},
 };
 
-/* One kernel for any number of columns: the order of a sum depends on the matrices' shapes only. */
+/* Batch-invariant: one kernel for any number of columns, so the order of a sum depends on the matrices' shapes alone. */
 #define DETERMINISTIC(op_, name, mode_)                                                                                \
     {.op = op_, .check = batch_##name, .scratch = scratch_batch, .mode = (mode_) | PRODUCT_DETERMINISTIC,              \
      .launch = {{"batch_convert", grid_convert, 0}, {"batch_64", grid_batch, 0}, {"batch_finish", grid_finish, 0}}}

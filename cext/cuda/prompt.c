@@ -1,5 +1,5 @@
-/* prompt.c: the table of the kernels for many columns and for attention on tensor cores of sm_90 (wide.cu, attention_wide.cu,
- * attention_split.cu). What they cannot do is left to the portable kernels.
+/* prompt.c: kernel table of products with many columns and of attention on sm_90's tensor cores (wide.cu, attention_wide.cu,
+ * attention_split.cu). The portable kernels take other calls.
  */
 #include "attention_shape.h"
 #include "check.h"
@@ -9,8 +9,8 @@
 #include "tiles.h"
 
 enum { ARCH = 90, SPAN_NUMBERS = 1024 };
-enum { MANY = 64 /* tokens; fewer are for kernels that read packed weights */, MANY_PLAIN = 4 /* of other weights */ };
-enum { TILES_GROUPS = 5 /* of a multiprocessor, of wide_tiles */, WIDE_THREADS = 384 };
+enum { MANY = 64 /* tokens; up to these, packed weights use other kernels */, MANY_PLAIN = 4 /* likewise, other weights */ };
+enum { TILES_GROUPS = 5 /* groups of wide_tiles per SM */, WIDE_THREADS = 384 };
 
 /* --- products */
 
@@ -29,7 +29,7 @@ static const char *check_weight(const gpu_view *w, int64_t k) {
     return w->shape[0] * ((k + SPAN_NUMBERS - 1) / SPAN_NUMBERS) < INT32_MAX ? NULL : "a weight has too many rows";
 }
 
-/* What all of these need; `weights` of them. */
+/* Checks common to all ops; `weights`: number of weights. */
 static const char *check_many(const gpu_call *c, const gpu_traits *t, int weights) {
     const gpu_view *y = c->v, *x = c->v + 1;
     if (t->arch != ARCH)
@@ -46,13 +46,13 @@ static const char *check_many(const gpu_call *c, const gpu_traits *t, int weight
     return NULL;
 }
 
-/* How long tiles of `columns` columns take: the fewest rounds, and narrow ones do a tenth less in their time. */
+/* Cost of tiles of `columns` columns: number of waves of groups; narrow tiles are a tenth less efficient. */
 static int64_t rounds(const gpu_call *c, const gpu_traits *t, int64_t columns, int64_t width) {
     int64_t tiles = (int64_t)parts(c->v[1].shape[0], PANEL_ROWS) * parts(columns, width);
     return (tiles + t->units - 1) / t->units * (width == 256 ? 20 : 11);
 }
 
-/* Weights of 32 bits are routers mostly: their rounding to 16 sends tokens to other experts, so few tokens do without. */
+/* F32 weights are mostly routers: rounding them to 16 bits changes experts, so few tokens use exact kernels. */
 static const char *check_tokens(const gpu_call *c, int weights) {
     int packed = 1, exact = 0;
     for (int i = 0; i < weights; i++) {
@@ -85,7 +85,7 @@ static const char *wide_linear(const gpu_call *c, const gpu_traits *t) {
 }
 
 static const char *able_add(const gpu_call *c, const gpu_traits *t) {
-    const char *why = c->n_in != 3 ? "it takes x, a weight and what is added" : check_many(c, t, 1);
+    const char *why = c->n_in != 3 ? "it takes x, a weight and a residual" : check_many(c, t, 1);
     if (why)
         return why;
     return c->v[2].shape[0] == width(c->v) && c->v[3].format == F32 && same_shape(c->v, c->v + 3) && words_aligned(c->v + 3, 8)
@@ -154,7 +154,7 @@ static const char *check_heads(const gpu_call *c, const gpu_traits *t, int d, in
         return why;
     memcpy(&a, c->arg, sizeof a);
     if (c->n_in != 6 || a.cap != 0 || a.value || a.chunk || !a.causal)
-        return "sinks, soft caps, values in keys, chunks and sight of what follows are not there";
+        return "it has no sinks, soft caps, values in keys, chunks or bidirectional attention";
     if (t->arch != ARCH || k->format == F32 || k->format != v->format || k->shape[3] != d || v->shape[3] != d)
         return "it is made for sm_90, and keys and values of one format and 64, 128 or 256 numbers";
     if (heads / kv > group || block < 16 || (block & (block - 1)) || !(a.scale > 0))

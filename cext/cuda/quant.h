@@ -1,5 +1,5 @@
-/* quant.h: numbers of weights in the commonest formats, eight at a time by whole words; all others come by the parts of 32
- * that cext/quant defines. */
+/* quant.h: dequantizes weights in the commonest formats, eight elements at a time; the other formats use the parts of 32 that
+ * cext/quant defines. */
 #ifndef SATCHEL_CUDA_QUANT_H
 #define SATCHEL_CUDA_QUANT_H
 
@@ -13,12 +13,12 @@ static __device__ __forceinline__ uint2 eight_bytes(const uint8_t *p) {
     return make_uint2(h[0] | (uint32_t)h[1] << 16, h[2] | (uint32_t)h[3] << 16);
 }
 
-/* Byte i (0..7) as a number; v is made of two words of bytes. */
+/* Byte i (0..7) of v as a float. */
 static __device__ __forceinline__ float byte_of(uint2 v, int i) {
     return (float)((i < 4 ? v.x : v.y) >> (8 * (i & 3)) & 255);
 }
 
-/* Numbers k to k + 7 of a row, k a multiple of 8: what the format's _part function defines, to the bit. */
+/* Elements k to k + 7 of a row, k a multiple of 8; bit-identical to the format's _part function. */
 static __device__ __forceinline__ void eight_q4_k(const uint8_t *row, int k, float *out) {
     const block_q4_k *b = (const block_q4_k *)row + k / 256;
     const int g = k / 32 % 8;

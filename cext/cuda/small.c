@@ -1,4 +1,4 @@
-/* small.c: the table of small.cu's kernels. */
+/* small.c: kernel table and fusion patterns of small.cu and attention_heads.cu. */
 #include <string.h>
 
 #include "check.h"
@@ -69,7 +69,7 @@ static void grid_heads_fused(const gpu_call *calls, const gpu_traits *t, gpu_gri
     *g = grid_of(groups > heads ? groups : heads, q->shape[0], HEADS_CALLS, HEADS_THREADS, 0);
 }
 
-/* --- all that a layer's heads need for one token, see attention_heads.cu */
+/* --- fused attention steps of a layer for one token, see attention_heads.cu */
 
 enum { FP8 = 1008, Q8_0 = 8, Q4_0 = 2, F16 = 1, BF16 = 30, LEAST_BLOCK = 16, COUNTERS = 256, HEADS_BYTES = 4 * COUNTERS };
 
@@ -86,8 +86,8 @@ static int disjoint(const gpu_view *a, const gpu_view *b) {
     return a->data + 4 * (uint64_t)width(a) <= b->data || b->data + 4 * (uint64_t)width(b) <= a->data;
 }
 
-/* Whether the four calls hand on to each other what they should, and no group can write what another has still to read: memory that
- * is free for the output of attention once keys and values are in the cache is not free before. */
+/* Whether the four calls form the chain of a layer's attention, and no group can overwrite what another still reads: the
+ * plan may have placed attention's output over keys and values, which in the fused kernel are still live. */
 static int chained(const gpu_call *c) {
     const gpu_call *k = c + 1, *v = c + 2, *a = c + 3;
     arg_rope style[2];

@@ -1,12 +1,12 @@
-/* small.cu: what stands between the products of a step of few tokens: work so small that the start of a kernel costs more.
- * Kernels here are launched early: they fetch what no other step writes, then wait for the kernel before.
+/* small.cu: the ops between matrix products in a step of few tokens, which are launch-bound. The kernels use programmatic
+ * dependent launch: they load weights, then wait for the previous kernel.
  */
 #include "kv.k.h"
 #include "rope.k.h"
 #include "small.h"
 #include "tile.cuh"
 
-/* The sum over all threads of the group, in an order that their number decides. */
+/* Sum over all threads of the group; the order depends on their number alone. */
 static __device__ __forceinline__ float sum_of_group(float x) {
     __shared__ float room[32];
     float sum = 0;
@@ -20,7 +20,7 @@ static __device__ __forceinline__ float sum_of_group(float x) {
     return sum;
 }
 
-/* A group has a row of x and keeps it in registers, four numbers side by side. */
+/* One group per row of x, which stays in registers, four adjacent elements per load. */
 extern "C" __global__ void __launch_bounds__(1024) rms_norm_rows(const __grid_constant__ gpu_call c) {
     const int d = c.v[2].shape[0];
     const float4 *w = (const float4 *)c.v[2].data, *from;
@@ -66,8 +66,8 @@ extern "C" __global__ void __launch_bounds__(HEADS_THREADS) heads_fused(const __
         kv_write_body(c, m);
 }
 
-/* A product with F32 weights (a router's), a wave for a row and a token, its first numbers asked for before the kernel ahead has ended.
- * A sum's order depends on K alone. */
+/* A product with F32 weights (a router's): one wave per row and token, with its first weights loaded before the previous kernel
+ * ends. A sum's order depends on K alone. */
 extern "C" __global__ void __launch_bounds__(32 * LINEAR_WAVES) linear_f32_rows(const __grid_constant__ gpu_call c) {
     const int row = blockIdx.x * LINEAR_WAVES + threadIdx.x / 32, lane = threadIdx.x % 32, n = c.v[2].shape[1] / 4;
     const bool mine = row < c.v[2].shape[0];

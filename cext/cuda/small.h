@@ -1,4 +1,4 @@
-/* small.h: what small.cu and small.c agree on. */
+/* small.h: constants shared by small.cu and small.c. */
 #ifndef SATCHEL_CUDA_SMALL_H
 #define SATCHEL_CUDA_SMALL_H
 

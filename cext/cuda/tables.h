@@ -1,4 +1,4 @@
-/* tables.h: the tables of kernels that the CUDA backend looks through, in order. */
+/* tables.h: the CUDA backend's kernel tables, in order of preference. */
 #ifndef SATCHEL_CUDA_TABLES_H
 #define SATCHEL_CUDA_TABLES_H
 

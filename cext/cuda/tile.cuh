@@ -1,10 +1,10 @@
-/* tile.cuh: what the kernels over packed weights share: the order of a tile, and the instructions that C++ has no word for.
+/* tile.cuh: the packed layout of weights on the device, and wrappers of PTX instructions for the kernels that read it.
  *
- * A packed matrix is a row of tiles, each 16 rows high and all columns wide (rows are filled up with zeros), tile after tile.
- * A tile is a row of chunks of 256 columns, chunk after chunk, so a group of threads streams it from its first byte to its
- * last. Within a chunk the codes lie as the matrix unit takes them (mma.m16n8k32, the A operand): lane 4 g + t holds of each
- * stretch of 32 columns j four words of four codes, word r being row g + 8 (r & 1), columns 32 j + 16 (r >> 1) + 4 t and on.
- * The scales of the 16 rows follow the codes. A chunk takes as many bytes as the file's blocks do.
+ * A packed matrix is a sequence of tiles of 16 rows by all columns (missing rows are zeros). A tile is a sequence of chunks of
+ * 256 columns, so a group streams it sequentially. Within a chunk the codes are in the order of the tensor core's A operand
+ * (mma.m16n8k32): for each stretch j of 32 columns, lane 4 g + t holds four words of four codes; word r is row g + 8 (r & 1),
+ * columns 32 j + 16 (r >> 1) + 4 t to + 3. The scales of the 16 rows follow the codes. A chunk has as many bytes as the file's
+ * blocks.
  */
 #ifndef SATCHEL_CUDA_TILE_CUH
 #define SATCHEL_CUDA_TILE_CUH
@@ -53,7 +53,7 @@ __device__ __forceinline__ void mma_bf16(float *c, uint32_t a0, uint32_t a1, uin
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* --- the order of kernels: weights are fetched before wait_before(), all else is touched after it */
+/* --- programmatic dependent launch: only weights are loaded before wait_before() */
 
 __device__ __forceinline__ void launch_next() {
 #if __CUDA_ARCH__ >= 900
@@ -67,9 +67,9 @@ __device__ __forceinline__ void wait_before() {
 #endif
 }
 
-/* --- copies from device memory to shared memory that run by themselves */
+/* --- asynchronous copies from device memory to shared memory */
 
-/* Weights are read once a step: they may leave the second-level cache first. */
+/* L2 policy evict_first: weights are read once per step. */
 __device__ __forceinline__ uint64_t read_once() {
     uint64_t policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -82,7 +82,7 @@ __device__ __forceinline__ void copy_bulk(uint32_t to, const void *from, uint32_
                  : "memory");
 }
 
-/* How many rows of the first dimension this step has. */
+/* Rows of the first dimension in this step. */
 __device__ __forceinline__ int rows_now(const gpu_call &c, const gpu_view &v) {
     if (v.count < 0)
         return v.shape[0];

@@ -1,11 +1,11 @@
-/* tile_formats.cuh: per packed format: the bytes of a chunk (tile.cuh has the order), how lanes turn them into codes, and the
- * scales that belong to them. A format is a struct of constants and two functions, which all kernels over tiles share:
+/* tile_formats.cuh: the packed formats: layout of a chunk's bytes (its order is in tile.cuh), extraction of codes, and scales.
+ * A format is a struct of constants and two functions, which all kernels over tiles share:
  *
- * codes(w, lane, p, a): the four words of each of the stretches 2 p and 2 p + 1, as bytes that the matrix unit multiplies.
- * scales(w, row): a value that answers of(j): by what the codes of stretch j (of 16 columns: of half j) are multiplied.
+ * codes(w, lane, p, a): the four words of each of the stretches 2 p and 2 p + 1, as bytes that the tensor core multiplies.
+ * scales(w, row): an object with of(j), the scale of stretch j (with scales of 16 columns: of half j).
  *
- * What a byte stands for: weight = byte * unit(j) * of(j) * d [- low(j) * dmin]. SIGNED: bytes are signed, else unsigned.
- * Codes stay where a shift would only move them: a byte may be 16 times the code, and unit(j) takes that back exactly.
+ * weight = byte * unit(j) * of(j) * d [- low(j) * dmin]. SIGNED: bytes are signed, else unsigned. A code may stay unshifted in
+ * the upper bits, so that a byte is 16 times the code; unit(j) reverts that exactly.
  */
 #ifndef SATCHEL_CUDA_TILE_FORMATS_CUH
 #define SATCHEL_CUDA_TILE_FORMATS_CUH

@@ -1,7 +1,7 @@
-/* tile_pack.cu: the file's bytes of a matrix into tiles (tile.cuh has the order). The blocks are read through cext/quant's headers.
+/* tile_pack.cu: packs a matrix from the file's layout into tiles (tile.cuh). cext/quant's headers read the blocks.
  *
- * One wave writes one chunk: v[0].data + (stack, tile, chunk) from v[1].data; v[0].shape holds stack, rows, columns. Rows and
- * columns that the matrix has not become zeros.
+ * One wave writes one chunk: v[0].data + (stack, tile, chunk) from v[1].data; v[0].shape is (stack, rows, columns). Rows and
+ * columns past the matrix's end become zeros.
  */
 #include <math.h>
 #include <stdint.h>
@@ -19,7 +19,7 @@
 #include "../quant/q8_0.h"
 #undef inline
 
-/* Where a chunk's rows lie in the file: block `first + i` of row r, or NULL beyond the matrix. */
+/* A chunk's source: block `first + i` of row r, or NULL past the matrix's end. */
 struct source {
     const char *rows;
     int64_t row_bytes;
@@ -75,7 +75,7 @@ template <class SCALE> __device__ __forceinline__ void put_halves(char *to, int 
         ((uint16_t *)to)[i] = scale(i / 8, i % 8);
 }
 
-/* The first `bytes` of each row's block as they are; zeros where there is no block. */
+/* Copies the first `bytes` of each row's block; zeros past the matrix's end. */
 template <class B> __device__ __forceinline__ void put_heads(char *to, int bytes, int lane, const source &s) {
     for (int i = lane; i < 16 * bytes; i += 32) {
         const B *b = s.block<B>(i / bytes, 0);

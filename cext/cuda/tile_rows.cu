@@ -1,4 +1,4 @@
-/* tile_rows.cu: rows of a packed weight by number: get_rows. A group a row. */
+/* tile_rows.cu: get_rows of a packed weight. One group per row. */
 #include "tile_values.cuh"
 
 extern "C" __global__ void __launch_bounds__(256) get_rows_packed(const __grid_constant__ gpu_call c) {

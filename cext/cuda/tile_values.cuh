@@ -1,10 +1,10 @@
-/* tile_values.cuh: the numbers that packed weights stand for. */
+/* tile_values.cuh: dequantizes packed weights element by element. */
 #ifndef SATCHEL_CUDA_TILE_VALUES_CUH
 #define SATCHEL_CUDA_TILE_VALUES_CUH
 
 #include "tile_formats.cuh"
 
-/* What a byte of stretch j (of half h of it) is multiplied by, and what is taken off. */
+/* Scale and minimum of stretch j (of half h of it). */
 template <class F> struct tile_scale {
     typename F::scales_type s;
     __device__ __forceinline__ tile_scale(const char *w, int row) : s(F::scales(w, row)) {}
@@ -24,13 +24,13 @@ template <class F> struct tile_scale {
     }
 };
 
-/* Byte i of a word as a number: put below 2^23, of which it is taken again. */
+/* Byte i of a word as a float: inserted into the mantissa of 2^23, which is then subtracted. */
 template <class F> __device__ __forceinline__ float byte_value(uint32_t word, int i) {
     uint32_t w = F::SIGNED ? word ^ 0x80808080u : word;
     return __uint_as_float(__byte_perm(w, 0x4B000000u, 0x7440 + i)) - (F::SIGNED ? 8388736.0f : 8388608.0f);
 }
 
-/* Numbers k to k + 7 of a row, k a multiple of 8: for kernels that read a packed matrix row by row. */
+/* Elements k to k + 7 of a row, k a multiple of 8: for kernels that read a packed matrix row by row. */
 template <class F> __device__ __forceinline__ void tile_eight(const char *matrix, int chunks, int row, int k, float *out) {
     const char *w = matrix + ((int64_t)(row / TILE_ROWS) * chunks + k / CHUNK) * F::BYTES;
     int in = row % TILE_ROWS, j = k % CHUNK / 32, half = k % 32 / 16;
@@ -48,7 +48,7 @@ template <class F> __device__ __forceinline__ void tile_eight(const char *matrix
     }
 }
 
-/* The same of a format that is known at run time; false: there is no such tile. */
+/* tile_eight() for a format known at run time; false: the format has no packed layout. */
 __device__ __forceinline__ bool tile_eight_of(uint32_t format, const char *matrix, int chunks, int row, int k, float *out) {
     switch (format & 0xFFFFFFu) {
 #define EIGHT_OF(f)                                          \

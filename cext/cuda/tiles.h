@@ -1,10 +1,10 @@
-/* tiles.h: how a kernel for many columns lays its operands out in scratch memory.
+/* tiles.h: layout of wide.cu's operands in scratch memory.
  *
- * An operand (rows, K) becomes bf16 in panels of 128 rows; a panel is one tile of 16 KB for each 64 numbers of K, and in a
- * tile the pieces of 16 bytes stand swizzled as wgmma reads them (hopper.h). So one bulk copy brings a tile, without a tensor
- * map. Numbers beyond K are 0; rows beyond the operand's are never stored and may hold anything. First come the panels of the
- * activations, an even number, then those of the weights side by side, an even number too. Of a gate and an up, groups of
- * eight rows alternate, so that the sums of both meet in one thread.
+ * An operand (rows, K) is converted to bf16 in panels of 128 rows. A panel has one tile of 16 KB per 64 elements of K, in
+ * wgmma's 128-byte swizzle (hopper.h), so one bulk copy loads a tile without a tensor map. Elements past K are 0; rows past
+ * the operand's end are undefined and their results are not stored. First come the panels of the activations, an even number,
+ * then those of the weights side by side, an even number too. Gate and up alternate in groups of eight rows, so both sums end
+ * in one thread.
  */
 #ifndef SATCHEL_CUDA_TILES_H
 #define SATCHEL_CUDA_TILES_H
@@ -24,7 +24,7 @@ TILES_FN int64_t tiles_panels(int64_t rows) {
     return 2 * ((rows + 2 * PANEL_ROWS - 1) / (2 * PANEL_ROWS));
 }
 
-/* Stages of the ring of a product's groups, whose tiles of y have 128 or 256 columns, and all of its shared memory. */
+/* Stages of a group's ring, for tiles of y of 128 or 256 columns, and its shared memory in bytes. */
 TILES_FN int tiles_stages(int columns) {
     return columns == 256 ? 4 : 6;
 }
@@ -38,7 +38,7 @@ TILES_FN int64_t tiles_bytes(int64_t rows, int64_t k) {
     return tiles_panels(rows) * ((k + PANEL_K - 1) / PANEL_K) * PANEL_BYTES;
 }
 
-/* Where the piece of 8 numbers from k on of a row stands. */
+/* Address of the piece of 8 elements from k on of a row. */
 TILES_FN uint64_t tiles_place(uint32_t row, uint32_t k, uint32_t across) {
     uint32_t in = row % PANEL_ROWS, piece = k / 8 % 8;
     return (uint64_t)(row / PANEL_ROWS * across + k / PANEL_K) * PANEL_BYTES + in * 128 + ((piece ^ (in & 7)) << 4);

@@ -1,5 +1,5 @@
-/* vendor.c: what makes the common host of cext/gpu/ the CUDA backend: NVIDIA's driver, the images of our kernels, and their
- * tables. Kernels made for tensor cores stand before the portable ones, which take what is left.
+/* vendor.c: the CUDA backend's gpu_vendor for the common host code of cext/gpu/: NVIDIA's driver, the kernel images and the
+ * kernel tables. Tensor core kernels come before the portable ones.
  */
 #include "vendor.h"
 
@@ -9,7 +9,7 @@
 
 static const char *driver(gpu_api *api) {
     static const char *const libraries[] = {"libcuda.so.1", "libcuda.so", NULL};
-    /* Numbers of CUdevice_attribute and CUresult, which cuda.h keeps for good. */
+    /* Values of CUdevice_attribute and CUresult, which are stable across CUDA versions. */
     api->is = (gpu_numbers){.major = 75, .minor = 76, .units = 16, .shared = 97, .wave = 10, .not_ready = 600};
     return gpu_look_up(api, libraries, 0);
 }

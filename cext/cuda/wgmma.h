@@ -1,8 +1,8 @@
-/* wgmma.h: products of a warpgroup, m64nNk16 with float32 sums; lane (g, c) = (lane / 4, lane % 4) of warp w holds of the sums
- * d[4 j + {0, 1}] the columns 8 j + 2 c + {0, 1} of row 16 w + g, and in d[4 j + {2, 3}] those of row 16 w + g + 8.
+/* wgmma.h: wrappers of wgmma m64nNk16 with float32 accumulators. Lane (g, c) = (lane / 4, lane % 4) of warp w holds columns
+ * 8 j + 2 c + {0, 1} of row 16 w + g in d[4 j + {0, 1}], and those of row 16 w + g + 8 in d[4 j + {2, 3}].
  *
- * product_T_N(d, a, b, keep): both operands in shared memory, rows along K; keep 0: d's old value does not count.
- * product_T_a_N(d, a, b): a in registers, b in shared memory with its rows across K; adds to d.
+ * product_T_N(d, a, b, keep): both operands in shared memory, K-major; keep 0: overwrites d instead of adding.
+ * product_T_a_N(d, a, b): a in registers, b in shared memory, MN-major; adds to d.
  */
 #ifndef SATCHEL_CUDA_WGMMA_H
 #define SATCHEL_CUDA_WGMMA_H

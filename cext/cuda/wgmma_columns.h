@@ -1,6 +1,5 @@
-/* wgmma_columns.h: products of a warpgroup as in wgmma.h, m64nNk16, for few columns: a in registers (weights), b in shared memory
- * with its rows (columns of activations) along K: the lower half of its descriptor,
- * whose groups of 8 rows stand 1024 bytes apart; adds to d.
+/* wgmma_columns.h: wrappers of wgmma m64nNk16 as in wgmma.h, for few columns: a (weights) in registers, b (activations) in
+ * shared memory, K-major, given by the lower half of its descriptor (groups of 8 rows are 1024 bytes apart); adds to d.
  */
 #ifndef SATCHEL_CUDA_WGMMA_COLUMNS_H
 #define SATCHEL_CUDA_WGMMA_COLUMNS_H

@@ -1,16 +1,15 @@
-/* wide.cu: products of many columns: y (T, N) = x (T, K) with weights (N, K), by bf16 wgmma with float32 sums.
+/* wide.cu: matrix products of many tokens: y (T, N) = x (T, K) @ weights (N, K).T, by bf16 wgmma with float32 accumulators.
  *
- * Launched first, wide_tiles (a file of its own) brings activations and weights of any format to bf16 tiles in scratch, so that
- * every format shares one product. Then a
- * fixed number of groups walks the tiles of y, 128 tokens by 256 (or 128) columns: one thread brings operands by bulk copies into
- * a ring, two warpgroups of 64 tokens each multiply. A sum runs over K in order, whatever the number of tokens. (Clusters whose
- * groups fetch weights for each other were measured: bulk copies to several groups bring less than plain ones.)
+ * First wide_tiles.cu converts activations and weights of any format to bf16 tiles in scratch, so all formats share one
+ * product. Then a persistent kernel loops over the tiles of y, 128 tokens by 256 (or 128) columns: one producer thread loads
+ * operands by bulk copies into a ring, and two warpgroups multiply 64 tokens each. A sum runs over K in order for any number
+ * of tokens. (Measured: in clusters, multicast bulk copies were slower than plain ones.)
  */
 #include "hopper.h"
 #include "tiles.h"
 #include "wgmma.h"
 
-/* What a walk over the tiles of y needs to know. */
+/* Shape of the loop over the tiles of y. */
 struct wide_shape {
     const uint8_t *x, *w;
     int tokens, columns, across, tiles_m, tiles;
@@ -23,7 +22,7 @@ template <int BN> struct wide_ring {
     __device__ __forceinline__ uint32_t empty(int s) const { return barriers + 16 * s + 8; }
 };
 
-/* One thread: fills the ring, tile after tile. */
+/* Producer thread: fills the ring, tile after tile. */
 template <int BN> static __device__ __forceinline__ void wide_load(const wide_shape &s, const wide_ring<BN> &ring) {
     typedef wide_ring<BN> R;
     const int64_t panel = (int64_t)s.across * PANEL_BYTES;
@@ -61,7 +60,7 @@ static __device__ __forceinline__ float gated(float gate, float up) {
     return __fdividef(gate, 1.0f + __expf(-gate)) * up;
 }
 
-/* Sums of one tile go to memory: this lane's columns 8 j + 2 (lane % 4) and the next, of two rows. */
+/* Epilogue: stores one tile's sums, this lane's columns 8 j + 2 (lane % 4) and the next, of two rows. */
 template <int BN, int MODE>
 static __device__ __forceinline__ void wide_store(const gpu_call &c, const wide_shape &s, const float (&d)[BN / 2], int row,
                                                   int column) {
@@ -100,7 +99,7 @@ static __device__ __forceinline__ void wide_store(const gpu_call &c, const wide_
     }
 }
 
-/* What will be added to a tile's sums comes to the L2 cache while they are made. */
+/* Prefetches a tile's residual to L2 while its sums are computed. */
 template <int BN>
 static __device__ __forceinline__ void wide_expect(const gpu_call &c, const wide_shape &s, int row, int column) {
     for (int i = threadIdx.x % 128; i < 64 * (BN / 32); i += 128) {
@@ -110,7 +109,7 @@ static __device__ __forceinline__ void wide_expect(const gpu_call &c, const wide
     }
 }
 
-/* A warpgroup's 64 tokens of each tile. */
+/* Consumer warpgroup: multiplies 64 tokens of each tile. */
 template <int BN, int MODE>
 static __device__ __forceinline__ void wide_multiply(const gpu_call &c, const wide_shape &s, const wide_ring<BN> &ring) {
     typedef wide_ring<BN> R;

@@ -1,8 +1,8 @@
-/* wide_tiles.cu: activations and weights of any format become bf16 panels in scratch (tiles.h), for the products of wide.cu. The
- * weights' way through memory costs a tenth of a product with thousands of tokens.
+/* wide_tiles.cu: converts activations and weights of any format to bf16 panels in scratch (tiles.h), for the products of
+ * wide.cu. Writing and rereading the weights costs a tenth of a product with thousands of tokens.
  *
- * The commonest formats come by eight numbers a lane, all others by the parts that cext/quant defines, and packed weights by their
- * chunks of 16 rows and 256 columns (tile.cuh), as a warp would multiply them.
+ * The commonest formats are dequantized eight elements per lane, the others by the parts of 32 that cext/quant defines, and
+ * packed weights by chunks of 16 rows and 256 columns (tile.cuh).
  */
 #include <cuda_bf16.h>
 

@@ -1,4 +1,4 @@
-/* words.h: words of CUDA that the kernels for few and for many columns share. Barriers and their users are for sm_90 and on. */
+/* words.h: small PTX wrappers that CUDA kernels share. mbarriers and what uses them need sm_90 or newer. */
 #ifndef SATCHEL_CUDA_WORDS_H
 #define SATCHEL_CUDA_WORDS_H
 

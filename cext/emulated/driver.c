@@ -1,11 +1,11 @@
-/* driver.c: a GPU driver whose device is this CPU, as late as a driver may be: what is put into a stream is done when somebody
- * waits for it, in the stream's order, so host memory that is used again too early is seen. Device memory is new poison with
- * borders, which are looked at after each launch. Kernels run in fibers.c, in orders that follow from SATCHEL_EMULATED_SEED
- * (a number, read when a device is opened) and the count of launches. SATCHEL_EMULATED_WITHOUT (read then too) leaves out a
- * barrier, so that a test sees it missed: "norm.k.h:21:1" is the first of that line.
+/* driver.c: an emulated GPU driver on the CPU, for tests. It is as lazy as a driver may be: a stream's work runs only when the
+ * host waits for it, in the stream's order, so host memory that is reused too early is detected. Device memory is poisoned when
+ * allocated and has guard borders, which are checked after each launch. Kernels run in fibers.c. Their schedule follows from
+ * SATCHEL_EMULATED_SEED (an integer, read when a device is opened) and the number of launches. SATCHEL_EMULATED_WITHOUT (read
+ * then too) disables a barrier, so that a test can show that it is needed: "norm.k.h:21:1" is the first barrier of that line.
  *
- * SATCHEL_EMULATED_DEVICES: how many cards it has, one if nothing is said. SATCHEL_EMULATED_LOSE=[CARD:]N: that card, 0 if it
- * is not named, is lost at its N-th launch after it was opened, and gives FAILED from then on, as a broken card does.
+ * SATCHEL_EMULATED_DEVICES: number of devices, default 1. SATCHEL_EMULATED_LOSE=[DEVICE:]N: that device, by default 0, is lost
+ * at its N-th launch after it was opened, and every later call gives FAILED, as on a broken GPU.
  *
  * One lock guards everything. Streams, events, graphs and memory are the caller's until it ends them.
  */
@@ -28,14 +28,14 @@ typedef enum { LAUNCH, COPY, FILL, RECORD, AWAIT } kind;
 
 typedef struct {
     int users, lost;
-    uint64_t launches, last; /* the launch at which it is lost; 0: none is */
+    uint64_t launches, last; /* launches so far; the launch at which the device is lost, 0: never */
 } card;
 
 typedef struct stream stream;
 typedef struct task task;
 
 typedef struct {
-    uint64_t asked, done; /* how often it was recorded, and how many of these are over */
+    uint64_t asked, done; /* number of records queued; number of them done */
     stream *of;
     double at;            /* seconds */
 } event;
@@ -51,7 +51,7 @@ struct task {
     size_t size;
     unsigned char with;
     event *event;
-    uint64_t turn; /* AWAIT: this many records must be over */
+    uint64_t turn; /* AWAIT: number of records that must be done */
 };
 
 typedef struct {
@@ -61,8 +61,8 @@ typedef struct {
 struct stream {
     card *of;
     queue waiting;
-    queue *captured; /* tasks go there instead */
-    int code;        /* of the first task that failed; told once */
+    queue *captured; /* not NULL: tasks are captured to this graph */
+    int code;        /* error of the first failed task; reported once */
 };
 
 typedef struct memory memory;
@@ -93,7 +93,7 @@ static void drop(queue *q) {
     }
 }
 
-/* --- doing what was put into a stream */
+/* --- running a stream's tasks */
 
 static int whole(const uint8_t *border) {
     for (int i = 0; i < BORDER; i++)
@@ -237,7 +237,7 @@ static int wait_event(gpu_event of) {
     return code;
 }
 
-/* Each question brings what is asked for a step nearer. */
+/* Each query runs one more task, so polling makes progress. */
 static int reached(gpu_event of) {
     event *e = of;
     int code = NOT_READY;
@@ -405,7 +405,7 @@ static int attribute(int *out, int which, int device) {
     return 0;
 }
 
-/* The launch at which a card is to be lost. */
+/* The launch at which a device is to be lost, from SATCHEL_EMULATED_LOSE. */
 static uint64_t last_of(int device) {
     const char *text = getenv("SATCHEL_EMULATED_LOSE"), *colon = text ? strchr(text, ':') : NULL;
     if (!text || (colon ? atoi(text) : 0) != device)
@@ -443,7 +443,7 @@ static int memory_left(size_t *unused, size_t *all) {
     return 0;
 }
 
-/* Code of a caller's is the path of a library; our own needs none. */
+/* A custom kernel's code is the path of a shared library; built-in kernels need none. */
 static int load(gpu_module *out, const void *image) {
     const char *path = image;
     emulated_words *words;

@@ -1,4 +1,4 @@
-/* driver.h: a GPU driver whose device is this CPU. See driver.c. */
+/* driver.h: an emulated GPU driver on the CPU. See driver.c. */
 #ifndef SATCHEL_EMULATED_DRIVER_H
 #define SATCHEL_EMULATED_DRIVER_H
 

@@ -1,10 +1,10 @@
-/* fibers.c: runs a kernel's groups on one thread of the CPU, one after the other. A thread of a group is a fiber with a stack
- * of its own; it runs until it waits at a barrier or for its wave, and goes on when all have come. The orders of groups, of
- * waves and of threads follow from a seed, and so does how far a wave runs ahead of the others: to its next exchange, or to the
- * barrier. So a kernel that lacks a barrier is found by trying seeds. Local memory is new poison for each group, with a border
- * behind it that must stay as it was. Threads that wait for one that has ended are an error.
+/* fibers.c: runs a kernel's groups one after the other on one CPU thread. Each thread of a group is a fiber with a stack of
+ * its own; it runs until it waits at a barrier or a wave exchange, and continues when all have arrived. A seed determines the
+ * order of groups, waves and threads, and how far a wave runs ahead of others: to its next exchange, or to the barrier. So
+ * trying seeds finds a missing barrier. Local memory is poisoned for each group and has a guard border after it. A thread that
+ * waits for one that has ended is an error.
  *
- * Stacks, local memory and the one group at hand are static here and are reused; launches do not overlap.
+ * Stacks, local memory and the current group are static and reused; launches do not overlap.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,10 +18,10 @@ enum { THREADS = 1024, STACK = 1 << 17, LOCAL_MOST = 1 << 18, BORDER = 256, POIS
 typedef enum { READY, AT_BARRIER, AT_TAKE, ENDED } state;
 
 typedef struct {
-    void *at; /* stack pointer while it is not running */
+    void *at; /* stack pointer while the fiber is suspended */
     state is;
-    int wants;          /* lane */
-    uint32_t posted[2]; /* what it brings, by turns: a lane may be one take ahead of who still reads */
+    int wants;          /* the lane that it reads */
+    uint32_t posted[2]; /* its posted values, alternating: a lane may be one exchange ahead of a reader */
     unsigned takes;
     self m;
 } fiber;
@@ -30,16 +30,16 @@ static struct {
     const emulated_kernel *kernel;
     const gpu_call *call;
     fiber fibers[THREADS];
-    int order[THREADS], waves[THREADS], n, now; /* order: of threads, each wave's at its own places */
-    void *host; /* stack pointer of who runs the group */
+    int order[THREADS], waves[THREADS], n, now; /* order: of threads, permuted within each wave */
+    void *host; /* stack pointer of the caller that runs the group */
     uint64_t random;
     uint8_t *stacks, *local;
     char why[256];
 } group;
 
 static emulated_kernel *kernels;
-static emulated_site *sites; /* that were reached */
-static char left_out[64];    /* a site's name; empty: none is left out */
+static emulated_site *sites; /* barriers that were reached */
+static char left_out[64];    /* name of the disabled barrier; empty: none */
 
 void emulated_tell(emulated_kernel *k) {
     k->next = kernels;
@@ -53,7 +53,7 @@ const emulated_kernel *emulated_find(const char *name) {
     return k;
 }
 
-/* --- changing stacks: what a called function must keep is put on the old one and taken from the new one */
+/* --- stack switch: saves callee-saved registers on the old stack and restores them from the new one */
 
 void emulated_switch(void **from, void *to);
 
@@ -120,8 +120,8 @@ void emulated_leave_out(const char *site) {
     snprintf(left_out, sizeof left_out, "%s", site ? site : "");
 }
 
-/* Names a site that is reached for the first time. Several of a kernel on one line, as a macro brings them, are told apart by
- * their order. */
+/* Names a barrier that is reached for the first time. Several barriers of a kernel on one line (from a macro) are numbered in
+ * order. */
 static void meet(emulated_site *s) {
     const char *slash = strrchr(s->file, '/');
     int nth = 1;
@@ -178,7 +178,7 @@ static void set_all(int first, int n) {
         group.fibers[i].is = READY;
 }
 
-/* The threads of a wave that are ready run until they wait. Those that have all come to an exchange are ready again. */
+/* Runs the ready threads of a wave until they wait. When all have arrived at an exchange, they are ready again. */
 static int run_wave(int first) {
     int wave = group.kernel->wave, ran = 0;
     for (int i = first; i < first + wave; i++) {
@@ -194,7 +194,7 @@ static int run_wave(int first) {
     return ran;
 }
 
-/* Each wave in its turn; some go as far as they can without the others. */
+/* Runs each wave in turn; some run as far as they can without the others. */
 static int run_waves(void) {
     int ran = 0, wave = group.kernel->wave, waves = group.n / wave;
     shuffle(group.waves, waves);
@@ -270,7 +270,7 @@ static uint64_t common(uint64_t a, uint64_t b) {
     return a;
 }
 
-/* All groups, each once: in steps that have no divisor in common with their number. */
+/* Runs each group once, in strides coprime to their number. */
 static const char *run_groups(const emulated_grid *g) {
     uint64_t n = (uint64_t)g->groups[0] * g->groups[1] * g->groups[2], step = 1, at = n ? next_random() % n : 0;
     const char *fault = NULL;

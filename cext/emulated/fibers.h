@@ -1,4 +1,4 @@
-/* fibers.h: a group of threads on one thread of the CPU. See fibers.c. */
+/* fibers.h: runs a kernel's groups as fibers on one CPU thread. See fibers.c. */
 #ifndef SATCHEL_EMULATED_FIBERS_H
 #define SATCHEL_EMULATED_FIBERS_H
 
@@ -11,7 +11,7 @@
 #endif
 #include "self.h"
 
-/* The words that wait, as a kernel in a library of its own is given them. */
+/* The blocking functions (barrier, exchange), passed to kernels in libraries of their own. */
 typedef struct {
     void (*barrier)(void);
     uint32_t (*take)(uint32_t bits, int lane);
@@ -21,16 +21,16 @@ typedef struct emulated_kernel emulated_kernel;
 struct emulated_kernel {
     const char *name;
     void (*run)(const gpu_call *, const self *);
-    int threads, wave; /* of a group, at most; of a wave */
+    int threads, wave; /* most threads of a group; lanes of a wave */
     emulated_kernel *next;
 };
 
-/* A barrier in a kernel's text. Static, and known from when a thread first comes there. */
+/* A barrier in a kernel's source. Static; registered when a thread first reaches it. */
 typedef struct emulated_site emulated_site;
 struct emulated_site {
     const char *file;
     int line;
-    const emulated_kernel *first; /* that came there; NULL: none did */
+    const emulated_kernel *first; /* the first kernel that reached it; NULL: none */
     char name[64];                /* "norm.k.h:21:1", see emulated_leave_out() */
     emulated_site *next;
 };
@@ -41,21 +41,20 @@ typedef struct {
 
 /* Called by kernels before main() begins. */
 void emulated_tell(emulated_kernel *);
-/* NULL: there is none of that name. */
+/* NULL: unknown name. */
 const emulated_kernel *emulated_find(const char *name);
 
-/* Runs all groups in an order, and their waves and threads between two waits in orders, that follow from the seed. NULL, or what was
+/* Runs all groups; the seed determines the order of groups, and of waves and threads between two waits. NULL, or what went
  * wrong. One launch at a time. */
 const char *emulated_launch(const emulated_kernel *, const emulated_grid *, const gpu_call *, uint64_t seed);
 
-/* For the thread that is running. */
+/* Called by the running thread. */
 void emulated_barrier(void);
 void emulated_barrier_at(emulated_site *);
 uint32_t emulated_take(uint32_t bits, int lane);
-int emulated_thread(void); /* its number in its group */
+int emulated_thread(void); /* its index in its group */
 
-/* From now on no thread waits at the barrier of this name: its file, its line, its number among those of the line. NULL: all do
- * at all. */
+/* Disables the barrier of this name (file:line:number within the line). NULL: enables all. */
 void emulated_leave_out(const char *site);
 
 #endif

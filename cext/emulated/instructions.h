@@ -1,14 +1,14 @@
-/* instructions.h: multiply() of cext/hip/fragments.h without AMD's hardware: a model of each matrix instruction. A lane brings its
- * registers; when all of its wave have come, it makes its own results of everybody's, by the layouts that fragments.h states. So
- * the model knows what each register means, and nothing of how the kernel filled it. Products are added with k upwards; in what
- * order the hardware does, it does not say.
+/* instructions.h: multiply() of cext/hip/fragments.h without AMD hardware: a model of each matrix instruction. A lane posts
+ * its registers; when all lanes of its wave have, it computes its own results from all of them, by the layouts that
+ * fragments.h states. The model is independent of how the kernel fills the registers. Products are added in ascending k; the
+ * hardware's order is unspecified.
  *
- * RDNA 3 wants both halves of a wave to bring the same operands: where they differ, a result of each lane is NaN.
+ * RDNA 3 requires equal operands in both halves of a wave: where they differ, a result of each lane is NaN.
  */
 #ifndef SATCHEL_EMULATED_INSTRUCTIONS_H
 #define SATCHEL_EMULATED_INSTRUCTIONS_H
 
-/* The operands that the threads of the running group shared last: groups run one after the other. */
+/* The operands that the running group's threads posted last; groups run one after the other. */
 static struct {
     uint16_t a[8 * EIGHTS], b[8 * EIGHTS];
 } operands[MATRIX_THREADS];

@@ -1,7 +1,7 @@
 /* kernels.c: the portable kernels compiled for this CPU. */
 #include "kernels.h"
 
-/* rms_norm by one thread of the group, so that tests have two kernels to select from, whose sums differ in their order. */
+/* rms_norm by one thread of the group: a second kernel for tests of selection, whose order of sums differs. */
 KERNEL(rms_norm_serial, GROUP) {
     int d = c->v[2].shape[0];
     float eps = ((const arg_rms_norm *)c->arg)->eps, sum = 0;

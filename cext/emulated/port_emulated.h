@@ -1,5 +1,5 @@
-/* port_emulated.h: the words of port.h for a CPU: a group's threads are fibers of one thread (fibers.h), which change places
- * wherever they would wait for each other. Kernels tell their names before main() begins.
+/* port_emulated.h: the macros of port.h for the emulated GPU: a group's threads are fibers of one CPU thread (fibers.h), which
+ * switch where they wait for each other. Kernels register their names before main() begins.
  */
 #ifndef SATCHEL_PORT_EMULATED_H
 #define SATCHEL_PORT_EMULATED_H
@@ -18,7 +18,7 @@
 #include "formats.h"
 
 #ifdef PORT_OUTSIDE
-/* In a library of its own: the backend looks up `emulated_kernel_<name>` and fills the words. */
+/* A kernel in a library of its own: the backend looks up `emulated_kernel_<name>` and sets its blocking functions. */
 #define PORT_SHOWN __attribute__((visibility("default")))
 PORT_SHOWN emulated_words emulated_given;
 #define KERNEL(name, threads)                                                                                          \

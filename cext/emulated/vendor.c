@@ -1,5 +1,5 @@
-/* vendor.c: what makes the common host of cext/gpu/ the backend "emulated": the portable kernels compiled for this CPU, and a
- * driver of our own that runs them, so that both are tested where there is no GPU. Slow; for tests alone.
+/* vendor.c: the gpu_vendor of the backend "emulated": the portable kernels compiled for this CPU, and a driver that runs them,
+ * so that host code and kernels are tested without a GPU. Slow; for tests only.
  */
 #include "vendor.h"
 
@@ -24,7 +24,7 @@ static void grid_serial(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     *g = grid_of(width(c->v) / c->v[2].shape[0], c->v[0].shape[0], 1, 32, 0);
 }
 
-/* Behind the portable kernels, so only a kernel override selects it. */
+/* Comes after the portable kernels, so only a kernel override selects it. */
 static const gpu_kernel serial[] = {
     {.op = "rms_norm", .check = check_serial, .launch = {{"rms_norm_serial", grid_serial, 0}}, .configs = {3}},
     {0},

@@ -1,8 +1,8 @@
-/* api.h: the driver functions that the host of a GPU backend calls, by our names and signatures. They are looked up when a
- * device is first asked for, so no vendor's header or library is needed to build or to load this.
+/* api.h: table of the driver functions (CUDA driver API, HIP) that the host code of GPU backends calls, under common names and
+ * signatures. dlsym fills it when a device is first requested, so building and loading need no vendor header or library.
  *
- * Handles are the vendors' own, as integers or pointers of their size. Every function gives 0, or the vendor's number of an
- * error. An entry whose last mark is 0 may be missing: the host does without it.
+ * Handles are the vendors' own, as integers or pointers of their size. Every function gives 0 or the vendor's error number.
+ * A function whose entry ends with 0 is optional: the host code works without it.
  */
 #ifndef SATCHEL_GPU_API_H
 #define SATCHEL_GPU_API_H
@@ -13,7 +13,7 @@
 typedef uint64_t gpu_address;
 typedef void *gpu_stream, *gpu_event, *gpu_module, *gpu_function, *gpu_graph, *gpu_graph_exec, *gpu_context;
 
-/* What CUDA 12 calls CUlaunchAttribute and CUlaunchConfig; HIP has none of it. */
+/* CUDA 12's CUlaunchAttribute and CUlaunchConfig. HIP has no equivalent. */
 typedef struct {
     int32_t id, unused;
     union {
@@ -49,9 +49,9 @@ enum { GPU_LAUNCH_CLUSTER = 4, GPU_LAUNCH_EARLY = 6 };
     X(free, (gpu_address), "cuMemFree_v2", "hipFree", 1)                                                                    \
     X(alloc_host, (void **, size_t, unsigned), "cuMemHostAlloc", "hipHostMalloc", 1)                                        \
     X(free_host, (void *), "cuMemFreeHost", "hipHostFree", 1)                                                               \
-    X(seen, (gpu_address *, void *), "", "", 0)  /* where the device sees memory of alloc_host(); without it: at the same */ \
-    X(wrap, (gpu_address *, const void *, size_t), "", "", 0) /* memory of the process's in place; free() ends it */         \
-    X(said, (const char **), "", "", 0)          /* what the last error was, in words */                                    \
+    X(seen, (gpu_address *, void *), "", "", 0)  /* the device address of alloc_host() memory; without it: the same address */ \
+    X(wrap, (gpu_address *, const void *, size_t), "", "", 0) /* uses host memory in place; free() ends it */                \
+    X(said, (const char **), "", "", 0)          /* the last error's message */                                             \
     X(write, (gpu_address, const void *, size_t, gpu_stream), "cuMemcpyHtoDAsync_v2", "hipMemcpyHtoDAsync", 1)              \
     X(read, (void *, gpu_address, size_t, gpu_stream), "cuMemcpyDtoHAsync_v2", "hipMemcpyDtoHAsync", 1)                     \
     X(copy, (gpu_address, gpu_address, size_t, gpu_stream), "cuMemcpyDtoDAsync_v2", "hipMemcpyDtoDAsync", 1)                \
@@ -81,10 +81,10 @@ enum { GPU_LAUNCH_CLUSTER = 4, GPU_LAUNCH_EARLY = 6 };
     X(end_graph, (gpu_graph), "cuGraphDestroy", "hipGraphDestroy", 0)                                                       \
     X(end_graph_exec, (gpu_graph_exec), "cuGraphExecDestroy", "hipGraphExecDestroy", 0)
 
-/* Numbers of the two vendors' enums that differ. */
+/* Enum values that differ between CUDA and HIP. */
 typedef struct {
-    int major, minor, units, shared, wave;  /* of attribute() */
-    int not_ready;                          /* what reached() gives for an event that is still to come */
+    int major, minor, units, shared, wave;  /* arguments of attribute() */
+    int not_ready;                          /* result of reached() for an event that is not recorded yet */
 } gpu_numbers;
 
 typedef struct {

@@ -1,5 +1,5 @@
-/* backend.c: a GPU behind the HAL: what it is, how it is opened and closed. The vendor's folder says whose driver is used
- * and which kernels there are; all else is common. Nothing here is linked against a vendor's library.
+/* backend.c: opens, describes and closes the devices of a GPU backend (CUDA, HIP, SYCL, Metal). The vendor's folder supplies
+ * the driver and the kernels (vendor.h); all other host code is common. Nothing here links against a vendor's library.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,15 +22,15 @@ const char *gpu_last_error(void) {
     return message;
 }
 
-/* Numbers of errors that CUDA and HIP share. Starting gives the latter two where no card is in the machine. */
+/* Error numbers that CUDA and HIP share. init() gives the latter two on a machine without a GPU. */
 enum { OUT_OF_MEMORY = 2, NO_DEVICE = 100, NO_SUCH_DEVICE = 101 };
 
-/* Errors that a driver gives from then on, whatever it is asked: CUDA's numbers, which HIP shares. */
+/* Sticky errors: after one, the driver fails every call of this process. The numbers are CUDA's, which HIP shares. */
 static int is_final(int code) {
     static const int numbers[] = {
-        214, 220,                          /* memory, or a link, whose errors cannot be corrected */
-        700, 716, 717,                     /* an address that is not the kernel's, not aligned, or of another space */
-        702, 709, 710, 714, 715, 718, 719, /* too long, context gone, an assertion, stack, instruction, counter, any other */
+        214, 220,                          /* uncorrectable ECC error, uncorrectable NVLink error */
+        700, 716, 717,                     /* illegal address, misaligned address, invalid address space */
+        702, 709, 710, 714, 715, 718, 719, /* timeout, context destroyed, assert, stack, instruction, program counter, other */
     };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (numbers[i] == code)
@@ -38,7 +38,7 @@ static int is_final(int code) {
     return 0;
 }
 
-/* What the driver says of its last error; "" where it says nothing. */
+/* The driver's message of its last error, or "". */
 static const char *words_of(const gpu_api *api) {
     const char *said = NULL;
     return api->said && !api->said(&said) && said ? said : "";
@@ -52,9 +52,9 @@ int gpu_check(const hal_device *d, int code, const char *what) {
     if (*(said = words_of(&d->api)))
         return gpu_fail(kind, "%s: %s", what, said);
     if (kind == HAL_E_LOST)
-        return gpu_fail(kind, "%s: the driver gave error %d, and will do nothing more", what, code);
+        return gpu_fail(kind, "%s: the driver gave error %d and fails every further call", what, code);
     if (kind == HAL_E_MEMORY)
-        return gpu_fail(kind, "%s: the device has no more", what);
+        return gpu_fail(kind, "%s: the device is out of memory", what);
     return gpu_fail(kind, "%s: the driver gave error %d", what, code);
 }
 
@@ -88,7 +88,7 @@ int gpu_function_find(hal_device *d, const char *name, gpu_function *out) {
     return gpu_fail(HAL_E_UNSUPPORTED, "kernel %s: it was not built for this device", name);
 }
 
-/* One driver for all devices of the process. broken: it is there, and cannot be used. */
+/* Loads the driver once for all devices of the process. NULL, or why it cannot be used; *broken: it is installed but fails. */
 static const char *driver(gpu_api *out, int *broken) {
     static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
     static gpu_api api;
@@ -100,7 +100,7 @@ static const char *driver(gpu_api *out, int *broken) {
         int code;
         asked = 1;
         if ((why = gpu_vendor_entry()->driver(&api))) {
-            bad = api.init != NULL; /* some of its functions were found, not all */
+            bad = api.init != NULL; /* an installed driver that lacks a function */
         } else if ((code = api.init(0))) {
             bad = code != NO_DEVICE && code != NO_SUCH_DEVICE;
             snprintf(failed, sizeof failed, "the driver could not be started: error %d %.400s", code, words_of(&api));
@@ -201,12 +201,13 @@ static void close_device(hal_device *d) {
     free(d);
 }
 
-/* A driver keeps a stack for every thread that the device can hold, 1 KiB at first: 277 MB on a card of 132 units. It makes it larger
- * by itself for a kernel that needs more, so ours ask for what they need. A context that others of the process use keeps its own. */
+/* Lowers the stack per thread to 256 bytes. CUDA's default of 1 KiB for every resident thread reserves 277 MB on a GPU with 132
+ * SMs; the driver enlarges it by itself for a kernel that needs more. A context shared with other code of the process (PyTorch,
+ * say) is left as it is. */
 static void limit_stacks(hal_device *d, int shared) {
     enum { STACK = 0 /* of CUlimit and hipLimit_t */, BYTES = 256 };
     if (!shared && d->api.limit)
-        d->api.limit(STACK, BYTES); /* refused: it stays as it is */
+        d->api.limit(STACK, BYTES); /* on failure the default stays */
 }
 
 static int start_device(hal_device *d, int index) {

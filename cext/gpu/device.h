@@ -1,8 +1,8 @@
-/* device.h: the handles of a GPU backend, shared by the files of this folder.
+/* device.h: the handles of a GPU backend (device, buffer, exec), shared by the files of this folder.
  *
- * A device works on two streams: `main` runs steps, in order; `side` brings weights, through two pinned pieces of host
- * memory that are filled and sent in turn. Work that needs what the other stream does waits for an event. Entries of the HAL
- * may come from any thread: each makes the device's context its own first.
+ * A device has two streams. `main` runs steps in order. `side` uploads weights through two pinned staging pieces of host
+ * memory, which are filled and sent in turn. Work that depends on the other stream waits for an event. Any thread may call the
+ * HAL: each call first makes the device's context current.
  */
 #ifndef SATCHEL_GPU_DEVICE_H
 #define SATCHEL_GPU_DEVICE_H
@@ -17,11 +17,11 @@ enum { GPU_PIECE = 16 << 20 };
 
 typedef struct {
     uint8_t *host;     /* pinned, GPU_PIECE bytes */
-    gpu_address device; /* as many, for what is packed on the device */
-    gpu_event sent;    /* both may be filled again */
+    gpu_address device; /* GPU_PIECE bytes on the device: input of the packing kernels */
+    gpu_event sent;    /* recorded when both may be filled again */
 } gpu_piece;
 
-/* A block of pool.c: host 0: of the device, else pinned memory of the host, as these flags of the driver say. */
+/* A block of pool.c. host 0: device memory, else pinned host memory, allocated with these flags of the driver. */
 typedef struct gpu_block gpu_block;
 struct gpu_block {
     gpu_block *next;
@@ -29,9 +29,9 @@ struct gpu_block {
     int host, used;
 };
 
-enum { GPU_PINNED = 1, GPU_SEEN = 3 /* pinned, and the device reads and writes it */ };
+enum { GPU_PINNED = 1, GPU_SEEN = 3 /* pinned, and mapped for the device to read and write */ };
 
-/* Memory of the device that several execs use one after the other. */
+/* Device memory that several execs use, one at a time. */
 typedef struct {
     gpu_address at;
     uint64_t size;
@@ -51,17 +51,17 @@ struct hal_device {
     gpu_context context;
     gpu_traits traits;
     gpu_stream main, side;
-    gpu_event loaded;            /* what `side` has done so far; valid while `loading` */
+    gpu_event loaded;            /* the uploads on `side` so far; valid while `loading` */
     int loading;
     gpu_module modules[GPU_MODULES];
-    int waits;                   /* 1: the portable kernels may be launched early */
+    int waits;                   /* 1: the portable kernels support early launch (CUDA: programmatic dependent launch) */
     gpu_piece pieces[GPU_PIECES];
-    int next;                    /* piece */
+    int next;                    /* index of the piece to fill next */
     gpu_scratch *scratch;        /* the largest so far */
     gpu_custom *custom;          /* kernel n is custom[n - 1] */
     uint32_t n_custom;
-    gpu_block *blocks;           /* all that was reserved but for pieces */
-    pthread_mutex_t busy;        /* streams and pieces are used by one thread at a time */
+    gpu_block *blocks;           /* everything allocated, except pieces */
+    pthread_mutex_t busy;        /* held by the one thread that uses streams and pieces */
     atomic_uint_fast64_t allocations;
 };
 
@@ -70,58 +70,59 @@ struct hal_buffer {
     gpu_address at;
     uint64_t size;
     uint32_t usage;
-    hal_exec *writer;            /* an exec whose last run brings the buffer to `mirror` */
-    uint8_t *mirror;             /* pinned; NULL: the buffer is read from the device */
-    int wrapped;                 /* 1: memory of the process's, which is only read */
+    hal_exec *writer;            /* the exec whose last run copies the buffer to `mirror` */
+    uint8_t *mirror;             /* pinned copy of a small output; NULL: read() copies from the device */
+    int wrapped;                 /* 1: host memory used in place, read-only */
 };
 
 typedef struct {
     gpu_function function;
     gpu_grid grid;
     uint32_t call;               /* index into the exec's calls */
-    int early;
-    int custom;                  /* 1: a custom kernel, which is never fused with its neighbours */
+    int early;                   /* 1: may start before the previous kernel ends */
+    int custom;                  /* 1: a custom kernel, never fused with its neighbours */
 } gpu_launch;
 
 struct hal_exec {
     hal_device *device;
     hal_buffer *block;           /* the step buffer */
     int n_calls, n_launches, n_outs;
-    int32_t most[HAL_COUNTS];    /* of each of the step block's counts, INT32_MAX where no view has it */
+    int32_t most[HAL_COUNTS];    /* maximum of each count of the step block; INT32_MAX where no view uses it */
     gpu_call *calls;
-    char (*ops)[28];             /* of the calls, for errors */
+    char (*ops)[28];             /* op names of the calls, for errors */
     gpu_launch *launches;
-    hal_buffer **outs;           /* mirrored */
+    hal_buffer **outs;           /* output buffers that have a mirror */
     gpu_scratch *scratch;
-    gpu_address counters;        /* zeros between launches; 0: no kernel counts */
-    uint8_t *blocks[GPU_BLOCKS]; /* pinned copies of step blocks under way */
-    gpu_event taken[GPU_BLOCKS]; /* the device has its copy */
-    int turn;
-    uint32_t *fault;             /* pinned; kernels write it */
+    gpu_address counters;        /* all zero between launches; 0: no kernel needs counters */
+    uint8_t *blocks[GPU_BLOCKS]; /* pinned copies of step blocks in flight, a ring */
+    gpu_event taken[GPU_BLOCKS]; /* recorded when the device has copied blocks[i] */
+    int turn;                    /* index of the next of blocks */
+    uint32_t *fault;             /* pinned; a kernel writes 1 + the step that met an index out of range */
     gpu_event done;
     gpu_graph_exec graph;
     int ran;
-    gpu_event *marks;            /* before each call and after the last, where steps are timed */
+    gpu_event *marks;            /* HAL_PROFILE: events before each call and after the last; else NULL */
     uint64_t *times;
 };
 
 int gpu_measure(hal_device *, uint32_t what, uint64_t bytes, double *per_second);
 int gpu_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 const char *gpu_last_error(void);
-/* 0, or HAL_E_DEVICE (HAL_E_MEMORY where memory ran out, HAL_E_LOST where the device is gone) with what was tried. */
+/* Turns a driver's result into a HAL code: 0, HAL_E_MEMORY for out of memory, HAL_E_LOST for a sticky error, else HAL_E_DEVICE.
+ * The error text says what was attempted (`what`). */
 int gpu_check(const hal_device *, int code, const char *what);
-int gpu_lock(hal_device *); /* makes the context the caller's; gpu_unlock() in any case that it gave 0 */
+int gpu_lock(hal_device *); /* locks the device and makes its context current; if it gives 0, call gpu_unlock() */
 void gpu_unlock(hal_device *);
 int gpu_function_find(hal_device *, const char *name, gpu_function *);
 int gpu_start(hal_device *, const gpu_launch *, const gpu_call *, gpu_stream);
-int gpu_settle(hal_device *); /* `main` waits for what `side` was given */
+int gpu_settle(hal_device *); /* makes `main` wait for the uploads queued on `side` */
 
-/* Memory from the pool: zero only where the driver gives such. The lock is held; nothing uses what is given back. */
+/* Memory from the pool (pool.c), not zeroed. The caller holds the lock, and no queued work uses memory that it gives back. */
 int gpu_take(hal_device *, int host, uint64_t size, uint64_t *at, const char *what);
 int gpu_take_host(hal_device *, int flags, uint64_t size, void **out, const char *what); /* GPU_PINNED, GPU_SEEN */
 void gpu_give(hal_device *, uint64_t at);
-uint64_t gpu_spare(const hal_device *); /* bytes of the device that nobody uses */
-void gpu_drop(hal_device *);            /* all of it, back to the driver */
+uint64_t gpu_spare(const hal_device *); /* bytes of unused blocks of device memory */
+void gpu_drop(hal_device *);            /* gives every block back to the driver */
 
 int gpu_alloc(hal_device *, const hal_bufdesc *, hal_buffer **);
 int gpu_wrap(hal_device *, const void *host, uint64_t size, hal_buffer **);
@@ -129,7 +130,7 @@ void gpu_free(hal_buffer *);
 int gpu_write(hal_buffer *, uint64_t offset, const void *from, uint64_t size);
 int gpu_read(hal_buffer *, uint64_t offset, void *to, uint64_t size);
 int gpu_copy(hal_buffer *, uint64_t to_offset, hal_buffer *, uint64_t from_offset, uint64_t size);
-const gpu_packing *gpu_packing_of(const hal_device *, uint32_t format); /* NULL: it stays as it is */
+const gpu_packing *gpu_packing_of(const hal_device *, uint32_t format); /* NULL: the device uses the file's layout */
 uint64_t gpu_packed(hal_device *, uint32_t format, int64_t stack, int64_t rows, int64_t columns);
 int gpu_pack(hal_buffer *, uint64_t offset, uint32_t format, int64_t stack, int64_t rows, int64_t columns, const void *);
 int gpu_kernels(hal_device *, const hal_plan *, uint32_t step, char *names, uint32_t most);

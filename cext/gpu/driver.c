@@ -1,5 +1,5 @@
-/* driver.c: opens a vendor's driver library and fills the table of its functions. The library stays open until the process
- * ends, for a driver has threads of its own.
+/* driver.c: opens a vendor's driver library and fills the function table of api.h. The library stays open until the process
+ * ends, because a driver runs threads of its own.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -32,7 +32,7 @@ const char *gpu_look_up(gpu_api *api, const char *const *libraries, int hip) {
             snprintf(why, sizeof why, "%s is too old: it has no %s", libraries[0], name);
             return why;
         }
-        /* A function's address as dlsym gives it: POSIX says that it fits. */
+        /* POSIX guarantees that a function pointer fits the void * that dlsym gives. */
         *(void **)((char *)api + names[i].at) = found;
     }
     return NULL;

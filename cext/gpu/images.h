@@ -1,8 +1,8 @@
-/* images.h: brings a file of compiled kernels into the library as it is. */
+/* images.h: embeds a file of compiled kernels (fatbin, cubin, code object) in the library with .incbin. */
 #ifndef SATCHEL_GPU_IMAGES_H
 #define SATCHEL_GPU_IMAGES_H
 
-#ifdef __APPLE__ /* another assembler: sections have segments, names of C an underscore */
+#ifdef __APPLE__ /* Mach-O: a section belongs to a segment, and C names begin with an underscore */
 #define SATCHEL_IMAGE(name, file)                                                                                      \
     __asm__(".const_data\n.balign 64\n_satchel_image_" #name ":\n.incbin \"" file "\"\n.balign 64\n.text\n");           \
     extern const unsigned char satchel_image_##name[];

@@ -1,11 +1,11 @@
-/* measure.c: what a GPU's memory does at most in a second, by copies within it: each byte copied is read once and written
- * once. The best of several passes counts, since a limit is what the device can do.
+/* measure.c: measures a GPU's memory bandwidth by copies within its memory. A copied byte counts twice, once read and once
+ * written. The fastest of several passes counts, because the result stands for the hardware's limit.
  */
 #include "device.h"
 
-enum { PASSES = 8, LEAST_US = 2000 /* of a pass, so that its launches do not count */ };
+enum { PASSES = 8, LEAST_US = 2000 /* shortest pass: launch overhead is negligible */ };
 
-/* Seconds of `copies` copies of a half to the other, by the device's own clock. */
+/* Seconds that `copies` copies of one half of the memory to the other take, by the device's events. */
 static int time_copies(hal_device *d, gpu_address at, uint64_t half, int copies, gpu_event *marks, double *seconds) {
     float ms = 0;
     int code = gpu_check(d, d->api.record(marks[0], d->main), "an event");

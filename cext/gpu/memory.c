@@ -1,8 +1,8 @@
-/* memory.c: buffers of a GPU, and the ways in and out.
+/* memory.c: a GPU's buffers, and transfers between host and device.
  *
- * Weights go through pinned pieces on the stream `side`, so that the next piece is filled while the last one travels, and
- * what is packed is packed on the device. Nobody waits for them but the first run. All else is ordered with the steps: a
- * write waits for what runs, a read too, unless the exec has brought a small output to a mirror in host memory already.
+ * Weights travel through pinned staging pieces on the stream `side`: the host fills one piece while the other is sent, and
+ * packing runs on the device. Only the first run waits for them. Other transfers are ordered with the steps: a write or read
+ * waits for running steps. A small output is read from its mirror in host memory, where the exec has copied it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -75,7 +75,7 @@ static int in_bounds(const hal_buffer *b, uint64_t offset, uint64_t size, const 
                     (unsigned long long)offset, (unsigned long long)b->size);
 }
 
-/* The next piece, once the device has taken what was in it. */
+/* The next staging piece; waits until the device has copied its contents. */
 static int next_piece(hal_device *d, gpu_piece **out) {
     gpu_piece *p = d->pieces + d->next;
     int code = 0;
@@ -168,19 +168,19 @@ uint64_t gpu_packed(hal_device *d, uint32_t format, int64_t stack, int64_t rows,
     gpu_function f;
     if (!p || stack < 1 || (stack != 1 && !d->vendor->stacks) || rows < 1 || columns < 1 || rows > INT32_MAX || columns > INT32_MAX || gpu_lock(d))
         return 0;
-    int missing = gpu_function_find(d, p->kernel, &f); /* of an arch that the kernel was not built for */
+    int missing = gpu_function_find(d, p->kernel, &f); /* the kernel may not be built for the device's arch */
     gpu_unlock(d);
     uint64_t bytes = missing ? 0 : size_mul((uint64_t)stack, p->bytes(rows, columns, &d->traits));
     return bytes == SIZE_TOO_MUCH ? 0 : bytes;
 }
 
-/* Bytes of a row in the file. */
+/* Bytes of a row in the file's layout. */
 static uint64_t source_row(uint32_t format, int64_t columns) {
     const block_format *f = block_format_find(format);
     return f ? (uint64_t)columns / f->block * f->bytes : 0;
 }
 
-/* Sends rows of one matrix and packs them there; the lock is held. A piece holds whole groups of 256 rows. */
+/* Sends rows of one matrix and packs them on the device; the lock is held. A piece holds a multiple of 256 rows. */
 static int pack_rows(hal_device *d, const gpu_packing *p, gpu_address to, const int64_t shape[2], const uint8_t *from) {
     uint64_t row = source_row(p->format, shape[1]);
     int64_t most = (int64_t)(GPU_PIECE / row) / 256 * 256, rows;
@@ -229,7 +229,8 @@ int gpu_pack(hal_buffer *to, uint64_t offset, uint32_t format, int64_t stack, in
     return code;
 }
 
-/* Execs run one after the other, so they may share scratch; one that needs more makes a larger piece for all that follow. */
+/* Execs share scratch, because they run one at a time. An exec that needs more allocates a larger one, which later execs
+ * use. */
 int gpu_scratch_take(hal_device *d, uint64_t size, gpu_scratch **out) {
     gpu_scratch *s = d->scratch;
     int code = 0;

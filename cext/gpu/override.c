@@ -1,5 +1,5 @@
-/* override.c: kernel overrides of a plan: one of the backend's own kernels by name, or a custom kernel. plan.c has the default
- * selection.
+/* override.c: kernel overrides of a plan. An override selects a built-in kernel by name, or a custom kernel. plan.c selects the
+ * default.
  *
  * Custom kernels, which add_kernel() took, belong to the device: it unloads their modules when it closes.
  */
@@ -11,7 +11,7 @@
 
 #include "block_format.h"
 
-enum { THREADS_MOST = 1024, GROUPS_MOST = 65535 /* of a grid's second and third size */ };
+enum { THREADS_MOST = 1024, GROUPS_MOST = 65535 /* limit of a grid's second and third dimension */ };
 
 void gpu_kernel_name(const gpu_kernel *k, int i, const gpu_call *c, char out[GPU_NAME]) {
     if (k->format_of > 0)
@@ -21,7 +21,7 @@ void gpu_kernel_name(const gpu_kernel *k, int i, const gpu_call *c, char out[GPU
         snprintf(out, GPU_NAME, "%s", k->launch[i].kernel);
 }
 
-/* The names of an entry's launches with + between them: what the entry is called outside. */
+/* An entry's name in overrides and listings: its kernels' names, joined by "+". */
 static void entry_name(const gpu_kernel *k, const gpu_call *c, char out[HAL_NAME]) {
     size_t used = 0;
     *out = 0;
@@ -32,7 +32,7 @@ static void entry_name(const gpu_kernel *k, const gpu_call *c, char out[HAL_NAME
     }
 }
 
-/* The config behind the name's @, which must be one of the entry's; 0: there is no @. */
+/* Parses the config of "name@config" (0 without "@"); false unless it is one of the entry's. */
 static int number_of(const gpu_kernel *k, const char *at, uint32_t *config) {
     char text[16];
     for (int i = 0; *at && i < GPU_CONFIGS && k->configs[i]; i++) {
@@ -63,13 +63,13 @@ const hal_kernel_override *gpu_override_at(const hal_plan *plan, uint32_t step) 
 
 static const char *override_fault(const hal_device *d, const hal_kernel_override *c) {
     if (!c->kernel)
-        return memchr(c->name, 0, HAL_NAME) ? NULL : "its name does not end";
+        return memchr(c->name, 0, HAL_NAME) ? NULL : "its name has no terminating 0";
     if (c->kernel > d->n_custom)
-        return "it names a kernel that this device was not given";
+        return "it names a custom kernel that was not added to this device";
     if (!c->threads || c->threads > THREADS_MOST || !c->groups[0] || !c->groups[1] || !c->groups[2] ||
         c->groups[0] > INT32_MAX || c->groups[1] > GROUPS_MOST || c->groups[2] > GROUPS_MOST)
         return "a grid has 1 to 65535 groups each way, along the first more, and groups of 1 to 1024 threads";
-    return c->local <= (uint32_t)d->traits.shared ? NULL : "it wants more local memory than a group may have";
+    return c->local <= (uint32_t)d->traits.shared ? NULL : "it needs more local memory than a group may have";
 }
 
 int gpu_check_overrides(const hal_device *d, const hal_plan *plan) {

@@ -8,15 +8,15 @@ enum { GPU_NAME = 96, GPU_ALLOW_SHARED = 8 /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHAR
 
 const hal_kernel_override *gpu_override_at(const hal_plan *, uint32_t step); /* NULL: the backend selects the kernel */
 int gpu_check_overrides(const hal_device *, const hal_plan *);
-/* Whether an entry is the override's, "name" or "name@config"; *config becomes the number, 0 where there is none. */
+/* Whether the override's name, "name" or "name@config", means this entry; *config becomes the number, 0 without "@". */
 int gpu_is_named(const gpu_kernel *, const gpu_call *, const hal_kernel_override *, uint32_t *config);
 void gpu_kernel_name(const gpu_kernel *, int launch, const gpu_call *, char out[GPU_NAME]);
-/* The launch of the custom kernel that serves this call. */
+/* Fills the launch of the override's custom kernel for this call. */
 int gpu_custom_launch(hal_device *, const hal_kernel_override *, uint32_t call, gpu_launch *);
 
-/* plan.c's: the call of a step, once its numbers are checked; whether an entry can serve it under an override. */
+/* Of plan.c: checks the numbers of a step and fills its call. */
 int gpu_resolve_step(const hal_device *, const hal_plan *, hal_buffer *const *, uint32_t step, gpu_call *);
-/* The tables that the device chooses from, in order. */
+/* The kernel tables of the device, in order of preference. */
 const gpu_kernel *const *gpu_tables(const hal_device *);
 int gpu_can(hal_device *, const gpu_kernel *, const char *op, const gpu_call *);
 

@@ -1,7 +1,7 @@
-/* plan.c: compile() turns a plan's tables into calls and launches, and refuses whatever a kernel could not trust.
+/* plan.c: compile() of GPU backends: checks a plan's tables, selects kernels and makes the launches of an exec.
  *
- * Every number of the tables is checked here, at the largest shapes, before a kernel's own check looks at the call. Numbers
- * that come with a step (ids, slots, positions, blocks) are checked by kernels. The exec copies all it keeps.
+ * Every number of the tables is checked here, at the maximum shapes, before a kernel's own check sees the call. Kernels check
+ * the values that come with a step (ids, slots, positions, blocks). The exec copies all it keeps.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,13 +14,13 @@
 
 enum { MAX_STEPS = 1 << 20, OP_NAME = sizeof ((hal_op *)0)->name };
 
-/* A weight (N, K), or a stack of them (E, N, K), in the device's own order. */
+/* Fills *out from a packed weight (N, K), or a stack (E, N, K); NULL, or what is wrong with it. */
 static const char *resolve_packed(const hal_device *d, const hal_view *v, uint64_t most, gpu_view *out) {
     const gpu_packing *p = gpu_packing_of(d, v->format & ~(uint32_t)HAL_PACKED);
-    int matrix = v->ndim == 3; /* where its rows are */
+    int matrix = v->ndim == 3; /* index of the dimension of rows */
     uint64_t bytes, stack = matrix ? (uint64_t)v->shape[0] : 1;
     if (!p || v->ndim < 2 || v->ndim > 3 || v->count >= 0)
-        return "only a weight (N, K) or a stack of such can be packed";
+        return "only a weight (N, K) or a stack (E, N, K) can be packed";
     bytes = p->bytes(v->shape[matrix], v->shape[matrix + 1], &d->traits);
     if (!bytes || v->offset > most || stack > (most - v->offset) / bytes)
         return "it ends outside of its buffer";
@@ -28,7 +28,7 @@ static const char *resolve_packed(const hal_device *d, const hal_view *v, uint64
     return NULL;
 }
 
-/* Fills *out from a plan's view; a text where it is wrong. buffers: NULL where only support is asked for. */
+/* Fills *out from a plan's view; NULL, or what is wrong with it. buffers is NULL for supports(). */
 static const char *resolve_view(const hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, const hal_view *v,
                                 gpu_view *out) {
     const block_format *f = block_format_find(v->format & ~(uint32_t)HAL_PACKED);
@@ -137,8 +137,8 @@ int gpu_can(hal_device *d, const gpu_kernel *k, const char *op, const gpu_call *
            !(k->able ? k->able : k->check)(c, &d->traits) && has_functions(d, k, c, found);
 }
 
-/* The first kernel of the vendor's tables that takes the call of an op, or the override's kernel (asked; NULL: none), and its
- * functions; or why there is none. */
+/* Selects the kernel of a call: the override's (asked; NULL: no override), else the first of the vendor's tables whose check
+ * passes. Gives NULL with the kernel and its functions, or why there is none. */
 static const char *choose(hal_device *d, const char *op, const hal_kernel_override *asked, const gpu_call *c, const gpu_kernel **out,
                           gpu_function found[GPU_LAUNCHES]) {
     uint32_t config = 0;
@@ -194,7 +194,7 @@ static int reserve(const hal_plan *plan, hal_exec *e) {
     return gpu_fail(HAL_E_MEMORY, "no memory for a plan");
 }
 
-/* Host memory of the exec: copies of step blocks, the word of faults; and its events. The lock is held. */
+/* Allocates the exec's host memory (copies of step blocks, the fault word) and its events. The lock is held. */
 static int reserve_host(hal_exec *e) {
     hal_device *d = e->device;
     int code = 0;
@@ -214,7 +214,7 @@ static int reserve_host(hal_exec *e) {
     return code;
 }
 
-/* As much as there may be: a function's limit holds for all of its launches, and they differ. */
+/* Raises a function's shared memory limit to the device's maximum: the limit is per function, and its launches differ. */
 static int allow_shared(hal_device *d, const gpu_launch *l) {
     if (l->grid.shared <= 48 << 10 || !d->api.allow || !d->api.allow(l->function, GPU_ALLOW_SHARED, d->traits.shared))
         return 0;
@@ -242,7 +242,7 @@ static int add_launches(hal_exec *e, const gpu_kernel *k, const gpu_function *fo
     return 0;
 }
 
-/* The bytes that a view spans; none of a packed weight, which nothing but products read. */
+/* The address range that a view spans; empty for a packed weight, which no op writes. */
 static void span_of(const gpu_view *v, uint64_t *from, uint64_t *to) {
     const block_format *f = block_format_find(v->format);
     uint64_t width = (uint64_t)v->shape[1] * (uint64_t)v->shape[2] * (uint64_t)v->shape[3];
@@ -258,7 +258,7 @@ static int overlap(const gpu_view *a, const gpu_view *b) {
     return from[0] < to[1] && from[1] < to[0];
 }
 
-/* Whether writing a leaves nothing of b: its rows lie close together. */
+/* Whether a write of view a overwrites all of view b: a's rows are contiguous and its range includes b's. */
 static int covers(const gpu_view *a, const gpu_view *b) {
     uint64_t from[2], to[2], width = (uint64_t)a->shape[1] * (uint64_t)a->shape[2] * (uint64_t)a->shape[3];
     const block_format *f = block_format_find(a->format);
@@ -267,7 +267,8 @@ static int covers(const gpu_view *a, const gpu_view *b) {
     return f && from[0] <= from[1] && to[1] <= to[0] && (a->shape[0] == 1 || a->stride == width / f->block * f->bytes);
 }
 
-/* Whether nobody reads the output of step i behind step `last`: it lies in the arena, whose contents end with the run. */
+/* Whether no step after `last` reads the output of step i. The output must lie in the arena, whose contents end with the
+ * run. */
 static int ends_with(const hal_plan *plan, const hal_exec *e, int i, int last) {
     const gpu_view *out = e->calls[i].v;
     if (plan->buffers[plan->views[plan->steps[i].view].buffer].usage != HAL_ARENA)
@@ -283,8 +284,8 @@ static int ends_with(const hal_plan *plan, const hal_exec *e, int i, int last) {
     return 1;
 }
 
-/* A norm that one product alone reads is part of it where a kernel has both: "norm_linear" takes the norm's x, the weights,
- * and behind them the norm's own. The product's call becomes that. */
+/* Fuses the rms_norm of step i into the matrix product of step i + 1, its only reader, if a kernel "norm_<op>" takes both. The
+ * product's call then has the norm's x as activations and the norm's weight as its last input. NULL, or why it is not fused. */
 static const char *fuse_norm(const hal_plan *plan, hal_exec *e, int i, const gpu_kernel **k, gpu_function *found) {
     const gpu_call *norm = e->calls + i;
     const hal_kernel_override *asked = gpu_override_at(plan, (uint32_t)i + 1);
@@ -298,7 +299,7 @@ static const char *fuse_norm(const hal_plan *plan, hal_exec *e, int i, const gpu
         return "a custom kernel computes the product";
     if (made.v[1].data != norm->v[0].data || made.v[1].stride != norm->v[0].stride ||
         norm->v[2].shape[0] != made.v[1].shape[1] || overlap(made.v, norm->v + 1) || !ends_with(plan, e, i, i + 1))
-        return "not its own";
+        return "the product is not the norm's only reader";
     made.v[1] = norm->v[1];
     made.v[++made.n_in] = norm->v[2];
     memcpy(made.arg, norm->arg, sizeof made.arg);
@@ -336,8 +337,8 @@ static int fused_function(hal_device *d, const gpu_fusion *t, const gpu_call *la
     return gpu_function_find(d, name, out);
 }
 
-/* Replaces the launches of the last calls by a fused one, where a pattern matches. Not under HAL_PROFILE, where each step is timed,
- * and not under HAL_DETERMINISTIC: fused kernels are for few tokens and round differently. */
+/* Replaces the launches of the last calls by a fused one, where a pattern matches. HAL_PROFILE turns this off, because each
+ * step is timed; so does HAL_DETERMINISTIC, because fused kernels are for few tokens and round differently. */
 static int fuse_launches(const hal_plan *plan, hal_exec *e, uint32_t *counters) {
     hal_device *d = e->device;
     const gpu_fusion *t = e->marks || d->traits.flags & HAL_DETERMINISTIC ? NULL : d->vendor->fusions;
@@ -357,7 +358,7 @@ static int fuse_launches(const hal_plan *plan, hal_exec *e, uint32_t *counters) 
     return 0;
 }
 
-/* Counters begin as zeros, and every kernel leaves them so: launches follow each other, so one set is enough. */
+/* Allocates the zeroed counters. Every kernel resets them, and launches run one at a time, so all share one set. */
 static int give_counters(hal_exec *e, uint32_t bytes) {
     hal_device *d = e->device;
     int code = gpu_check(d, d->api.alloc(&e->counters, bytes), "memory for counters");
@@ -369,7 +370,7 @@ static int give_counters(hal_exec *e, uint32_t bytes) {
     return code;
 }
 
-/* What the counts of a step block may be: as much as every view of the call holds. */
+/* Bounds the step block's counts by the maximum shapes of the call's views. */
 static void bound_counts(hal_exec *e, const gpu_call *c) {
     for (uint32_t i = 0; i <= c->n_in; i++)
         if (c->v[i].count >= 0 && c->v[i].shape[0] < e->most[c->v[i].count])

@@ -1,17 +1,18 @@
-/* pool.c: memory that is kept when a buffer or a plan is closed, for the next one that asks for as much: a driver takes its
- * time to reserve memory, of the device or pinned, and waits for what runs to give it back.
+/* pool.c: caching allocator for device memory and pinned host memory. A freed block stays reserved for the next request of
+ * about its size, because driver allocation is slow and freeing waits for running kernels.
  *
- * Blocks belong to the device, in one list each of which is in use or spare, and go back to the driver when it is closed, or
- * when the driver has no more. What a spare block holds is old: a caller that needs zeros fills it. The device's lock is held.
+ * The device owns all blocks, in one list; each is in use or spare. Spare blocks go back to the driver when the device closes
+ * or when the driver runs out of memory. A block's contents are undefined: a caller that needs zeros fills it. Callers hold
+ * the device's lock.
  */
 #include <stdlib.h>
 
 #include "device.h"
 
-enum { SLACK = 8 /* a block may be so much of its size larger than what is asked for */ };
+enum { SLACK = 8 /* a block serves a request that it exceeds by up to 1/8 of the request */ };
 
 static int fits(const hal_device *d, const gpu_block *b, int host, uint64_t size) {
-    uint64_t slack = d->vendor->flags & HAL_TEST_ONLY ? 0 : size / SLACK; /* the tests' device looks at the ends of blocks */
+    uint64_t slack = d->vendor->flags & HAL_TEST_ONLY ? 0 : size / SLACK; /* test devices check for writes past a block's end */
     return !b->used && b->host == host && b->size >= size && b->size - size <= slack;
 }
 
@@ -30,7 +31,7 @@ static void give_back(hal_device *d, const gpu_block *b) {
         d->api.free(b->at);
 }
 
-/* Gives spare blocks back to the driver, used ones too where the device ends; how many. */
+/* Gives spare blocks back to the driver, and used ones too if `used` is 1; gives their number. */
 static int drop(hal_device *d, int used) {
     int n = 0;
     for (gpu_block **place = &d->blocks, *b; (b = *place);) {

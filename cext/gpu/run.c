@@ -1,8 +1,8 @@
-/* run.c: a step on the device: the step block goes over, the launches follow, small outputs come back; all of it queued,
- * nothing waited for. The launches of an exec never change, so they are captured as a graph at its first run.
+/* run.c: queues a step on the stream without waiting: upload of the step block, the launches, copies of small outputs to the
+ * host. The launches of an exec never change, so its first run captures them as a graph (CUDA graph) that later runs replay.
  *
- * Up to GPU_BLOCKS steps of an exec may be under way: each has its own pinned copy of the block. A fault that a kernel met
- * is told by the next wait.
+ * Up to GPU_BLOCKS steps of an exec may be in flight, each with its own pinned copy of the step block. The next wait() reports
+ * a fault that a kernel found (an index out of range).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +44,7 @@ static int start_all(hal_exec *e) {
     return code;
 }
 
-/* The launches as a graph; where the driver has none, or will not, they are started one by one. */
+/* Captures the launches as a graph. Without graphs, or where capture fails, they are launched one by one. */
 static int capture(hal_exec *e) {
     hal_device *d = e->device;
     gpu_graph graph = NULL;
@@ -62,7 +62,7 @@ static int capture(hal_exec *e) {
     return code;
 }
 
-/* Times of the last run, added up; it is done. */
+/* Adds the times of the last run, which is done, to the exec's. */
 static int add_times(hal_exec *e) {
     hal_device *d = e->device;
     int code = 0;

@@ -1,4 +1,4 @@
-/* builtins.h: multiply() of fragments.h by the units' own instructions, as clang names them. */
+/* builtins.h: multiply() of fragments.h by clang's builtins of MFMA and WMMA. */
 #ifndef SATCHEL_HIP_BUILTINS_H
 #define SATCHEL_HIP_BUILTINS_H
 

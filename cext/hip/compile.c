@@ -1,5 +1,5 @@
-/* compile.c: hipRTC, looked up by name like the driver, for GPUs that the library brings no code object for. It takes half a
- * minute or more, each time a device is opened.
+/* compile.c: run-time compilation by hipRTC, for GPUs that the library has no code object for. hipRTC is loaded by name, like
+ * the driver. Compiling takes half a minute or more, each time a device is opened.
  */
 #include "compile.h"
 
@@ -31,7 +31,7 @@ static const struct {
 
 static char message[512];
 
-/* Until ROCm 5 the driver's own library had these functions too. */
+/* Until ROCm 5 these functions were also in the driver's own library. */
 static int look_up(functions *f) {
     const char *named = getenv("SATCHEL_HIP_DRIVER");
     const char *const libraries[] = {named ? named : "libhiprtc.so.7", named ? NULL : "libhiprtc.so.6", "libhiprtc.so.5",
@@ -54,7 +54,7 @@ static int look_up(functions *f) {
     return 0;
 }
 
-/* The beginning of what the compiler said. */
+/* Stores an error message with the start of the compiler's log. */
 static void tell(const functions *f, program p, int code) {
     size_t size = 0;
     char *said = NULL;

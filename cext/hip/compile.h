@@ -1,9 +1,9 @@
-/* compile.h: kernels from their source, on the machine that runs them. */
+/* compile.h: run-time compilation of kernels. */
 #ifndef SATCHEL_HIP_COMPILE_H
 #define SATCHEL_HIP_COMPILE_H
 
-/* A code object of the text for the current device, whose waves have so many lanes; NULL, and why: hipRTC is not installed,
- * or what it said. The caller frees it. */
+/* Compiles source text to a code object for the current device, whose waves have `wave` lanes. The caller frees it. NULL
+ * and *why: hipRTC is not installed, or its error. */
 void *hip_compile(const char *text, int wave, const char **why);
 
 #endif

@@ -1,17 +1,18 @@
-/* fragments.h: the words of matrix.k.h for AMD's matrix units: MFMA of CDNA (MATRIX_MFMA: gfx90a, gfx942), WMMA of RDNA 3
- * (MATRIX_WMMA_11) and of RDNA 4 (MATRIX_WMMA_12). What each instruction wants where is for AMD's instruction set documents
- * to say (MI200, MI300, RDNA3 and RDNA4, the chapters on MFMA and WMMA), against which this was not checked: it is what public
- * sources agree on. With l for the lane:
+/* fragments.h: fragments of matrix.k.h for AMD's matrix units: MFMA of CDNA (MATRIX_MFMA: gfx90a, gfx942), WMMA of RDNA 3
+ * (MATRIX_WMMA_11) and of RDNA 4 (MATRIX_WMMA_12). AMD's instruction set documents define the layouts (MI200, MI300, RDNA3 and
+ * RDNA4, the chapters on MFMA and WMMA). The layouts here follow public sources and are not checked against those. l is the
+ * lane:
  *
- *   v_mfma_f32_32x32x8_bf16_1k  operands: 4 numbers of row l % 32, from k = 4 (l / 32) on; sum v: row 8 (v / 4) + 4 (l / 32) + v % 4
+ *   v_mfma_f32_32x32x8_bf16_1k  operands: 4 elements of row l % 32, from k = 4 (l / 32) on; sum v: row 8 (v / 4) + 4 (l / 32)
+ * + v % 4
  *   v_wmma_f32_16x16x16_bf16    RDNA 3: all 16 of row l % 16, in both halves of the wave; sum v: row 2 v + l / 16
  *                               RDNA 4: 8 of row l % 16, from k = 8 (l / 16) on; sum v: row 8 (l / 16) + v
  *
- * and of every sum the column is l % 32 or l % 16. "Rows" are tokens here, "columns" rows of a weight, so that neighbouring lanes
- * have neighbouring results. A unit adds up its products in an order of its own, so which k a lane calls its own is free as long
- * as both operands agree: MFMA takes 16 numbers in two steps, and a lane's 8 lie side by side.
+ * The column of every sum is l % 32 or l % 16. Rows are tokens here and columns rows of a weight, so adjacent lanes have
+ * adjacent results. A unit sums its products in an unspecified order, so k may be permuted if both operands agree: MFMA takes
+ * 16 elements in two steps, and a lane's 8 are adjacent.
  *
- * Numbers of a row lie side by side in local memory, rows MATRIX_PITCH apart.
+ * Elements of a row are adjacent in local memory; rows are MATRIX_PITCH apart.
  */
 #ifndef SATCHEL_HIP_FRAGMENTS_H
 #define SATCHEL_HIP_FRAGMENTS_H
@@ -64,7 +65,7 @@ FN void load_tokens(self m, token_fragment *f, LOCAL const uint16_t *tokens, int
     load_rows(m, f, tokens, token, k);
 }
 
-/* Which token of the unit's a lane's sum v is of. */
+/* Index of the token of a lane's sum v. */
 FN int token_of_sum(int lane, int v) {
 #if defined(MATRIX_MFMA)
     return 8 * (v / 4) + 4 * (lane / 32) + v % 4;

@@ -1,5 +1,5 @@
-/* matrix.hip: products by matrix units, for GPUs that have them; for others this is empty, and the host takes the portable
- * kernels. A text for hipRTC has been read before its GPU is known, so it has none either. */
+/* matrix.hip: matrix products on matrix units. Empty for GPUs without such units, which use the portable kernels. Source
+ * text for hipRTC is preprocessed before its GPU is known, so it has none either. */
 #include "port.h"
 
 #if !defined(PORT_AS_TEXT)

@@ -1,3 +1,3 @@
-/* portable.hip: the portable kernels for HIP, and beside them those for matrix units. */
+/* portable.hip: the portable kernels and the matrix unit kernels for HIP. */
 #include "kernels.h"
 #include "matrix.hip"

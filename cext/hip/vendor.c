@@ -1,6 +1,6 @@
-/* vendor.c: what makes the common host of cext/gpu/ the HIP backend: AMD's driver, the products by matrix units for GPUs that have
- * them, and the portable kernels for all.
- * SATCHEL_HIP_DRIVER may name the driver's library where it is somewhere else; tests put one of their own there.
+/* vendor.c: the HIP backend's gpu_vendor for the common host code of cext/gpu/: AMD's driver, products on matrix units for GPUs
+ * that have them, and the portable kernels for all.
+ * SATCHEL_HIP_DRIVER may give another path of the driver's library; tests set it to a library of their own.
  */
 #include <stdlib.h>
 
@@ -15,7 +15,7 @@ static const char *driver(gpu_api *api) {
     const char *named = getenv("SATCHEL_HIP_DRIVER");
     const char *const libraries[] = {named ? named : "libamdhip64.so.7", named ? NULL : "libamdhip64.so.6",
                                      "libamdhip64.so.5", "libamdhip64.so", NULL};
-    /* Numbers of hipDeviceAttribute_t and hipError_t as ROCm has them since 4.5. */
+    /* Values of hipDeviceAttribute_t and hipError_t since ROCm 4.5. */
     api->is = (gpu_numbers){.major = 23, .minor = 61, .units = 63, .shared = 74, .wave = 87, .not_ready = 600};
     return gpu_look_up(api, libraries, 1);
 }
@@ -25,8 +25,8 @@ static void *compile(const gpu_traits *t, const char **why) {
 }
 
 static const gpu_image images[] = {{satchel_image_bundle, 0}, {NULL, 0}};
-/* A code object for a GPU without units has no such kernel, so the next one is taken. Their sums round otherwise than the portable
- * kernel's of few columns, which serves all where answers must not hang on their company. */
+/* A code object for a GPU without matrix units lacks these kernels, so the portable one is selected. Their rounding differs
+ * from the portable kernel's, so HAL_DETERMINISTIC uses the portable kernel for any number of columns. */
 static const gpu_kernel products[] = {MATRIX_ENTRIES("matrix_linear"), {0}};
 static const gpu_kernel *const kernels[] = {products, gpu_portable_kernels, NULL};
 

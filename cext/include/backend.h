@@ -1,5 +1,5 @@
-/* backend.h: what a backend written in C includes, once per source file: hal.h with the types it names, the hash of the
- * tables it is built against, and how its one entry is exported. It declares nothing of its own and owns nothing.
+/* backend.h: the header that every source file of a C backend includes: hal.h with the standard types it needs, the ABI hash
+ * of hal.h's tables (HAL_ABI_HASH), and the attribute that exports the backend's one entry. It owns nothing.
  */
 #ifndef SATCHEL_BACKEND_H
 #define SATCHEL_BACKEND_H
@@ -10,7 +10,7 @@
 #include "hal.h"
 #include "hal_abi.h"
 
-/* GGUF's number of the one format that is no block format: int32, what ids, positions and tables are. */
+/* GGUF's type numbers of I8 and of I32, the type of ids, positions and block tables. */
 enum { HAL_FORMAT_I8 = 24, HAL_FORMAT_I32 = 26 };
 
 #define HAL_EXPORT __attribute__((visibility("default")))

@@ -1,14 +1,15 @@
-/* block_format.h: what a backend must know of an element or block format to check a view of it. */
+/* block_format.h: sizes of the element and block formats, by GGUF's type number. A backend checks views with them. */
 #ifndef SATCHEL_BLOCK_FORMAT_H
 #define SATCHEL_BLOCK_FORMAT_H
 
 #include <stdint.h>
 
 typedef struct {
-    const char *name;           /* as quant/<name>.h has it */
+    const char *name;           /* the stem of quant/<name>.h */
+    /* GGUF's type number, elements of a block, bytes of a block, alignment in bytes */
     uint32_t id, block, bytes, align;
 } block_format;
 
-const block_format *block_format_find(uint32_t id); /* NULL: unknown */
+const block_format *block_format_find(uint32_t id); /* NULL: the format is unknown */
 
 #endif

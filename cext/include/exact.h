@@ -1,5 +1,7 @@
-/* exact.h: the scalar functions that sampling is defined with, in numbers that every machine with IEEE doubles computes alike,
- * as runtime/sampling/exact.py has them. Compiled without contraction of a * b + c.
+/* exact.h: log, exp and pow of sampling, and its random numbers, bit for bit equal on every machine with IEEE doubles.
+ *
+ * Series of doubles that use +, -, *, / and rounding alone, in the order of runtime/sampling/exact.py. Compile without
+ * contraction (-ffp-contract=off): a fused a * b + c would round differently.
  */
 #ifndef SATCHEL_EXACT_H
 #define SATCHEL_EXACT_H
@@ -7,7 +9,7 @@
 #include <math.h>
 #include <stdint.h>
 
-/* Where a double is something of the target's own (cext/metal/f64.metal), it comes with these. */
+/* A target without doubles (Metal) computes them in integers and defines all this itself: cext/metal/f64.metal. */
 #ifndef F64_IN_INTEGERS
 #include <string.h>
 
@@ -55,7 +57,8 @@ static inline double exact_power(double x, double y) {
     return x <= 0 ? (y == 0 ? 1.0 : 0.0) : exact_exp(y * exact_log(x));
 }
 
-/* splitmix64's finisher (Steele et al., OOPSLA 2014) over (seed, position): a number in [0, 1). */
+/* A uniform random number in [0, 1) of (seed, position): the upper 53 bits of splitmix64's finisher (Steele et al., OOPSLA
+ * 2014). */
 static inline double uniform(uint64_t seed, int32_t pos) {
     uint64_t z = seed + ((uint64_t)pos + 1) * 0x9E3779B97F4A7C15u;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;

@@ -1,4 +1,4 @@
-/* hal.h: the contract between Satchel's Python and a backend, which is one shared library with one exported symbol.
+/* hal.h: the C API between Satchel's Python and a backend. A backend is one shared library with one exported symbol.
  *
  * The C compilers and cffi read the same bytes, so this file holds declarations, enums and integer #defines only: no
  * #include, no #if. Python derives its numpy dtypes from the structs below; nothing is stated twice.
@@ -18,40 +18,39 @@ typedef struct hal_buffer hal_buffer;
 typedef struct hal_exec hal_exec;
 
 enum { HAL_E_UNSUPPORTED = -1, HAL_E_MEMORY = -2, HAL_E_INVALID = -3, HAL_E_DEVICE = -4, HAL_E_TIMEOUT = -5,
-       HAL_E_LOST = -6 /* the device will do nothing more for this process; all that can be done is to close it */ };
+       HAL_E_LOST = -6 /* the device fails every further call of this process; the caller can only close it */ };
 
-/* What a buffer is for. STEP is the copy of the step block; ARENA holds what lives within one run; OUT is read by the
- * host; LINK holds what one exec leaves for a later one of the same step, and what comes from another device. */
+/* Use of a buffer. WEIGHT, CONST: written before the first run. STATE: persists between runs (KV cache, token table). ARENA:
+ * intermediate values, undefined after a run. STEP: the device's copy of the step block. OUT: outputs that the host reads.
+ * LINK: values that one exec passes to a later one of the same step, or that come from another device. */
 enum { HAL_WEIGHT = 0, HAL_CONST = 1, HAL_STATE = 2, HAL_ARENA = 3, HAL_STEP = 4, HAL_OUT = 5, HAL_LINK = 6 };
 
 /* Flags of hal_info. */
 enum { HAL_HOST_MEMORY = 1, HAL_TEST_ONLY = 2 };
 
-/* Flags of hal_options: FAST lets products requantize weights to 8 bits where that is quicker; PROFILE counts the time of
- * each step; DETERMINISTIC keeps to kernels of which every bit of a row depends on that row's inputs alone, not on how many
- * rows a step has, nor on what was tuned. */
+/* Flags of hal_options. FAST: products may requantize weights to 8 bits where that is faster. PROFILE: measures the time of
+ * each step for times(). DETERMINISTIC (batch-invariant): uses only kernels that compute a row's bits from that row's inputs
+ * alone, independent of the batch size and of tuning. */
 enum { HAL_FAST = 1, HAL_PROFILE = 2, HAL_DETERMINISTIC = 4 };
 
-/* What measure() measures. */
+/* Which peak rate measure() measures: memory bandwidth, or multiply-adds of a type. */
 enum { HAL_MEASURE_READ = 0, HAL_MEASURE_INT8 = 1, HAL_MEASURE_BF16 = 2, HAL_MEASURE_F32 = 3 };
 
-/* Beside a weight's format in a view: it lies in the device's own order, as pack() wrote it; the view's stride is 0. */
+/* Or'ed into hal_view.format of a weight: the bytes are in the device's packed layout, as pack() wrote them; stride is 0. */
 enum { HAL_PACKED = 1 << 24 };
 
-/* A tensor: shape is outermost first, unused places hold 1. Everything but the first dimension is dense; `stride` is the
- * bytes from one index of the first dimension to the next. Where count >= 0, the step block's counts[count] replaces
- * shape[0] at run time, and shape[0] is the most it can be. */
+/* A tensor: a shape and strides over a buffer. All dimensions but the first are dense. */
 typedef struct {
     uint32_t buffer;  /* index into the plan's buffers */
-    uint32_t format;  /* GGUF's number of the element or block format */
+    uint32_t format;  /* GGUF's type number of the element or block format */
     uint64_t offset;  /* bytes */
-    uint64_t stride;  /* bytes */
-    int32_t count;
+    uint64_t stride;  /* bytes from one index of the first dimension to the next */
+    int32_t count;    /* >= 0: at run time the step block's counts[count] replaces shape[0], which is its maximum */
     uint32_t ndim;
-    int32_t shape[4];
+    int32_t shape[4]; /* outermost first; unused entries are 1 */
 } hal_view;
 
-/* One kernel call. views[view] is the output, the n_in inputs follow it. */
+/* One op call. views[view] is the output; the n_in inputs follow it. */
 typedef struct {
     uint16_t op;      /* index into the plan's ops */
     uint16_t n_in;
@@ -67,53 +66,56 @@ typedef struct {
 typedef struct {
     uint64_t size;    /* bytes */
     uint32_t usage;
-    uint32_t align;   /* bytes; 0: the backend's own */
+    uint32_t align;   /* bytes; 0: the backend's default */
 } hal_bufdesc;
 
-enum { HAL_NAME = 128 }; /* characters of a kernel's name, the 0 behind it included */
+enum { HAL_NAME = 128 }; /* bytes of a kernel's name, with its terminating 0 */
 
-/* A kernel override: the step takes this kernel instead of the backend's default: one of the backend's own by `name`, as
- * kernels() gives it, or a custom kernel, which add_kernel() took, with its grid. A backend without kernels() ignores names. */
+/* A kernel override: a step runs this kernel instead of the backend's default. It is either a built-in kernel, by `name`, or a
+ * custom kernel that add_kernel() took, with its launch grid. A backend without kernels() ignores names. */
 typedef struct {
     uint32_t step;
-    uint32_t kernel;     /* the number that add_kernel() gave; 0: `name` counts */
-    uint32_t groups[3];  /* from here on for kernel > 0: groups of the grid, threads of a group, bytes of its local memory */
-    uint32_t threads, local;
-    uint64_t scratch;    /* bytes of device memory that the kernel wants for itself during the step */
-    char name[HAL_NAME];
+    uint32_t kernel;     /* number of a custom kernel from add_kernel(); 0: the built-in kernel called `name` */
+    /* for a custom kernel only: */
+    uint32_t groups[3];  /* thread groups (CUDA: blocks) of the grid in each dimension */
+    uint32_t threads, local; /* threads of a group; bytes of its local (CUDA: shared) memory */
+    uint64_t scratch;    /* bytes of device memory that the kernel uses during the step */
+    /* for a built-in kernel only: */
+    char name[HAL_NAME]; /* as kernels() gives it */
 } hal_kernel_override;
 
 typedef struct {
     uint32_t n_steps, n_views, n_buffers, n_ops, n_args, n_overrides;
-    uint32_t step_buffer;  /* which buffer run() copies the step block to */
+    uint32_t step_buffer;  /* index of the buffer that run() copies the step block to */
     const hal_step *steps;
     const hal_view *views;
     const hal_bufdesc *buffers;
     const hal_op *ops;
     const uint8_t *args;
-    const hal_kernel_override *overrides; /* in the order of their steps, at most one a step */
+    const hal_kernel_override *overrides; /* sorted by step, at most one per step */
 } hal_plan;
 
 typedef struct {
-    int32_t threads;         /* 0: the backend's choice */
-    int32_t threads_decode;  /* for steps of one token a slot; 0: as many as threads */
+    int32_t threads;         /* 0: the backend's default */
+    int32_t threads_decode;  /* for decode steps (one token per slot); 0: the same as threads */
     uint32_t flags;
 } hal_options;
 
 typedef struct {
-    char name[64];          /* what a person calls the device */
-    char variant[32];       /* the kernel set in use, "avx512" for one */
+    char name[64];          /* the device's product name */
+    char variant[32];       /* the kernel set in use, e.g. "avx512" */
     uint64_t memory_total, memory_free;  /* bytes */
-    uint64_t allocations;   /* how many alloc, wrap and compile calls reserved memory since open */
+    uint64_t allocations;   /* number of alloc, wrap and compile calls since open that reserved memory */
     uint32_t threads, flags;
 } hal_info;
 
 typedef struct {
     uint64_t hash;          /* HAL_ABI_HASH of the hal.h that the library was built with */
     const char *name;
-    int (*score)(void);     /* 0: cannot run here; below 0: nor can it, for a driver that is there is broken, as error() says;
-                             * else higher is preferred among libraries of the same name */
-    int (*count)(void);     /* devices */
+    /* > 0: the backend runs on this machine; of several libraries with one name, the highest score is used. 0: it cannot run
+     * here. < 0: it cannot, because an installed driver does not work; error() says why. */
+    int (*score)(void);
+    int (*count)(void);     /* number of devices */
     int (*open)(int index, const hal_options *, hal_device **);
     void (*close)(hal_device *);
     void (*info)(hal_device *, hal_info *);
@@ -126,28 +128,28 @@ typedef struct {
     int (*supports)(hal_device *, const hal_plan *, uint32_t step);                  /* 1: yes */
     int (*compile)(hal_device *, const hal_plan *, hal_buffer *const *buffers, hal_exec **);
     int (*run)(hal_exec *, const void *step_block, uint64_t size);                   /* may return before the work is done */
-    int (*wait)(hal_exec *, uint32_t timeout_ms);                                    /* until the last run is done */
+    int (*wait)(hal_exec *, uint32_t timeout_ms);                                    /* blocks until the last run is done */
     void (*release)(hal_exec *);
     const char *(*error)(void);
-    /* optional: weights in the device's own order. packed(): the bytes that a (rows, columns) matrix, or a stack of such,
-     * takes, 0 where it stays as it is; pack() writes it from the file's bytes. Where packed() of parts that are multiples of
-     * 256 rows adds up to that of the whole, a matrix may be packed part by part. */
+    /* optional: weights in the device's packed layout. packed(): bytes of a packed (stack, rows, columns) weight; 0: the device
+     * uses the file's layout. pack() writes the packed bytes from the file's. If packed() of parts of a multiple of 256 rows
+     * sums to packed() of the whole matrix, the caller may pack it part by part. */
     uint64_t (*packed)(hal_device *, uint32_t format, int64_t stack, int64_t rows, int64_t columns);
     int (*pack)(hal_buffer *to, uint64_t offset, uint32_t format, int64_t stack, int64_t rows, int64_t columns,
                 const void *from);
-    /* optional: nanoseconds spent in each step since compile(), where the device was opened with HAL_PROFILE */
+    /* optional: nanoseconds of each step, summed since compile(); the device must be opened with HAL_PROFILE */
     int (*times)(hal_exec *, uint64_t *ns, uint32_t n_steps);
-    /* optional: what the device can do at most in a second, measured now, with all of its threads: HAL_MEASURE_READ: bytes
-     * read from `bytes` of its memory again and again (or read and written, in all); the others: multiply-adds of such numbers by the instructions that its
-     * kernels use, HAL_E_UNSUPPORTED where it has none */
+    /* optional: measures a peak rate of the device, with all its threads. HAL_MEASURE_READ: bytes per second of repeated passes
+     * over `bytes` of its memory (GPUs copy: bytes read plus bytes written). The others: multiply-adds per second of that type
+     * by the instructions that the kernels use; HAL_E_UNSUPPORTED where the device has none. */
     int (*measure)(hal_device *, uint32_t what, uint64_t bytes, double *per_second);
-    /* optional: names of the own kernels that can do a step, the one that it takes unasked first; gives how many there are, and
-     * writes at most `most` of them, each with room for HAL_NAME characters; a code below 0 where the step is wrong */
+    /* optional: writes the names of the built-in kernels that can compute a step, the default first: at most `most` names of
+     * HAL_NAME bytes each. Gives the number of such kernels, or a HAL_E_ code where the step is invalid. */
     int (*kernels)(hal_device *, const hal_plan *, uint32_t step, char *names, uint32_t most);
-    /* optional: takes a kernel of the caller's; `image` ends with a 0 and is what docs/user-kernels.md says of the backend;
-     * `entry`: the function's name. *kernel becomes its number, which is good until the device is closed. */
+    /* optional: loads a custom kernel. `image` is zero-terminated code in the form that docs/user-kernels.md gives for the
+     * backend; `entry` is the function's name. *kernel becomes its number (> 0), valid until the device is closed. */
     int (*add_kernel)(hal_device *, const char *image, const char *entry, uint32_t *kernel);
-    /* optional: order work between devices on a counter, and collectives over a group of devices */
+    /* optional: signal and await order work between devices by a counter; the rest are collectives over a group of devices */
     int (*signal)(hal_device *, uint64_t value);
     int (*await)(hal_device *, uint64_t value);
     int (*all_reduce)(hal_device *, hal_buffer *, uint64_t offset, uint64_t elements);
@@ -158,7 +160,7 @@ typedef struct {
 
 const hal_backend *hal_backend_entry(void);
 
-/* The step block begins with eight int32 counts: tokens, output rows; the rest is zero. What follows is the plan's inputs. */
+/* The step block: HAL_COUNTS int32 counts (tokens, output rows, zeros), then the plan's inputs. */
 enum { HAL_COUNT_TOKENS = 0, HAL_COUNT_ROWS = 1, HAL_COUNTS = 8 };
 
 /* Stages of a sampling chain, as runtime/sampling/chain.py defines them. */
@@ -168,19 +170,19 @@ enum {
     HAL_STAGES = 12
 };
 
-/* How one output row is sampled; a row of the step block's `params`. A number is looked at by its stage alone. */
+/* Sampling parameters of one output row; a row of the step block's `params`. Each number is used by its stage alone. */
 typedef struct {
-    float temperature, dynatemp_range, dynatemp_exponent;       /* temperature <= 0: take the most likely token */
+    float temperature, dynatemp_range, dynatemp_exponent;       /* temperature <= 0: greedy */
     float top_p, min_p, typical_p, top_n_sigma;
     float xtc_probability, xtc_threshold;
     float repeat_penalty, presence_penalty, frequency_penalty;
-    float mirostat_mu;       /* most nll_bits that a token may have */
+    float mirostat_mu;       /* highest negative log-probability, in bits, of a token that Mirostat keeps */
     int32_t top_k;
-    int32_t repeat_last_n;   /* how many last tokens the penalties look at */
-    int32_t masked;          /* 1: only tokens whose bits are set in the row's token bitmask */
-    int32_t biases, dry_penalties; /* of the row's edits: how many are added first, how many more in the stage DRY */
-    int32_t report;          /* 1: the row's logprobs are wanted */
-    uint8_t chain[HAL_STAGES]; /* HAL_STAGE_ in order, ended by HAL_STAGE_END */
+    int32_t repeat_last_n;   /* the penalties count tokens among the last repeat_last_n */
+    int32_t masked;          /* 1: only tokens whose bits are set in the row's token bitmask are allowed */
+    int32_t biases, dry_penalties; /* numbers of the row's edits: logit biases come first, then penalties of the stage DRY */
+    int32_t report;          /* 1: the row's logprobs are requested */
+    uint8_t chain[HAL_STAGES]; /* HAL_STAGE_ values in order, ended by HAL_STAGE_END */
     uint64_t seed;
 } hal_sampling;
 
@@ -209,26 +211,32 @@ typedef struct { float eps; } arg_norm_quantize;
 typedef struct { float scale; } arg_rope_table;
 typedef struct { int32_t style; } arg_rope;
 typedef struct { int32_t style; } arg_rope_kv_write;
-/* window, chunk 0: the whole past; cap: of scores, 0: none; value: so many numbers of a key's head are its value, 0: v is a
- * cache of its own; causal 0: a query sees what comes after it in the step; alibi 1: the last input is slopes of heads */
+/* window: sliding window in positions, 0: none. chunk: chunked attention, positions of a chunk, 0: none. cap: soft cap of the
+ * scaled scores, 0: none. value (MLA): the first `value` numbers of a cached key head are its value; 0: v has its own cache.
+ * causal 0: a query also attends to later positions of the step. alibi 1: the last input is the heads' ALiBi slopes. */
 typedef struct { float scale; int32_t window; float cap; int32_t value, chunk, causal, alibi; } arg_attention;
-typedef struct { int32_t shift; } arg_tokens_put;               /* 1: the token after each position */
+typedef struct { int32_t shift; } arg_tokens_put;               /* 1: stored for the position after each token's own */
+/* Grouped top-k routing (DeepSeek-V3): the experts form `groups` groups, and the top k are taken from the `kept` best groups.
+ * sigmoid 1: scores are sigmoids of the logits, else the logits themselves. */
 typedef struct { int32_t k, groups, kept, sigmoid; } arg_top_experts;
-typedef struct { int32_t k; } arg_logprobs;                     /* how many of the likeliest tokens are listed */
-typedef struct { int32_t norm, sigmoid; float scale; } arg_expert_weights; /* norm 1: they sum to scale, 2: see ops.py */
+typedef struct { int32_t k; } arg_logprobs;                     /* the k likeliest tokens are listed */
+/* norm 1: a token's weights are normalized to sum to scale; norm 2: SparseMixer's weights, see expert_weights in ops.py */
+typedef struct { int32_t norm, sigmoid; float scale; } arg_expert_weights;
 typedef struct { float eps; } arg_layer_norm;
-typedef struct { int32_t style; } arg_gelu;                     /* 0: by tanh, 1: by the error function */
+typedef struct { int32_t style; } arg_gelu;                     /* 0: tanh approximation, 1: exact, by erf */
 typedef struct { float cap; } arg_soft_cap;
 typedef struct { int32_t start, size; } arg_take;
 typedef struct { float limit, alpha; } arg_swiglu_limited;
 typedef struct { int32_t step; float slope; } arg_position_scale;
-/* block: positions that a page of the state stands for; delta 1: by the delta rule; tiled 1: head h has the keys of group
- * h % G, else of h / (H / G) */
+/* block: positions per page of the recurrent state. delta 1: gated delta rule, 0: selective scan (SSM). tiled 1: head h of H
+ * uses the keys of group h % G, 0: of group h / (H / G). */
 typedef struct { int32_t block; } arg_short_conv;
 typedef struct { int32_t block; } arg_conv_write;
 typedef struct { int32_t block, delta, tiled; } arg_gated_scan;
 typedef struct { int32_t block, tiled; } arg_scan_write;
-typedef struct { float scale; int32_t value, least; } arg_absorbed_attention; /* runs of `least` tokens and more are left out */
-typedef struct { float scale; int32_t least; } arg_expanded_attention;      /* only runs of `least` tokens and more */
+/* A run is a slot's consecutive tokens in a step. Absorbed MLA attention computes runs shorter than `least` tokens, expanded
+ * MLA attention the others. */
+typedef struct { float scale; int32_t value, least; } arg_absorbed_attention;
+typedef struct { float scale; int32_t least; } arg_expanded_attention;
 typedef struct { int32_t k; } arg_index_positions;
 typedef struct { float scale; int32_t value; } arg_sparse_attention;

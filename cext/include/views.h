@@ -1,4 +1,6 @@
-/* views.h: what every backend checks of a plan's views before it trusts them. Owns nothing. */
+/* views.h: checks of a plan's views (shape, stride, bounds) that every backend makes at compile(). A function named _fault
+ * gives NULL, or a text that says what is wrong. Owns nothing.
+ */
 #ifndef SATCHEL_VIEWS_H
 #define SATCHEL_VIEWS_H
 
@@ -15,7 +17,7 @@ static inline const char *view_shape_fault(const hal_view *v) {
     return NULL;
 }
 
-/* Elements of a dense row, under one index of the first dimension; 0 where they are too many. */
+/* Elements of one dense row, the product of all dimensions but the first; 0 where they exceed 32 bits. */
 static inline uint64_t view_width(const hal_view *v) {
     uint64_t n = 1;
     for (uint32_t i = 1; i < v->ndim; i++)
@@ -23,15 +25,15 @@ static inline uint64_t view_width(const hal_view *v) {
     return n > UINT32_MAX ? 0 : n;
 }
 
-/* What is wrong with a view of blocks of `block` elements and `bytes` bytes in a buffer of `most` bytes, its shape being
- * in order; or NULL. */
+/* Checks that a view lies inside a buffer of `most` bytes. A block of its format has `block` elements and `bytes` bytes.
+ * view_shape_fault() has passed. */
 static inline const char *view_bounds_fault(const hal_view *v, uint32_t block, uint32_t bytes, uint64_t most) {
     uint64_t width = view_width(v), row = width / block * bytes;
     if (!width || (v->ndim > 1 ? (uint64_t)v->shape[v->ndim - 1] : 1) % block)
         return "its last size is no whole number of blocks, or its rows are too large";
     if (v->shape[0] > 1 && v->stride < row)
         return "its stride is smaller than its row";
-    /* offset + (shape[0] - 1) * stride + row <= most, said so that nothing overflows */
+    /* offset + (shape[0] - 1) * stride + row <= most, rearranged so that nothing overflows */
     if (v->offset > most || row > most - v->offset)
         return "it ends outside of its buffer";
     if (v->shape[0] > 1 && (most - v->offset - row) / (uint64_t)(v->shape[0] - 1) < v->stride)

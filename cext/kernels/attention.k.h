@@ -1,7 +1,9 @@
-/* attention.k.h: attention of q (T, H, D) over paged caches (blocks, KV, block, D). A group has one query head of one
- * token. Its waves take chunks of WAVE positions by turns: each lane scores one position, then the lanes share the numbers of
- * the values among them. Chunks begin at multiples of WAVE, and the waves' results are merged in order, so every bit depends on
- * what a token sees alone. A token whose slot, position or blocks point outside gets zeros and faults the run.
+/* attention.k.h: paged attention of q (T, H, D) over caches (blocks, KV, block, D): (T, H * D), by online softmax.
+ *
+ * A group computes one query head of one token. Its waves take chunks of WAVE positions in turn: each lane scores one position,
+ * then the lanes divide the columns of the values among them. Chunks begin at multiples of WAVE, and the waves' results are
+ * merged in order, so a token's bits depend on the positions it sees alone. A token whose slot, position or blocks are out of
+ * range gets zeros and faults the run.
  */
 #ifndef SATCHEL_ATTENTION_K_H
 #define SATCHEL_ATTENTION_K_H
@@ -9,21 +11,21 @@
 #include "elementwise.k.h"
 #include "kv_rows.k.h"
 
-enum { VALUES = 16 /* numbers of a value that a lane may have: D <= VALUES * WAVE */, ATTENTION_WAVES = 4 };
+enum { VALUES = 16 /* most columns of a value per lane: D <= VALUES * WAVE */, ATTENTION_WAVES = 4 };
 
 typedef struct {
     CONSTANT gpu_view *k, *v;
-    DEVICE const int32_t *blocks; /* the slot's row of the table */
-    int kv_head, from, to;        /* positions that are seen: from .. to - 1 */
-    int dv;                       /* numbers of a value: a row of v has so many, or more where it is the key too */
+    DEVICE const int32_t *blocks; /* the slot's row of the block table */
+    int kv_head, from, to;        /* the query sees positions from .. to - 1 */
+    int dv;                       /* columns of a value; a row of v has more where it is also the key (MLA) */
     float scale, cap;             /* 0: scores are not capped */
-    float slope;                  /* by which a score falls per position away from `at`, the query's */
+    float slope;                  /* ALiBi: a score falls by this per position of distance from `at`, the query's position */
     int at;
 } attended;
 
-/* The sum of weights and of weighted values so far, both relative to e^most. */
+/* State of the online softmax: the sum of weights and of weighted values so far, both relative to e^most. */
 typedef struct {
-    float most, total, sums[VALUES]; /* number i of the values is lane i % WAVE's sums[i / WAVE] */
+    float most, total, sums[VALUES]; /* column i is sums[i / WAVE] of lane i % WAVE */
 } softmax;
 
 FN DEVICE const char *cached_row(THREAD const attended *a, CONSTANT gpu_view *cache, int pos) {
@@ -32,7 +34,7 @@ FN DEVICE const char *cached_row(THREAD const attended *a, CONSTANT gpu_view *ca
            kv_bytes(cache->format, cache->shape[3]) * ((int64_t)a->kv_head * size + pos % size);
 }
 
-/* How much e^(x - most) is, where most may be -inf: nothing was seen. */
+/* e^(x - most); 0 where most is -inf, because no position was seen. */
 FN float softmax_weight(float x, float most) {
     return x == most ? 1.0f : expf(x - most);
 }
@@ -65,8 +67,8 @@ FN void attend_chunk(self m, THREAD const attended *a, LOCAL const float *q, int
     }
 }
 
-/* Waves leave their results in local memory, most, total and dv sums each; all threads make the output of them. A sink has
- * its share of the total and adds nothing; -inf: there is none.
+/* Merges the waves' results: each wave stores most, total and its dv sums in local memory, then all threads compute the output.
+ * An attention sink (a logit; -inf: none) adds to the total and has no value.
  */
 FN void merge_waves(self m, THREAD const softmax *s, int dv, float sink, LOCAL float *room, DEVICE float *y) {
     LOCAL float *mine = room + m.wave * (dv + 2);
@@ -93,7 +95,7 @@ FN void merge_waves(self m, THREAD const softmax *s, int dv, float sink, LOCAL f
     }
 }
 
-/* Whether all blocks of the positions exist; all threads look at some. */
+/* Whether all blocks of the seen positions are valid. The threads share the check. */
 FN int good_blocks(self m, THREAD const attended *a, LOCAL int32_t *room) {
     int size = a->k->shape[2];
     if (m.thread == 0)
@@ -106,7 +108,7 @@ FN int good_blocks(self m, THREAD const attended *a, LOCAL int32_t *room) {
     return *room;
 }
 
-/* The last position that the step feeds to this slot; all threads look at some tokens and get it. */
+/* The last position of this slot among the step's tokens. The threads share the search, and all get the result. */
 FN int last_fed(CONSTANT gpu_call *c, self m, int slot, LOCAL int32_t *room) {
     int n = rows_of(c, c->v + 1), last = -1;
     for (int t = m.thread; t < n; t += m.threads)
@@ -125,7 +127,7 @@ FN int last_fed(CONSTANT gpu_call *c, self m, int slot, LOCAL int32_t *room) {
     return last;
 }
 
-/* Which positions a token at `pos` sees; `last`: of those that the step feeds to its slot. */
+/* Sets the range of positions that a query at `pos` sees. last: the last position of its slot in the step. */
 FN void set_sight(CONSTANT arg_attention *arg, int pos, int last, THREAD attended *a) {
     int half = arg->window / 2, chunk = arg->chunk > 0 ? pos / arg->chunk * arg->chunk : 0;
     a->from = 0;
@@ -145,7 +147,8 @@ KERNEL(attention, GROUP) {
     int head = m.group[0], t = m.group[1], d = query->shape[2], dv = arg->value ? arg->value : c->v[3].shape[3];
     int slot, pos, last, good;
     float sink = c->n_in - arg->alibi == 7 ? ROW(const float, c->v + 7, 0)[head] : -INFINITY;
-    LOCAL float *q = (LOCAL float *)m.local + 4, *room = q + (d + 3) / 4 * 4; /* compilers load four of q at once */
+    /* 16-byte aligned: compilers load four floats of q at once */
+    LOCAL float *q = (LOCAL float *)m.local + 4, *room = q + (d + 3) / 4 * 4;
     DEVICE float *y;
     attended a = {c->v + 2, c->v + 3};
     softmax s = {-INFINITY, 0};

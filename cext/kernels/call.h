@@ -1,34 +1,35 @@
-/* call.h: what the host of a GPU backend and its kernels share: the one argument of every kernel.
+/* call.h: gpu_call, the one argument of every GPU kernel, shared by host code and kernels.
  *
- * The host resolves a plan's views to device addresses once, at compile(); a call never changes afterwards. What differs
- * from step to step lies in the step block on the device, and kernels read it there: the counts (how many tokens and rows
- * this step has) and the inputs. A grid is made for the largest shape, so a group looks at gpu_rows() first and leaves
- * where there is nothing for it. Plain C with fixed sizes: C, CUDA, HIP, Metal and SYCL lay it out alike.
+ * The host resolves a plan's views to device addresses once, at compile(); a call never changes afterwards. Kernels read what
+ * differs from step to step in the step block on the device: the counts (tokens and rows of this step) and the inputs. A grid
+ * has the maximum shape, so a group compares its index with rows_of() first and returns if it has no row. Plain C with
+ * fixed sizes: C, CUDA, HIP, Metal and SYCL lay it out alike.
  */
 #ifndef SATCHEL_GPU_CALL_H
 #define SATCHEL_GPU_CALL_H
 
 #include <stdint.h>
 
-enum { GPU_VIEWS = 12, GPU_ARGS = 4, GPU_FUSED = 4 /* calls that one kernel may take, see gpu_fusion */ };
+enum { GPU_VIEWS = 12, GPU_ARGS = 4, GPU_FUSED = 4 /* most calls of a fused kernel, see gpu_fusion */ };
 
-/* A tensor: shape is outermost first, unused places hold 1; everything but the first dimension is dense. */
+/* A tensor. All dimensions but the first are dense. */
 typedef struct {
     uint64_t data;     /* device address */
-    uint64_t stride;   /* bytes from one index of the first dimension to the next; of a packed weight: of a stack's matrices */
-    int32_t shape[4];  /* shape[0]: the most it can be */
+    /* bytes from one index of the first dimension to the next; packed weight: from matrix to matrix of a stack */
+    uint64_t stride;
+    int32_t shape[4];  /* outermost first, unused entries are 1; shape[0] is its maximum */
     int32_t count;     /* >= 0: the step block's counts[count] is this step's shape[0] */
-    uint32_t format;   /* GGUF's number, with HAL_PACKED where it lies in the device's own order */
+    uint32_t format;   /* GGUF's type number, with HAL_PACKED for a packed weight */
 } gpu_view;
 
 typedef struct {
     uint64_t counts;        /* device address of the step block's int32 counts */
-    uint64_t fault;         /* of a uint32: 0, or 1 + the step that met a bad index */
-    uint64_t scratch;       /* of what the kernel asked for; nothing in it outlives the step */
+    uint64_t fault;         /* device address of a uint32: 0, or 1 + the step that met an index out of range */
+    uint64_t scratch;       /* device address of the kernel's scratch; its contents end with the step */
     uint32_t n_in, step;
     uint32_t flags;         /* of hal_options, and below */
-    uint32_t mode;          /* what the kernel's entry in the table says: one kernel may serve several ops */
-    uint32_t config;        /* set by a kernel override (`satchel tune`) in place of the kernel's own heuristic; 0: the heuristic's */
+    uint32_t mode;          /* gpu_kernel.mode: tells apart the ops that one kernel serves */
+    uint32_t config;        /* set by a kernel override (`satchel tune`); 0: the kernel's own heuristic decides */
     uint32_t unused;
     uint64_t arg[GPU_ARGS]; /* the op's argument struct */
     gpu_view v[GPU_VIEWS];  /* the output, then the inputs */

@@ -1,5 +1,5 @@
-/* check.h: what the checks and grids of the portable kernels share. A check sees the largest shapes; a view has no number of
- * dimensions, unused ones are 1. Nothing here runs on a device.
+/* check.h: helpers of the portable kernels' check and grid functions, which run on the host at compile(). They see the maximum
+ * shapes; a view does not tell its number of dimensions, unused ones are 1.
  */
 #ifndef SATCHEL_KERNEL_CHECK_H
 #define SATCHEL_KERNEL_CHECK_H
@@ -9,13 +9,13 @@
 #include "kernel.h"
 
 enum { F32 = 0, I32 = HAL_FORMAT_I32 };
-enum { THREADS = 256, WAVES = 4 /* of a group whose waves work alone */, MOST_TOKENS = 65535 /* of a grid's second size */ };
+enum { THREADS = 256, WAVES = 4 /* per group of independent waves */, MOST_TOKENS = 65535 /* limit of a grid dimension */ };
 
 static inline int64_t width(const gpu_view *v) {
     return (int64_t)v->shape[1] * v->shape[2] * v->shape[3];
 }
 
-/* A list of numbers, one behind the other or `stride` bytes apart. */
+/* Whether v is a vector of n numbers, dense in its last dimension or `stride` bytes apart in its first. */
 static inline int is_list(const gpu_view *v, uint32_t format, int64_t n) {
     return v->format == format && v->shape[0] == n && width(v) == 1;
 }
@@ -28,7 +28,7 @@ static inline int same_shape(const gpu_view *a, const gpu_view *b) {
     return a->shape[0] == b->shape[0] && same_rows(a, b);
 }
 
-/* Numbers of a block of a weight's format; 0: there is no such, or it is packed. */
+/* Elements of a block of a weight's format; 0: the format is unknown, or the weight is packed. */
 static inline int block_of(uint32_t format) {
     switch (format) {
 #define CPU_WEIGHT(stem, id, block, act)                                                                               \
@@ -48,7 +48,7 @@ static inline gpu_grid grid_of(int64_t x, int64_t y, int64_t z, uint32_t threads
     return (gpu_grid){{(uint32_t)x, (uint32_t)y, (uint32_t)z}, threads, (uint32_t)local, 0};
 }
 
-/* As many threads as n numbers keep busy, in whole waves. */
+/* Threads of a group for n elements: n rounded up to whole waves, at most `most`. */
 static inline uint32_t threads_for(const gpu_traits *t, int64_t n, uint32_t most) {
     uint32_t waves = parts(n, t->wave), all = most / (uint32_t)t->wave;
     return (waves < 1 ? 1 : waves < all ? waves : all) * (uint32_t)t->wave;

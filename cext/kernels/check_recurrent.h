@@ -1,4 +1,4 @@
-/* check_recurrent.h: checks and grids of the portable kernels of layers that keep a state; part of table.c. */
+/* check_recurrent.h: checks and grids of the portable kernels of recurrent layers (short_conv, gated_scan); part of table.c. */
 #ifndef SATCHEL_CHECK_RECURRENT_H
 #define SATCHEL_CHECK_RECURRENT_H
 
@@ -7,7 +7,7 @@
 
 enum { TAPS_MOST = 64 };
 
-/* slots: of the inputs slot, pos and table the first. */
+/* slots: the input slot; pos and table follow it. */
 static inline const char *check_places(const gpu_view *slots, const gpu_view *state, int32_t tokens, int32_t block) {
     const gpu_view *table = slots + 2;
     if (!is_list(slots, I32, tokens) || !is_list(slots + 1, I32, tokens) || table->format != I32 || width(table) != table->shape[1])
@@ -53,14 +53,14 @@ static inline const char *check_conv_write(const gpu_call *c, const gpu_traits *
                                   : "x must be f32 (T, C), and state (pages, K - 1, C) with 2 to 64 taps";
 }
 
-/* A thread has a channel of a token; x is the input whose second dimension are the channels. */
+/* A thread computes a channel of a token. x: the input (T, C). */
 static inline void grid_conv(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     const gpu_view *x = c->n_in == 5 ? c->v + 2 : c->v + 1;
     uint32_t threads = threads_for(t, x->shape[1], THREADS);
     *g = grid_of(parts(x->shape[1], threads), x->shape[0], 1, threads, 0);
 }
 
-/* Bytes of local memory that a group's columns take; see scan_pitch. */
+/* Bytes of local memory for the columns of a group; see scan_pitch. */
 static inline uint64_t scan_local(const gpu_view *state) {
     return 4 * SCAN_COLUMNS * (((uint64_t)state->shape[2] + 31) / 32 * 32 + SCAN_LANES);
 }
@@ -71,7 +71,7 @@ static inline const char *check_keys(const gpu_view *k, const gpu_view *g, const
         return "keys must be f32 (T, G, N), g f32 (T, H), state (pages, H, N, P)";
     if (g->shape[1] != state->shape[1] || state->shape[1] % k->shape[1] || k->shape[2] != state->shape[2])
         return "keys, g and state must agree in G, H and N";
-    return scan_local(state) <= (uint64_t)shared ? NULL : "keys have too many numbers for the memory of a group";
+    return scan_local(state) <= (uint64_t)shared ? NULL : "keys are too long for the local memory of a group";
 }
 
 static inline const char *check_scan(const gpu_call *c, const gpu_traits *t) {
@@ -84,7 +84,7 @@ static inline const char *check_scan(const gpu_call *c, const gpu_traits *t) {
     if ((fault = check_keys(k, g, state, v->shape[0], t->shared)))
         return fault;
     if (q->format != F32 || !same_shape(q, k) || c->v[5].format != F32 || !same_shape(c->v + 5, g))
-        return "q must be as k, beta as g";
+        return "q must have k's type and shape, and beta g's";
     if (v->format != F32 || v->shape[1] != state->shape[1] || v->shape[2] != state->shape[3] || v->shape[3] != 1)
         return "v must be f32 (T, H, P)";
     if (y->format != F32 || y->shape[0] != v->shape[0] || y->shape[1] != v->shape[1] || y->shape[2] != 2 * v->shape[2])

@@ -1,4 +1,4 @@
-/* check_sample.h: checks, scratch and grids of the portable kernels that sample; part of table.c. */
+/* check_sample.h: checks, scratch sizes and grids of the portable sampling kernels; part of table.c. */
 #ifndef SATCHEL_CHECK_SAMPLE_H
 #define SATCHEL_CHECK_SAMPLE_H
 
@@ -61,7 +61,7 @@ static inline int sample_groups(const gpu_call *c) {
     return c->v[0].shape[0] < SAMPLE_GROUPS ? c->v[0].shape[0] : SAMPLE_GROUPS;
 }
 
-/* Each group's sets, then for each row the best of its stretches: a number and a place. */
+/* Scratch: each group's candidate sets, then for each row the largest logit of each BEST_CHUNK and its index. */
 static inline uint64_t scratch_sample(const gpu_call *c, const gpu_traits *t) {
     uint64_t n = (uint64_t)c->v[1].shape[1], stretches = (n + BEST_CHUNK - 1) / BEST_CHUNK;
     (void)t;

@@ -9,7 +9,7 @@
 enum { KV_VALUES_MOST = 512, KV_WAVES = 4 };
 #define KV_FORMATS "f32, f16, bf16, fp8, q8_0 or q4_0"
 
-/* Numbers that a cache's format codes together; 0: no cache has it. */
+/* Elements of a block of a cache format; 0: not a cache format. */
 static inline int kv_block(uint32_t format) {
     return format == 0 || format == 1 || format == 30 || format == 1008 ? 1 : format == 8 || format == 2 ? 32 : 0;
 }
@@ -49,7 +49,7 @@ static inline const char *check_rope(const gpu_call *c, const gpu_traits *t) {
     return check_cos_sin(c, c->v + 1, c->v + 2);
 }
 
-/* slot: of the inputs slot, pos and table the first. */
+/* slot: the input slot; pos and table follow it. */
 static inline const char *check_kv(const gpu_call *c, const gpu_view *slot) {
     const gpu_view *cache = c->v, *x = c->v + 2, *table = slot + 2;
     if (!is_cache(cache))
@@ -99,7 +99,7 @@ static inline uint64_t attention_local(const gpu_call *c) {
     return 4 * (4 + (uint64_t)c->v[1].shape[2] + 3 + KV_WAVES * ((uint64_t)value_of(c) + 2));
 }
 
-/* What is seen, and what besides counts. */
+/* Checks the arguments of the mask (window, chunk, cap, value), and sinks and slopes. */
 static inline const char *check_sight(const gpu_call *c) {
     const gpu_view *q = c->v + 1, *k = c->v + 2, *v = c->v + 3;
     arg_attention arg;
@@ -107,7 +107,7 @@ static inline const char *check_sight(const gpu_call *c) {
     if (arg.window < 0 || arg.chunk < 0 || arg.value < 0 || !(arg.cap >= 0))
         return "window, cap, chunk and value must not be negative";
     if (arg.value && (k->format != v->format || !same_shape(k, v) || arg.value > k->shape[3]))
-        return "with values in the keys, k and v must be the same, and as wide";
+        return "with value > 0, v must be the same cache as k, and at least `value` wide";
     if (arg.alibi < 0 || arg.alibi > 1 || ((int)c->n_in - arg.alibi != 6 && (int)c->n_in - arg.alibi != 7))
         return "it takes q, k, v, slot, pos and table, may take sinks, and with alibi 1 slopes";
     for (const gpu_view *x = c->v + 7; x <= c->v + c->n_in; x++)
@@ -122,7 +122,7 @@ static inline const char *check_attention(const gpu_call *c, const gpu_traits *t
     if (c->n_in < 6 || q->format != F32 || !is_list(c->v + 4, I32, q->shape[0]) || !is_list(c->v + 5, I32, q->shape[0]))
         return "it takes q f32 (T, H, D), k, v, slot and pos i32 (T), and table";
     if (table->format != I32 || width(table) != table->shape[1] || (int64_t)table->shape[1] * k->shape[2] > INT32_MAX / 2)
-        return "table must be i32 (S, B), with no more positions than can be counted";
+        return "table must be i32 (S, B), with positions that 32 bits can count";
     if (!is_cache(k) || !is_cache(v) || memcmp(k->shape, v->shape, 3 * sizeof(int32_t)) != 0)
         return "k and v must be caches " KV_FORMATS " (blocks, KV, block, D)";
     if (k->shape[3] != q->shape[2] || q->shape[1] % k->shape[1])
@@ -133,7 +133,7 @@ static inline const char *check_attention(const gpu_call *c, const gpu_traits *t
         return fault ? fault : "tokens must be no more than 65535";
     return value_of(c) <= KV_VALUES_MOST && attention_local(c) <= (uint64_t)t->shared
                ? NULL
-               : "a head's values are too many for a wave, or a query for the memory of a group";
+               : "a value head is too wide for a wave, or a query head for the local memory of a group";
 }
 
 static inline void grid_attention(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {

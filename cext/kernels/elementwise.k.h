@@ -1,4 +1,5 @@
-/* elementwise.k.h: swiglu and its limited kind, gelu, soft_cap, sigmoid, softplus, add and mul: a thread makes a number; a group has one row's. */
+/* elementwise.k.h: swiglu, swiglu_limited, gelu, soft_cap, sigmoid, softplus, add and mul. A thread computes one element; a
+ * group's elements are of one row. */
 #ifndef SATCHEL_ELEMENTWISE_K_H
 #define SATCHEL_ELEMENTWISE_K_H
 

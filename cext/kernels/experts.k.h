@@ -1,6 +1,6 @@
-/* experts.k.h: feed-forward parts of which each token uses a few: which they are and how much each counts (a wave a token),
- * the products with their weights (E, N, K) (a wave a row of a token's expert; of head_linear, where a token has them all, of
- * its head), and the sum of the results.
+/* experts.k.h: mixture of experts. Routing: the top k experts of a token and their weights (one wave per token). Products with
+ * the experts' weights (E, N, K): one wave per row of a token's expert. head_linear is the same product with every head's own
+ * weight. Last, the weighted sum of the experts' results.
  */
 #ifndef SATCHEL_EXPERTS_K_H
 #define SATCHEL_EXPERTS_K_H
@@ -8,23 +8,23 @@
 #include "elementwise.k.h"
 #include "formats.k.h"
 
-/* NaN counts as the least. */
+/* x as a sort key: NaN becomes -inf. */
 FN float rank_of(float x) {
     return x == x ? x : -INFINITY;
 }
 
-/* Whether (x, i) comes before (y, j): larger first, of equals the lower number. */
+/* Whether (x, i) ranks before (y, j): larger values first, of equal ones the lower index. */
 FN int before(float x, int i, float y, int j) {
     return x != y ? x > y : i < j;
 }
 
-/* What expert i of a row is chosen by: its logit, or the logistic function of it, and a bias where there is one. */
+/* Router score of expert i: its logit, or with sigmoid 1 the logit's sigmoid, plus the bias if there is one. */
 FN float score_of(CONSTANT gpu_call *c, DEVICE const float *x, int i) {
     float y = ((CONSTANT arg_top_experts *)c->arg)->sigmoid ? 1.0f / (1.0f + expf(-x[i])) : x[i];
     return rank_of(c->n_in == 2 ? y + ROW(const float, c->v + 2, 0)[i] : y);
 }
 
-/* The best of the lanes' candidates (x, i); all lanes get it. */
+/* Wave reduction: the best of the lanes' candidates (x, i), in all lanes. */
 FN void best_lane(self m, THREAD float *x, THREAD int *i) {
     for (int o = WAVE / 2; o > 0; o /= 2) {
         float other = take_f32(m, *x, m.lane ^ o);
@@ -35,8 +35,8 @@ FN void best_lane(self m, THREAD float *x, THREAD int *i) {
     }
 }
 
-/* Bits of the groups of experts that are looked at: a lane has a group, which counts as its best expert, or with logistic
- * scores as the sum of its two best.
+/* Bit mask of the `kept` best groups of experts. Each lane scores one group: by its best expert, or with sigmoid 1 by the sum
+ * of its two best.
  */
 FN uint32_t open_groups(CONSTANT gpu_call *c, self m, DEVICE const float *x) {
     CONSTANT arg_top_experts *a = (CONSTANT arg_top_experts *)c->arg;
@@ -59,9 +59,9 @@ FN uint32_t open_groups(CONSTANT gpu_call *c, self m, DEVICE const float *x) {
     return open;
 }
 
-enum { TOP_KEPT = 8 }; /* scores that a lane works out once; those behind it, each time */
+enum { TOP_KEPT = 8 }; /* scores per lane that are computed once; a lane computes the others each time */
 
-/* What expert i is chosen by; -inf where its group is closed. */
+/* Router score of expert i; -inf if its group is not among the best. */
 FN float open_score(CONSTANT gpu_call *c, DEVICE const float *x, int i, int each, uint32_t open) {
     return open >> (i / each) & 1 ? score_of(c, x, i) : -INFINITY;
 }
@@ -103,13 +103,13 @@ KERNEL(top_experts, GROUP) {
     }
 }
 
-/* How much an expert counts before its token's are brought to a sum. */
+/* Weight of an expert before normalization: softmax (most: the largest logit, total: the sum) or sigmoid. */
 FN float expert_share(float x, float most, float total, int sigmoid) {
     return sigmoid ? 1.0f / (1.0f + expf(-x)) : expf(x - most) / total;
 }
 
-/* The sum of e^(x - x[ids[j]]) over the experts that are no more than a fiftieth of their size below it, less the ids
- * before it. */
+/* SparseMixer (Phi-3.5-MoE): the sum of e^(x - best), best = x[ids[j]], over the experts with
+ * (best - x) / max(|x|, best) <= 0.02, without ids[0 .. j - 1]. */
 FN float rivals_of(self m, DEVICE const float *x, int n, DEVICE const int32_t *ids, int j) {
     float best = x[ids[j]], total = 0;
     for (int i = m.lane; i < n; i += WAVE) {
@@ -122,7 +122,7 @@ FN float rivals_of(self m, DEVICE const float *x, int n, DEVICE const int32_t *i
     return wave_sum(m, total);
 }
 
-/* A NaN among the logits makes the sum of a softmax NaN, and so all weights. */
+/* A NaN among the logits makes the softmax's sum NaN, and with it all weights. */
 KERNEL(expert_weights, GROUP) {
     CONSTANT arg_expert_weights *a = (CONSTANT arg_expert_weights *)c->arg;
     int t = m.group[0] * m.waves + m.wave, n = c->v[1].shape[1], k = c->v[0].shape[1];
@@ -159,7 +159,7 @@ KERNEL(expert_weights, GROUP) {
             expert_share(x[ids[j]], most, total, a->sigmoid) / (a->norm ? chosen + 1e-20f : 1.0f) * a->scale;
 }
 
-/* x: (T, K), one row for all of a token's experts, or (T, k, K), one for each. */
+/* The input row of a token's expert j. x is (T, K), shared by a token's experts, or (T, k, K), one row for each. */
 FN DEVICE const float *expert_input(CONSTANT gpu_view *x, int t, int j, int k) {
     return ROW(const float, x, t) + (width_of(x) == k ? 0 : (int64_t)j * k);
 }
@@ -173,7 +173,7 @@ KERNEL(expert_linear, GROUP) {
         return;
     if (c->mode != EXPERTS_BY_HEAD)
         id = ROW(const int32_t, ids, t)[j];
-    if (id < 0) { /* another device's */
+    if (id < 0) { /* the expert is on another device */
         if (m.lane == 0)
             ROW(float, y, t)[(int64_t)j * y->shape[2] + row] = 0;
         return;
@@ -192,7 +192,7 @@ KERNEL(expert_linear, GROUP) {
         ROW(float, y, t)[(int64_t)j * y->shape[2] + row] = a;
 }
 
-/* Where each of a token's experts is held, by a table; below 0: not here. */
+/* Maps a token's expert ids to slots of the expert cache by a table; < 0: not on this device. */
 KERNEL(expert_slots, GROUP) {
     int64_t i = own_number(c, m);
     int t = m.group[1], id;

@@ -1,6 +1,6 @@
-/* formats.k.h: rows of weights in every format, by a switch over the format's number: unpacked, and multiplied with columns of
- * float32. What a block holds is said in cext/quant alone; here a row is cut into parts, of 32 numbers (or one), each of which
- * is a lane's work. Lane l takes the parts l, l + WAVE and so on, so the order of a sum depends on its length and the format.
+/* formats.k.h: dequantizes rows of weights in every format, and multiplies them with float32 columns, by a switch over the
+ * format's number. cext/quant defines the blocks. A row is cut into parts of 32 elements (or one); lane l takes parts l, l +
+ * WAVE and so on, so the order of a sum depends on its length and the format alone.
  */
 #ifndef SATCHEL_FORMATS_K_H
 #define SATCHEL_FORMATS_K_H
@@ -11,7 +11,7 @@
 enum { I32 = 26 };
 enum { COLUMNS = LINEAR_COLUMNS };
 
-/* By a block's numbers: the numbers of a part, and how part i of a row is unpacked. */
+/* PART_<elements of a block>: elements of a part. Then how part i of a row is unpacked. */
 #define PART_1 1
 #define PART_32 32
 #define PART_64 32
@@ -23,7 +23,7 @@ enum { COLUMNS = LINEAR_COLUMNS };
 #define UNPACK_128(stem, row, i, out) stem##_part((row) + (i) / 4, (i) % 4, out)
 #define UNPACK_256(stem, row, i, out) stem##_part((row) + (i) / 8, (i) % 8, out)
 
-/* The weight that row `row` of all is in; *row becomes the row of that weight. */
+/* Of several weights side by side: the one that output row *row belongs to; *row becomes the row within it. */
 FN CONSTANT gpu_view *weight_at(CONSTANT gpu_call *c, int n_weights, THREAD int64_t *row) {
     CONSTANT gpu_view *w = c->v + 2;
     for (int i = 1; i < n_weights && *row >= w->shape[0]; i++, w++)
@@ -37,8 +37,8 @@ FN float sum_of_products(THREAD const float *w, DEVICE const float *x, int n, fl
     return sum;
 }
 
-/* For each format: a row of k numbers to `out`; and sums[j] = this lane's share of the product of the row with column j of n,
- * `pitch` numbers apart. A part is unpacked once for all columns. */
+/* For each format, two functions: dequantize a row of k elements to `out`; and sums[j] = this lane's part of the dot product of
+ * the row with column j of n. Columns are `pitch` floats apart. A part is unpacked once for all columns. */
 #define CPU_WEIGHT(stem, id, block, act)                                                                               \
     FN_CALL void unpack_row_##stem(int thread, int threads, DEVICE const block_##stem *row, DEVICE float *out, int k) { \
         float w[PART_##block];                                                                                         \
@@ -64,7 +64,7 @@ FN float sum_of_products(THREAD const float *w, DEVICE const float *x, int n, fl
 #include "types.inc"
 #undef CPU_WEIGHT
 
-/* A row of k numbers, by all threads of the group. */
+/* Dequantizes a row of k elements, by all threads of the group. */
 FN void unpack_row(self m, uint32_t format, DEVICE const char *row, DEVICE float *out, int k) {
     switch (format) {
 #define CPU_WEIGHT(stem, id, block, act)                                                                               \
@@ -76,7 +76,7 @@ FN void unpack_row(self m, uint32_t format, DEVICE const char *row, DEVICE float
     }
 }
 
-/* sums[j] = the product of the row with column j of n, at most COLUMNS; by a wave, all of whose lanes get them. */
+/* sums[j] = dot product of the row with column j of n <= COLUMNS, by one wave; all lanes get the sums. */
 FN_CALL void multiply_row(self m, uint32_t format, DEVICE const char *row, DEVICE const float *x, int64_t pitch, int n, int k,
                           THREAD float *sums) {
     switch (format) {
@@ -91,7 +91,7 @@ FN_CALL void multiply_row(self m, uint32_t format, DEVICE const char *row, DEVIC
         sums[j] = wave_sum(m, sums[j]);
 }
 
-/* Bytes of k numbers of any format that a view between two steps may have. */
+/* Bytes of k elements in any format of an activation. */
 FN_CALL int64_t bytes_of(uint32_t format, int64_t k) {
     switch (format) {
 #define CPU_WEIGHT(stem, id, block, act)                                                                               \

@@ -1,4 +1,4 @@
-/* gated.k.h: what a gate makes of an up, for the kernels that have both. */
+/* gated.k.h: SwiGLU of one element, for the kernels that fuse it. */
 #ifndef SATCHEL_GATED_K_H
 #define SATCHEL_GATED_K_H
 

@@ -1,5 +1,5 @@
-/* hadamard.k.h: heads (T, H, D) rotated by the Walsh-Hadamard matrix in blocks of n, the largest power of two in D: log2(n)
- * levels of sums and differences in local memory, then the factor. A group has one head.
+/* hadamard.k.h: rotates heads (T, H, D) by the Walsh-Hadamard matrix in blocks of n, the largest power of two that divides D:
+ * log2(n) levels of sums and differences in local memory, then the scale factor. One group per head.
  */
 #ifndef SATCHEL_HADAMARD_K_H
 #define SATCHEL_HADAMARD_K_H

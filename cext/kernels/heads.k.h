@@ -1,4 +1,5 @@
-/* heads.k.h: heads (T, H, D) taken apart and put together: a thread copies a number; a group has one row's. */
+/* heads.k.h: take and concat: slices and concatenates heads (T, H, D) along D. A thread copies one element; a group's elements
+ * are of one row. */
 #ifndef SATCHEL_HEADS_K_H
 #define SATCHEL_HEADS_K_H
 
@@ -12,7 +13,7 @@ KERNEL(take, GROUP) {
         ROW(float, c->v, m.group[1])[i] = ROW(const float, c->v + 1, m.group[1])[i / a->size * d + a->start + i % a->size];
 }
 
-/* The second operand may have one head for all. */
+/* The second operand may have one head, which all heads share. */
 KERNEL(concat, GROUP) {
     int64_t i = own_number(c, m);
     int a = c->v[1].shape[2], b = c->v[2].shape[2], row = m.group[1], head, at;

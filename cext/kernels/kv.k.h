@@ -1,6 +1,6 @@
-/* kv.k.h: writes keys or values into the paged cache (blocks, H, block, D), as they are or after RoPE. A
- * group has one head of one token, a thread a unit of it. Slot, position and block come from the engine and are checked; a
- * token that points outside is not written and faults the run.
+/* kv.k.h: writes keys or values to the paged cache (blocks, H, block, D), as they are or after RoPE. A group writes one head of
+ * one token; a thread writes one unit of it (kv_rows.k.h). A token whose slot, position or block is out of range is not written
+ * and faults the run.
  */
 #ifndef SATCHEL_KV_K_H
 #define SATCHEL_KV_K_H
@@ -9,7 +9,7 @@
 #include "modes.h"
 #include "rope.k.h"
 
-/* Where head `head` of token t goes, in block table[slot[t]][pos[t] / block]; NULL where that is nowhere. */
+/* Address of head `head` of token t in block table[slot[t]][pos[t] / block]; NULL if an index is out of range. */
 FN DEVICE char *kv_place(CONSTANT gpu_view *cache, CONSTANT gpu_view *slots, int t, int head) {
     CONSTANT gpu_view *table = slots + 2;
     int slot = i32_at(slots, t), pos = i32_at(slots + 1, t), size = cache->shape[2], block = -1;

@@ -1,5 +1,5 @@
-/* kv_rows.k.h: rows of a KV cache, one head of one position each, in every cache format: coded bit for bit as the definition
- * of kv_write has it (quant/cache.py). A row is cut into units: a number, or a block of 32 where numbers share a scale.
+/* kv_rows.k.h: reads and writes rows of a KV cache in every cache format. A row is one head of one position. Quantization is
+ * bit-identical to the definition (quant/cache.py). A unit of a row is one element, or a block of 32 that share a scale.
  */
 #ifndef SATCHEL_KV_ROWS_K_H
 #define SATCHEL_KV_ROWS_K_H
@@ -28,7 +28,7 @@ FN int64_t kv_bytes(uint32_t format, int n) {
     }
 }
 
-/* Number i of a row. */
+/* Element i of a row, dequantized. */
 FN float kv_at(uint32_t format, DEVICE const char *row, int i) {
     DEVICE const block_q8_0 *eight = (DEVICE const block_q8_0 *)row + i / KV_BLOCK;
     DEVICE const block_q4_0 *four = (DEVICE const block_q4_0 *)row + i / KV_BLOCK;
@@ -49,7 +49,7 @@ FN float kv_at(uint32_t format, DEVICE const char *row, int i) {
     }
 }
 
-/* The product of a row of n numbers with q. */
+/* Dot product of a row of n elements with q. */
 FN float kv_dot(uint32_t format, DEVICE const char *row, LOCAL const float *q, int n) {
     float sum = 0;
 #define KV_SUM(format)                                                                                                 \
@@ -69,7 +69,7 @@ FN float kv_dot(uint32_t format, DEVICE const char *row, LOCAL const float *q, i
     return sum;
 }
 
-/* The bits of a block's largest magnitude: as integers, a NaN is above infinity and that above all numbers. */
+/* Bits of a block's largest magnitude, compared as integers: a NaN is above infinity, and that above all finite numbers. */
 FN uint32_t kv_most(THREAD const float *x) {
     uint32_t most = 0;
     for (int i = 0; i < KV_BLOCK; i++) {
@@ -79,7 +79,7 @@ FN uint32_t kv_most(THREAD const float *x) {
     return most;
 }
 
-/* The nearest code, 0 for all where the inverse is no finite number or the block holds something that is none. */
+/* The nearest code; 0 if the inverse scale or an element of the block is not finite. */
 FN int kv_code(float x, float inverse, uint32_t most) {
     return most < 0x7F800000u && f32_is_finite(inverse) ? f32_round_even(x * inverse) : 0;
 }
@@ -92,7 +92,7 @@ FN void kv_store_q8_0(THREAD const float *x, DEVICE block_q8_0 *y) {
         y->qs[i] = (int8_t)kv_code(x[i], inverse, most);
 }
 
-/* The scale has the sign that gives the first largest number the code -8; 8, on the other side, becomes 7. */
+/* d = m / -8 for m, the first element of largest magnitude, so that m gets the code -8; the code 8 is clipped to 7. */
 FN void kv_store_q4_0(THREAD const float *x, DEVICE block_q4_0 *y) {
     uint32_t most = kv_most(x);
     float extreme = 0.0f, inverse;
@@ -106,7 +106,7 @@ FN void kv_store_q4_0(THREAD const float *x, DEVICE block_q4_0 *y) {
     }
 }
 
-/* Unit `unit` of a row, from its numbers. */
+/* Quantizes x, the elements of unit `unit` of a row, and stores them. */
 FN void kv_store(uint32_t format, THREAD const float *x, DEVICE char *row, int unit) {
     switch (format) {
     case KV_F32:

@@ -1,6 +1,6 @@
-/* linear.k.h: products of activations (T, K) with weights (N, K): a wave makes the results of one row of a weight for up to
- * COLUMNS tokens; a group's waves are neighbours. Modes: any number of weights side by side; one, with a residual; a gate and
- * an up.
+/* linear.k.h: matrix products of activations (T, K) with weights (N, K). A wave computes one row of a weight for up to COLUMNS
+ * tokens; the waves of a group take adjacent rows. Modes: several weights, their results concatenated; one weight, plus a
+ * residual; gate and up weights with SwiGLU.
  */
 #ifndef SATCHEL_LINEAR_K_H
 #define SATCHEL_LINEAR_K_H

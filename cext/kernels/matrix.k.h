@@ -1,27 +1,27 @@
-/* matrix.k.h: products of many columns by matrix units: activations (T, K) with weights (N, K), both rounded to bfloat16 (where
- * MATRIX_BYTES is 4, float32 as they are), summed in float32. Modes and operands are linear.k.h's, whose kernel is the plain
- * version of this.
+/* matrix.k.h: matrix products of many tokens on matrix units (WMMA, MFMA, simdgroup_matrix, joint_matrix): activations (T, K)
+ * times weights (N, K), both rounded to bfloat16 (float32 unrounded where MATRIX_BYTES is 4), accumulated in float32. Modes and
+ * operands are those of linear.k.h, the plain version of this kernel.
  *
- * A group makes MATRIX_ROWS results (of a gated product half as many: the gate's rows, then the up's) of MATRIX_TOKENS tokens.
- * Each thread unpacks 32 numbers of a weight at a time into local memory, and brings 16 of the activations; of float32, of which
- * half as many have room, one half of the threads unpacks and the other brings. Then the waves multiply. Wave i has the rows from
- * i / 2 * WAVE, as many as it has lanes, and the tokens of half i % 2. Bfloat16 is what most units have, with float32's range,
- * and small numbers of float16 are zeros to some.
+ * A group computes a tile of MATRIX_ROWS rows by MATRIX_TOKENS tokens (a gated product: MATRIX_ROWS / 2 results, from the
+ * gate's rows and then the up's). Each thread unpacks 32 elements of a weight at a time into local memory and loads 16 of the
+ * activations. Float32 tiles are half as deep, so one half of the threads unpacks and the other half loads. Then the waves
+ * multiply: wave i has WAVE rows from i / 2 * WAVE on and the tokens of half i % 2. The operands are bfloat16 because most
+ * units support it and it has float32's range; some units flush float16 denormals to zero.
  *
- * What a unit takes is in a header of its own, fragments.h of the vendor's folder:
+ * The vendor's fragments.h defines the unit:
  *
- *   UNIT_TOKENS, UNIT_ROWS, UNIT_DEPTH   tokens and rows of a unit's result; how many products it adds up
- *   token_fragment, row_fragment         a wave's operands: UNIT_DEPTH numbers of so many tokens or rows
- *   sum_fragment                         results
+ *   UNIT_TOKENS, UNIT_ROWS, UNIT_DEPTH   shape of one instruction: n tokens, m rows, k products summed
+ *   token_fragment, row_fragment         a wave's operands: UNIT_DEPTH elements of UNIT_TOKENS tokens or UNIT_ROWS rows
+ *   sum_fragment                         accumulators
  *   void clear_sums(self, sum_fragment *)
- *   void place_row(LOCAL operand *rows, int slot, int k, const float *w)   numbers k to k + 31 of a row, as operands
- *   void load_tokens(self, token_fragment *, LOCAL const operand *tokens, int token, int k)   of tokens at MATRIX_PITCH
+ *   void place_row(LOCAL operand *rows, int slot, int k, const float *w)   elements k to k + 31 of a row, as operands
+ *   void load_tokens(self, token_fragment *, LOCAL const operand *tokens, int token, int k)   tokens are MATRIX_PITCH apart
  *   void load_rows(self, row_fragment *, LOCAL const operand *rows, int slot, int k)
  *   void multiply(self, const token_fragment *, const row_fragment *, sum_fragment *)
  *   void store_sums(self, sum_fragment *, LOCAL float *to)   token i's sum with row j to to[i * SUMS_PITCH + j]
- *   UNROLLED   optional: stands before a loop over fragments, where they lie in registers only if it is unrolled
+ *   UNROLLED   optional: unrolls a loop over fragments, so that they stay in registers
  *
- * All lanes of a wave come to load, multiply and store together.
+ * load_*, multiply and store_sums are collective: all lanes of a wave call them together.
  */
 #ifndef SATCHEL_MATRIX_K_H
 #define SATCHEL_MATRIX_K_H
@@ -52,7 +52,7 @@ _Static_assert(MATRIX_HALF * SUMS_PITCH * 4 <= MATRIX_LOCAL, "sums of half the t
 _Static_assert(MATRIX_UNPACKING <= MATRIX_THREADS && MATRIX_UNPACKING % MATRIX_ROWS == 0, "a thread unpacks one part at most");
 _Static_assert(MATRIX_BRINGING <= MATRIX_THREADS && MATRIX_BRINGING % MATRIX_TOKENS == 0, "a thread brings 16 numbers at most");
 
-/* --- what a thread brings: part `thread / MATRIX_ROWS` of row `thread % MATRIX_ROWS` of the tile */
+/* --- loading a tile: a thread loads part `thread / MATRIX_ROWS` of row `thread % MATRIX_ROWS` */
 
 #define TAKE_PART_1(stem, row, i, n, w)                                                                                \
     for (int e = 0; e < MATRIX_PART; e++)                                                                              \
@@ -63,7 +63,7 @@ _Static_assert(MATRIX_BRINGING <= MATRIX_THREADS && MATRIX_BRINGING % MATRIX_TOK
 #define TAKE_PART_128(stem, row, i, n, w) UNPACK_128(stem, row, i, w)
 #define TAKE_PART_256(stem, row, i, n, w) UNPACK_256(stem, row, i, w)
 
-/* Numbers 32 i to 32 i + 31 of a row of k; those behind its end are zeros. row: NULL where there is none. */
+/* Elements 32 i to 32 i + 31 of a row of k, zeros past its end. row: NULL gives zeros. */
 FN void unpack_part(uint32_t format, DEVICE const char *row, int i, int k, THREAD float *w) {
     int n = k - MATRIX_PART * i;
     for (int e = 0; e < MATRIX_PART; e++)
@@ -80,7 +80,7 @@ FN void unpack_part(uint32_t format, DEVICE const char *row, int i, int k, THREA
     }
 }
 
-/* A row of the tile: where it lies, and its format; NULL: it is beyond the weights. */
+/* Address and format of a row of the tile; NULL: past the last weight. */
 FN DEVICE const char *row_of_slot(CONSTANT gpu_call *c, THREAD const self *m, int slot, THREAD uint32_t *format) {
     int gated_by = c->mode == LINEAR_GATED, rows = gated_by ? MATRIX_ROWS / 2 : MATRIX_ROWS;
     int64_t row = (int64_t)m->group[0] * rows + slot % rows;
@@ -95,7 +95,7 @@ FN DEVICE const char *row_of_slot(CONSTANT gpu_call *c, THREAD const self *m, in
     return ROW(const char, w, row);
 }
 
-/* MATRIX_EACH numbers of a token from k on, by thread i of those that bring. */
+/* Loads MATRIX_EACH elements of a token from k on; i is the index among the loading threads. */
 FN void bring_tokens(CONSTANT gpu_call *c, int i, int first, int n, int k, LOCAL operand *tokens) {
     enum { SIDE = MATRIX_DEPTH / MATRIX_EACH };
     int token = i / SIDE, at = i % SIDE * MATRIX_EACH, left = token < n ? c->v[1].shape[1] - k - at : 0;
@@ -105,7 +105,7 @@ FN void bring_tokens(CONSTANT gpu_call *c, int i, int first, int n, int k, LOCAL
         to[e] = e < left ? OPERAND(x[e]) : 0;
 }
 
-/* --- what a wave multiplies */
+/* --- multiplication, by waves */
 
 typedef struct {
     sum_fragment of[TILES_OF_TOKENS][TILES_OF_ROWS];
@@ -129,7 +129,7 @@ FN void multiply_tile(self m, LOCAL const operand *rows, LOCAL const operand *to
     }
 }
 
-/* --- results: the waves of one half at a time, for the sums of all are too many for the room */
+/* --- results: the waves of one half of the tokens at a time, because local memory has no room for all sums */
 
 FN void write_half(CONSTANT gpu_call *c, THREAD const self *m, int first, int n, LOCAL const float *sums) {
     int gated_by = c->mode == LINEAR_GATED, rows = gated_by ? MATRIX_ROWS / 2 : MATRIX_ROWS;

@@ -1,7 +1,8 @@
-/* matrix_table.h: the entries of a vendor's table for products by matrix units. They take what the portable kernel takes, which is
- * what is left where the device has no such kernel, its groups have too little memory, or there are too few columns.
+/* matrix_table.h: kernel table entries of matrix products on matrix units (matrix.k.h). They accept the same calls as the
+ * portable kernel. The portable kernel remains where the device has no matrix kernel, too little local memory, or too few
+ * columns.
  *
- * MATRIX_LEAST columns: with fewer, more than half of a tile is empty. No card has measured where it pays.
+ * From MATRIX_LEAST columns on at least half of a tile is used. The crossover is not measured on any GPU.
  */
 #ifndef SATCHEL_MATRIX_TABLE_H
 #define SATCHEL_MATRIX_TABLE_H
@@ -14,7 +15,7 @@
 
 enum { MATRIX_LEAST = 32 };
 
-/* SATCHEL_MATRIX_UNITS=0 leaves all products to the portable kernel. */
+/* SATCHEL_MATRIX_UNITS=0 turns the matrix kernels off. */
 static inline int matrix_wanted(void) {
     const char *said = getenv("SATCHEL_MATRIX_UNITS");
     return !said || strcmp(said, "0") != 0;
@@ -23,7 +24,7 @@ static inline int matrix_wanted(void) {
 static const char *matrix_fault(const char *op, const gpu_call *c, const gpu_traits *t) {
     const gpu_kernel *plain = gpu_portable_kernels;
     if (MATRIX_LOCAL > t->shared)
-        return "too little memory of a group for matrix units";
+        return "too little local memory per group for matrix units";
     while (strcmp(plain->op, op) != 0)
         plain++;
     return plain->check(c, t);
@@ -39,7 +40,7 @@ static void grid_matrix(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     *g = grid_of(parts(c->v[0].shape[1], rows), parts(c->v[0].shape[0], MATRIX_TOKENS), 1, MATRIX_THREADS, MATRIX_LOCAL);
 }
 
-/* A check knows no op, so each has its own. */
+/* A check is not told the op, so each op has its own. */
 #define MATRIX_CHECKS(op)                                                                                              \
     static const char *able_matrix_##op(const gpu_call *c, const gpu_traits *t) { return matrix_fault(#op, c, t); }     \
     static const char *check_matrix_##op(const gpu_call *c, const gpu_traits *t) {                                     \

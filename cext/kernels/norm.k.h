@@ -1,4 +1,4 @@
-/* norm.k.h: rms_norm and layer_norm of x (T, D) or (T, H, D) by w (D): a group a row of D. */
+/* norm.k.h: rms_norm and layer_norm of x (T, D) or (T, H, D) with weight w (D). One group per row of D. */
 #ifndef SATCHEL_NORM_K_H
 #define SATCHEL_NORM_K_H
 
@@ -21,7 +21,7 @@ KERNEL(rms_norm, GROUP) {
         y[i] = x[i] / sum * w[i];
 }
 
-/* Sums of what is left of the mean, not of squares: large means would leave nothing of the spread. */
+/* Two passes: the variance is the mean of (x - mean)^2. E[x^2] - mean^2 would cancel where the mean is large. */
 KERNEL(layer_norm, GROUP) {
     LOCAL float *room = (LOCAL float *)m.local;
     DEVICE const float *x, *w = ROW(const float, c->v + 2, 0), *bias = c->n_in == 3 ? ROW(const float, c->v + 3, 0) : NULL;

@@ -1,7 +1,6 @@
-/* pieces.k.h: where the states of recurrent layers lie (runtime/ops/recurrent.py). A state is (pages, ...), found by the block
- * table as keys are; a piece is a slot's tokens, which stand in the step one after the other, and goes on from the page of the
- * position before its first token. `slots` is the input slot, behind which are pos and table. A token that points outside
- * faults the run.
+/* pieces.k.h: locates the paged states of recurrent layers (runtime/ops/recurrent.py). States are (pages, ...), found by the
+ * block table as keys are. A piece is a slot's consecutive tokens in a step; it starts from the page of the position before its
+ * first token. `slots` is the input slot; pos and table follow it. A token with an index out of range faults the run.
  */
 #ifndef SATCHEL_PIECES_K_H
 #define SATCHEL_PIECES_K_H
@@ -10,7 +9,7 @@
 
 enum { PAGE_GONE = -1, PAGE_OUTSIDE = -2 };
 
-/* The number of the page of a slot's position. */
+/* Index of the page of a slot's position. */
 FN int state_page(CONSTANT gpu_view *slots, CONSTANT gpu_view *state, int slot, int pos, int block) {
     CONSTANT gpu_view *table = slots + 2;
     int page;
@@ -20,13 +19,13 @@ FN int state_page(CONSTANT gpu_view *slots, CONSTANT gpu_view *state, int slot, 
     return page < PAGE_GONE || page >= state->shape[0] ? PAGE_OUTSIDE : page;
 }
 
-/* Whether token t goes on from the one before it. */
+/* Whether token t is in the same piece as token t - 1. */
 FN int goes_on(CONSTANT gpu_view *slots, int t) {
     return t > 0 && i32_at(slots, t) == i32_at(slots, t - 1) &&
            (int64_t)i32_at(slots + 1, t) == (int64_t)i32_at(slots + 1, t - 1) + 1;
 }
 
-/* The page that token t, the first of a piece, goes on from; PAGE_GONE: none, a text begins. */
+/* The page that the piece starting at token t starts from; PAGE_GONE: none, position 0. */
 FN int page_before(CONSTANT gpu_view *slots, CONSTANT gpu_view *state, int t, int block) {
     int page, pos = i32_at(slots + 1, t);
     if (pos <= 0)
@@ -35,7 +34,7 @@ FN int page_before(CONSTANT gpu_view *slots, CONSTANT gpu_view *state, int t, in
     return page == PAGE_GONE ? PAGE_OUTSIDE : page;
 }
 
-/* Where the state after token t is left; PAGE_GONE: nowhere. last: it ends its piece. */
+/* The page that stores the state after token t; PAGE_GONE: none. last: token t ends its piece. */
 FN int page_after(CONSTANT gpu_view *slots, CONSTANT gpu_view *state, int t, int last, int block) {
     int pos = i32_at(slots + 1, t), page = state_page(slots, state, i32_at(slots, t), pos, block);
     if (page == PAGE_GONE && last)

@@ -1,23 +1,22 @@
-/* port.h: the language that the portable kernels are written in: what C and the C++ of GPU compilers have in common, and the
- * words below, which each target defines in a header of its own. No templates, no classes, no vendor's names.
+/* port.h: the language of the portable kernels: the common subset of C and of GPU compilers' C++, plus the macros below, which
+ * each target (CUDA, HIP, Metal, SYCL, emulated) defines in port_<target>.h. No templates, no classes, no vendor's names.
  *
- *   FN          a function of kernels, always inlined; FN_CALL: one that is called, for what would be too much code
- *   NOT_UNROLLED   stands before a loop that would be too much code
- *   DEVICE      what a pointer to device memory points to; LOCAL: to the memory of a group, which nobody else sees; THREAD: to
- *               a variable of the thread's own; CONSTANT: to a part of the call, or to a table, which nobody changes
- *   WAVE        how many lanes a wave has, a constant
- *   KERNEL(name, threads) { ... }   a kernel of at most so many threads a group, whose body sees
- *                   CONSTANT gpu_call *c  what to do, see call.h
- *                   self m                where this thread stands
- *   BARRIER(m)              all threads of the group come here, and see what the others wrote before
- *   TAKE(m, bits, lane)     the uint32_t that this lane of the wave brings; all lanes of the wave come here
- *   ADD_LOCAL(where, x)     adds an unsigned integer to local memory that others add to at the same time
- *   QUANT_TABLE             how a constant array at file scope is declared; QUANT_LOCAL: within a function
- *   F16_TO_F32(bits)        optional: the target's own conversion; F32_BITS(x), F32_FROM_BITS(bits) too
+ *   FN          qualifies a device function, always inlined; FN_CALL: not inlined, for large functions
+ *   NOT_UNROLLED   stands before a loop that must not be unrolled
+ *   DEVICE, LOCAL, THREAD, CONSTANT   address spaces of pointers: device memory; memory of the group (CUDA: shared memory);
+ *               variables of the thread; read-only memory (the call, tables)
+ *   WAVE        lanes of a wave (CUDA: warp), a compile-time constant
+ *   KERNEL(name, threads) { ... }   a kernel of at most `threads` threads per group (CUDA: block). Its body has
+ *                   CONSTANT gpu_call *c  its argument, see call.h
+ *                   self m                the thread's index in its group and grid, see self.h
+ *   BARRIER(m)              barrier of the group; makes earlier writes visible to it
+ *   TAKE(m, bits, lane)     wave shuffle: the uint32_t `bits` of the given lane
+ *   ADD_LOCAL(where, x)     atomic add of an unsigned integer in local memory
+ *   QUANT_TABLE             declares a constant array at file scope; QUANT_LOCAL: within a function
+ *   F16_TO_F32(bits)        optional: the target's own conversion; likewise F32_BITS(x), F32_FROM_BITS(bits)
  *
- * A kernel that barrier or TAKE is in reaches it with all threads or with none. Sums of floats are made in an order that the
- * shape alone decides; nothing is added to a float by several threads at once. Compiled without contraction of a * b + c:
- * what is to be fused says fmaf.
+ * All threads of a group reach a BARRIER, and all lanes of a wave a TAKE, or none do. The order of a float sum depends on the
+ * shape alone: there are no float atomics. Compiled without contraction of a * b + c: a fused multiply-add is written fmaf.
  */
 #ifndef SATCHEL_PORT_H
 #define SATCHEL_PORT_H
@@ -41,35 +40,35 @@
 #elif defined(PORT_EMULATED)
 #include "port_emulated.h"
 #else
-#error "no target of the portable kernels"
+#error "define a target of the portable kernels"
 #endif
 #ifndef CONSTANT
 #define CONSTANT const
 #endif
 
-enum { GROUP = 256 }; /* threads of a group, at most, where a kernel says nothing else */
+enum { GROUP = 256 }; /* default maximum of threads per group */
 
 /* --- views */
 
-/* Row i of a view, and its first byte. */
+/* Pointer to row i of a view. */
 #define ROW(type, v, i) ((DEVICE type *)(uintptr_t)((v)->data + (v)->stride * (uint64_t)(i)))
 
 FN int32_t i32_at(CONSTANT gpu_view *v, int64_t i) {
     return *ROW(const int32_t, v, i);
 }
 
-/* How many rows a view has in this step. */
+/* Rows of a view in this step. */
 FN int32_t rows_of(CONSTANT gpu_call *c, CONSTANT gpu_view *v) {
     int32_t n = v->count < 0 ? v->shape[0] : ((DEVICE const int32_t *)(uintptr_t)c->counts)[v->count];
     return n < v->shape[0] ? n : v->shape[0];
 }
 
-/* Numbers under one index of the first dimension. */
+/* Elements of a row: the product of all dimensions but the first. */
 FN int64_t width_of(CONSTANT gpu_view *v) {
     return (int64_t)v->shape[1] * v->shape[2] * v->shape[3];
 }
 
-/* The step met a bad index: the run fails. */
+/* Reports an index out of range: the run fails. */
 FN void fault(CONSTANT gpu_call *c) {
     *(DEVICE uint32_t *)(uintptr_t)c->fault = c->step + 1;
 }
@@ -78,7 +77,7 @@ FN int inside(int64_t i, int64_t n) {
     return i >= 0 && i < n;
 }
 
-/* --- waves and groups: all threads get the result */
+/* --- reductions over a wave or a group; all threads get the result */
 
 FN float take_f32(self m, float x, int lane) {
     uint32_t bits = TAKE(m, f32_bits(x), lane);
@@ -96,7 +95,7 @@ FN float wave_sum(self m, float x) {
     return x;
 }
 
-/* A NaN counts as less than any number. */
+/* Maximum. NaNs are ignored. */
 FN float wave_most(self m, float x) {
     for (int o = WAVE / 2; o > 0; o /= 2)
         x = fmaxf(x, take_f32(m, x, m.lane ^ o));
@@ -109,7 +108,7 @@ FN int64_t wave_sum_i64(self m, int64_t x) {
     return x;
 }
 
-/* `room` is local memory for a number of each wave. */
+/* room: local memory, one float per wave. */
 FN float group_sum(self m, float x, LOCAL float *room) {
     float sum = 0;
     x = wave_sum(m, x);

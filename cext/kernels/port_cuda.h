@@ -1,9 +1,8 @@
-/* port_cuda.h: the words of port.h for nvcc. A module of kernels loads by the driver alone: nothing here needs CUDA's runtime.
- */
+/* port_cuda.h: the macros of port.h for nvcc. Kernels load through the driver API; nothing here needs the CUDA runtime. */
 #ifndef SATCHEL_PORT_CUDA_H
 #define SATCHEL_PORT_CUDA_H
 
-#pragma nv_diag_suppress 177 /* functions of the formats that no kernel calls */
+#pragma nv_diag_suppress 177 /* unused functions: the formats' headers define more than kernels call */
 
 #define FN static __device__ __forceinline__
 #define FN_CALL static __device__ __noinline__
@@ -22,8 +21,8 @@ FN self port_self(void) {
     return m;
 }
 
-/* From compute capability 9.0 on a kernel may be launched before the one ahead has ended (gpu_kernel's `early`): it waits for that by
- * itself, with all that it wrote, and lets the next one come. */
+/* Programmatic dependent launch, from compute capability 9.0 on (`early` of gpu_kernel): a kernel may be launched before its
+ * predecessor ends. It then waits for the predecessor and its writes itself, and allows the next launch. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define AWAIT_BEFORE() asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory")
 #else
@@ -56,7 +55,7 @@ FN float F16_TO_F32(uint16_t bits) {
 }
 #define F16_TO_F32 F16_TO_F32
 
-/* The formats' headers are C for a host: here their functions are the device's. */
+/* The formats' headers declare host functions in C; this makes them device functions. */
 #define inline __device__ __forceinline__
 #include "exact.h"
 #include "formats.h"

@@ -1,5 +1,5 @@
-/* port_hip.h: the words of port.h for AMD's GPUs, by clang's own names: no header and no library of ROCm is needed to compile
- * it, and a code object refers to nothing outside itself.
+/* port_hip.h: the macros of port.h for AMD GPUs, by clang builtins. Compiling needs no header and no library of ROCm, and a
+ * code object has no external references.
  */
 #ifndef SATCHEL_PORT_HIP_H
 #define SATCHEL_PORT_HIP_H
@@ -10,7 +10,7 @@
 #define DEVICE
 #define LOCAL
 #define QUANT_TABLE static __attribute__((device)) const
-/* GCN and CDNA have waves of 64 lanes, RDNA of 32; a text that is compiled later is told then. */
+/* GCN and CDNA have waves of 64 lanes, RDNA of 32. Source that is compiled at run time gets WAVE then. */
 #if defined(PORT_AS_TEXT)
 #define WAVE PORT_WAVE
 #elif defined(__GFX9__)
@@ -30,7 +30,7 @@ FN self port_self(void) {
     return m;
 }
 
-/* The call is read where the launch has put it: a copy of its own would be each thread's. */
+/* The call is read in the kernel argument segment: a copy would take private memory of every thread. */
 #define KERNEL(name, threads)                                                                                          \
     FN void name##_body(const gpu_call *c, self m);                                                                    \
     extern "C" __attribute__((global, amdgpu_flat_work_group_size(1, threads))) void name(const gpu_call) {            \
@@ -38,7 +38,7 @@ FN self port_self(void) {
     }                                                                                                                  \
     FN void name##_body(const gpu_call *c, self m)
 
-/* What was written before is seen by the group behind the barrier. */
+/* Fences order the group's memory accesses around the barrier. */
 FN void BARRIER(self m) {
     (void)m;
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
@@ -66,7 +66,7 @@ FN double port_frexp(double x, int *e) {
     return __builtin_amdgcn_frexp_mant(x);
 }
 
-/* C's functions of numbers, as the compiler makes them of instructions. */
+/* Math functions by compiler builtins. */
 #define expf __builtin_expf
 #define fabs __builtin_fabs
 #define fabsf __builtin_fabsf
@@ -83,8 +83,8 @@ FN double port_frexp(double x, int *e) {
 #define sqrt __builtin_sqrt
 #define sqrtf __builtin_sqrtf
 
-/* Sine (quarter 0) and cosine (quarter 1) of x. The processor's own lose a large x's digits; here x is brought to within a
- * quarter of pi in float64, whose pi / 2 comes in two parts, and Taylor's series does the rest. |x| below 2^30. */
+/* sin (quarter 0) or cos (quarter 1) of x, |x| < 2^30. The hardware's instructions lose digits for large x. So x is reduced to
+ * |x| <= pi / 4 in float64, with pi / 2 in two parts, and then a Taylor series is summed. */
 FN float port_turn(float x, int quarter) {
     double n = __builtin_rint((double)x * 0.63661977236758134);
     double r = __builtin_fma(-n, 6.123233995736766e-17, __builtin_fma(-n, 1.5707963267948966, (double)x)), s = r * r;
@@ -97,7 +97,7 @@ FN float port_turn(float x, int quarter) {
 #define sinf(x) port_turn(x, 0)
 #define cosf(x) port_turn(x, 1)
 
-/* The formats' headers are C for a host: here their functions are the device's. */
+/* The formats' headers declare host functions in C; this makes them device functions. */
 #define inline __attribute__((device, always_inline)) inline
 #include "exact.h"
 #include "formats.h"

@@ -1,6 +1,6 @@
-/* port_metal.h: the words of port.h for Metal, whose compiler makes the kernels when a device is opened: this is expanded when
- * the library is built, and cext/metal/prelude.metal stands in front of the result. The words for address spaces are left to
- * the prelude, because `thread`, which MSL has taken, is a name of our own here and is written thread_ in the text.
+/* port_metal.h: the macros of port.h for Metal. Metal compiles kernels from source when a device is opened: the build expands
+ * this header, and cext/metal/prelude.metal is prepended to the result. The prelude defines the address spaces, because
+ * `thread` is a keyword of MSL and a member name here; the build renames the member to thread_.
  */
 #ifndef SATCHEL_PORT_METAL_H
 #define SATCHEL_PORT_METAL_H
@@ -16,7 +16,7 @@
 #define QUANT_LOCAL const
 #define WAVE 32
 
-/* Names that are MSL's own. */
+/* Names that MSL reserves. */
 #define double f64
 #define half half_
 #define thread thread_
@@ -25,7 +25,7 @@
 #define INT32_MAX 0x7FFFFFFF
 #define _Static_assert static_assert
 
-/* float32 numbers below 2^-126 count as zero on the GPU. */
+/* The GPU flushes float32 denormals (below 2^-126) to zero. */
 #define FLUSHED
 
 #define F16_TO_F32 port_f16_to_f32

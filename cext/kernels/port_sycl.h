@@ -1,6 +1,6 @@
-/* port_sycl.h: the words of port.h for SYCL, whose compiler makes the kernels when a device is opened: this is expanded when
- * the library is built, and the text begins with SYCL's own header there. A kernel is a free function; how many lanes a wave
- * has is said as PORT_WAVE then.
+/* port_sycl.h: the macros of port.h for SYCL. SYCL compiles kernels from source when a device is opened: the build expands this
+ * header, and the source then begins with SYCL's own header. A kernel is a free function; PORT_WAVE gives the lanes of a
+ * wave (sub-group) at that time.
  */
 #ifndef SATCHEL_PORT_SYCL_H
 #define SATCHEL_PORT_SYCL_H
@@ -28,7 +28,7 @@ FN self port_self(char *local) {
     return m;
 }
 
-/* A kernel's parameter must be a struct that is called one. */
+/* A kernel's parameter must be a named struct. */
 struct port_call {
     gpu_call is;
 };
@@ -60,7 +60,7 @@ FN double port_frexp(double x, int *e) {
     return sycl::ldexp(x, -*e);
 }
 
-/* C's functions of numbers. The names are taken from their left sides alone, so none may stand on a right side. */
+/* Math functions. The build takes the names from the left sides of these macros, so no right side may use one of them. */
 FN float port_fabs(float x) { return sycl::fabs(x); }
 FN double port_fabs(double x) { return sycl::fabs(x); }
 FN float port_sqrt(float x) { return sycl::sqrt(x); }

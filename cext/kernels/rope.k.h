@@ -14,7 +14,7 @@ KERNEL(rope_table, GROUP) {
     ROW(float, c->v, t)[n + i] = sinf(angle) * scale;
 }
 
-/* Number i of head x after RoPE of its first n_rot numbers. */
+/* Element i of head x after RoPE of its first n_rot elements. */
 FN float rope_at(DEVICE const float *x, DEVICE const float *cos_sin, int n_rot, int style, int i) {
     int half = n_rot / 2, first, second, pair;
     if (i >= n_rot)
@@ -26,7 +26,7 @@ FN float rope_at(DEVICE const float *x, DEVICE const float *cos_sin, int n_rot, 
                       : x[first] * cos_sin[half + pair] + x[second] * cos_sin[pair];
 }
 
-/* A thread rotates a pair, or copies a number behind n_rot; a group has one token. The output may be x itself. */
+/* One group per token; a thread rotates a pair, or copies an element past n_rot. The output may be x itself. */
 KERNEL(rope, GROUP) {
     int t = m.group[1], d = c->v[1].shape[2], n_rot = c->v[2].shape[1], half = n_rot / 2;
     int i = m.group[0] * m.threads + m.thread, head = i / (d - half), pair = i % (d - half), first, second;

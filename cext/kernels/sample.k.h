@@ -1,7 +1,8 @@
-/* sample.k.h: one token per row of logits (R, V), as runtime/sampling/chain.py defines it, and how likely tokens were. sample
- * runs in two kernels: sample_best finds the largest logits of each stretch of a row, which is all that a greedy row needs;
- * sample goes through the chain of the others, a group a row. A row with a NaN or +inf, or with nothing above -inf, has no
- * token (-1); its report is NaN, as is that of no token. Logits are only read.
+/* sample.k.h: samples one token per row of logits (R, V), as runtime/sampling/chain.py defines it, and reports logprobs.
+ *
+ * sample has two kernels. sample_best finds the largest logit of each BEST_CHUNK of a row, which is all that a greedy row
+ * needs. sample applies the sampling chain to the other rows, one group per row. A row with a NaN or +inf, or with -inf alone,
+ * has no token (-1) and its logprobs are NaN. Logits are only read.
  */
 #ifndef SATCHEL_SAMPLE_K_H
 #define SATCHEL_SAMPLE_K_H
@@ -10,7 +11,7 @@
 
 enum { NO_TOKEN = -1, BAD_INDEX = -2 };
 
-/* The largest logit of a stretch of a row, and its place; of equals the first. A damaged one is above all: see judged(). */
+/* The largest logit of a part of a row, and its index; of equal ones the first. A damaged logit wins: see judged(). */
 typedef struct {
     float x;
     int32_t at;
@@ -20,15 +21,15 @@ FN int better(best_of a, best_of b) {
     return a.x != b.x ? a.x > b.x : a.at < b.at;
 }
 
-/* A struct in shared memory is copied part by part: between address spaces not every language assigns one. */
+/* Copies a struct to local memory field by field: not every language assigns structs across address spaces. */
 #define PUT_BEST(to, b) ((to)->x = (b).x, (to)->at = (b).at)
 
-/* NaN and +inf. */
+/* Whether a logit is NaN or +inf. */
 FN int is_damaged(float x) {
     return !(x <= MOST);
 }
 
-/* A logit and its place; a damaged one is +inf at no place, which wins against everything. */
+/* A logit and its index as a candidate. A damaged one becomes +inf with no index, which wins against everything. */
 FN best_of judged(float x, int at) {
     best_of b;
     b.x = is_damaged(x) ? INFINITY : x;
@@ -81,7 +82,7 @@ FN int is_greedy(THREAD const hal_sampling *p) {
     return p->chain[0] == HAL_STAGE_TEMPERATURE && p->temperature <= 0 && !(p->dynatemp_range > 0);
 }
 
-/* The first wave knows it; 0 for the others. */
+/* The greedy token of a row, in the first wave; 0 in the others. */
 FN int greedy_token(self m, CONSTANT gpu_call *c, int row, int n) {
     DEVICE const best_of *all = best_at(c, row, n);
     best_of b = {all[0].x, all[0].at};
@@ -108,7 +109,7 @@ FN row_facts facts_of(CONSTANT gpu_call *c, int row) {
     return r;
 }
 
-/* The logits as a set, in scratch; 0 where one of them is damaged. */
+/* Fills the candidate set, in scratch, with all logits; 0 if one of them is damaged. */
 FN int fill_set(self m, THREAD set *s, DEVICE const float *logits) {
     int64_t damaged = 0;
     for (int i = m.thread; i < s->n; i += m.threads) {
@@ -121,7 +122,7 @@ FN int fill_set(self m, THREAD set *s, DEVICE const float *logits) {
     return group_sum_i64(m, damaged, s->room->sums) == 0;
 }
 
-/* Logits of tokens whose bit is clear become -INFINITY. */
+/* Token bitmask: sets logits of tokens whose bit is clear to -INFINITY. */
 FN void mask(self m, THREAD set *s, DEVICE const uint32_t *bitmask) {
     DEVICE float *x = writable(m, s);
     for (int i = m.thread; i < s->n; i += m.threads)
@@ -129,7 +130,7 @@ FN void mask(self m, THREAD set *s, DEVICE const uint32_t *bitmask) {
     changed(m, s);
 }
 
-/* What comes before the chain: 0, or why there is no token. */
+/* Steps before the chain (edits, token bitmask): 0, or why there is no token. */
 FN int start_row(self m, THREAD set *s, CONSTANT gpu_call *c, int row, THREAD const row_facts *r) {
     int n_edits = c->mode == SAMPLE_MASKED ? c->v[7].shape[1] : 0;
     if (!fill_set(m, s, ROW(const float, c->v + 1, row)))
@@ -183,7 +184,7 @@ KERNEL(sample, SAMPLE_THREADS) {
     }
 }
 
-/* --- how likely tokens were */
+/* --- logprobs */
 
 FN int is_reported(CONSTANT gpu_call *c, int row) {
     hal_sampling p;

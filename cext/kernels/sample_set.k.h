@@ -1,9 +1,9 @@
-/* sample_set.k.h: the candidates of one row of logits between the stages of its chain, kept by a whole group: all threads hold
- * the same `set`, and every function here is for all of them together. runtime/sampling/chain.py is the definition.
+/* sample_set.k.h: the candidate tokens of one row between the stages of its sampling chain. runtime/sampling/chain.py defines
+ * them. All threads of a group hold the same `set`, and every function here is collective: all threads call it.
  *
- * A set is x[n] with ids[n] that rise (NULL: ids are places). Candidates rank by distance from the best, equal ones by place.
- * They weigh whole numbers of 2^-40, so sums are exact in any order. What is kept goes to the other one of two stretches of
- * scratch. Needs doubles and 64-bit sums in local memory.
+ * A set is logits x[n] with token ids[n] in ascending order (NULL: id = index). Candidates rank by distance from the largest
+ * logit, equal ones by index. Weights e^-distance are integers in units of 2^-40, so sums are exact in any order. Filters write
+ * the kept candidates to the other of two buffers of scratch. Needs doubles and 64-bit sums in local memory.
  */
 #ifndef SATCHEL_SAMPLE_SET_K_H
 #define SATCHEL_SAMPLE_SET_K_H
@@ -18,7 +18,7 @@ typedef struct {
     int64_t sums[SAMPLE_THREADS / 8], before;
     uint64_t weights[DIGITS];
     uint32_t counts[DIGITS];
-    uint64_t lanes[8]; /* of doubles: their bits */
+    uint64_t lanes[8]; /* bits of doubles */
     float floats[SAMPLE_THREADS / 8];
     int32_t at;
 } sample_room;
@@ -26,7 +26,8 @@ typedef struct {
 typedef struct {
     DEVICE const float *x;
     DEVICE const int32_t *ids;
-    int n, all_lost, turn; /* all_lost: every candidate is -inf, and all rank and weigh the same */
+    /* all_lost: every candidate is -inf, so all rank and weigh the same; turn: the buffer to write next */
+    int n, all_lost, turn;
     float best;
     DEVICE float *own_x[2], *keys;
     DEVICE int32_t *own_ids[2];
@@ -34,8 +35,8 @@ typedef struct {
 } set;
 
 typedef struct {
-    uint32_t key; /* bits of a float >= 0, which order as it does */
-    int at;       /* place in the set */
+    uint32_t key; /* bits of a float >= 0, which sort like the float */
+    int at;       /* index in the set */
 } ranked;
 
 FN set set_of(CONSTANT gpu_call *c, self m, int group, int n) {
@@ -54,14 +55,14 @@ FN int id_of(THREAD const set *s, int at) {
     return s->ids ? s->ids[at] : at;
 }
 
-/* How far a candidate lies below the best, >= 0. */
+/* Distance of a candidate's logit below the largest, >= 0. */
 FN float distance(THREAD const set *s, int at) {
     return s->all_lost ? 0 : s->best - s->x[at];
 }
 
 /* e^-distance in units of 2^-40, as exact.py's weights(). */
 FN int64_t weight(THREAD const set *s, int at) {
-    const float turn = 12582912.0f; /* adding it rounds to a whole number */
+    const float turn = 12582912.0f; /* adding 1.5 * 2^23 rounds to an integer */
     float d, n, r, q;
     double y;
     if (s->all_lost)
@@ -78,7 +79,7 @@ FN int64_t weight(THREAD const set *s, int at) {
     q = q * r + (float)(1.0 / 2);
     q = q * r + 1.0f;
     q = (q * r + 1.0f) * f32_from_bits((uint32_t)((int32_t)n + 127) << 23);
-    y = (double)q * 1099511627776.0 + 4503599627370496.0; /* 2^40, 2^52: the whole number stands in the lowest bits */
+    y = (double)q * 1099511627776.0 + 4503599627370496.0; /* q * 2^40 + 2^52: the integer is in the low bits */
     return (int64_t)(f64_bits(y) & 0xFFFFFFFFFFFFF);
 }
 
@@ -89,7 +90,7 @@ FN double total_weight(self m, THREAD const set *s) {
     return (double)group_sum_i64(m, sum, s->room->sums);
 }
 
-/* What the threads before this one bring together; *total: what all do. */
+/* Exclusive prefix sum of x over the group's threads; *total: the sum over all threads. */
 FN int64_t sum_before(self m, THREAD const set *s, int64_t x, THREAD int64_t *total) {
     int64_t sum = x, before = 0, all = 0;
     for (int o = 1; o < WAVE; o *= 2) {
@@ -108,7 +109,7 @@ FN int64_t sum_before(self m, THREAD const set *s, int64_t x, THREAD int64_t *to
     return before + sum - x;
 }
 
-/* The stretch of candidates that is this thread's where places must stay in order. */
+/* The contiguous range of candidates of this thread, own_first .. own_end - 1, for operations that keep the order. */
 FN int own_first(self m, THREAD const set *s) {
     return (int)((int64_t)s->n * m.thread / m.threads);
 }
@@ -117,7 +118,7 @@ FN int own_end(self m, THREAD const set *s) {
     return (int)((int64_t)s->n * (m.thread + 1) / m.threads);
 }
 
-/* Keeps the candidates i for which the condition holds. */
+/* Stream compaction: keeps the candidates i for which the condition holds, in order. */
 #define KEEP(m, s, condition)                                                                                          \
     do {                                                                                                               \
         int64_t kept = 0, left;                                                                                        \
@@ -134,7 +135,7 @@ FN int own_end(self m, THREAD const set *s) {
         took_own(m, s, (int)left);                                                                                     \
     } while (0)
 
-/* The first n numbers and ids that were written to the stretch at hand are the candidates from now on. */
+/* Makes the first n logits and ids of the buffer that was just written the candidates. */
 FN void took_own(self m, THREAD set *s, int n) {
     BARRIER(m);
     s->x = s->own_x[s->turn];
@@ -143,7 +144,7 @@ FN void took_own(self m, THREAD set *s, int n) {
     s->turn ^= 1;
 }
 
-/* The candidates' numbers where they may be changed, by any thread; call changed() then. */
+/* The candidates' logits in memory that any thread may write; call changed() afterwards. */
 FN DEVICE float *writable(self m, THREAD set *s) {
     DEVICE float *to = s->own_x[s->turn];
     for (int i = m.thread; i < s->n; i += m.threads) {
@@ -163,7 +164,7 @@ FN void changed(self m, THREAD set *s) {
     s->all_lost = s->best == -INFINITY;
 }
 
-/* Place of a token, -1 where it is none of the candidates. */
+/* Index of a token in the set; -1 if it is not a candidate. */
 FN int place_of(THREAD const set *s, int id) {
     int low = 0, high = s->n - 1;
     if (!s->ids)
@@ -188,7 +189,7 @@ FN uint32_t key_at(THREAD const set *s, DEVICE const float *keys, int i) {
     return f32_bits(keys ? keys[i] : distance(s, i));
 }
 
-/* The digit in which the goal is reached, the last one that anybody has where it is not. One thread. */
+/* Radix select: the digit whose cumulative weight reaches the goal, else the last one that occurs. Run by one thread. */
 FN void choose_digit(LOCAL sample_room *room, double goal, int beyond) {
     int64_t before = room->before, last = before;
     int d = 0;
@@ -205,7 +206,8 @@ FN void choose_digit(LOCAL sample_room *room, double goal, int beyond) {
     room->before = last;
 }
 
-/* One digit of the key at which the goal is reached, among those whose higher digits are `key`'s. */
+/* Radix select: extends `key` by the digit (8 bits at `shift`) at which the cumulative weight reaches the goal, among
+ * candidates whose higher digits equal key's. */
 FN uint32_t cross_digit(self m, THREAD const set *s, DEVICE const float *keys, uint32_t key, int shift, double goal, int beyond,
                         int unit) {
     LOCAL sample_room *room = s->room;
@@ -225,10 +227,10 @@ FN uint32_t cross_digit(self m, THREAD const set *s, DEVICE const float *keys, u
     if (m.thread == 0)
         choose_digit(room, goal, beyond);
     BARRIER(m);
-    return key | (uint32_t)room->at << shift; /* which nobody writes before other barriers */
+    return key | (uint32_t)room->at << shift; /* no thread writes room->at before a later barrier */
 }
 
-/* What those with this key weigh, of this thread's stretch. */
+/* Weight of the candidates with this key in this thread's range. */
 FN int64_t weight_of_equals(self m, THREAD const set *s, DEVICE const float *keys, uint32_t key, int unit) {
     int64_t sum = 0;
     for (int i = own_first(m, s); i < own_end(m, s); i++)
@@ -236,7 +238,8 @@ FN int64_t weight_of_equals(self m, THREAD const set *s, DEVICE const float *key
     return sum;
 }
 
-/* Who of those with this key, in order of place, reaches the goal after `before`; somebody does. */
+/* Index of the candidate with this key at which the cumulative weight, `before` plus theirs in order of index, reaches the
+ * goal. One of them must reach it. */
 FN int equal_at(self m, THREAD const set *s, DEVICE const float *keys, uint32_t key, int64_t before, double goal, int beyond,
                 int unit) {
     int64_t mine = weight_of_equals(m, s, keys, key, unit), all;
@@ -253,19 +256,21 @@ FN int equal_at(self m, THREAD const set *s, DEVICE const float *keys, uint32_t 
     return s->room->at;
 }
 
-/* The candidate at which those in order of rank reach the goal together (beyond: exceed it); the last-ranked of all where they
- * do not. keys: ranks, NULL for distances; unit: each counts 1 instead of its weight. */
+/* The candidate at which the cumulative weight in order of rank reaches the goal (beyond 1: exceeds it); the last-ranked one if
+ * none does. keys: sort keys, NULL for distances; unit 1: each candidate weighs 1. */
 FN ranked cross(self m, THREAD const set *s, DEVICE const float *keys, double goal, int beyond, int unit) {
     ranked edge = {0, 0};
     int64_t before, all;
-    BARRIER(m); /* kept: the room may be in use; of this and the last one of cross(), today's callers need one */
+    /* kept: other threads may still read the room; today's callers need only one of this and the last barrier of cross() */
+    BARRIER(m);
     if (m.thread == 0)
         s->room->before = 0;
     for (int shift = 24; shift >= 0; shift -= 8)
         edge.key = cross_digit(m, s, keys, edge.key, shift, goal, beyond, unit);
     before = s->room->before;
     sum_before(m, s, weight_of_equals(m, s, keys, edge.key, unit), &all);
-    if (reached(before, goal, beyond) || !reached(before + all, goal, beyond)) { /* the first or the last of the equals */
+    /* take the first or the last of the equal keys */
+    if (reached(before, goal, beyond) || !reached(before + all, goal, beyond)) {
         int first = reached(before, goal, beyond);
         sum_before(m, s, weight_of_equals(m, s, keys, edge.key, 1), &all);
         edge.at = equal_at(m, s, keys, edge.key, 0, first ? 1.0 : (double)all, 0, 1);
@@ -275,7 +280,7 @@ FN ranked cross(self m, THREAD const set *s, DEVICE const float *keys, double go
     return edge;
 }
 
-/* Keeps those that rank no later than `edge`. */
+/* Keeps the candidates that rank up to `edge`, inclusive. */
 FN void keep_first(self m, THREAD set *s, DEVICE const float *keys, ranked edge) {
     KEEP(m, s, key_at(s, keys, i) < edge.key || (key_at(s, keys, i) == edge.key && i <= edge.at));
 }

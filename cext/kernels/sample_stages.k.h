@@ -1,5 +1,5 @@
-/* sample_stages.k.h: the stages of a sampling chain, one function each, on the candidates of one row; for all threads of the
- * group together. Each is defined in runtime/sampling/chain.py, with its source, and gives the same set bit for bit.
+/* sample_stages.k.h: the stages of a sampling chain, one function each, on the candidates of one row; all threads of the group
+ * call them. runtime/sampling/chain.py defines each stage and names its source; the sets here are bit-identical.
  */
 #ifndef SATCHEL_SAMPLE_STAGES_K_H
 #define SATCHEL_SAMPLE_STAGES_K_H
@@ -8,7 +8,7 @@
 
 enum { MIROSTAT_TOP = 100 };
 
-/* What a row brings. ring: the slot's tokens by position, NULL where slot or position are out of range. */
+/* Inputs of a row. ring: the slot's tokens by position, NULL if slot or position is out of range. */
 typedef struct {
     hal_sampling p;
     DEVICE const int32_t *ring, *edits; /* edits: (token, bits of a float32) pairs */
@@ -16,7 +16,7 @@ typedef struct {
 } row_facts;
 
 typedef struct {
-    double total, log_total; /* the logarithm in terms of the best's weight */
+    double total, log_total; /* sum of weights; its logarithm relative to the largest weight */
 } shares;
 
 FN shares shares_of(self m, THREAD const set *s) {
@@ -26,8 +26,8 @@ FN shares shares_of(self m, THREAD const set *s) {
     return t;
 }
 
-/* The sum of what `number` is for i = 0 .. n - 1 in eight lanes, i % 8, each in order, and then of the lanes: an order that
- * is part of the definition. */
+/* sum = the sum of `number` over i = 0 .. n - 1 in doubles: eight partial sums, i % 8, each in order, then their sum in order.
+ * The definition fixes this order. */
 #define LANES_SUM(m, s, number, sum)                                                                                   \
     do {                                                                                                               \
         BARRIER(m); /* kept: of this and the last one, today's uses need one */                                        \
@@ -61,13 +61,13 @@ FN float lifted(float x, float amount) {
     return x < MOST ? x : MOST;
 }
 
-/* Whether all threads say so. */
+/* Whether `good` holds in all threads. */
 FN int all_say(self m, THREAD const set *s, int good) {
     int64_t bad = group_sum_i64(m, !good, s->room->sums);
     return bad == 0;
 }
 
-/* Adds n edits, those of one token in order; 0 where a token is out of range. */
+/* Adds n edits (logit biases) to the logits, those of one token in order; 0 if a token is out of range. */
 FN int add_edits(self m, THREAD set *s, DEVICE const int32_t *edits, int n, int vocabulary) {
     DEVICE float *x;
     int good = 1;
@@ -105,7 +105,7 @@ FN float penalized(float x, int count, THREAD const hal_sampling *p) {
 
 FN int stage_penalties(self m, THREAD set *s, THREAD const row_facts *r) {
     int64_t reach = (int64_t)r->pos + 1 < r->p.repeat_last_n ? (int64_t)r->pos + 1 : r->p.repeat_last_n;
-    int n = reach < 0 ? 0 : reach > r->width ? r->width : (int)reach; /* what is further back has been overwritten */
+    int n = reach < 0 ? 0 : reach > r->width ? r->width : (int)reach; /* older tokens are overwritten */
     int good = 1;
     DEVICE float *x;
     if (!r->ring)
@@ -151,9 +151,9 @@ FN void stage_typical(self m, THREAD set *s, THREAD const row_facts *r) {
     double h = entropy(m, s, t);
     for (int i = m.thread; i < s->n; i += m.threads)
         s->keys[i] = (float)fabs((t.log_total + (double)distance(s, i)) - h);
-    BARRIER(m); /* kept: cross() waits too before it looks at keys of others */
+    BARRIER(m); /* kept: cross() also has a barrier before it reads other threads' keys */
     keep_first(m, s, s->keys, cross(m, s, s->keys, (double)r->p.typical_p * t.total, 1, 0));
-    changed(m, s); /* the best may be gone */
+    changed(m, s); /* the largest logit may be removed */
 }
 
 FN void stage_top_p(self m, THREAD set *s, THREAD const row_facts *r) {
@@ -187,7 +187,7 @@ FN void stage_xtc(self m, THREAD set *s, THREAD const row_facts *r) {
     for (int i = m.thread; i < s->n; i += m.threads)
         if ((double)weight(s, i) >= least && distance(s, i) == far)
             place = (float)i;
-    last = (int)group_most(m, place, s->room->floats); /* floats count to 2^24, and vocabularies are smaller */
+    last = (int)group_most(m, place, s->room->floats); /* a float is exact up to 2^24; vocabularies are smaller */
     KEEP(m, s, i == last || !((double)weight(s, i) >= least));
     changed(m, s);
 }
@@ -215,7 +215,8 @@ FN void stage_temperature(self m, THREAD set *s, THREAD const row_facts *r) {
     s->all_lost = 0;
 }
 
-/* The k that should give tokens of mu bits (negative log2-probability), from the distances of the n first-ranked in order. */
+/* Mirostat 1: the k whose top-k sampling has an expected negative log2-probability of mu bits, from the distances of the n
+ * first-ranked candidates in order. */
 FN double mirostat_count(LOCAL const float *d, int n, THREAD const set *s, THREAD const row_facts *r) {
     double above = 0, up = 0, slope, eps, k, bottom;
     for (int i = 0; i + 1 < n; i++) {
@@ -233,7 +234,7 @@ FN double mirostat_count(LOCAL const float *d, int n, THREAD const set *s, THREA
     return k < (double)s->n ? k : (double)s->n;
 }
 
-/* How many of the candidates rank before this one. */
+/* Number of candidates that rank before this one. */
 FN int rank_in(THREAD const set *s, int at) {
     float d = distance(s, at);
     int n = 0;
@@ -251,7 +252,7 @@ FN void stage_mirostat_1(self m, THREAD set *s, THREAD const row_facts *r) {
         first[rank_in(&top, i)] = distance(&top, i);
     BARRIER(m);
     k = mirostat_count(first, top.n, s, r);
-    BARRIER(m); /* kept: who fills `first` again has waited by then, with the stages of today */
+    BARRIER(m); /* kept: with today's stages, another barrier comes before `first` is written again */
     keep_count(m, s, (int)k);
 }
 
@@ -267,7 +268,7 @@ FN void stage_mirostat_2(self m, THREAD set *s, THREAD const row_facts *r) {
         KEEP(m, s, t.log_total + (double)distance(s, i) <= most);
 }
 
-/* One stage; 0 where the history or an edit names a token that there is not. */
+/* Runs one stage; 0 if the history or an edit has a token out of range. */
 FN int run_stage(self m, uint8_t stage, THREAD set *s, THREAD const row_facts *r) {
     switch (stage) {
     case HAL_STAGE_PENALTIES:

@@ -1,8 +1,9 @@
-/* scan.k.h: gated_scan and scan_write over states (pages, H, N, P): a group has SCAN_COLUMNS columns of one head's matrix, and
- * goes over the tokens of a piece. Each column has SCAN_LANES lanes of one wave, lane r of which holds rows r, r + 8 and so on in
- * local memory that nobody else touches. So a sum over the rows is 8 sums, added in a tree, whatever the width of a wave, and
- * each token does the same work in the same order whatever is in its step: a text cut anywhere gives the same bits. Both kernels
- * move the state by the same operations.
+/* scan.k.h: gated_scan and scan_write (selective scan, gated delta rule) over states (pages, H, N, P).
+ *
+ * A group holds SCAN_COLUMNS columns of one head's state (N, P) and loops over the tokens of a piece. A column has SCAN_LANES
+ * lanes of one wave; lane r holds rows r, r + 8 and so on in local memory of its own. A sum over the rows is 8 partial sums,
+ * added in a tree, for any wave width. Each token is computed by the same operations in the same order whatever the step holds,
+ * so any split of a prompt gives the same bits. Both kernels update the state by the same operations.
  */
 #ifndef SATCHEL_SCAN_K_H
 #define SATCHEL_SCAN_K_H
@@ -13,17 +14,18 @@
 typedef struct {
     CONSTANT gpu_view *state, *slots;
     LOCAL float *s;                 /* the lane's rows, SCAN_LANES apart */
-    int block, t;                   /* the token that is done */
-    int head, group, column, row;   /* group: whose keys it has */
-    int rows, keys, width, mine;    /* rows: of this lane; mine: the column is one of the matrix */
+    int block, t;                   /* t: the current token */
+    int head, group, column, row;   /* group: the head's group of keys; row: the lane's first row */
+    int rows, keys, width, mine;    /* rows of this lane; N; P; mine: the column is below P */
 } scanned;
 
-/* Rows of a column lie together, columns so far apart that the lanes of a wave meet different banks. */
+/* Floats from column to column in local memory, padded so that the lanes of a wave use different banks. */
 FN int scan_pitch(int keys) {
     return (keys + 31) / 32 * 32 + SCAN_LANES;
 }
 
-/* Where a thread stands in a call whose keys are k; 0: its group's token begins no piece. */
+/* Sets up a thread's head, column and rows for keys k; 0: the group's token does not start a piece, so the group has no
+ * work. */
 FN int scan_begin(CONSTANT gpu_call *c, self m, CONSTANT gpu_view *k, int block, int tiled, THREAD scanned *a) {
     int per = (a->state->shape[3] + SCAN_COLUMNS - 1) / SCAN_COLUMNS, groups = k->shape[1], column = m.thread / SCAN_LANES;
     a->block = block;
@@ -40,12 +42,12 @@ FN int scan_begin(CONSTANT gpu_call *c, self m, CONSTANT gpu_view *k, int block,
     return a->t < rows_of(c, k) && !goes_on(a->slots, a->t);
 }
 
-/* The lane's number i in a page. */
+/* The lane's element i in a page. */
 FN DEVICE float *scan_at(THREAD const scanned *a, int page, int i) {
     return ROW(float, a->state, page) + ((int64_t)a->head * a->keys + i * SCAN_LANES + a->row) * a->width + a->column;
 }
 
-/* The lane's rows from the page that the piece begins from; 0 where that is nowhere. */
+/* Loads the lane's rows from the page that the piece starts from, zeros at position 0; 0 if the page is out of range. */
 FN int scan_load(THREAD scanned *a) {
     int page = page_before(a->slots, a->state, a->t, a->block);
     for (int i = 0; i < a->rows; i++)
@@ -53,17 +55,17 @@ FN int scan_load(THREAD scanned *a) {
     return page != PAGE_OUTSIDE;
 }
 
-/* Whether the piece has another token behind this one, and then that is the one. */
+/* Advances to the next token of the piece; 0 if there is none. */
 FN int scan_next(CONSTANT gpu_call *c, CONSTANT gpu_view *k, THREAD scanned *a) {
     return a->t + 1 < rows_of(c, k) && goes_on(a->slots, a->t + 1) ? ++a->t : 0;
 }
 
-/* The numbers of a lane's rows in a token's keys or queries. */
+/* The lane's first element of a token's keys or queries; its others are SCAN_LANES apart. */
 FN DEVICE const float *scan_keys(THREAD const scanned *a, CONSTANT gpu_view *k) {
     return ROW(const float, k, a->t) + (int64_t)a->group * a->keys + a->row;
 }
 
-/* The sum of what the lanes of a column have; all of them get it. */
+/* Sum over the lanes of a column, in all of them. */
 FN float scan_sum(self m, float x) {
     for (int o = SCAN_LANES / 2; o > 0; o /= 2)
         x += take_f32(m, x, m.lane ^ o);

@@ -1,5 +1,5 @@
-/* short_conv.k.h: short_conv of x (T, C), a thread a number of the output; and conv_write, which leaves its state (pages, K - 1,
- * C): a thread has a channel of one piece.
+/* short_conv.k.h: short_conv, the causal depthwise convolution with K taps of x (T, C), one thread per output element; and
+ * conv_write, which writes its state (pages, K - 1, C), the last K - 1 inputs: one thread per channel of a piece.
  */
 #ifndef SATCHEL_SHORT_CONV_K_H
 #define SATCHEL_SHORT_CONV_K_H
@@ -7,16 +7,16 @@
 #include "elementwise.k.h"
 #include "pieces.k.h"
 
-/* A channel of a piece as token t sees it. */
+/* The inputs of one channel up to token t. */
 typedef struct {
     CONSTANT gpu_view *x;
     int64_t channel;
-    int t, near;                  /* so many tokens before t stand in the step */
-    int kept;                     /* rows of the page, which come before those; */
-    DEVICE const float *before;   /* NULL: zeros do */
+    int t, near;                  /* near: tokens before t that the step holds */
+    int kept;                     /* K - 1, the rows of a page */
+    DEVICE const float *before;   /* the state before the piece; NULL: zeros */
 } heard;
 
-/* How many tokens before t, `most` at most, are of its piece. */
+/* Number of tokens of t's piece before t, at most `most`. */
 FN int tokens_near(CONSTANT gpu_view *slots, int t, int most) {
     int n = 0;
     while (n < most && goes_on(slots, t - n))
@@ -24,7 +24,7 @@ FN int tokens_near(CONSTANT gpu_view *slots, int t, int most) {
     return n;
 }
 
-/* Finds what token t hears of its channel; 0 where it points outside. */
+/* Locates the inputs before token t; 0 if an index is out of range. */
 FN int hear(CONSTANT gpu_view *slots, CONSTANT gpu_view *state, int block, THREAD heard *h) {
     int page = PAGE_GONE;
     h->kept = state->shape[1];
@@ -37,7 +37,7 @@ FN int hear(CONSTANT gpu_view *slots, CONSTANT gpu_view *state, int block, THREA
     return page != PAGE_OUTSIDE && state_page(slots, state, i32_at(slots, h->t), i32_at(slots + 1, h->t), block) != PAGE_OUTSIDE;
 }
 
-/* The input `back` tokens before t, kept at most. */
+/* The input `back` <= kept tokens before t. */
 FN float heard_at(THREAD const heard *h, int back) {
     if (back <= h->near)
         return ROW(const float, h->x, h->t - back)[h->channel];
@@ -63,8 +63,8 @@ KERNEL(short_conv, GROUP) {
     ROW(float, c->v, h.t)[h.channel] = y / (1.0f + expf(-y));
 }
 
-/* The states of a piece go out from its last token back: only the first of them may lie in the page that the piece begins from,
- * and of that each number is read before it is written. */
+/* Writes the states of a piece from its last token back. Only its first state may share the page that the piece starts from,
+ * and there each element is read before it is written. */
 KERNEL(conv_write, GROUP) {
     CONSTANT gpu_view *state = c->v, *slots = c->v + 3;
     int block = ((CONSTANT arg_conv_write *)c->arg)->block, page, last = 1;

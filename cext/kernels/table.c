@@ -1,5 +1,5 @@
-/* table.c: the portable kernels: which op each serves, what it takes, and its grid. Views have been checked against their
- * buffers; a check here says in one line what this kernel cannot do. What depends on a step's numbers is checked on the device.
+/* table.c: kernel table of the portable kernels: the op, check and grid of each. The host has checked all views against their
+ * buffers; a check here gives NULL, or one line on what the kernel cannot do. Kernels check a step's values on the device.
  */
 #include "table.h"
 
@@ -131,7 +131,7 @@ static const char *check_take(const gpu_call *c, const gpu_traits *t) {
         return "it takes x f32 (T, H, D) and gives f32 (T, H, size)";
     return arg.start >= 0 && arg.size == y->shape[2] && arg.start <= x->shape[2] - arg.size
                ? NULL
-               : "what is taken must lie within x's heads, and be as wide as the output's";
+               : "start and size must lie within x's heads, and size be the output's width";
 }
 
 static const char *check_concat(const gpu_call *c, const gpu_traits *t) {

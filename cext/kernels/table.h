@@ -1,4 +1,4 @@
-/* table.h: the portable kernels as the host of a GPU backend chooses them. */
+/* table.h: kernel table of the portable kernels, for the host code of GPU backends. */
 #ifndef SATCHEL_KERNEL_TABLE_H
 #define SATCHEL_KERNEL_TABLE_H
 

@@ -1,10 +1,11 @@
-/* tokens.k.h: the table of known tokens (S, W), one row per slot, a ring over positions: one group, a thread a token. */
+/* tokens.k.h: tokens_put and tokens_get on the token table (S, W): one row per slot, a ring buffer over positions. One group,
+ * one thread per token. */
 #ifndef SATCHEL_TOKENS_K_H
 #define SATCHEL_TOKENS_K_H
 
 #include "port.h"
 
-/* The word of the table for this slot and position; NULL, and a fault, where they are out of range. */
+/* The table entry of a slot and position; NULL, and a fault, if they are out of range. */
 FN DEVICE int32_t *token_word(CONSTANT gpu_call *c, CONSTANT gpu_view *table, int slot, int64_t pos) {
     if (inside(slot, table->shape[0]) && pos >= 0)
         return ROW(int32_t, table, slot) + pos % table->shape[1];

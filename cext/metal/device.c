@@ -1,4 +1,4 @@
-/* device.c: the GPUs that there are, and memory that they share with the processor. */
+/* device.c: lists Metal's devices, and allocates memory that CPU and GPU share. */
 #include "metal.h"
 
 #include <stdarg.h>
@@ -40,12 +40,12 @@ static int is_of(objc_id device, long family) {
     return SENT(signed char, long)(device, objc.family, family);
 }
 
-/* Whether it shares the processor's memory and knows addresses. */
+/* Whether the device has unified memory and supports buffer addresses. */
 static int usable(objc_id device) {
     return is_of(device, FAMILY_METAL_3) && SENT0(signed char)(device, objc.unified);
 }
 
-/* The newest of Apple's families that it is of; 0: another's GPU. */
+/* The newest Apple GPU family that the device supports; 0: not an Apple GPU. */
 static int apple_family(objc_id device) {
     int n = 0;
     while (n < APPLE_MOST && is_of(device, FAMILY_APPLE + n + 1))
@@ -85,7 +85,7 @@ static int name(char *out, int size, int index) {
     return 0;
 }
 
-/* Metal does not say how many cores a GPU has; nothing here is cut by it. */
+/* Metal does not report the number of cores; no partition of work here depends on it. */
 static int attribute(int *out, int which, int index) {
     *out = which == MAJOR    ? apple_family(devices[index].is)
            : which == SHARED ? (int)objc_number(devices[index].is, objc.local_most)
@@ -154,7 +154,7 @@ static int make_room(metal_device *d) {
     return 0;
 }
 
-/* Lists a buffer, which is released where that fails. */
+/* Adds a buffer to the device's list; on failure releases it. */
 static int list(metal_device *d, objc_id is, uint64_t size, metal_buffer *out) {
     int code = is ? d->n_buffers == d->room ? make_room(d) : 0 : METAL_NO_MEMORY;
     if (code) {
@@ -233,7 +233,7 @@ static int seen(gpu_address *out, void *host) {
     return b ? 0 : metal_fail(METAL_INVALID, "%p is none of Metal's memory", host);
 }
 
-/* A buffer takes whole pages: those that the bytes are in. */
+/* Wraps the whole pages that contain the bytes. */
 static int wrap(gpu_address *out, const void *host, size_t size) {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), at = (uint64_t)(uintptr_t)host, begin = at / page * page;
     uint64_t length = (at + size + page - 1) / page * page - begin;
@@ -255,7 +255,7 @@ static int wrap(gpu_address *out, const void *host, size_t size) {
 
 const char *metal_driver(gpu_api *out) {
     const char *why = objc_open();
-    if (why && !objc.send) /* not a Mac: with a function in the table the driver would count as broken */
+    if (why && !objc.send) /* not a Mac: leaves the table empty, because a partly filled one means a broken driver */
         return why;
     *out = (gpu_api){
         .init = init, .count = count, .device = device, .name = name, .attribute = attribute, .retain = retain,

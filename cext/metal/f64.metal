@@ -13,7 +13,7 @@ struct f64 {
     explicit operator int() const;
 };
 
-// What a number is made of: m * 2^e. `special`: an infinity (m == 0) or a NaN.
+// An unpacked float: m * 2^e. `special`: an infinity (m == 0) or a NaN.
 struct f64_parts {
     ulong sign, m;
     int e, special;
@@ -31,12 +31,12 @@ inline ulong f64_bits(f64 x) {
 
 constant ulong F64_SIGN = 1ul << 63, F64_INFINITY = 0x7FFul << 52, F64_NAN = 0x7FF8ul << 48;
 
-// Shifted right by n >= 0; the lowest bit says whether anything was lost.
+// Shifts right by n >= 0; the lowest bit is sticky: it is set if a set bit was shifted out.
 inline ulong f64_jam(ulong m, int n) {
     return n == 0 ? m : n < 64 ? m >> n | (ulong)(m << (64 - n) != 0) : (ulong)(m != 0);
 }
 
-// The bits of m * 2^e >= 0 as a float of so many bits of fraction; the lowest bit of m may stand for what lies below.
+// Rounds m * 2^e >= 0 to a float with so many fraction bits and gives its bits; the lowest bit of m may be sticky.
 inline ulong f64_pack(ulong m, int e, int fraction, int bias) {
     int shift = (int)clz(m), exponent = e - shift + 63 + bias, drop = 63 - fraction;
     ulong kept, rest;
@@ -71,7 +71,7 @@ inline f64_parts f64_unpack_bits(f64 x) {
     return p;
 }
 
-// The same number with the highest bit of m at 63, unless it is 0.
+// Normalizes: shifts the highest bit of m to bit 63, unless m is 0.
 inline f64_parts f64_normal(f64 x) {
     f64_parts p = f64_unpack_bits(x);
     int shift = p.m ? (int)clz(p.m) : 0;
@@ -117,7 +117,7 @@ inline f64::operator float() const {
     return as_type<float>(sign | (uint)f64_pack(p.m, p.e, 23, 127));
 }
 
-// Towards zero, of a number that an int can be.
+// Conversion to int, towards zero, of a number in int's range.
 inline f64::operator int() const {
     f64_parts p = f64_unpack_bits(f64_from_bits(bits));
     int size = p.e >= 0 ? (int)(p.m << min(p.e, 63)) : p.e > -64 ? (int)(p.m >> -p.e) : 0;
@@ -145,7 +145,7 @@ inline f64 operator-(f64 a, f64 b) {
     return a + -b;
 }
 
-// The upper half of a product of 128 bits; its lowest bit stands for the lower half too.
+// The upper half of a 128-bit product; its lowest bit is sticky for the lower half.
 inline ulong f64_high(ulong a, ulong b) {
     ulong al = a & 0xFFFFFFFFul, ah = a >> 32, bl = b & 0xFFFFFFFFul, bh = b >> 32;
     ulong low = al * bl, middle = ah * bl + (low >> 32), other = al * bh + (middle & 0xFFFFFFFFul);
@@ -204,7 +204,7 @@ inline f64 sqrt(f64 a) {
     return f64_round(0, root | (ulong)(rest != 0), x.e / 2 - 26);
 }
 
-// As whole numbers that order as the floats do; both zeros are 0.
+// Maps to an integer that sorts like the float; both zeros are 0.
 inline long f64_order(f64 x) {
     long size = (long)(x.bits & ~F64_SIGN);
     return x.bits & F64_SIGN ? -size : size;
@@ -253,7 +253,7 @@ inline f64 ldexp(f64 x, int n) {
     return p.special ? x : f64_round(p.sign, p.m, p.e + clamp(n, -4096, 4096));
 }
 
-// x = result * 2^*e, the result from 1/2 to below 1.
+// x = result * 2^*e with 1/2 <= |result| < 1.
 inline f64 frexp(f64 x, thread int *e) {
     f64_parts p = f64_normal(x);
     *e = p.special || p.m == 0 ? 0 : p.e + 64;

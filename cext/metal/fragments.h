@@ -1,9 +1,8 @@
-/* fragments.h: the words of matrix.k.h for Apple's matrix units: simdgroup_matrix of MSL, which GPUs of the family Apple7 and
- * newer have. Operands are float32 as they are, so that nothing is rounded before it is summed: bfloat16 wants macOS 14, and
- * float16 has no room for large activations.
+/* fragments.h: fragments of matrix.k.h for Apple's matrix units: MSL's simdgroup_matrix, from GPU family Apple7 on. Operands
+ * are float32, unrounded: bfloat16 needs macOS 14, and float16's range is too small for large activations.
  *
- * Which lane holds which number of a matrix the specification leaves open, so they are loaded, multiplied and stored as a whole. In
- * memory they lie row by row; the weights' rows are the columns of the second operand, so it is read transposed.
+ * The specification does not define which lane holds which element, so matrices are loaded, multiplied and stored whole. They
+ * are row-major in memory. The weights' rows are the columns of the second operand, which is therefore loaded transposed.
  */
 #ifndef SATCHEL_METAL_FRAGMENTS_H
 #define SATCHEL_METAL_FRAGMENTS_H

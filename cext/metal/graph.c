@@ -1,6 +1,6 @@
-/* graph.c: the launches of a step, encoded once. A command buffer of Metal's can be committed once, so what is kept is an
- * indirect command buffer: each launch is a command of it, with its call in a buffer, and waits for those before it. A replay
- * is one message of a new command buffer's encoder.
+/* graph.c: graphs (recorded launches of a step) on Metal. A command buffer can be committed only once, so a graph is an
+ * indirect command buffer: each launch is a command of it, with its call in a buffer and a barrier before it. A replay
+ * executes it with one call of a new command buffer's encoder.
  */
 #include "metal.h"
 
@@ -20,7 +20,7 @@ static int capture(gpu_stream on, int mode) {
     metal_stream *s = on;
     (void)mode;
     if (s->recording || !(s->recording = calloc(1, sizeof *s->recording)))
-        return metal_fail(METAL_INVALID, "the stream is being recorded, or there is no memory to");
+        return metal_fail(METAL_INVALID, "the stream is already being recorded, or there is no memory");
     return 0;
 }
 

@@ -1,4 +1,4 @@
-/* library.c: kernels from their text: a library of functions, of which each becomes a pipeline when it is first asked for. */
+/* library.c: compiles kernels from source text to an MTLLibrary. A function's pipeline is made when it is first looked up. */
 #include "metal.h"
 
 #include <stdio.h>
@@ -7,7 +7,7 @@
 
 enum { LANES = 32, MATH_SAFE = 0 };
 
-/* What is rounded is rounded as it is written: no fast mathematics. macOS 15 has a new name for it. */
+/* Compile options without fast math, so operations round as written. macOS 15 renamed the option. */
 static objc_id options(void) {
     objc_id o = objc_make("MTLCompileOptions");
     if (SENT(signed char, objc_sel)(o, objc.responds, objc.set_math_mode))
@@ -66,7 +66,7 @@ int metal_unload(gpu_module of) {
     return 0;
 }
 
-/* A pipeline that may stand in an indirect command buffer. */
+/* Makes a pipeline that indirect command buffers support. */
 static int make_pipeline(metal_module *m, metal_function *f) {
     objc_id error = NULL, description, function;
     function = SENT(objc_id, objc_id)(m->library, objc.new_function, objc_string(f->name));

@@ -1,3 +1,3 @@
-/* matrix.metal: products by matrix units, a text of its own: GPUs that have none are not asked to compile it. */
+/* matrix.metal: matrix products on matrix units, a separate source text: GPUs without such units do not compile it. */
 #define MATRIX_KERNEL matrix_linear
 #include "matrix.k.h"

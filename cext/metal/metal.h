@@ -1,7 +1,7 @@
-/* metal.h: what the files of this folder share: Metal behind the functions that the common host of cext/gpu/ calls (api.h).
+/* metal.h: internal header of the Metal driver, which implements the functions of cext/gpu/api.h over Metal.
  *
- * All memory is shared between processor and GPU. Kernels are given addresses (MTLBuffer.gpuAddress), not bindings, so each
- * encoder is told of every buffer that there is. One lock guards everything but waiting.
+ * All memory is shared between CPU and GPU. Kernels get addresses (MTLBuffer.gpuAddress), not bindings, so every encoder
+ * declares all buffers as used (useResources). One lock guards everything except waiting.
  */
 #ifndef SATCHEL_METAL_METAL_H
 #define SATCHEL_METAL_METAL_H
@@ -13,11 +13,11 @@
 #include "objc.h"
 
 enum { METAL_INVALID = 1, METAL_NO_MEMORY = 2, METAL_NOT_FOUND = 500, METAL_NOT_READY = 600, METAL_FAILED = 719 };
-enum { METAL_CALL_STRIDE = 1024 /* of calls in a buffer: a multiple of 256, which every GPU takes as an offset */ };
+enum { METAL_CALL_STRIDE = 1024 /* bytes from call to call in a buffer: a multiple of 256, a valid offset on every GPU */ };
 
 typedef struct {
     objc_id is;
-    uint64_t address; /* on the GPU */
+    uint64_t address; /* GPU address */
     uint8_t *host;
     uint64_t size;
 } metal_buffer;
@@ -29,17 +29,17 @@ typedef struct metal_function metal_function;
 struct metal_function {
     metal_function *next;
     objc_id pipeline;
-    unsigned long most; /* threads of a group */
+    unsigned long most; /* most threads of a group */
     char name[96];
 };
 
 typedef struct {
     objc_id is;
     metal_buffer *buffers;
-    objc_id *ids;      /* of the buffers, in their order */
+    objc_id *ids;      /* the buffers' objects, in the list's order */
     int n_buffers, room;
-    uint64_t changes;  /* of the list */
-    metal_function *copy, *fill; /* of the first module */
+    uint64_t changes;  /* number of changes of the list */
+    metal_function *copy, *fill; /* kernels of the first module */
 } metal_device;
 
 struct metal_module {
@@ -48,7 +48,7 @@ struct metal_module {
     metal_function *functions;
 };
 
-/* All that is ever put into a stream: bytes are moved by kernels too. */
+/* A kernel launch, the only kind of work of a stream: kernels also copy and fill memory. */
 typedef struct {
     metal_function *function;
     mtl_size groups;
@@ -70,24 +70,24 @@ struct metal_sent {
 typedef struct {
     metal_device *device;
     objc_id queue, commands, encoder; /* the latter two while something is being encoded */
-    uint64_t used;                    /* device->changes when the encoder was told of the buffers */
-    metal_sent *sent;                 /* in order, until they are seen to be done */
-    metal_graph *recording;           /* launches go there instead */
-    int code;                         /* of the first that failed; told once */
+    uint64_t used;                    /* device->changes when the encoder declared the buffers */
+    metal_sent *sent;                 /* committed command buffers in order, until they are known to be done */
+    metal_graph *recording;           /* not NULL: launches are recorded to this graph */
+    int code;                         /* error of the first failure; reported once */
 } metal_stream;
 
 extern pthread_mutex_t metal_lock;
 extern _Thread_local metal_device *metal_current;
 
 int metal_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
-int metal_said(const char **); /* the last failure's text */
-/* What an NSError says. */
+int metal_said(const char **); /* the last failure's message */
+/* The message of an NSError. */
 const char *metal_text(objc_id error);
 
-/* The buffer in which `size` bytes lie, by the GPU's addresses or by the host's; NULL: none. The lock is held. */
+/* The buffer that contains `size` bytes at a GPU or host address; NULL: none. The lock is held. */
 metal_buffer *metal_find(metal_device *, uint64_t address, uint64_t size);
 metal_buffer *metal_find_host(metal_device *, const void *host, uint64_t size);
-/* Memory of both, listed; *host or *address may be wanted alone. */
+/* Allocates shared memory and lists it; address or host may be NULL. */
 int metal_reserve(metal_device *, size_t size, gpu_address *address, void **host);
 int metal_give(metal_device *, uint64_t address);
 
@@ -95,12 +95,12 @@ int metal_load(gpu_module *, const void *text);
 int metal_unload(gpu_module);
 int metal_function_of(gpu_function *, gpu_module, const char *name);
 
-/* An encoder of the stream's that knows every buffer; it ends with the command buffer. */
+/* The stream's encoder, which has declared every buffer; it ends with the command buffer. */
 objc_id metal_encoder(metal_stream *);
 int metal_put(metal_stream *, const metal_launch *);
 int metal_launch_fits(const metal_device *, const metal_launch *);
-void metal_streams(gpu_api *); /* fills in what stream.c has */
-void metal_graphs(gpu_api *);  /* what graph.c has */
+void metal_streams(gpu_api *); /* fills in the functions of stream.c */
+void metal_graphs(gpu_api *);  /* fills in the functions of graph.c */
 
 /* Fills the table; NULL, or why there is no Metal. */
 const char *metal_driver(gpu_api *);

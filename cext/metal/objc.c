@@ -1,4 +1,4 @@
-/* objc.c: opens Objective-C's run time and Metal, and looks up what is sent to their objects. */
+/* objc.c: opens the Objective-C runtime and Metal, and looks up classes and selectors. */
 #include "objc.h"
 
 #include <dlfcn.h>
@@ -13,7 +13,7 @@ static void *open_named(const char *variable, const char *usual, const char **pa
     return dlopen(*path, RTLD_NOW | RTLD_LOCAL);
 }
 
-/* A function's address as dlsym gives it: POSIX says that it fits. */
+/* Looks up a function; POSIX guarantees that a function pointer fits the void * that dlsym gives. */
 static int look_up(void *library, const char *name, void *out) {
     return (*(void **)out = dlsym(library, name)) != NULL;
 }

@@ -1,9 +1,9 @@
-/* objc.h: Objective-C's objects from plain C: libobjc and Metal are opened when a device is first asked for, so no header and no
- * library of Apple's is needed to build or to load this. A message is a call of objc_msgSend through the type that the method
- * has; selectors are looked up once.
+/* objc.h: Objective-C objects from plain C. libobjc and Metal are opened when a device is first requested, so building and
+ * loading need no header and no library of Apple's. A message is a call of objc_msgSend cast to the method's type; selectors
+ * are looked up once.
  *
- * Ownership is Cocoa's: what a selector that begins with "new" or "copy" gives is the caller's, who sends it `release`; all else
- * belongs to the pool at hand, and code that keeps it sends it `retain`.
+ * Ownership follows Cocoa: the caller owns the result of a selector that begins with "new" or "copy", and sends it `release`.
+ * Any other result belongs to the current autorelease pool; code that keeps it sends it `retain`.
  */
 #ifndef SATCHEL_METAL_OBJC_H
 #define SATCHEL_METAL_OBJC_H
@@ -19,7 +19,7 @@ typedef struct {
     unsigned long location, length;
 } mtl_range;
 
-/* X(name, selector): all that are sent. */
+/* X(name, selector): all selectors in use. */
 #define OBJC_SELECTORS(X)                                                                                              \
     X(alloc, "alloc")                                                                                                  \
     X(init, "init")                                                                                                    \
@@ -85,7 +85,7 @@ typedef struct {
     objc_id (*class_of)(const char *);
     void *(*push)(void);
     void (*pop)(void *);
-    objc_id (*all_devices)(void); /* an array that is the caller's */
+    objc_id (*all_devices)(void); /* gives an array that the caller owns */
 #define X(name, selector) objc_sel name;
     OBJC_SELECTORS(X)
 #undef X
@@ -93,11 +93,11 @@ typedef struct {
 
 extern objc_api objc;
 
-/* Opens the libraries; NULL, or why they cannot be used. SATCHEL_METAL_OBJC may name libobjc, and SATCHEL_METAL_FRAMEWORK the
- * framework: tests put their own there. */
+/* Opens the libraries; NULL, or why they cannot be used. SATCHEL_METAL_OBJC and SATCHEL_METAL_FRAMEWORK may give other paths of
+ * libobjc and of the framework; tests set them to libraries of their own. */
 const char *objc_open(void);
 
-/* objc_msgSend as the method's type has it: the result, then the arguments behind object and selector. */
+/* objc_msgSend cast to a method's type: the result, then the types of arguments after object and selector. */
 #define SENT0(result) ((result(*)(objc_id, objc_sel))objc.send)
 #define SENT(result, ...) ((result(*)(objc_id, objc_sel, __VA_ARGS__))objc.send)
 
@@ -130,7 +130,7 @@ static inline objc_id objc_keep(objc_id object) {
     return object ? objc_get(object, objc.retain) : object;
 }
 
-/* A new object of a class, the caller's. */
+/* A new object of a class, which the caller owns. */
 static inline objc_id objc_make(const char *name) {
     return objc_get(objc_get(objc.class_of(name), objc.alloc), objc.init);
 }

@@ -1,5 +1,5 @@
-/* portable.metal: the portable kernels for Metal, and two of the driver's own: bytes moved or set on the device. Groups of
- * both go over all the bytes by turns, a word each where everything is aligned. */
+/* portable.metal: the portable kernels for Metal, and two kernels of the driver: copy and fill. Their groups loop over all
+ * bytes with a grid stride, a word per thread where everything is aligned. */
 #include "kernels.h"
 
 #define EACH(type)                                                                                                     \

@@ -1,4 +1,4 @@
-// What stands in front of the kernels: the words of Metal's language for those of the portable dialect.
+// Prepended to the kernels' source: defines the macros of port.h in the Metal Shading Language.
 #include <metal_stdlib>
 using namespace metal;
 #pragma METAL fp contract(off)
@@ -21,8 +21,8 @@ inline void port_add_local(threadgroup uint *where, uint x) {
     atomic_fetch_add_explicit((threadgroup atomic_uint *)where, x, memory_order_relaxed);
 }
 
-// There is no atomic of 64 bits: each half has its own, and a thread whose sum overflows the lower one carries. The sum is whole when
-// all have come, and no thread reads it earlier.
+// Metal has no 64-bit atomic add: each half is added atomically, and the thread that overflows the lower half carries.
+// The sum is complete when all threads have added; no thread reads it earlier.
 inline void port_add_local(threadgroup ulong *where, ulong x) {
     threadgroup atomic_uint *part = (threadgroup atomic_uint *)where;
     uint low = (uint)x, old = atomic_fetch_add_explicit(part, low, memory_order_relaxed);

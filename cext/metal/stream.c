@@ -1,5 +1,6 @@
-/* stream.c: work in order: a queue of command buffers, into the last of which is encoded until somebody wants to know when it is
- * done. An event stands behind a command buffer, and counts: other streams wait for the count, the host for the buffer.
+/* stream.c: streams and events on Metal. A stream encodes into one command buffer until an event, a wait or a query commits
+ * it. An event is recorded after a command buffer and has a counter: other streams wait for the counter, the host for the
+ * buffer.
  */
 #include "metal.h"
 
@@ -10,11 +11,11 @@ enum { USE_BOTH = 3 /* read and written */, DONE = 4, ERROR = 5 };
 enum { COPY_THREADS = 256, COPY_GROUPS = 1024, COPY_EACH = 16 /* bytes of a thread, or more */, LOCAL_UNIT = 16 };
 
 typedef struct {
-    objc_id is, last; /* an MTLEvent; the command buffer behind which it was recorded */
+    objc_id is, last; /* an MTLEvent; the command buffer after which it was recorded */
     uint64_t count;
 } metal_event;
 
-/* --- encoding; the lock is held, and a pool is there */
+/* --- encoding; the lock is held, and an autorelease pool exists */
 
 objc_id metal_encoder(metal_stream *s) {
     metal_device *d = s->device;
@@ -44,7 +45,7 @@ static void note(metal_stream *s, objc_id commands) {
         s->code = metal_fail(METAL_FAILED, "the GPU gave up: %s", metal_text(objc_get(commands, objc.error)));
 }
 
-/* Forgets those that are done, from the first on. */
+/* Releases finished command buffers, from the first on. */
 static void forget(metal_stream *s) {
     for (metal_sent *first; (first = s->sent) && objc_number(first->commands, objc.status) >= DONE;) {
         note(s, first->commands);
@@ -54,7 +55,7 @@ static void forget(metal_stream *s) {
     }
 }
 
-/* Hands over what was encoded. */
+/* Commits the current command buffer. */
 static int commit(metal_stream *s) {
     metal_sent **last = &s->sent, *sent;
     if (!s->commands)
@@ -194,7 +195,7 @@ static int fill(gpu_address to, unsigned char with, size_t size, gpu_stream s) {
     return move(metal_current->fill, to, to, size, with, s);
 }
 
-/* The GPU's address of host memory that Metal gave; 0: it is other memory. */
+/* GPU address of host memory that Metal allocated; 0: other memory. */
 static gpu_address address_of(const void *host, size_t size) {
     pthread_mutex_lock(&metal_lock);
     metal_buffer *b = metal_find_host(metal_current, host, size);
@@ -203,7 +204,7 @@ static gpu_address address_of(const void *host, size_t size) {
     return at;
 }
 
-/* Where the processor sees it, once the stream is done; NULL, and *code. */
+/* Host address of device memory, after waiting for the stream; NULL and *code on failure. */
 static uint8_t *host_of(gpu_address at, size_t size, metal_stream *s, int *code) {
     metal_buffer *b;
     if (s->recording || (*code = finish(s))) {
@@ -291,7 +292,7 @@ static int await(gpu_stream on, gpu_event of, unsigned flags) {
     return 0;
 }
 
-/* The state of what an event stands behind, once it is done where that is waited for. */
+/* State of the command buffer before an event; with `waits` set, waits until it is done. */
 static int state_of(metal_event *e, int waits) {
     void *pool = objc.push();
     objc_id last;

@@ -1,6 +1,6 @@
-"""Makes the text that Metal compiles: what stands in front, then those of the preprocessed declarations that
-a kernel needs, then a zero. Functions of the formats that no kernel calls are left out: their pointers name
-no address space, and compiling takes time.
+"""Makes the source text that Metal compiles: the prelude, then the preprocessed declarations that a kernel
+needs, then a zero. Functions that no kernel calls are left out: their pointers name no address space, and
+compiling takes time.
 
     text.py OUT PREPROCESSED FRONT...
 """

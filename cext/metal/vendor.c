@@ -1,6 +1,6 @@
-/* vendor.c: what makes the common host of cext/gpu/ the Metal backend: the portable kernels as text, another for products by
- * matrix units, and a driver in plain C (device.c, library.c, stream.c, graph.c) over Objective-C's run time. Where that is
- * missing, the backend says so and has no devices.
+/* vendor.c: the Metal backend's gpu_vendor for the common host code of cext/gpu/: source texts of the portable kernels and of
+ * products on matrix units, and a driver in plain C (device.c, library.c, stream.c, graph.c) over the Objective-C runtime.
+ * Without that runtime the backend has no devices and says why.
  */
 #include <stdlib.h>
 
@@ -13,8 +13,8 @@
 
 enum { APPLE7 = 70 /* gpu_traits.arch of the first GPUs that have simdgroup_matrix */ };
 
-/* The first has what the driver itself runs. A GPU that has no units, or a Metal that does not take the second, is left with the
- * portable kernels; so are callers that want the same bits in any batch. */
+/* The first text includes the driver's own kernels. The portable kernels alone serve GPUs without matrix units, Metal versions
+ * that do not compile the second text, and HAL_DETERMINISTIC. */
 static const gpu_image images[] = {{satchel_image_portable_text, 0}, {satchel_image_matrix_text, APPLE7}, {NULL, 0}};
 static const gpu_image plain_images[] = {{satchel_image_portable_text, 0}, {NULL, 0}};
 static const gpu_kernel products[] = {MATRIX_ENTRIES("matrix_linear"), {0}};

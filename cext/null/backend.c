@@ -1,8 +1,7 @@
-/* null/backend.c: accepts every op and does nothing, so that what surrounds the kernels can be tested and timed alone.
- * Its own order of a weight is the file's, each byte turned into its complement, one matrix behind the other.
+/* null/backend.c: a backend that accepts every op and computes nothing, to test and time the code around the kernels.
  *
- * Buffers are real (zeroed, reserved lazily by the system) and are read and written; run() only copies the step block.
- * Handles own what calloc gave them, nothing else.
+ * Buffers are real: zeroed memory that is read and written. run() only copies the step block. The packed layout of a weight is
+ * the file's bytes, each complemented. Handles own what calloc gave them, nothing else.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +17,7 @@ struct hal_device {
 struct hal_buffer {
     uint8_t *data;
     uint64_t size;
-    void *owned; /* NULL: the host's memory */
+    void *owned; /* NULL: a wrap() of host memory */
 };
 
 struct hal_exec {
@@ -103,7 +102,7 @@ static int read_buffer(hal_buffer *b, uint64_t offset, void *to, uint64_t size) 
     return code;
 }
 
-/* Bytes of a row in the formats that it packs, Q8_0 and Q6_K, or 0. */
+/* Bytes of a row in the formats that it packs, Q8_0 and Q6_K; 0 for all others. */
 static uint64_t row_bytes(uint32_t format, int64_t columns) {
     return columns < 1 ? 0 : format == 8    ? size_mul((uint64_t)columns / 32, 34)
                            : format == 14 ? size_mul((uint64_t)columns / 256, 210)

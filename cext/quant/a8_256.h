@@ -1,11 +1,11 @@
 /*
- * A8_256: 256 signed bytes under one float32 scale, x = d * q, with the sums of each 16 and each 32 codes beside
- * them. Only activations have this format; they meet the weights in super-blocks of 256, whose minimum or offset
- * needs the sums. A block fills five lines of 64 bytes, its codes first; the pad is zero.
+ * A8_256: 256 signed bytes with one float32 scale, x = d * q, and the sums of each 16 and each 32 codes. An activation
+ * format: operand of the weights in super-blocks of 256, whose minimums or offsets need the sums. A block fills five
+ * lines of 64 bytes, its codes first; the padding is zero.
  *
- * The quantizer in float32: m = the first x of largest magnitude, with its sign; s = -127 / m; q = min(127,
- * round(s * x)), ties to even; d = 1 / s. Two borders: where s is no finite number, d and all q are 0; where
- * any x is an infinity or NaN, d is NaN and all q are 0.
+ * The quantizer, in float32: m = the first x of largest magnitude, with its sign; s = -127 / m; q = min(127,
+ * round(s * x)), ties to even; d = 1 / s. Two edge cases: if s is not finite, d and all q are 0; if any x is an
+ * infinity or NaN, d is NaN and all q are 0.
  */
 #ifndef SATCHEL_QUANT_A8_256_H
 #define SATCHEL_QUANT_A8_256_H
@@ -72,8 +72,8 @@ static inline void a8_256_unpack(DEVICE const block_a8_256 *b, THREAD float *out
         out[i] = b->d * (float)b->qs[i];
 }
 
-/* What weights in groups of 16 are, x = (d * scale) * code: 32 of them; and the share of a block of 256 in a dot product:
- * exact in integers within the block, then one fused multiply-add. */
+/* For weights in groups of 16, x = (d * scale) * code: dequantizes 32 of them; and adds a block of 256 to a dot product, exact
+ * in integers within the block, then one fused multiply-add. */
 static inline void a8_256_weights(THREAD const int8_t *code, THREAD const int8_t *scale, float d, THREAD float *out) {
     int i;
     for (i = 0; i < 32; i++)

@@ -1,10 +1,10 @@
 /*
- * A8_32: 32 signed bytes under one scale, x = d * q, with the sum of the codes beside them. Only activations
- * have this format; they meet the weights in blocks of 32, whose minimum or offset needs the sum.
+ * A8_32: 32 signed bytes with one scale, x = d * q, and the sum of the codes. An activation format: operand of the
+ * weights in blocks of 32, whose minimums or offsets need the sum.
  *
- * The quantizer in float32: amax = max |x|, d = amax / 127, q = round(x * (127 / amax)), ties to even, with d
- * before its rounding to f16 (to nearest even; the block stores what is left as a float32). Two borders: where
- * 127 / amax is no finite number all q are 0; where any x is an infinity or NaN, d is NaN and all q are 0.
+ * The quantizer, in float32: amax = max |x|, d = amax / 127, q = round(x * (127 / amax)), ties to even. d is then
+ * rounded to f16 (nearest even) and stored as float32. Two edge cases: if 127 / amax is not finite, all q are 0; if
+ * any x is an infinity or NaN, d is NaN and all q are 0.
  */
 #ifndef SATCHEL_QUANT_A8_32_H
 #define SATCHEL_QUANT_A8_32_H

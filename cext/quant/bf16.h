@@ -1,6 +1,6 @@
 /*
- * BF16: the upper 16 bits of a float32, one number per block. Rounding to it is to nearest even, with NaN quiet.
- * Its products are summed in float32; rows that are no whole number of bf16x2's blocks meet float32.
+ * BF16: the upper 16 bits of a float32, one number per block. Rounds to nearest even; NaN becomes quiet. Products
+ * are summed in float32. Rows that are not whole blocks of bf16x2 are multiplied with float32 activations.
  */
 #ifndef SATCHEL_QUANT_BF16_H
 #define SATCHEL_QUANT_BF16_H

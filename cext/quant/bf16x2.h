@@ -1,9 +1,9 @@
 /*
- * BF16X2: 32 numbers, each as the sum of two bfloat16, 16 significant bits. Only activations have this format;
- * they meet f16 and bf16 weights, in products that a unit for bfloat16 can do as two.
+ * BF16X2: 32 numbers, each the sum of two bfloat16, 16 significant bits. An activation format: operand of f16 and
+ * bf16 weights, whose product a bfloat16 unit computes as two products.
  *
- * The quantizer: high = x rounded to nearest even, low = x - high likewise. Two borders: an infinity or NaN
- * stands in high, with low 0; where a finite x would round to infinity, both halves are cut instead of rounded,
+ * The quantizer: high = x rounded to nearest even, low = x - high likewise. Two edge cases: an infinity or NaN is
+ * stored in high, with low 0; if a finite x would round to infinity, both halves are truncated instead of rounded,
  * so that high + low stays finite. high + low is exact in float32.
  */
 #ifndef SATCHEL_QUANT_BF16X2_H
@@ -21,7 +21,7 @@ typedef struct {
 _Static_assert(sizeof(block_bf16x2) == 128, "block_bf16x2 is 64 halves");
 #define SATCHEL_ACTIVATION_bf16x2 1216, 32 /* our number, elements of a block */
 
-/* Without branches, so that a compiler makes vectors of it. */
+/* Branch-free, so that compilers vectorize it. */
 static inline void bf16x2_quantize_block(const float *x, block_bf16x2 *out) {
     int i;
     for (i = 0; i < 32; i++) {

@@ -1,7 +1,7 @@
 /*
- * F16: one IEEE binary16 number per block, kept as its bits. Rounding to it is to nearest even, with NaN quiet
- * and overflow to infinity. Its products are summed in float32; rows that are no whole number of bf16x2's blocks
- * meet float32.
+ * F16: one IEEE binary16 number per block, stored as its bits. Rounds to nearest even; NaN becomes quiet, overflow
+ * infinity. Products are summed in float32. Rows that are not whole blocks of bf16x2 are multiplied with float32
+ * activations.
  */
 #ifndef SATCHEL_QUANT_F16_H
 #define SATCHEL_QUANT_F16_H

@@ -18,10 +18,10 @@ typedef struct {
 _Static_assert(sizeof(block_f8_e4m3) == 132, "block_f8_e4m3 is a float and 128 bytes");
 #define SATCHEL_WEIGHT_f8_e4m3 2001, 128, bf16x2 /* our number, elements of a block, activations */
 
-/* The bits moved to where a float32 has its own make a number 2^120 times too small, exactly, subnormal ones too. */
+/* Shifting the bits to float32's fields gives the value times 2^-120, exactly, for subnormals too. */
 static inline float f8_e4m3_value(uint8_t q) {
     uint32_t sign = (uint32_t)(q & 0x80) << 24, bits = (uint32_t)(q & 0x7F) << 20;
-#ifdef FLUSHED /* a GPU on which numbers so small are zero */
+#ifdef FLUSHED /* a GPU that flushes denormals to zero */
     if (bits < 0x00800000u)
         return f32_from_bits(sign | f32_bits((float)(q & 0x7F) * 0x1p-9f));
 #endif

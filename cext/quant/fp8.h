@@ -19,8 +19,8 @@ static inline void fp8_unpack(DEVICE const block_fp8 *b, THREAD float *out) {
     out[0] = f8_e4m3_value(b->x);
 }
 
-/* Nearest, ties to even, without a branch. Below 2^-6 codes are multiples of 2^-9: adding 2^14 leaves them in the last
- * bits. Above, a float32 rounded to three bits of fraction is the code but for the bias. */
+/* Rounds to the nearest code, ties to even, branch-free. Below 2^-6 values are multiples of 2^-9: adding 2^14 leaves the
+ * code in the low bits. Above, the code is a float32 rounded to three fraction bits, with another exponent bias. */
 static inline uint8_t fp8_of(float x) {
     uint32_t bits = f32_bits(x), size = bits & 0x7FFFFFFFu, sign = bits >> 24 & 0x80u;
     uint32_t small = f32_bits(f32_from_bits(size) + 16384.0f) - 0x46800000u;

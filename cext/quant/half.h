@@ -17,8 +17,8 @@
 #define _Static_assert static_assert
 #endif
 
-/* Where what a pointer points to lies, which a GPU's compiler may want to know (cext/kernels/port.h): in the device's memory,
- * as blocks do, or with the thread. And how a constant array of a function is declared. */
+/* Address spaces of pointers for GPU compilers (cext/kernels/port.h): DEVICE for blocks in device memory, THREAD for
+ * variables of the thread. QUANT_LOCAL declares a constant array in a function. All are empty or `static` in C. */
 #ifndef DEVICE
 #define DEVICE
 #endif
@@ -60,7 +60,7 @@ static inline int f32_is_finite(float x) {
     return (f32_bits(x) & 0x7FFFFFFFu) < 0x7F800000u;
 }
 
-/* What a block's scale becomes when its input holds a NaN or an infinity: it must be seen, not hidden. */
+/* The scale of a block whose input has a NaN or an infinity: NaN, so that the error propagates. */
 static inline float f32_nan(void) {
     return f32_from_bits(0x7FC00000u);
 }

@@ -20,7 +20,7 @@ _Static_assert(sizeof(block_mxfp4) == 17, "block_mxfp4 is a byte of scale and 16
     { f(0), f(1), f(2), f(3), f(4), f(6), f(8), f(12), f(0), f(-1), f(-2), f(-3), f(-4), f(-6), f(-8), f(-12) }
 #define E2M1_PLAIN(x) x
 
-/* Twice the value of a four-bit float. */
+/* Twice the value of an E2M1 code. */
 static inline int8_t e2m1_table(int q) {
     QUANT_LOCAL int8_t table[16] = E2M1_TABLE(E2M1_PLAIN);
     return table[q];

@@ -19,7 +19,7 @@ typedef struct {
 _Static_assert(sizeof(block_nvfp4) == 36, "block_nvfp4 is 4 bytes of scales and 32 of codes");
 #define SATCHEL_WEIGHT_nvfp4 40, 64, a8_32 /* GGUF number, elements of a block, activations */
 
-/* Half of a scale: a fraction of three bits; exponents count from -6, with 0 as 1 that has no leading bit. */
+/* Half of an E4M3 scale: three fraction bits; the least normal exponent is -6; exponent field 0 is subnormal. */
 static inline float nvfp4_scale(uint8_t code) {
     uint32_t exponent = code >> 3 & 15, fraction = code & 7;
     if (code == 0x7F)

@@ -30,7 +30,7 @@ static inline void q4_k_scale(DEVICE const uint8_t *packed, int g, THREAD uint8_
     *min = g < 4 ? packed[g + 4] & 63 : (uint8_t)((packed[low + 8] >> 4) | ((packed[low + 4] >> 6) << 4));
 }
 
-/* Those of all eight groups. */
+/* The scales and minimums of all eight groups. */
 static inline void q4_k_scales(DEVICE const uint8_t *packed, THREAD uint8_t *scale, THREAD uint8_t *min) {
     int g;
     for (g = 0; g < 8; g++)

@@ -17,7 +17,7 @@ typedef struct {
 _Static_assert(sizeof(block_q5_0) == 22, "block_q5_0 is a half, 4 bytes of top bits and 16 of nibbles");
 #define SATCHEL_WEIGHT_q5_0 6, 32, a8_32 /* GGUF number, elements of a block, activations */
 
-/* In panels, bit 4 j + i of the top bits stands at bit 8 i + j: a shift and a mask give those of four codes. */
+/* In panels, bit 4 j + i of the top bits is moved to bit 8 i + j, so a shift and a mask extract those of four codes. */
 static inline uint32_t q5_bits_pack(uint32_t bits) {
     uint32_t out = 0;
     int i;

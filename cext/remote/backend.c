@@ -1,15 +1,14 @@
-/* remote/backend.c: a device for tests that is as unlike a CPU as a CPU can be: what passes here will pass on a GPU.
+/* remote/backend.c: a test device that behaves like a GPU: separate memory and asynchronous runs, on the CPU backend's kernels.
  *
- * Its memory is apart (no wrap). run() only queues: a thread of the device waits a moment, fills what must not outlive a
- * run (ARENA and OUT buffers) with 0xFF, which is a NaN in every float format, and lets the CPU backend's kernels do the
- * work. write, read, copy and the next run wait until the queue is empty. What alloc gives is poisoned too, but for
- * weights and states. A run's failure is told by the next wait on its exec. The device owns its thread and a CPU device
- * underneath; handles here own the CPU's handles.
+ * It cannot wrap host memory. run() only queues: the device's thread waits a moment, fills buffers whose contents end with a
+ * run (ARENA, OUT) with 0xFF, a NaN in every float format, and runs the CPU backend's kernels. write, read, copy and the next
+ * run wait until the queue is empty. alloc() fills new memory with 0xFF too, except weights and states. The next wait on an
+ * exec reports a run's failure. The device owns its thread and a CPU device; handles here own the CPU's handles.
  *
- * SATCHEL_REMOTE_DEVICES: how many there are, one if nothing is said. SATCHEL_REMOTE_LATE_US: how long a run waits before it
- * begins, 100. SATCHEL_REMOTE_LOG: a file to which each run adds a line when it begins and one when it ends.
- * SATCHEL_REMOTE_HOLD: a path; while the file PATH.N exists, each run of device N waits for the file PATH.N.go and takes it
- * away, so that a test decides when a run ends.
+ * SATCHEL_REMOTE_DEVICES: number of devices, default 1. SATCHEL_REMOTE_LATE_US: delay before each run in microseconds, default
+ * 100. SATCHEL_REMOTE_LOG: a file; each run appends a line when it begins and one when it ends. SATCHEL_REMOTE_HOLD: a path;
+ * while the file PATH.N exists, each run of device N waits for the file PATH.N.go and removes it, so that a test controls when
+ * a run ends.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -47,8 +46,8 @@ struct hal_buffer {
 struct hal_exec {
     hal_device *device;
     hal_exec *cpu;
-    uint64_t size, room; /* bytes of the block that is queued, and how many it may have */
-    int code;            /* of the last run */
+    uint64_t size, room; /* bytes of the queued step block, and its capacity */
+    int code;            /* result of the last run */
     char why[512];
     uint32_t n_poisoned;
     hal_buffer **poisoned;
@@ -62,7 +61,7 @@ static int fail(int code, const char *text) {
     return code;
 }
 
-/* The CPU backend's reason becomes ours. */
+/* Passes on the CPU backend's error code and text. */
 static int passed(int code) {
     return code ? fail(code, cpu_backend()->error()) : 0;
 }
@@ -75,7 +74,7 @@ static int one(void) {
     return 1;
 }
 
-/* A number of the environment. */
+/* An integer environment variable, with its default. */
 static int number_of(const char *name, int usual) {
     const char *text = getenv(name);
     return text ? atoi(text) : usual;
@@ -86,7 +85,7 @@ static int count(void) {
     return n < 0 ? 0 : n < MOST ? n : MOST;
 }
 
-/* One write a line, so that lines of several devices stand in the order in which they were written. */
+/* One write() per line, so that lines of several devices don't mix. */
 static void note(const hal_device *d, const char *what) {
     char line[80];
     struct timespec now;

@@ -1,11 +1,11 @@
-/* driver.cpp: SYCL behind the functions that the common host of cext/gpu/ calls (api.h): devices, memory that the device sees
- * at its own addresses, queues in order, events, and kernels made from their text. A library of its own, because it is linked
- * with SYCL's run time; vendor.c opens it, so that the backend loads on any machine.
+/* driver.cpp: the functions of cext/gpu/api.h over SYCL: devices, USM memory, in-order queues, events, and kernels compiled
+ * from source at run time. It is a library of its own, because it links with the SYCL runtime; vendor.c opens it, so the
+ * backend loads on any machine.
  *
- * Devices are GPUs. SATCHEL_SYCL_DEVICES=cpu: processors instead, for tests. SATCHEL_SYCL_WAVE: lanes of a wave, of those
- * that the device offers; the most up to 32 if nothing is said. No exception leaves a function: it becomes a number, and
- * said() tells its text. What is thrown while work is waited for, or says that the device is lost, is LOST, CUDA's number of
- * such errors: what the work left is not to be trusted.
+ * Devices are GPUs. SATCHEL_SYCL_DEVICES=cpu: CPUs instead, for tests. SATCHEL_SYCL_WAVE: lanes of a wave (sub-group size),
+ * one of those that the device supports; by default the largest up to 32. No exception leaves a function: it becomes an error
+ * number, and said() gives its text. An exception while waiting for work, or one that reports a lost device, becomes LOST,
+ * CUDA's number of sticky errors: the results of that work are invalid.
  */
 #include <sycl/sycl.hpp>
 
@@ -31,9 +31,9 @@ namespace extension = sycl::ext::oneapi::experimental;
 enum { FAILED = 999, LOST = 719, NO_MEMORY = 2, NOT_FOUND = 500, NOT_READY = 600, INVALID = 1 };
 enum { MAJOR = 1, MINOR, UNITS, SHARED, WAVE };
 
-thread_local std::string thrown_text; /* of this thread's last error; empty: it was a number of ours */
+thread_local std::string thrown_text; /* message of this thread's last exception; empty: the last error was no exception */
 
-/* Gives f's number, or what was thrown as one, and keeps its text. */
+/* Gives f's result, or `thrown` for an exception, whose message it keeps. */
 template <typename F> int guarded(F f, int thrown = FAILED) noexcept {
     try {
         int code = f();
@@ -46,19 +46,19 @@ template <typename F> int guarded(F f, int thrown = FAILED) noexcept {
     }
 }
 
-/* The same for work that is waited for. */
+/* guarded() for waiting on work. */
 template <typename F> int waited(F f) noexcept {
     return guarded(f, LOST);
 }
 
-struct call_argument { /* as the kernels' port_call */
+struct call_argument { /* same layout as the kernels' port_call */
     gpu_call is;
 };
 
 struct device_of {
     sycl::device device;
     sycl::context context;
-    sycl::queue any; /* for what has no stream of its own */
+    sycl::queue any; /* for operations without a stream */
     int wave;
 };
 
@@ -84,7 +84,7 @@ int wave_of(const sycl::device &d) {
     return best;
 }
 
-/* What joint_matrix multiplies at a time, in which waves; depth 0: the device has no unit that fits our tiles (modes.h). */
+/* Shape and sub-group size of a joint_matrix multiplication; depth 0: the device has no shape that fits our tiles (modes.h). */
 struct unit_of {
     int tokens, rows, depth, wave;
 };
@@ -93,8 +93,8 @@ int of_most(size_t exact, size_t most, int wanted) {
     return exact ? (int)exact : std::min((int)most, wanted);
 }
 
-/* Units of GPUs have sizes of their own and want waves of as many lanes as they have rows. A processor's take any up to a most:
- * waves of 16 it is, whatever the other kernels have, for these were tested. */
+/* A GPU's units have fixed shapes and need waves of as many lanes as rows. A CPU's units take any size up to a maximum;
+ * waves of 16 are used, whatever the other kernels use, because these were tested. */
 unit_of matrix_unit(const device_of &d) {
     using type = extension::matrix::matrix_type;
     std::vector<size_t> waves = d.device.get_info<sycl::info::device::sub_group_sizes>();
@@ -329,7 +329,7 @@ std::string defined_as(const char *name, int value) {
     return "#define " + std::string(name) + " " + std::to_string(value) + "\n";
 }
 
-/* The image is the kernels' text. One that asks for a unit's sizes is for devices that have one. */
+/* The image is the kernels' source text. A text that uses a unit's sizes is for devices with such a unit. */
 int load(gpu_module *out, const void *image) {
     return guarded([&] {
         bool units = std::strstr((const char *)image, "PORT_UNIT_DEPTH");
@@ -341,7 +341,7 @@ int load(gpu_module *out, const void *image) {
         text += "#include <cstdint>\n#include <sycl/sycl.hpp>\n";
         text += (const char *)image;
         auto source = extension::create_kernel_bundle_from_source(current->context, extension::source_language::sycl, text);
-        std::vector<std::string> options{"-ffp-contract=off"}; /* as the dialect wants it; the default is another */
+        std::vector<std::string> options{"-ffp-contract=off"}; /* as port.h requires; the default contracts */
         *out = new module_of{extension::build(source, extension::properties{extension::build_options{options}}), {}};
         return 0;
     });
@@ -365,7 +365,7 @@ int function(gpu_function *out, gpu_module of, const char *name) {
     });
 }
 
-/* Dimensions the other way round: SYCL's last is the one whose neighbours stand together. */
+/* Reverses the dimensions: SYCL's last dimension is the fastest. */
 int launch(gpu_function f, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned, unsigned, unsigned shared,
            gpu_stream s, void **arguments, void **) {
     return guarded([&] {

@@ -1,8 +1,8 @@
-/* fragments.h: the words of matrix.k.h by joint_matrix (SYCL's extension sycl_ext_oneapi_matrix): XMX of Intel's GPUs, AMX of its
- * processors. Which lane has what is not said there, so operands and results go through local memory as the extension has it.
- * The sizes, of those that the device offers, are said as PORT_UNIT_* when the text is compiled (driver.cpp).
+/* fragments.h: fragments of matrix.k.h by joint_matrix (SYCL's extension sycl_ext_oneapi_matrix): XMX of Intel GPUs, AMX of
+ * Intel CPUs. The extension does not define which lane holds which element, so operands and results go through local memory.
+ * driver.cpp selects one of the device's shapes and defines it as PORT_UNIT_* when it compiles the source.
  *
- * Rows of weights are the second operand, which units of Intel's want as pairs of neighbouring k side by side, then rows.
+ * Rows of weights are the second operand, in Intel's VNNI layout: pairs of adjacent k, then rows.
  */
 #ifndef SATCHEL_SYCL_FRAGMENTS_H
 #define SATCHEL_SYCL_FRAGMENTS_H
@@ -19,7 +19,7 @@ typedef port_matrix::joint_matrix<sycl::sub_group, port_bf16, port_matrix::use::
 typedef port_matrix::joint_matrix<sycl::sub_group, float, port_matrix::use::accumulator, UNIT_TOKENS, UNIT_ROWS>
     sum_fragment;
 
-/* The type that the extension's functions want of a place in local memory. */
+/* Pointer to local memory in the type that the extension's functions take. */
 template <typename T> FN auto port_place(T *at) {
     return sycl::address_space_cast<sycl::access::address_space::local_space, sycl::access::decorated::no>(at);
 }

@@ -1,4 +1,4 @@
-/* matrix.cpp: products by joint_matrix, a text of its own: it is compiled for devices that have matrix units alone. */
+/* matrix.cpp: matrix products by joint_matrix, a separate source text: only devices with matrix units compile it. */
 #include "names.h"
 
 #define MATRIX_KERNEL matrix_linear

@@ -1,6 +1,6 @@
-/* vendor.c: what makes the common host of cext/gpu/ the SYCL backend: the portable kernels and those of matrix units as texts,
- * and the library beside this one that is linked with SYCL's run time (driver.cpp). Where that cannot be opened, the backend
- * says why and has no devices.
+/* vendor.c: the SYCL backend's gpu_vendor for the common host code of cext/gpu/: source texts of the portable and matrix unit
+ * kernels, and the driver library (driver.cpp), which links with the SYCL runtime. If that library cannot be opened, the
+ * backend has no devices and says why.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 
 #define DRIVER "satchel_sycl_driver.so"
 
-/* The path of the driver: it stands where this library stands. */
+/* Path of the driver library, in the folder of this library. */
 static int beside(char *out, size_t size) {
     Dl_info self;
     const char *slash;
@@ -31,7 +31,7 @@ static const char *driver(gpu_api *api) {
     static char why[512];
     char path[4096];
     void *library, *entry;
-    /* Compiled kernels are kept in the user's cache: making them takes half a minute. */
+    /* Caches compiled kernels in the user's cache folder: compiling takes half a minute. */
     setenv("SYCL_CACHE_PERSISTENT", "1", 0);
     library = beside(path, sizeof path) ? NULL : dlopen(path, RTLD_NOW | RTLD_LOCAL);
     entry = library ? dlsym(library, "sycl_driver") : NULL;
@@ -45,8 +45,8 @@ static const char *driver(gpu_api *api) {
 
 static const gpu_image images[] = {{satchel_image_sycl_portable, 0, 1}, {satchel_image_sycl_matrix, 0, 0}, {NULL, 0, 0}};
 static const gpu_image portable[] = {{satchel_image_sycl_portable, 0, 1}, {NULL, 0, 0}};
-/* A device without matrix units has no such kernel, so the next one is taken. Their sums round otherwise than the portable
- * kernel's of few columns, which serves all where answers must not hang on their company. */
+/* A device without matrix units lacks these kernels, so the portable one is selected. Their rounding differs from the portable
+ * kernel's, so HAL_DETERMINISTIC uses the portable kernel for any number of columns. */
 static const gpu_kernel products[] = {MATRIX_ENTRIES("matrix_linear"), {0}};
 static const gpu_kernel *const kernels[] = {products, gpu_portable_kernels, NULL};
 
@@ -54,7 +54,7 @@ static const gpu_kernel *const kernels[] = {products, gpu_portable_kernels, NULL
     {.name = "sycl", .driver = driver, .images = images_, .kernels = kernels_, .deterministic = kernels + 1, .flags = flags_}
 
 const gpu_vendor *gpu_vendor_entry(void) {
-    /* A processor is what the CPU backend is for. */
+    /* CPUs are for tests only: the CPU backend serves them. */
     static const gpu_vendor vendors[2][2] = {
         {VENDOR(portable, kernels + 1, 0), VENDOR(portable, kernels + 1, HAL_TEST_ONLY)},
         {VENDOR(images, kernels, 0), VENDOR(images, kernels, HAL_TEST_ONLY)},

@@ -72,7 +72,7 @@ def test_an_id_that_names_no_expert_names_the_step(device: Device, op: str, bad:
         ("expert_linear", lambda x, w, i: (x, w, (i[0][:, :2], "i32")), "ids must be i32"),
         ("expert_linear", lambda x, w, i: ((x[0][:, :32], "f32"), w, i), "with x's K"),
         ("expert_linear", lambda x, w, i: (x, (w[0][0], "f32"), i), r"\(E, N, K\)"),
-        ("expert_linear", lambda x, w, i: ((x[0].astype(np.float16), "f16"), w, i), "format that the weight"),
+        ("expert_linear", lambda x, w, i: ((x[0].astype(np.float16), "f16"), w, i), "activation format"),
         ("expert_swiglu", lambda x, g, u, i: (x, g, (u[0][1:], "f32"), i), r"\(E, N, K\)"),
         ("expert_swiglu", lambda x, g, u, i: (x, g, i), "it takes x"),
     ],

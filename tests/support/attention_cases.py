@@ -1,4 +1,4 @@
-"""Calls of kv_write, hadamard and attention for the kernels' tests: every cache format, ragged batches,
+"""Test cases of kv_write, hadamard and attention for the kernel tests: every cache format, ragged batches,
 windows, positions around the borders of blocks, spans and chunks.
 """
 

@@ -1,4 +1,4 @@
-"""The barriers of the portable kernels, and what happens where one is left out.
+"""Mutation test of the portable kernels' barriers: searches a call that fails without a given barrier.
 
     python tests/support/barriers.py SITE
 

@@ -1,4 +1,4 @@
-"""The table of docs/models.md about tool calls and thinking, from what the parser and the grammars hold."""
+"""Generates docs/models.md's table about tool calls and thinking from the parser's and grammars' data."""
 
 from __future__ import annotations
 

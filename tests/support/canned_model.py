@@ -1,5 +1,5 @@
-"""A model that knows one answer, for tests of what asks a server: it honours lengths, stop texts, seeds,
-biases and schemas, so that a client can tell a right server from a wrong one.
+"""A fake model with one fixed answer, for tests of API clients. It honours lengths, stop texts, seeds, biases
+and schemas, so a client can tell a correct server from a wrong one.
 """
 
 from __future__ import annotations

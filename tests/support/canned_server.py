@@ -85,7 +85,7 @@ class Handler(BaseHTTPRequestHandler):
     spoil: Spoil | None = None
 
     def log_message(self, *args: object) -> None:
-        """Nothing is printed."""
+        """Silences the access log."""
 
     def do_GET(self) -> None:
         self.answer("GET")
@@ -157,7 +157,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up is nothing to tell of."""
+        """Ignores clients that disconnect."""
 
 
 @contextmanager

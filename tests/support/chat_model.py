@@ -67,7 +67,7 @@ class RequestHandle:
 
 
 class Scripted:
-    """A model whose requests are answered from scripts in turn; `requests` has what was asked."""
+    """A fake model that answers requests from scripts, in order; `requests` records the requests."""
 
     def __init__(self, tokenizer: Tokenizer, *scripts: Sequence[int], context: int = 512) -> None:
         self.tokenizer, self.context, self.measured_bandwidth = tokenizer, context, None

@@ -1,4 +1,4 @@
-"""A worker process that dies of certain tokens, for tests: SATCHEL_TEST_POISON names one that kills where it
+"""A worker process that crashes on certain tokens, for tests: SATCHEL_TEST_POISON is one that kills where it
 stands twice in a row, and SATCHEL_TEST_ONCE a file; a process that is older than it dies in its tenth step:
 none could remove it, for they are in a sandbox. SATCHEL_TEST_SLOW is seconds that each step waits before it
 begins. SATCHEL_TEST_STILLBORN names a file; while it exists, a process dies when its model is loaded.

@@ -1,4 +1,4 @@
-"""Calls of ops that treat numbers one by one or row by row, beside those in tests/cext/test_kernels.py."""
+"""Test cases of elementwise and row-wise ops, beside those in tests/cext/test_kernels.py."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def wide() -> np.ndarray:
-    """Numbers from far below to far above, dense about 0, where each function bends."""
+    """Inputs over the whole range, dense around 0, where activation functions bend."""
     near = np.linspace(-6, 6, 3001, dtype=np.float32)
     far = np.array([-3e38, -1e20, -300, -90, -1e-3, -1e-20, 0, 1e-30, 1e-3, 90, 300, 1e20, 3e38], np.float32)
     return np.concatenate((near, far, np.linspace(-60, 60, 1082, dtype=np.float32))).reshape(2, -1)

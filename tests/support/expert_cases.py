@@ -1,4 +1,5 @@
-"""Calls of the ops on experts for the kernels' tests: every weight format, few and many tokens, ties, NaN."""
+"""Test cases of the mixture-of-experts ops for the kernel tests: every weight format, few and many tokens,
+ties, NaN."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def products(rng: np.random.Generator, format: str, weights: int, t: int, k: int, n: int, own: bool) -> Case:
-    """own: each expert of a token meets a row of its own."""
+    """own: each expert of a token has an input row of its own, (T, k, K)."""
     act = (FORMATS[format].act if FORMATS[format].block > 1 else None) or "f32"
     experts, used = 6, 3
     act = "f32" if k % FORMATS[act].block else act
@@ -80,7 +81,7 @@ def product_cases(rng: np.random.Generator, weights: int, own: bool) -> Iterator
 
 
 def elsewhere(rng: np.random.Generator, one: Case, share: float) -> Case:
-    """The same call with so large a share of ids that are another device's."""
+    """The same call, with this share of ids on another device (-1)."""
     ids = np.array(one.inputs[-1][0])
     ids[rng.random(ids.shape) < share] = -1
     ids[0, 0] = -(1 << 31)

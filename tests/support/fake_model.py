@@ -1,4 +1,4 @@
-"""A model that answers from a script, for tests of the command line; what it was asked is kept."""
+"""A fake model that answers from a script and records its requests, for tests of the command line."""
 
 from __future__ import annotations
 

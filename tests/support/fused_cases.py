@@ -1,4 +1,4 @@
-"""Calls of the ops that do a region of the graph in one step, and of rope, whose table they share."""
+"""Test cases of the fused ops, and of rope, whose cos/sin table they share."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def tame(w: Array) -> Array:
-    """Random codes under smaller scales: what a gate gets must not be far from 1."""
+    """Random codes with small scales, so that the gate's inputs are near 1 in magnitude."""
     out = w.copy()
     for scale in {"d", "dmin", "m"} & set(w.dtype.names or ()):
         out[scale] = (w[scale].astype(np.float32) / 64).astype(w.dtype[scale])

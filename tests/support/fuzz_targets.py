@@ -206,7 +206,7 @@ def missing(name: str) -> str:
 
 
 def run(name: str, data: bytes) -> SatchelError | None:
-    """One input; gives the error that it ended in, if any. Whatever else is raised is a bug."""
+    """Runs one input; gives the SatchelError that it ended in, if any. Any other exception is a bug."""
     try:
         TARGETS[name](data)
     except SatchelError as error:

@@ -1,4 +1,4 @@
-"""Models of the families for tests on GPUs: a file made of a case, and the devices that take turns."""
+"""Models of the families for tests on GPUs: a file made from a case, and the devices to run it on."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Backends for GPUs that tests take their turns with: one that is emulated, those that a test library or a
-processor can stand in for where it is set up, and a real one.
+"""The GPU backends that tests are parametrized with: the emulated one, those whose driver a test library or a
+CPU replaces (where set up), and a real GPU.
 """
 
 import pytest

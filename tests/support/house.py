@@ -1,5 +1,5 @@
-"""A server without a model whose connections a test can look at, and whose clock it can move on: deadlines
-pass when the test says so, and no verdict depends on how fast the machine is. There is one such clock: a
+"""A server without a model, with inspectable connections and a simulated clock: deadlines pass when the test
+advances it, so no verdict depends on how fast the machine is. There is one such clock: a
 check that kept the machine's own time would find a body late that began when the clock had been moved.
 """
 

@@ -127,7 +127,7 @@ def hub_server() -> Iterator[Hub]:
 
     class Server(ThreadingHTTPServer):
         def handle_error(self, *args: object) -> None:
-            """A client that leaves is no news."""
+            """Ignores clients that disconnect."""
 
     server = Server(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

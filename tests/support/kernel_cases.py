@@ -1,5 +1,5 @@
-"""The calls with which every kernel is tested: those of the plain ops here, those of attention, of experts,
-of most fused ones and of sampling beside it; and how a result is compared with its definition.
+"""Test cases for every kernel, and the comparison of a result with its definition. Cases of the plain ops are
+here; those of attention, experts, fused ops and sampling are in the files beside it.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class Turns(selectors.DefaultSelector):
             self._collected += time.thread_time() - self._collecting
 
     def around(self, app: Any) -> Any:
-        """The application, which notes each request while it is under way."""
+        """The application, wrapped to record each request in progress."""
 
         async def noted(scope: Any, receive: Any, send: Any) -> None:
             if scope["type"] != "http":

@@ -80,7 +80,7 @@ def write_mini(
 
 
 def write_every_format(path: Path, seed: int = 0) -> Path:
-    """A file that is no model: a row of random blocks of each tensor type."""
+    """A GGUF file that is not a model: one row of random blocks per tensor type."""
     rng = np.random.default_rng(seed)
     blocks = [
         TensorSource(kind.name, (kind.block,), number, rng.integers(0, 256, kind.size, dtype=np.uint8))

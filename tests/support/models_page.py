@@ -1,5 +1,5 @@
-"""The table of docs/models.md: every architecture, and how far its logits are from those of transformers and
-llama.cpp on small random checkpoints that `satchel convert` made files of.
+"""Generates the table of docs/models.md: every architecture with the NMSE of its logits against transformers
+and llama.cpp, on small random checkpoints converted by `satchel convert`.
 """
 
 from __future__ import annotations

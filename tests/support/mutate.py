@@ -1,5 +1,4 @@
-"""Bytes made wrong in the ways in which files are: flipped, cut, repeated, spliced, with numbers that
-wrap."""
+"""Mutations of bytes that imitate file corruption: flips, cuts, repeats, splices, integers that overflow."""
 
 from __future__ import annotations
 

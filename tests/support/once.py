@@ -1,4 +1,4 @@
-"""What takes long to make is made once for all processes of a test run."""
+"""Shared test artifacts that are expensive to make: made once for all processes of a test run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """A folder that `make` has filled; the first process that asks does so, the others wait for it.
+    """A folder that `make` has filled. The first process that calls this fills it; the others wait.
 
-    What failed is tried again by the next one.
+    If it fails, the next process tries again.
     """
     base = factory.getbasetemp()
     top = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base

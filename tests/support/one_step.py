@@ -1,4 +1,4 @@
-"""One op on one kernel set: a call's operands and result as numpy arrays, and values to fill them with."""
+"""Runs one op on one device as a plan of one step: operands and result as numpy arrays, and test values."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def pack_inputs(device: Device, case: Case, segment: Segment, inputs: Sequence[i
 def run(
     device: Device, op: str, case: Case, pad: int = 64, packed: Sequence[int] = (), kernel: str = ""
 ) -> Array:
-    """What the device gives; by the kernel of this name, where one is named."""
+    """The device's result, computed by the kernel of this name if one is given."""
     segment, data = plan_of(op, case, pad)
     segment = pack_inputs(device, case, segment, packed)
     buffers = [device.alloc(b.size, b.usage) for b in segment.buffers]
@@ -168,7 +168,7 @@ def cases_of(op: str) -> list[Case]:
 
 @functools.cache
 def wanted(op: str) -> list[Array]:
-    """What the definition gives for each of `cases_of`, computed once for all kernel sets."""
+    """The definition's result for each of `cases_of`, computed once for all kernel sets."""
     return [define(op, one) for one in cases_of(op)]
 
 

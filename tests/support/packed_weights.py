@@ -1,5 +1,5 @@
-"""Integer and FP8 weights as checkpoints pack them, written plainly from their formats' descriptions, and the
-numbers that they mean by their own formulas.
+"""Reference packers of integer and FP8 checkpoint weights, written from the formats' descriptions, and the
+values that the formats' formulas give.
 """
 
 from __future__ import annotations

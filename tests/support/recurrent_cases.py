@@ -1,5 +1,5 @@
-"""Calls of the ops of layers with a state for the kernels' tests: pieces that begin texts, go on inside of
-blocks and across their ends, single tokens, heads of odd sizes, places without a page.
+"""Test cases of the recurrent ops for the kernel tests: pieces that start at position 0, that continue inside
+blocks and across their ends, single tokens, heads of odd sizes, positions without a page.
 """
 
 from __future__ import annotations

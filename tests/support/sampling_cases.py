@@ -1,4 +1,4 @@
-"""Rows of logits and sampling parameters that reach every stage and every way in which its kernel cuts."""
+"""Rows of logits and sampling parameters that reach every sampling stage and every branch of its kernel."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def logits(rng: np.random.Generator, vocabulary: int) -> Array:
 
 
 def far(rng: np.random.Generator, vocabulary: int) -> Array:
-    """Rows where one leads, from near to so far that nobody else weighs anything; half of them with ties."""
+    """Rows with one top token, by a margin from small to so large that no other weighs; half have ties."""
     x = f32(rng, ROWS, vocabulary, scale=1)[0]
     x[::2] = np.round(x[::2] * 2) / 2
     x[:, 17] = x.max(-1) + np.array([0, 2, 5, 8, 9, 12, 20, 40], np.float32)

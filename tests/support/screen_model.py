@@ -1,4 +1,4 @@
-"""The little of a terminal that an answer's writer relies on: lines, wrapping, the way up, erased rows."""
+"""A minimal terminal emulator for tests of streamed output: lines, wrapping, cursor up, erased rows."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A recorded load on the real scheduler and the real engine on the null backend, under a clock that only the
-modelled cost of steps moves.
+"""Simulates a recorded load: the real scheduler and engine on the null backend, with a simulated clock that
+advances by the modelled cost of steps.
 """
 
 from __future__ import annotations

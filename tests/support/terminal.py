@@ -79,7 +79,7 @@ class Terminal:
         self._tmux("resize-window", "-x", str(columns), "-y", str(rows))
 
     def screen(self, *, styled: bool = False, history: bool = True) -> str:
-        """What is shown, and above it what has scrolled away; styled: with escape sequences."""
+        """The screen with its scrollback; styled: with escape sequences."""
         more = [*(["-e"] if styled else []), *(["-S", "-"] if history else [])]
         return self._tmux("capture-pane", "-p", *more)
 

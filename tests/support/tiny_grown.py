@@ -231,7 +231,7 @@ SPECS: dict[str, Spec] = {
 
 
 class Sink(Protocol):
-    """Where made tensors go: tiny.TinyWeights."""
+    """Receives the tensors: tiny.TinyWeights."""
 
     @property
     def names(self) -> tuple[str, ...]: ...

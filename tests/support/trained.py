@@ -1,4 +1,4 @@
-"""Weights like trained ones, and the error that an encoder leaves on them."""
+"""Synthetic weights with the statistics of trained ones, and the quantization error of an encoder on them."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def until(done: Callable[[], T], what: str | Callable[[], str], seconds: float =
 
 
 async def until_async(done: Callable[[], T], what: str, seconds: float = SECONDS) -> T:
-    """The same in a task; others go on meanwhile."""
+    """Async version: other tasks run meanwhile."""
     end = time.monotonic() + seconds
     while not (found := done()):
         if time.monotonic() > end:
