@@ -231,7 +231,9 @@ class Arch:
         self.predicting = hp.uint("nextn_predict_layers", 0, low=0, high=self.layers - 1)
         self.layers -= self.predicting
         if self.predicting:
-            self.notes = (f"{self.predicting} layers for multi-token prediction (MTP) are not run",)
+            self.notes = (
+                f"{self.predicting} of the file's layers are for multi-token prediction: they are not run",
+            )
         self.width = hp.uint("embedding_length")
         self.context = hp.uint("context_length", high=1 << 30)
         if hp.flag("attention.causal", self.causal) != self.causal:
