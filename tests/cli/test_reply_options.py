@@ -155,7 +155,7 @@ def test_a_grammar_and_a_session_go_with_a_worker_process(call: Run, fake: FakeM
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--regex", "(a"], "without its )"),
+        (["--regex", "(a"], "a ( without )"),
         (["--json-schema", '{"type":"objekt"}'], "#/type"),
         (["--grammar", "root ::= foo"], "'foo'"),
         (["--json-schema-file", "/does/not/exist"], "/does/not/exist"),
