@@ -34,9 +34,9 @@ from satchel.formats.quantizing.plan import QuantizeOptions
 from satchel.quant import FORMATS, RequestError, SatchelError
 from satchel.quant.format import F32
 from satchel.quant.recipes import Recipe
-from satchel.runtime.imatrix import Observed, choose_products, collect
-from satchel.runtime.model import Model
-from satchel.runtime.perplexity import diverge, windows, write_base
+from satchel.runtime.api.model import Model
+from satchel.runtime.tasks.imatrix import Observed, choose_products, collect
+from satchel.runtime.tasks.perplexity import diverge, windows, write_base
 
 CONTEXT = 512
 PRODUCTS = 8 << 30  # bytes that products of columns may take

@@ -35,8 +35,8 @@ from satchel.runtime.words import PRECISIONS
 if TYPE_CHECKING:
     from satchel.cli.adapters import AdapterOptions
     from satchel.formats.gguf import GGUF
-    from satchel.runtime.model import Model
-    from satchel.runtime.options import Options
+    from satchel.runtime.api.model import Model
+    from satchel.runtime.api.options import Options
     from satchel.runtime.speculative import Speculation
 
 M = TypeVar("M", bound="Model")
@@ -402,7 +402,7 @@ def loading(
     sandbox: bool = True,
 ) -> Options:
     """The same as the library has it."""
-    from satchel.runtime.options import Options
+    from satchel.runtime.api.options import Options
 
     return Options(
         context=options.context,
@@ -447,7 +447,7 @@ def open_model(
     """Loads the model with room for so many sequences, with a bar where that takes long. profile: the device
     counts the time of each step. worker: "process" for an engine in a process of its own, with a sandbox.
     """
-    from satchel.runtime.model import Model
+    from satchel.runtime.api.model import Model
 
     return open_as(
         Model,
@@ -500,7 +500,7 @@ def check_weights(options: ModelOptions, gguf: GGUF) -> None:
     if not options.check_tensors:
         return
     from satchel.cli.chat.bar import late_bar
-    from satchel.runtime.weights import check_tensors
+    from satchel.runtime.weights.weights import check_tensors
 
     with late_bar("checking the weights", sys.stderr, in_bytes=True) as progress:
         check_tensors(gguf, progress)

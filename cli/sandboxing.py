@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from satchel.runtime.options import Options
+    from satchel.runtime.api.options import Options
 
 SECONDS = 60  # for a probe
 REFUSALS = ("EACCES", "EPERM", "ENOSYS")  # answers of a sandbox, or of a system that lacks the call
@@ -41,8 +41,8 @@ def probe() -> Probe:
     cannot be started, or says nothing.
     """
     from satchel.cli.options import default_model
+    from satchel.runtime.api.options import Options
     from satchel.runtime.children import interpreter, module_path, start
-    from satchel.runtime.options import Options
     from satchel.runtime.sandbox.policy import policy_of
     from satchel.runtime.sandbox.probe import ATTEMPTS
     from satchel.runtime.worker.process import START

@@ -12,7 +12,7 @@ from satchel.cli.groups import option, wrong
 from satchel.cli.store.option import model_file
 
 if TYPE_CHECKING:
-    from satchel.runtime.reply import Stats
+    from satchel.runtime.api.reply import Stats
     from satchel.runtime.speculative import Speculation
 
 MOST, LARGEST = 16, 64

@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from satchel.quant.errors import DeviceError, ModelError, RequestError, SatchelError
     from satchel.runtime import kernels
-    from satchel.runtime.async_model import AsyncModel
-    from satchel.runtime.model import Model
-    from satchel.runtime.options import Options
+    from satchel.runtime.api.async_model import AsyncModel
+    from satchel.runtime.api.model import Model
+    from satchel.runtime.api.options import Options
     from satchel.runtime.sampling import Sampling
 
     __version__: str
@@ -51,11 +51,11 @@ __all__ = [
 ]
 
 _HOME = {
-    "AsyncModel": "runtime.async_model",
+    "AsyncModel": "runtime.api.async_model",
     "DeviceError": "quant.errors",
-    "Model": "runtime.model",
+    "Model": "runtime.api.model",
     "ModelError": "quant.errors",
-    "Options": "runtime.options",
+    "Options": "runtime.api.options",
     "RequestError": "quant.errors",
     "Sampling": "runtime.sampling",
     "SatchelError": "quant.errors",

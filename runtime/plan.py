@@ -62,7 +62,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class BufferSpec:
-    """A buffer that a segment needs (hal_bufdesc). The memory itself is a Buffer of runtime/device.py."""
+    """A buffer that a segment needs (hal_bufdesc). The memory is a Buffer of runtime/device/device.py."""
 
     name: str
     usage: int

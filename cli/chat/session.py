@@ -24,9 +24,9 @@ from satchel.quant.errors import RequestError, SatchelError
 from satchel.runtime.sampling import MASK
 
 if TYPE_CHECKING:
+    from satchel.runtime.api.model import Model
+    from satchel.runtime.api.reply import Stats
     from satchel.runtime.grammar import Spec
-    from satchel.runtime.model import Model
-    from satchel.runtime.reply import Stats
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ from satchel.cli.tables import elements
 
 if TYPE_CHECKING:
     from satchel.cli.quality.report import Scored
-    from satchel.runtime.choices import Accuracy, Task
-    from satchel.runtime.model import Model
-    from satchel.runtime.perplexity import Divergence, Perplexity, Window
+    from satchel.runtime.api.model import Model
+    from satchel.runtime.tasks.choices import Accuracy, Task
+    from satchel.runtime.tasks.perplexity import Divergence, Perplexity, Window
 
 WINDOW = 512
 FILES = "Models to compare, besides that of -m."
@@ -133,7 +133,7 @@ class Measuring:
         self.options, self.score, self.text, self.several = options, score, text, count > 1
         self.tasks: list[Task] = []
         if score.choice is not None:
-            from satchel.runtime.choices import read_tasks
+            from satchel.runtime.tasks.choices import read_tasks
 
             self.tasks = read_tasks(score.choice)
             self.tasks = self.tasks[: score.tasks] if score.tasks else self.tasks
@@ -181,7 +181,7 @@ class Measuring:
 
     def measure(self, model: Model, context: int, base: Path | None) -> Perplexity:
         """Perplexity of the text; with `base`, its log-probabilities are written there."""
-        from satchel.runtime.perplexity import measure, windows, write_base
+        from satchel.runtime.tasks.perplexity import measure, windows, write_base
 
         cut = windows(model.tokenize(self.text or ""), context, self.score.chunks)
         vocab, bos, show = model.arch.vocab, begin(model), PerplexityLine(len(cut), self.label(model))
@@ -192,7 +192,7 @@ class Measuring:
     def diverge(self, model: Model, path: Path) -> tuple[Perplexity, Divergence]:
         """Divergence from a base file."""
         from satchel.formats.logits import open_logits
-        from satchel.runtime.perplexity import diverge
+        from satchel.runtime.tasks.perplexity import diverge
 
         base = open_logits(path)
         if self.text is not None:
@@ -202,7 +202,7 @@ class Measuring:
         return diverge(model.engine, base, model.arch.vocab, begin(model), self.score.chunks, show)
 
     def choose(self, model: Model) -> Accuracy:
-        from satchel.runtime.choices import score
+        from satchel.runtime.tasks.choices import score
 
         show = Answering(len(self.tasks), self.label(model))
         return score(model.engine, self.tasks, model.tokenize, show)

@@ -36,7 +36,7 @@ def _cache_types() -> Iterable[str]:
 
 
 def _backends() -> Iterable[str]:
-    from satchel.runtime.device import libraries
+    from satchel.runtime.device.device import libraries
 
     return ("auto", *(found.name for found in libraries() if not found.reason))
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from satchel.quant.recipes import Recipe
     from satchel.runtime.budget.probe import Prober, Windows
     from satchel.runtime.budget.search import FormatSearchResult
-    from satchel.runtime.perplexity import Divergence
+    from satchel.runtime.tasks.perplexity import Divergence
 
 WINDOW = 512
 
@@ -85,7 +85,7 @@ def _gguf(job: QuantizeJob) -> GGUF:
 def _texts(gguf: GGUF, options: BudgetOptions) -> TextWindows:
     from satchel.cli.commands.perplexity import read_text
     from satchel.formats.tokenizer import build_tokenizer
-    from satchel.runtime.perplexity import windows
+    from satchel.runtime.tasks.perplexity import windows
 
     if options.text is None:
         raise wrong("--text", "expected a text")

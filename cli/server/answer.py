@@ -20,11 +20,11 @@ from satchel.cli.server.problem import Problem, problem_of
 from satchel.cli.server.shadow import follow
 from satchel.formats.chat import CallEnd, Content, Event
 from satchel.quant import DeviceError
-from satchel.runtime.answers import MAX_COMPLETIONS, seeds
-from satchel.runtime.async_model import AsyncChatReply, AsyncReply
-from satchel.runtime.chat_reply import ChatReply
-from satchel.runtime.generate_options import GenerateKwargs
-from satchel.runtime.refusals import PromptTooLong
+from satchel.runtime.api.answers import MAX_COMPLETIONS, seeds
+from satchel.runtime.api.async_model import AsyncChatReply, AsyncReply
+from satchel.runtime.api.chat_reply import ChatReply
+from satchel.runtime.api.generate_options import GenerateKwargs
+from satchel.runtime.api.refusals import PromptTooLong
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.logprobs import Logprob
 

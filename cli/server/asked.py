@@ -13,12 +13,12 @@ from satchel.cli.server.generation import Caller, GenerationRequest, Text, Turn
 from satchel.cli.server.problem import Problem
 from satchel.formats.tokenizer import TooManyTokens, at_most
 from satchel.quant import RequestError
-from satchel.runtime.generate_options import GenerateKwargs, GenerateOptions
+from satchel.runtime.api.generate_options import GenerateKwargs, GenerateOptions
+from satchel.runtime.api.model import Model
+from satchel.runtime.api.refusals import Busy, PromptTooLong
 from satchel.runtime.grammar.compiled import compile_grammar
 from satchel.runtime.grammar.spec import Spec, ToolCallGrammar, ToolSchema
 from satchel.runtime.grammar.styles import STYLES, tool_call_format
-from satchel.runtime.model import Model
-from satchel.runtime.refusals import Busy, PromptTooLong
 from satchel.runtime.sampling import Sampling
 
 T = TypeVar("T")

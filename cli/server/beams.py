@@ -10,9 +10,9 @@ from satchel.cli.server.asked import generate_kwargs, ids_of, limited
 from satchel.cli.server.generation import Caller, GenerationRequest, Text, Turn
 from satchel.cli.server.models import Models
 from satchel.cli.server.problem import Problem
-from satchel.runtime.beam import Beam
-from satchel.runtime.generate_options import GenerateKwargs
-from satchel.runtime.model import Model
+from satchel.runtime.api.generate_options import GenerateKwargs
+from satchel.runtime.api.model import Model
+from satchel.runtime.engine.beam import Beam
 
 
 @dataclass(frozen=True, slots=True)

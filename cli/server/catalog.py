@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from satchel.cli.store.option import model_file
 from satchel.quant import RequestError
-from satchel.runtime.options import Options
+from satchel.runtime.api.options import Options
 
 T = TypeVar("T", bound=BaseModel)
 

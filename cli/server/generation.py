@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from satchel.cli.server.roles import ADMIN, USER, Role
-from satchel.runtime.generate_options import GenerateKwargs
+from satchel.runtime.api.generate_options import GenerateKwargs
 
 
 @dataclass(frozen=True, slots=True)

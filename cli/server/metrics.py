@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from satchel.cli.server.alias import Alias
 from satchel.cli.server.connections import CUTS, Connections
 from satchel.cli.server.watch import OTHER, HttpTraffic
-from satchel.runtime.stats import Distribution, EngineStats
+from satchel.runtime.engine.stats import Distribution, EngineStats
 
 MOST_MODELS = 100  # that have labels of their own; the sums of all others stand as OTHER
 FINISHES = frozenset(("stop", "length", "cancelled", "deadline", "error"))

@@ -16,7 +16,7 @@ from satchel.cli.server.pools import Pools
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.telemetry import SpanRecorder
 from satchel.quant import SatchelError
-from satchel.runtime.async_model import AsyncModel
+from satchel.runtime.api.async_model import AsyncModel
 
 UNLOADED, LOADING, READY, FAILED = "unloaded", "loading", "loaded", "failed"
 LOOK = 0.5  # seconds between two looks for models that nobody uses

@@ -9,7 +9,7 @@ from typing import Any
 
 from satchel.formats.tokenizer import TooManyTokens
 from satchel.quant import DeviceError, ModelError, RequestError, SatchelError
-from satchel.runtime.refusals import Busy, PromptTooLong, QueueFull
+from satchel.runtime.api.refusals import Busy, PromptTooLong, QueueFull
 
 # An absolute path up to its last part.
 FOLDERS = re.compile(r"(?<![#\w./~-])/(?:[^\s/:'\"]+/)+(?=[^\s/:'\"])")

@@ -13,7 +13,7 @@ from satchel.cli.server.asked import CUT
 from satchel.cli.server.route import caller_of, in_pool, models_of
 from satchel.cli.server.stream import unless_gone
 from satchel.formats.tokenizer import at_most
-from satchel.runtime.model import Model
+from satchel.runtime.api.model import Model
 
 T = TypeVar("T")
 MOST_TOKENS = 1 << 18

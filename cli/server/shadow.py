@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from satchel.cli.server.log import LOG
 from satchel.cli.server.problem import Problem
 from satchel.quant import SatchelError
-from satchel.runtime.generate_options import GenerateKwargs
+from satchel.runtime.api.generate_options import GenerateKwargs
 
 if TYPE_CHECKING:
     from satchel.cli.server.alias import Alias

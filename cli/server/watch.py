@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from satchel.cli.server.flavour import flavour_of
 from satchel.cli.server.log import LOG
 from satchel.cli.server.telemetry import SpanRecorder
-from satchel.runtime.stats import SECONDS, Histogram
+from satchel.runtime.engine.stats import SECONDS, Histogram
 
 OTHER = "other"  # for what clients make up: names of theirs must not fill the memory
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from satchel.quant import FORMATS, Format, RequestError
 from satchel.runtime import ops
 from satchel.runtime.graph import Node, Roots, rewrite
-from satchel.runtime.op import op_of
+from satchel.runtime.ops.op import op_of
 
 if TYPE_CHECKING:
     from satchel.runtime.compiler import Context

@@ -12,7 +12,7 @@ from satchel.runtime.placement.options import AUTO, OFF, PlacementOptions
 from satchel.runtime.placement.placement import Placement
 from satchel.runtime.placement.predict import PROMPT, Speed
 from satchel.runtime.placement.sizes import Sizes, Tensor
-from satchel.runtime.weight_prefetch import SLOTS, PrefetchPlan
+from satchel.runtime.weights.prefetch import SLOTS, PrefetchPlan
 
 LEAST = 32  # smallest step with prefetched weights, if requested without a measurement
 GAIN = 2.0  # required predicted speedup

@@ -17,10 +17,10 @@ from typing import Any
 
 from satchel.formats.gguf import open_gguf
 from satchel.quant import SatchelError
-from satchel.runtime.adapters import AdapterFile
+from satchel.runtime.adapters.adapters import AdapterFile
+from satchel.runtime.api.options import Options
 from satchel.runtime.children import module_path
-from satchel.runtime.device import library_files
-from satchel.runtime.options import Options
+from satchel.runtime.device.device import library_files
 from satchel.runtime.placement.speeds import cache_file
 from satchel.runtime.tuning import kept
 

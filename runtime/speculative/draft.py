@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from satchel.formats.tokenizer import Tokenizer
 from satchel.formats.tokenizer.vocab import Kind
 from satchel.quant import RequestError
-from satchel.runtime.engine import BatchEntry, Engine
-from satchel.runtime.host_sampling import drawn
+from satchel.runtime.engine.engine import BatchEntry, Engine
+from satchel.runtime.engine.host_sampling import drawn
 from satchel.runtime.scheduler import Sequence
 from satchel.runtime.scheduler.steptime import Load, StepTime
 

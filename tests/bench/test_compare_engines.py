@@ -17,7 +17,7 @@ from compare_seats import Child, EngineError
 
 from satchel.formats.gguf import open_gguf
 from satchel.quant import FORMATS, RequestError
-from satchel.runtime.device import libraries
+from satchel.runtime.device.device import libraries
 
 HAVE = {f.name for f in libraries() if not f.reason}
 needs_peer = pytest.mark.skipif(

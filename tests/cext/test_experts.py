@@ -13,7 +13,7 @@ import pytest
 from one_step import SETS, Case, cases_of, open_set, run
 
 from satchel.quant import DeviceError
-from satchel.runtime.device import Device
+from satchel.runtime.device.device import Device
 
 
 @pytest.fixture(params=SETS)

@@ -30,7 +30,7 @@ from one_step import (
 )
 
 from satchel.quant import FORMATS, DeviceError
-from satchel.runtime.device import DETERMINISTIC_BACKENDS, Device, find_backend, libraries
+from satchel.runtime.device.device import DETERMINISTIC_BACKENDS, Device, find_backend, libraries
 from satchel.runtime.graph import Array
 
 EMULATED = tuple(f"matrix_linear_{unit}" for unit in ("mfma", "wmma11", "wmma12"))

@@ -21,10 +21,10 @@ from satchel.formats.quantizing.plan import plan_tensors
 from satchel.quant import FORMATS, RequestError
 from satchel.quant.awq import Sample, Spread
 from satchel.quant.format import F32
-from satchel.runtime.arch import Cache
-from satchel.runtime.check import inputs as step_inputs
+from satchel.runtime.compiler.check import inputs as step_inputs
 from satchel.runtime.graph import toposort
 from satchel.runtime.kv import Pages
+from satchel.runtime.layers.arch import Cache
 from satchel.runtime.ops import evaluate
 from satchel.runtime.sampling import GREEDY
 

@@ -16,8 +16,8 @@ from satchel.quant import FORMATS, RequestError
 from satchel.runtime.budget.choose import Option, choose, frontier, hull, total_bytes, total_kld
 from satchel.runtime.budget.curve import Point, read_off, relative_error, share_out
 from satchel.runtime.budget.search import FormatSearch, TensorGroup, candidates, group
-from satchel.runtime.device import libraries
-from satchel.runtime.perplexity import windows
+from satchel.runtime.device.device import libraries
+from satchel.runtime.tasks.perplexity import windows
 
 
 def option(nbytes: int, kld: float, name: str = "q8_0") -> Option:

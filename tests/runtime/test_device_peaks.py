@@ -8,10 +8,11 @@ from typing import cast
 import pytest
 
 from satchel.quant.errors import RequestError
-from satchel.runtime import bandwidth, device_peaks
-from satchel.runtime.device import MEASURE, Device, find_backend, libraries
-from satchel.runtime.device_peaks import DevicePeaks
-from satchel.runtime.plan_cost import PlanCost
+from satchel.runtime.compiler.cost import PlanCost
+from satchel.runtime.device import bandwidth
+from satchel.runtime.device import peaks as device_peaks
+from satchel.runtime.device.device import MEASURE, Device, find_backend, libraries
+from satchel.runtime.device.peaks import DevicePeaks
 
 HAVE = {f.name for f in libraries() if not f.reason}
 SETS = ("scalar", "avx2", "avxvnni", "avx512", "avx512bf16", "amx", "neon", "dotprod", "i8mm")

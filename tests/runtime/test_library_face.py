@@ -26,11 +26,11 @@ from waiting import happened, until
 
 from satchel import Model
 from satchel.quant import RequestError
-from satchel.runtime.generate_options import GenerateKwargs, GenerateOptions
-from satchel.runtime.options import LoadKwargs, Options
+from satchel.runtime.api.generate_options import GenerateKwargs, GenerateOptions
+from satchel.runtime.api.options import LoadKwargs, Options
+from satchel.runtime.engine.service import Service
+from satchel.runtime.engine.stats import BOUNDS, Histogram, KVTraffic
 from satchel.runtime.sampling import GREEDY, Sampling
-from satchel.runtime.service import Service
-from satchel.runtime.stats import BOUNDS, Histogram, KVTraffic
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +176,7 @@ def test_the_report_tells_what_was_done(model: Model) -> None:
 
 
 def ledger(model: Model) -> list[typing.Any]:
-    from satchel.runtime.plan_cost import CostModel
+    from satchel.runtime.compiler.cost import CostModel
 
     return list(CostModel(model.engine).attention.values())
 

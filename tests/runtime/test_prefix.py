@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from satchel.quant import RequestError
-from satchel.runtime.arch import Cache
 from satchel.runtime.kv import Miss, Pages
+from satchel.runtime.layers.arch import Cache
 
 BLOCK = 4
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from satchel.quant import RequestError
-from satchel.runtime.arch import SAMPLING_BYTES
-from satchel.runtime.device import SAMPLING
+from satchel.runtime.device.device import SAMPLING
+from satchel.runtime.layers.arch import SAMPLING_BYTES
 from satchel.runtime.sampling import GREEDY, NAMES, RANGES, Sampling, penalized, sample_row, uniform
 from satchel.runtime.sampling.record import record
 

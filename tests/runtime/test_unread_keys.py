@@ -12,7 +12,7 @@ import tiny
 
 from satchel.formats.gguf import Metadata
 from satchel.quant import ModelError
-from satchel.runtime.arch import Arch, Cache, HParams, architectures, find_arch
+from satchel.runtime.layers.arch import Arch, Cache, HParams, architectures, find_arch
 
 SHORT = Cache(context=tiny.CONTEXT)
 WRONG: tuple[object, ...] = (

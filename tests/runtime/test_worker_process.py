@@ -20,7 +20,7 @@ from waiting import until
 
 from satchel import Model
 from satchel.quant import DeviceError, ModelError, RequestError
-from satchel.runtime.reply import Reply
+from satchel.runtime.api.reply import Reply
 from satchel.runtime.sampling import GREEDY, Sampling
 from satchel.runtime.worker import process, service
 from satchel.runtime.worker.model import WorkerModel

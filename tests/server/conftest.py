@@ -26,7 +26,7 @@ from satchel.cli.server.models import Models  # noqa: E402
 from satchel.cli.server.run import listen, server_of  # noqa: E402
 from satchel.cli.server.settings import ServerSettings  # noqa: E402
 from satchel.cli.server.telemetry import SpanRecorder  # noqa: E402
-from satchel.runtime.options import Options  # noqa: E402
+from satchel.runtime.api.options import Options  # noqa: E402
 
 # httpx gives up after five seconds unless a call says otherwise: here every call has the bound of all waits.
 for _phase in ("connect", "read", "write", "pool"):

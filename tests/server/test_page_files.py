@@ -13,7 +13,7 @@ import pytest
 from satchel.cli.options import default_model
 from satchel.cli.server.page.files import STATIC, files
 from satchel.cli.server.settings import ServerSettings
-from satchel.runtime.options import Options
+from satchel.runtime.api.options import Options
 from satchel.runtime.sampling import RANGES
 
 HTML = {"accept": "text/html,*/*;q=0.8"}

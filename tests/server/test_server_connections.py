@@ -25,7 +25,7 @@ from satchel.cli.server.addresses import UNREADABLE, Proxies, client_of
 from satchel.cli.server.protocol import SLICE
 from satchel.cli.server.settings import ServerSettings
 from satchel.quant import RequestError
-from satchel.runtime.options import Options
+from satchel.runtime.api.options import Options
 
 MOST, EACH = 24, 12
 HEAD = b"GET %s HTTP/1.1\r\nHost: localhost\r\n"

@@ -15,8 +15,8 @@ import toy_sentences as sentences
 
 from satchel.cli.server.settings import ServerSettings
 from satchel.formats.convert.write import write_source
-from satchel.runtime.options import Options
-from satchel.runtime.sources import open_checkpoint
+from satchel.runtime.api.options import Options
+from satchel.runtime.weights.sources import open_checkpoint
 
 CASE = "bert_reranker"
 

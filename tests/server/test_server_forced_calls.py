@@ -14,7 +14,7 @@ from tiny_file import write_model
 pytest.importorskip("fastapi")
 
 from satchel.cli.server.settings import ServerSettings
-from satchel.runtime.options import Options
+from satchel.runtime.api.options import Options
 
 PARAMETERS: dict[str, Any] = {
     "type": "object",

@@ -24,9 +24,9 @@ from satchel.cli.server.bodies import read_body
 from satchel.cli.server.log import JsonFormatter
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.settings import ServerSettings
-from satchel.runtime.engine import Engine
-from satchel.runtime.options import Options
-from satchel.runtime.program import Program
+from satchel.runtime.api.options import Options
+from satchel.runtime.engine.engine import Engine
+from satchel.runtime.engine.program import Program
 
 CHAT = "/v1/chat/completions"
 ASK = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}

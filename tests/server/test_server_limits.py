@@ -34,7 +34,7 @@ from satchel.cli.server.metrics import FINISHES, Counts, labelled, rendered
 from satchel.cli.server.settings import ServerSettings
 from satchel.cli.server.watch import METHODS, OTHER, HttpTraffic
 from satchel.quant import RequestError
-from satchel.runtime.stats import BOUNDS, Distribution, EngineStats
+from satchel.runtime.engine.stats import BOUNDS, Distribution, EngineStats
 
 MOST_MODELS = 9  # in these tests
 

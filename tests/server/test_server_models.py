@@ -23,8 +23,8 @@ from satchel.cli.server.generation import Caller, GenerationRequest, Text
 from satchel.cli.server.models import FAILED, READY, UNLOADED, Models
 from satchel.cli.server.problem import Problem
 from satchel.quant import RequestError
-from satchel.runtime.generate_options import GenerateKwargs
-from satchel.runtime.options import Options
+from satchel.runtime.api.generate_options import GenerateKwargs
+from satchel.runtime.api.options import Options
 from satchel.runtime.sampling import GREEDY
 
 SMALL = Options(context=128, slots=2)

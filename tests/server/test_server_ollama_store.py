@@ -21,7 +21,7 @@ from satchel.cli.server.ollama.store import ServerPull, serve, store_name  # noq
 from satchel.cli.server.problem import Problem  # noqa: E402
 from satchel.cli.server.settings import ServerSettings  # noqa: E402
 from satchel.quant import RequestError  # noqa: E402
-from satchel.runtime.options import Options  # noqa: E402
+from satchel.runtime.api.options import Options  # noqa: E402
 
 
 @pytest.fixture(scope="module")

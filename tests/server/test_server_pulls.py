@@ -28,7 +28,7 @@ from satchel.cli.store.names import parse
 from satchel.cli.store.policy import FREE, Policy
 from satchel.cli.store.web import Web, is_public
 from satchel.quant import RequestError
-from satchel.runtime.options import Options
+from satchel.runtime.api.options import Options
 
 KEYS = ("one", "two")
 

@@ -37,7 +37,7 @@ from satchel.cli.server.roles import (
 )
 from satchel.cli.server.settings import ServerSettings
 from satchel.quant import RequestError
-from satchel.runtime.options import Options
+from satchel.runtime.api.options import Options
 
 USER_KEY, ADMIN_KEY = "a-users-key", "an-admins-key"
 KEYS = {"api_keys": (USER_KEY,), "admin_keys": (ADMIN_KEY,)}

@@ -24,7 +24,7 @@ from satchel.cli.server.openai import chat
 from satchel.cli.server.openai.legacy import Legacy
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.settings import ServerSettings
-from satchel.runtime.options import Options
+from satchel.runtime.api.options import Options
 
 pytestmark = pytest.mark.model
 HI = [{"role": "user", "content": "hi"}]

@@ -31,7 +31,7 @@ from satchel.cli.server.app import create_app
 from satchel.cli.server.catalog import catalog_of
 from satchel.cli.server.models import Models
 from satchel.cli.server.settings import ServerSettings
-from satchel.runtime.options import Options
+from satchel.runtime.api.options import Options
 
 REQUESTS = Path(__file__).parents[1] / "support" / "schema_requests.py"
 

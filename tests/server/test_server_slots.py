@@ -21,7 +21,7 @@ from satchel.cli.server.catalog import Catalog, Served
 from satchel.cli.server.models import Models
 from satchel.cli.server.native.slots import close_folder, own_folder
 from satchel.cli.server.settings import ServerSettings
-from satchel.runtime.options import Options
+from satchel.runtime.api.options import Options
 from satchel.runtime.scheduler import Scheduler, Sequence
 
 FIRST, SECOND, ADMIN = "first-key", "second-key", "third-key"

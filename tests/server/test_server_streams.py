@@ -26,7 +26,7 @@ from satchel.cli.server.run import listen
 from satchel.cli.server.settings import ServerSettings
 from satchel.formats.chat import CallArguments, CallBegin, CallEnd, Content, Reasoning
 from satchel.quant import DeviceError
-from satchel.runtime.options import Options
+from satchel.runtime.api.options import Options
 
 HI = [{"role": "user", "content": "hi"}]
 

@@ -209,7 +209,7 @@ def config(data: bytes) -> None:
     from satchel.cli import config as file
     from satchel.cli.main import UsageError
     from satchel.cli.server.catalog import catalog_of
-    from satchel.runtime.options import Options
+    from satchel.runtime.api.options import Options
 
     path = folder() / "config.toml"
     path.write_bytes(data)

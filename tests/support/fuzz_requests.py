@@ -53,7 +53,7 @@ class Server:
         from satchel.cli.server.catalog import catalog_of
         from satchel.cli.server.models import Models
         from satchel.cli.server.settings import ServerSettings
-        from satchel.runtime.options import Options
+        from satchel.runtime.api.options import Options
 
         self.folder = tempfile.TemporaryDirectory(prefix="satchel-fuzz-")
         path = write_model(Path(self.folder.name) / "tiny.gguf", qwen3__context_length=CONTEXT)

@@ -32,7 +32,7 @@ from satchel.cli.server.models import Models
 from satchel.cli.server.roles import PUBLIC, needs
 from satchel.cli.server.run import listen, server_of
 from satchel.cli.server.settings import ServerSettings
-from satchel.runtime.options import Options
+from satchel.runtime.api.options import Options
 
 SLOWER = 100  # times the usual deadlines: so long that none passes by itself, on any machine
 LARGE = 2 << 20  # bytes: more than a socket takes unread

@@ -14,7 +14,7 @@ from satchel.cli.server.fields import MOST_MESSAGES, MOST_TOKENS, Body, kept, ra
 from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.generation import GenerationRequest, MustCall, Turn
 from satchel.cli.server.problem import Problem
-from satchel.runtime.generate_options import GenerateKwargs
+from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.grammar.spec import JsonSchema, Spec
 from satchel.runtime.grammar.tools import MAX_TOOLS
 from satchel.runtime.sampling import Sampling

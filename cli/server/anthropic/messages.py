@@ -18,8 +18,8 @@ from satchel.cli.server.reading import with_model
 from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import caller_of, models_of, unknown_fields
 from satchel.cli.server.stream import Stream, event, unless_gone
-from satchel.runtime.chat import ChatPrompt, Thinking
-from satchel.runtime.model import Model
+from satchel.runtime.api.chat import ChatPrompt, Thinking
+from satchel.runtime.api.model import Model
 
 router = APIRouter(route_class=BodyRoute)
 PING = event({"type": "ping"}, "ping")

@@ -27,8 +27,8 @@ from satchel.cli.server.route import caller_of, models_of, unknown_fields
 from satchel.cli.server.stream import event, stream_of, unless_gone
 from satchel.formats.chat import Content
 from satchel.formats.tokenizer import Tokenizer
-from satchel.runtime.async_model import AsyncReply
-from satchel.runtime.generate_options import GenerateKwargs
+from satchel.runtime.api.async_model import AsyncReply
+from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.logprobs import Logprob
 

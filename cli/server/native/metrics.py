@@ -13,7 +13,7 @@ from satchel.cli.server.models import ServedModel
 from satchel.cli.server.roles import ADMIN, needs
 from satchel.cli.server.route import connections_of, models_of, traffic_of
 from satchel.quant import SatchelError
-from satchel.runtime.stats import EngineStats
+from satchel.runtime.engine.stats import EngineStats
 
 router = APIRouter()
 

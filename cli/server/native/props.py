@@ -13,8 +13,8 @@ from satchel.cli.server.native.settings import generation_settings
 from satchel.cli.server.problem import Problem
 from satchel.cli.server.roles import ADMIN, USER, needs
 from satchel.cli.server.route import models_of
-from satchel.runtime.generate_options import GenerateOptions
-from satchel.runtime.model import Model
+from satchel.runtime.api.generate_options import GenerateOptions
+from satchel.runtime.api.model import Model
 from satchel.runtime.sampling import Sampling
 
 router = APIRouter(route_class=BodyRoute)

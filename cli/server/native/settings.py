@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isinf
 
 from satchel.cli.server.flavour import JsonObject
-from satchel.runtime.generate_options import GenerateOptions
+from satchel.runtime.api.generate_options import GenerateOptions
 from satchel.runtime.sampling import Sampling
 
 SAME = (

@@ -17,7 +17,7 @@ from satchel.cli.server.problem import Problem
 from satchel.cli.server.reading import with_model, written
 from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import unknown_fields
-from satchel.runtime.model import Model
+from satchel.runtime.api.model import Model
 
 router = APIRouter(route_class=BodyRoute)
 

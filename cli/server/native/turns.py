@@ -11,8 +11,8 @@ from satchel.cli.server.openai.chat import ChatBody
 from satchel.cli.server.reading import with_model
 from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import unknown_fields
-from satchel.runtime.chat import ChatPrompt, Thinking
-from satchel.runtime.model import Model
+from satchel.runtime.api.chat import ChatPrompt, Thinking
+from satchel.runtime.api.model import Model
 
 router = APIRouter(route_class=BodyRoute)
 

@@ -20,7 +20,7 @@ from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import caller_of, in_pool, models_of, unknown_fields
 from satchel.cli.server.stream import unless_gone
 from satchel.formats.tokenizer import at_most
-from satchel.runtime.model import Model
+from satchel.runtime.api.model import Model
 
 router = APIRouter(route_class=BodyRoute)
 MOST = 4096  # texts of a request

@@ -11,7 +11,7 @@ from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.generation import GenerationRequest, Text, Turn
 from satchel.cli.server.ollama.options import OllamaOptions, keep_seconds
 from satchel.cli.server.problem import Problem
-from satchel.runtime.generate_options import GenerateKwargs
+from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.grammar.spec import AnyJson, JsonSchema, Spec
 from satchel.runtime.grammar.tools import MAX_TOOLS
 

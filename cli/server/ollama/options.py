@@ -12,7 +12,7 @@ from satchel.cli.server.fields import MOST_TOKENS, Body, SamplingFields
 from satchel.cli.server.generation import Caller
 from satchel.cli.server.models import ServedModel
 from satchel.cli.server.problem import Problem
-from satchel.runtime.generate_options import GenerateKwargs
+from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.sampling import Sampling
 
 SOON = 1e-3  # seconds: at the next look at idle models

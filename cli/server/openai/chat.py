@@ -38,7 +38,7 @@ from satchel.cli.server.route import caller_of, models_of, unknown_fields
 from satchel.cli.server.stream import PING_SECONDS, stream_of, unless_gone
 from satchel.formats.chat import Content
 from satchel.formats.template.messages import RESERVED
-from satchel.runtime.generate_options import GenerateKwargs
+from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.sampling import Sampling
 
 router = APIRouter(route_class=BodyRoute)

@@ -28,7 +28,7 @@ from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import caller_of, models_of, unknown_fields
 from satchel.cli.server.stream import stream_of, unless_gone
 from satchel.formats.chat import Content
-from satchel.runtime.generate_options import GenerateKwargs
+from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.sampling.logprobs import Logprob
 

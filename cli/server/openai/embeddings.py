@@ -20,9 +20,9 @@ from satchel.cli.server.problem import Problem
 from satchel.cli.server.reading import with_model, written
 from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import unknown_fields
+from satchel.runtime.api.model import Model
+from satchel.runtime.api.readings import token_lists
 from satchel.runtime.graph import Array
-from satchel.runtime.model import Model
-from satchel.runtime.readings import token_lists
 
 router = APIRouter(route_class=BodyRoute)
 UNSCALED, EUCLIDEAN = -1, 2  # of embd_normalize

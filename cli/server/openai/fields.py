@@ -13,8 +13,8 @@ from satchel.cli.server.fields import MOST_TOKENS, Body, SamplingFields, TokenId
 from satchel.cli.server.openai.refused import check_refused
 from satchel.cli.server.openai.structured_output import StructuredOutputFields
 from satchel.cli.server.problem import Problem
-from satchel.runtime.answers import MAX_COMPLETIONS
-from satchel.runtime.generate_options import GenerateKwargs
+from satchel.runtime.api.answers import MAX_COMPLETIONS
+from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.sampling import Sampling
 
 STOPS = 64

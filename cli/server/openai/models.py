@@ -11,7 +11,7 @@ from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.models import ServedModel
 from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import models_of
-from satchel.runtime.model import Model
+from satchel.runtime.api.model import Model
 
 router = APIRouter()
 

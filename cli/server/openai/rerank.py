@@ -20,8 +20,8 @@ from satchel.cli.server.problem import Problem
 from satchel.cli.server.reading import with_model
 from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import unknown_fields
-from satchel.runtime.model import Model
-from satchel.runtime.rerank import INSTRUCTION, Ranked, pair_ids
+from satchel.runtime.api.model import Model
+from satchel.runtime.tasks.rerank import INSTRUCTION, Ranked, pair_ids
 
 router = APIRouter(route_class=BodyRoute)
 

@@ -31,10 +31,10 @@ from satchel.cli.server.route import caller_of, models_of, unknown_fields
 from satchel.cli.server.stream import event, stream_of, unless_gone
 from satchel.formats.chat import Content
 from satchel.quant import SatchelError
-from satchel.runtime.generate_options import GenerateKwargs
+from satchel.runtime.api.generate_options import GenerateKwargs
+from satchel.runtime.api.model import Model
 from satchel.runtime.grammar.spec import AnyJson, JsonSchema, Spec
 from satchel.runtime.grammar.tools import MAX_TOOLS
-from satchel.runtime.model import Model
 from satchel.runtime.sampling import Sampling
 
 router = APIRouter(route_class=BodyRoute)

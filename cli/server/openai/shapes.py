@@ -10,8 +10,8 @@ from satchel.cli.server.answer import Answer
 from satchel.cli.server.flavour import JsonObject
 from satchel.formats.chat import CallArguments, CallBegin, Content, Event, Reasoning, ToolCall
 from satchel.formats.tokenizer import Tokenizer
-from satchel.runtime.async_model import AsyncReply
-from satchel.runtime.chat_reply import ChatReply
+from satchel.runtime.api.async_model import AsyncReply
+from satchel.runtime.api.chat_reply import ChatReply
 from satchel.runtime.sampling.logprobs import Logprob
 
 FINISH = {"stop": "stop", "length": "length", "cancelled": "stop", "deadline": "length"}

@@ -10,7 +10,7 @@ from satchel.cli.server.flavour import JsonObject
 from satchel.cli.server.models import ServedModel
 from satchel.cli.server.roles import USER, needs
 from satchel.cli.server.route import models_of
-from satchel.runtime.stats import Distribution, EngineStats
+from satchel.runtime.engine.stats import Distribution, EngineStats
 
 router = APIRouter(include_in_schema=False)
 TOTALS = ("prompt_tokens", "cached_tokens", "generated_tokens", "steps", "preemptions", "worker_restarts")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from satchel.formats.convert import tokenizerjson
 from satchel.formats.convert.shaping import Shaping
 from satchel.quant import SatchelError
-from satchel.runtime.sources import open_adapter, open_checkpoint
+from satchel.runtime.weights.sources import open_adapter, open_checkpoint
 
 LEAVES = (
     st.none()

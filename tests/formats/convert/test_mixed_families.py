@@ -16,8 +16,8 @@ from peer import peer_rows
 
 from satchel.formats.convert.write import write_source
 from satchel.quant import FORMATS, RequestError
-from satchel.runtime.model import Model
-from satchel.runtime.sources import open_checkpoint
+from satchel.runtime.api.model import Model
+from satchel.runtime.weights.sources import open_checkpoint
 
 NMSE = 1e-6
 SHAPES = json.loads(mixed.STEM.with_suffix(".json").read_text())

@@ -12,7 +12,7 @@ import pytest
 
 from satchel.cli.options import default_model
 from satchel.cli.server.settings import ServerSettings
-from satchel.runtime.options import Options
+from satchel.runtime.api.options import Options
 
 pytestmark = pytest.mark.model
 ANSWER = ".message.assistant .message-body"

@@ -1,0 +1,578 @@
+"""The op set. Each function's body is the definition of its op: the oracle of the tests, the constant folder,
+and the numba backend's implementation.
+
+A call on nodes adds a node; `OPS[name].define` runs the definition on numpy arrays. Quantized values are
+block arrays of quant/<format>.py. In shapes, T is the tokens of the step, R the output rows, S the slots, and
+B the most blocks of a slot.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from satchel.quant import FORMATS
+from satchel.quant.cache import encode_cache
+from satchel.runtime.graph import LEAVES, Arg, Array, Dim, Node, Roots, Type, toposort
+from satchel.runtime.ops.experts import expert_slots
+from satchel.runtime.ops.latent import (
+    absorbed_attention,
+    expanded_attention,
+    index_positions,
+    sparse_attention,
+)
+from satchel.runtime.ops.op import OPS, op
+from satchel.runtime.ops.op import format_of as _format_of
+from satchel.runtime.ops.op import rows_of as _rows
+from satchel.runtime.ops.op import same as _same
+from satchel.runtime.ops.recurrent import (
+    conv_write,
+    gated_scan,
+    ordered_after,
+    scan_write,
+    short_conv,
+    sigmoid,
+    softplus,
+)
+from satchel.runtime.ops.tokens import gather_rows, logprobs, sample, sample_masked, tokens_get, tokens_put
+
+# Re-exports, so that callers write `ops.gather_rows` or `ops.gated_scan` for ops of other modules.
+__all__ = [
+    "OPS",
+    "absorbed_attention",
+    "conv_write",
+    "evaluate",
+    "expanded_attention",
+    "expert_slots",
+    "gated_scan",
+    "gather_rows",
+    "index_positions",
+    "logprobs",
+    "ordered_after",
+    "sample",
+    "sample_masked",
+    "scan_write",
+    "short_conv",
+    "sigmoid",
+    "softplus",
+    "sparse_attention",
+    "tokens_get",
+    "tokens_put",
+]
+
+
+def _columns(x: Type, *weights: Type) -> Type:
+    """Type of x (T, K) times any number of weights (N, K): (T, sum of N)."""
+    for w in weights:
+        if w.shape[-1] != x.shape[-1]:
+            raise TypeError(f"linear: rows of {w.shape[-1]} weights with {x.shape[-1]} activations")
+    return Type((x.shape[0], sum(w.shape[0] for w in weights if not isinstance(w.shape[0], Dim))))
+
+
+# --- views: neither a step nor a copy
+
+
+@op(lambda x, *, shape: Type((x.shape[0], *shape), x.format), view=True, row_wise=True, follows=True)
+def reshape(x: Array, *, shape: tuple[int, ...]) -> Array:
+    """x (T, ...) with the dimensions after the first reshaped: (T, *shape)."""
+    return x.reshape(-1, *shape)
+
+
+@op(lambda x, *, start, size: Type((*x.shape[:-1], size), x.format), view=True, row_wise=True, follows=True)
+def cols(x: Array, *, start: int, size: int) -> Array:
+    """Columns start .. start + size - 1 of x (T, N): (T, size)."""
+    return np.asarray(x[..., start : start + size])
+
+
+# --- slices and concatenation of heads
+
+
+@op(lambda x, *, start, size: Type((*x.shape[:-1], size)), row_wise=True, follows=True, exact=True)
+def take(x: Array, *, start: int, size: int) -> Array:
+    """Elements start .. start + size - 1 of each head of x (T, H, D), copied: (T, H, size)."""
+    return np.ascontiguousarray(x[..., start : start + size])
+
+
+def _joined(a: Type, b: Type) -> Type:
+    if (
+        a.shape[0] != b.shape[0]
+        or len(a.shape) != 3
+        or len(b.shape) != 3
+        or b.shape[1] not in (1, a.shape[1])
+    ):
+        raise TypeError(f"concat: {a} and {b}")
+    return Type((*a.shape[:2], a.shape[2] + b.shape[2]))  # type: ignore[operator]
+
+
+@op(_joined, row_wise=True, exact=True)
+def concat(a: Array, b: Array) -> Array:
+    """a (T, H, A) and b (T, H, B) concatenated per head: (T, H, A + B). b (T, 1, B) is broadcast over the
+    heads.
+    """
+    return np.concatenate((a, np.broadcast_to(b, (*a.shape[:2], b.shape[2]))), axis=-1)
+
+
+# --- products
+
+
+@op(lambda w, ids: Type((ids.shape[0], w.shape[-1])), exact=True, weights=slice(1), indexes=(0, 0))
+def get_rows(w: Array, ids: Array) -> Array:
+    """Embedding lookup: rows ids (T) of w (V, D), dequantized: (T, D)."""
+    return np.stack([_rows(w[i]) for i in ids])
+
+
+@op(_columns, row_wise=True, product=True, weights=slice(1, None))
+def linear(x: Array, *weights: Array) -> Array:
+    """x @ w.T for each weight w (N, K), concatenated: (T, sum of N). x (T, K) is float32 or quantized."""
+    a = _rows(x)
+    return np.concatenate([a @ _rows(w).T for w in weights], axis=-1).astype(np.float32)
+
+
+@op(
+    lambda x, w, r: _columns(x, w),
+    parts=lambda x, w, r: OPS["add"](linear(x, w), r),
+    row_wise=True,
+    product=True,
+    weights=slice(1, 2),
+)
+def linear_add(x: Array, w: Array, r: Array) -> Array:
+    """x @ w.T + r. One pass over memory for the product and the residual add."""
+    return (linear.define(x, w) + r).astype(np.float32)
+
+
+@op(lambda x, *, format: Type(x.shape, format), row_wise=True, follows=True)
+def quantize(x: Array, *, format: str) -> Array:
+    """x (T, K) in the block format `format`, for products with weights whose format requires it."""
+    encode = FORMATS[format].encode
+    if encode is None:
+        raise TypeError(f"{format} has no encoder")
+    return encode(np.ascontiguousarray(x, np.float32), None)
+
+
+# --- norms, activations, sums
+
+
+@op(_same, row_wise=True)
+def rms_norm(x: Array, w: Array, *, eps: float) -> Array:
+    """x / sqrt(mean(x^2) + eps) * w over the last dimension; x (T, D) with w (D), or (T, H, D) per head."""
+    mean = np.mean(np.square(x, dtype=np.float32), axis=-1, keepdims=True, dtype=np.float32)
+    return (x / np.sqrt(mean + np.float32(eps)) * w).astype(np.float32)
+
+
+@op(_same, row_wise=True)
+def layer_norm(x: Array, w: Array, *bias: Array, eps: float) -> Array:
+    """(x - mean(x)) / sqrt(var(x) + eps) * w + bias over the last dimension. The bias is optional; x (T, D)
+    with w (D), or (T, H, D) per head. Source: Ba et al., arXiv 1607.06450.
+    """
+    centered = x - np.mean(x, axis=-1, keepdims=True, dtype=np.float32)
+    spread = np.mean(np.square(centered, dtype=np.float32), axis=-1, keepdims=True, dtype=np.float32)
+    y = centered / np.sqrt(spread + np.float32(eps)) * w
+    return (y + bias[0] if bias else y).astype(np.float32)
+
+
+@op(
+    lambda x, w, *, eps, format: Type(x.shape, format),
+    parts=lambda x, w, *, eps, format: quantize(rms_norm(x, w, eps=eps), format=format),
+    row_wise=True,
+)
+def norm_quantize(x: Array, w: Array, *, eps: float, format: str) -> Array:
+    """quantize(rms_norm(x, w)) in one pass over the row."""
+    return quantize.define(rms_norm.define(x, w, eps=eps), format=format)
+
+
+@op(_same, row_wise=True, follows=True)
+def swiglu(gate: Array, up: Array) -> Array:
+    """gate * sigmoid(gate) * up, elementwise (T, N)."""
+    with np.errstate(over="ignore"):
+        out: Array = (gate / (1 + np.exp(-gate)) * up).astype(np.float32)
+    return out
+
+
+@op(
+    lambda g, u, *, format: Type(g.shape, format),
+    parts=lambda g, u, *, format: quantize(swiglu(g, u), format=format),
+    row_wise=True,
+    follows=True,
+)
+def swiglu_quantize(gate: Array, up: Array, *, format: str) -> Array:
+    """quantize(swiglu(gate, up))."""
+    return quantize.define(swiglu.define(gate, up), format=format)
+
+
+def _gated(x: Type, *weights: Type) -> Type:
+    if len(weights) != 2 or weights[0].shape != weights[1].shape:
+        raise TypeError(f"linear_swiglu takes a gate and an up of one shape, got {weights}")
+    return _columns(x, weights[0])
+
+
+@op(
+    _gated,
+    parts=lambda x, g, u: swiglu(linear(x, g), linear(x, u)),
+    row_wise=True,
+    product=True,
+    weights=slice(1, 3),
+)
+def linear_swiglu(x: Array, gate: Array, up: Array) -> Array:
+    """swiglu(x @ gate.T, x @ up.T) of x (T, K) and weights (N, K): (T, N). The two products are not written
+    to memory.
+    """
+    return swiglu.define(linear.define(x, gate), linear.define(x, up))
+
+
+@op(
+    lambda *src, format: Type(_gated(*src).shape, format),
+    parts=lambda x, g, u, *, format: quantize(swiglu(linear(x, g), linear(x, u)), format=format),
+    row_wise=True,
+    product=True,
+    weights=slice(1, 3),
+)
+def linear_swiglu_quantize(x: Array, gate: Array, up: Array, *, format: str) -> Array:
+    """quantize(linear_swiglu(x, gate, up))."""
+    return quantize.define(linear_swiglu.define(x, gate, up), format=format)
+
+
+@op(_same, row_wise=True, follows=True)
+def gelu(x: Array, *, style: int) -> Array:
+    """x * Phi(x), elementwise, with Phi the normal distribution function; style 0: the tanh approximation,
+    style 1: erf. Source: Hendrycks & Gimpel, arXiv 1606.08415.
+    """
+    a = x.astype(np.float64)
+    if style == 0:
+        with np.errstate(over="ignore"):
+            y = a / (1 + np.exp(-2 * math.sqrt(2 / math.pi) * (a + 0.044715 * a**3)))
+    else:
+        y = 0.5 * a * (1 + np.vectorize(math.erf, otypes=[np.float64])(a / math.sqrt(2)))
+    return np.asarray(y, np.float32)
+
+
+@op(_same, row_wise=True, follows=True)
+def soft_cap(x: Array, *, cap: float) -> Array:
+    """cap * tanh(x / cap), elementwise: keeps values within +-cap. Source: Gemma 2, arXiv 2408.00118."""
+    with np.errstate(over="ignore"):
+        return (np.float32(cap) * np.tanh(x / np.float32(cap))).astype(np.float32)
+
+
+@op(_same, row_wise=True)
+def add(a: Array, b: Array) -> Array:
+    """a + b. b has a's shape, or is one row that is broadcast."""
+    return (a + b).astype(np.float32)
+
+
+@op(_same, row_wise=True, follows=True)
+def mul(a: Array, b: Array) -> Array:
+    """a * b. b has a's shape, or is one row that is broadcast."""
+    return (a * b).astype(np.float32)
+
+
+# --- mixture of experts; E: experts of a layer, k: experts per token
+
+
+def _chosen(logits: Type, *_: Type, k: int, **__: Arg) -> Type:
+    if not isinstance(logits.shape[-1], int) or not 0 < k <= logits.shape[-1]:
+        raise TypeError(f"top_experts: k = {k} does not fit the router logits {logits}")
+    return Type((logits.shape[0], k), "i32")
+
+
+@op(_chosen, row_wise=True)
+def top_experts(
+    logits: Array, *bias: Array, k: int, groups: int = 1, kept: int = 1, sigmoid: int = 0
+) -> Array:
+    """Ids of the k experts with the highest scores: logits (T, E) to (T, k), best first. Ties go to the lower
+    id; NaN ranks last.
+
+    sigmoid: the score is the logit with 0, sigmoid(logit) with 1.
+    bias: (E), optional, added to the scores for selection only.
+    groups, kept: the E experts form `groups` equal groups, and only the `kept` best groups are eligible. A
+    group's score is its best expert's, or with sigmoid 1 the sum of its two best. Source: DeepSeek-V3, arXiv
+    2412.19437.
+    """
+    with np.errstate(over="ignore"):
+        score = np.float32(1) / (1 + np.exp(-logits, dtype=np.float32)) if sigmoid else logits
+    score = score + bias[0] if bias else score
+    key = np.where(np.isnan(score), -np.inf, score).astype(np.float32)
+    if groups > 1:
+        parts = np.sort(key.reshape(len(key), groups, -1), axis=-1)
+        worth = parts[..., -2:].sum(-1) if sigmoid else parts[..., -1]
+        best = np.argsort(-worth, axis=-1, kind="stable")[:, :kept]
+        open = np.zeros(worth.shape, bool)
+        np.put_along_axis(open, best, True, axis=-1)
+        key = np.where(np.repeat(open, parts.shape[-1], axis=-1), key, -np.inf)
+    return np.argsort(-key, axis=-1, kind="stable")[:, :k].astype(np.int32)
+
+
+RIVAL = 0.02  # SparseMixer's threshold: twice its jitter of 0.01
+
+
+@op(lambda logits, ids, **_: Type(ids.shape), row_wise=True, indexes=(0, 1))
+def expert_weights(logits: Array, ids: Array, *, norm: int, sigmoid: int = 0, scale: float = 1.0) -> Array:
+    """Routing weights (T, k) of the experts ids (T, k) from logits (T, E): softmax(logits) at ids, times
+    scale.
+
+    sigmoid 1: sigmoid(logits) instead of the softmax.
+    norm 1: the weights of a token are divided by their sum.
+    norm 2: SparseMixer, see _among_rivals.
+
+    A NaN in a row of logits makes all softmax weights of that row NaN.
+    """
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        if norm == 2:
+            return (_among_rivals(logits, ids) * np.float32(scale)).astype(np.float32)
+        if sigmoid:
+            p = np.take_along_axis(1 / (1 + np.exp(-logits, dtype=np.float32)), ids, -1)
+        else:
+            p = np.exp(logits - logits.max(-1, keepdims=True), dtype=np.float32)
+            p = np.take_along_axis(p / p.sum(-1, keepdims=True), ids, -1)
+        p = p / (p.sum(-1, keepdims=True) + np.float32(1e-20)) if norm else p
+        return (p * np.float32(scale)).astype(np.float32)
+
+
+def _among_rivals(logits: Array, ids: Array) -> Array:
+    """SparseMixer weights (T, k): the softmax of each id's logit over the experts whose logits lie within the
+    relative threshold RIVAL of it, without the ids before it. Source: SparseMixer, arXiv 2409.12136, as in
+    Phi-3.5-MoE.
+    """
+    left, found = logits.astype(np.float32), np.empty(ids.shape, np.float32)
+    for j in range(ids.shape[1]):
+        best = np.take_along_axis(logits, ids[:, j : j + 1], -1)
+        far = (best - logits) / np.maximum(np.abs(logits), best) > np.float32(RIVAL)
+        found[:, j] = 1 / np.exp(np.where(far, -np.inf, left) - best, dtype=np.float32).sum(-1)
+        np.put_along_axis(left, ids[:, j : j + 1], -np.inf, -1)
+    return found
+
+
+def _expert_rows(x: Type, *weights_and_ids: Type) -> Type:
+    *weights, ids = weights_and_ids
+    if len(x.shape) == 3 and x.shape[1] != ids.shape[1]:
+        raise TypeError(f"expert product: {x} and ids {ids} differ in experts per token")
+    for w in weights:
+        if len(w.shape) != 3 or w.shape[-1] != x.shape[-1] or w.shape[:2] != weights[0].shape[:2]:
+            raise TypeError(f"expert product: weights {w} meet activations {x}")
+    return Type((*ids.shape, weights[0].shape[1]))
+
+
+@op(_expert_rows, row_wise=True, product=True, experts=True, weights=slice(1, 2), indexes=(1, 0))
+def expert_linear(x: Array, w: Array, ids: Array) -> Array:
+    """x @ w[e].T for each expert e in ids (T, k), with weights w (E, N, K): (T, k, N).
+
+    x is (T, K), one row for all experts of a token, or (T, k, K), one row per expert; float32 or quantized. A
+    negative id belongs to another device: its row is 0.
+    """
+    a = _rows(x)
+    rows = a if a.ndim == 3 else np.broadcast_to(a[:, None], (*ids.shape, a.shape[-1]))
+    out = np.zeros((*ids.shape, w.shape[1]), np.float32)
+    for e in np.unique(ids[ids >= 0]):
+        out[ids == e] = rows[ids == e] @ _rows(w[e]).T
+    return out
+
+
+@op(
+    _expert_rows,
+    parts=lambda x, g, u, ids: OPS["swiglu"](expert_linear(x, g, ids), expert_linear(x, u, ids)),
+    row_wise=True,
+    product=True,
+    experts=True,
+    weights=slice(1, 3),
+    indexes=(1, 0),
+)
+def expert_swiglu(x: Array, gate: Array, up: Array, ids: Array) -> Array:
+    """swiglu(expert_linear(x, gate, ids), expert_linear(x, up, ids)): (T, k, N)."""
+    return swiglu.define(expert_linear.define(x, gate, ids), expert_linear.define(x, up, ids))
+
+
+@op(_same, row_wise=True, experts=True, indexes=(1, 0))
+def expert_add(y: Array, bias: Array, ids: Array) -> Array:
+    """y (T, k, N) + bias[ids], with bias (E, N) and ids (T, k). Rows with a negative id are unchanged."""
+    return np.where(ids[..., None] < 0, y, y + bias[np.maximum(ids, 0)]).astype(np.float32)
+
+
+@op(_same, row_wise=True, follows=True)
+def swiglu_limited(gate: Array, up: Array, *, limit: float, alpha: float) -> Array:
+    """g * sigmoid(alpha * g) * (u + 1) with g = min(gate, limit) and u = clip(up, -limit, limit). Source:
+    gpt-oss.
+    """
+    g, u = np.minimum(gate, np.float32(limit)), np.clip(up, -np.float32(limit), np.float32(limit))
+    with np.errstate(over="ignore"):
+        return np.asarray(g / (1 + np.exp(-np.float32(alpha) * g)) * (u + 1), np.float32)
+
+
+def _by_head(x: Type, w: Type) -> Type:
+    if len(x.shape) != 3 or len(w.shape) != 3 or (x.shape[1], x.shape[2]) != (w.shape[0], w.shape[2]):
+        raise TypeError(f"head_linear: weights {w} meet activations {x}")
+    return Type((x.shape[0], w.shape[0], w.shape[1]))
+
+
+@op(_by_head, row_wise=True, product=True, weights=slice(1, 2))
+def head_linear(x: Array, w: Array) -> Array:
+    """x[:, h] @ w[h].T for each head h, with x (T, H, K) and w (H, N, K): (T, H, N)."""
+    return np.stack([a @ _rows(m).T for a, m in zip(np.swapaxes(_rows(x), 0, 1), w, strict=True)], 1).astype(
+        np.float32
+    )
+
+
+@op(lambda y, weights: Type((y.shape[0], y.shape[2])), row_wise=True, follows=True)
+def expert_sum(y: Array, weights: Array) -> Array:
+    """Sum over k of y (T, k, N) * weights (T, k): (T, N)."""
+    out: Array = np.einsum("tkn,tk->tn", y, weights)
+    return out.astype(np.float32)
+
+
+# --- positions, cache, attention
+
+
+@op(lambda pos, freq, *, scale: Type((pos.shape[0], 2 * freq.shape[0])), row_wise=True)
+def rope_table(pos: Array, freq: Array, *, scale: float = 1.0) -> Array:
+    """cos/sin table of RoPE: scale * [cos(pos * freq), sin(pos * freq)] of pos (T) and freq (N): (T, 2 N)."""
+    angle = pos[:, None].astype(np.float32) * freq[None, :].astype(np.float32)
+    return np.float32(scale) * np.concatenate((np.cos(angle), np.sin(angle)), axis=-1)
+
+
+@op(lambda pos, **_: Type((pos.shape[0], 1)), row_wise=True)
+def position_scale(pos: Array, *, step: int, slope: float) -> Array:
+    """1 + slope * ln(1 + floor((pos + 1) / step)) of pos (T): (T, 1). The factor on queries of Llama 4's
+    temperature tuning; it exceeds 1 from position step - 1 on.
+    """
+    part = np.floor((pos[:, None].astype(np.float32) + 1) / np.float32(step))
+    return np.asarray(1 + np.float32(slope) * np.log1p(part), np.float32)
+
+
+@op(_same, row_wise=True, follows=True)
+def rope(x: Array, cos_sin: Array, *, style: int) -> Array:
+    """RoPE: rotates the first n_rot elements of each head of x (T, H, D) by cos_sin (T, n_rot), a rope_table.
+
+    style 0 (interleaved, Llama) rotates pairs (2i, 2i+1), style 1 (halves, NeoX) pairs (i, i + n_rot/2).
+    Source: Su et al., RoFormer, arXiv 2104.09864.
+    """
+    n_rot = cos_sin.shape[-1]
+    half = n_rot // 2
+    c, s = cos_sin[:, None, :half], cos_sin[:, None, half:]
+    first, second = (
+        (slice(0, n_rot, 2), slice(1, n_rot, 2)) if style == 0 else (slice(0, half), slice(half, n_rot))
+    )
+    y = np.array(x, np.float32)
+    y[..., first] = x[..., first] * c - x[..., second] * s
+    y[..., second] = x[..., first] * s + x[..., second] * c
+    return y
+
+
+@op(_same, row_wise=True, follows=True)
+def hadamard(x: Array) -> Array:
+    """Hadamard rotation: each head of x (T, H, D) times the Walsh-Hadamard matrix / sqrt(n), in blocks of n
+    elements, n being the largest power of two that divides D. It is its own inverse.
+
+    It spreads an outlier over the block, so 4-bit codes keep the other elements. The dot product of two
+    rotated heads equals that of the heads. Source: Ashkboos et al., QuaRot, arXiv 2404.00456.
+    """
+    n = x.shape[-1] & -x.shape[-1]
+    matrix = np.ones((1, 1))
+    while len(matrix) < n:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    rotated = x.reshape(*x.shape[:-1], -1, n).astype(np.float64) @ (matrix / np.sqrt(n))
+    return np.asarray(rotated.reshape(x.shape), np.float32)
+
+
+@op(_same, alias=True, exact=True, cache=slice(1))
+def kv_write(cache: Array, x: Array, slot: Array, pos: Array, table: Array) -> Array:
+    """Writes x (T, H, D) at positions pos (T) into the paged cache (blocks, H, block, D) through the block
+    table (S, B), encoded as in quant/cache.py.
+    """
+    out, block = cache.copy(), cache.shape[2]
+    rows = encode_cache(x, FORMATS[_format_of(cache)])
+    for t in range(len(x)):
+        out[table[slot[t], pos[t] // block], :, pos[t] % block] = rows[t]
+    return out
+
+
+@op(
+    _same,
+    alias=True,
+    parts=lambda cache, x, cos_sin, *place, style: kv_write(cache, rope(x, cos_sin, style=style), *place),
+    cache=slice(1),
+)
+def rope_kv_write(
+    cache: Array, x: Array, cos_sin: Array, slot: Array, pos: Array, table: Array, *, style: int
+) -> Array:
+    """kv_write of rope(x, cos_sin): the cache holds keys after RoPE."""
+    return kv_write.define(cache, rope.define(x, cos_sin, style=style), slot, pos, table)
+
+
+@op(
+    lambda q, k, v, *_, value=0, **__: Type((q.shape[0], q.shape[1] * (value or v.shape[3]))),
+    cache=slice(1, 3),
+    attends=True,
+)
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    slot: Array,
+    pos: Array,
+    table: Array,
+    *rest: Array,
+    scale: float,
+    window: int = 0,
+    cap: float = 0.0,
+    value: int = 0,
+    chunk: int = 0,
+    causal: int = 1,
+    alibi: int = 0,
+) -> Array:
+    """Attention of q (T, H, D) over the paged caches k and v (blocks, KV, block, D): (T, H * D).
+
+    Query t attends to positions 0..pos[t] of its slot. H is a multiple of KV; k and v may differ in D and in
+    format.
+
+    window: > 0: sliding window; only the last `window` positions count.
+    chunk: > 0: chunked attention; only the positions of the query's own chunk of this length count.
+    cap: > 0: soft cap on the scaled scores.
+    value: > 0: k and v are one cache, and the first `value` elements of a row are the value (MLA, arXiv
+    2405.04434).
+    causal: 0: a query attends to all positions of its slot up to the step's last one, within window / 2 on
+    either side.
+    rest: attention sinks (H), optional: a logit per head that joins the softmax with no value (arXiv
+    2309.17453). Then, with alibi 1, slopes (H): a key's scaled and capped score is lowered by slope times its
+    distance to the query (ALiBi, arXiv 2108.12409).
+
+    Blocks of positions that a query does not attend to are not read.
+    """
+    k, v = _rows(k), _rows(v)[..., : value or None]
+    sinks, slopes = rest[: len(rest) - alibi], rest[-1] if alibi else np.zeros(q.shape[1], np.float32)
+    out = np.zeros(q.shape[:2] + v.shape[3:], np.float32)
+    block, group = k.shape[2], q.shape[1] // k.shape[1]
+    for t in range(len(q)):
+        start, n = _seen(t, slot, pos, window, chunk, causal)
+        blocks, skipped = table[slot[t], start // block : -(-n // block)], start // block * block
+        keys, values = (np.swapaxes(c[blocks], 1, 2).reshape(-1, c.shape[1], c.shape[3]) for c in (k, v))
+        keys, values = keys[start - skipped : n - skipped], values[start - skipped : n - skipped]
+        for h in range(q.shape[1]):
+            score = keys[:, h // group].astype(np.float32) @ q[t, h] * np.float32(scale)
+            score = soft_cap.define(score, cap=cap) if cap else score
+            score = score - slopes[h] * np.abs(np.arange(start, n) - pos[t]).astype(np.float32)
+            most = max(score.max(), sinks[0][h]) if sinks else score.max()
+            p = np.exp(score - most)
+            total = p.sum() + (np.exp(sinks[0][h] - most) if sinks else 0)
+            out[t, h] = (p / total) @ values[:, h // group].astype(np.float32)
+    return out.reshape(len(q), -1)
+
+
+def _seen(t: int, slot: Array, pos: Array, window: int, chunk: int, causal: int) -> tuple[int, int]:
+    """Range of positions that query t attends to: the first, and the one after the last."""
+    at = int(pos[t])
+    if not causal:
+        end = int(pos[slot == slot[t]].max()) + 1
+        return (max(0, at - window // 2), min(end, at + window // 2 + 1)) if window else (0, end)
+    start = max(0, at + 1 - window) if window else 0
+    return max(start, at // chunk * chunk) if chunk else start, at + 1
+
+
+def evaluate(roots: Roots, values: dict[str, Array]) -> list[Array]:
+    """Runs the definitions. `values` maps names of inputs, weights and states to arrays in their formats."""
+    known: dict[Node, Array] = {}
+    for node in toposort(roots):
+        if node.op == "const":
+            known[node] = node.arg("value").array
+        elif node.op in LEAVES:
+            known[node] = values[node.name]
+        else:
+            known[node] = OPS[node.op].define(*(known[s] for s in node.src), **dict(node.args))
+    return [known[root] for root in roots]
