@@ -23,7 +23,7 @@ Gate = Callable[[Node, Node], Node]
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """Selection and weights of a token's experts; see top_experts and expert_weights in ops.py."""
+    """Selection and weights of a token's experts; see top_experts and expert_weights in runtime/ops."""
 
     norm: int = True
     sigmoid: bool = False

@@ -3,7 +3,7 @@ state, the last inputs of a short convolution, and a scan state, one matrix per 
 updated by every token.
 
 Both states lie in the same pages (runtime/kv/recurrent.py), addressed by one block table; see
-ops_recurrent.py.
+ops/recurrent.py.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def selective_scan(
     a: Arch, i: int, q: Node, k: Node, v: Node, g: Node, beta: Node, *, delta: bool, tiled: bool = False
 ) -> Node:
     """Selective scan of Mamba-2, or gated delta rule where `delta`: q, k (T, G * N), v (T, H * P), log decay
-    g and beta (T, H) to (T, H, P). See gated_scan in ops_recurrent.py.
+    g and beta (T, H) to (T, H, P). See gated_scan in ops/recurrent.py.
     """
     s, block = ssm_dims(a), a.cache.block
     q, k = (ops.reshape(x, shape=(s.groups, s.state_size)) for x in (q, k))

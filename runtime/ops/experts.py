@@ -1,4 +1,4 @@
-"""The op that maps expert ids to slots of an expert cache. The products with experts are in ops.py."""
+"""The op that maps expert ids to slots of an expert cache. The products with experts are in the package itself."""
 
 from __future__ import annotations
 

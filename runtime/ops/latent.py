@@ -1,4 +1,4 @@
-"""Ops of multi-head latent attention (MLA) and of its sparse form; see ops.py.
+"""Ops of multi-head latent attention (MLA) and of its sparse form; see the package.
 
 A run is a stretch of consecutive tokens of one slot in a step. Short runs use the absorbed form, which
 attends over the latents; long runs use the expanded form, which attends over keys and values of each head.

@@ -1,4 +1,4 @@
-"""Ops of recurrent layers (SSM, gated delta rule); see ops.py.
+"""Ops of recurrent layers (SSM, gated delta rule); see the package.
 
 A recurrent state lies in pages, one per block of positions: the page of a block holds the state after the
 last computed position of that block. A step reads the page of the position before its first token. It writes

@@ -1,4 +1,4 @@
-"""Ops on rows, tokens and sampling; see ops.py."""
+"""Ops on rows, tokens and sampling; see the package."""
 
 from __future__ import annotations
 
