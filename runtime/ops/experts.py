@@ -1,4 +1,6 @@
-"""The op that maps expert ids to slots of an expert cache. The products with experts are in the package itself."""
+"""The op that maps expert ids to slots of an expert cache. The package itself has the products with
+experts.
+"""
 
 from __future__ import annotations
 

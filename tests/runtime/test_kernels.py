@@ -201,7 +201,7 @@ def test_no_compiler_is_said(device: Device, register: Register, example: Any, m
         ({"op": "reshape"}, "'reshape' is no op"),
         ({"op": "sample"}, "'sample' is no op"),
         ({"op": "nothing"}, "'nothing' is no op"),
-        ({"entry": "a b"}, "its name must be one of C"),
+        ({"entry": "a b"}, "its name must be a C identifier"),
         ({"language": "basic"}, "expected one of cuda, ptx"),
         ({"devices": ()}, "it needs a device"),
         ({"bound": float("nan")}, "a bound from 0 to 1"),
