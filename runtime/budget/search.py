@@ -28,10 +28,10 @@ from satchel.runtime.budget.probe import Exchange, Prober
 
 WIDE = ("q2_k", "q3_k", "iq4_xs", "q4_k", "q5_k", "q6_k", "q8_0")
 NARROW = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0")  # if a row is not a multiple of 256 elements
-SAMPLE = 1 << 18  # elements of a tensor that its errors are taken from
-AROUND = (-2, 0, 2)  # which candidates are measured: places from the one of the wanted size
+SAMPLE = 1 << 18  # elements of a tensor that estimate its errors
+AROUND = (-2, 0, 2)  # measured candidates, as offsets from the one nearest the wanted size
 LAYER = re.compile(r"^blk\.(\d+)\.")
-Progress = Callable[[int, int, str], None]  # done, in all, what comes next
+Progress = Callable[[int, int, str], None]  # done, total, what comes next
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ import numpy as np
 from satchel.quant import RequestError
 from satchel.runtime.graph import Array
 
-SECONDS = 0.2  # time for each way of reading
-LEAST_PASS = 0.01  # a pass is at least so long, so that starting the threads does not count
+SECONDS = 0.2  # time per reduction
+LEAST_PASS = 0.01  # least seconds of a pass, so that starting the threads does not matter
 LARGEST = 1 << 30
 # Which reduction is quickest depends on numpy's build and on the processor.
 READERS: tuple[tuple[Callable[[Array], object], str], ...] = (
