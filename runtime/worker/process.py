@@ -85,7 +85,7 @@ class Process:
                 _close(other)
         self._to, self._from = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
         self._reading = False
-        self._fault = ""  # of a pipe, where that is why the process is ended
+        self._fault = ""  # the pipe's error, if that ended the process
         self._outbox: SimpleQueue[tuple[Message, int] | None] = SimpleQueue()
         try:
             begin(threading.Thread(target=self._write, name="satchel-send", daemon=True))
@@ -120,7 +120,7 @@ class Process:
                     self._pass(descriptor)
                 write_message(self._to, message)
         except BrokenPipeError:
-            pass  # it is gone already, and says itself what it died of
+            pass  # it is gone already; reap() tells the cause
         except (OSError, ValueError) as error:
             self._give_up(error)  # a caller that waits for the rest of a message would wait for ever
         while not self._outbox.empty():

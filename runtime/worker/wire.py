@@ -91,7 +91,7 @@ CARRIED: dict[str, type] = {
 SCHEMAS = {
     ("JsonSchema", "schema"),
     ("ToolSchema", "parameters"),
-}  # fields of any depth, which go as JSON text
+}  # fields of any depth, which travel as JSON text
 ERRORS: dict[str, type[Exception]] = {
     kind.__name__: kind
     for kind in (
@@ -107,7 +107,7 @@ ERRORS: dict[str, type[Exception]] = {
         ValueError,
     )
 }
-# What reading a value raises where it is not what encode() makes.
+# What decoding raises for a value that encode() did not make.
 UNFIT = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 DTYPES = ("<f4", "<f8", "<i4", "<i8", "|u1")
 Message = dict[str, Any]
