@@ -79,5 +79,5 @@ class KernelOverrides:
             formats = ", ".join(f"{v.format} {v.shape}" for v in trial.call.inputs)
             raise DeviceError(
                 f"kernel {kernel.entry}: it is {error:.1e} off the definition of {kernel.op} on {formats}, "
-                f"above {kernel.bound:.0e}: it is not used; fix it or unregister it"
+                f"at most {kernel.bound:.0e} may be: it is not used; mend it or unregister it"
             )

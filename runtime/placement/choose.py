@@ -18,7 +18,7 @@ from satchel.runtime.placement.predict import Prediction
 from satchel.runtime.placement.sizes import Sizes
 
 MIB = 1 << 20
-PERMUTED = 4  # up to so many devices apart, every order is tried
+PERMUTED = 4  # up to 4 devices apart, every order is tried
 NO_SHARES: Mapping[str, float] = MappingProxyType({})
 
 

@@ -76,7 +76,7 @@ REFUSED: list[tuple[str, Spec, str]] = [
     ("H08 exponential regex in Lark", Lark("start: /(x|x)*y/"), "exponentially"),
     ("back-reference", Regex(r"(a)\1"), "back-reference"),
     ("look-ahead", Regex("(?!a)b"), "look-around"),
-    ("word border", Regex(r"a\b"), "border"),
+    ("word border", Regex(r"a\b"), "anchor"),
     ("possessive", Regex("a++"), "second repetition"),
     ("counts in the wrong order", Regex("a{3,2}"), "order"),
     ("nothing to repeat", Regex("*a"), "column 1"),
