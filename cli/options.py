@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from satchel.cli.groups import option, wrong
-from satchel.cli.store.digests import digests_of
-from satchel.cli.store.option import model_file
+from satchel.cli.model_argument import model_file
+from satchel.errors import RequestError
 from satchel.quant.cache import CACHE_TYPES
-from satchel.quant.errors import RequestError
 from satchel.runtime.placement.options import (
     PREFETCHES,
     STREAMS,
@@ -31,6 +30,7 @@ from satchel.runtime.placement.options import (
     read_size,
 )
 from satchel.runtime.words import PRECISIONS
+from satchel.store.digests import digests_of
 
 if TYPE_CHECKING:
     from satchel.cli.adapters import AdapterOptions

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from satchel.cli.groups import option, wrong
 from satchel.cli.main import UsageError
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 if TYPE_CHECKING:
     from satchel.runtime.sampling import Sampling

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from satchel.quant import DeviceError
+from satchel.errors import DeviceError
 
 # Variables with lists of folders, which the loader, the shell, compilers and Python read. In most of them an
 # empty entry is the current folder.

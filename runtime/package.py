@@ -28,7 +28,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from satchel.quant.errors import DeviceError, ModelError, RequestError, SatchelError
+    from satchel.errors import DeviceError, ModelError, RequestError, SatchelError
     from satchel.runtime import kernels
     from satchel.runtime.api.async_model import AsyncModel
     from satchel.runtime.api.model import Model
@@ -52,13 +52,13 @@ __all__ = [
 
 _HOME = {
     "AsyncModel": "runtime.api.async_model",
-    "DeviceError": "quant.errors",
+    "DeviceError": "errors",
     "Model": "runtime.api.model",
-    "ModelError": "quant.errors",
+    "ModelError": "errors",
     "Options": "runtime.api.options",
-    "RequestError": "quant.errors",
+    "RequestError": "errors",
     "Sampling": "runtime.sampling",
-    "SatchelError": "quant.errors",
+    "SatchelError": "errors",
 }
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from unittest import mock
 
 from satchel import Model
-from satchel.quant import ModelError, RequestError
+from satchel.errors import ModelError, RequestError
 from satchel.runtime.api.async_model import AsyncModel
 from satchel.runtime.engine.service import Service
 from satchel.runtime.placement import settle as faces

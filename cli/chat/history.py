@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
+from satchel.errors import RequestError
 from satchel.formats.gguf.atomic import replace_files
-from satchel.quant.errors import RequestError
 from satchel.runtime.sampling import NAMES, Sampling
 
 KIND, VERSION = "satchel-conversation", 1

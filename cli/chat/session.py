@@ -20,7 +20,7 @@ from satchel.cli.chat.output import ChatOutput, TextOutput
 from satchel.cli.chat.reader import silent
 from satchel.cli.chat.registry import Leave
 from satchel.cli.chat.respond import ChatAnswer, ChatRequest, respond
-from satchel.quant.errors import RequestError, SatchelError
+from satchel.errors import RequestError, SatchelError
 from satchel.runtime.sampling import MASK
 
 if TYPE_CHECKING:

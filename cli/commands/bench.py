@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from satchel.cli.console import note
 from satchel.cli.groups import option, with_options, wrong
 from satchel.cli.load.command import UrlOptions, measure
+from satchel.cli.model_argument import model_file
 from satchel.cli.options import (
     BATCH_HELP,
     CACHE_RAM,
@@ -22,8 +23,8 @@ from satchel.cli.options import (
     default_model,
     open_model,
 )
-from satchel.cli.store.option import model_file
-from satchel.cli.tables import BATCHED, MARKDOWN, NUMBERS, OUTPUTS, elements, file_type, size_label, writer
+from satchel.cli.tables import BATCHED, MARKDOWN, NUMBERS, OUTPUTS, writer
+from satchel.formats.gguf.labels import file_type, parameters, size_label
 
 if TYPE_CHECKING:
     from satchel.runtime.api.model import Model
@@ -347,7 +348,7 @@ def explain(output: str, meaning: str) -> None:
 def describe(model: Model) -> dict[str, Any]:
     """What is the same for all tests of a model."""
     info, tensors = model.device.info(), model.gguf.tensors.values()
-    count = elements(model.gguf)
+    count = parameters(model.gguf)
     return {
         "model": f"{model.arch.hp.arch} {size_label(count)} {file_type(model.gguf)}",
         "type": file_type(model.gguf),

@@ -147,7 +147,7 @@ def tried(library: BackendLibrary) -> CheckResult:
 
 
 def numba() -> CheckResult:
-    from satchel.quant.errors import DeviceError
+    from satchel.errors import DeviceError
     from satchel.runtime.device.device import find_backend
 
     mend = f"{shlex.quote(sys.executable)} -m pip install --upgrade numba"
@@ -202,7 +202,7 @@ def model() -> Iterator[CheckResult]:
 def sandbox() -> Iterator[CheckResult]:
     """What a process in a worker's sandbox can do: it really tries, and is to be refused each time."""
     from satchel.cli.sandboxing import REFUSALS, probe
-    from satchel.quant.errors import SatchelError
+    from satchel.errors import SatchelError
 
     try:
         found = probe()

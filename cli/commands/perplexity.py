@@ -15,9 +15,9 @@ import typer
 
 from satchel.cli.console import note, plain, warn
 from satchel.cli.groups import option, with_options, wrong
+from satchel.cli.model_argument import model_file
 from satchel.cli.options import ModelOptions, default_model, open_model
-from satchel.cli.store.option import model_file
-from satchel.cli.tables import elements
+from satchel.formats.gguf.labels import parameters
 
 if TYPE_CHECKING:
     from satchel.cli.quality.report import Scored
@@ -164,7 +164,7 @@ class Measuring:
                 ppl = self.measure(model, context, base)
             choices = self.choose(model) if self.tasks else None
             size = sum(part.size for part in model.gguf.parts)
-            bits = 8 * sum(t.nbytes for t in model.gguf.tensors.values()) / max(1, elements(model.gguf))
+            bits = 8 * sum(t.nbytes for t in model.gguf.tensors.values()) / max(1, parameters(model.gguf))
         return Scored(path, size, bits, context, time.perf_counter() - started, ppl, kld, choices)
 
     def context(self, base: Path | None) -> int:
@@ -218,7 +218,7 @@ def show_notes(model: Model) -> None:
 
 def check_text(model: Model, text: str, tokens: Window, base: Path) -> None:
     """RequestError where the base was made from another text."""
-    from satchel.quant.errors import RequestError
+    from satchel.errors import RequestError
 
     if model.tokenize(text)[: len(tokens)] != tokens.tolist():
         raise RequestError(f"{base}: made from another text than -f gives; leave -f out, or make it again")

@@ -16,8 +16,8 @@ import typer
 
 from satchel.cli.console import note, out, plain, warn
 from satchel.cli.groups import option, with_options, wrong
+from satchel.cli.model_argument import model_file
 from satchel.cli.options import ModelOptions, check_weights, default_model, loading, open_model
-from satchel.cli.store.option import model_file
 
 if TYPE_CHECKING:
     from rich.table import Table

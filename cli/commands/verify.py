@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from satchel.cli.store.option import ModelArgument
+from satchel.cli.model_argument import ModelArgument
 
 if TYPE_CHECKING:
     from satchel.formats.verify import Finding

@@ -55,8 +55,8 @@ def _conversations() -> Iterable[str]:
 
 def models() -> Iterable[str]:
     """Names of the models on this machine; nothing is downloaded for it."""
-    from satchel.cli.store.store import Store
-    from satchel.quant.errors import SatchelError
+    from satchel.errors import SatchelError
+    from satchel.store.store import Store
 
     try:
         return [entry.name for entry in Store(offline=True).list()]

@@ -14,7 +14,7 @@ from satchel.cli.console import err, note, plain
 from satchel.cli.groups import wrong
 from satchel.cli.quantizing.options import BudgetOptions, MixOptions, parse_size
 from satchel.cli.quantizing.quantize_job import QuantizeJob
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 
 if TYPE_CHECKING:
     from satchel.formats.gguf import GGUF

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.gguf import GGUF
-from satchel.quant import ModelError, RequestError
 from satchel.runtime import ops
 from satchel.runtime.adapters.control_vectors import ControlVector, columns, read_control_vector
 from satchel.runtime.adapters.lora import Adapter, Stack, read_adapter, stacked

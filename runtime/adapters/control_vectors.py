@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.gguf import GGUF, open_gguf
 from satchel.formats.gguf.check import quote
-from satchel.quant import ModelError, RequestError
 from satchel.runtime.adapters.lora import read_values
 from satchel.runtime.graph import Array
 

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from satchel.errors import ModelError
 from satchel.formats.gguf import GGUF, open_gguf
 from satchel.formats.gguf.check import quote
-from satchel.quant import FORMATS, ModelError
+from satchel.quant import FORMATS
 from satchel.runtime.graph import Array
 
 RANK_LIMIT = 1 << 14

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.sampling import MASK
 
 if TYPE_CHECKING:

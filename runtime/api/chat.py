@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from satchel.errors import RequestError
 from satchel.formats.chat import Style, continued, fit, guard_of, parted
 from satchel.formats.template import ChatTemplate
 from satchel.formats.tokenizer import Tokenizer
-from satchel.quant.errors import RequestError
 
 Message = Mapping[str, Any]
 

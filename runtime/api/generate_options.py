@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.api.overflow import check_policy
 from satchel.runtime.engine.constraint import Constraint
 from satchel.runtime.engine.logits_options import LogitsProcessor

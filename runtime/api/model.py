@@ -16,6 +16,7 @@ from typing import Any, Self, Unpack, cast
 
 import numpy as np
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.chat import Style, detect, guard_of, parted, special_texts
 from satchel.formats.gguf import GGUF, open_gguf
 from satchel.formats.gguf.digest import Expected, check_digests
@@ -23,7 +24,6 @@ from satchel.formats.template import ChatTemplate, from_metadata
 from satchel.formats.template.messages import Plain, read_messages
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
 from satchel.formats.verify_text import check_vocabulary
-from satchel.quant import ModelError, RequestError
 from satchel.runtime.adapters.adapters import Adapters, read_adapters
 from satchel.runtime.api.answers import best, check_counts, seeds
 from satchel.runtime.api.chat import ChatPrompt, Thinking

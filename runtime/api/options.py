@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypedDict
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.adapters.adapters import Loadable
 from satchel.runtime.placement.options import PlacementOptions, read_placement_options
 from satchel.runtime.scheduler.limits import USUAL, SchedulerLimits

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.api.refusals import PromptTooLong
 from satchel.runtime.kv import common
 from satchel.runtime.log import LOG

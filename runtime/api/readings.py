@@ -7,9 +7,9 @@ from typing import Protocol, cast
 
 import numpy as np
 
+from satchel.errors import RequestError
 from satchel.formats.gguf import GGUF
 from satchel.formats.tokenizer import Tokenizer
-from satchel.quant import RequestError
 from satchel.runtime.engine.reading import PassageReader
 from satchel.runtime.engine.request_handle import Requests
 from satchel.runtime.engine.service import Service

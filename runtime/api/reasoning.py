@@ -11,9 +11,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from satchel.errors import RequestError
 from satchel.formats.chat import Style
 from satchel.formats.tokenizer import Tokenizer
-from satchel.quant.errors import RequestError
 
 ALL = np.uint32(0xFFFFFFFF)
 BEFORE, INSIDE, AFTER = "before", "inside", "after"

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from satchel.quant import RequestError, SatchelError
+from satchel.errors import RequestError, SatchelError
 from satchel.runtime.device.lost import DeviceLost
 from satchel.runtime.engine.request_handle import Requests
 from satchel.runtime.engine.service import Service

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 
 
 class PromptTooLong(RequestError):

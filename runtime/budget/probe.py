@@ -15,9 +15,9 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
+from satchel.errors import DeviceError
 from satchel.formats.gguf import GGUF
 from satchel.formats.logits import LogitsFile, open_logits
-from satchel.quant import DeviceError
 from satchel.quant.format import Blocks
 from satchel.runtime.api.model import Model
 from satchel.runtime.compiler import Context, optimize

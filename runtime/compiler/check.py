@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from satchel.quant import FORMATS, DeviceError, RequestError
+from satchel.errors import DeviceError, RequestError
+from satchel.quant import FORMATS
 from satchel.runtime.compiler import Optimized
 from satchel.runtime.compiler.lower import USAGE, probe
 from satchel.runtime.compiler.memory import nbytes, stride_of

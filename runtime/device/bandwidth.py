@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.graph import Array
 
 SECONDS = 0.2  # time per reduction

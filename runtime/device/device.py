@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from satchel import cext
-from satchel.quant import DeviceError, RequestError
+from satchel.errors import DeviceError, RequestError
 from satchel.runtime.device.lost import DeviceLost
 from satchel.runtime.graph import Array
 from satchel.runtime.plan import Segment

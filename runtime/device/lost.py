@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from satchel.quant import DeviceError
+from satchel.errors import DeviceError
 
 
 class DeviceLost(DeviceError):

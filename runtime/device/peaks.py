@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.compiler.cost import PlanCost
 from satchel.runtime.device.bandwidth import LARGEST, read_bandwidth
 from satchel.runtime.device.device import Device

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from satchel.quant import FORMATS, DeviceError, ModelError
+from satchel.errors import DeviceError, ModelError
+from satchel.quant import FORMATS
 from satchel.quant.cache import CACHE_TYPES, ROTATED
 from satchel.runtime import ops
 from satchel.runtime.compiler.target import DeviceTarget

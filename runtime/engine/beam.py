@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.engine.service import Service
 from satchel.runtime.graph import Array

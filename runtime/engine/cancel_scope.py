@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TypeVar
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 
 T = TypeVar("T")
 

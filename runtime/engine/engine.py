@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.compiler import Context, Optimized, compile, optimize
 from satchel.runtime.compiler.expand import expandable
 from satchel.runtime.compiler.lower import state_layout

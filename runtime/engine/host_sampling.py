@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from satchel.quant import RequestError, SatchelError
+from satchel.errors import RequestError, SatchelError
 from satchel.runtime.engine.logits_options import LogitsOptions
 from satchel.runtime.graph import Array
 from satchel.runtime.sampling.dry import dry_penalties

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from satchel.quant import RequestError, SatchelError
+from satchel.errors import RequestError, SatchelError
 from satchel.runtime.engine.finite import damaged
 from satchel.runtime.engine.host_sampling import HostSampling, Sampled, bitmask_size
 from satchel.runtime.engine.program import Program

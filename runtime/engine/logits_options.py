@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.engine.constraint import Constraint
 from satchel.runtime.graph import Array
 from satchel.runtime.sampling.dry import Breakers

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.api.refusals import PromptTooLong
 from satchel.runtime.engine.engine import BatchEntry
 from satchel.runtime.engine.finite import check_hidden, check_logits

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from satchel.quant import SatchelError
+from satchel.errors import SatchelError
 from satchel.runtime.engine.host_sampling import Sampled
 from satchel.runtime.engine.notifier import Notifier, Waiter, notifier_of
 from satchel.runtime.engine.stats import EngineStats

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from satchel.errors import RequestError
 from satchel.formats.gguf import OpenFile, open_gguf
-from satchel.quant import RequestError
 from satchel.runtime.adapters.adapters import AdapterFile
 from satchel.runtime.api.options import Options
 from satchel.runtime.engine.engine import Engine

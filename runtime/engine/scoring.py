@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.engine.finite import damaged
 from satchel.runtime.engine.service import Service

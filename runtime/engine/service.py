@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-from satchel.quant import DeviceError, RequestError, SatchelError
+from satchel.errors import DeviceError, RequestError, SatchelError
 from satchel.quant.threads import begin
 from satchel.runtime.compiler.cost import CostModel
 from satchel.runtime.device.lost import DeviceLost

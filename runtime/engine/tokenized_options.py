@@ -7,8 +7,8 @@ from collections import OrderedDict
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
+from satchel.errors import RequestError
 from satchel.formats.tokenizer import Tokenizer
-from satchel.quant import RequestError
 from satchel.runtime.api.generate_options import GenerateOptions
 from satchel.runtime.engine.logits_options import LogitsOptions
 from satchel.runtime.engine.structured_output import StructuredOutput

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.grammar.schema import bare
 
 # A space, or a line end with an indent. Without a bound, a model may write white space forever.

@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import numpy as np
 
+from satchel.errors import RequestError
 from satchel.formats.tokenizer import Tokenizer
-from satchel.quant.errors import RequestError
 from satchel.runtime.api.refusals import Busy
 from satchel.runtime.grammar.deep import begin_deep, run_deep
 from satchel.runtime.grammar.schema import read_schema

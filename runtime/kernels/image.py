@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 
-from satchel.quant import DeviceError, RequestError, SatchelError
+from satchel.errors import DeviceError, RequestError, SatchelError
 from satchel.runtime.device.device import Device, include
 from satchel.runtime.kernels.native import compile_c, compiled_folder
 from satchel.runtime.kernels.nvrtc import compile_cuda

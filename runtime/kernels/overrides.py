@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 
-from satchel.quant import DeviceError, RequestError
+from satchel.errors import DeviceError, RequestError
 from satchel.runtime.device.device import Device, KernelOverride
 from satchel.runtime.kernels.call import KernelCall, LaunchGrid, call_of
 from satchel.runtime.kernels.image import image_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.graph import Array
 from satchel.runtime.kv.group import GONE, BlockGroup
 from satchel.runtime.kv.pool import BlockPool

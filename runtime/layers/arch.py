@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, Protocol
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.gguf import Metadata, ValueType
-from satchel.quant import FORMATS, ModelError, RequestError
+from satchel.quant import FORMATS
 from satchel.quant.cache import CACHE_TYPES
 from satchel.runtime import ops
 from satchel.runtime.graph import ROWS, TOKENS, Array, Graph, Node, Roots, Type, leaves

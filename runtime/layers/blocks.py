@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from satchel.quant import ModelError
+from satchel.errors import ModelError
 from satchel.quant.cache import ROTATED
 from satchel.runtime import ops
 from satchel.runtime.graph import TOKENS, Array, Node, Type

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from satchel.quant import ModelError
+from satchel.errors import ModelError
 from satchel.runtime import ops
 from satchel.runtime.graph import Node
 from satchel.runtime.layers.arch import Arch

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from satchel.quant import FORMATS, ModelError, RequestError
+from satchel.errors import ModelError, RequestError
+from satchel.quant import FORMATS
 from satchel.quant.cache import ROTATED
 from satchel.runtime import ops
 from satchel.runtime.graph import Node, Type

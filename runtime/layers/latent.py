@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from satchel.quant import ModelError, RequestError
+from satchel.errors import ModelError, RequestError
 from satchel.quant.cache import ROTATED
 from satchel.runtime import ops
 from satchel.runtime.graph import Node, Type

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from satchel.quant import ModelError
+from satchel.errors import ModelError
 from satchel.runtime import ops
 from satchel.runtime.graph import Node
 from satchel.runtime.layers.arch import Arch

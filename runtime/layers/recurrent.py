@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from satchel.quant import ModelError
+from satchel.errors import ModelError
 from satchel.runtime import ops
 from satchel.runtime.graph import Array, Node, Type
 from satchel.runtime.layers.arch import RECURRENT, Arch

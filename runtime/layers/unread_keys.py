@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from typing import cast
 
+from satchel.errors import ModelError
 from satchel.formats.gguf import Metadata, ValueType
-from satchel.quant import ModelError
 
 # Keys that follow from the tensors' shapes or the architecture, and keys that the embedding code reads.
 SETTLED = {

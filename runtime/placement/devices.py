@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-from satchel.quant import DeviceError, RequestError
+from satchel.errors import DeviceError, RequestError
 from satchel.runtime.api.options import Options
 from satchel.runtime.device.device import (
     HOST_MEMORY,

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from satchel.errors import DeviceError, ModelError, RequestError
 from satchel.formats.gguf import GGUF
-from satchel.quant import DeviceError, ModelError, RequestError
 from satchel.runtime.api.options import Options
 from satchel.runtime.compiler import Context, Optimized, compile, optimize
 from satchel.runtime.compiler.lower import state_layout

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from satchel.errors import DeviceError
 from satchel.formats.gguf import GGUF
-from satchel.quant import DeviceError
 from satchel.runtime.device.device import Device
 from satchel.runtime.graph import Type
 from satchel.runtime.placement.choose import MemoryBudget, ruled

@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from satchel.errors import RequestError
 from satchel.formats.gguf import GGUF, Metadata
 from satchel.formats.gguf.atomic import replace_files, write_all
-from satchel.quant import FORMATS, RequestError
+from satchel.quant import FORMATS
 from satchel.runtime.api.options import Options
 from satchel.runtime.device.device import OUT, Buffer, Device
 from satchel.runtime.engine.engine import BatchEntry, Engine

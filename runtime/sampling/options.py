@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.graph import Array
 from satchel.runtime.sampling.exact import MASK
 

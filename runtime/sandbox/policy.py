@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from satchel.errors import SatchelError
 from satchel.formats.gguf import open_gguf
-from satchel.quant import SatchelError
 from satchel.runtime.adapters.adapters import AdapterFile
 from satchel.runtime.api.options import Options
 from satchel.runtime.children import module_path

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from satchel.errors import RequestError
 from satchel.formats.gguf import GGUF, open_gguf
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
-from satchel.quant import RequestError
 from satchel.runtime.device.device import Device
 from satchel.runtime.engine.engine import Engine
 from satchel.runtime.layers.arch import Cache, HParams

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.compiler.cost import CostModel, PlanCost, TokenSpan
 from satchel.runtime.device.device import Device
 from satchel.runtime.device.energy import Counters

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.tasks.likelihood import branch, logprobs
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from satchel.errors import RequestError
 from satchel.formats.gguf import Metadata
-from satchel.quant import RequestError
 from satchel.runtime.engine.reading import Passage, PassageReader
 from satchel.runtime.graph import Array
 

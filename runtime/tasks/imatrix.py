@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from satchel.errors import ModelError
 from satchel.formats.imatrix import Sums
-from satchel.quant import FORMATS, ModelError
+from satchel.quant import FORMATS
 from satchel.quant.gptq import one_blas_thread
 from satchel.quant.recipes import is_quantizable
 from satchel.quant.threads import SafeThreadPool

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from satchel.errors import RequestError
 from satchel.formats.logits import LogitsFile, Records, encode, scored, write_logits
-from satchel.quant import RequestError
 from satchel.runtime.engine.engine import BatchEntry, Engine
 
 F32 = npt.NDArray[np.float32]

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.chat import guard_of
 from satchel.formats.gguf import GGUF
 from satchel.formats.tokenizer import Tokenizer
-from satchel.quant import ModelError, RequestError
 from satchel.runtime.engine.reading import Passage, PassageReader
 from satchel.runtime.graph import Array
 from satchel.runtime.layers.arch import find_arch

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from satchel.errors import ModelError
 from satchel.formats.gguf import GGUF, Metadata, StringArray, TensorInfo, Typed, ValueType, open_gguf
 from satchel.formats.gguf.check import Survey
 from satchel.formats.gguf.types import EXTENSION_TYPES, EXTENSIONS_KEY
 from satchel.formats.verify import CHECKS, CheckName, Finding, Log, each_fault
 from satchel.formats.verify_text import check_template, check_tokenizer
 from satchel.formats.verify_values import Progress, scan
-from satchel.quant import ModelError
 from satchel.runtime.graph import Array, Node, Type
 from satchel.runtime.layers.arch import Arch, Cache, Forward, HParams, find_arch
 from satchel.runtime.weights.weights import FileWeights

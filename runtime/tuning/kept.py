@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from satchel.errors import RequestError
 from satchel.formats.gguf.atomic import replace_files, write_all
-from satchel.quant import RequestError
 from satchel.runtime.device.device import Device
 
 MOST = 1 << 22  # largest file that is read, in bytes

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.device.device import Device, KernelOverride
 from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.engine.program import Program

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.gguf import Metadata, open_gguf
 from satchel.formats.source import Source
-from satchel.quant import FORMATS, ModelError, RequestError
+from satchel.quant import FORMATS
 from satchel.runtime.graph import Array, Type
 from satchel.runtime.layers.arch import Cache, HParams, architectures, find_arch
 

@@ -22,8 +22,8 @@ from itertools import accumulate
 from queue import SimpleQueue
 from typing import Any, BinaryIO, cast
 
+from satchel.errors import DeviceError, SatchelError
 from satchel.formats.gguf import OpenFile
-from satchel.quant import DeviceError, SatchelError
 from satchel.runtime.api.model import Model
 from satchel.runtime.engine.cancel_scope import CancelScope
 from satchel.runtime.engine.request_handle import End, RequestHandle

@@ -11,10 +11,10 @@ from functools import wraps
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
+from satchel.errors import RequestError
 from satchel.formats.gguf import OpenFile, open_file
 from satchel.formats.gguf.atomic import replace_files
 from satchel.formats.tokenizer import Tokenizer
-from satchel.quant import RequestError
 from satchel.runtime.adapters.adapters import read_adapters
 from satchel.runtime.api.model import Model
 from satchel.runtime.engine.request_handle import RequestHandle, Requests

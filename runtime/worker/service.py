@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from satchel.quant import DeviceError, ModelError, RequestError, SatchelError
+from satchel.errors import DeviceError, ModelError, RequestError, SatchelError
 from satchel.quant.threads import begin
 from satchel.runtime.api.options import Options
 from satchel.runtime.engine.cancel_scope import current_scope

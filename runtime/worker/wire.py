@@ -15,9 +15,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from satchel.errors import DeviceError, ModelError, RequestError
 from satchel.formats.chat import Style
 from satchel.formats.gguf import OpenFile
-from satchel.quant import DeviceError, ModelError, RequestError
 from satchel.runtime.adapters.adapters import AdapterFile
 from satchel.runtime.api.options import Options
 from satchel.runtime.api.refusals import Busy, PromptTooLong, QueueFull

@@ -29,7 +29,8 @@ from one_step import (
     run,
 )
 
-from satchel.quant import FORMATS, DeviceError
+from satchel.errors import DeviceError
+from satchel.quant import FORMATS
 from satchel.runtime.device.device import DETERMINISTIC_BACKENDS, Device, find_backend, libraries
 from satchel.runtime.graph import Array
 

@@ -13,7 +13,7 @@ from kernel_cases import check
 from one_step import Case, define, f32, generator, i32, run
 from recurrent_cases import GONE
 
-from satchel.quant import DeviceError
+from satchel.errors import DeviceError
 from satchel.runtime.device.device import Device, find_backend, libraries
 
 pytestmark = pytest.mark.skipif(

@@ -19,7 +19,7 @@ import tiny_file
 
 from satchel.cli.commands.bench import numbers
 from satchel.cli.main import UsageError, main
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.device import bandwidth
 from satchel.runtime.device import peaks as device_peaks
 from satchel.runtime.device.bandwidth import read_bandwidth

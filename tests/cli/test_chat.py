@@ -18,7 +18,7 @@ from satchel.cli.chat.display import Look
 from satchel.cli.chat.history import ChatMessage, ChatSettings, Conversation
 from satchel.cli.chat.session import Session
 from satchel.cli.main import main
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.sampling import Sampling
 
 Chat = Callable[..., tuple[int, str, str]]

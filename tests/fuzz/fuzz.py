@@ -39,19 +39,19 @@ FILES = (
     "satchel.runtime.layers.blocks",
 )
 GRAMMAR = ("satchel.runtime.grammar", "satchel.formats.strict_json")
-STORE = ("satchel.cli.store", "satchel.formats.strict_json")
+STORE = ("satchel.store", "satchel.formats.strict_json")
 # What reads the bytes of each target, packages with all that is in them; FILES and verify where nothing is
 # said.
 WATCHED = {
     "requests": (
-        "satchel.cli.server",
+        "satchel.server",
         *GRAMMAR,
         "satchel.runtime.api.generate_options",
         "satchel.formats.chat",
     ),
     **dict.fromkeys(("schema", "gbnf", "lark", "regex"), GRAMMAR),
     **dict.fromkeys(("registry", "lock", "journal"), STORE),
-    "config": ("satchel.cli.config", "satchel.cli.server.catalog", "satchel.runtime.api.options"),
+    "config": ("satchel.cli.config", "satchel.server.catalog", "satchel.runtime.api.options"),
     "wire": ("satchel.runtime.worker.wire",),
     "lora": (*FILES, "satchel.runtime.adapters.lora"),
     "peft": ("satchel.formats.convert", "satchel.formats.strict_json"),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tiny_file import write_model
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import Options
 from satchel.runtime.device.device import find_backend, libraries

@@ -14,7 +14,7 @@ import pytest
 import tiny
 import tiny_file
 
-from satchel.quant import ModelError, RequestError
+from satchel.errors import ModelError, RequestError
 from satchel.runtime.adapters.adapters import AdapterFile
 from satchel.runtime.api.generate_options import GenerateKwargs
 from satchel.runtime.api.model import Model

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tiny
 
-from satchel.quant import DeviceError
+from satchel.errors import DeviceError
 from satchel.runtime.device.device import find_backend, libraries
 from satchel.runtime.engine.engine import LAST, BatchEntry, Engine
 from satchel.runtime.engine.logits_options import LogitsOptions

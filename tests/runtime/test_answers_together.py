@@ -14,8 +14,8 @@ import toy_vocab
 from hypothesis import given
 from hypothesis import strategies as st
 
+from satchel.errors import RequestError
 from satchel.formats.chat import Style
-from satchel.quant import RequestError
 from satchel.runtime.api.chat_reply import ChatReply
 from satchel.runtime.api.generate_options import GenerateOptions
 from satchel.runtime.api.model import Model

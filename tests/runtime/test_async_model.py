@@ -17,7 +17,7 @@ from tiny_file import write_model
 from waiting import happened, until
 
 from satchel import AsyncModel, Model
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.api.async_model import AsyncReply
 from satchel.runtime.api.reply import Reply
 from satchel.runtime.engine.program import Program

@@ -18,7 +18,7 @@ import tiny
 from kernel_cases import cases_of, check
 from one_step import define, nmse, plan_of, run
 
-from satchel.quant import DeviceError
+from satchel.errors import DeviceError
 from satchel.runtime.api.model import Model
 from satchel.runtime.device.device import Device, find_backend, include
 from satchel.runtime.device.device import device as devices

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import tiny
 
+from satchel.errors import ModelError
 from satchel.formats.gguf import Metadata
-from satchel.quant import FORMATS, ModelError
+from satchel.quant import FORMATS
 from satchel.runtime.graph import TOKENS, Array, Node, Type, leaves
 from satchel.runtime.layers import blocks
 from satchel.runtime.layers.arch import Cache, HParams

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tiny
 
-from satchel.quant import FORMATS, RequestError
+from satchel.errors import RequestError
+from satchel.quant import FORMATS
 from satchel.quant.cache import CACHE_TYPES, encode_cache
 from satchel.runtime.device.device import find_backend, libraries
 from satchel.runtime.engine.engine import BatchEntry, Engine

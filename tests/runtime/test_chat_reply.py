@@ -14,9 +14,9 @@ from chat_model import MARKERS, TEMPLATE, Scripted, tokenizer, write_chat_model
 from toy_vocab import CONTROL, USER_DEFINED
 
 from satchel import Model
+from satchel.errors import RequestError
 from satchel.formats.chat import CallEnd, Content, Reasoning, Style, ToolCall, detect
 from satchel.formats.template import ChatTemplate
-from satchel.quant import RequestError
 from satchel.runtime.api.async_model import AsyncModel
 from satchel.runtime.api.chat import ChatPrompt, Thinking
 from satchel.runtime.api.chat_reply import ChatReply

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tiny
 
-from satchel.quant.errors import DeviceError, RequestError
+from satchel.errors import DeviceError, RequestError
 from satchel.runtime.compiler.check import StepReport, check_graph, nmse
 from satchel.runtime.device.device import Device, find_backend, libraries
 from satchel.runtime.engine.engine import Engine

@@ -183,7 +183,7 @@ def test_an_op_the_device_lacks_moves_to_the_next_and_says_so() -> None:
 
 
 def test_an_op_that_nobody_has_is_an_error() -> None:
-    from satchel.quant import DeviceError
+    from satchel.errors import DeviceError
 
     with pytest.raises(DeviceError, match="no device has attention"):
         optimize(

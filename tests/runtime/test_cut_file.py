@@ -10,7 +10,7 @@ import pytest
 from tiny_file import write_model
 
 from satchel import Model
-from satchel.quant import DeviceError
+from satchel.errors import DeviceError
 from satchel.runtime.api.reply import Reply
 from satchel.runtime.device.device import libraries
 from satchel.runtime.sampling import GREEDY

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.compiler.cost import PlanCost
 from satchel.runtime.device import bandwidth
 from satchel.runtime.device import peaks as device_peaks
@@ -37,7 +37,7 @@ def test_a_cpu_measures_itself(threads: int) -> None:
 @needs_cpu
 @pytest.mark.parametrize("name", SETS)
 def test_every_kernel_set_measures_its_own_instructions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from satchel.quant.errors import DeviceError
+    from satchel.errors import DeviceError
 
     monkeypatch.setenv("SATCHEL_CPU", name)
     try:

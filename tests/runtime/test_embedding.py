@@ -12,7 +12,7 @@ import pytest
 import tiny
 import tiny_file
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.api.model import Model
 from satchel.runtime.device.device import libraries
 from satchel.runtime.engine.service import Service

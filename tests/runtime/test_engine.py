@@ -8,7 +8,7 @@ import pytest
 import tiny
 from tiny_grown import SPECS
 
-from satchel.quant import DeviceError, RequestError
+from satchel.errors import DeviceError, RequestError
 from satchel.runtime.device.device import find_backend, libraries
 from satchel.runtime.engine.engine import LAST, BatchEntry, Engine, bucket_of
 from satchel.runtime.graph import Array, leaves

@@ -14,8 +14,8 @@ import tiny
 import tiny_file
 from waiting import happened
 
+from satchel.errors import DeviceError, RequestError
 from satchel.formats.gguf import open_gguf
-from satchel.quant import DeviceError, RequestError
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import Options
 from satchel.runtime.compiler.check import check_steps

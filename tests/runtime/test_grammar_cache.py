@@ -10,9 +10,9 @@ from waiting import SECONDS
 
 pytest.importorskip("llguidance")
 
+from satchel.errors import RequestError
 from satchel.formats.gguf import open_gguf
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
-from satchel.quant.errors import RequestError
 from satchel.runtime.api.refusals import Busy
 from satchel.runtime.engine import tokenized_options
 from satchel.runtime.grammar import compiled

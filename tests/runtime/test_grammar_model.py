@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from grammar_cases import SCHEMAS
 
-from satchel.quant.errors import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.api.model import Model
 from satchel.runtime.grammar import (
     AnyJson,

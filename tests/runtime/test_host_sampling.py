@@ -12,7 +12,7 @@ import pytest
 import tiny
 from waiting import happened, until
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.device.device import find_backend, libraries
 from satchel.runtime.engine import scoring
 from satchel.runtime.engine.beam import BeamOptions, beam_search, log_softmax

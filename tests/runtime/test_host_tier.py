@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tiny
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.api.options import settled
 from satchel.runtime.device.device import find_backend, libraries
 from satchel.runtime.engine.engine import BatchEntry, Engine

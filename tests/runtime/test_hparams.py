@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import tiny
 
+from satchel.errors import ModelError
 from satchel.formats.gguf import Metadata
 from satchel.formats.verify_values import NOT_A_NUMBER, judge
-from satchel.quant import FORMATS, ModelError
+from satchel.quant import FORMATS
 from satchel.runtime.layers.arch import Cache, HParams, find_arch
 
 CACHE = Cache(context=tiny.CONTEXT)

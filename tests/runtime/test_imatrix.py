@@ -9,8 +9,8 @@ import pytest
 import tiny
 import tiny_file
 
+from satchel.errors import ModelError
 from satchel.formats.imatrix import Sums
-from satchel.quant.errors import ModelError
 from satchel.runtime.compiler.check import inputs as step_inputs
 from satchel.runtime.device.device import libraries
 from satchel.runtime.graph import toposort

@@ -17,7 +17,7 @@ from one_step import define, plan_of, run
 from tiny_file import write_model
 
 from satchel import kernels
-from satchel.quant import DeviceError, RequestError
+from satchel.errors import DeviceError, RequestError
 from satchel.runtime.device.device import Device, KernelOverride, find_backend, include, libraries
 from satchel.runtime.device.selftest import selftest
 from satchel.runtime.kernels import image, native, nvrtc, trial

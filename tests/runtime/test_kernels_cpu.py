@@ -13,7 +13,7 @@ from kernel_cases import cases_of
 from one_step import define, run
 
 from satchel import kernels
-from satchel.quant import DeviceError, RequestError
+from satchel.errors import DeviceError, RequestError
 from satchel.runtime.device.device import find_backend, include, libraries
 from satchel.runtime.engine.engine import BatchEntry
 from satchel.runtime.graph import Array

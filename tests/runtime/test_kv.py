@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.kv import Pages
 from satchel.runtime.layers.arch import Cache
 

@@ -11,7 +11,7 @@ import pytest
 import tiny
 from one_step import nmse
 
-from satchel.quant import ModelError, RequestError
+from satchel.errors import ModelError, RequestError
 from satchel.runtime.device.device import find_backend, libraries
 from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.engine.engine import engine as engines

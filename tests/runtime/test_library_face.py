@@ -25,7 +25,7 @@ from tiny_file import write_model
 from waiting import happened, until
 
 from satchel import Model
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.api.generate_options import GenerateKwargs, GenerateOptions
 from satchel.runtime.api.options import LoadKwargs, Options
 from satchel.runtime.engine.service import Service
@@ -235,7 +235,7 @@ def resident() -> int:
 STOPPED_LOADS = """
 import gc, pathlib, sys
 from satchel import Model
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 
 def resident():
     return int(pathlib.Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0]) << 10

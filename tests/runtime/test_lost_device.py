@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tiny_file
 
-from satchel.quant import DeviceError, RequestError
+from satchel.errors import DeviceError, RequestError
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import LoadKwargs
 from satchel.runtime.device.device import libraries

@@ -14,9 +14,10 @@ import tiny_file
 import toy_vocab
 from peer import peer_logits
 
+from satchel.errors import ModelError
 from satchel.formats.gguf import Metadata, TensorSource, open_gguf, write_gguf
 from satchel.formats.quantize import find_recipe, quantize_file
-from satchel.quant import FORMATS, ModelError
+from satchel.quant import FORMATS
 from satchel.runtime.api.model import Model
 from satchel.runtime.device.device import find_backend, libraries
 from satchel.runtime.graph import ROWS, Type, toposort

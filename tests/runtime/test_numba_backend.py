@@ -7,7 +7,7 @@ import pytest
 import tiny
 
 from satchel import cext
-from satchel.quant import DeviceError
+from satchel.errors import DeviceError
 from satchel.runtime.backends.numba_kernels import PANEL, multiply, panels
 from satchel.runtime.backends.numba_steps import Workers
 from satchel.runtime.device.device import Device, find_backend

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import tiny
 
+from satchel.errors import RequestError
 from satchel.formats.logits import open_logits
-from satchel.quant.errors import RequestError
 from satchel.runtime.device.device import find_backend, libraries
 from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.layers.arch import Cache

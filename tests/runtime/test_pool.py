@@ -14,7 +14,7 @@ import pytest
 import tiny
 from waiting import until
 
-from satchel.quant import DeviceError
+from satchel.errors import DeviceError
 from satchel.runtime.device.device import Device, find_backend, libraries
 from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array
@@ -110,7 +110,7 @@ def test_info_tells_the_threads_of_a_prompt() -> None:
 
 FORK = """
 import os, signal, sys, tiny
-from satchel.quant import DeviceError
+from satchel.errors import DeviceError
 from satchel.runtime.layers.arch import Cache
 from satchel.runtime.device.device import find_backend
 from satchel.runtime.engine.engine import BatchEntry

@@ -5,7 +5,7 @@ salt.
 import numpy as np
 import pytest
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.kv import Miss, Pages
 from satchel.runtime.layers.arch import Cache
 

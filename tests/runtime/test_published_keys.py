@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import tiny
 
+from satchel.errors import ModelError
 from satchel.formats.gguf import Metadata
-from satchel.quant import ModelError
 from satchel.runtime.layers.arch import Arch, Cache, HParams, architectures, find_arch
 
 Keys = dict[str, Any]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tiny
 
-from satchel.quant import ModelError
+from satchel.errors import ModelError
 from satchel.runtime.device.device import find_backend, libraries
 from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.engine.resume import restore, save, shape_of

@@ -11,7 +11,7 @@ import pytest
 import tiny
 import tiny_file
 
-from satchel.quant import ModelError, RequestError
+from satchel.errors import ModelError, RequestError
 from satchel.runtime.api.model import Model
 from satchel.runtime.device.device import libraries
 from satchel.runtime.tasks.rerank import filled, pair_ids

@@ -14,9 +14,9 @@ import pytest
 import rope_cases
 import tiny
 
+from satchel.errors import ModelError
 from satchel.formats.convert.config import read_config
 from satchel.formats.gguf import Metadata
-from satchel.quant import ModelError
 from satchel.runtime.graph import TOKENS, Type
 from satchel.runtime.layers.arch import Arch, Cache, HParams, find_arch
 from satchel.runtime.layers.blocks import rope_frequencies, rotate

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.device.device import SAMPLING
 from satchel.runtime.layers.arch import SAMPLING_BYTES
 from satchel.runtime.sampling import GREEDY, NAMES, RANGES, Sampling, penalized, sample_row, uniform

@@ -26,7 +26,7 @@ from waiting import until
 
 from satchel import Model
 from satchel.cli import sandboxing
-from satchel.quant import ModelError, RequestError
+from satchel.errors import ModelError, RequestError
 from satchel.runtime import children
 from satchel.runtime.adapters.adapters import AdapterFile
 from satchel.runtime.api.options import Options
@@ -315,7 +315,7 @@ for source in (given["source"], "no C"):
 from satchel.runtime.sandbox.enter import close, enter
 enter(given["sandbox"])
 close()
-from satchel.quant import DeviceError
+from satchel.errors import DeviceError
 from satchel.runtime.device.device import include
 from satchel.runtime.kernels.native import compile_c
 import ctypes

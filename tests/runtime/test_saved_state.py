@@ -15,8 +15,8 @@ from state_file import IDS, SHAPE
 from tiny_file import write_model
 
 from satchel import Model
+from satchel.errors import ModelError, RequestError, SatchelError
 from satchel.formats.gguf import TensorSource, open_gguf, write_gguf
-from satchel.quant import ModelError, RequestError, SatchelError
 from satchel.runtime.device.device import libraries
 from satchel.runtime.engine.service import Service
 from satchel.runtime.graph import Array

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from simulate import Arrival, open_engine, recorded, run
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.device.device import libraries
 from satchel.runtime.engine.engine import BatchEntry
 from satchel.runtime.kv import common

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 from simulate import Arrival, Trace, open_engine, run
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.api.refusals import QueueFull
 from satchel.runtime.device.device import libraries
 from satchel.runtime.scheduler import Request, Scheduler, SchedulerLimits, Sequence

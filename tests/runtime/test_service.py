@@ -10,7 +10,7 @@ import pytest
 import tiny
 from waiting import until
 
-from satchel.quant import DeviceError, RequestError
+from satchel.errors import DeviceError, RequestError
 from satchel.runtime.device.device import find_backend, libraries
 from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.engine.service import Service

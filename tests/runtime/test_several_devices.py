@@ -15,8 +15,8 @@ import pytest
 import tiny_file
 from waiting import SECONDS, until
 
+from satchel.errors import DeviceError, RequestError
 from satchel.formats.gguf import open_gguf
-from satchel.quant import DeviceError, RequestError
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import LoadKwargs
 from satchel.runtime.device.device import BackendLibrary, Device, Exec, find_backend, libraries

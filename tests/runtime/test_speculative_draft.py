@@ -12,7 +12,7 @@ import tiny
 from tiny_file import write_model
 
 from satchel import Model
-from satchel.quant import ModelError, RequestError
+from satchel.errors import ModelError, RequestError
 from satchel.runtime.device.device import find_backend, libraries
 from satchel.runtime.engine.engine import Engine
 from satchel.runtime.engine.service import Service

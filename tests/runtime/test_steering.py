@@ -12,8 +12,8 @@ import pytest
 import tiny
 import tiny_file
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.gguf import open_gguf
-from satchel.quant import ModelError, RequestError
 from satchel.runtime.adapters.adapters import AdapterFile
 from satchel.runtime.adapters.control_vectors import read_control_vector
 from satchel.runtime.api.model import Model

@@ -14,8 +14,8 @@ from tiny_file import write_model
 from waiting import until
 
 from satchel import Model
+from satchel.errors import ModelError
 from satchel.formats.gguf import open_gguf
-from satchel.quant import ModelError
 from satchel.runtime.api.options import Options
 from satchel.runtime.kv import identity as identities
 from satchel.runtime.kv.identity import identity, starts

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tiny
 
-from satchel.quant import RequestError
+from satchel.errors import RequestError
 from satchel.runtime.device.device import Exec, find_backend, libraries
 from satchel.runtime.engine.engine import BatchEntry
 from satchel.runtime.graph import Array

@@ -16,7 +16,7 @@ from tiny_file import write_model
 from waiting import until
 
 from satchel import Model
-from satchel.quant import DeviceError, RequestError
+from satchel.errors import DeviceError, RequestError
 from satchel.runtime.api.options import Options
 from satchel.runtime.device.device import find_backend
 from satchel.runtime.engine.service import Service

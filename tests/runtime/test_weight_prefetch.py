@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import tiny_file
 
+from satchel.errors import DeviceError, RequestError
 from satchel.formats.gguf import open_gguf
-from satchel.quant import DeviceError, RequestError
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import LoadKwargs, Options
 from satchel.runtime.device.device import Buffer, find_backend, libraries

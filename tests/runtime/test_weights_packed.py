@@ -17,8 +17,9 @@ import pytest
 import tiny
 import tiny_file
 
+from satchel.errors import DeviceError, RequestError
 from satchel.formats.gguf import GGUF, TensorSource, open_gguf, write_gguf
-from satchel.quant import BY_ID, FORMATS, DeviceError, RequestError
+from satchel.quant import BY_ID, FORMATS
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import Options
 from satchel.runtime.compiler import Context, compile, optimize
@@ -422,7 +423,7 @@ def test_weights_come_beside_other_work(tmp_path: Path) -> None:
 @needs_cpu
 def test_a_bad_vocabulary_is_said_at_its_first_use(tmp_path: Path) -> None:
     path = tiny_file.write_model(tmp_path / "bad.gguf", tokenizer__ggml__merges=["no-pair"])
-    from satchel.quant import ModelError
+    from satchel.errors import ModelError
 
     for _ in range(3):
         with Model.load(path) as model:

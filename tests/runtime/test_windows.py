@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tiny
 
-from satchel.quant import FORMATS, RequestError
+from satchel.errors import RequestError
+from satchel.quant import FORMATS
 from satchel.runtime.device.device import find_backend, libraries
 from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.engine.resume import restore, save, shape_of

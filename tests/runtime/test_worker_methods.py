@@ -23,7 +23,7 @@ from tiny_file import write_model
 from waiting import SECONDS, joined, until, until_async
 
 from satchel import AsyncModel, Model
-from satchel.quant import DeviceError, ModelError, RequestError
+from satchel.errors import DeviceError, ModelError, RequestError
 from satchel.runtime.engine.cancel_scope import CancelScope
 from satchel.runtime.engine.service import Service
 from satchel.runtime.grammar import Choice, JsonSchema, Regex, ToolCallGrammar, ToolSchema, compiled

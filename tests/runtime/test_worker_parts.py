@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from waiting import happened, joined, until
 
+from satchel.errors import DeviceError, ModelError, RequestError
 from satchel.formats.chat import Style
-from satchel.quant import DeviceError, ModelError, RequestError
 from satchel.runtime.api.options import Options
 from satchel.runtime.api.refusals import PromptTooLong, QueueFull
 from satchel.runtime.engine.stats import Histogram, Usage

@@ -15,10 +15,10 @@ import toy_checkpoint
 from fuzz_readers import folder
 from tiny_file import write_model
 
+from satchel.errors import ModelError
 from satchel.formats.convert.lora import Adapter, Base
 from satchel.formats.convert.onnxfile import open_onnx
 from satchel.formats.gguf import GGUF, open_gguf
-from satchel.quant.errors import ModelError
 from satchel.runtime.adapters.lora import read_adapter, stacked
 from satchel.runtime.weights.sources import _base
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from satchel.errors import DeviceError
 from satchel.formats.gguf import GGUF
-from satchel.quant import DeviceError
 from satchel.runtime.compiler.expert_cache import CACHED, UNCACHED, table_name
 from satchel.runtime.device.device import WEIGHT, Buffer, Device
 from satchel.runtime.device.lost import DeviceLost

@@ -12,10 +12,11 @@ import numpy.typing as npt
 import pytest
 import toy_checkpoint as toy
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.convert.shaping import Shaping
 from satchel.formats.convert.write import write_source
 from satchel.formats.gguf import open_gguf
-from satchel.quant import FORMATS, ModelError, RequestError
+from satchel.quant import FORMATS
 from satchel.runtime.api.model import Model
 from satchel.runtime.weights.sources import mappings, open_checkpoint, open_source
 

@@ -13,8 +13,8 @@ import pytest
 import toy_checkpoint as toy
 import toy_sentences as sentences
 
+from satchel.errors import ModelError, RequestError
 from satchel.formats.convert.write import write_source
-from satchel.quant import ModelError, RequestError
 from satchel.runtime.api.model import Model
 from satchel.runtime.layers.blocks import alibi_slopes
 from satchel.runtime.tasks.rerank import segment_ids_of

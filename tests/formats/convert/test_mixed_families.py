@@ -14,8 +14,9 @@ import pytest
 import toy_checkpoint as toy
 from peer import peer_rows
 
+from satchel.errors import RequestError
 from satchel.formats.convert.write import write_source
-from satchel.quant import FORMATS, RequestError
+from satchel.quant import FORMATS
 from satchel.runtime.api.model import Model
 from satchel.runtime.weights.sources import open_checkpoint
 

@@ -15,12 +15,13 @@ import toy_checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
 
+from satchel.errors import ModelError
 from satchel.formats.convert.codes import Grid, choose, join, numbers, unpack
 from satchel.formats.convert.grid import find
 from satchel.formats.convert.logical import Logical, pieces
 from satchel.formats.convert.quantized import logicals
 from satchel.formats.convert.safetensors import SafetensorsFile
-from satchel.quant import FORMATS, ModelError
+from satchel.quant import FORMATS
 
 ROWS, COLUMNS = 64, 256
 BASE = "model.layers.0.self_attn.q_proj"

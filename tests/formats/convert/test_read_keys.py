@@ -15,8 +15,8 @@ import mixed_families as mixed
 import pytest
 import toy_checkpoint as toy
 
+from satchel.errors import ModelError
 from satchel.formats.convert import config as reading
-from satchel.quant import ModelError
 from satchel.runtime.weights.sources import mappings
 
 KEYS: dict[str, list[str]] = json.loads((families.DATA / "read_keys.json").read_text())
