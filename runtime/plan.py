@@ -92,7 +92,7 @@ class DeviceTransfer:
     stride: int
     rows: int  # number of rows, unless count gives it
     count: int  # index into the counts of the step block
-    # segment before which the source is read early, because its device begins other work then; -1: on demand
+    # Segment before which the source is read early, because its device begins other work then; -1: on demand.
     before: int = -1
     picks: str = ""  # label of the layer whose expert ids (int32) the value holds; "": any other value
 

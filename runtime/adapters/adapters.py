@@ -36,7 +36,7 @@ class AdapterFile:
     path: str | Path
     scale: float = 1.0  # default, for requests that give none
     name: str = ""  # "": the file's name without its suffix
-    # of a control vector, the first and last layer that it steers; None: all that it has
+    # Of a control vector, the first and last layer that it steers; None: all that it has.
     layers: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:

@@ -34,7 +34,7 @@ class UsageReport:
     replayed: int  # times that it was restarted because a worker process was lost
     devices: abc.Mapping[str, float]  # each device's share of the time
     weight_bytes: float  # read for this request; steps share them among their requests
-    kv_bytes: float
+    kv_bytes: float  # read for this request
     bandwidth: float  # bytes per second during decoding
     limit: float | None  # bytes per second that the machine can read; None: not measured (Model.bandwidth())
     notes: tuple[str, ...]

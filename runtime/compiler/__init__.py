@@ -41,13 +41,13 @@ class Context:
     targets: tuple[CompileTarget, ...]  # in order of preference
     wanted: Callable[[Node], str]  # the device that the placement wants for a node
     activations: int = 8  # bits of the activations of quantized weights: 8 (the format's own) or 16
-    # a device without 16-bit products is an error; otherwise it takes the format's activations
+    # A device without 16-bit products is an error; otherwise it takes the format's activations.
     demanded: bool = True
-    # devices of states that an earlier graph has placed, by name
+    # Devices of states that an earlier graph has placed, by name.
     homes: Mapping[str, str] = field(default_factory=dict)
     streamed: Collection[str] = ()  # devices that run layer by layer
     long: int = 0  # tokens from which on a prompt takes the expanded form of MLA; 0: never
-    # number of experts that a second device caches, by layer label
+    # Number of experts that a second device caches, by layer label.
     expert_cache: Mapping[str, int] = field(default_factory=dict)
 
     def target(self, name: str) -> CompileTarget:

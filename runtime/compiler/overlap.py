@@ -21,7 +21,7 @@ class Ordered:
     """Nodes, sources first."""
 
     order: list[Node]
-    # nodes that begin a segment on the same device, so that earlier results can be read while they run
+    # Nodes that begin a segment on the same device, so that earlier results can be read while they run.
     begins: frozenset[Node] = frozenset()
 
 

@@ -28,7 +28,7 @@ class Sampled:
     token: int
     logprob: Logprob | None  # if the request asked for it
     nll_bits: float  # -log2 of its probability among the candidates it was drawn from
-    # what the request's own code raised, or why no token could be sampled; `token` is invalid then
+    # What the request's own code raised, or why no token could be sampled; `token` is invalid then.
     error: SatchelError | None = None
 
 
@@ -53,7 +53,7 @@ class HostSampling:
     prompt: int  # length of the prompt in tokens
     ends: frozenset[int]  # end tokens
     mu: float = 0.0  # state of mirostat
-    # constant part of the token bitmask, by vocabulary size
+    # Constant part of the token bitmask, by vocabulary size.
     _static: dict[int, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

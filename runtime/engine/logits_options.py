@@ -24,12 +24,12 @@ class LogitsOptions:
 
     constraint: Constraint | None = None  # limits the next token by a token bitmask
     logprobs: int = -1  # -1: none, 0: of the sampled token, k: of the top k tokens too
-    # each gets the tokens so far and the logits, and changes them in place or returns new ones; they run
-    # before masks and biases
+    # Each gets the tokens so far and the logits, and changes them in place or returns new ones; they run
+    # before masks and biases.
     logits_processors: tuple[LogitsProcessor, ...] = ()
     banned: frozenset[int] = frozenset()  # tokens that are never sampled
     breakers: Breakers = field(default_factory=Breakers)  # sequence breakers of DRY
-    # grammar that the engine's process compiles into `constraint`
+    # Grammar that the engine's process compiles into `constraint`.
     structured_output: StructuredOutput | None = None
 
     def __post_init__(self) -> None:

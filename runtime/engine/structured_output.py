@@ -18,8 +18,8 @@ class StructuredOutput:
     """Structured output of one request."""
 
     grammar: Spec | Constraint  # a spec, or the caller's own constraint, which cannot leave its process
-    # reasoning markers, if the model may reason before the constrained text; None: the grammar applies at
-    # once
+    # Reasoning markers, if the model may reason before the constrained text; None: the grammar applies at
+    # once.
     style: Style | None = None
     opening: str = ""  # reasoning state at the start, as in ReasoningBudget
 

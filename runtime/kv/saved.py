@@ -41,7 +41,7 @@ class SavedShape:
     block: int
     vocabulary: int
     windows: tuple[int, ...]
-    # per group and state, in the order within a block: format and bytes per block
+    # Per group and state, in the order within a block: format and bytes per block.
     parts: tuple[tuple[tuple[str, int], ...], ...]
 
     @property

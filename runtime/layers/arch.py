@@ -124,8 +124,8 @@ class Cache:
     slots: int = 1
     block: int = 32  # tokens per KV block
     blocks: int = 0  # size of the shared pool; 0: enough for every slot to be full
-    keys: str = "f16"  # format of the keys; values: that of the values
-    values: str = "f16"
+    keys: str = "f16"  # format of the keys
+    values: str = "f16"  # format of the values
     batch: int = 512  # most tokens of a step
     dense: bool = False  # layers with sparse attention use full attention
 

@@ -48,10 +48,10 @@ class Share:
     info: Info
     free: int  # memory that the model may take there
     weights: int  # that its steps read
-    # of these, bytes in the packed layout, in the process's memory; the rest is the mapped file or its copy
+    # Of these, bytes in the packed layout, in the process's memory; the rest is the mapped file or its copy.
     packed: int
     kv: int  # KV cache and recurrent states of all slots
-    # scratch of the plans for a full step and for one token, token table, prefetch buffers, the driver
+    # Scratch of the plans for a full step and for one token, token table, prefetch buffers, the driver.
     compute: int
 
     @property

@@ -33,12 +33,12 @@ class PlacementOptions:
     rules: tuple[TensorOverride, ...] = ()
     gpu_memory: int = 0  # byte limit per device other than the CPU; 0: its free memory
     kv: bool = True  # a layer's KV cache is on the layer's device
-    # the CPU reads weights from the file on demand: "on", "off", or "auto": if they do not fit
+    # The CPU reads weights from the file on demand: "on", "off", or "auto": if they do not fit.
     stream: str = AUTO
-    # another device prefetches the CPU's weights for long steps: "on", "off", or "auto": by measured speeds
+    # Another device prefetches the CPU's weights for long steps: "on", "off", or "auto": by measured speeds.
     prefetch: str = AUTO
     lost: tuple[str, ...] = ()  # devices that failed and are not used again
-    # each device's share of the layers, in their order; (): as many as fit each
+    # Each device's share of the layers, in their order; (): as many as fit each.
     split: tuple[float, ...] = ()
     expert_cache: str = AUTO  # experts cached beside the CPU's: "auto", "off", a number per layer, or a size
 

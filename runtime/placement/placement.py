@@ -20,7 +20,7 @@ class Placement:
 
     first: str  # the default device
     labels: Mapping[str, str] = field(default_factory=dict)  # devices of "embed", "blk.N" and "output"
-    # devices of weights that are not with their layer
+    # Devices of weights that are not with their layer.
     weights: Mapping[str, str] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)  # devices of states that are not with their layer
 

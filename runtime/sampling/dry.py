@@ -24,7 +24,7 @@ REACH = 20  # most tokens of a breaker after its first
 class Breakers:
     """Sequence breakers as tokens."""
 
-    # first token of a breaker to the tokens that may follow it; () for a complete breaker
+    # First token of a breaker to the tokens that may follow it; () for a complete breaker.
     tails: Mapping[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
 
     def at(self, ids: Sequence[int], i: int) -> bool:

@@ -23,7 +23,7 @@ class Load:
     decoded: int  # sequences that get one token
     prompt: int  # prompt tokens
     read: int  # context tokens that all of these attend to
-    # rows that verify draft tokens or replay accepted ones; each costs as much as a decoded one
+    # Rows that verify draft tokens or replay accepted ones; each costs as much as a decoded one.
     drafted: int = 0
 
     def row(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

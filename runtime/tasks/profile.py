@@ -47,7 +47,7 @@ class Profile:
     """Profile of one test over all its repeats."""
 
     test: Test
-    # by (op, weights with * for the layer number), in the order of the plan
+    # By (op, weights with * for the layer number), in the order of the plan.
     lines: dict[tuple[str, str], ProfileLine]
     inside: float  # seconds within the C call
     whole: float  # seconds in all

@@ -34,7 +34,7 @@ class PendingExpertCache:
 
     gguf: GGUF
     layout: ExpertCacheLayout
-    # initial experts of each layer, best first
+    # Initial experts of each layer, best first.
     first: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
