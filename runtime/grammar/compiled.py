@@ -57,7 +57,7 @@ class Grammar:
         return GrammarConstraint(self._start.deep_copy(), self.vocabulary, self._allowed)
 
     def check(self, text: str) -> str:
-        """ "" if the text satisfies the spec, else what is wrong with it. As far as possible, the check is
+        """The error of a finished text; "" if it satisfies the spec. As far as possible, the check is
         independent of the masks.
         """
         return self._check(text)

@@ -58,8 +58,9 @@ class VerifyReport:
 
 
 def verify(path: str | Path, *, values: bool = True, progress: Progress | None = None) -> VerifyReport:
-    """Checks a file, or the set that it is a part of. values: read the weights too; progress(bytes done,
-    bytes in all) is called meanwhile."""
+    """Checks a file, or the split set that it belongs to. values: read the weights too; progress(bytes done,
+    bytes in all) is called meanwhile.
+    """
     path, survey = Path(path), Survey()
     log = Log(path, survey.places)
     try:
@@ -118,15 +119,16 @@ def _outside(gguf: GGUF) -> set[str]:
 
 
 def check_model(metadata: Metadata, weights: FileWeights, log: Log) -> None:
-    """What keys and shapes mean together, the tokenizer and the template. The metadata may be another than
-    the file's: `edit` asks what would become of it."""
+    """Checks that keys and shapes are consistent, and the tokenizer and the template. The metadata may differ
+    from the file's: `edit` checks its changes this way.
+    """
     check_meaning(metadata, weights, log)
     tokenizer = check_tokenizer(metadata, weights.gguf.tensors, log)
     check_template(metadata, tokenizer, log)
 
 
 def check_meaning(metadata: Metadata, weights: FileWeights, log: Log) -> Forward | None:
-    """The architecture's own checks, as a load makes them, but for all keys and tensors."""
+    """The architecture's own checks, as in a load, but for all keys and tensors."""
     try:
         name = metadata.get_str("general.architecture")
         arch = find_arch(name, metadata.source)
@@ -151,8 +153,9 @@ def check_meaning(metadata: Metadata, weights: FileWeights, log: Log) -> Forward
 
 
 def _right_layers(metadata: Metadata, arch: str, tensors: Mapping[str, TensorInfo], log: Log) -> Metadata:
-    """The metadata with as many layers as the tensors have: hundreds that are missing, or of no use, are one
-    wrong number."""
+    """The metadata with the tensors' number of layers: hundreds of missing or unused tensors then count as
+    one wrong number.
+    """
     key, found = f"{arch}.block_count", _layers(tensors)
     said = metadata.get(key)
     if not isinstance(said, int) or not 0 < said <= 512 or not found or said == found:
@@ -175,8 +178,9 @@ def _same(values: Metadata, metadata: Metadata, key: str) -> bool:
 
 
 class _Weights:
-    """A file's weights; what has no format that this version runs is noted and taken for float32. refused:
-    the shapes that were wanted of tensors that have others."""
+    """A file's weights. A tensor in a format that this version does not run is recorded, and treated as
+    float32. refused: expected shapes of tensors whose shapes differ.
+    """
 
     def __init__(self, weights: FileWeights, log: Log) -> None:
         self.weights, self.log = weights, log
@@ -196,8 +200,9 @@ class _Weights:
 
 
 def _surveying(arch: type[Arch], log: Log, shapes: bool) -> type[Arch]:
-    """The architecture, but for weights that are missing or of another shape: noted, not refused. shapes:
-    whether the keys are right from which the shapes follow."""
+    """The architecture with missing or misshapen weights recorded instead of refused. shapes: whether the
+    keys that decide the shapes are right.
+    """
 
     def weight(self: Arch, name: str, *shape: int | None) -> Node:
         try:
