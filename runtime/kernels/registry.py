@@ -63,7 +63,7 @@ def register(
     Raises RequestError for invalid arguments.
     """
     if op not in OPS or OPS[op].view or op in NOT_ALONE:
-        raise RequestError(f"kernel {entry!r}: a kernel cannot be registered for {op!r}")
+        raise RequestError(f"kernel {entry!r}: {op!r} is not an op that a kernel can be registered for")
     if language not in LANGUAGES:
         known = ", ".join(LANGUAGES)
         raise RequestError(f"kernel {entry!r}: language is {language!r}, expected one of {known}")

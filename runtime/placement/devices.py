@@ -148,8 +148,8 @@ def _check_found(made: list[Device], placement_options: PlacementOptions) -> Non
     if placement_options.layers and not made:
         wanted = "all" if placement_options.everything else placement_options.layers
         raise DeviceError(
-            f"-ngl {wanted}: this machine has no usable GPU, see `satchel doctor`; omit -ngl, or"
-            " use -ngl auto"
+            f"-ngl {wanted}: this machine has no GPU that can be used, see `satchel doctor`; leave it out, or"
+            " take -ngl auto"
         )
 
 
