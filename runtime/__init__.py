@@ -1,1 +1,1 @@
-"""placeholder"""
+"""The runtime: op graph, architectures, compiler, plans, devices, KV cache, scheduler, engine, library."""

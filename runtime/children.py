@@ -1,8 +1,8 @@
-"""How Satchel starts other programs, in this one place.
+"""Starts other programs; the only place that does.
 
-Invariant: nothing is run, imported or loaded because it lies in the current folder. A child Python starts
-with `-P`; its module path is this process's without the current folder and the script's; PYTHON* variables
-that name modules or relative folders stay behind. A program without a slash in its name is looked for in the
+Invariant: nothing runs, is imported or is loaded because it lies in the current folder. A child Python starts
+with `-P`; its module path is this process's without the current folder and the script's folder; PYTHON*
+variables that name modules or relative folders are dropped. A program name without a slash is searched in the
 absolute folders of PATH alone, and no child gets a relative folder in a list of folders.
 """
 
@@ -17,8 +17,8 @@ from typing import Any
 
 from satchel.errors import DeviceError
 
-# Lists of folders that the loader, the shell, compilers and Python read. An empty entry of most of them is
-# the current folder.
+# Variables with lists of folders, which the loader, the shell, compilers and Python read. In most of them an
+# empty entry is the current folder.
 FOLDER_LISTS = frozenset(
     {
         "PATH",
@@ -54,12 +54,12 @@ SWITCHES = frozenset(
     }
 )
 FOLDERS = frozenset({"PYTHONHOME", "PYTHONPYCACHEPREFIX", "PYTHONUSERBASE"})
-# Satchel and the libraries that it computes with: the folder that one of them came from must stay.
+# Satchel and the libraries that it computes with: their folders must stay on the module path.
 NEEDED = ("satchel", "numpy", "gguf", "numba", "llvmlite", "cffi", "_cffi_backend", "tokenizers", "jinja2")
 
 
 def interpreter() -> list[str]:
-    """The command of a Python as this one was started, and with no folder of the command's own."""
+    """Command that starts a Python like this one, without the command's own folder on the module path."""
     if not sys.executable:
         raise DeviceError("worker='process' needs to know where Python is, and sys.executable is empty")
     flags = {
@@ -73,8 +73,8 @@ def interpreter() -> list[str]:
 
 
 def module_path() -> list[str]:
-    """sys.path as a child gets it: absolute, without what Python itself put there for the current folder or
-    the script's. Where Satchel or one of its libraries came from such a folder, the folder goes to the end.
+    """sys.path for a child: absolute, without what Python added for the current folder or the script's. If
+    Satchel or one of its libraries came from such a folder, it goes to the end.
     """
     own = {Path(folder).resolve() for folder in _own_folders()}
     installed = [Path(p).resolve() for p in (sys.prefix, sys.base_prefix, sys.exec_prefix)]
@@ -91,7 +91,7 @@ def module_path() -> list[str]:
 
 
 def _own_folders() -> Iterator[Path]:
-    """Folders that Python, and not its user, puts on the module path."""
+    """Folders that Python itself puts on the module path."""
     if sys.argv and sys.argv[0] and Path(sys.argv[0]).exists():
         yield Path(sys.argv[0]).resolve().parent
     if here := _here():
@@ -99,7 +99,7 @@ def _own_folders() -> Iterator[Path]:
 
 
 def _here() -> str:
-    """The current folder; "" where it was removed."""
+    """The current folder; "" if it was removed."""
     try:
         return str(Path.cwd())
     except OSError:
@@ -115,8 +115,8 @@ def _came_from(module: str, folder: Path) -> bool:
 
 
 def environment(given: Mapping[str, str] | None = None, *, isolated: bool = False) -> dict[str, str]:
-    """This process's variables, or those given, as a child gets them. isolated: the child is a Python whose
-    module path is given to it.
+    """Environment of a child, from this process's variables or the given ones. isolated: the child is a
+    Python that gets its module path explicitly.
     """
     found: dict[str, str] = {}
     for name, value in (os.environ if given is None else given).items():
@@ -140,8 +140,8 @@ def _absolute(folders: str) -> Iterable[str]:
 
 
 def find_program(name: str) -> str | None:
-    """The file of a program: a name with a slash as it stands, another in the absolute folders of PATH. None
-    where there is none.
+    """Path of a program: a name with a slash as it is, any other from the absolute folders of PATH; None if
+    not found.
     """
     if Path(name).name != name:
         return name if _runs(Path(name)) else None
@@ -163,12 +163,12 @@ def _command(command: Sequence[str]) -> list[str]:
 
 
 def start(command: Sequence[str], *, isolated: bool, **how: Any) -> subprocess.Popen[bytes]:
-    """Starts a program. isolated: it is interpreter()'s, and gets module_path() as it sees fit. how: as Popen
-    has it; OSError where it cannot start.
+    """Starts a program. isolated: it is interpreter()'s, and gets module_path() explicitly. how: arguments of
+    Popen. Raises OSError if it cannot start.
     """
     return subprocess.Popen(_command(command), env=environment(isolated=isolated), **how)
 
 
 def run(command: Sequence[str], **how: Any) -> subprocess.CompletedProcess[Any]:
-    """Runs a program to its end. how: as subprocess.run has it; OSError where it cannot start."""
+    """Runs a program to its end. how: arguments of subprocess.run. Raises OSError if it cannot start."""
     return subprocess.run(_command(command), env=environment(), **how)

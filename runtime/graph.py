@@ -1,5 +1,5 @@
-"""The op graph: immutable nodes, hash-consed, so equal work is one node and work that nobody needs is never
-reached.
+"""The op graph. Nodes are immutable and hash-consed: equal work is one node, and work that no root needs is
+never reached.
 
 This module knows no op, no format and no device.
 """
@@ -19,10 +19,10 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Dim:
-    """A first dimension that is known only at each step: `count` is its place in the step block's counts."""
+    """A first dimension whose size is known only at each step."""
 
     name: str
-    count: int
+    count: int  # index into the counts of the step block
 
     def __repr__(self) -> str:
         return self.name
@@ -33,11 +33,9 @@ ROWS = Dim("rows", 1)
 
 
 class Type(NamedTuple):
-    """Shape (outermost first; only the first dimension may be a Dim) and the name of the element or block
-    format.
-    """
+    """Shape and element or block format of a tensor."""
 
-    shape: tuple[int | Dim, ...]
+    shape: tuple[int | Dim, ...]  # outermost first; only the first dimension may be a Dim
     format: str = "f32"
 
     def __repr__(self) -> str:
@@ -45,7 +43,7 @@ class Type(NamedTuple):
 
 
 class Literal:
-    """A constant array inside a node's arguments; equal contents are equal."""
+    """A constant array among a node's arguments. Literals with equal contents are equal and hash alike."""
 
     def __init__(self, array: Array) -> None:
         self.array = np.ascontiguousarray(array)
@@ -69,13 +67,13 @@ Arg = str | int | float | tuple[int, ...] | Literal
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """One value of the graph. Leaves have op "input", "weight", "state" or "const" and are known by name."""
+    """One value of the graph: an op applied to sources and arguments, or a leaf."""
 
-    op: str
+    op: str  # "input", "weight", "state" or "const" for a leaf
     src: tuple[Node, ...]
     args: tuple[tuple[str, Arg], ...]
     type: Type
-    name: str
+    name: str  # identifies a leaf; labels any other node
     graph: Graph = field(repr=False)
 
     def arg(self, key: str) -> Any:
@@ -87,7 +85,7 @@ class Node:
 
     @property
     def width(self) -> int:
-        """The last dimension, which is never a Dim of a tensor that has two."""
+        """The last dimension. Raises TypeError if it is a Dim, as in a vector (T)."""
         last = self.type.shape[-1]
         if isinstance(last, Dim):
             raise TypeError(f"{self.op} {self.name}: {self.type} has no fixed width")
@@ -98,21 +96,21 @@ LEAVES = frozenset({"input", "weight", "state", "const"})
 
 
 class Graph:
-    """Makes nodes and keeps each distinct one once. `label` names the nodes that are made while it is set."""
+    """Makes nodes and keeps each distinct one once. While `label` is set, new nodes without a name get it."""
 
     def __init__(self) -> None:
         self._nodes: dict[tuple[object, ...], Node] = {}
         self.label = ""
 
     def node(self, op: str, src: tuple[Node, ...], type: Type, name: str = "", **args: Arg) -> Node:
-        """The node of this op, sources and arguments; a leaf is told from another by its name."""
+        """The node of this op, sources and arguments; the same one for equal calls. Leaves differ by name."""
         fixed = tuple(sorted(args.items()))
         key = (op, src, fixed, name if op in LEAVES else "")
         if key not in self._nodes:
             self._nodes[key] = Node(op, src, fixed, type, name or self.label, self)
         found = self._nodes[key]
         if found.type != type:
-            raise TypeError(f"{op} {name}: made before as {found.type}, now as {type}")
+            raise TypeError(f"{op} {name}: exists with type {found.type}, requested as {type}")
         return found
 
     def const(self, array: Array, format: str, name: str = "") -> Node:
@@ -120,7 +118,7 @@ class Graph:
 
 
 def toposort(roots: Iterable[Node]) -> list[Node]:
-    """Every node that the roots need, sources first, in the order in which the roots ask for them."""
+    """All nodes that the roots depend on, sources first, in the order of a depth-first walk."""
     order: list[Node] = []
     seen: set[Node] = set()
     stack = [(root, False) for root in reversed(list(roots))]
@@ -136,7 +134,7 @@ def toposort(roots: Iterable[Node]) -> list[Node]:
 
 
 def readers(roots: tuple[Node, ...]) -> dict[Node, int]:
-    """How many nodes read each node; being a root counts as one reader."""
+    """Number of readers of each node. Being a root counts as one."""
     count = dict.fromkeys(roots, 1)
     for node in toposort(roots):
         for source in node.src:
@@ -149,8 +147,8 @@ Rule = Callable[[Node, tuple[Node, ...]], Node | None]
 
 
 def rewrite(roots: Roots, rule: Rule) -> Roots:
-    """Rebuilds the graph sources first. The rule gets each old node with its new sources and gives its
-    replacement or None.
+    """Rebuilds the graph, sources first. The rule receives each old node and its new sources, and returns a
+    replacement, or None to keep the node.
     """
     new: dict[Node, Node] = {}
     for node in toposort(roots):

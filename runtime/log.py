@@ -1,5 +1,5 @@
-"""The library's logger, "satchel". A program that sets up no logging hears nothing; from INFO upwards no
-record holds text of a prompt or an answer.
+"""The library's logger, "satchel". It is silent unless the program configures logging. From INFO upwards, no
+record contains text of a prompt or an answer.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from __future__ import annotations
 import sys
 
 if sys.argv[:1] == ["-m"] and not sys.flags.safe_path and sys.path:
-    # `python -m satchel` begins to import this package, with the current folder first on the module path: a
-    # typing.py there would run in the next line. Another program's `-m` keeps its path.
+    # `python -m satchel` imports this package with the current folder first on the module path: a typing.py
+    # there would run in the next line. Another program's `-m` keeps its path.
     _words = iter(sys.orig_argv[1:])
     for _word in _words:
         if _word[:1] == "-" and _word[1:2] not in ("-", "W", "X") and "m" in _word:

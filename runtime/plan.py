@@ -1,7 +1,7 @@
-"""A compiled plan: flat tables of C structs for each device, the names that belong to them, and a listing for
-people.
+"""A compiled plan: flat tables of C structs per device, the names that belong to them, and a readable
+listing.
 
-A plan is never changed after it is made; everything that differs from step to step is in the step block.
+A plan is immutable; everything that differs from step to step is in the step block.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def align_up(n: int, to: int = ALIGN) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """The most tokens and output rows that a plan takes in one step."""
+    """Capacity of a plan: the most tokens and output rows of one step."""
 
     tokens: int
     rows: int
@@ -33,17 +33,17 @@ class Bucket:
 
 
 class WeightPlace(NamedTuple):
-    """Where a weight lies: buffer name and byte offset. packed: the bytes that it takes in the device's own
-    order; 0 where it lies as in the file.
-    """
+    """Location of a weight in a device's memory."""
 
     buffer: str
     offset: int
-    packed: int = 0
+    packed: int = 0  # bytes in the device's packed layout; 0: it lies as in the file
 
 
 class WeightPlaces(Protocol):
-    """Where a device keeps its weights, by tensor name, and the size of each buffer that holds some."""
+    """The weights of one device: their locations by tensor name, and the size of each buffer that
+    holds some.
+    """
 
     def place(self, name: str) -> WeightPlace: ...
 
@@ -52,7 +52,7 @@ class WeightPlaces(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One input inside the step block."""
+    """One input in the step block."""
 
     name: str
     type: Type
@@ -62,7 +62,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class BufferSpec:
-    """A buffer that a segment needs (hal_bufdesc); runtime/device/device.py's Buffer is the memory itself."""
+    """A buffer that a segment needs (hal_bufdesc). The memory is a Buffer of runtime/device/device.py."""
 
     name: str
     usage: int
@@ -71,7 +71,7 @@ class BufferSpec:
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
-    """One step of a segment in words: for the listing, for --check, and for counting bytes."""
+    """Description of one step of a segment: for the listing, for --check, and for counting bytes."""
 
     label: str
     op: str
@@ -83,28 +83,23 @@ class PlanStep:
 
 @dataclass(frozen=True, slots=True)
 class DeviceTransfer:
-    """Copy of a value between devices before a segment runs: `stride` bytes for each of `rows` (or
-    counts[count]) rows. before: the segment before which the source is read early, because its device begins
-    other work then; -1: it is read when it is needed. picks: the label of the layer whose expert ids (int32)
-    the value holds, "" for any other value.
-    """
+    """Copy of a value between devices before a segment runs: `stride` bytes for each row."""
 
     source: str
     target: str
     source_at: tuple[str, int]
     target_at: tuple[str, int]
     stride: int
-    rows: int
-    count: int
+    rows: int  # number of rows, unless count gives it
+    count: int  # index into the counts of the step block
+    # Segment before which the source is read early, because its device begins other work then; -1: on demand.
     before: int = -1
-    picks: str = ""
+    picks: str = ""  # label of the layer whose expert ids (int32) the value holds; "": any other value
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Steps in a row on one device. Tables are numpy arrays of hal.h's structs; buffers are in the order of
-    the table.
-    """
+    """Consecutive steps on one device. Tables are numpy arrays of hal.h's structs."""
 
     device: str
     transfers: tuple[DeviceTransfer, ...]
@@ -113,13 +108,13 @@ class Segment:
     view_table: Array
     op_table: Array
     args: bytes
-    buffers: tuple[BufferSpec, ...]
+    buffers: tuple[BufferSpec, ...]  # in the order in which the views number them
 
 
 @dataclass(frozen=True, slots=True)
 class PlanOutput:
-    """Location of a result for the host: in the output buffer, or in the link buffer where a later segment
-    reads it too.
+    """Location of a result for the host: the output buffer, or the link buffer if a later segment reads it
+    too.
     """
 
     device: str
@@ -130,14 +125,14 @@ class PlanOutput:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Segments in the order in which they run; `consts` are the bytes of each device's constants."""
+    """Segments in the order in which they run, and the layout of the step block."""
 
     bucket: Bucket
     fields: tuple[Field, ...]
     block_bytes: int
     segments: tuple[Segment, ...]
-    consts: dict[str, bytes]
-    outputs: tuple[PlanOutput, ...]  # of the roots that are no states, in order
+    consts: dict[str, bytes]  # bytes of the constants, by device
+    outputs: tuple[PlanOutput, ...]  # of the roots that are not states, in order
     moved: tuple[str, ...]
 
     @property
@@ -146,7 +141,7 @@ class Plan:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of weights that one step reads at a full bucket."""
+        """Bytes of weights that one full step reads."""
         return sum(step.weight_bytes for segment in self.segments for step in segment.steps)
 
     @property
@@ -154,13 +149,13 @@ class Plan:
         return sum(len(segment.steps) for segment in self.segments)
 
     def listing(self) -> Iterator[str]:
-        """The plan as lines of text, one a step."""
+        """The plan as lines of text, one per step."""
         number = 0
         for segment in self.segments:
             sizes = ", ".join(f"{b.name} {b.size:,} B" for b in segment.buffers if b.size)
             yield f"segment on {segment.device}: {len(segment.steps)} steps; {sizes}"
             for t in segment.transfers:
-                yield f"      copy {t.source} -> {t.target}: {t.stride} B a row"
+                yield f"      copy {t.source} -> {t.target}: {t.stride} B per row"
             for step in segment.steps:
                 args = f" {step.args}" if step.args else ""
                 yield f"{number:5d} {step.label:<8} {step.out} = {step.op}({', '.join(step.inputs)}){args}"

@@ -1,4 +1,4 @@
-"""Words that options take, apart from them: the command line reads these at its start, and little else."""
+"""Values of options, in a module of their own because the command line imports them at startup."""
 
 PRECISIONS = ("exact", "fast")
 WORKERS = ("thread", "process")

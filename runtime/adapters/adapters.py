@@ -1,7 +1,7 @@
-"""Adapters of a model, LoRA and control vectors, which each request applies at scales of its own.
+"""Adapters of a model, LoRA and control vectors, which each request applies with its own scales.
 
-The plan's input "adapter_scales" (T, n) has each token's scale of each of the n that are loaded, LoRA first,
-0 where it is not used. A step in which nobody uses any runs the plain plan.
+The plan's input "adapter_scales" (T, n) holds each token's scale of each of the n loaded adapters, LoRA
+first, 0 for unused ones. A step without adapters runs the plain plan.
 """
 
 from __future__ import annotations
@@ -31,13 +31,12 @@ SCALE_LIMIT = 1e6
 
 @dataclass(frozen=True, slots=True)
 class AdapterFile:
-    """A file to load: name "" takes the file's, without its ending. scale: of requests that say nothing.
-    layers: of a control vector, the first and last that it steers; None: all that it has.
-    """
+    """A file to load."""
 
     path: str | Path
-    scale: float = 1.0
-    name: str = ""
+    scale: float = 1.0  # default, for requests that give none
+    name: str = ""  # "": the file's name without its suffix
+    # Of a control vector, the first and last layer that it steers; None: all that it has.
     layers: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
@@ -56,19 +55,19 @@ Loadable = str | Path | AdapterFile
 
 
 def checked_scale(name: str, scale: float) -> float:
-    """A scale as the plan gets it; RequestError for what is no number, or a senseless one."""
+    """A scale in the plan's precision. Raises RequestError for NaN, infinity or a value out of range."""
     number = isinstance(scale, int | float) and not isinstance(scale, bool) and isfinite(scale)
     if not number or abs(scale) > SCALE_LIMIT:
         raise RequestError(f"{name}: scale {scale!r}: expected a number up to {SCALE_LIMIT:g}")
-    return float(np.float32(scale)) + 0.0  # never -0, which would be a mix of its own
+    return float(np.float32(scale)) + 0.0  # never -0, which would compare as a different mix
 
 
 @dataclass(slots=True)
 class Adapters:
-    """lora, control_vectors: default scales by name, in the order of the input's columns."""
+    """The loaded adapters of a model."""
 
-    lora: Mapping[str, float]
-    control_vectors: Mapping[str, float]
+    lora: Mapping[str, float]  # default scales by name, in the order of the input's columns
+    control_vectors: Mapping[str, float]  # default scales by name; their columns follow
     stacks: Mapping[str, Stack] = field(default_factory=dict)
     steers: Mapping[int, Array] = field(default_factory=dict)
     applied: set[str] = field(default_factory=set)
@@ -80,8 +79,8 @@ class Adapters:
     def adapter_scales(
         self, adapters: Mapping[str, float] | None = None, vectors: Mapping[str, float] | None = None
     ) -> AdapterScales:
-        """What a request uses, as the plan gets it; () where that is nothing. None: the scales of loading,
-        else those that are named alone.
+        """The scales of a request; () if all are 0. None: the default scales; otherwise only the named ones
+        apply.
         """
         both = (("adapter", self.lora, adapters), ("control vector", self.control_vectors, vectors))
         found = tuple(s for what, loaded, asked in both for s in _chosen(what, loaded, asked))
@@ -90,25 +89,25 @@ class Adapters:
     # --- the graph
 
     def product(self, x: Node, y: Node, weight: str) -> Node:
-        """y, the product of x with a weight, and what adapters change of it."""
+        """y, the product of x with a weight, plus the adapters' contribution."""
         stack = self.stacks.get(weight)
         if stack is None:
             return y
         return self._changed(ops.linear(x, self._weight(x, f"{weight}.lora_a", stack.a)), y, weight)
 
     def rows(self, ids: Node, y: Node, weight: str) -> Node:
-        """y, rows of the embedding by number, and what adapters change of them."""
+        """y, rows of the embedding, plus the adapters' contribution."""
         stack = self.stacks.get(weight)
         if stack is None:
             return y
         return self._changed(ops.get_rows(self._weight(ids, f"{weight}.lora_a", stack.a), ids), y, weight)
 
     def steer(self, x: Node, layer: int) -> Node:
-        """x as it leaves a layer, and what control vectors add to it."""
+        """x, the output of a layer, plus the control vectors' directions."""
         steer = self.steers.get(layer)
         if steer is None:
             return x
-        # No plain linear: those of all layers would become one step, for they share their input.
+        # Not a plain linear: the merge pass would fuse those of all layers, because they share their input.
         return ops.linear_add(self._adapter_scales(x), self._weight(x, f"direction.{layer}", steer), x)
 
     def _changed(self, inner: Node, y: Node, weight: str) -> Node:
@@ -120,7 +119,7 @@ class Adapters:
         return ops.add(ops.linear(ops.mul(inner, gate), outer), y)
 
     def _adapter_scales(self, like: Node) -> Node:
-        """The scales of the rows of `like`."""
+        """The adapter scales of the rows of `like`."""
         adapter_scales = like.graph.node("input", (), Type((TOKENS, self.width)), "adapter_scales")
         if like.shape[0] != ROWS:
             return adapter_scales
@@ -130,24 +129,26 @@ class Adapters:
         return like.graph.node("weight", (), Type(values.shape), name)
 
     def check(self) -> None:
-        """ModelError where an adapter changes a weight that no product of the architecture reads."""
+        """Raises ModelError if an adapter changes a weight that no product of the architecture reads."""
         left = next((name for name in self.stacks if name not in self.applied), None)
         if left is not None:
             raise ModelError(
-                f"an adapter changes {left}, which is no product of this architecture: leave it out"
+                f"an adapter changes {left}, which this architecture does not multiply with: leave it out"
             )
 
     # --- the device
 
     def values(self) -> dict[str, Array]:
-        """Every weight of the graph's additions by name, float32."""
+        """All weights of the adapters' nodes by name, float32."""
         found = {f"direction.{layer}": steer for layer, steer in self.steers.items()}
         for name, stack in self.stacks.items():
             found |= {f"{name}.lora_a": stack.a, f"{name}.lora_b": stack.b}
         return found
 
     def put(self, device: Device, weights: DeviceWeights, *, repack: bool = True) -> None:
-        """Brings them to a device, in a buffer of their own. repack: in its own order where it has one."""
+        """Copies the weights to a device, into a buffer of their own. repack: packed if the device packs
+        them.
+        """
         types = {name: Type(values.shape) for name, values in self.values().items()} if repack else {}
         packed, places, at = packed_by(device, types), {}, 0
         for name, values in self.values().items():
@@ -175,7 +176,7 @@ def _chosen(what: str, loaded: Mapping[str, float], asked: Mapping[str, float] |
 
 
 def read_adapters(model: GGUF, adapters: Sequence[Loadable], vectors: Sequence[Loadable]) -> Adapters | None:
-    """Reads and checks the files for a model; None where there are none."""
+    """Reads and checks the files for a model; None if there are none."""
     wanted, steering = (
         [f if isinstance(f, AdapterFile) else AdapterFile(f) for f in files] for files in (adapters, vectors)
     )

@@ -1,5 +1,5 @@
-"""Control vectors from GGUF files: a direction that is added to what leaves a layer, as llama.cpp reads and
-applies them.
+"""Control vectors from GGUF files: a direction per layer that is added to the layer's output, as in
+llama.cpp.
 
 Source: Zou et al., Representation Engineering, arXiv 2310.01405.
 """
@@ -25,16 +25,16 @@ KIND = "controlvector"
 
 @dataclass(frozen=True, slots=True)
 class ControlVector:
-    """Directions (D) float32 by layer; layer i's is added to what leaves block i, counted from 0."""
+    """A control vector."""
 
     path: Path
+    # (D) float32 by layer; layer i's is added to the output of block i, counted from 0
     directions: Mapping[int, Array]
 
 
 def read_control_vector(path: Path, model: GGUF, layers: tuple[int, int] | None = None) -> ControlVector:
-    """Opens and checks a control vector for a model. layers: the first and last that are used, None: all.
-
-    ModelError for what does not fit the model, RequestError for a range in which there is no layer.
+    """Opens and checks a control vector for a model. layers: the first and last to use; None: all. Raises
+    ModelError if it does not fit the model, RequestError if the range has no direction.
     """
     arch = model.metadata.get_str("general.architecture")
     count = model.metadata.get_uint(f"{arch}.block_count", low=1, high=512)
@@ -74,8 +74,8 @@ def _direction(file: GGUF, name: str, width: int) -> Array:
 
 
 def columns(vectors: Sequence[ControlVector], before: int) -> dict[int, Array]:
-    """By layer, the matrix (D, n) that turns the scales of all n adapters and control vectors into what is
-    added; `before` of them come before the vectors.
+    """By layer, the matrix (D, n) that maps the scales of all n adapters and control vectors to the added
+    direction. `before`: number of columns of LoRA adapters.
     """
     found: dict[int, Array] = {}
     for number, vector in enumerate(vectors, before):

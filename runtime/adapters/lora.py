@@ -1,8 +1,8 @@
-"""LoRA adapters from GGUF files: alpha / rank * B A beside a weight W, never merged into it, so that each
-token of a step may have its own mix of them.
+"""LoRA adapters from GGUF files: alpha / rank * B A beside a weight W, never merged into it, so each token of
+a step can have its own mix.
 
-All that are loaded lie side by side: y = W x + B ((A x) * gate), where the gate holds each token's scale of
-each adapter. Source: Hu et al., LoRA, arXiv 2106.09685.
+All loaded adapters are stacked: y = W x + B ((A x) * gate), where the gate holds each token's scale of each
+adapter. Source: Hu et al., LoRA, arXiv 2106.09685.
 """
 
 from __future__ import annotations
@@ -20,18 +20,16 @@ from satchel.quant import FORMATS
 from satchel.runtime.graph import Array
 
 RANK_LIMIT = 1 << 14
-AWQ = "satchel.awq"  # quantizing scaled the columns of the model's matrices
+AWQ = "satchel.awq"  # metadata key: AWQ has scaled the columns of the model's matrices
 EMBEDDING = "token_embd.weight"
 
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """One weight's change: a (rank, K) and b (N, rank), float32; of the embedding a is (V, rank), the rows
-    that tokens look up.
-    """
+    """The low-rank factors of one weight, float32."""
 
-    a: Array
-    b: Array
+    a: Array  # (rank, K); of the embedding (V, rank), the rows that tokens look up
+    b: Array  # (N, rank)
 
     @property
     def rank(self) -> int:
@@ -40,30 +38,28 @@ class Factors:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """A checked adapter: factors by the weight's name."""
+    """A checked LoRA adapter; factors by the weight's name."""
 
     path: Path
     alpha: float
     factors: Mapping[str, Factors]
 
     def gain(self, weight: str) -> float:
-        """What B A is multiplied by at scale 1; alpha 0 leaves it as it is, as in llama.cpp."""
+        """alpha / rank, the factor on B A at scale 1; 1 if alpha is 0, as in llama.cpp."""
         return self.alpha / self.factors[weight].rank if self.alpha else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The factors of one weight side by side: a (R, K), or (V, R) of the embedding, b (N, R), and expand (R,
-    n), which spreads the scales of all n adapters and control vectors over the ranks.
-    """
+    """The stacked factors of one weight; R is the sum of the ranks."""
 
-    a: Array
-    b: Array
-    expand: Array
+    a: Array  # (R, K); of the embedding (V, R)
+    b: Array  # (N, R)
+    expand: Array  # (R, n), spreads the scales of all n adapters and control vectors over the ranks
 
 
 def read_adapter(path: Path, model: GGUF) -> Adapter:
-    """Opens and checks an adapter for a model. ModelError for what does not fit it."""
+    """Opens and checks an adapter. Raises ModelError if it does not fit the model."""
     if AWQ in model.metadata:
         raise ModelError(
             f"{path}: {model.path} was quantized with --awq, which scaled the columns that adapters "
@@ -87,7 +83,7 @@ def read_adapter(path: Path, model: GGUF) -> Adapter:
 
 
 def _halves(file: GGUF) -> dict[str, set[str]]:
-    """Which of "a" and "b" there are of each weight."""
+    """Which of "a" and "b" the file has, by weight."""
     found: dict[str, set[str]] = {}
     for name in file.tensors:
         weight, _, part = name.rpartition(".lora_")
@@ -125,7 +121,7 @@ def _factors(file: GGUF, model: GGUF, name: str, parts: set[str]) -> Factors:
 
 
 def read_values(file: GGUF, name: str) -> Array:
-    """A small tensor as float32. ModelError for formats that are not known, and what is no number."""
+    """A small tensor as float32. Raises ModelError for an unknown format, NaN or infinity."""
     info = file.tensors[name]
     if info.format not in FORMATS:
         raise ModelError(f"{file.path}: {quote(name, 100)}: stored as {info.format}, which is not read")
@@ -136,9 +132,7 @@ def read_values(file: GGUF, name: str) -> Array:
 
 
 def stacked(adapters: Sequence[Adapter], width: int) -> dict[str, Stack]:
-    """The stack of each weight that any of them changes. width: of all adapters and control vectors, LoRA
-    first.
-    """
+    """The stack of each weight that an adapter changes. width: number of all adapters and control vectors."""
     weights = dict.fromkeys(name for adapter in adapters for name in adapter.factors)
     return {name: _stack(name, adapters, width) for name in weights}
 

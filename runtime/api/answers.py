@@ -1,4 +1,4 @@
-"""Several answers to one prompt: their seeds, and which of them are the best."""
+"""Several answers to one prompt: their seeds, and the selection of the best."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from satchel.runtime.api.reply import Reply
 
 MAX_COMPLETIONS = 128
-SPREAD = 0x9E3779B97F4A7C15  # between the seeds of answers to one prompt
+SPREAD = 0x9E3779B97F4A7C15  # difference between the seeds of answers to one prompt
 
 
 def seeds(first: int, n: int) -> list[int]:
-    """Seeds of n answers to one prompt; the first answer's is the one that was given."""
+    """Seeds of n answers to one prompt; the first answer's is the given one."""
     return [(first + i * SPREAD) & MASK for i in range(n)]
 
 
 def check_counts(n: int, best_of: int | None) -> int:
-    """How many answers are made. H03: RequestError where they are too many, or fewer than asked for."""
+    """Number of answers to generate. Raises RequestError if it is too large, or smaller than n."""
     made = n if best_of is None else best_of
     if not 1 <= n <= MAX_COMPLETIONS or made > MAX_COMPLETIONS:
         raise RequestError(f"n is {n} and best_of {made}: they must lie between 1 and {MAX_COMPLETIONS}")
@@ -31,9 +31,9 @@ def check_counts(n: int, best_of: int | None) -> int:
 
 
 def best(replies: Sequence[Reply], n: int) -> list[Reply]:
-    """Runs replies to one prompt to their ends, and gives the n best, by mean logarithm of probability where
-    there are more; else all, in order. The first goes ahead alone until it has read the prompt, which the
-    others then find.
+    """Runs replies to one prompt to their ends. Gives the n best by mean log-probability if there are more
+    than n, else all in order. The first runs alone until it has computed the prompt, which the others then
+    find in the cache.
     """
     next(iter(replies[0]), None)
     for reply in replies[1:]:

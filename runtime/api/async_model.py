@@ -1,5 +1,5 @@
-"""The library's face for asyncio: the methods of Model, awaited; `async for` gives an answer's pieces. The
-loop never waits for the engine; cancelling the task or closing the answer ends the request.
+"""The library's interface for asyncio: the methods of Model, awaited; `async for` iterates over an answer's
+pieces. The loop never waits for the engine. Cancelling the task or closing the answer ends the request.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from satchel.runtime.tasks.likelihood import Scored
 from satchel.runtime.tasks.rerank import INSTRUCTION, Ranked
 
 T = TypeVar("T")
-LONG = 64  # calls at once of those that read texts or states
-SHORT = 8  # calls at once of those that prepare a prompt, or judge an answer
-# Runs a function in a thread, and gives its result.
+LONG = 64  # concurrent calls that read texts or states
+SHORT = 8  # concurrent calls that prepare a prompt or check an answer
+# Runs a function in a thread and gives its result.
 Runner = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class AsyncReply:
-    """`async for` over the pieces; otherwise as Reply. Closing it (aclose, or leaving `async with`),
-    cancelling the task that waits for it, and letting go of it end the request. run: the threads in which a
-    whole answer is judged.
+    """An answer for asyncio: `async for` iterates over the pieces; otherwise as Reply. Closing it (aclose, or
+    leaving `async with`), cancelling the waiting task, or dropping the last reference ends the request. run:
+    the threads that check a whole answer.
     """
 
     def __init__(self, reply: Reply, run: Runner = asyncio.to_thread) -> None:
@@ -75,14 +75,14 @@ class AsyncReply:
         raise StopAsyncIteration
 
     async def _feed(self, token: int | None) -> str:
-        """The text that a token brings. Checking a whole answer takes long, so a thread does it."""
+        """The text that a token adds. The check of a whole answer takes long, so it runs in a thread."""
         piece = self.reply.feed(token)
         if self.reply.unjudged:
             await self._run(self.reply.conclude)
         return piece
 
     async def burst(self) -> str:
-        """The next piece, with all that has come meanwhile; "" at the end."""
+        """The next piece, joined with all that has come meanwhile; "" at the end."""
         piece, reply = await anext(self, ""), self.reply
         while not reply.over and reply.handle is not None and reply.handle.ready:
             piece += await self._feed(reply.handle.get())
@@ -115,15 +115,15 @@ class AsyncReply:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Ends the answer at once; a second time it does nothing."""
+        """Ends the answer at once. Idempotent."""
         self.reply.close()
 
     def cancel(self) -> None:
-        """Ends the answer after the token or the chunk of the prompt at hand."""
+        """Ends the answer after the current token or prompt chunk."""
         self.reply.cancel()
 
     async def read(self) -> str:
-        """Runs to the end and gives the whole text."""
+        """Runs to the end; gives the whole text."""
         async for _ in self:
             pass
         return self.text
@@ -137,7 +137,7 @@ class AsyncChatReply(AsyncReply):
         self.reply: ChatReply = reply
 
     async def events(self) -> AsyncIterator[Event]:
-        """Thinking, text and calls as they come."""
+        """Reasoning, text and tool calls as they come."""
         while True:
             for event in self.reply.taken():
                 yield event
@@ -147,12 +147,12 @@ class AsyncChatReply(AsyncReply):
 
 
 class AsyncModel:
-    """A model for asyncio. `model` is the same for threads; both may be used at once."""
+    """A model for asyncio. `model` is the same model for threads; both can be used concurrently."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        # Their threads begin as they are needed, and no other work holds them up. The second is never shut
-        # down: a closed model still says that it is.
+        # Dedicated thread pools, so that no other work delays the calls. The second is never shut down: calls
+        # on a closed model still need it for their error.
         self._long = ThreadPoolExecutor(LONG, "satchel-async")
         self._short = ThreadPoolExecutor(SHORT, "satchel-prepare")
 
@@ -166,7 +166,7 @@ class AsyncModel:
         **changes: Unpack[LoadKwargs],
     ) -> Self:
         """Model.load in a thread of its own. progress is called in the loop's thread. Cancelling the task
-        stops the load at the next call of progress, and what was loaded is freed.
+        stops the load at the next progress call and frees what was loaded.
         """
         given_up = threading.Event()
         told = _in_loop(progress, given_up)
@@ -288,7 +288,7 @@ class AsyncModel:
 
     @property
     def trouble(self) -> str:
-        """Why no request can be answered now; "" where they are. Waits for nothing."""
+        """Why requests cannot be served now; "" if they can. Does not wait."""
         return self.model.trouble
 
     async def bandwidth(self) -> float | None:
@@ -312,8 +312,8 @@ class AsyncModel:
         return await asyncio.get_running_loop().run_in_executor(self._short, work)
 
     async def _engine(self, work: Callable[[], T]) -> T:
-        """In a thread for what takes long, so that answers need not wait for one to begin. Cancelling the
-        task stops what the engine does for it.
+        """Runs work in the pool for long calls, so that answers do not wait for them. Cancelling the task
+        stops the engine's work for it.
         """
         scope, loop = CancelScope(), asyncio.get_running_loop()
         try:
@@ -324,8 +324,8 @@ class AsyncModel:
 
 
 def _in_loop(progress: LoadProgress | None, given_up: threading.Event) -> LoadProgress:
-    """A callback for the loading thread that asks `progress` in the loop's thread, and says no once the task
-    was cancelled.
+    """Callback for the loading thread that calls `progress` in the loop's thread, and returns False once the
+    task is cancelled.
     """
     loop = asyncio.get_running_loop()
 
@@ -344,7 +344,7 @@ def _in_loop(progress: LoadProgress | None, given_up: threading.Event) -> LoadPr
             except TimeoutError:
                 if asked.done():
                     raise
-                # The loop may be gone, with the task that wanted the model.
+                # The loop may be gone, with the task that loads the model.
                 if given_up.is_set() or loop.is_closed():
                     return False
 
@@ -352,6 +352,6 @@ def _in_loop(progress: LoadProgress | None, given_up: threading.Event) -> LoadPr
 
 
 def _drop(loading: asyncio.Future[Model]) -> None:
-    """What became of a load that nobody waits for any more."""
+    """Cleans up after an abandoned load."""
     if not loading.cancelled() and loading.exception() is None:
         loading.result().close()

@@ -1,6 +1,7 @@
-"""A conversation on its way to a prompt: checked, rendered, with what the answer is to begin with.
+"""Turns a conversation into a prompt: validated, rendered by the chat template, with the beginning of the
+answer.
 
-Invariant: what callers wrote never becomes a control token or a marker; what the program itself writes may.
+Invariant: text of callers never becomes a control token or a marker; text of the program itself may.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """How much a model is to think. on None: as it is used to. budget: tokens at most, None: no limit.
-    effort: a word that the template reads. end: text that the model reads where its budget is spent.
-    """
+    """Reasoning options of a request."""
 
-    on: bool | None = None
-    budget: int | None = None
-    effort: str = ""
-    end: str = ""
+    on: bool | None = None  # None: the model's default
+    budget: int | None = None  # most tokens of reasoning; None: no limit
+    effort: str = ""  # value of the template's reasoning_effort
+    end: str = ""  # text for the model when its budget is spent
 
     @classmethod
     def of(cls, reasoning: bool | int | str | None, end: str = "") -> Thinking:
-        """None; False or 0: none; True; a number of tokens; a word such as low."""
+        """Parses the option `reasoning`: None, a bool, a number of tokens (0: off), or an effort such as
+        "low".
+        """
         if reasoning is None or isinstance(reasoning, bool):
             return cls(reasoning, end=end)
         if isinstance(reasoning, int):
@@ -45,9 +46,11 @@ class Thinking:
 
 
 class ChatPrompt:
-    """What is known of a conversation before it is answered. opening: where the prompt leaves the answer, ""
-    at its start, "reasoning" or "content" inside of either; known after `render`. before: token ids of an
-    earlier conversation that this one goes on from.
+    """A conversation before it is answered.
+
+    opening: where the prompt leaves the answer: "" at its start, "reasoning" or "content" inside of either;
+    known after `render`.
+    before: token ids of an earlier conversation that this one continues.
     """
 
     def __init__(
@@ -73,7 +76,7 @@ class ChatPrompt:
         if prefill and last is None:
             raise RequestError(
                 "prefill continues an assistant's message: "
-                f"messages[{len(self.messages) - 1}] is none that could be continued"
+                f"messages[{len(self.messages) - 1}] is not one that can be continued"
             )
         self._last = last
         self._before = before
@@ -87,19 +90,17 @@ class ChatPrompt:
                 "it can be on, off or a number of tokens"
             )
         if thinking.on and not style.thinks:
-            raise RequestError(
-                "reasoning was asked for: this model's template knows no thinking; leave it out"
-            )
+            raise RequestError("reasoning: this model's template does not support it; leave it out")
         if thinking.effort:
             return {"reasoning_effort": thinking.effort}
         return {} if thinking.on is None else dict.fromkeys(style.switches, thinking.on)
 
     def text(self, messages: Sequence[Message]) -> str:
-        """The prompt, user text escaped."""
+        """The prompt, with control tokens in callers' text escaped."""
         last, escape = self._last, self._guard.escape
         asked = messages[:-1] if last is not None else messages
         if not asked:
-            raise RequestError("messages: there is only an assistant's; put a user's before it")
+            raise RequestError("messages: there is only an assistant message; put a user message before it")
         said = self._template.render(asked, tools=self.tools, variables=self._variables, escape=escape)
         opened = said.rstrip().endswith(self.style.open)
         self.opening = "reasoning" if opened else ""
@@ -110,7 +111,7 @@ class ChatPrompt:
         return self._guard.unescape(self.text(messages))
 
     def _start(self, last: Message | None, opened: bool) -> str:
-        """What the answer begins with: given words, or the end of a thinking that is not wanted."""
+        """The beginning of the answer: the prefill, or the end of a disabled reasoning section."""
         escape, off = self._guard.escape, self.thinking.on is False and self.style.thinks
         if last is None:
             if not off or (self.style.switches and not opened):
@@ -125,8 +126,8 @@ class ChatPrompt:
         return self.style.prefill(reasoning, escape(content), opened)
 
     def render(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids of these messages, which are all of the conversation's or some, behind what was said
-        before, which alone has a begin token then.
+        """Token ids of these messages, all of the conversation's or some, after those of the earlier
+        conversation. Only an earlier conversation has the BOS token then.
         """
         ids = self._tokenizer.encode_rendered(self.text(messages), guard=self._guard)
         if not self._before:

@@ -1,4 +1,4 @@
-"""The answer to a conversation: beside its text, what of it is thinking, what is said, which tools it calls.
+"""The answer to a conversation, split into reasoning, content and tool calls.
 
 `events` and the pieces of the text are two views of one stream; either drives it.
 """
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 
 class ChatReply(Reply):
-    """As Reply; iteration gives the raw text, markers that are text included. `events` gives its parts.
+    """As Reply; iteration gives the raw text, including markers that are text. `events` gives its parts.
 
-    A budget for the thinking is kept here: where it is spent, the request goes on from a prompt that has what
-    was said and the end of the thinking, of which the cache holds all but the last tokens.
+    The reasoning budget is enforced here: when it is spent, the request continues from a prompt with the
+    answer so far and the end of the reasoning, of which the cache has all but the last tokens.
     """
 
     def __init__(
@@ -61,16 +61,16 @@ class ChatReply(Reply):
         self._opening, self._budget, self._family = opening, budget, style
         self._tagged = (style.open, style.close) == PAIRS[0]
         self._hidden = any(model.tokenizer.is_control(i) for i in markers)
-        # Where the caller wants no thinking, a grammar allows none.
+        # Without reasoning, the grammar starts at once.
         self._begins = opening if thinks or opening else "content"
         self._thought = Thought(model.tokenizer.token_bytes, style, self._begins) if style.open else None
-        self._length = self._constrained_at = 0  # characters of all tokens, and where the thinking was over
-        self._fed: list[int] = []  # tokens since the request at hand was made
+        self._length = self._constrained_at = 0  # characters so far, and at the end of the reasoning
+        self._fed: list[int] = []  # tokens of the current request
         self._read = False
 
     @classmethod
     def to(cls, model: Model, prompt: ChatPrompt, fitted: Fitted, options: GenerateOptions) -> ChatReply:
-        """The answer to a prompt that was rendered."""
+        """The answer to a rendered prompt."""
         most, budget = prompt.thinking.budget, None
         if most is not None:
             budget = ReasoningBudget(
@@ -89,27 +89,29 @@ class ChatReply(Reply):
 
     @property
     def spoken(self) -> str:
-        """The text so far as templates take it back: the content alone where markers don't show in it."""
+        """The text so far in the form that templates accept: only the content if markers are not part of the
+        text.
+        """
         return self.content if self._hidden else self.text
 
     @property
     def content(self) -> str:
-        """What was said so far, thinking and calls aside."""
+        """The text so far without reasoning and tool calls."""
         return self._said.content
 
     @property
     def reasoning(self) -> str:
-        """What was thought so far."""
+        """The reasoning so far."""
         return self._said.reasoning
 
     @property
     def reasoning_tokens(self) -> int:
-        """Tokens that were thought so far, the marker that ends the thinking among them."""
+        """Number of reasoning tokens so far, including the marker that ends it."""
         return self._thought.count if self._thought is not None else 0
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """The calls that are whole."""
+        """The complete tool calls."""
         return list(self._said.tool_calls)
 
     @property
@@ -117,11 +119,13 @@ class ChatReply(Reply):
         return (*super().notes, *self._said.notes)
 
     def message(self) -> dict[str, Any]:
-        """The assistant's message so far, for the next turn's conversation."""
+        """The assistant's message so far, for the next turn."""
         return self._said.message()
 
     def events(self) -> Iterator[Event]:
-        """Thinking, text and calls as they come. It may begin later than the answer: nothing is lost."""
+        """Reasoning, text and tool calls as they come. Iteration may begin after the answer has: nothing is
+        lost.
+        """
         while True:
             yield from self.taken()
             if self.over:
@@ -130,7 +134,7 @@ class ChatReply(Reply):
                 next(self)
 
     def shown(self) -> Iterator[str]:
-        """Pieces to show: the text, with thinking in <think> tags whatever the model's own markers are."""
+        """Text to display, with reasoning in <think> tags whatever the model's markers are."""
         if self._tagged and not self._hidden:
             yield from self
             return
@@ -144,7 +148,7 @@ class ChatReply(Reply):
                 yield event.text
 
     def taken(self) -> Iterator[Event]:
-        """The events that came since the last time."""
+        """The events since the last call."""
         while self._events:
             yield self._events.popleft()
 
@@ -159,7 +163,7 @@ class ChatReply(Reply):
         return piece + self._force(self._budget.forced) if self._budget.forced else piece
 
     def _force(self, ids: tuple[int, ...]) -> str:
-        """Says these tokens, and goes on behind them."""
+        """Emits these tokens and continues after them."""
         context, made = [*self._context, *self._fed, *ids], self.stats.generated + len(ids)
         if len(context) > self.model.context or made >= self._limit or self.handle is None:
             return ""
@@ -182,7 +186,7 @@ class ChatReply(Reply):
         super()._submit()
 
     def _structured_output(self) -> StructuredOutput | None:
-        """The grammar constrains what follows the thinking."""
+        """The grammar, which applies after the reasoning."""
         output = super()._structured_output()
         if output is None or not self._family.open:
             return output
@@ -192,7 +196,7 @@ class ChatReply(Reply):
         return self.text[self._constrained_at :]  # not the content, which lacks calls and space around it
 
     def _stream(self) -> Detokenizer:
-        # Behind words of its own an answer keeps the space that it begins with.
+        # After a prefill, the answer keeps its leading space.
         return self.model.tokenizer.stream(start=self._opening == "" and self._grammar is None)
 
     def _text(self, token: int) -> str:
@@ -202,7 +206,7 @@ class ChatReply(Reply):
         return text
 
     def _follow(self, token: int, text: str) -> None:
-        """Notes how far the text is, and where the thinking in it ends."""
+        """Tracks the length of the text and the end of the reasoning in it."""
         self._length += len(text)
         if self._thought is None or self._thought.phase == AFTER:
             return

@@ -1,4 +1,4 @@
-"""The library's face: Model.load("x.gguf"), then chat, generate, tokenize, logits; close() ends it."""
+"""The library's interface: Model.load("x.gguf"), then chat, generate, tokenize, logits; close() ends it."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ from satchel.runtime.weights.weights import DeviceWeights, bind_beside
 __all__ = ["Message", "Model", "Options"]
 
 Message = Mapping[str, Any]
-TAIL = 8  # tokens at a prompt's end among which a marker that opens thinking is looked for
+TAIL = 8  # tokens at the end of a prompt that are searched for the marker that opens reasoning
 
 
 class Model(Recovering, Readings):
-    """A loaded model: one file, its tokenizer and template, and an engine. Any number of threads may call it
-    at once: their requests run together, `slots` of them in a step.
+    """A loaded model: one file, its tokenizer and template, and an engine. Thread-safe: requests of all
+    threads run together, `slots` of them per step.
     """
 
     def __init__(self, gguf: GGUF, options: Options, progress: LoadProgress | None = None) -> None:
@@ -91,7 +91,7 @@ class Model(Recovering, Readings):
 
     @classmethod
     def _kind(cls, options: Options) -> type[Self]:
-        """The class that holds a model loaded so."""
+        """The class of a model with these options."""
         if options.worker == "thread":
             return cls
         if cls is not Model:
@@ -103,7 +103,7 @@ class Model(Recovering, Readings):
         return cast("type[Self]", WorkerModel)
 
     def _open(self) -> None:
-        """Makes what computes; where that fails, nothing of it stays."""
+        """Creates the engine; frees everything if that fails."""
         opened = open_for(self.options, self.placement_options)
         self.devices, self.device = opened.devices, opened.devices[0]
         self.notes += opened.notes
@@ -125,16 +125,16 @@ class Model(Recovering, Readings):
         progress: LoadProgress | None = None,
         **changes: Unpack[LoadKwargs],
     ) -> Self:
-        """Opens, checks and maps the file, and brings the weights to the device. Keywords are fields of
-        Options and stand above `options`. progress(bytes done, bytes in all) is called while the weights are
-        read; False from it stops the load with a RequestError, and what it raises does too; all is freed
-        then.
+        """Opens, checks and maps the file, and loads the weights onto the device. Keywords are fields of
+        Options and override `options`. progress(bytes done, bytes in all) is called while the weights load;
+        if it returns False, the load stops with a RequestError, and if it raises, with its error. Everything
+        is freed then.
         """
         chosen = settled(options, changes)
         kind = cls._kind(chosen)
         gguf = open_gguf(path)
         try:
-            if chosen.digests and chosen.worker == "thread":  # else the process that reads the weights does
+            if chosen.digests and chosen.worker == "thread":  # otherwise the worker process checks them
                 expected = [Expected(*line) for line in chosen.digests]
                 check_digests(gguf, expected, stopping(progress, gguf.path))
             model = kind(gguf, chosen, progress)
@@ -189,10 +189,10 @@ class Model(Recovering, Readings):
             )
         self._speculator = Speculator(wanted, draft)
         for rows in buckets(min(wanted.draft_max + self.cache.slots, self.engine.batch) - 1):
-            self.engine.program(rows, rows)  # made now, not within an answer
+            self.engine.program(rows, rows)  # compile now, not during an answer
 
     def _bind(self, device: Device, packed: Mapping[str, PackedWeight]) -> DeviceWeights:
-        # Packing is C, so the tokenizer is built meanwhile. What is wrong with it is said at its first use.
+        # Packing is C, so the tokenizer is built meanwhile. Its errors are reported at its first use.
         weights = bind_beside(self.gguf, device, packed, self._progress, self._try_tokenizer)
         if self.adapters is not None:
             self.adapters.put(device, weights, repack=self.options.repack)
@@ -200,7 +200,7 @@ class Model(Recovering, Readings):
 
     @property
     def sandbox(self) -> str:
-        """What holds of the sandbox around the engine."""
+        """The limits of the sandbox around the engine."""
         return "none: the engine runs in this process"
 
     @property
@@ -211,8 +211,8 @@ class Model(Recovering, Readings):
         return self.serve_engine(old)
 
     def submit(self, request: Request) -> RequestHandle:
-        """Queues a request. RequestError where the queue is full, the request can never run, or its form
-        cannot be compiled.
+        """Queues a request. Raises RequestError if the queue is full, the request can never run, or its
+        grammar cannot be compiled.
         """
         return self.service.submit(with_constraint(request, self.tokenizer))
 
@@ -226,7 +226,7 @@ class Model(Recovering, Readings):
         with suppress(ModelError):
             self._tokenizer = self._build_tokenizer()
         with suppress(OSError, AttributeError):
-            # A large vocabulary leaves tens of MB of holes, which glibc would keep.
+            # Building a large vocabulary leaves tens of MB of free memory, which glibc would keep.
             ctypes.CDLL(None).malloc_trim(0)
 
     def _build_tokenizer(self) -> Tokenizer:
@@ -247,17 +247,17 @@ class Model(Recovering, Readings):
 
     @property
     def style(self) -> Style:
-        """How the model's template marks thinking and tool calls, found out at first use."""
+        """How the model's template marks reasoning and tool calls, detected at the first use."""
         if self._style is None:
             self._style = detect(self.template, special_texts(self.tokenizer))
         return self._style
 
     def tokenize(self, text: str, *, special: bool = False, bos: bool | None = None) -> list[int]:
-        """Token ids. special: control tokens in the text are parsed. bos None: as the file says."""
+        """Token ids. special: parse control tokens in the text. bos None: as the file states."""
         return self.tokenizer.encode(text, special=special, bos=bos)
 
     def tokenize_many(self, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
-        """Token ids of many texts, by several threads: the tokenizers release the interpreter's lock."""
+        """Token ids of many texts, in several threads: the tokenizers release the interpreter lock."""
         encode = partial(self.tokenizer.encode, special=special)
         with ThreadPoolExecutor(os.cpu_count(), "satchel-tokenize") as pool:
             return list(pool.map(encode, texts))
@@ -266,8 +266,8 @@ class Model(Recovering, Readings):
         return self.tokenizer.decode(ids, special=special)
 
     def prompt_ids(self, messages: Sequence[Message], *, tools: Sequence[Message] | None = None) -> list[int]:
-        """A conversation as the model's template writes it, with the opening of the assistant's turn. User
-        text never becomes a control token, nor a marker that the template knows.
+        """Token ids of a conversation rendered by the model's template, up to the start of the assistant's
+        turn. User text never becomes a control token or a marker of the template.
         """
         guard = guard_of(self.tokenizer, self.template.source)
         if self.style.thinks:
@@ -287,11 +287,14 @@ class Model(Recovering, Readings):
         before: Sequence[int] = (),
         **kwargs: Unpack[GenerateKwargs],
     ) -> ChatReply:
-        """The answer to a conversation, piece by piece; a prefix that an earlier turn or another request left
-        in the KV cache is not computed again. Keywords are fields of GenerateOptions. reasoning: False or 0
-        for none, True, a word for its effort, or the most tokens of it; reasoning_end is then what the model
-        reads before its thinking ends. prefill: whether to continue the last message if it is the
-        assistant's; None: where it is. variables: of the template. before: tokens of an earlier conversation.
+        """Answers a conversation; iterate for text pieces. A prefix that the KV cache has from an earlier
+        turn or request is not recomputed. Keywords are fields of GenerateOptions.
+
+        reasoning: False or 0: none; True; an effort such as "low"; or the most reasoning tokens.
+        reasoning_end: text that the model reads when its reasoning budget is spent.
+        prefill: continue the last message, which must be the assistant's; None: if it is the assistant's.
+        variables: of the template.
+        before: token ids of an earlier conversation.
         """
         options, thinking = GenerateOptions(**kwargs).checked(), Thinking.of(reasoning, reasoning_end)
         prompt = ChatPrompt(
@@ -310,14 +313,14 @@ class Model(Recovering, Readings):
         return ChatReply.to(self, prompt, fitted, options)
 
     def answer(self, ids: Sequence[int], **kwargs: Unpack[GenerateKwargs]) -> ChatReply:
-        """The answer to a prompt that `prompt_ids` gave, told apart as that of `chat`."""
+        """The answer to a prompt of `prompt_ids`, split into parts as in `chat`."""
         options, tail = GenerateOptions(**kwargs).checked(), self.detokenize(ids[-TAIL:], special=True)
         self.check_ids(ids)
         opening = "reasoning" if tail.rstrip().endswith(self.style.open) else ""
         return ChatReply(self, Fitted(list(ids)), options, self.style, opening=opening)
 
     def generate(self, prompt: str | Sequence[int], **kwargs: Unpack[GenerateKwargs]) -> Reply:
-        """The completion of a text or of token ids, piece by piece. Keywords: fields of GenerateOptions."""
+        """Completes a text or token ids; iterate for text pieces. Keywords are fields of GenerateOptions."""
         options = GenerateOptions(**kwargs).checked()
         ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
         head = int(bool(ids) and ids[0] == self.tokenizer.bos)
@@ -328,7 +331,7 @@ class Model(Recovering, Readings):
     def generate_many(
         self, prompts: Iterable[str | Sequence[int]], **kwargs: Unpack[GenerateKwargs]
     ) -> list[Reply]:
-        """The continuations of many prompts, computed together and read to their ends, in order."""
+        """Completions of many prompts, computed together and run to their ends, in order."""
         GenerateOptions(**kwargs).checked()
 
         def run(prompt: str | Sequence[int]) -> Reply:
@@ -336,7 +339,7 @@ class Model(Recovering, Readings):
             reply.read()
             return reply
 
-        # As many as run at once, and some to follow at once when one of them ends.
+        # As many as run at once, and two to follow at once when one of them ends.
         with ThreadPoolExecutor(self.cache.slots + 2, "satchel-many") as pool:
             return list(pool.map(run, prompts))
 
@@ -347,7 +350,7 @@ class Model(Recovering, Readings):
         return Reply(self, fitted, options)
 
     def _fit_chat(self, messages: Sequence[Message], render: Render, options: GenerateOptions) -> Fitted:
-        """The conversation as ids that fit, if the caller lets it be cut."""
+        """Token ids of the conversation, truncated to fit if the caller allows it."""
         if options.on_overflow == "truncate-middle":
             return fit_messages(messages, render, self.context, options.max_tokens)
         ids = render(messages)
@@ -362,8 +365,8 @@ class Model(Recovering, Readings):
         best_of: int | None = None,
         **kwargs: Unpack[GenerateKwargs],
     ) -> list[Reply]:
-        """n answers to one prompt, which is read once, each with a seed of its own, all run to their ends.
-        best_of: so many are made, and those with the highest mean logarithm of probability are given, best
+        """n answers to one prompt, which is computed once; each has a seed of its own and is run to its end.
+        best_of: this many are generated, and the n with the highest mean log-probability are returned, best
         first. Keywords are fields of GenerateOptions.
         """
         made, options = check_counts(n, best_of), GenerateOptions(**kwargs).checked()
@@ -387,8 +390,8 @@ class Model(Recovering, Readings):
         salt: str = "",
         adapters: Mapping[str, float] | None = None,
     ) -> list[Logprob]:
-        """How likely each token of a prompt was after those before it; the first has nothing before it and is
-        left out. What was computed is kept for an answer to the same prompt.
+        """Log-probability of each token of a prompt after those before it, without the first. The prompt
+        stays in the cache for an answer to it.
         """
         ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
         self.check_ids(ids)
@@ -397,8 +400,8 @@ class Model(Recovering, Readings):
     def beam_search(
         self, prompt: str | Sequence[int], width: int, max_tokens: int, *, length_penalty: float = 1.0
     ) -> list[Beam]:
-        """The `width` likeliest continuations that are found by keeping so many at each step, best first: by
-        the sum of logarithms of probability over length^length_penalty. Needs `slots` of at least the width.
+        """The `width` most likely continuations that beam search finds, best first, by the sum of
+        log-probabilities over length^length_penalty. Needs at least `width` slots.
         """
         ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
         self.check_ids(ids)
@@ -414,7 +417,7 @@ class Model(Recovering, Readings):
     def adapter_scales(
         self, adapters: Mapping[str, float] | None = None, control_vectors: Mapping[str, float] | None = None
     ) -> AdapterScales:
-        """What a request uses of the loaded adapters and control vectors, as the plan gets it."""
+        """The adapter scales of a request, as the plan takes them."""
         return (self.adapters or Adapters({}, {})).adapter_scales(adapters, control_vectors)
 
     def logits(
@@ -441,9 +444,9 @@ class Model(Recovering, Readings):
             service.release_slots([slot])
 
     def save_state(self, path: str | Path, prompt: str | Sequence[int], *, salt: str = "") -> int:
-        """Writes what the cache keeps of a prompt's beginning to a file: keys, values and tokens, in whole
-        blocks. Gives the number of tokens; RequestError where there are none. Of an answer, the prompt is
-        [*reply.prompt, *reply.ids]. Others' requests go on meanwhile, but it waits for a free slot.
+        """Writes the cached prefix of a prompt to a file: keys, values and tokens, in whole blocks. Gives the
+        number of tokens; RequestError if none is cached. For an answer, the prompt is [*reply.prompt,
+        *reply.ids]. Other requests run meanwhile, but it waits for a free slot.
         """
         ids = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
         self.check_ids(ids[: self.context])
@@ -451,10 +454,10 @@ class Model(Recovering, Readings):
         return save(self._own_service(), self._shape(), path, ids, mine)
 
     def restore_state(self, path: str | Path, *, salt: str = "") -> Restored:
-        """Brings a saved state into the cache, so that prompts that begin with its tokens find it, whatever
-        context, slots and threads it was saved with. ModelError where the file is wrong or another model's,
-        RequestError where types of the cache differ; the cache is as before then. Where there is room for a
-        part alone, that is restored, and the result's note says so.
+        """Loads a saved state into the cache, so that prompts with its tokens as prefix find it, whatever
+        context, slots and threads it was saved with. If only a part fits, that part is restored, and the
+        result's note states it. Raises ModelError if the file is invalid or another model's, RequestError if
+        the cache formats differ; the cache is unchanged then.
         """
         mine = salted(salt, self.adapter_scales())
         return restore(self._own_service(), self._shape(), path, mine)
@@ -463,12 +466,12 @@ class Model(Recovering, Readings):
         return shape_of(self.engine, identity(self.gguf), numbers_of(self.options, self.adapter_scales()))
 
     def stats(self) -> EngineStats:
-        """What the engine counted since the model was loaded."""
+        """Engine statistics since the model was loaded."""
         return self.service.stats()
 
     def bandwidth(self) -> float | None:
-        """Bytes a second that the model's first device can read, measured at the first call, between two
-        steps, in about half a second; reports say what share of it a request had. None where it cannot tell.
+        """Bytes per second that the model's first device can read; None if unknown. Measured at the first
+        call, between two steps, in about half a second. Reports state each request's share of it.
         """
         if self.measured_bandwidth is None:
             service = self._own_service()
@@ -476,7 +479,7 @@ class Model(Recovering, Readings):
         return self.measured_bandwidth
 
     def check_ids(self, ids: Sequence[int]) -> None:
-        """RequestError for token ids that are none of the model's, none at all, or too many."""
+        """Raises RequestError for an empty or too long prompt, or a token id outside the vocabulary."""
         if self._closed:
             raise RequestError(f"{self.path}: the model was closed: load it again")
         size = self.arch.vocab
@@ -492,7 +495,7 @@ class Model(Recovering, Readings):
             raise PromptTooLong(len(ids), self.context, line)
 
     def close(self) -> None:
-        """Frees the engine's memory and the device, and unmaps the file. A closed model answers no more."""
+        """Frees the engine's memory and the device, and unmaps the file. A closed model refuses all calls."""
         with self._starting:
             self._closed = True
         if self._service is not None:

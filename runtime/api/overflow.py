@@ -1,6 +1,6 @@
-"""What happens where the context is too small, if the caller chose it: the middle of the prompt is left out,
-or the oldest tokens are forgotten while the answer goes on. By default neither: it is an error, or an end,
-with the numbers in it. Whatever is left out is counted and said.
+"""Context overflow. The caller may choose that the middle of the prompt is cut, or that the oldest tokens are
+forgotten while the answer continues (context shift). By default an overflow is an error, or ends the answer,
+with the numbers. Whatever is dropped is counted and reported.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from satchel.runtime.kv import common
 from satchel.runtime.log import LOG
 
 POLICIES = ("error", "shift", "truncate-middle")
-ROOM = 8  # an answer without a limit has room for one part in so many of the context after a cut
-HEAD = 4  # of a text whose middle is cut, one part in so many of what stays stands at its beginning
+ROOM = 8  # a cut leaves at most 1/8 of the context for the answer
+HEAD = 4  # when the middle is cut, 1/4 of what remains is the head
 SYSTEM = ("system", "developer")
 Message = Mapping[str, Any]
 Render = Callable[[Sequence[Message]], list[int]]
@@ -24,14 +24,12 @@ Render = Callable[[Sequence[Message]], list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A prompt that fits. cut: tokens that were left out of it, of `messages` whole messages; head: tokens at
-    its beginning that a shift keeps.
-    """
+    """A prompt that fits."""
 
     ids: list[int]
-    cut: int = 0
-    messages: int = 0
-    head: int = 0
+    cut: int = 0  # tokens that were cut
+    messages: int = 0  # whole messages that were cut
+    head: int = 0  # tokens at the beginning that a context shift keeps
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -47,15 +45,15 @@ def check_policy(policy: str) -> None:
 
 
 def most_prompt(context: int, max_tokens: int) -> int:
-    """Tokens to which a prompt is cut that does not fit: room is left for the answer, at most one part in
-    ROOM of the context. The answer's last token needs no position.
+    """Length to which a too long prompt is cut. It leaves room for the answer, at most 1/ROOM of the context.
+    The answer's last token needs no position.
     """
     wanted = context // ROOM if max_tokens < 0 else min(max_tokens, context // ROOM)
     return context - max(1, wanted) + 1
 
 
 def fit_tokens(ids: Sequence[int], context: int, max_tokens: int) -> Fitted:
-    """Leaves tokens out of the middle of a prompt that does not fit."""
+    """Cuts the middle of a prompt that does not fit."""
     if len(ids) <= context:
         return Fitted(list(ids))
     most = most_prompt(context, max_tokens)
@@ -64,9 +62,8 @@ def fit_tokens(ids: Sequence[int], context: int, max_tokens: int) -> Fitted:
 
 
 def fit_messages(messages: Sequence[Message], render: Render, context: int, max_tokens: int) -> Fitted:
-    """Leaves whole turns out of the middle of a conversation that does not fit: what stands at its beginning
-    (the system message, else the first turn) and the last turn stay as they are. RequestError where these
-    alone do not fit.
+    """Cuts whole turns from the middle of a conversation that does not fit. The head (the system message,
+    else the first turn) and the last turn stay. Raises RequestError if these alone do not fit.
     """
     ids = render(messages)
     if len(ids) <= context:
@@ -77,7 +74,7 @@ def fit_messages(messages: Sequence[Message], render: Render, context: int, max_
     def without(n: int) -> list[Message]:
         return [*first, *(m for turn in middle[n:] for m in turn), *last]
 
-    low, high = 0, len(middle)  # the fewest oldest turns without which it fits
+    low, high = 0, len(middle)  # binary search for the fewest oldest turns to cut
     while low < high:
         mid = (low + high) // 2
         low, high = (low, mid) if len(render(without(mid))) <= most else (mid + 1, high)
@@ -99,7 +96,7 @@ def shifted(ids: Sequence[int], head: int) -> list[int]:
 
 
 def head_of(messages: Sequence[Message], ids: Sequence[int], render: Render, context: int) -> int:
-    """Tokens at the beginning of a conversation that belong to its system messages, at most half of all."""
+    """Tokens of the system messages at the beginning of a conversation, at most half of all."""
     lead = _leading(messages)
     if not lead:
         return 0
@@ -115,13 +112,13 @@ def _told(fitted: Fitted) -> Fitted:
 
 
 def _leading(messages: Sequence[Message]) -> int:
-    """System messages at the beginning."""
+    """Number of system messages at the beginning."""
     return next((i for i, m in enumerate(messages) if m.get("role") not in SYSTEM), len(messages))
 
 
 def _turns(messages: Sequence[Message]) -> list[list[Message]]:
-    """Messages in turns, each from a user's message up to the next one's; those of the system before them are
-    the first turn of their own.
+    """Messages grouped into turns, each from a user message up to the next. System messages before the first
+    are a turn of their own.
     """
     lead = _leading(messages)
     turns: list[list[Message]] = [list(messages[:lead])] if lead else []

@@ -1,6 +1,4 @@
-"""What a Model does with texts besides answering them: embeddings, likelihoods, reranking. Model has these
-methods from here.
-"""
+"""Methods of Model that read texts instead of answering them: embeddings, likelihoods, reranking."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ Names = Mapping[str, float]
 
 
 class Host(Protocol):
-    """What these methods need of a model."""
+    """The parts of a model that these methods use."""
 
     gguf: GGUF
 
@@ -46,7 +44,7 @@ class Host(Protocol):
 
 
 class Readings:
-    """Methods of Model. adapters, control_vectors: as in generate()."""
+    """Mixin of Model. adapters, control_vectors: as in generate()."""
 
     def embed(
         self: Host,
@@ -59,9 +57,11 @@ class Readings:
         control_vectors: Names | None = None,
         salt: str = "",
     ) -> Array:
-        """A vector for each text, or for each list of token ids: (n, D) float32, any number of any length up
-        to the context. pooling: mean, cls or last; None: as the file says, else mean. dimensions: so many are
-        kept.
+        """Embeddings of texts, or of lists of token ids: (n, D) float32. Each text may be as long as the
+        context.
+
+        pooling: mean, cls or last; None: as the file states, else mean.
+        dimensions: keep only the first ones (Matryoshka).
         """
         chosen = pooling_of(self.gguf.metadata, pooling, normalize, dimensions)
         if chosen.kind == "none":
@@ -80,7 +80,7 @@ class Readings:
         control_vectors: Names | None = None,
         salt: str = "",
     ) -> list[Array]:
-        """A vector for each token of each text: (tokens, D) float32."""
+        """Embeddings of the tokens of each text: (tokens, D) float32."""
         chosen = pooling_of(self.gguf.metadata, "none", normalize, dimensions)
         asked = token_lists(self, texts)
         adapter_scales = self.adapter_scales(adapters, control_vectors)
@@ -95,7 +95,7 @@ class Readings:
         control_vectors: Names | None = None,
         salt: str = "",
     ) -> list[Scored]:
-        """How likely each continuation is after the prompt."""
+        """Log-probabilities of continuations of a prompt."""
         return score_many(
             self, [(prompt, continuations)], self.adapter_scales(adapters, control_vectors), salt
         )[0]
@@ -122,9 +122,12 @@ class Readings:
         control_vectors: Names | None = None,
         salt: str = "",
     ) -> list[Ranked]:
-        """Documents by how well they answer a query, best first. top: so many of them; instruction: what
-        makes a document fit, where the model's question has a place for it. RequestError for a model that
-        cannot rank.
+        """Documents ranked by relevance to a query, best first.
+
+        top: keep only the best.
+        instruction: the relevance criterion, if the model's prompt has a place for it.
+
+        Raises RequestError if the model is not a reranker.
         """
         if top is not None and top < 1:
             raise RequestError(f"top is {top}: expected 1 or more")
@@ -141,13 +144,13 @@ class Readings:
 
 
 def reader_of(model: Host, output: str, adapter_scales: AdapterScales, salt: str = "") -> PassageReader:
-    """A reader by the engine in this process: a WorkerModel asks the worker's model to read."""
+    """A passage reader on the engine of this process. A WorkerModel calls the worker's model instead."""
     return PassageReader(cast(Service, model.service), output, adapter_scales, salt)
 
 
 def token_lists(model: Host, texts: Text | Sequence[Text]) -> list[list[int]]:
-    """Token ids of texts; one text, or one list of ids, is a list of one. RequestError names the text that is
-    empty or too long.
+    """Token ids of texts; a single text, or list of ids, gives a list of one. The RequestError names the text
+    that is empty or too long.
     """
     alone = isinstance(texts, str) or (len(texts) > 0 and isinstance(texts[0], int | np.integer))
     several: Sequence[Text] = [texts] if alone else texts  # type: ignore[assignment, list-item]
@@ -158,7 +161,7 @@ def token_lists(model: Host, texts: Text | Sequence[Text]) -> list[list[int]]:
 
 
 def named_check(model: Host, ids: Sequence[int], name: str) -> None:
-    """check_ids() whose error says which of many it is."""
+    """check_ids() with the text's name in the error."""
     try:
         model.check_ids(ids)
     except RequestError as error:
@@ -168,10 +171,10 @@ def named_check(model: Host, ids: Sequence[int], name: str) -> None:
 def score_many(
     model: Host, asked: Sequence[tuple[Text, Sequence[Text]]], adapter_scales: AdapterScales, salt: str
 ) -> list[list[Scored]]:
-    """Tokenizes and scores. A continuation in letters is read together with its prompt, as one text."""
+    """Tokenizes and scores. A textual continuation is tokenized together with its prompt."""
 
     def ids_of(text: Text) -> list[int]:
-        # No end token, which tokenize() adds where the file wants it.
+        # Without the end token that tokenize() may add.
         plain = model.tokenizer
         return plain.encode_rendered(plain.escape(text)) if isinstance(text, str) else list(text)
 
@@ -194,5 +197,5 @@ def score_many(
 
 
 def ids_of_part(model: Host, text: Text) -> list[int]:
-    """Token ids of what follows other ids."""
+    """Token ids of a text that follows other tokens."""
     return model.tokenizer.encode(text, bos=False) if isinstance(text, str) else list(text)

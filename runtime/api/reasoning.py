@@ -1,6 +1,6 @@
-"""How far an answer is with its thinking, token by token, and a budget for it as a constraint.
+"""Tracks the reasoning section of an answer token by token, and enforces its budget as a constraint.
 
-Invariant: what is known after `accept` of some tokens and `rollback` of as many is what was known before.
+Invariant: `rollback` of n tokens restores the state before the last n calls of `accept`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from satchel.formats.tokenizer import Tokenizer
 
 ALL = np.uint32(0xFFFFFFFF)
 BEFORE, INSIDE, AFTER = "before", "inside", "after"
-SLACK = 64  # bytes beside a marker in the tail that is searched for it
+SLACK = 64  # bytes of the tail, beside the marker's length, that are searched for a marker
 TokenBitmask = npt.NDArray[np.uint32]
 
 
 class Inner(Protocol):
-    """A constraint of the text that follows the thinking."""
+    """A constraint on the text after the reasoning."""
 
     def fill(self, bitmask: TokenBitmask) -> None: ...
     def accept(self, token: int) -> None: ...
@@ -32,10 +32,12 @@ class Inner(Protocol):
 
 
 class Thought:
-    """phase: before thinking, inside of it or after. count: tokens inside so far.
+    """State of the reasoning section.
 
-    piece: a token's bytes, markers shown. Markers are looked for in the text, so that it doesn't matter how
-    many tokens a vocabulary makes of them.
+    phase: before, inside or after the reasoning.
+    count: tokens inside so far.
+    piece: bytes of a token, including markers. Markers are searched in the text, so it does not matter how
+    the vocabulary splits them.
     """
 
     def __init__(self, piece: Callable[[int], bytes], style: Style, opening: str = "") -> None:
@@ -70,7 +72,7 @@ class Thought:
 
     @property
     def may_open(self) -> bool:
-        """Whether the opening marker may come whole: nothing but space was said."""
+        """Whether an opening marker may still come: so far there is only white space."""
         return self.phase == BEFORE and not self._tail.strip()
 
     def rollback(self, n: int) -> None:
@@ -81,11 +83,11 @@ class Thought:
 
 
 class ReasoningBudget:
-    """After `most` tokens of thinking, or at once where it begins for 0, its end is forced.
+    """Constraint that forces the end of the reasoning after `most` tokens; 0: as soon as it begins.
 
-    end: text for the model to read before the closing marker. inner: a constraint that holds from the end of
-    the thinking on, and from the start for an answer without any; what it took of an opening marker that
-    ordinary tokens spell is taken back. A Constraint: fill gives the tokens that may come next as bits.
+    end: text for the model before the closing marker.
+    inner: a constraint that applies after the reasoning, or from the start of an answer without any. If
+    ordinary tokens spell the opening marker, what inner accepted of it is rolled back.
     """
 
     def __init__(
@@ -104,9 +106,9 @@ class ReasoningBudget:
         self._size, self._most, self._inner = tokenizer.vocab_size, most, inner
         self._closing = closing_ids(tokenizer, style, end)
         self._opener = tokenizer.vocab.index.get(style.open)
-        self._forced = 0  # how many of the closing ids were forced so far
-        self._taken: list[int] = []  # tokens that the inner constraint has
-        self._past: list[tuple[int, bool, tuple[int, ...]]] = []  # forced, taken by inner, given back by it
+        self._forced = 0  # number of closing ids forced so far
+        self._taken: list[int] = []  # tokens that the inner constraint has accepted
+        self._past: list[tuple[int, bool, tuple[int, ...]]] = []  # forced, accepted by inner, rolled back
         self._begin()
 
     @property
@@ -115,7 +117,7 @@ class ReasoningBudget:
 
     @property
     def forced(self) -> tuple[int, ...]:
-        """What must come next, () where the model is free."""
+        """The tokens that must come next; () if the model is free."""
         return self._closing[self._forced :] if self._forcing else ()
 
     @property
@@ -124,11 +126,11 @@ class ReasoningBudget:
 
     @property
     def _inners(self) -> bool:
-        """Whether the next token is the inner constraint's."""
+        """Whether the next token belongs to the inner constraint."""
         return self._thought.phase != INSIDE and not self.forced
 
     def _begin(self) -> None:
-        """The forcing begins when the budget is spent, and ends with its last token."""
+        """Starts forcing if the budget is spent; stops after the last forced token."""
         thought = self._thought
         spent = self._most is not None and thought.phase == INSIDE and thought.count >= self._most
         self._forcing = spent or 0 < self._forced < len(self._closing)
@@ -183,7 +185,7 @@ class ReasoningBudget:
 
 
 def closing_ids(tokenizer: Tokenizer, style: Style, end: str = "") -> tuple[int, ...]:
-    """The tokens that end the thinking: the text for the model, which holds no marker, then the marker."""
+    """The tokens that end the reasoning: the text for the model, without markers, then the closing marker."""
     said = tokenizer.encode(end, bos=False) if end else []
     return (*said, *tokenizer.encode(style.between + style.close + style.tail, special=True, bos=False))
 

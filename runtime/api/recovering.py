@@ -1,5 +1,5 @@
-"""A model goes on without a device that is lost: what was under way fails with one error, and the next
-request finds the model placed anew on what is left, from its file. Model has its service from here.
+"""Recovery from a lost device: running requests fail with one error, and the next request finds the model
+placed on the remaining devices, loaded again from its file.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 
 class Recovering:
-    """placement_options: those of the load, less the lost devices."""
+    """Mixin of Model that owns its service. placement_options: those of the load without the lost devices."""
 
     placement_options: PlacementOptions
     _service: Requests | None = None
-    _stuck: SatchelError | None = None  # why the model cannot be placed anew
+    _stuck: SatchelError | None = None  # why the model cannot be placed again
 
     @property
     def service(self) -> Requests:
-        """The thread that runs requests: begun with the first one, it alone uses the engine from then on. A
-        new one where a device was lost, as soon as the model is placed anew; the error where it cannot be.
+        """The service, whose thread alone uses the engine; started with the first request. After the loss of
+        a device, a new one, as soon as the model is placed again; raises the error if it cannot be.
         """
         model = cast("Model", self)
         with model._starting:
@@ -48,22 +48,22 @@ class Recovering:
 
     @property
     def trouble(self) -> str:
-        """Why the model cannot answer now; "" where it can, or does as soon as it is asked. Does not wait."""
+        """Why the model cannot answer; "" if it can, possibly after being placed again. Does not wait."""
         if self._stuck:
             return str(self._stuck)
         return self._service.trouble if self._service is not None else ""
 
     @property
     def pulse(self) -> Pulse | None:
-        """What the engine's thread is doing, without waiting for it; None where there is none."""
+        """Activity of the engine's thread; None without one. Does not wait."""
         return self._service.pulse if isinstance(self._service, Service) else None
 
     def serve_engine(self, old: Service | None) -> Service:
-        """A service of the engine at hand. old: the one that it goes on for."""
+        """A service of the current engine. old: the one that it replaces."""
         model, lose = cast("Model", self), weakref.WeakMethod(self._lose)
 
         def on_lost(error: DeviceLost) -> SatchelError:
-            told = lose()  # the model may be gone, for its service alone keeps it
+            told = lose()  # the model may be gone: only its service refers to it
             return told(error) if told else error
 
         return Service(
@@ -71,8 +71,8 @@ class Recovering:
         )
 
     def _lose(self, error: DeviceLost) -> SatchelError:
-        """In the engine's thread: notes the loss, begins to place anew in a thread of its own, and gives the
-        error of the requests under way.
+        """On the engine's thread: records the loss, starts the new placement in a thread of its own, and
+        gives the error of running requests.
         """
         model = cast("Model", self)
         self.placement_options = self.placement_options.without(error.device)
@@ -89,14 +89,14 @@ class Recovering:
             _ = self.service
 
     def _place_anew(self, old: Service) -> None:
-        """Frees what there was and opens the model again. The lock is held."""
+        """Frees everything and opens the model again. The lock is held."""
         if self._stuck:
             raise self._stuck
         model = cast("Model", self)
         old.join()
         model._free()
         model._speculator = model._draft_file = model.measured_bandwidth = model._progress = None
-        # The context is what requests were told; what else was chosen by what was free is chosen again.
+        # Keep the context that requests rely on; other automatic choices are made again.
         model.options = replace(model.options, context=model.context)
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Requests that are refused for a reason a program can act on: each has its numbers beside its line."""
+"""Refused requests whose reason a program can act on: the errors carry their numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from satchel.errors import RequestError
 
 
 class PromptTooLong(RequestError):
-    """The prompt needs more tokens than there is room for. prompt, room: tokens."""
+    """The prompt does not fit. prompt, room: tokens."""
 
     def __init__(self, prompt: int, room: int, line: str) -> None:
         super().__init__(line)
@@ -14,11 +14,11 @@ class PromptTooLong(RequestError):
 
 
 class Busy(RequestError):
-    """It can be had a little later: others use what it needs."""
+    """A temporary refusal: the resource is in use."""
 
 
 class QueueFull(RequestError):
-    """So many requests wait that no other may. waiting: how many."""
+    """The queue is full. waiting: its length."""
 
     def __init__(self, waiting: int) -> None:
         super().__init__(

@@ -1,6 +1,6 @@
-"""One answer on its way: an iterator of text pieces that never splits a character, with its counts and times.
+"""One running answer: an iterator of text pieces that never splits a character, with counts and times.
 
-The model's engine thread samples the tokens; their text is made here, while nothing waits for it.
+The engine's thread samples the tokens; this module turns them into text in the caller's thread.
 """
 
 from __future__ import annotations
@@ -30,31 +30,29 @@ if TYPE_CHECKING:
     from satchel.runtime.api.model import Model
     from satchel.runtime.grammar import Grammar
 
-POLL = 0.05  # seconds between two looks at the way through a prompt
-ENDLESS = 1 << 62  # tokens of an answer that only its end token ends
-STRIDE = 0x9E3779B97F4A7C15  # between the seeds of two shifts
+POLL = 0.05  # seconds between progress reports of a prefill
+ENDLESS = 1 << 62  # max_tokens of an answer without a limit
+STRIDE = 0x9E3779B97F4A7C15  # difference between the seeds of two context shifts
 
 
 @dataclass(slots=True)
 class Stats:
-    """Token counts and seconds. finish: "stop" (end token or stop string), "length" (max_tokens or a full
-    context), "cancelled", or "" while it runs. drafted: draft tokens that were verified; accepted:
-    those that were accepted.
-    """
+    """Token counts and seconds of an answer."""
 
     prompt: int = 0
     cached: int = 0
     generated: int = 0
-    drafted: int = 0
-    accepted: int = 0
+    drafted: int = 0  # draft tokens that were verified
+    accepted: int = 0  # draft tokens that were accepted
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
+    # "stop" (end token or stop string), "length" (max_tokens or full context), "cancelled"; "": running
     finish: str = ""
     reason: str = ""
 
     @property
     def prefill_rate(self) -> float:
-        """Prompt tokens per second, those found in the cache aside."""
+        """Prompt tokens per second, without cached ones."""
         return (self.prompt - self.cached) / self.prefill_seconds if self.prefill_seconds else 0.0
 
     @property
@@ -66,14 +64,14 @@ class Stats:
 
 
 class Reply:
-    """Iterate for text pieces; `ids`, `text`, `stats` and `report` grow meanwhile. Nothing runs before the
-    first piece is asked for. Closing it, leaving its `with` block or letting go of it ends the request.
+    """One answer. Iterate for text pieces; `ids`, `text`, `stats` and `report` grow meanwhile. The request
+    starts with the first piece. Closing it, leaving its `with` block, or dropping the last reference ends the
+    request.
 
-    logprobs: of each token so far, the end token too; empty where they were not asked for.
+    logprobs: one per token so far, including the end token; empty unless requested.
 
-    start(), feed() and `over` are how another loop than this one's drives it, such as a task's. Where
-    `unjudged` is true behind feed(), conclude() follows, on a thread that may take a second: it checks the
-    whole answer.
+    Another loop, such as a task's, drives it through start(), feed() and `over`. If `unjudged` is true after
+    feed(), it must call conclude(), in a thread, because checking the whole answer may take a second.
     """
 
     def __init__(self, model: Model, fitted: Fitted, options: GenerateOptions) -> None:
@@ -93,29 +91,29 @@ class Reply:
         self._stop_ids = stop_ids_of(model.tokenizer, options)
         room = ENDLESS if options.on_overflow == "shift" else model.context - len(self.prompt) + 1
         self._limit = room if options.max_tokens < 0 else min(options.max_tokens, room)
-        self._context = self.prompt  # what the engine was given: the prompt, or what a shift left of all
+        self._context = self.prompt  # tokens given to the engine: the prompt, or what a shift has kept
         self._detokenizer: Detokenizer | None = None
         self._parts: list[str] = []
         self._sequences: list[Sequence] = []
         self._forgotten, self._reported = 0, -1
-        self._resumed = 0  # requests that only went on from where one was ended on purpose
+        self._resumed = 0  # requests that only continue a deliberately ended one
         self._began = self._first_at = 0.0
 
     @property
     def text(self) -> str:
-        """What was said so far."""
+        """The text so far."""
         if len(self._parts) > 1:
             self._parts[:] = ["".join(self._parts)]
         return self._parts[0] if self._parts else ""
 
     @property
     def stop_found(self) -> str | None:
-        """The one of its stop texts that ended the answer."""
+        """The stop string that ended the answer."""
         return self._stop.found
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the answer should know: what was cut."""
+        """Warnings for the reader of the answer, such as truncation."""
         if not self._forgotten:
             return self._fitted.notes
         shift = (
@@ -126,7 +124,7 @@ class Reply:
 
     @property
     def report(self) -> UsageReport:
-        """Usage report of this request, so far."""
+        """Usage report so far."""
         usage, stats, fitted = EngineUsage.of(self._sequences), self.stats, self._fitted
         return UsageReport(
             sampling=self.sampling,
@@ -181,13 +179,13 @@ class Reply:
             self.close()
 
     def cancel(self) -> None:
-        """Ends the answer after the token or the chunk of the prompt at hand. Safe in a signal handler."""
+        """Ends the answer after the current token or prompt chunk. Safe in a signal handler."""
         self._cancelled, self.stats.finish = True, "cancelled"
         if self.handle is not None:
             self.handle.cancel()
 
     def close(self) -> None:
-        """Ends the answer at once: no piece comes after it. A second time, or at the end, it does nothing."""
+        """Ends the answer at once: no further piece comes. Idempotent."""
         if self.over:
             return
         self.over = True
@@ -197,28 +195,30 @@ class Reply:
 
     @property
     def mean_logprob(self) -> float:
-        """By which answers to one prompt are compared; -inf where none is known."""
+        """Mean log-probability, for ranking answers to one prompt; -inf if unknown."""
         known = self.logprobs
         return sum(p.logprob for p in known) / len(known) if known else -inf
 
     def read(self) -> str:
-        """Runs to the end and gives the whole text."""
+        """Runs to the end; gives the whole text."""
         for _ in self:
             pass
         return self.text
 
     @property
     def starts_slowly(self) -> bool:
-        """Whether start() may compile a grammar, or go through the vocabulary: a second's work."""
+        """Whether start() may compile a grammar or scan the vocabulary, which takes about a second."""
         return self.handle is None and (self.options.grammar is not None or self.sampling.dry_multiplier > 0)
 
     def start(self) -> RequestHandle | None:
-        """The request under way, which begins with the first call; None where no token is wanted."""
+        """The current request, submitted at the first call; None if no token is wanted."""
         if self.handle is None and self._limit > 0 and not self.stats.finish:
             self._detokenizer = self._stream()
             self._began = time.perf_counter()
             self._submit()
-            if (self._cancelled or self.over) and self.handle is not None:  # by a signal or a task, just now
+            if (
+                self._cancelled or self.over
+            ) and self.handle is not None:  # cancelled by a signal or a task meanwhile
                 self.handle.cancel()
         return self.handle
 
@@ -242,7 +242,7 @@ class Reply:
             ),
         )
         self.handle = self.model.submit(request)
-        self.handle.logprobs = self.logprobs  # a shift goes on in the same list
+        self.handle.logprobs = self.logprobs  # a shift continues the same list
         self._sequences.append(self.handle.seq)
 
     def _structured_output(self) -> StructuredOutput | None:
@@ -255,8 +255,8 @@ class Reply:
         return self.text
 
     def conclude(self) -> None:
-        """Says where an answer under a grammar is incomplete; RequestError where it claims to, and
-        where that can't be decided at a bounded cost.
+        """Checks a finished answer against its grammar: records that it is incomplete, or raises RequestError
+        if it ended by itself and is invalid, or if that cannot be decided at a bounded cost.
         """
         self.unjudged = False
         if self._grammar is None:
@@ -267,13 +267,15 @@ class Reply:
         self.stats.reason = "; ".join(part for part in (self.stats.reason, said) if part)
 
     def _drawing(self) -> Sampling:
-        """After a shift positions come again, their random numbers must not: each time has its seed."""
+        """Sampling options of the current request. A context shift reuses positions, so each one gets a seed
+        of its own.
+        """
         if not self._sequences or self.sampling.seed is None:
             return self.sampling
         return self.sampling.with_seed((self.sampling.seed + len(self._sequences) * STRIDE) & MASK)
 
     def _wait(self, handle: RequestHandle) -> int | None:
-        """The next token; until the first one, reports the progress of the prefill."""
+        """The next token. Reports the progress of the prefill until the first one."""
         while self.options.progress and not self.stats.generated:
             with suppress(Empty):
                 return handle.get(timeout=POLL)
@@ -281,9 +283,8 @@ class Reply:
         return handle.get()
 
     def report_progress(self, done: int | None = None) -> None:
-        """Calls `progress` with the tokens of the prompt computed so far, if that changed. done: how many;
-        None: as the sequence
-        has.
+        """Calls `progress` with the number of prompt tokens computed so far, if it changed. done: that
+        number; None: from the sequence.
         """
         seq = self._sequences[0]
         at = max(seq.num_computed_tokens, seq.cached) if done is None else done
@@ -292,7 +293,7 @@ class Reply:
             self.options.progress(at - seq.cached, len(self.prompt) - seq.cached)
 
     def feed(self, token: int | None) -> str:
-        """The text that a token brings, often none; None ends the answer, or lets it go on after a shift."""
+        """The text that a token adds, often none. None ends the answer, or continues it after a shift."""
         if token is None:
             if self._shift():
                 return ""
@@ -320,15 +321,15 @@ class Reply:
         return self.model.tokenizer.stream(start=self._grammar is None)
 
     def _text(self, token: int) -> str:
-        """What the token adds to the text."""
+        """The text that the token adds."""
         return self._detokenizer.feed(token) if self._detokenizer else ""
 
     def _tail(self) -> str:
-        """What was left of the last token's bytes."""
+        """Text of the remaining bytes of the last token."""
         return self._detokenizer.flush() if self._detokenizer else ""
 
     def _first(self) -> None:
-        """Notes what is known when the first token is there."""
+        """Records what is known with the first token."""
         self._first_at = time.perf_counter()
         self.stats.prefill_seconds = self._first_at - self._began
         self.stats.cached = self._sequences[0].cached
@@ -343,7 +344,9 @@ class Reply:
         return piece
 
     def _shift(self) -> bool:
-        """Goes on with a shorter context where the one before is full and the caller chose so."""
+        """Context shift: continues with a shorter context if the present one is full and the caller allows
+        it.
+        """
         handle, left = self.handle, self._limit - self.stats.generated
         shifts = self.options.on_overflow == "shift"
         if not (shifts and handle and handle.finish == "length" and left > 0 and not self.stats.finish):
@@ -356,7 +359,7 @@ class Reply:
         return True
 
     def _end(self) -> str:
-        """What was held back is said, and why it ended is noted."""
+        """Emits held-back text and records the finish reason."""
         self.over = True
         piece = self._say(self._stop.feed(self._tail()) + self._stop.flush())
         stats = self.stats

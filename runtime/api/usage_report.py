@@ -1,4 +1,4 @@
-"""Usage report of one request: sampling as used, tokens cut, cached and drafted, times, bytes read."""
+"""Usage report of one request: sampling options, tokens cut, cached and drafted, times, bytes read."""
 
 from __future__ import annotations
 
@@ -12,44 +12,36 @@ from satchel.runtime.scheduler import Sequence
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
-    """sampling: as used, with the seed. cut_tokens: left out of the prompt's middle (cut_messages: whole
-    messages) or forgotten in one of `shifts`. missed: why the prompt's rest was not in the cache. Seconds are
-    the engine's: queue until the prompt began, prefill until the first token, decode after it.
+    """Usage report of a request. Times are the engine's."""
 
-    devices: each one's share of the time. weight_bytes and kv_bytes: read for this request, weights shared
-    with those in the same steps. bandwidth: bytes a second while the answer was made; limit: what the machine
-    can read, bandwidth_share: the one over the other; None where that was never measured (Model.bandwidth()).
-    preempted: times it gave way to others; replayed: times it began anew because a worker was lost.
-    """
-
-    sampling: Sampling
+    sampling: Sampling  # as used, with the seed
     prompt_tokens: int
     generated_tokens: int
     finish: str
     reason: str
-    cut_tokens: int
-    cut_messages: int
-    shifts: int
+    cut_tokens: int  # cut from the middle of the prompt or forgotten in a context shift
+    cut_messages: int  # whole messages that were cut
+    shifts: int  # number of context shifts
     cached_tokens: int
-    missed: str
+    missed: str  # why the rest of the prompt was not in the cache
     drafted: int
     accepted: int
-    queue_seconds: float
-    prefill_seconds: float
-    decode_seconds: float
+    queue_seconds: float  # until the prompt began
+    prefill_seconds: float  # until the first token
+    decode_seconds: float  # after the first token
     steps: int
-    preempted: int
-    replayed: int
-    devices: abc.Mapping[str, float]
-    weight_bytes: float
-    kv_bytes: float
-    bandwidth: float
-    limit: float | None
+    preempted: int  # times that it was preempted
+    replayed: int  # times that it was restarted because a worker process was lost
+    devices: abc.Mapping[str, float]  # each device's share of the time
+    weight_bytes: float  # read for this request; steps share them among their requests
+    kv_bytes: float  # read for this request
+    bandwidth: float  # bytes per second during decoding
+    limit: float | None  # bytes per second that the machine can read; None: not measured (Model.bandwidth())
     notes: tuple[str, ...]
 
     @property
     def acceptance(self) -> float | None:
-        """Share of the drafted tokens that stood; None where none was drafted."""
+        """Share of draft tokens that were accepted; None without any."""
         return self.accepted / self.drafted if self.drafted else None
 
     @property
@@ -57,16 +49,16 @@ class UsageReport:
         return self.bandwidth / self.limit if self.limit else None
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain values, with the two shares."""
+        """Plain values, with the two shares."""
         shares = {"acceptance": self.acceptance, "bandwidth_share": self.bandwidth_share}
-        # The sampling keeps records for kernels beside its options, which are no part of what was asked.
+        # Sampling also caches records for kernels, which are not options.
         sampling = {f.name: getattr(self.sampling, f.name) for f in fields(Sampling) if f.init}
         return asdict(replace(self, sampling=Sampling())) | {"sampling": sampling} | shares
 
 
 @dataclass(frozen=True, slots=True)
 class EngineUsage:
-    """The engine's part of a usage report: sums over a request's sequences, run one after the other."""
+    """The engine's part of a usage report: sums over a request's consecutive sequences."""
 
     queue_seconds: float = 0.0
     prefill_seconds: float = 0.0
@@ -85,8 +77,8 @@ class EngineUsage:
 
     @classmethod
     def of(cls, seqs: abc.Sequence[Sequence]) -> EngineUsage:
-        """Sequences in order: the first has the prompt's times, the others begin where a shift ended the one
-        before.
+        """Sums over sequences in order: the first has the prompt's times; each other begins where a shift
+        ended the one before.
         """
         if not seqs:
             return cls()

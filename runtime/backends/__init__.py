@@ -1,1 +1,3 @@
-"""Backends written in Python: a module's make_backend fills hal.h's function struct as a C library does."""
+"""Backends written in Python: a module's make_backend fills the function struct of hal.h, as a C library
+does.
+"""

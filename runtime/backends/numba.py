@@ -1,7 +1,8 @@
-"""The numba backend: hal.h's function table filled from Python, for machines without a C compiler. Slow.
+"""The numba backend: the function table of hal.h filled from Python, for machines without a C compiler. It is
+slow.
 
-A handle is the address of a cffi handle whose object is kept in NumbaBackend.alive until its own closing
-call. Nothing may be raised into C: an exception in an entry becomes a code and the text of error().
+A handle is the address of a cffi handle whose object NumbaBackend.alive keeps until its closing call. No
+exception may cross into C: an entry turns it into a code, and error() gives its text.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ CODES: tuple[tuple[type[BaseException], int], ...] = (
     (ValueError, INVALID),
     (TypeError, INVALID),
 )
-KEPT = 4  # decoded weights are kept up to one part in so many of the machine's memory
+KEPT = 4  # decoded weights are cached in up to 1/4 of the machine's memory
 
-# A struct of callbacks does not keep them alive: they live as long as the struct they are written in.
+# A struct does not keep its callbacks alive, so this maps each struct to them.
 _CALLBACKS: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
 
 
@@ -54,7 +55,7 @@ class NumbaExec:
 
 
 def memory_of_machine() -> tuple[int, int]:
-    """Bytes in all, and bytes free; 0 where the system does not say."""
+    """(total, free) bytes; 0 if the system does not tell."""
     names = os.sysconf_names if hasattr(os, "sysconf_names") else {}
     if "SC_PHYS_PAGES" not in names or "SC_AVPHYS_PAGES" not in names:
         return 0, 0
@@ -77,7 +78,7 @@ class NumbaBackend:
         self.name = ffi.new("char[]", b"numba")
 
     def handle(self, kind: str, value: object) -> Any:
-        """A new handle of the value, which lives until drop()."""
+        """A new handle of the value, valid until drop()."""
         made = self.ffi.new_handle(value)
         self.alive[int(self.ffi.cast("uintptr_t", made))] = made
         return self.ffi.cast(f"hal_{kind} *", made)
@@ -85,17 +86,17 @@ class NumbaBackend:
     def value(self, handle: Any) -> Any:
         address = int(self.ffi.cast("uintptr_t", handle))
         if address not in self.alive:
-            raise ValueError("a handle that is not open")
+            raise ValueError("the handle is not open")
         return self.ffi.from_handle(self.alive[address])
 
     def drop(self, handle: Any) -> Any:
-        """The value of a handle that ends here."""
+        """Closes a handle; gives its value."""
         value = self.value(handle)
         del self.alive[int(self.ffi.cast("uintptr_t", handle))]
         return value
 
     def fail(self, error: BaseException) -> int:
-        """Keeps the reason for error() and gives the code."""
+        """Stores the message for error(); gives the code."""
         text = f"{type(error).__name__}: {error}".encode(errors="replace")
         self.local.error = self.ffi.new("char[]", text)
         return next((code for kind, code in CODES if isinstance(error, kind)), FAILED)
@@ -167,7 +168,7 @@ class NumbaBackend:
     def supports(self, device: Any, plan: Any, step: int) -> int:
         row = plan.steps[step]
         known = work_of(self.op(plan, row)) is not None
-        # Only the types are asked about here, so every view may lie in memory that is large enough for it.
+        # Only types matter here, so every view gets memory that is large enough.
         memory = [NumbaMemory(np.broadcast_to(np.uint8(0), 1 << 62))] * plan.n_buffers
         for i in range(row.n_in + 1):
             view_of(plan.views[row.view + i], memory)
@@ -195,7 +196,7 @@ class NumbaBackend:
         return str(self.ffi.string(plan.ops[row.op].name).decode())
 
     def arguments(self, name: str, plan: Any, row: Any) -> dict[str, Any]:
-        """The fields of the op's argument struct; none where the op has no struct."""
+        """Fields of the op's argument struct; empty if the op has none."""
         size = plan.ops[row.op].arg_size
         if not size:
             return {}
@@ -235,7 +236,7 @@ ENTRIES = (
 
 
 def make_backend(ffi: Any) -> Any:
-    """A hal_backend struct whose entries are this module's; optional entries that it lacks stay NULL."""
+    """A hal_backend struct with this module's entries; optional entries that it lacks stay NULL."""
     backend = NumbaBackend(ffi)
     table = ffi.new("hal_backend *")
     types = dict(ffi.typeof("hal_backend").fields)
@@ -250,7 +251,7 @@ def make_backend(ffi: Any) -> Any:
 
 
 def guarded(backend: NumbaBackend, entry: Callable[..., Any]) -> Callable[..., Any]:
-    """The entry, with what it raises turned into a code, or only kept where it gives no code."""
+    """The entry with exceptions turned into a code, or only stored if it returns no code."""
 
     def call(*args: Any) -> Any:
         try:

@@ -1,7 +1,8 @@
-"""The two loops that numpy is too slow or too free for: products with decoded weights, and attention.
+"""The two loops for which numpy is too slow or has no fixed order: products with decoded weights, and
+attention.
 
-Each sum runs in the order of its index, so a result depends on neither threads, batch nor columns. The loops
-hold no Python object and release the lock that Python threads share; numba's cache keeps the compiled code.
+Every sum runs in the order of its index, so a result does not depend on threads, batch or columns. The loops
+hold no Python object and release the interpreter lock; numba caches the compiled code.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def _compiled(signature: str) -> Callable[[Kernel], Kernel]:
 
 
 def panels(w: F32) -> F32:
-    """Weights (N, K) as panels (ceil(N / 64), K, 64); columns that do not exist are 0."""
+    """Weights (N, K) as panels (ceil(N / 64), K, 64), padded with 0."""
     n, k = w.shape
     out = np.zeros((-(-n // PANEL), PANEL, k), np.float32)
     out.reshape(-1, k)[:n] = w
@@ -40,7 +41,7 @@ def panels(w: F32) -> F32:
 
 @_compiled("void(float32[:, ::1], float32[:, :, ::1], float32[:, ::1], int64, int64)")
 def multiply(x: Any, w: Any, out: Any, first: int, last: int) -> None:
-    """out (T, panels * 64) = x (T, K) @ weights in the panels first..last."""
+    """out (T, panels * 64) = x (T, K) @ w, for panels first..last."""
     for p in range(first, last):
         for t in range(x.shape[0]):
             acc = np.zeros(PANEL, np.float32)

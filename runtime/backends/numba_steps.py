@@ -1,5 +1,5 @@
-"""What each step of a plan does on the numba backend: the op's definition on views of memory, but for the few
-that it does too slowly (products, attention) or by copying what must change in place (the caches).
+"""The steps of the numba backend: the op's definition on views of memory, except for ops that it computes too
+slowly (products, attention) or by copying what must change in place (caches).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from satchel.runtime.backends.numba_kernels import PANEL, attend, multiply, pane
 from satchel.runtime.device.device import SAMPLING
 from satchel.runtime.graph import Array
 
-CHUNK = 16  # panels that are decoded at a time where a weight is not kept
+CHUNK = 16  # panels that are decoded at a time if the weight is not cached
 
 
 @dataclass(slots=True)
 class Workers:
-    """Threads that share a step, and how many bytes of decoded weights may still be kept."""
+    """Threads that share a step, and the bytes left for decoded weights."""
 
     pool: ThreadPoolExecutor
     threads: int
@@ -43,20 +43,20 @@ class Workers:
 
 @dataclass(slots=True)
 class NumbaMemory:
-    """A buffer: its bytes, and its weights that were decoded into panels, by place."""
+    """A buffer: its bytes, and the panels of its decoded weights, by view."""
 
     data: Array
     decoded: dict[tuple[object, ...], Array] = field(default_factory=dict)
 
     def forget(self, workers: Workers) -> None:
-        """The bytes change or go: what was decoded from them is dropped."""
+        """Drops decoded weights, because the bytes change."""
         workers.spare += sum(w.nbytes for w in self.decoded.values())
         self.decoded.clear()
 
 
 @dataclass(frozen=True, slots=True)
 class NumbaView:
-    """A tensor in a buffer; where count >= 0, a step's counts[count] replaces the first of `shape`."""
+    """A tensor in a buffer. If count >= 0, the step's counts[count] replaces shape[0]."""
 
     memory: NumbaMemory
     format: Format
@@ -66,7 +66,7 @@ class NumbaView:
     shape: tuple[int, ...]
 
     def array(self, counts: Array) -> Array:
-        """The blocks as they lie in memory, of as many rows as the step has."""
+        """The blocks in memory, with as many rows as the step has."""
         fmt, (first, *inner) = self.format, self.shape
         if self.count >= 0:
             if not 0 <= counts[self.count] <= first:
@@ -89,7 +89,7 @@ class NumbaView:
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """What one step works on."""
+    """Operands of one step."""
 
     out: NumbaView
     inputs: tuple[NumbaView, ...]
@@ -101,7 +101,7 @@ Work = Callable[[Operands, Array], None]
 
 
 def defined(name: str) -> Work:
-    """The op's own definition, its result copied to where the plan wants it."""
+    """Runs the op's definition and copies the result to the step's output."""
     define = ops.OPS[name].define
     wants_format = "format" in ops.OPS[name].arguments
 
@@ -166,7 +166,7 @@ def attention(o: Operands, counts: Array) -> None:
 
 
 def _records(params: Array) -> Array:
-    """Rows of the step block's params as hal_sampling."""
+    """The step block's params as hal_sampling records."""
     return np.ascontiguousarray(params).view(SAMPLING)[:, 0]
 
 
@@ -194,7 +194,7 @@ OWN: dict[str, Work] = {
 
 
 def work_of(name: str) -> Work | None:
-    """How this backend does an op, or None where it has it not: fused ops are left to their parts."""
+    """The implementation of an op, or None: fused ops are left to their decomposition."""
     if name not in ops.OPS or ops.OPS[name].view:
         return None
     return OWN.get(name) or (None if ops.OPS[name].parts else defined(name))
@@ -233,7 +233,7 @@ def _product(x: Array, w: NumbaView, workers: Workers) -> Array:
 
 
 def _kept(w: NumbaView, workers: Workers) -> Array | None:
-    """The whole weight in panels, where there is memory to keep it; decoded at first use."""
+    """All panels of a weight, decoded at its first use; None if there is no memory to cache them."""
     key = (w.offset, w.shape, w.format.name)
     if key not in w.memory.decoded:
         if w.shape[0] * w.shape[1] * 4 > workers.spare:
@@ -249,8 +249,8 @@ def _rows(w: NumbaView, first: int, last: int) -> Array:
 
 
 def _past(cache: NumbaView, blocks: Array, first: int, n: int, counts: Array) -> Array:
-    """The first n positions of a slot out of a paged cache, as float32 (KV, n, D). What stands before `first`
-    is not looked at, and is 0 but for the rest of a block.
+    """The first n positions of a slot from a paged cache: float32 (KV, n, D). Blocks before `first` are not
+    read and stay 0.
     """
     size, begin = cache.shape[2], max(0, first) // cache.shape[2]
     found = np.zeros((-(-n // size), *cache.shape[1:]), np.float32)

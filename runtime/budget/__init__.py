@@ -1,3 +1,3 @@
-"""A size limit spent where it counts: how much each tensor's formats cost in divergence, measured on a text,
-and the choice of formats that diverges least within the limit.
+"""Mixed-precision quantization under a size limit: measures the divergence that each tensor's formats cost on
+a text, and chooses the formats with the least total divergence.
 """

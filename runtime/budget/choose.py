@@ -1,8 +1,8 @@
-"""The formats that diverge least within a limit of bytes: one option for each tensor, costs added up.
+"""Chooses one format per tensor, with the least total divergence within a limit of bytes.
 
-Method: on the lower convex hull of each tensor's (bytes, divergence) the step that saves most divergence for
-its bytes is taken first (Everett's multipliers in order); what room is left then goes to single changes and
-to exchanges between two tensors, until none helps.
+Method: on the lower convex hull of each tensor's (bytes, divergence), the step that saves most divergence per
+byte is taken first (Everett's multipliers in order). The remaining room goes to single changes and to
+exchanges between two tensors, until none helps.
 """
 
 from __future__ import annotations
@@ -13,34 +13,32 @@ from itertools import pairwise
 
 from satchel.errors import RequestError
 
-ROUNDS = 200  # of exchanges between two tensors; each one strictly lowers the sum
+ROUNDS = 200  # most exchanges between two tensors; each strictly lowers the sum
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A tensor in one format: its bytes in the file, its relative squared error, and the divergence (nats a
-    token) that it is predicted to cost.
-    """
+    """A tensor in one format."""
 
     format: str
-    nbytes: int
-    error: float
-    kld: float
+    nbytes: int  # in the file
+    error: float  # relative squared error
+    kld: float  # predicted divergence, nats per token
 
 
 Options = Mapping[str, Sequence[Option]]
 Chosen = dict[str, Option]
-Move = tuple[float, int, str, Option]  # divergence and bytes more, and whose new option it is
+Move = tuple[float, int, str, Option]  # change of divergence and of bytes, tensor, new option
 
 
 @dataclass(frozen=True, slots=True)
 class FrontierStep:
-    """A step along the frontier: one tensor changes its option; nbytes and kld are totals after it."""
+    """A step along the frontier: one tensor changes its option."""
 
     name: str
     option: Option
-    nbytes: int
-    kld: float
+    nbytes: int  # total after the step
+    kld: float  # total after the step
 
 
 def total_bytes(chosen: Mapping[str, Option]) -> int:
@@ -52,7 +50,7 @@ def total_kld(chosen: Mapping[str, Option]) -> float:
 
 
 def hull(options: Sequence[Option]) -> list[Option]:
-    """The options that no mix of two others beats, from the smallest to the best."""
+    """The options on the lower convex hull, from the smallest to the best."""
     kept: list[Option] = []
     for option in sorted(options, key=lambda o: (o.nbytes, o.kld)):
         if kept and option.kld >= kept[-1].kld:
@@ -64,7 +62,7 @@ def hull(options: Sequence[Option]) -> list[Option]:
 
 
 def _gain(a: Option, b: Option) -> float:
-    """Divergence saved for each byte more."""
+    """Divergence saved per additional byte."""
     return (a.kld - b.kld) / (b.nbytes - a.nbytes)
 
 
@@ -73,7 +71,7 @@ def smallest(options: Options) -> Chosen:
 
 
 def frontier(options: Options) -> list[FrontierStep]:
-    """The way from the smallest file to the best one, in the order of divergence saved for each byte."""
+    """The steps from the smallest file to the best, in the order of divergence saved per byte."""
     start = smallest(options)
     nbytes, kld = total_bytes(start), total_kld(start)
     moves = []
@@ -88,8 +86,8 @@ def frontier(options: Options) -> list[FrontierStep]:
 
 
 def choose(options: Options, limit: int) -> Chosen:
-    """One option for each tensor with at most `limit` bytes in all. RequestError where the smallest is too
-    large.
+    """One option per tensor with at most `limit` bytes in all. Raises RequestError if the smallest choice is
+    larger.
     """
     chosen = smallest(options)
     least = total_bytes(chosen)
@@ -111,7 +109,7 @@ def choose(options: Options, limit: int) -> Chosen:
 
 
 def _improve(options: Options, chosen: Chosen, limit: int) -> Chosen:
-    """Fills what room is left; each change lowers the sum of divergence and keeps the limit."""
+    """Fills the remaining room; each change lowers the total divergence and keeps the limit."""
     for _ in range(ROUNDS):
         room = limit - total_bytes(chosen)
         moves = [

@@ -1,7 +1,8 @@
-"""From a few measured divergences to one for every format of every tensor.
+"""Interpolates a few measured divergences to every format of every tensor.
 
-Small errors cost in proportion to their square, so between what was measured log divergence is read off a
-line over log squared error, and beyond it in proportion. Tensors that were measured together share by error.
+For small errors, divergence is proportional to the squared error. Between measurements, log divergence is
+interpolated linearly over log squared error; beyond them it is proportional. Tensors that were measured
+together share the divergence by error.
 """
 
 from __future__ import annotations
@@ -16,22 +17,22 @@ import numpy as np
 from satchel.quant import FORMATS
 from satchel.quant.format import F32
 
-LEAST = 1e-9  # nats a token: what measuring can't tell from nothing
+LEAST = 1e-9  # nats per token: measurements cannot distinguish less from 0
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A relative squared error, and the divergence that it was measured to cost."""
+    """A relative squared error and its measured divergence."""
 
     error: float
     kld: float
 
 
 def relative_error(format: str, x: F32, importance: F32 | None) -> float:
-    """Squared error of x (rows, K) in a format over the squared size, columns weighted by importance (K)."""
+    """Relative squared error of x (rows, K) in a format, columns weighted by importance (K)."""
     fmt = FORMATS[format]
     if fmt.encode is None:
-        raise ValueError(f"{format} can only be read")
+        raise ValueError(f"{format} has no encoder")
     miss = (fmt.decode(fmt.encode(x, importance)) - x).astype(np.float64)
     noise, power = np.square(miss).sum(axis=0), np.square(x, dtype=np.float64).sum(axis=0)
     weight = np.ones(1) if importance is None else importance.astype(np.float64)
@@ -40,7 +41,7 @@ def relative_error(format: str, x: F32, importance: F32 | None) -> float:
 
 
 def read_off(points: Sequence[Point], error: float) -> float:
-    """Divergence at a squared error. Rises with the error, whatever the noise of measuring."""
+    """Divergence at a squared error. It never falls with the error, whatever the measurement noise."""
     if error <= 0 or not points:
         return 0.0
     known = _rising(points)
@@ -56,7 +57,7 @@ def read_off(points: Sequence[Point], error: float) -> float:
 
 
 def _rising(points: Sequence[Point]) -> list[Point]:
-    """By error, each divergence at least that of the smaller errors."""
+    """Points by error, with divergences made monotonic."""
     known: list[Point] = []
     for point in sorted(points, key=lambda p: p.error):
         if point.error <= 0 or (known and point.error == known[-1].error):
@@ -68,7 +69,9 @@ def _rising(points: Sequence[Point]) -> list[Point]:
 def share_out(
     errors: Mapping[str, Mapping[str, float]], measured: Mapping[str, float]
 ) -> dict[str, dict[str, float]]:
-    """Divergence by tensor and format. errors: by tensor and format; measured: by format, of all together."""
+    """Divergence by tensor and format. errors: by tensor and format; measured: by format, over all tensors
+    together.
+    """
     whole = {f: sum(e[f] for e in errors.values()) for f in measured}
     points = [Point(whole[f] / len(errors), kld / len(errors)) for f, kld in measured.items()]
     return {name: {f: read_off(points, e) for f, e in found.items()} for name, found in errors.items()}

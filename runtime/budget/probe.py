@@ -1,7 +1,8 @@
-"""A loaded model in which some weights are exchanged for a while: what each exchange costs in divergence.
+"""A loaded model in which some weights are temporarily replaced, to measure the divergence of each
+replacement.
 
-The model is read once. An exchange is a graph of its own, so its products are those that the finished file
-will have, 8-bit activations included; all other weights stay where they lie.
+The model is read once. A replacement gets a graph of its own, so its products are those of the finished file,
+8-bit activations included; all other weights stay in place.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ Windows = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A tensor's other self: the name of a format, and its blocks."""
+    """Replacement of a tensor: a format, and its blocks."""
 
     format: str
     blocks: Blocks
 
 
 class Exchanged(FileWeights):
-    """The file's tensors, some of them in other formats."""
+    """The file's tensors with some replaced."""
 
     def __init__(self, gguf: GGUF, formats: Mapping[str, str]) -> None:
         super().__init__(gguf)
@@ -54,7 +55,7 @@ class Exchanged(FileWeights):
 
 
 class Prober:
-    """An open model and the log-probabilities of its own, `base`, that every probe is compared with."""
+    """An open model, and its own log-probabilities, `base`, as the reference of every measurement."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class Prober:
             raise
 
     def measure(self, exchanges: Mapping[str, Exchange]) -> float:
-        """Mean divergence in nats a token with these tensors exchanged."""
+        """Mean divergence in nats per token with these tensors replaced."""
         engine = self._engine(exchanges)
         try:
             return diverge(engine, self.base, self.vocab, self.bos)[1].kld_mean
@@ -96,7 +97,7 @@ class Prober:
             engine.release()
 
     def write_base(self, path: Path, windows: Windows) -> None:
-        """The model's own log-probabilities on other windows of the same length."""
+        """Writes the model's own log-probabilities on other windows of the same length."""
         engine = self._engine({})
         try:
             write_base(path, engine, windows, self.vocab, self.bos)
@@ -151,6 +152,6 @@ class Prober:
 
 
 def measure_file(path: Path, base: LogitsFile, bos: int | None, threads: int = 0) -> Divergence:
-    """A finished file's divergence from a base."""
+    """Divergence of a finished file from a base."""
     with Model.load(path, context=base.context, threads=threads) as model:
         return diverge(model.engine, base, model.arch.vocab, bos)[1]

@@ -1,7 +1,7 @@
-"""Which format each tensor gets under a limit of bytes: errors of every candidate, divergence of a few of
-them measured with the model running, and the choice.
+"""Searches the format of each tensor under a limit of bytes: quantization errors of all candidates, measured
+divergence of a few, and the choice.
 
-Tensors are measured one by one where the time allows, else in groups of one kind and neighbouring layers.
+Tensors are measured one by one if the time allows, else in groups of one kind and neighbouring layers.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from satchel.runtime.budget.curve import relative_error, share_out
 from satchel.runtime.budget.probe import Exchange, Prober
 
 WIDE = ("q2_k", "q3_k", "iq4_xs", "q4_k", "q5_k", "q6_k", "q8_0")
-NARROW = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0")  # where a row is no whole number of 256-blocks
-SAMPLE = 1 << 18  # elements of a tensor that its errors are taken from
-AROUND = (-2, 0, 2)  # which candidates are measured: places from the one of the wanted size
+NARROW = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0")  # if a row is not a multiple of 256 elements
+SAMPLE = 1 << 18  # elements of a tensor that estimate its errors
+AROUND = (-2, 0, 2)  # measured candidates, as offsets from the one nearest the wanted size
 LAYER = re.compile(r"^blk\.(\d+)\.")
-Progress = Callable[[int, int, str], None]  # done, in all, what comes next
+Progress = Callable[[int, int, str], None]  # done, total, what comes next
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +60,15 @@ class TensorChoice:
 
 @dataclass(frozen=True, slots=True)
 class FormatSearchResult:
-    """limit: bytes of the file at most; fixed: bytes in it that no row counts. steps: the frontier from the
-    smallest file to the best. predicted: divergence in nats a token. seconds: of the search.
-    """
+    """Result of the search."""
 
     rows: tuple[TensorChoice, ...]
-    limit: int
-    fixed: int
-    steps: tuple[FrontierStep, ...]
-    predicted: float
+    limit: int  # largest file, in bytes
+    fixed: int  # bytes of the file that do not depend on the choice
+    steps: tuple[FrontierStep, ...]  # the frontier from the smallest file to the best
+    predicted: float  # divergence in nats per token
     evaluations: int
-    seconds: float
+    seconds: float  # duration of the search
 
     @property
     def formats(self) -> dict[str, str]:
@@ -81,7 +79,7 @@ class FormatSearchResult:
         return self.fixed + sum(row.chosen.nbytes for row in self.rows)
 
     def predict(self, formats: Mapping[str, str]) -> tuple[int, float] | None:
-        """File bytes and divergence of another choice; None where it holds a format that is no option."""
+        """File bytes and divergence of another choice; None if it has a format that is not an option."""
         found = []
         for row in self.rows:
             option = next((o for o in row.options if o.format == formats.get(row.name)), None)
@@ -92,7 +90,7 @@ class FormatSearchResult:
 
 
 def candidates(source: str, shape: Sequence[int], wanted: Sequence[str] = ()) -> tuple[str, ...]:
-    """Formats that fit a tensor's rows, the source's own last; wanted: in place of the usual ones."""
+    """Formats that fit a tensor's rows, the source's own last. wanted: replaces the default candidates."""
     names = wanted or (WIDE if shape[-1] % 256 == 0 else NARROW)
     known = [n for n in names if n in writable() and shape[-1] % FORMATS[n].block == 0]
     smaller = [n for n in known if FORMATS[n].row_bytes(shape[-1]) < FORMATS[source].row_bytes(shape[-1])]
@@ -109,7 +107,9 @@ def layer_of(name: str) -> int:
 
 
 def group(names: Sequence[str], most: int) -> list[TensorGroup]:
-    """About `most` groups: tensors of one kind, in the order of layers, cut evenly; a kind is never empty."""
+    """About `most` groups of tensors of one kind, in the order of layers, of even size. Every kind has at
+    least one.
+    """
     kinds: dict[str, list[str]] = {}
     for name in sorted(names, key=layer_of):
         kinds.setdefault(kind_of(name), []).append(name)
@@ -162,8 +162,8 @@ class FormatSearch:
             raise RequestError(f"{gguf.path}: expected matrices to choose formats for, found none")
 
     def run(self, limit: int, fixed: int, seconds: float) -> FormatSearchResult:
-        """limit: bytes of the file; fixed: those that no choice changes; seconds: about how long measuring
-        may take. RequestError where the smallest choice is too large.
+        """limit: bytes of the file; fixed: bytes that do not depend on the choice; seconds: approximate time
+        for measurements. Raises RequestError if the smallest choice is larger.
         """
         started = time.monotonic()
         self._check_limit(limit, fixed)
@@ -186,11 +186,11 @@ class FormatSearch:
         return FormatSearchResult(rows, limit, fixed, tuple(steps), total_kld(chosen), count, took)
 
     def _smaller(self, name: str) -> list[str]:
-        """The candidates that change the tensor."""
+        """The candidates other than the tensor's own format."""
         return [f for f in self.candidates[name] if f != self.gguf.tensors[name].format]
 
     def _runs(self, name: str, format: str) -> bool:
-        """Whether the device has products for a format, asked once for each."""
+        """Whether the device has products for a format; each is asked once."""
         if format not in self._known:
             self._known[format] = self.prober.runs(name, format)
         return self._known[format]
@@ -206,7 +206,7 @@ class FormatSearch:
             )
 
     def bytes_in(self, name: str, format: str) -> int:
-        """Bytes of a tensor in the file, with what aligns the next one."""
+        """Bytes of a tensor in the file, with the padding before the next one."""
         size = tensor_bytes(FORMATS[format], self.gguf.tensors[name].shape)
         return size + pad(size, self.gguf.alignment)
 
@@ -214,14 +214,14 @@ class FormatSearch:
         return [Option(f, self.bytes_in(name, f), errors[f], klds.get(f, 0.0)) for f in self.candidates[name]]
 
     def _time_one(self, names: Sequence[str], share: float, seconds: float) -> float:
-        """Seconds that one measurement takes, with the encoding of a tensor of middle size.
+        """Seconds of one measurement, with the encoding of a tensor of medium size.
 
-        GPTQ is left out of the measurements where encoding alone would take longer than `seconds`;
-        the file has it in any case.
+        Measurements skip GPTQ if encoding alone would take longer than `seconds`; the file gets it in any
+        case.
         """
         name = sorted(names, key=lambda n: self.gguf.tensors[n].nbytes)[len(names) // 2]
         one = TensorGroup(name, (name,))
-        self.prober.measure({})  # the first one also warms up what later ones find ready
+        self.prober.measure({})  # warm-up
         started = time.monotonic()
         self.prober.measure({})
         between = time.monotonic()
@@ -238,7 +238,7 @@ class FormatSearch:
         return both
 
     def _errors(self) -> dict[str, dict[str, float]]:
-        """Relative squared error of each candidate, from a sample of rows."""
+        """Relative squared error of each candidate, on a sample of rows."""
         found: dict[str, dict[str, float]] = {}
         with ThreadPoolExecutor(self.threads) as pool:
             for done, name in enumerate(self.candidates):
@@ -282,7 +282,7 @@ class FormatSearch:
         return measured
 
     def _probed(self, one: TensorGroup, share: float, offsets: Sequence[int]) -> list[str]:
-        """Formats to measure: the one nearest to the share of the source's bytes, and some around it."""
+        """Formats to measure: the one nearest to this share of the source's bytes, and some around it."""
         name = one.tensors[0]
         formats = self._smaller(name)
         wanted = share * self.bytes_in(name, self.gguf.tensors[name].format)

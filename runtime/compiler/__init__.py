@@ -1,4 +1,5 @@
-"""Graph to Plan: a tuple of passes over the graph, each verified, then memory and lowering for one bucket.
+"""Compiles a graph to a Plan: passes over the graph, each verified, then memory planning and lowering for one
+bucket.
 
 `optimize` runs once per graph and set of devices; `compile` once per bucket.
 """
@@ -26,7 +27,7 @@ from satchel.runtime.plan import Bucket, Plan, WeightPlaces
 
 
 class CompileTarget(Protocol):
-    """A device as the passes see it. refusal(): why the device cannot compute a node, or ""."""
+    """A device as the passes see it. refusal() gives the reason why it cannot compute a node, or ""."""
 
     name: str
 
@@ -35,21 +36,18 @@ class CompileTarget(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What passes may look at: the devices in order of preference, which of them a node is wanted on, and the
-    bits of the activations that quantized weights meet: 8, as their format says, or 16; where a device has no
-    product for 16 it is an error if they were demanded, else the format's are taken. homes: devices of
-    states that an earlier graph has placed, by name. streamed: devices whose layers run one by one.
-    long: tokens of a sequence from which on its prompt is worth keys and values of its own, 0: none is.
-    expert_cache: of how many experts a second device has a copy, by the label of a layer.
-    """
+    """What the passes know beside the graph."""
 
-    targets: tuple[CompileTarget, ...]
-    wanted: Callable[[Node], str]
-    activations: int = 8
+    targets: tuple[CompileTarget, ...]  # in order of preference
+    wanted: Callable[[Node], str]  # the device that the placement wants for a node
+    activations: int = 8  # bits of the activations of quantized weights: 8 (the format's own) or 16
+    # A device without 16-bit products is an error; otherwise it takes the format's activations.
     demanded: bool = True
+    # Devices of states that an earlier graph has placed, by name.
     homes: Mapping[str, str] = field(default_factory=dict)
-    streamed: Collection[str] = ()
-    long: int = 0
+    streamed: Collection[str] = ()  # devices that run layer by layer
+    long: int = 0  # tokens from which on a prompt takes the expanded form of MLA; 0: never
+    # Number of experts that a second device caches, by layer label.
     expert_cache: Mapping[str, int] = field(default_factory=dict)
 
     def target(self, name: str) -> CompileTarget:
@@ -85,7 +83,7 @@ def optimize(roots: Roots, context: Context, trace: Trace | None = None) -> Opti
 
 
 def order_of(optimized: Optimized) -> Ordered:
-    """The order in which the steps of every plan of this graph stand."""
+    """The order of steps that every plan of this graph uses."""
     device = optimized.assignment.device
     ordered = overlap(hoist(toposort(optimized.roots), device), device)
     return Ordered(hoist(ordered.order, device), ordered.begins)
@@ -97,8 +95,8 @@ def compile(
     weights: Mapping[str, WeightPlaces],
     states: Mapping[str, Mapping[str, int]],
 ) -> Plan:
-    """The plan of one bucket. weights: where each device has its tensors; states: the offset of each of its
-    states, by device.
+    """The plan of one bucket. weights: the tensors of each device; states: offsets of its states,
+    by device.
     """
     ordered = order_of(optimized)
     memory = assign(ordered.order, optimized, bucket, ordered.begins)

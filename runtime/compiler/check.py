@@ -1,8 +1,8 @@
-"""Runs each step of a plan alone beside its numpy definition and stops at the first that is out of bound, by
-name.
+"""Runs each step of a plan alone and compares it with its numpy definition; stops at the first that is out of
+bound, by name.
 
-A step gets what the definitions of the steps before it gave, never what the device gave: the first name is
-the culprit. Operands are laid out as in the real plan: windows on wider rows keep their stride and offset.
+A step gets the results of the definitions before it, never the device's, so the first name is the culprit.
+Operands are laid out as in the real plan: views of wider rows keep their stride and offset.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ HALVES = ("f16", "bf16")
 SUM, ROUNDED_SUM, CODES = 1e-8, 1e-5, 1e-5  # normalized squared errors
 Raw = Callable[[str], Array]  # a weight's values in its own format, by name
 Values = dict[Node, Array]
-PackedOn = Mapping[str, Mapping[str, PackedWeight]]  # weights in a device's own order, by device and name
+PackedOn = Mapping[str, Mapping[str, PackedWeight]]  # weights that a device packs, by device and name
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """How far one step is from its definition: squared error over the definition's square, and what it may
-    be.
-    """
+    """Comparison of one step with its definition."""
 
     number: int
     label: str
     op: str
     device: str
     tokens: int
-    nmse: float
-    bound: float
+    nmse: float  # squared error over the definition's square
+    bound: float  # largest accepted nmse
 
 
 def bound_of(node: Node) -> float:
-    """Sums differ by their order; a code of a quantized result may tip at a tie."""
+    """Error bound of a node: sums differ by their order, and a code of a quantized result may round the other
+    way at a tie.
+    """
     made_by = OPS[node.op]
     if made_by.exact:
         return 0.0
@@ -67,9 +67,8 @@ def bound_of(node: Node) -> float:
 
 
 def check_steps(model: Model, ids: Sequence[int]) -> list[StepReport]:
-    """Checks a loaded model: a step over all tokens but the last, then one that decodes the last.
-
-    DeviceError names the first step that is out of bound. The model's own cache is left alone.
+    """Checks a loaded model: a step over all tokens but the last, then one that decodes the last. The model's
+    own cache is not changed. Raises DeviceError with the name of the first step that is out of bound.
     """
     devices = {device.name: device for device in model.devices}
     engine = model.engine
@@ -90,7 +89,7 @@ def check_graph(
     ids: Sequence[int],
     packed: PackedOn = MappingProxyType({}),
 ) -> list[StepReport]:
-    """As check_steps, on any optimized graph that gives tokens. packed: weights in a device's own order."""
+    """As check_steps, for any optimized graph that gives tokens. packed: weights that each device packs."""
     if len(ids) < 2:
         raise RequestError(f"the check needs two tokens or more, the text has {len(ids)}: give a longer one")
     pages = Pages(cache, windows_of(optimized.roots))
@@ -130,7 +129,7 @@ def _check(
     states: dict[str, Array],
     packed: PackedOn,
 ) -> Iterator[StepReport]:
-    """Reports of one step of the model; `states` are left as it leaves them."""
+    """Reports of one step of the model; leaves `states` as the step does."""
     known: Values = {}
     number = 0
     for node in toposort(optimized.roots):
@@ -160,7 +159,7 @@ def leaf(node: Node, raw: Raw, given: Mapping[str, Array]) -> Array:
 def compare(
     node: Node, number: int, device: Device, known: Values, tokens: int, packed: Mapping[str, PackedWeight]
 ) -> StepReport:
-    """DeviceError where the device's result is out of bound."""
+    """Compares one step. Raises DeviceError if its error exceeds the bound."""
     got = decoded(run_alone(node, device, known, tokens, packed), node.type)
     want = decoded(known[node], node.type)
     bound, error = bound_of(node), nmse(got, want)
@@ -179,7 +178,7 @@ def decoded(array: Array, type: Type) -> Array:
 
 
 def nmse(got: Array, want: Array) -> float:
-    """Squared error over the square of `want`; infinite where one of them is no number and the other is."""
+    """Squared error over the square of `want`; infinite if only one of them is NaN or infinite."""
     if not np.array_equal(np.isfinite(got), np.isfinite(want)):
         return float("inf")
     finite = np.isfinite(want)
@@ -188,13 +187,13 @@ def nmse(got: Array, want: Array) -> float:
 
 
 def stored(type: Type, bucket: Bucket) -> tuple[int, ...]:
-    """Shape of a value's array in its own format: its last dimension counts blocks."""
+    """Shape of a value's array in its own format, whose last dimension counts blocks."""
     shape = [bucket.size(d) for d in type.shape]
     return (*shape[:-1], shape[-1] // FORMATS[type.format].block)
 
 
 def window(node: Node) -> tuple[Node, int]:
-    """The node whose memory a value is a window on, and the window's first byte."""
+    """The node whose memory a view shares, and the view's byte offset."""
     offset = 0
     while node.op not in LEAVES and node.op != "copy" and OPS[node.op].view:
         if node.op == "cols":
@@ -206,7 +205,7 @@ def window(node: Node) -> tuple[Node, int]:
 def run_alone(
     node: Node, device: Device, known: Values, tokens: int, packed: Mapping[str, PackedWeight]
 ) -> Array:
-    """What the device makes of one step, each operand in a buffer of its own."""
+    """The device's result for one step, with each operand in a buffer of its own."""
     bucket = Bucket(tokens, 1)
     mine = {s.name: packed[s.name] for s in node.src if s.op == "weight" and s.name in packed}
     segment = alone(node, device, bucket, mine)
@@ -235,11 +234,11 @@ def run_alone(
 
 
 def place(described: BufferSpec, device: Device, value: Array | None, packed: PackedWeight | None) -> Buffer:
-    """A buffer with the value's bytes; a weight is packed, or used where it lies, if the device can."""
+    """A buffer with the value's bytes; a weight is packed, or used in place, if the device does so."""
     if value is None:
         return device.alloc(described.size, described.usage)
     flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-    whole = flat.nbytes >= described.size  # a buffer has 64 bytes at least
+    whole = flat.nbytes >= described.size  # a buffer has at least 64 bytes
     if described.usage == WEIGHT and not packed and device.can_wrap and whole and flat.ctypes.data % 32 == 0:
         return device.wrap(flat)
     buffer = device.alloc(described.size, described.usage)

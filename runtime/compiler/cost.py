@@ -1,5 +1,5 @@
-"""Cost of a plan's steps: bytes of weights and cache that they read, and multiply-adds of their products.
-Counted from the plan's tables, never measured.
+"""Cost model of a plan's steps: bytes of weights and cache read, and multiply-adds. Counted from the plan's
+tables, never measured.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from satchel.runtime.ops import OPS
 from satchel.runtime.ops.op import op_of
 from satchel.runtime.plan import PACKED, Bucket, Plan, PlanStep, Segment
 
-ROWS = 1  # hal.h's number of the count of output rows
+ROWS = 1  # index of the count of output rows in the step block, as in hal.h
 NAMES = {f.id: f.name for f in FORMATS.values()}
 
 
 @dataclass(frozen=True, slots=True)
 class TokenSpan:
-    """One sequence's part of a step: `tokens` tokens from position `start` on, `rows` of them sampled."""
+    """One sequence's part of a step."""
 
     tokens: int
-    start: int
-    rows: int = 1
+    start: int  # position of the first of them
+    rows: int = 1  # how many of them are sampled
 
 
 @dataclass(slots=True)
 class PlanCost:
-    """Bytes read, and multiply-adds by the numbers that are multiplied: "int8", "bf16x2" or "f32".
+    """Bytes read, and multiply-adds by operand type: "int8", "bf16x2" or "f32".
 
-    A multiply-add is one weight (or cached number) times one activation, however a kernel does it.
+    A multiply-add is one weight (or cached element) times one activation, however a kernel computes it.
     """
 
     bytes: float = 0.0
@@ -45,7 +45,7 @@ class PlanCost:
         self.macs.update(other.macs)
 
     def times(self, n: int) -> PlanCost:
-        """The cost of n such steps."""
+        """The cost of n steps like this one."""
         return PlanCost(self.bytes * n, Counter({kind: macs * n for kind, macs in self.macs.items()}))
 
     @property
@@ -54,7 +54,7 @@ class PlanCost:
 
 
 def kind_of(weight: str, act: str) -> str:
-    """The numbers that a product of such weights with such activations multiplies."""
+    """Operand type of a product of weights and activations of these formats."""
     if act == "bf16x2":
         return "f32" if weight == "f16" else "bf16x2"
     return "f32" if act in ("f32", "f16", "bf16") else "int8"
@@ -62,13 +62,11 @@ def kind_of(weight: str, act: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """An attention node: bytes of a position in its cache, multiply-adds of a query with it, window (0: all).
-    Its products count as float32's, whatever the cache holds.
-    """
+    """An attention node. Its products count as float32, whatever the format of the cache."""
 
-    bytes: int
-    macs: int
-    window: int
+    bytes: int  # of one position in its cache
+    macs: int  # of one query with one position
+    window: int  # 0: the whole past
 
     @classmethod
     def of(cls, node: Node) -> Attention:
@@ -81,7 +79,7 @@ class Attention:
         return cls(size, heads * met, window)
 
     def cost(self, span: TokenSpan) -> PlanCost:
-        """Each position in sight is read once, and met by the queries that see it."""
+        """Each position within the window is read once, and multiplied with the queries that see it."""
         end = span.start + span.tokens
         seen = min(end, self.window + span.tokens) if self.window else end
         most = self.window or end
@@ -90,7 +88,7 @@ class Attention:
 
 
 class CostModel:
-    """Costs of an engine's plans, step by step. attention: of each attention node, by name."""
+    """Costs of an engine's plans, per step. attention: the attention nodes by name."""
 
     def __init__(self, engine: Engine) -> None:
         nodes = toposort(engine.optimized("tokens").roots)
@@ -98,7 +96,7 @@ class CostModel:
         self.attention = {n.name: Attention.of(n) for n, made_by in ops if made_by and made_by.attends}
 
     def steps(self, segment: Segment, bucket: Bucket, span: TokenSpan) -> list[PlanCost]:
-        """Cost of each step of a segment, in a run of a plan of this bucket."""
+        """Cost of each step of a segment, for a plan of this bucket."""
         return [self._step(segment, i, bucket, span) for i in range(len(segment.steps))]
 
     def _step(self, segment: Segment, i: int, bucket: Bucket, span: TokenSpan) -> PlanCost:
@@ -123,7 +121,7 @@ class CostModel:
 
 
 def _weight_bytes(step: PlanStep, views: Array, count: int, most: int) -> float:
-    """Each weight once, whatever the number of tokens; of experts, as many as there can be asked for."""
+    """Each weight once, whatever the number of tokens; of experts, the most that these tokens can select."""
     if not OPS[step.op].experts:
         return step.weight_bytes
     experts, asked = int(views["shape"][2][0]), int(views["shape"][-1][1])
@@ -131,7 +129,7 @@ def _weight_bytes(step: PlanStep, views: Array, count: int, most: int) -> float:
 
 
 def _macs(segment: Segment, views: Array, count: int) -> Counter[str]:
-    """Multiply-adds of a step's weights (N, K), or (E, N, K) of which each token meets a few."""
+    """Multiply-adds of a step's weights (N, K), or (E, N, K) of which each token selects k experts."""
     found: Counter[str] = Counter()
     act = NAMES.get(int(views["format"][1]), "f32") if len(views) > 1 else "f32"
     for view in views[2:]:

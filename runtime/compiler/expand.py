@@ -1,6 +1,6 @@
-"""Pass: MLA in the expanded form for long runs of a prompt. It computes keys and values of each head from the
-latents instead of absorbing k_b into the queries: fewer multiply-adds once many queries share the keys. Only
-plans of steps that can hold such a run have it (Context.long).
+"""Pass: expands MLA for long runs of a prompt. Keys and values of each head are computed from the latents,
+instead of absorbing k_b into the queries: fewer multiply-adds once many queries share the keys. Only plans
+whose steps can hold such a run have it (Context.long).
 
 Tokens in shorter runs, decoded ones among them, keep the absorbed form and its bits: absorbed_attention and
 expanded_attention each compute their own tokens, and expanded_attention copies the rows of the other.
@@ -45,8 +45,8 @@ def expand(roots: Roots, context: Context) -> Roots:
 
 
 def _absorbed(node: Node, src: tuple[Node, ...]) -> tuple[Node, Node, Node, Node | None] | None:
-    """If node is the v_b product behind absorbed attention: the attention, k_b, the queries before k_b was
-    absorbed (T, H, D), and the rows gathered in between, if any.
+    """Matches the v_b product behind absorbed attention. Gives the attention, k_b, the queries (T, H, D)
+    before k_b was absorbed, and the row gather in between, if any.
     """
     if node.op != "head_linear" or src[0].op != "reshape":
         return None
@@ -63,5 +63,5 @@ def _absorbed(node: Node, src: tuple[Node, ...]) -> tuple[Node, Node, Node, Node
 
 
 def expandable(roots: Roots) -> bool:
-    """Whether the graph has absorbed attention, which this pass can expand."""
+    """Whether the graph has absorbed attention that this pass can expand."""
     return any(_absorbed(n, n.src) is not None for n in toposort(roots) if n.op == "head_linear")

@@ -1,5 +1,6 @@
-"""Pass: the routed experts of some layers are computed in two parts, added: those that another device caches,
-and the rest. Each part has the layer's products with ids of its own, in which the other's are below 0.
+"""Pass: splits the routed experts of some layers into two parts that are added: the experts that another
+device caches, and the rest. Each part has the layer's products with slots of its own, negative for experts of
+the other part.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from satchel.runtime.graph import LEAVES, Node, Roots, Type, rewrite
 if TYPE_CHECKING:
     from satchel.runtime.compiler import Context
 
-CACHED, UNCACHED = ".cached", ".uncached"  # a tensor's cached experts; the table of places of each part
+CACHED, UNCACHED = (
+    ".cached",
+    ".uncached",
+)  # suffixes of a tensor's cached experts and of each part's slot table
 
 
 def split(roots: Roots, context: Context) -> Roots:
@@ -31,7 +35,7 @@ def split(roots: Roots, context: Context) -> Roots:
 
 
 def _by_expert(node: Node) -> Node | None:
-    """The last product with experts behind a value (T, k, N)."""
+    """The last expert product on the path to a value (T, k, N); None if there is none."""
     while node.op not in LEAVES and len(node.shape) == 3:
         if ops.OPS[node.op].experts:
             return node
@@ -40,7 +44,7 @@ def _by_expert(node: Node) -> Node | None:
 
 
 def _part(join: Node, src: tuple[Node, ...], ids: Node, kind: str, count: int) -> Node:
-    """The sum of a part's experts, as `join` makes it of all."""
+    """Sum over the experts of one part, with the same op as `join`."""
     graph, stack = join.graph, _by_expert(src[0])
     experts = stack.src[1].shape[0] if stack is not None else 0
     table = graph.node("weight", (), Type((experts,), "i32"), table_name(join.name, kind))
@@ -50,7 +54,9 @@ def _part(join: Node, src: tuple[Node, ...], ids: Node, kind: str, count: int) -
 
 
 def _rebuilt(node: Node, ids: Node, places: Node, count: int, known: dict[Node, Node]) -> Node:
-    """A value (T, k, N) with other ids; count: of the experts that stand in the place of all, 0: they do."""
+    """A value (T, k, N) recomputed with `places` instead of ids. count: number of cached experts that replace
+    the full stacks; 0: the full stacks stay.
+    """
     if node.op in LEAVES or len(node.shape) != 3:
         return node
     if node not in known:
@@ -63,7 +69,7 @@ def _rebuilt(node: Node, ids: Node, places: Node, count: int, known: dict[Node, 
 
 
 def held(tensor: Node, count: int) -> Node:
-    """So many experts of a tensor, as another device holds them."""
+    """The first `count` experts of a tensor, as another device caches them."""
     shape = (count, *tensor.shape[1:])
     return tensor.graph.node("weight", (), Type(shape, tensor.type.format), tensor.name + CACHED)
 

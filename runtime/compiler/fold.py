@@ -1,4 +1,4 @@
-"""Pass: what depends on constants alone is computed now, by the numpy definitions."""
+"""Pass: constant folding. Nodes that depend on constants alone are computed by the numpy definitions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Pass: neighbours become one step where the first has no other reader and the device has the fused op.
+"""Pass: fuses neighbouring ops into one step, if the first has no other reader and the device has the fused
+op.
 
-Each rule names what it makes; the fused op's own `parts` say what it stands for, so a device that lacks it
-loses nothing.
+Each rule's docstring gives the pattern. The fused op's `parts` are its decomposition, so a device that lacks
+it loses nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Local = Callable[[Node, tuple[Node, ...], Uses], Node | None]
 
 
 def residual(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
-    """add(linear(x, w), r), either way round -> linear_add(x, w, r)."""
+    """add(linear(x, w), r), in either order -> linear_add(x, w, r)."""
     if node.op != "add":
         return None
     for product, old, other in ((src[0], node.src[0], src[1]), (src[1], node.src[1], src[0])):
@@ -44,7 +45,9 @@ def quantized_swiglu(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | No
 
 
 def _product(node: Node, old: Node, uses: Uses) -> tuple[Node, ...]:
-    """x and w of a product whose one reader this is, or of a part of two side by side that have no other."""
+    """x and w of a product that has no other reader, or of one half of a merged product whose halves have no
+    other readers.
+    """
     if node.op == "linear" and len(node.src) == 2:
         return node.src
     if node.op != "cols" or node.src[0].op != "linear" or len(node.src[0].src) != 3 or uses[old.src[0]] > 2:
@@ -54,7 +57,7 @@ def _product(node: Node, old: Node, uses: Uses) -> tuple[Node, ...]:
 
 
 def gated_linear(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
-    """swiglu of two products of x, side by side in one step or not -> linear_swiglu(x, gate, up)."""
+    """swiglu of two products of x, merged or not -> linear_swiglu(x, gate, up)."""
     if node.op != "swiglu" or any(uses[old] > 1 for old in node.src):
         return None
     gate, up = (_product(new, old, uses) for new, old in zip(src, node.src, strict=True))
@@ -107,7 +110,7 @@ def fuse(roots: Roots, context: Context) -> Roots:
             made = local(node, src, uses)
             if made is None or context.target(wanted).refusal(made):
                 continue
-            # What stands on several devices stays in parts.
+            # No fusion across devices.
             at = {context.wanted(s) for s in made.src if s.op == "weight"}
             if context.wanted(made) == wanted and len(at) <= 1:
                 return made

@@ -1,7 +1,9 @@
-"""Pass: converts activations to the format that the weights' products want. Equal nodes are one, so Q, K and
-V share it. Where the device has no such product (a GPU quantizes within its kernels), or a row is no whole
-number of the format's blocks, activations stay float32, which weights without blocks meet too. Activations of
-16 bits, where they are asked for, are bfloat16.
+"""Pass: inserts `quantize` where a product wants quantized activations. Nodes are hash-consed, so Q, K and V
+share one.
+
+Activations stay float32 where the weights have no blocks, where the device has no such product (a GPU
+quantizes within its kernels), and where a row is not a whole number of blocks. 16-bit activations, if
+requested, are bfloat16.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from satchel.runtime.ops.op import op_of
 if TYPE_CHECKING:
     from satchel.runtime.compiler import Context
 
-WIDE = "bf16"  # activations of 16 bits
+WIDE = "bf16"  # the format of 16-bit activations
 
 
 def layout(roots: Roots, context: Context) -> Roots:
@@ -36,8 +38,7 @@ def layout(roots: Roots, context: Context) -> Roots:
                 return made
             if act == WIDE and fmt.block > 1 and context.demanded:
                 raise RequestError(
-                    f"activations of 16 bits: {device} cannot multiply {fmt.name} with {WIDE} ({refusal});"
-                    " take 8"
+                    f"16-bit activations: {device} cannot multiply {fmt.name} with {WIDE} ({refusal}); use 8"
                 )
         return None
 
@@ -45,5 +46,5 @@ def layout(roots: Roots, context: Context) -> Roots:
 
 
 def _choices(fmt: Format, bits: int) -> tuple[str | None, ...]:
-    """Formats of activations for these weights, the first that the device multiplies with counts."""
+    """Candidate activation formats for these weights; the first that the device supports is taken."""
     return (WIDE, fmt.act) if bits == 16 and fmt.block > 1 else (fmt.act,)

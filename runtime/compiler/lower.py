@@ -1,5 +1,5 @@
-"""Last pass: nodes become rows of hal.h's tables. One row a step, a view for its output and each input, one
-op entry a name.
+"""Lowering: nodes become rows of hal.h's tables: one row per step, a view for its output and each input, one
+op entry per name.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ USAGE = {
 
 
 def usage(name: str) -> int:
-    """What a buffer is for, by its name up to the dot; what is none of those is scratch."""
+    """HAL usage of a buffer, from its name up to the dot; scratch for any other name."""
     return USAGE.get(name.split(".")[0], USAGE["arena"])
 
 
 @dataclass(slots=True)
 class Tables:
-    """A segment's tables while they are made."""
+    """A segment's tables under construction."""
 
     device: str
     buffers: dict[str, int]
@@ -81,7 +81,7 @@ class Tables:
 
 
 class Lowering:
-    """One graph and bucket on their way to a plan."""
+    """State of lowering one graph for one bucket."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Lowering:
         return Tables(device, {name: i for i, name in enumerate(sizes)}, sizes)
 
     def place(self, node: Node, device: str) -> Allocation:
-        """Buffer, offset and stride of any node, as seen by a step on this device."""
+        """Buffer, offset and stride of any node, as a step on this device sees it."""
         if node.op == "weight":
             buffer, offset, packed = self.weights[device].place(node.name)
             return weight_place(node, buffer, offset, packed)
@@ -169,8 +169,8 @@ class Lowering:
         )
 
     def weight_bytes(self, node: Node) -> int:
-        """Bytes of weights that a full step of the bucket reads: of rows and experts, as many as are asked
-        for.
+        """Bytes of weights that a full step reads; of lookups and experts, only the rows that it
+        can select.
         """
         if OPS[node.op].gathers:
             return stride_of(node.src[0].type) * self.bucket.tokens
@@ -181,7 +181,9 @@ class Lowering:
         return sum(stride_of(w) * min(self.bucket.size(w.shape[0]), asked) for w in read)
 
     def early(self, node: Node) -> int:
-        """The segment that the source's device begins before a value that it made is wanted; -1: none."""
+        """Segment before which a value is read early, because its device begins that segment before the value
+        is used; -1: none.
+        """
         source, end = storage(node.src[0]), self.memory.segment[node]
         between = (
             number
@@ -195,7 +197,7 @@ class Lowering:
         start, end = self.place(node.src[0], source), self.place(node, device)
         first = node.shape[0]
         if start.stride != end.stride:
-            raise TypeError(f"{node.name}: a window on columns cannot cross devices")
+            raise TypeError(f"{node.name}: a view of columns cannot cross devices")
         return DeviceTransfer(
             source,
             device,
@@ -222,14 +224,14 @@ class Lowering:
 
 
 def weight_place(node: Node, buffer: str, offset: int, packed: int) -> Allocation:
-    """Memory of a weight: `packed` bytes in the device's own order, or as in its file where packed is 0."""
+    """Memory of a weight: `packed` bytes in the device's layout, or as in the file where packed is 0."""
     if packed:
         return Allocation(buffer, offset, 0, packed, packed=True)
     return Allocation(buffer, offset, stride_of(node.type), nbytes(node.type, Bucket(1, 1)))
 
 
 def view_row(node: Node, place: Allocation, tables: Tables, bucket: Bucket) -> Array:
-    """One hal_view."""
+    """The hal_view of a node."""
     first = node.shape[0]
     row = np.zeros((), cext.dtype_of("hal_view"))
     row["buffer"] = tables.buffers[place.buffer]
@@ -248,7 +250,9 @@ def _shown(node: Node) -> str:
 
 
 def step_fields(order: list[Node], bucket: Bucket) -> tuple[Field, ...]:
-    """Layout of the step block: counts, then the inputs, block tables last because they are the long ones."""
+    """Layout of the step block: counts, then the inputs, with the block tables last because they are the
+    largest.
+    """
     at = COUNTS_BYTES
     found = []
     inputs = (n for n in order if n.op == "input")
@@ -260,8 +264,8 @@ def step_fields(order: list[Node], bucket: Bucket) -> tuple[Field, ...]:
 
 
 def state_layout(optimized: Optimized) -> dict[str, dict[str, int]]:
-    """For each device with a part of the graph, the byte offset of each state that lives there in its state
-    buffer, and under "" the buffer's size.
+    """Byte offset of each state in the state buffer of its device, by device; the entry "" is the buffer's
+    size.
     """
     assignment, any_bucket = optimized.assignment, Bucket(1, 1)
     layouts: dict[str, dict[str, int]] = {name: {"": 0} for name in dict.fromkeys(assignment.device.values())}
@@ -292,8 +296,8 @@ def lower(
 
 
 def probe(node: Node, device: str, packed: Mapping[str, int] = MappingProxyType({})) -> Segment:
-    """One step alone, for asking a device whether it has it: one token, one row, every operand in a buffer of
-    its own. packed: bytes of the weights that the device keeps in its own order, by name.
+    """A plan of one step with one token and one row, to ask a device whether it supports the op. Every
+    operand has its own buffer. packed: bytes of the weights that the device packs, by name.
     """
     bucket = Bucket(1, 1)
     places = [probe_place(f"operand.{i}", n, packed) for i, n in enumerate((node, *node.src))]
@@ -308,7 +312,7 @@ def probe(node: Node, device: str, packed: Mapping[str, int] = MappingProxyType(
 
 
 def probe_place(buffer: str, node: Node, packed: Mapping[str, int]) -> Allocation:
-    """An operand at the start of a buffer of its own."""
+    """Allocation of an operand at the start of its own buffer."""
     if node.op == "weight":
         return weight_place(node, buffer, 0, packed.get(node.name, 0))
     return Allocation(buffer, 0, stride_of(node.type), nbytes(node.type, Bucket(1, 1)))

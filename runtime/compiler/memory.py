@@ -1,8 +1,8 @@
-"""Memory planning: views and in-place results share their source's memory, every other value gets an
+"""Memory planning: views and in-place results share their source's memory; every other value gets an
 allocation in the arena.
 
-The arena is planned from live ranges by first fit. Outputs lie in a buffer of their own that the host reads.
-Values that one segment leaves for another lie in a link buffer: an arena's contents end with its segment.
+The arena is planned from live ranges by first fit. Outputs have a buffer of their own, which the host reads.
+Values that cross segments lie in a link buffer, because an arena's contents end with its segment.
 """
 
 from __future__ import annotations
@@ -23,28 +23,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Memory of a value: buffer name, byte offset, and stride, the bytes from one index of the first
-    dimension to the next. packed: a weight in the device's own order, whose stride only the device knows; 0
-    here.
-    """
+    """Memory of a value."""
 
-    buffer: str
+    buffer: str  # by name
     offset: int
-    stride: int
+    stride: int  # bytes from one index of the first dimension to the next; 0 if packed
     size: int
-    packed: bool = False
+    packed: bool = False  # a weight in the device's layout, whose stride only the device knows
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Allocations of the values in arenas and output buffers, the live range of each in steps, the segment of
-    each step and copy, and the bytes of each device's arena, link and output buffer.
-    """
+    """Result of memory planning."""
 
     allocations: dict[Node, Allocation]
-    live: dict[Node, tuple[int, int]]
-    segment: dict[Node, int]
-    arena: dict[str, int]
+    live: dict[Node, tuple[int, int]]  # first and last step that needs the value
+    segment: dict[Node, int]  # of each step and copy
+    arena: dict[str, int]  # bytes per device, as for link and out
     link: dict[str, int]
     out: dict[str, int]
 
@@ -57,15 +52,15 @@ def storage(node: Node) -> Node:
 
 
 def stride_of(type: Type) -> int:
-    """Bytes from one index of the first dimension to the next, dense."""
+    """Dense stride: bytes from one index of the first dimension to the next."""
     fmt = FORMATS[type.format]
     inner = [d for d in type.shape[1:] if not isinstance(d, Dim)]
     return fmt.row_bytes(prod(inner)) if inner else fmt.block_bytes
 
 
 def arena_stride(type: Type) -> int:
-    """As stride_of, but no multiple of 1024: rows at such distances fall into few sets of a cache, which then
-    holds few of them.
+    """As stride_of, but never a multiple of 1024: rows at such strides map to few cache sets and evict each
+    other.
     """
     stride = stride_of(type)
     return stride + ALIGN if len(type.shape) > 1 and stride % 1024 == 0 else stride
@@ -76,9 +71,9 @@ def nbytes(type: Type, bucket: Bucket) -> int:
 
 
 def hoist(order: list[Node], device: dict[Node, str]) -> list[Node]:
-    """The same order, but a copy of what is known before its device's turn begins stands at the turn's start:
-    there it cuts no segment in two. Copies and windows wait for the next step on their device, so that they
-    begin no turn of their own.
+    """Reorders copies. A copy whose source is known before its device's turn begins moves to the start of the
+    turn, so it does not cut the turn into two segments. Copies and views wait for the next step on their
+    device, so they begin no turn of their own.
     """
     done: list[Node] = []
     known: set[Node] = set()
@@ -109,8 +104,8 @@ def cut(
     streamed: Collection[str] = (),
     begins: Collection[Node] = (),
 ) -> dict[Node, int]:
-    """Number of the segment of each step and copy: a new one where the device changes, where a copy comes in,
-    where a step waits for the host or is among `begins`, or on one of the devices `streamed` where a layer
+    """Segment number of each step and copy. A new segment begins where the device changes, where a copy comes
+    in, where a step waits for the host or is in `begins`, and, on the devices `streamed`, where a layer
     begins.
     """
     segment: dict[Node, int] = {}
@@ -131,7 +126,7 @@ def cut(
 def assign(
     order: list[Node], optimized: Optimized, bucket: Bucket, begins: Collection[Node] = ()
 ) -> MemoryPlan:
-    """Places for every computed value of the steps in this order; begins: steps that begin a segment."""
+    """Allocations of all computed values, for steps in this order. begins: steps that begin a segment."""
     live = _live_ranges(order, optimized.roots)
     device = optimized.assignment.device
     segment = cut(order, device, optimized.assignment.streamed, begins)
@@ -150,7 +145,7 @@ def assign(
 
 
 def _crossing(segment: dict[Node, int]) -> set[Node]:
-    """Values that come by a copy, or that a later segment reads."""
+    """Values that are copied between devices or read by a later segment."""
     found = {node for node in segment if node.op == "copy"}
     for node, number in segment.items():
         bases = (storage(s) for s in node.src)
@@ -182,7 +177,7 @@ def _first_fit(
     bucket: Bucket,
     allocations: dict[Node, Allocation],
 ) -> int:
-    """Puts each value at the lowest offset that no value alive with it covers; gives the arena's size in
+    """Puts each value at the lowest offset that is free during its live range; gives the arena's size in
     bytes.
     """
     peak = 0

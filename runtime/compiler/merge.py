@@ -1,8 +1,7 @@
-"""Pass: products of one activation with several weights become one step with several weights, then windows on
-its columns.
+"""Pass: merges products of one activation with several weights into one step, followed by views of its
+columns.
 
-No weight is copied for it: a step may name any number of weights, of any formats that share an activation
-format.
+No weight is copied: a step may name any number of weights, of any formats that share an activation format.
 """
 
 from __future__ import annotations

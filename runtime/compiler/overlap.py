@@ -1,5 +1,6 @@
-"""Order of steps in which devices work at the same time: before a device's turn stands what that turn waits
-for, then what the device before it can do meanwhile. Only the order changes; every step computes what it did.
+"""Orders steps so that devices work at the same time. Before a turn of one device come the steps that the
+turn waits for, then steps that the previous device can run meanwhile. Only the order changes, not what a step
+computes.
 """
 
 from __future__ import annotations
@@ -12,32 +13,31 @@ from satchel.runtime.graph import LEAVES, Node
 from satchel.runtime.ops import OPS
 from satchel.runtime.ops.op import op_of
 
-AHEAD = 6  # turns behind its own in which a device finds what it could do already
+AHEAD = 6  # number of later turns that are searched for steps a device can run early
 
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """Nodes, sources first; begins: those that begin a segment though their device does not change, so that
-    what was made before them can be read while they run.
-    """
+    """Nodes, sources first."""
 
     order: list[Node]
+    # Nodes that begin a segment on the same device, so that earlier results can be read while they run.
     begins: frozenset[Node] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """A stretch of steps on one device."""
+    """Consecutive steps on one device."""
 
     device: str
     nodes: list[Node]
 
 
 def overlap(order: Sequence[Node], device: Mapping[Node, str]) -> Ordered:
-    """The same nodes; leaves stand first."""
+    """The same nodes in an overlapping order; leaves come first."""
     done = [node for node in order if node.op in LEAVES]
     turns, placed, begins = _turns(order, device), set(done), set[Node]()
-    pulled: list[Node] = []  # of later turns: their device has them in its next one
+    pulled: list[Node] = []  # taken from later turns into their device's next one
     for i, turn in enumerate(turns):
         mine = [node for node in dict.fromkeys([*turn.nodes, *pulled]) if node not in placed]
         pulled = []
@@ -69,14 +69,16 @@ def _turns(order: Sequence[Node], device: Mapping[Node, str]) -> list[_Turn]:
 
 
 def _fixed(node: Node) -> bool:
-    """Whether a node touches a state or waits for the host: it stays in its order."""
+    """Whether a node keeps its order: it touches a state or waits for the host."""
     if node.op == "copy":
         return False
     return OPS[node.op].waits or OPS[node.op].alias or any(storage(s).op == "state" for s in node.src)
 
 
 def _ready(turns: Sequence[_Turn], here: str, there: str, placed: set[Node]) -> tuple[list[Node], list[Node]]:
-    """What `here` can do without waiting for another device, and `there` waiting for `here` alone."""
+    """Steps that `here` can run without waiting for another device, and steps of `there` that wait for `here`
+    alone.
+    """
     near, far = dict[Node, None](), dict[Node, None]()
     for turn in turns:
         for node in turn.nodes:
@@ -90,7 +92,7 @@ def _ready(turns: Sequence[_Turn], here: str, there: str, placed: set[Node]) -> 
 
 
 def _needed(own: Iterable[Node], readers: Iterable[Node]) -> set[Node]:
-    """The device's own nodes that these readers depend on, and those whose order is fixed."""
+    """Nodes of the device that these readers depend on, and its nodes with a fixed order."""
     mine = list(own)
     among, waiting = set(mine), [node for node in mine if _fixed(node)]
     waiting += [source for node in readers for source in node.src]
@@ -108,7 +110,7 @@ def _follows(node: Node, placed: set[Node], far: Sequence[Node]) -> bool:
 
 
 def _first_step(nodes: Sequence[Node]) -> list[Node]:
-    """The first node that is a step: windows and copies begin no segment."""
+    """The first node that is a step. Views and copies begin no segment."""
     return [node for node in nodes if node.op != "copy" and not OPS[node.op].view][:1]
 
 

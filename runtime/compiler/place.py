@@ -1,8 +1,7 @@
-"""Pass: assigns a device to every node, and inserts a copy wherever a value crosses from one device to
-another.
+"""Pass: assigns a device to every node, and inserts a copy where a value crosses devices.
 
-A node goes to the device that the placement wants. An op that this device lacks is decomposed, else moved to
-the next device. A state lies on one device, and the nodes that read or write it run there.
+A node goes to the device that the placement wants. If that device lacks the op, a fused op is decomposed, and
+any other moves to the next device. A state lies on one device, and the nodes that read or write it run there.
 """
 
 from __future__ import annotations
@@ -22,16 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DeviceAssignment:
-    """roots: the graph with its copies. device: of every node that is no leaf. moved: nodes that are not on
-    their wanted device. homes: the device of each state by name. streamed: devices whose layers run one by
-    one.
-    """
+    """Result of placement."""
 
-    roots: Roots
-    device: dict[Node, str]
-    moved: tuple[str, ...]
-    homes: dict[str, str] = field(default_factory=dict)
-    streamed: Collection[str] = ()
+    roots: Roots  # the graph with its copies
+    device: dict[Node, str]  # of every node that is not a leaf
+    moved: tuple[str, ...]  # nodes that are not on their wanted device
+    homes: dict[str, str] = field(default_factory=dict)  # the device of each state, by name
+    streamed: Collection[str] = ()  # devices that run layer by layer
 
 
 def place(roots: Roots, context: Context) -> DeviceAssignment:
@@ -52,13 +48,13 @@ def place(roots: Roots, context: Context) -> DeviceAssignment:
 
 
 def touched(node: Node) -> Node | None:
-    """The first state that a node reads or works on in place, if any."""
+    """The first state that a node reads or updates in place, if any."""
     return next((found for s in node.src if (found := storage(s)).op == "state"), None)
 
 
 def _homes(order: list[Node], context: Context, moved: dict[str, None]) -> dict[str, str]:
-    """The device of each state: the one that the first of the nodes which touch it is wanted on, if it can do
-    them all, else the next that can.
+    """Device of each state: the wanted device of the first node that touches it, if it supports all such
+    nodes, else the next device that does.
     """
     users: dict[str, list[Node]] = {}
     for node in order:
@@ -84,7 +80,7 @@ def _note(moved: dict[str, None], node: Node, wanted: str, here: str) -> None:
 
 
 def _decompose(roots: Roots, context: Context) -> Roots:
-    """Fused ops that the wanted device lacks become their parts."""
+    """Decomposes fused ops that the wanted device lacks."""
 
     def rule(node: Node, src: tuple[Node, ...]) -> Node | None:
         parts = None if node.op in LEAVES else OPS[node.op].parts
@@ -101,7 +97,7 @@ def _choose(node: Node, context: Context, moved: dict[str, None]) -> str:
     order = [context.target(wanted), *(t for t in context.targets if t.name != wanted)]
     for target in order:
         if not target.refusal(node):
-            # Codes that only a product elsewhere reads are made there: nobody misses them here.
+            # A quantize that moves with its product is not worth a report.
             if target.name != wanted and node.op != "quantize":
                 _note(moved, node, wanted, target.name)
             return target.name
@@ -110,8 +106,8 @@ def _choose(node: Node, context: Context, moved: dict[str, None]) -> str:
 
 
 class _Crossings:
-    """How values get from device to device: by a copy, one for each device that reads it; what depends on
-    inputs and constants alone is computed again instead, which waits for nobody.
+    """Brings values to other devices: by one copy per reading device. A value that depends on inputs and
+    constants alone is recomputed instead, which waits for no device.
     """
 
     def __init__(self, context: Context) -> None:
@@ -123,14 +119,14 @@ class _Crossings:
         if value.op in LEAVES or self.placed[value] == here:
             return value
         if value.op != "copy" and OPS[value.op].view:
-            # What the window is on crosses whole, and once for all windows on it.
+            # The source of a view crosses whole, once for all its views.
             base = self.on_device(value.src[0], here)
             seen = value.graph.node(value.op, (base,), value.type, value.name, **dict(value.args))
             self.placed[seen] = here
             return seen
         free = all(s.op in ("input", "const") for s in value.src)
         if free and not self.context.target(here).refusal(value):
-            # A graph keeps equal nodes once, so the second one belongs to a graph of its own.
+            # Nodes are hash-consed: a second equal node needs a graph of its own.
             graph = self._again.setdefault(here, Graph())
             made = graph.node(value.op, value.src, value.type, value.name, **dict(value.args))
         else:

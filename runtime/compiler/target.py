@@ -1,5 +1,5 @@
-"""What the passes ask of a device: has it this op for these formats, its weights as they will lie there?
-Asked once for each combination.
+"""Asks a device whether it supports an op with these formats and weight layouts. Each combination is asked
+once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from satchel.runtime.weights.packing import PackedWeight
 
 
 class DeviceTarget:
-    """A device as the compiler sees it. packed: the weights that it keeps in its own order, by name."""
+    """A device as the compiler sees it. packed: bytes of the weights that it packs, by name."""
 
     def __init__(self, device: Device, packed: Mapping[str, PackedWeight] = MappingProxyType({})) -> None:
         self.device, self.name, self.packed = device, device.name, packed

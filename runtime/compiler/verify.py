@@ -1,5 +1,5 @@
-"""What must hold of a graph after every pass, and of a finished plan. A failure here is a bug of ours, named
-by node or step.
+"""Invariants of a graph after every pass, and of a finished plan. A failure is a bug of the compiler,
+reported by node or step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class PlanError(AssertionError):
 
 
 def verify_graph(roots: Roots) -> None:
-    """Known ops and formats, types as the shape rules say, states written after everything that reads their
+    """Ops and formats are known, types follow the shape rules, and a state is written after every read of its
     old value.
     """
     order = toposort(roots)
@@ -32,7 +32,7 @@ def verify_graph(roots: Roots) -> None:
             raise PlanError(f"{node.op} {node.name}: no such op")
         wanted = OPS[node.op].rule(*(s.type for s in node.src), **dict(node.args))
         if wanted != node.type:
-            raise PlanError(f"{node.op} {node.name}: its rule says {wanted}, the node says {node.type}")
+            raise PlanError(f"{node.op} {node.name}: the shape rule gives {wanted}, the node has {node.type}")
     _verify_in_place(order)
 
 
@@ -55,7 +55,7 @@ def _verify_in_place(order: list[Node]) -> None:
 
 
 def verify_plan(plan: Plan) -> None:
-    """Every view lies inside its buffer and every table points inside the others."""
+    """Every view lies inside its buffer, and every table index is within range."""
     if not plan.segments:
         raise PlanError("the plan has no step")
     for segment in plan.segments:
@@ -82,7 +82,9 @@ def _verify_tables(segment: Segment) -> None:
 
 
 def _extent(view: np.void) -> int:
-    """Bytes from a view's offset to the end of its last row; of a packed weight only its device knows."""
+    """Bytes from a view's offset to the end of its last row; 1 for a packed weight, whose size only the
+    device knows.
+    """
     if view["format"] & PACKED:
         return 1
     fmt, shape = BY_ID[int(view["format"])], [int(d) for d in view["shape"][: int(view["ndim"])]]

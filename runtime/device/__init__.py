@@ -1,1 +1,1 @@
-"""Devices: the binding of hal.h, and what is measured of a device."""
+"""Devices: the binding of hal.h, and measurements of devices."""

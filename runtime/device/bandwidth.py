@@ -1,7 +1,7 @@
-"""How fast this machine reads memory, measured by numpy: for devices that do not measure it themselves.
+"""Measures this machine's memory read bandwidth with numpy, for devices that do not measure it themselves.
 
-Every thread reads its part of one buffer again and again, by numpy reductions whose loops are vectorized C.
-The best pass counts, since a limit is what the machine can do. A buffer that fits a cache is read from it, as
+Every thread repeatedly reads its part of one buffer with numpy reductions, whose loops are vectorized C. The
+best pass counts, because a limit is what the machine can do. A buffer that fits a cache is read from it, as
 weights are.
 """
 
@@ -16,8 +16,8 @@ import numpy as np
 from satchel.errors import RequestError
 from satchel.runtime.graph import Array
 
-SECONDS = 0.2  # time for each way of reading
-LEAST_PASS = 0.01  # a pass is at least so long, so that starting the threads does not count
+SECONDS = 0.2  # time per reduction
+LEAST_PASS = 0.01  # least seconds of a pass, so that starting the threads does not matter
 LARGEST = 1 << 30
 # Which reduction is quickest depends on numpy's build and on the processor.
 READERS: tuple[tuple[Callable[[Array], object], str], ...] = (
@@ -29,7 +29,7 @@ READERS: tuple[tuple[Callable[[Array], object], str], ...] = (
 
 
 def read_bandwidth(size: int, threads: int) -> float:
-    """Bytes a second at which `threads` threads read a buffer of `size` bytes, of at most 1 GiB."""
+    """Bytes per second at which `threads` threads read a buffer of `size` bytes, at most 1 GiB."""
     if size < 1 or threads < 1:
         raise RequestError(f"bandwidth of {size} bytes on {threads} threads: both must be 1 or more")
     part = max(64, min(size, LARGEST) // threads // 64 * 64)
@@ -38,7 +38,7 @@ def read_bandwidth(size: int, threads: int) -> float:
 
 
 def _best(parts: list[Array], read: Callable[[Array], object]) -> float:
-    """The best of as many passes as fit the time."""
+    """The fastest of as many passes as fit the time."""
     total = sum(p.nbytes for p in parts)
     repeats, best, end = 1, 0.0, time.perf_counter() + SECONDS
     while True:
@@ -52,7 +52,7 @@ def _best(parts: list[Array], read: Callable[[Array], object]) -> float:
 
 
 def _pass(parts: list[Array], read: Callable[[Array], object], repeats: int) -> float:
-    """Seconds from when all threads stand ready to when the last one is done."""
+    """Seconds from the moment all threads are ready until the last is done."""
     ready = threading.Barrier(len(parts))
     begun, ended = [0.0] * len(parts), [0.0] * len(parts)
 

@@ -1,8 +1,8 @@
-"""Thin faces over hal.h: Backend (a library), Device, Buffer and Exec. Each ends with close(), children
+"""Thin wrappers over hal.h: Backend (a library), Device, Buffer and Exec. Each ends with close(), children
 before parents.
 
-Backends are found at run time, by file name; numba fills the same struct from Python. Nothing falls back
-silently here.
+Backends are found at run time, by file name; numba fills the same struct from Python. There is no silent
+fallback here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from satchel.runtime.plan import Segment
 
 SAMPLING = cext.dtype_of("hal_sampling")
 HOST_MEMORY, TEST_ONLY = 1, 2
-MOST_KERNELS = 64  # that can do a step and are told of
+MOST_KERNELS = 64  # most kernels that are listed for a step
 STATE, CONST, WEIGHT, OUT = 2, 1, 0, 5
 FAST, PROFILE, DETERMINISTIC = 1, 2, 4  # HAL_FAST, HAL_PROFILE and HAL_DETERMINISTIC
 # Backends whose results are batch-invariant: the bits of a row depend neither on the rest of the batch nor on
@@ -47,7 +47,7 @@ KINDS = {
 
 
 class Info(NamedTuple):
-    """What a device says of itself; memory in bytes."""
+    """What a device reports of itself; memory in bytes."""
 
     name: str
     variant: str
@@ -59,14 +59,12 @@ class Info(NamedTuple):
 
 
 class KernelOverride(NamedTuple):
-    """The kernel that a step takes instead of the device's default: one of the device's own by name, or a
-    custom one, which add_kernel() took, by its number and with its grid. See hal_kernel_override of hal.h.
-    """
+    """The kernel that a step takes instead of the device's default; hal_kernel_override of hal.h."""
 
     step: int
-    name: str = ""
-    kernel: int = 0
-    groups: tuple[int, int, int] = (0, 0, 0)
+    name: str = ""  # one of the device's own kernels; "": a custom kernel
+    kernel: int = 0  # number of a custom kernel, from add_kernel()
+    groups: tuple[int, int, int] = (0, 0, 0)  # its launch grid, with threads, local and scratch
     threads: int = 0
     local: int = 0
     scratch: int = 0
@@ -77,21 +75,19 @@ OverridesOf = Callable[[Segment], Sequence[KernelOverride]]
 
 @dataclass(frozen=True, slots=True)
 class BackendLibrary:
-    """A backend library that was found. reason: why it cannot be used, or empty. score: below 0 if it, or the
-    driver that it needs, is installed and broken.
-    """
+    """A backend library that was found."""
 
     name: str
     path: str
-    reason: str
-    score: int
+    reason: str  # why it cannot be used; "": it can
+    score: int  # negative if it or its driver is installed but broken
     table: Any = None
 
 
 def _open_library(path: Path) -> BackendLibrary:
     name = path.stem.removeprefix("libsatchel_")
     try:
-        # Never unloaded: a device that nobody closed has threads in it until the process ends.
+        # Never unloaded: an unclosed device runs threads in it until the process ends.
         library = cext.ffi.dlopen(str(path), os.RTLD_NOW | getattr(os, "RTLD_NODELETE", 0))
         table = library.hal_backend_entry()
     except (OSError, AttributeError) as error:
@@ -103,7 +99,7 @@ def _open_library(path: Path) -> BackendLibrary:
     name = cext.ffi.string(table.name).decode()
     score = int(table.score())
     reason = "" if score > 0 else f"{name} cannot run on this machine: {_text(table)}"
-    # cffi unloads a library when its handle dies, so the handle is kept with the table.
+    # cffi unloads a library when its handle is freed, so the handle is kept with the table.
     return BackendLibrary(name, str(path), reason, score, (library, table))
 
 
@@ -118,18 +114,18 @@ def _numba() -> BackendLibrary:
 
 
 def library_files() -> tuple[Path, ...]:
-    """The files of all backend libraries, none of them opened."""
+    """Files of all backend libraries; none is opened."""
     return tuple(cext.libraries())
 
 
 @functools.cache
 def libraries() -> tuple[BackendLibrary, ...]:
-    """Every backend library that was found, usable or not, drop-ins of SATCHEL_BACKENDS first."""
+    """All backend libraries that were found, usable or not, those of SATCHEL_BACKENDS first."""
     return tuple(_open_library(path) for path in cext.libraries())
 
 
 def find_backend(name: str = "auto") -> Backend:
-    """The best library of this name. "auto" is cpu, or numba where no library was built. A miss says what
+    """The best library of this name. "auto" is cpu, or numba if no library was built. The error lists what
     there is.
     """
     usable = [f for f in libraries() if not f.reason]
@@ -162,7 +158,7 @@ class Backend:
         self._keep, self.table = found.table
 
     def check_deterministic(self) -> None:
-        """RequestError where it does not promise the same bits whatever else a step holds."""
+        """Raises RequestError unless it promises batch-invariant results."""
         if self.name not in DETERMINISTIC_BACKENDS:
             raise RequestError(
                 f"deterministic: {self.name} does not promise answers that depend on their request alone: "
@@ -170,7 +166,7 @@ class Backend:
             )
 
     def count(self) -> int:
-        """Devices that it has."""
+        """Number of its devices."""
         return int(self.table.count())
 
     def check(self, code: int, what: str) -> None:
@@ -187,10 +183,14 @@ class Backend:
         profile: bool = False,
         deterministic: bool = False,
     ) -> Device:
-        """Opens a device. threads: 0 leaves the number to it; threads_decode: those of a step of one token a
-        slot, 0: as many. fast: products may round weights to 8 bits. profile: the time of each step is
-        counted. deterministic: every bit of a row depends on that row alone; RequestError where it does
-        not promise that.
+        """Opens a device.
+
+        threads: 0: the device decides.
+        threads_decode: threads for steps of one token per slot; 0: the same.
+        fast: products may round weights to 8 bits.
+        profile: each step is timed.
+        deterministic: every bit of a row depends on that row alone; RequestError if the backend does not
+        promise it.
         """
         if deterministic:
             self.check_deterministic()
@@ -205,13 +205,13 @@ class Backend:
 
 
 def device_name(backend: str, index: int) -> str:
-    """How a backend's device is asked for and told of."""
+    """The name of a backend's device for users: NAME or NAME:INDEX."""
     return f"{backend}:{index}" if index else backend
 
 
 class Device:
-    """An open device. It makes buffers and execs, which must be closed before it; close() does so for those
-    left.
+    """An open device. It makes buffers and execs, which must be closed before it; close() closes those that
+    are left.
     """
 
     def __init__(self, backend: Backend, index: int, options: Mapping[str, int]) -> None:
@@ -227,7 +227,7 @@ class Device:
         self._children: weakref.WeakSet[Buffer | Exec] = weakref.WeakSet()
 
     def check(self, code: int, what: str) -> None:
-        """DeviceError for a code that is not 0, DeviceLost where the device will do nothing more."""
+        """Raises DeviceError for a code other than 0, DeviceLost if the device is lost."""
         if code == LOST:
             raise DeviceLost(self.name, f"{what}: {_text(self.backend.table)}")
         self.backend.check(code, what)
@@ -258,8 +258,8 @@ class Device:
         return self._adopt(Buffer(self, out[0], len(view), view))
 
     def packed(self, format: int, stack: int, rows: int, columns: int) -> int:
-        """Bytes that a stack of (rows, columns) matrices of this format takes in the device's own order; 0
-        where it stays as it is.
+        """Bytes of a stack of (rows, columns) matrices of this format in the device's packed layout; 0: it is
+        not packed.
         """
         table = self.backend.table
         if not (table.packed and table.pack):
@@ -267,8 +267,8 @@ class Device:
         return int(table.packed(self.handle, format, stack, rows, columns))
 
     def measure(self, what: str, size: int = 0) -> float | None:
-        """What the device can do at most in a second, measured now: "read": bytes read from `size` bytes of
-        memory; "int8", "bf16", "f32": multiply-adds of such numbers. None where it has no such measure.
+        """Measures a peak rate per second: "read": bytes read from `size` bytes of memory; "int8", "bf16",
+        "f32": multiply-adds of such operands. None if the device has no such measurement.
         """
         out = cext.ffi.new("double *")
         code = self.backend.table.measure(self.handle, MEASURE[what], size, out) if self.measures else -1
@@ -281,7 +281,7 @@ class Device:
         return bool(self.backend.table.measure)
 
     def refusal(self, segment: Segment) -> str:
-        """Why the device cannot run some step of these tables; empty where it can run them all."""
+        """Why the device cannot run a step of this segment; "" if it can run all."""
         plan, _keep = plan_struct(segment, 0, self.overrides_of(segment))
         for i in range(len(segment.step_table)):
             if self.backend.table.supports(self.handle, plan, i) != 1:
@@ -289,7 +289,7 @@ class Device:
         return ""
 
     def kernels(self, segment: Segment, step: int) -> tuple[str, ...]:
-        """Names of the device's own kernels that can compute a step, the default one first."""
+        """Names of the device's own kernels for a step, the default first."""
         if not self.backend.table.kernels:
             return ()
         plan, _keep = plan_struct(segment, 0)
@@ -299,7 +299,7 @@ class Device:
         return tuple(cext.ffi.string(names + NAME * i).decode() for i in range(min(n, MOST_KERNELS)))
 
     def add_kernel(self, image: bytes, entry: str) -> int:
-        """Loads a custom kernel and gives its number. image: see add_kernel of hal.h."""
+        """Loads a custom kernel; gives its number. image: see add_kernel of hal.h."""
         if not self.backend.table.add_kernel:
             raise DeviceError(f"kernel {entry}: {self.backend.name} takes no kernels but its own")
         out = cext.ffi.new("uint32_t *")
@@ -354,15 +354,15 @@ class Buffer:
         self.device.check(self._table.write(self.handle, offset, view, len(view)), "write")
 
     def pack(self, offset: int, format: int, matrices: tuple[int, int, int], data: Any) -> None:
-        """Writes a weight in the device's own order, from its bytes in the file's; matrices: stack, rows,
-        columns. Other threads of Python run meanwhile.
+        """Packs a weight in the device's layout, from its bytes in the file's; matrices: stack, rows,
+        columns. Releases the interpreter lock.
         """
         source = cext.ffi.from_buffer(data)
         code = self._table.pack(self.handle, offset, format, *matrices, source)
         self.device.check(code, "a weight cannot be packed")
 
     def copy(self, to: int, offset: int, size: int) -> None:
-        """Copies bytes within the buffer, from `offset` to `to`; the two do not overlap."""
+        """Copies bytes within the buffer, from `offset` to `to`; the ranges must not overlap."""
         if self._table.copy:
             code = self._table.copy(self.handle, to, self.handle, offset, size)
             self.device.check(code, "copy")
@@ -372,7 +372,7 @@ class Buffer:
         self.write(to, bounce)
 
     def read_into(self, offset: int, out: Array) -> None:
-        """Fills a contiguous array from the offset, after waiting for what is still running."""
+        """Fills a contiguous array from the offset, after pending work."""
         target = cext.ffi.from_buffer(out, require_writable=True)
         self.device.check(self._table.read(self.handle, offset, target, out.nbytes), "read")
 
@@ -383,8 +383,8 @@ class Buffer:
 
 
 class Exec:
-    """A segment ready to run. It holds its buffers; run() may return before the work is done, wait() does
-    not.
+    """A segment ready to run. It keeps its buffers alive. run() may return before the work is done; wait()
+    waits for it.
     """
 
     def __init__(self, device: Device, handle: Any, buffers: tuple[Buffer, ...], n_steps: int) -> None:
@@ -401,7 +401,7 @@ class Exec:
         self.device.check(self.device.backend.table.wait(self.handle, timeout_ms), "waiting for a step")
 
     def times(self) -> list[int]:
-        """Nanoseconds spent in each step since compile(), on a device that was opened with `profile`."""
+        """Nanoseconds spent in each step since compile(), if the device was opened with `profile`."""
         table = self.device.backend.table
         if not (table.times and self.device.profiled):
             reason = "open it with profile" if table.times else "it cannot"
@@ -417,24 +417,24 @@ class Exec:
 
 
 def pointer(memory: Any) -> Any:
-    """A cffi pointer to host memory that stays where it is, such as a bytearray."""
+    """A cffi pointer to host memory that does not move, such as a bytearray."""
     return cext.ffi.from_buffer("uint8_t[]", memory)
 
 
 def include() -> Path:
-    """The folder of headers for kernels and backends of the user's own."""
+    """Folder of the headers for custom kernels and backends."""
     return cext.include()
 
 
 def read_arg(op: str, raw: bytes) -> dict[str, Any]:
-    """An op's arguments, as a plan's table has them."""
+    """An op's arguments, decoded from a plan's table."""
     return cext.unpack_arg(op, raw)
 
 
 def plan_struct(
     segment: Segment, step_buffer: int, overrides: Sequence[KernelOverride] = ()
 ) -> tuple[Any, list[Any]]:
-    """hal_plan over a segment's tables, and what must outlive it."""
+    """The hal_plan of a segment's tables, and the objects that must outlive it."""
     describe = np.zeros(len(segment.buffers), cext.dtype_of("hal_bufdesc"))
     describe["size"] = [b.size for b in segment.buffers]
     describe["usage"] = [b.usage for b in segment.buffers]
@@ -471,7 +471,7 @@ def open_device(
     deterministic: bool = False,
     index: int = 0,
 ) -> Device:
-    """Opens a backend's device with so many threads for answers and for prompts, as Options has them."""
+    """Opens a backend's device with the numbers of threads for decoding and for prompts, as in Options."""
     if threads_batch and not threads:
         with backend.open() as usual:
             threads = usual.info().threads

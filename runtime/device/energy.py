@@ -1,6 +1,6 @@
-"""Energy that devices have taken, in joules, where the machine counts it: NVML's counter of a GPU, RAPL's of
-a processor's packages. A library is opened at the first call, a file is read as it stands; where neither can
-be had, the reason is told, never a guess.
+"""Energy that devices have consumed, in joules: NVML's counter for a GPU, RAPL's for a processor's packages.
+Libraries and files are opened at the first call. If a counter is missing, the reason is reported; nothing is
+estimated.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ MEASURED = (
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """Counts upwards in joules. read(): now; wraps: where it begins again at 0, 0: never."""
+    """A counter of joules."""
 
     name: str
-    read: Callable[[], float]
-    wraps: float = 0.0
+    read: Callable[[], float]  # the present value
+    wraps: float = 0.0  # value at which it restarts from 0; 0: never
 
     def since(self, before: float) -> float:
-        """Joules since it stood so, if that was less than one round ago."""
+        """Joules since the value `before`, if the counter has wrapped at most once."""
         taken = self.read() - before
         return taken + self.wraps if taken < 0 else taken
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What can be read, and why something can not."""
+    """The readable counters, and the reasons why others are not."""
 
     counters: tuple[Counter, ...] = ()
     reasons: tuple[str, ...] = ()
@@ -43,12 +43,12 @@ class Counters:
         return tuple(c.read() for c in self.counters)
 
     def since(self, before: Sequence[float]) -> float:
-        """Joules of all of them since read() gave `before`."""
+        """Joules of all counters since read() gave `before`."""
         return sum(c.since(b) for c, b in zip(self.counters, before, strict=True))
 
 
 def counters_of(devices: Iterable[str], library: str = NVML, folder: Path = POWERCAP) -> Counters:
-    """Counters of these devices, by their names ("cuda:1", "cpu"), and of the processor beside GPUs."""
+    """Counters of these devices, by name ("cuda:1", "cpu"), and of the processor beside GPUs."""
     found: list[Counter] = []
     reasons: list[str] = []
     indices = [int(d.partition(":")[2] or 0) for d in devices if d.partition(":")[0] == "cuda"]
@@ -66,7 +66,7 @@ def _add(found: list[Counter], reasons: list[str], find: Callable[[], list[Count
 
 
 def _packages(folder: Path) -> list[Counter]:
-    """RAPL's zones. OSError where there is none that may be read."""
+    """RAPL's package zones. Raises OSError if none is readable."""
     zones = {
         z: (z / "name").read_text().strip() for z in sorted(folder.glob("*rapl*")) if (z / "name").is_file()
     }
@@ -94,7 +94,7 @@ def _package(zone: Path, name: str) -> Counter:
 
 
 def _gpus(indices: Sequence[int], library: str) -> list[Counter]:
-    """NVML's counters of CUDA's devices. OSError where the library or a counter is missing."""
+    """NVML's counters of CUDA devices. Raises OSError if the library or a counter is missing."""
     try:
         nvml = ctypes.CDLL(library)
     except OSError:
@@ -130,7 +130,7 @@ def _gpu(nvml: ctypes.CDLL, index: int, environment: Mapping[str, str]) -> Count
 
 
 def _name(index: int, environment: Mapping[str, str]) -> str:
-    """What NVML knows a CUDA device by: CUDA numbers those that its variable lets it see."""
+    """NVML's identifier of a CUDA device. CUDA numbers only those that CUDA_VISIBLE_DEVICES shows."""
     seen = [name.strip() for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return seen[index] if index < len(seen) else str(index)
 

@@ -1,4 +1,4 @@
-"""A device that does nothing more for this process, and how it is told."""
+"""The error of a device that no longer works for this process."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Peak rates of a device, measured on demand: bytes read and multiply-adds per second, as a roofline needs.
+"""Peak rates of a device, measured on demand: bytes read and multiply-adds per second, for a roofline.
 
-A device measures itself where it can, by its own instructions and threads; numpy reads memory for the others.
+A device measures itself if it can, with its own instructions and threads; otherwise numpy measures memory.
 """
 
 from __future__ import annotations
@@ -19,22 +19,20 @@ NUMBERS = ("int8", "bf16", "f32")
 
 @dataclass(frozen=True, slots=True)
 class DevicePeaks:
-    """read: bytes a second from memory, of a buffer beyond the caches; None where a device cannot tell.
-    multiply: multiply-adds a second by the numbers multiplied, of NUMBERS; only those that the device has
-    instructions for and can measure, and none where several devices share a model.
-    """
+    """Peak rates."""
 
-    read: float | None
+    read: float | None  # bytes per second from memory beyond the caches; None: unknown
+    # multiply-adds per second by operand type, of NUMBERS; empty if several devices share a model
     multiply: Mapping[str, float]
 
     def giga(self, number: str) -> float | None:
-        """Multiply-adds of such numbers, in units of 10^9 a second."""
+        """10^9 multiply-adds per second of this operand type."""
         rate = self.multiply.get(number)
         return rate and rate / 1e9
 
     def peak(self, kind: str) -> float | None:
-        """Multiply-adds a second of a kind of product, see PlanCost. bf16 x (bf16 + bf16) takes two of the
-        bf16 instruction's, or one of float32, whichever is faster.
+        """Multiply-adds per second of a PlanCost operand type. bf16 x bf16x2 takes two bf16 multiply-adds or
+        one of float32, whichever is faster.
         """
         f32 = self.multiply.get("f32")
         if kind == "bf16x2":
@@ -42,7 +40,7 @@ class DevicePeaks:
         return self.multiply.get(kind)
 
     def least_seconds(self, cost: PlanCost) -> float | None:
-        """Seconds of the cost's multiply-adds at their peaks; None where a peak is unknown."""
+        """Seconds of the cost's multiply-adds at peak rates; None if a peak is unknown."""
         seconds = 0.0
         for kind, macs in cost.macs.items():
             peak = self.peak(kind)
@@ -53,8 +51,8 @@ class DevicePeaks:
 
 
 def read_rate(devices: Mapping[Device, float]) -> float | None:
-    """Bytes a second at which devices, one after the other, read so many bytes each, again and again; sizes
-    beyond 1 GiB are measured with 1 GiB. None where one of them cannot tell.
+    """Bytes per second when the devices, one after another, read these numbers of bytes each; sizes beyond 1
+    GiB are measured with 1 GiB. None if a device cannot tell.
     """
     sizes = {device: size for device, size in devices.items() if size >= 1}
     if not sizes:
@@ -67,7 +65,7 @@ def read_rate(devices: Mapping[Device, float]) -> float | None:
 
 
 def _rate(device: Device, size: int) -> float | None:
-    """The rate of one device: its own measure, or numpy's where it computes in the host's memory."""
+    """The rate of one device: its own measurement, or numpy's if it computes in host memory."""
     found = device.measure("read", min(size, LARGEST))
     if found is None and device.can_wrap:
         return read_bandwidth(size, device.info().threads)
@@ -75,8 +73,8 @@ def _rate(device: Device, size: int) -> float | None:
 
 
 def measure(devices: Mapping[Device, float]) -> DevicePeaks:
-    """Measures the devices that share a model, and how many bytes each reads for a token; takes about a
-    second each. Nothing else should run meanwhile.
+    """Measures the devices that share a model; takes about a second each. The values are the bytes that each
+    reads per token. Nothing else should run meanwhile.
     """
     known: dict[str, float] = {}
     if len(devices) == 1:

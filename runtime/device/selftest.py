@@ -1,7 +1,7 @@
-"""A small computation with a known answer: does a device do what the ops' definitions say?
+"""Self-test of a device: a small computation, compared with the ops' definitions.
 
-One attention layer and one product, random weights of 8 bits, five tokens; `satchel doctor` runs it on every
-backend.
+It has one attention layer and one product, random 8-bit weights, and five tokens. `satchel doctor` runs it on
+every backend.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BOUND = (
 
 
 def forward(cache: Cache = CACHE) -> Forward:
-    """The graph of the check."""
+    """The graph of the self-test."""
     g, dim = Graph(), WIDTH // HEADS
 
     def weight(name: str, rows: int) -> Node:
@@ -63,13 +63,13 @@ def forward(cache: Cache = CACHE) -> Forward:
 
 
 def cache_types(device: Device) -> tuple[str, ...]:
-    """Types of the KV cache, of keys and of values, that the device takes as it is, nothing computed."""
+    """KV cache formats, of keys and of values, that the device supports; nothing is computed."""
     target = DeviceTarget(device)
     return tuple(t for t in CACHE_TYPES if not any(map(target.refusal, _cached(t))))
 
 
 def _cached(kind: str) -> list[Node]:
-    """The steps of the check that touch a cache of this type."""
+    """The self-test's steps on a cache of this type."""
     made = forward(replace(CACHE, keys=kind, values=kind))
     steps = [node for node in toposort((made.tokens,)) if node.op in ("kv_write", "attention")]
     rotated = [ops.hadamard(node.src[0]) for node in steps if node.op == "attention" and kind in ROTATED]
@@ -98,17 +98,17 @@ def expected(roots: Roots, values: dict[str, Array]) -> Array:
 
 
 def lacking(device: Device) -> tuple[str, ...]:
-    """Ops of the check that the device leaves to others."""
+    """Ops of the self-test that the device does not support."""
     target = DeviceTarget(device)
     steps = [node for node in toposort(forward().roots("tokens")) if node.op not in LEAVES]
     return tuple(sorted({n.op for n in steps if not ops.OPS[n.op].view and target.refusal(n)}))
 
 
 def selftest(device: Device, behind: Sequence[Device] = ()) -> float:
-    """Runs the check and gives the share of the squared logits that differs from the definitions. behind:
-    devices that do what it lacks.
+    """Runs the self-test; gives the squared error of the logits over their square. behind: devices for the
+    ops that it lacks.
 
-    The devices are closed afterwards. DeviceError where the share is above BOUND.
+    Closes all devices. Raises DeviceError if the error exceeds BOUND.
     """
     graph, values = forward(), weights()
     engine = Engine(graph, CACHE, [device, *behind], lambda d, packed: upload(d, values, packed))
@@ -123,6 +123,6 @@ def selftest(device: Device, behind: Sequence[Device] = ()) -> float:
     share = float(np.square(logits - wanted).sum() / np.square(wanted).sum())
     if not share <= BOUND:
         raise DeviceError(
-            f"{device.name} computes wrong: {share:.1e} of the logits' square is off, {BOUND} may be"
+            f"{device.name} computes wrong: the logits' relative squared error is {share:.1e}, above {BOUND}"
         )
     return share

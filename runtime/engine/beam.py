@@ -1,7 +1,7 @@
-"""Beam search (Lowerre, 1976): of all continuations of the kept ones, the likeliest are kept at each step.
+"""Beam search (Lowerre, 1976): each step extends the kept continuations and keeps the most likely ones.
 
-Each beam has a slot; where one goes on in two ways, the second slot shares its blocks. Slots are leased for
-the whole search, and the engine thread serves others between its steps.
+Each beam has a slot; when a beam continues in two ways, the second slot shares its blocks. The slots are
+leased for the whole search; between its steps the engine thread serves other requests.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ from satchel.runtime.scheduler.sequence import salted
 
 @dataclass(frozen=True, slots=True)
 class BeamOptions:
-    """width: beams that are kept; stop_ids: tokens that end one; adapter_scales: of adapters and control
-    vectors.
-    """
+    """Options of a beam search."""
 
-    width: int
+    width: int  # beams that are kept
     max_tokens: int
     length_penalty: float = 1.0
-    stop_ids: frozenset[int] = frozenset()
+    stop_ids: frozenset[int] = frozenset()  # tokens that end a beam
     adapter_scales: AdapterScales = ()
 
     def __post_init__(self) -> None:
@@ -41,11 +39,11 @@ class BeamOptions:
 
 @dataclass(frozen=True, slots=True)
 class Beam:
-    """A continuation. logprob: sum of its tokens' logarithms; score: that over length^length_penalty."""
+    """A finished continuation."""
 
     ids: tuple[int, ...]
-    logprob: float
-    score: float
+    logprob: float  # sum over its tokens
+    score: float  # logprob over length^length_penalty
     finish: str = ""
 
 
@@ -59,14 +57,14 @@ class ActiveBeam:
 
 
 def log_softmax(logits: Array) -> Array:
-    """Rows of logits as float64 logarithms of probability."""
+    """log_softmax of each row, float64."""
     x = logits.astype(np.float64)
     x -= x.max(-1, keepdims=True)
     return np.asarray(x - np.log(np.exp(x).sum(-1, keepdims=True)))
 
 
 def expand(opened: Sequence[ActiveBeam], logprobs: Array, width: int) -> list[tuple[int, int, float]]:
-    """The 2 width likeliest continuations as (beam, token, sum), best first."""
+    """The 2 * width most likely continuations as (beam, token, sum of log-probabilities), best first."""
     total = logprobs + np.array([b.logprob for b in opened])[:, None]
     order = np.argsort(-total, axis=None, kind="stable")[: 2 * width]
     return [(int(i) // total.shape[1], int(i) % total.shape[1], float(total.flat[i])) for i in order]
@@ -90,7 +88,7 @@ class BeamSearch:
         return BatchEntry(slot, ids, adapter_scales=self.options.adapter_scales)
 
     def begin(self) -> None:
-        """Reads the prompt and opens the first beams."""
+        """Computes the prompt and opens the first beams."""
         slot, engine, n = self.slots[0], self.engine, self.engine.batch
         cached, _ = engine.begin(slot, self.prompt, salted("", self.options.adapter_scales))
         rest = self.prompt[cached:]
@@ -100,7 +98,7 @@ class BeamSearch:
         self._choose([ActiveBeam(slot, (), 0.0)], log_softmax(logits))
 
     def step(self) -> bool:
-        """One token for each open beam; False when there is nothing left to do."""
+        """Extends each open beam by one token; False when the search is done."""
         if not self.opened or len(self.opened[0].ids) >= self.options.max_tokens:
             return False
         logits = self.engine.logits([self._entry(b.slot, b.ids[-1:]) for b in self.opened])
@@ -108,7 +106,7 @@ class BeamSearch:
         return bool(self.opened) and not self._settled()
 
     def _settled(self) -> bool:
-        """Whether no open beam can still come among the best, which get no likelier."""
+        """Whether no open beam can still reach the best ones: its log-probability only falls."""
         if len(self.closed) < self.options.width:
             return False
         worst = sorted((b.score for b in self.closed), reverse=True)[self.options.width - 1]
@@ -117,7 +115,7 @@ class BeamSearch:
         return bool(best <= worst)
 
     def _choose(self, beams: Sequence[ActiveBeam], logprobs: Array) -> None:
-        """Keeps the best continuations of the beams; ends close, the others get slots."""
+        """Keeps the best continuations; ended ones close, the others get slots."""
         chosen: list[tuple[ActiveBeam, int, float]] = []
         for rank, (i, token, total) in enumerate(expand(beams, logprobs, self.options.width)):
             if total == -np.inf:
@@ -130,7 +128,7 @@ class BeamSearch:
         self._move(chosen)
 
     def _move(self, chosen: Sequence[tuple[ActiveBeam, int, float]]) -> None:
-        """Each parent's slot goes to its first child; the others fork it into slots that are free."""
+        """Each parent's slot goes to its first child; further children fork it into free slots."""
         going = {parent.slot for parent, _, _ in chosen}
         free = [s for s in self.slots if s not in going]
         taken: set[int] = set()
@@ -150,8 +148,8 @@ class BeamSearch:
 
 
 def beam_search(service: Service, prompt: Sequence[int], options: BeamOptions) -> list[Beam]:
-    """The best continuations, best first. RequestError where the engine has fewer slots than beams, or the
-    context is too short.
+    """The best continuations, best first. Raises RequestError if the engine has fewer slots than beams, or
+    the context is too short.
     """
     engine = service.engine
     if options.width > engine.cache.slots:

@@ -1,6 +1,6 @@
-"""Cancellation of calls that use the engine without being a request: embeddings, scores, saved states. Their
-work runs on the engine thread piece by piece; the current scope, a context variable, says to every function
-below the call whose work it is and whether it was cancelled.
+"""Cancellation scopes for calls that use the engine without being a request: embeddings, scores, saved
+states. Their work runs on the engine thread piece by piece. The current scope, a context variable, tells
+every function below the call which call it works for and whether it is cancelled.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ T = TypeVar("T")
 
 
 class CancelScope:
-    """run() does the work inside of this scope; cancel(), from any thread, ends it at its next step or wait
-    with a RequestError. number: the owner's id of the call, 0: none.
+    """run() runs the work inside this scope. cancel(), from any thread, ends it with a RequestError at its
+    next step or wait. number: the owner's id of the call; 0: none.
     """
 
     def __init__(self, number: int = 0) -> None:
@@ -28,7 +28,7 @@ class CancelScope:
         self._cancelled.set()
 
     def check(self) -> None:
-        """RequestError once the scope is cancelled."""
+        """Raises RequestError once the scope is cancelled."""
         if self._cancelled.is_set():
             raise RequestError("the call was cancelled")
 
@@ -46,5 +46,5 @@ _NEVER_CANCELLED = CancelScope()
 
 
 def current_scope() -> CancelScope:
-    """The innermost scope of this thread or task; outside of any, one that is never cancelled."""
+    """The innermost scope of this thread or task; outside of any, a scope that is never cancelled."""
     return _CURRENT.get() or _NEVER_CANCELLED

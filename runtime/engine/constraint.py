@@ -1,4 +1,6 @@
-"""Constraint: the protocol between the engine, which samples, and a grammar that allows knows the tokens."""
+"""Constraint: the protocol between the engine, which samples, and a grammar, which knows the
+allowed tokens.
+"""
 
 from __future__ import annotations
 
@@ -25,5 +27,5 @@ class Constraint(Protocol):
         ...
 
     def rollback(self, n: int) -> None:
-        """Takes the last n tokens back."""
+        """Undoes the last n accepted tokens."""
         ...

@@ -18,19 +18,17 @@ from satchel.runtime.sampling.dry import dry_penalties
 from satchel.runtime.sampling.logprobs import Logprob
 from satchel.runtime.sampling.options import MOST_BIASES, Sampling
 
-EDITS = 2 * MOST_BIASES  # logit edits of a row at most: biases, then DRY penalties
+EDITS = 2 * MOST_BIASES  # most logit edits of a row: biases, then DRY penalties
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """A sampled token and what its request asked to know of it. nll_bits: -log2 of its probability among the
-    candidates that it was drawn from. error: what the request's own code raised, or why no token could be
-    sampled; `token` is meaningless then.
-    """
+    """A sampled token, with its report."""
 
     token: int
-    logprob: Logprob | None
-    nll_bits: float
+    logprob: Logprob | None  # if the request asked for it
+    nll_bits: float  # -log2 of its probability among the candidates it was drawn from
+    # What the request's own code raised, or why no token could be sampled; `token` is invalid then.
     error: SatchelError | None = None
 
 
@@ -48,15 +46,14 @@ def drawn(items: Collection[int | Sampled]) -> list[int]:
 
 @dataclass(slots=True)
 class HostSampling:
-    """State of one request. prompt: length of the prompt in tokens; ends: tokens that end the answer; mu:
-    mirostat's bound; _static: token bitmasks that never change, by size of the vocabulary.
-    """
+    """Host-side sampling state of one request."""
 
     sampling: Sampling
     options: LogitsOptions
-    prompt: int
-    ends: frozenset[int]
-    mu: float = 0.0
+    prompt: int  # length of the prompt in tokens
+    ends: frozenset[int]  # end tokens
+    mu: float = 0.0  # state of mirostat
+    # Constant part of the token bitmask, by vocabulary size.
     _static: dict[int, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -82,7 +79,7 @@ class HostSampling:
         return self.options.logprobs >= 0 and not self.options.logits_processors
 
     def check(self, vocabulary: int) -> None:
-        """RequestError for a token id that is not in the vocabulary."""
+        """Raises RequestError for a token id outside the vocabulary."""
         s = self.sampling
         named = [*(t for t, _ in s.bias_pairs), *(s.allowed or ()), *self.options.banned]
         named += [t for word in s.bad_words if not isinstance(word, str) for t in word]
@@ -136,7 +133,7 @@ class HostSampling:
         return found
 
     def fill(self, bitmask: Array) -> None:
-        """Has the constraint write its token bitmask."""
+        """Lets the constraint write its token bitmask."""
         if self.options.constraint is not None:
             self.options.constraint.fill(bitmask)
 

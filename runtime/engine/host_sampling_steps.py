@@ -1,5 +1,5 @@
-"""Steps with host-side sampling: the forward pass runs while a thread fills the token bitmasks, then
-processors change logits, then all rows are sampled. Rows of other requests in the step are sampled as usual.
+"""Steps with host-side sampling: the forward pass runs while a thread fills the token bitmasks; then
+processors change logits; then all rows are sampled. Rows of other requests in the step are sampled as usual.
 """
 
 from __future__ import annotations
@@ -26,25 +26,23 @@ from satchel.runtime.sampling.logprobs import Logprob, logprob_row, read_logprob
 if TYPE_CHECKING:
     from satchel.runtime.engine.engine import BatchEntry, Engine
 
-DRAWN, REPORT, LOGITS = 0, 1, 2  # places of the plan's outputs
+DRAWN, REPORT, LOGITS = 0, 1, 2  # indices of the plan's outputs
 
 
 @dataclass(slots=True)
 class HostSampledRow:
-    """A row whose sampling waits for the host. number: its place among the step's rows. bitmask: tokens that
-    its constraint allows; raw: its logits before processors; failed: why it has no token.
-    """
+    """A row whose sampling waits for the host."""
 
-    number: int
+    number: int  # index among the step's rows
     entry: BatchEntry
     host_sampling: HostSampling
-    bitmask: Array | None = None
-    raw: Array | None = None
-    failed: SatchelError | None = None
+    bitmask: Array | None = None  # tokens that its constraint allows
+    raw: Array | None = None  # its logits before processors
+    failed: SatchelError | None = None  # why it has no token
 
     @contextmanager
     def guarded(self, what: str) -> Iterator[None]:
-        """An exception of the caller's own code fails this row and no other."""
+        """Turns an exception of the caller's own code into a failure of this row alone."""
         try:
             yield
         except Exception as error:
@@ -59,14 +57,14 @@ class HostSampledRow:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A step under way."""
+    """A step in flight."""
 
     program: Program
     rows: list[HostSampledRow]
 
 
 class HostSamplingSteps:
-    """Runs the engine's steps that have such rows."""
+    """Runs steps of the engine that have such rows."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -102,7 +100,7 @@ class HostSamplingSteps:
             self._filler.shutdown()
 
     def _prepare(self, program: Program, row: HostSampledRow) -> None:
-        """Fills the step block with what is known before the step runs."""
+        """Fills in what is known before the step runs."""
         params, edits, host, i = (
             program.fields["params"],
             program.fields["edits"],
@@ -115,14 +113,14 @@ class HostSamplingSteps:
             edits[i, : len(listed), 0] = [t for t, _ in listed]
             edits[i, : len(listed), 1] = np.array([a for _, a in listed], np.float32).view(np.int32)
         mask = host.mask(row.entry.past, vocabulary_of(program))
-        program.sampled = []  # the row's own numbers go into its record
+        program.sampled = []  # the records get values of this row
         params["biases"][i], params["dry_penalties"][i] = len(biases), len(dry_penalties)
         params["masked"][i] = mask is not None or host.options.constraint is not None
         params["report"][i], params["mirostat_mu"][i] = host.reports, host.mu
         program.fields["token_bitmask"][i].view(np.uint32)[:] = 0xFFFFFFFF if mask is None else mask
 
     def _fill_masks(self, step: Pending) -> Future[None] | None:
-        """Starts filling the token bitmasks of constraints, in a thread beside the forward pass."""
+        """Starts filling the constraints' token bitmasks in a thread beside the forward pass."""
         asked = [row for row in step.rows if row.host_sampling.options.constraint is not None]
         if not asked:
             return None
@@ -139,7 +137,7 @@ class HostSamplingSteps:
         return self._filler.submit(fill)
 
     def _between(self, step: Pending, masks: Future[None] | None) -> None:
-        """Runs when the forward pass is done: bitmasks and changed logits go to the device."""
+        """After the forward pass: copies bitmasks and changed logits to the device."""
         if masks is not None:
             masks.result()
         for row in step.rows:
@@ -164,7 +162,7 @@ class HostSamplingSteps:
                 logits = logits if given is None else np.asarray(given, np.float32)
                 if logits.shape != row.raw.shape:
                     raise RequestError(f"it gave logits of shape {logits.shape}, not {row.raw.shape}")
-            # What a processor makes NaN never comes, and +inf is the largest number.
+            # NaN from a processor forbids the token; +inf becomes the largest finite logit.
             logits = np.nan_to_num(logits, nan=-np.inf, posinf=float(MOST), neginf=-np.inf)
             if lost(logits):
                 raise RequestError("it left no token that may come")

@@ -20,18 +20,16 @@ LogitsProcessor = Callable[[Sequence[int], Array], Array | None]  # tokens so fa
 
 @dataclass(frozen=True, slots=True)
 class LogitsOptions:
-    """constraint: limits the next token by a token bitmask. structured_output: the grammar that the engine's
-    process compiles into `constraint`. logprobs: -1 none, 0 of the sampled token, k of the k likeliest too.
-    banned: tokens that are never sampled. logits_processors: each gets the tokens so far and the logits, and
-    changes them in place or returns new ones; they run before masks and biases. breakers: sequence breakers
-    of DRY.
-    """
+    """Logits processing of a request."""
 
-    constraint: Constraint | None = None
-    logprobs: int = -1
+    constraint: Constraint | None = None  # limits the next token by a token bitmask
+    logprobs: int = -1  # -1: none, 0: of the sampled token, k: of the top k tokens too
+    # Each gets the tokens so far and the logits, and changes them in place or returns new ones; they run
+    # before masks and biases.
     logits_processors: tuple[LogitsProcessor, ...] = ()
-    banned: frozenset[int] = frozenset()
-    breakers: Breakers = field(default_factory=Breakers)
+    banned: frozenset[int] = frozenset()  # tokens that are never sampled
+    breakers: Breakers = field(default_factory=Breakers)  # sequence breakers of DRY
+    # Grammar that the engine's process compiles into `constraint`.
     structured_output: StructuredOutput | None = None
 
     def __post_init__(self) -> None:

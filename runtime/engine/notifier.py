@@ -1,5 +1,5 @@
-"""Wakes tasks of an asyncio loop from other threads: many waiters by one call_soon_threadsafe, which costs
-more than all the rest of a token's way to its reader.
+"""Wakes tasks of an asyncio loop from other threads: one call_soon_threadsafe for many waiters, because the
+call costs more than the rest of a token's way to its reader.
 """
 
 from __future__ import annotations

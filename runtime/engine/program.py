@@ -1,6 +1,4 @@
-"""A plan ready to run on its devices: buffers bound, execs compiled, and the step block as numpy fields to
-fill in.
-"""
+"""A plan ready to run: buffers bound, execs compiled, and the step block as numpy arrays to fill in."""
 
 from __future__ import annotations
 
@@ -37,13 +35,13 @@ Picked = Callable[[str, Array], None]
 
 
 class Pager(Protocol):
-    """Brings what a layer reads into memory, before it runs."""
+    """Brings the memory that a layer reads into RAM before the layer runs."""
 
     def enter(self, label: str) -> None: ...
 
 
 class DeviceMemory:
-    """What a device keeps for a model whatever the plan: its weights and its states."""
+    """A device's memory for a model that all plans share: weights and states."""
 
     def __init__(self, device: Device, weights: DeviceWeights, state_bytes: int) -> None:
         self.device, self.weights = device, weights
@@ -52,7 +50,7 @@ class DeviceMemory:
 
     @property
     def hand(self) -> ThreadPoolExecutor:
-        """The thread that does a segment of a device that is the host itself, while the host goes on."""
+        """Worker thread for segments of a device that computes on the host, so that the caller can go on."""
         if self._hand is None:
             self._hand = ThreadPoolExecutor(1, f"satchel-{self.device.name}")
         return self._hand
@@ -64,16 +62,17 @@ class DeviceMemory:
 
 
 class Program:
-    """One compiled plan. Fields of the step block are views into one block of memory that never moves.
+    """One compiled plan with its buffers. The step block is one block of memory that never moves.
 
-    counts (8) int32; every input of the plan by name in `fields`, with the bucket's full shape. seconds:
-    that the host spent on each device and waiting for it in the last run, where there are several.
-    busy: a step was launched whose output nobody has read yet. sampled: whose records the field params holds,
-    [] where it holds others.
-
-    beside: a program of the same plan with which this one shares all buffers but that of outputs, so that one
-    may run while the other's output is still to be read. It must be closed before that one.
-    picked: told of the experts (T, k) that a layer's tokens picked, where these cross between devices.
+    fields: the plan's inputs by name, as views of the step block with the bucket's full shape.
+    counts: the step block's counts (8), int32.
+    seconds: time per device in the last run, spent by the host on it and waiting for it; only with several
+    devices.
+    busy: a step was launched and its output is not read yet.
+    sampled: the sampling records that the field params holds; [] if it holds others.
+    beside: a program of the same plan whose buffers this one shares, except for outputs. One may run while
+    the other's output is unread. This one must be closed first.
+    picked: called with the expert ids (T, k) that a layer selects, if they cross devices.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class Program:
         self.sampled: list[Sampling] = []
         self._layers = [(pagers.get(s.device), s.steps[0].label) for s in plan.segments]
         self._hands = {i: memory[plan.segments[i].device].hand for i in _beside(plan, memory)}
-        self._begun: dict[str, Future[None]] = {}  # by device, what such a thread does
+        self._begun: dict[str, Future[None]] = {}  # work of the threads, by device
         self.block = bytearray(plan.block_bytes)
         self._pointer = pointer(self.block)
         self.counts = np.frombuffer(self.block, np.int32, COUNTS_BYTES // 4)
@@ -113,7 +112,7 @@ class Program:
 
     @property
     def inner(self) -> Mapping[tuple[str, str], Buffer]:
-        """Its buffers by device and name, those of weights and states aside."""
+        """Its buffers by device and name, without those of weights and states."""
         return self._own
 
     def _field(self, name: str) -> Array:
@@ -139,13 +138,13 @@ class Program:
         return self._own[device, name]
 
     def run(self, between: Callable[[], None] | None = None) -> None:
-        """One step over what the fields hold now. between: called before the segment that waits for the
-        host; fields and outputs may be written then.
+        """Runs one step on the current fields. between: called before the segment that waits for the host; it
+        may write fields and outputs.
         """
         if self._single is not None:
             self._single.run(self._pointer, len(self.block))
             return
-        # A device works on while the next ones begin; the reader of its results waits for it.
+        # Segments are asynchronous: a reader of their results waits for them.
         self.seconds = dict.fromkeys(self.seconds, 0.0)
         try:
             for i, (_, transfers, _) in enumerate(self._execs):
@@ -157,12 +156,12 @@ class Program:
                     self._transfer(t)
                 self._begin(i)
         except BaseException:
-            wait([*self._begun.values()])  # nobody may use the buffers when this is told
+            wait([*self._begun.values()])  # no thread may use the buffers when the error is raised
             self._begun.clear()
             raise
 
     def _begin(self, i: int) -> None:
-        """A segment begins when its device has done the one before."""
+        """Begins a segment, after the previous one on its device."""
         device = self._execs[i][2]
         self._done(device)
         if i in self._hands:
@@ -179,7 +178,7 @@ class Program:
             exec.run(self._pointer, len(self.block))
 
     def _done(self, device: str) -> None:
-        """What a thread does for this device is over; what it raised is raised here."""
+        """Waits for the worker thread of this device and raises its error here."""
         begun = self._begun.pop(device, None)
         if begun is not None:
             begun.result()
@@ -192,7 +191,7 @@ class Program:
         self.seconds[device] = self.seconds.get(device, 0.0) + time.perf_counter() - began
 
     def _crossing(self, t: DeviceTransfer) -> Array:
-        """Host memory through which a value of this step crosses."""
+        """Host staging memory of a transfer in this step."""
         rows = t.rows if t.count < 0 else int(self.counts[t.count])
         return self._early.get(t, self._bounce)[: rows * t.stride]
 
@@ -215,9 +214,8 @@ class Program:
                 self._own[t.target, t.target_at[0]].write(t.target_at[1], bounce)
 
     def read(self, out: Array, offset: int | None = None) -> Array:
-        """Fills `out` with the first rows of the plan's output, waiting for the step if it still runs.
-
-        offset: of another root in the output's buffer.
+        """Fills `out` with the first rows of the plan's output; waits for the step if it still runs. offset:
+        byte offset of another root in the output's buffer.
         """
         for device in tuple(self._begun):
             self._done(device)
@@ -228,7 +226,7 @@ class Program:
         return out
 
     def output(self, index: int, row: int, out: Array, *, write: bool = False) -> Array:
-        """Fills `out` with rows from `row` on of one of the plan's outputs, or writes it there."""
+        """Reads rows from `row` on of one of the plan's outputs into `out`, or writes `out` there."""
         found = self.plan.outputs[index]
         at = found.offset + row * stride_of(found.type)
         buffer = self._own[found.device, found.buffer]
@@ -240,11 +238,13 @@ class Program:
         return out
 
     def times(self) -> tuple[list[int], ...]:
-        """Nanoseconds spent in each step so far, by segment; DeviceError where they are not counted."""
+        """Nanoseconds spent in each step so far, by segment. Raises DeviceError if the device does not count
+        them.
+        """
         return tuple(exec.times() for exec, _, _ in self._execs)
 
     def output_shape(self) -> tuple[int, ...]:
-        """Shape of the output of the step that ran last."""
+        """Shape of the output of the last step."""
         return tuple(
             int(self.counts[d.count]) if isinstance(d, Dim) else d for d in self.plan.output.type.shape
         )
@@ -258,8 +258,8 @@ class Program:
 
 
 def _beside(plan: Plan, memory: Mapping[str, DeviceMemory]) -> Iterator[int]:
-    """Segments that the host would do itself, before one that does not wait for them: another device can
-    begin that one meanwhile.
+    """Segments on the host's own device that precede a segment which does not wait for them: the other device
+    can begin that one meanwhile.
     """
     host = {name for name, m in memory.items() if m.device.info().flags & HOST_MEMORY}
     for i, (segment, after) in enumerate(pairwise(plan.segments)):

@@ -19,31 +19,28 @@ from satchel.runtime.graph import Array
 from satchel.runtime.layers.arch import AdapterScales
 from satchel.runtime.scheduler.sequence import salted
 
-ROW_BYTES = 64 << 20  # of a step's rows
-PATIENCE = 0.005  # seconds between looks for blocks that others hold
+ROW_BYTES = 64 << 20  # most bytes of a step's output rows
+PATIENCE = 0.005  # seconds between checks for free blocks
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """Tokens to read; rows are wanted of those from `first` on. shared: what stands before `first` may come
-    from the prefix tree, and all of it goes there. waits_for_prefix: number of a passage with the same
-    prefix, which is read first. segment_ids: of each token; see BatchEntry.
-    """
+    """Tokens to read."""
 
     ids: Sequence[int]
-    first: int = 0
-    shared: bool = False
-    waits_for_prefix: int | None = None
-    segment_ids: Sequence[int] = ()
+    first: int = 0  # token of the first output row
+    shared: bool = False  # the tokens before `first` may come from the prefix tree, and go into it
+    waits_for_prefix: int | None = None  # number of a passage with the same prefix, which is read first
+    segment_ids: Sequence[int] = ()  # one per token; see BatchEntry
 
 
 @dataclass(frozen=True, slots=True)
 class PassageRows:
-    """values (n, W) float32: rows of passage `number`'s tokens from `first` on."""
+    """Output rows of passage `number`."""
 
     number: int
-    first: int
-    values: Array
+    first: int  # token of the first row
+    values: Array  # (n, W) float32
 
 
 @dataclass(slots=True)
@@ -66,7 +63,7 @@ class PassageChunk:
 
 
 class PassageReader:
-    """Reads passages once. output: "hidden" or "logits"; adapter_scales: of adapters and control vectors."""
+    """Reads passages once. output: "hidden" or "logits"."""
 
     def __init__(
         self, service: Service, output: str, adapter_scales: AdapterScales = (), salt: str = ""
@@ -88,7 +85,9 @@ class PassageReader:
         self._done: set[int] = set()
 
     def read(self, passages: Sequence[Passage]) -> Iterator[PassageRows]:
-        """Rows of all passages, each passage's in order. RequestError for one that the cache never holds."""
+        """Rows of all passages, each passage's in order. Raises RequestError for a passage that can never fit
+        the cache.
+        """
         pages = self.engine.pages
         for passage in passages:
             self.check(len(passage.ids), pages.cache.context, pages.pool.size * pages.cache.block)
@@ -111,7 +110,7 @@ class PassageReader:
 
     @staticmethod
     def check(count: int, context: int, pool: int) -> None:
-        """RequestError where so many tokens are none, or more than there is room for."""
+        """Raises RequestError if a text has no token, or more than fit."""
         if not count:
             raise RequestError("a text has no token: give some text")
         if count > min(context, pool):
@@ -122,13 +121,13 @@ class PassageReader:
     # --- on the engine's thread
 
     def _turn(self) -> list[PassageRows]:
-        """One step."""
+        """Runs one step."""
         self._begin()
         chunks = self._cut()
         return self._step(chunks) if chunks else []
 
     def _begin(self) -> None:
-        """Opens passages while there are slots and blocks."""
+        """Starts passages while there are slots and blocks."""
         scheduler = self.service.scheduler
         while (found := self._next()) is not None:
             if not self._free:
@@ -142,7 +141,7 @@ class PassageReader:
             self._free.pop()
 
     def _next(self) -> tuple[int, Passage] | None:
-        """The next passage whose forerunner was read."""
+        """The next passage that does not wait for its prefix."""
         return next(
             (
                 w
@@ -153,8 +152,8 @@ class PassageReader:
         )
 
     def _enter(self, slot: int, number: int, passage: Passage) -> bool:
-        """Puts a passage into an empty slot with all the blocks that it will need; False where they are not
-        to be had now.
+        """Puts a passage into an empty slot with all the blocks that it needs; False if they are not
+        available.
         """
         engine, pages, at = self.engine, self.engine.pages, 0
         if passage.shared and passage.first and not self.whole:
@@ -167,7 +166,7 @@ class PassageReader:
         return True
 
     def _cut(self) -> list[PassageChunk]:
-        """Who brings what to the next step."""
+        """The chunks of the next step."""
         room, rows, found = self.engine.batch, self.most_rows, []
         for slot, o in self._open.items():
             first = max(o.at, o.passage.first)
@@ -216,7 +215,7 @@ class PassageReader:
         )
 
     def _leave(self, slot: int) -> None:
-        """A passage was read. Its slot goes on, or to those who wait."""
+        """A passage is complete. Its slot goes to the next one, or back to the scheduler."""
         o = self._open.pop(slot)
         if o.passage.shared and not self.whole:
             self.engine.publish(slot, o.passage.ids, self.salt)

@@ -1,5 +1,5 @@
 """Handle of a submitted request: its tokens as they are sampled, its end, and cancellation. The engine thread
-puts items, any thread or task takes them.
+puts items; any thread or task takes them.
 """
 
 from __future__ import annotations
@@ -22,16 +22,14 @@ from satchel.runtime.scheduler import Request, Sequence
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Last item of a handle. finish: "stop", "length", "cancelled" or "deadline"; error: where the engine
-    failed.
-    """
+    """Last item of a handle."""
 
-    finish: str
-    error: SatchelError | None = None
+    finish: str  # "stop", "length", "cancelled" or "deadline"
+    error: SatchelError | None = None  # why the engine failed
 
 
 class Requests(Protocol):
-    """What runs requests: a Service in this process, or a WorkerService."""
+    """Runs requests: a Service in this process, or a WorkerService."""
 
     def submit(self, request: Request) -> RequestHandle: ...
 
@@ -46,8 +44,8 @@ class Requests(Protocol):
 
 
 class RequestHandle:
-    """Iterate, or `async for`, over the tokens as they are sampled. seq: counts and times, which the engine
-    thread writes. logprobs: of the tokens taken so far, where the request asks for them.
+    """Iterate, or `async for`, over the tokens as they are sampled. seq: counts and times, written by the
+    engine thread. logprobs: of the tokens taken so far, if requested.
     """
 
     def __init__(self, service: Requests, seq: Sequence) -> None:
@@ -56,7 +54,7 @@ class RequestHandle:
         self._tokens: SimpleQueue[int | Sampled | End] = SimpleQueue()
         self.logprobs: list[Logprob] = []
         self._wake: abc.Callable[[], object] | None = None
-        self._waits: Waiter | None = None  # of a task; resolved once
+        self._waits: Waiter | None = None  # the waiting task's future; resolved once
         self._notifier: tuple[asyncio.AbstractEventLoop, Notifier] | None = None
         self._lock = threading.Lock()
 
@@ -72,20 +70,18 @@ class RequestHandle:
             wake()
 
     def cancel(self) -> None:
-        """Ends the request after the step at hand. Safe from any thread, and more than once."""
+        """Ends the request after the current step. Thread-safe and idempotent."""
         self._service.cancel(self)
 
     def get(self, timeout: float | None = None) -> int | None:
-        """The next token; None at the end, with `finish` set. queue.Empty after `timeout` seconds without
-        one.
-        """
+        """The next token; None at the end, with `finish` set. Raises queue.Empty after `timeout` seconds."""
         if self.finish:
             return None
         item = self._tokens.get(timeout=timeout)
         return self._take(item)
 
     def drain(self) -> list[int | Sampled | End]:
-        """Takes all items that are there, without waiting."""
+        """Takes all available items without waiting."""
         found: list[int | Sampled | End] = []
         with suppress(Empty):
             while True:
@@ -97,7 +93,7 @@ class RequestHandle:
             yield token
 
     async def wait(self) -> int | None:
-        """get() for a task; where the task is cancelled meanwhile, no token is lost."""
+        """get() for a task. If the task is cancelled meanwhile, no token is lost."""
         while not self.finish:
             try:
                 return self._take(self._tokens.get_nowait())
@@ -117,11 +113,11 @@ class RequestHandle:
 
     @property
     def ready(self) -> bool:
-        """Whether get() would not have to wait."""
+        """Whether get() would return at once."""
         return bool(self.finish) or not self._tokens.empty()
 
     def listen(self, wake: abc.Callable[[], object] | None) -> None:
-        """Has `wake` called, in the engine's thread, with every token from now on."""
+        """Calls `wake` in the engine's thread with every token from now on."""
         with self._lock:
             self._wake = wake
 

@@ -1,5 +1,5 @@
-"""A conversation's keys and values to a file and back, between the steps of others: what was computed before
-a restart need not be computed again.
+"""Saves a conversation's keys and values to a file and restores them, between the steps of other requests, so
+that they need not be recomputed after a restart.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from satchel.runtime.kv.identity import identity
 from satchel.runtime.kv.saved import Saved, SavedShape, open_saved, write_saved
 from satchel.runtime.layers.arch import AdapterScales
 
-NO_TOKEN = 0  # stands after what is asked for, as a prompt's last token is never taken from the cache
+NO_TOKEN = 0  # appended to a lookup, because a prompt's last token never comes from the cache
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """tokens: that requests find from now on, of `saved` ones in the file, which are `ids`."""
+    """Result of restoring a state."""
 
-    tokens: int
-    saved: int
-    ids: tuple[int, ...]
+    tokens: int  # tokens that requests can find in the cache now
+    saved: int  # tokens in the file
+    ids: tuple[int, ...]  # the tokens in the file
 
     @property
     def note(self) -> str:
-        """What a user should know; "" where all of it is there."""
+        """A warning for the user; "" if everything was restored."""
         if self.tokens == self.saved:
             return ""
         return (
@@ -45,7 +45,7 @@ class Restored:
 
 
 def shape_of(engine: Engine, model: str, numbers: str) -> SavedShape:
-    """What the blocks of this engine are. model: its identity(); numbers: what else decides their bits."""
+    """The SavedShape of this engine. model: its identity(); numbers: other options that decide the bits."""
     states, cache = engine.states, engine.cache
     parts = [
         tuple((name, part.size) for name, part in zip(names, group, strict=True))
@@ -58,8 +58,8 @@ def shape_of(engine: Engine, model: str, numbers: str) -> SavedShape:
 
 
 def numbers_of(options: Options, adapter_scales: AdapterScales) -> str:
-    """What of a load decides the bits of keys and values, beside the model. adapter_scales: of the adapters
-    and control vectors of requests that say nothing about them; others' keys and values are not saved.
+    """The load options that decide the bits of keys and values. adapter_scales: the defaults; states of
+    requests with other scales are not saved.
     """
     text = f"{options.precision}, activations of {options.activations or 8} bits"
     if not adapter_scales:
@@ -75,8 +75,8 @@ def numbers_of(options: Options, adapter_scales: AdapterScales) -> str:
 def save(
     service: Service, shape: SavedShape, path: str | Path | OpenFile, ids: Sequence[int], salt: str = ""
 ) -> int:
-    """Writes what the cache has of the beginning of `ids`, whole blocks; gives its tokens. Waits for a slot.
-    RequestError where it has none of them.
+    """Writes the cached prefix of `ids`, in whole blocks; gives its number of tokens. Waits for a slot.
+    Raises RequestError if nothing is cached.
     """
     engine, file = service.engine, _file(path)
     (slot,) = service.acquire_slots(1)
@@ -104,8 +104,8 @@ def _file(path: str | Path | OpenFile) -> Path | OpenFile:
 
 
 def restore(service: Service, shape: SavedShape, path: str | Path | OpenFile, salt: str = "") -> Restored:
-    """Brings a saved state into the cache, as much as there is room for, so that requests that begin with its
-    tokens find it. All of the file is checked before anything changes.
+    """Loads a saved state into the cache, as much as there is room for. The whole file is validated before
+    anything changes.
     """
     with open_saved(_file(path), shape) as saved:
         saved.check()
@@ -119,7 +119,7 @@ def restore(service: Service, shape: SavedShape, path: str | Path | OpenFile, sa
 
 
 def _bring(service: Service, saved: Saved, ids: Sequence[int], slot: int, salt: str) -> int:
-    """The tokens that requests will find."""
+    """Number of tokens that requests can find."""
     engine, shape = service.engine, saved.shape
     pages = engine.pages
 

@@ -1,5 +1,5 @@
-"""How likely given tokens are: each step of a prompt reports on the tokens that follow, so that logits never
-leave the device. The engine thread serves others between these steps.
+"""Log-probabilities of given tokens: each step of a prompt reports on the tokens that follow, so logits never
+leave the device. The engine thread serves other requests between these steps.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from satchel.runtime.layers.arch import AdapterScales
 from satchel.runtime.sampling.logprobs import TOP, Logprob, read_logprob
 from satchel.runtime.scheduler.sequence import salted
 
-LOGITS_BYTES = 32 << 20  # of a step's logits on the device
-BESIDE = 64  # tokens of a step while others wait for their next one
+LOGITS_BYTES = 32 << 20  # most bytes of a step's logits on the device
+BESIDE = 64  # most tokens per step while other requests decode
 
 
 class Scoring:
-    """A prompt in an empty slot that is leased meanwhile; `found` grows with each step."""
+    """Scoring of a prompt in an empty, leased slot; `found` grows with each step."""
 
     def __init__(
         self, engine: Engine, slot: int, ids: Sequence[int], top: int = 0, adapter_scales: AdapterScales = ()
@@ -37,7 +37,7 @@ class Scoring:
         self.found: list[Logprob] = []
 
     def step(self, most: int) -> bool:
-        """Reports on at most so many tokens more; False when all are done."""
+        """Scores up to `most` more tokens; False when done."""
         engine, at, ids = self.engine, len(self.found), self.ids
         part = ids[at : min(at + min(most, self.most), len(ids) - 1)]
         if part:
@@ -58,16 +58,17 @@ class Scoring:
         return len(self.found) < len(ids) - 1
 
     def publish(self, salt: str) -> None:
-        """Lets other requests find what was computed."""
+        """Puts the computed blocks into the prefix tree."""
         self.engine.publish(self.slot, self.ids, salted(salt, self.adapter_scales))
 
 
 def score(
     service: Service, ids: Sequence[int], top: int = 0, salt: str = "", adapter_scales: AdapterScales = ()
 ) -> list[Logprob]:
-    """Reports on ids[1:], each after those before it; what was computed is published.
+    """Log-probability reports of ids[1:], each after the tokens before it; the computed blocks go into the
+    prefix tree.
 
-    top: how many of the likeliest tokens each report lists, at most 20.
+    top: number of top tokens per report, at most 20.
     """
     if not 0 <= top <= TOP:
         raise RequestError(f"top is {top}: it must lie between 0 and {TOP}")

@@ -1,5 +1,5 @@
-"""The states of a model in the memory of its devices, as far as the host moves them: blocks of the KV cache,
-of each group of layers, pages of states among them, and the tokens that each slot has seen.
+"""A model's states in device memory, as far as the host moves them: blocks of the KV cache, by layer group,
+pages of recurrent states, and the token table.
 """
 
 from __future__ import annotations
@@ -21,33 +21,31 @@ Layouts = Mapping[str, Mapping[str, int]]  # by device
 
 
 class Paged(NamedTuple):
-    """The blocks of a layer's keys or values: the device that has them, where block 0 lies in its
-    state buffer, and the bytes of a block.
-    """
+    """Blocks of a layer's keys or values."""
 
     device: str
-    start: int
-    size: int
+    start: int  # offset of block 0 in the device's state buffer
+    size: int  # bytes of a block
 
 
 class States:
-    """buffers: of each device that has states; layouts: bytes from a buffer's start by name of the state."""
+    """buffers: state buffers by device. layouts: by device, the offset of each state in its buffer."""
 
     def __init__(self, buffers: Mapping[str, Buffer], roots: Roots, layouts: Layouts, cache: Cache) -> None:
         self.buffers, self.cache = buffers, cache
         at = {name: (device, start) for device, layout in layouts.items() for name, start in layout.items()}
-        self._tokens = at.get(TOKENS)  # graphs of parts alone have none
+        self._tokens = at.get(TOKENS)  # partial graphs have none
         self.paged = paged(roots, layouts)
         self.block_bytes = tuple(sum(part.size for part in group) for group in self.paged)
         self.formats = paged_formats(roots)
 
     def copy_block(self, old: int, new: int, group: int = 0) -> None:
-        """Copies the keys and values of a block, of all layers of a group."""
+        """Copies a block in all layers of a group."""
         for device, start, size in self.paged[group]:
             self.buffers[device].copy(start + size * new, start + size * old, size)
 
     def read_block(self, block: int, out: Array, group: int = 0) -> None:
-        """Fills `out` (block_bytes[group],) uint8 with a block, layer after layer."""
+        """Fills `out` (block_bytes[group]) uint8 with a block, layer after layer."""
         at = 0
         for device, start, size in self.paged[group]:
             self.buffers[device].read_into(start + size * block, out[at : at + size])
@@ -61,7 +59,7 @@ class States:
             at += size
 
     def write_tokens(self, slot: int, ids: Sequence[int]) -> None:
-        """Notes that the slot's positions from 0 on hold these tokens, which it did not compute."""
+        """Writes tokens that the slot did not compute to the token table, from position 0 on."""
         if self._tokens is not None:
             device, start = self._tokens
             at = start + 4 * slot * (self.cache.context + 1)
@@ -69,7 +67,7 @@ class States:
 
 
 def paged(roots: Roots, layouts: Layouts) -> tuple[tuple[Paged, ...], ...]:
-    """For each group of layers, as windows_of() has them, its states in their order."""
+    """The paged states of each layer group, in the order of windows_of()."""
     at = {name: (device, start) for device, layout in layouts.items() for name, start in layout.items()}
     return tuple(
         tuple(Paged(*at[name], nbytes(type, Bucket(1, 1)) // _count(type)) for name, type in group)
@@ -83,10 +81,10 @@ def paged_formats(roots: Roots) -> tuple[tuple[str, ...], ...]:
 
 
 def grouped(roots: Roots) -> tuple[tuple[tuple[str, Type], ...], ...]:
-    """Names and types of the states that have blocks, by groups of layers."""
+    """Names and types of the paged states, by layer group."""
     made = ((node, op_of(node)) for node in toposort(roots))
     writers = (node for node, by in made if by is not None and by.alias and by.cache != NONE)
-    tables = {n.src[0].name: n.src[-1].name for n in writers}  # of blocks, the last source
+    tables = {n.src[0].name: n.src[-1].name for n in writers}  # the block table is the last source
     states = {n.name: n.type for n in leaves(roots, "state") if n.name in tables}
 
     def of(window: int) -> tuple[tuple[str, Type], ...]:

@@ -1,5 +1,5 @@
-"""What the engine counts while it works: totals and histograms over all requests, and the work of each one.
-The engine's thread alone writes; anybody may take a snapshot. A token costs a few microseconds of it.
+"""Engine statistics: totals and histograms over all requests, and the usage of each. Only the engine's thread
+writes; any thread may take a snapshot. A token costs it a few microseconds.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ BOUNDS: Mapping[str, tuple[float, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A histogram as it stood. counts[i] values were at most bounds[i] and above the bound before; the last
-    count is of those above all bounds. total: their sum.
+    """Snapshot of a histogram. counts[i] values are at most bounds[i] and above the bound before; the last
+    count is above all bounds.
     """
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
-    total: float
+    total: float  # sum of the values
 
     @property
     def count(self) -> int:
@@ -46,8 +46,8 @@ class Distribution:
         return self.total / self.count if self.count else 0.0
 
     def quantile(self, q: float) -> float:
-        """The bound below which the share q of the values lies: up to 1.8 times too large for times; 0
-        without a value, infinity where it is above all bounds.
+        """Upper bound of the bucket with quantile q: up to 1.8 times too large for times; 0 without values,
+        infinity above all bounds.
         """
         wanted, seen = q * self.count, 0
         for bound, n in zip((*self.bounds, float("inf")), self.counts, strict=True):
@@ -75,27 +75,22 @@ class Histogram:
 
 @dataclass(slots=True)
 class Usage:
-    """What a request took so far. weight_bytes: its share, by tokens, of the weights that its steps read;
-    kv_bytes: of its own cache. decode_*: of the whole steps in which it got a token, for a rate. last: clock
-    time of its last token. replayed: times that its worker process was lost. drafted, accepted: draft
-    tokens that were verified, and those that were accepted. devices: seconds by device, its share of each
-    step.
-    """
+    """Resources that a request has used."""
 
     steps: int = 0
-    weight_bytes: float = 0.0
-    kv_bytes: float = 0.0
-    decode_bytes: float = 0.0
-    decode_seconds: float = 0.0
-    last: float = -1.0
-    replayed: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    devices: dict[str, float] = field(default_factory=dict)
+    weight_bytes: float = 0.0  # weights read in its steps, its share by tokens
+    kv_bytes: float = 0.0  # read from its own cache
+    decode_bytes: float = 0.0  # of the whole steps that gave it a token
+    decode_seconds: float = 0.0  # of the same steps
+    last: float = -1.0  # clock time of its last token
+    replayed: int = 0  # times that its worker process was lost
+    drafted: int = 0  # draft tokens that were verified
+    accepted: int = 0  # draft tokens that were accepted
+    devices: dict[str, float] = field(default_factory=dict)  # seconds by device, its share of each step
 
 
 class Counted(Protocol):
-    """What is read of a sequence."""
+    """The fields of a sequence that statistics read."""
 
     used: Usage
     arrived: float
@@ -112,14 +107,14 @@ class Counted(Protocol):
     def generated(self) -> int: ...
 
 
-# One sequence's part in a step: computed tokens, those in its cache before, and whether it went on with its
-# answer. A plain tuple, for one is made for every row of every step.
+# One sequence's part of a step: the sequence, computed tokens, tokens cached before, and whether it decodes.
+# A plain tuple, because one is made for every row of every step.
 Part = tuple[Counted, int, int, bool]
 
 
 @dataclass(slots=True)
 class StepFacts:
-    """A step as a whole. devices: seconds by device."""
+    """Measurements of a whole step. devices: seconds by device."""
 
     seconds: float
     weight_bytes: float
@@ -129,15 +124,9 @@ class StepFacts:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """Totals since the model was loaded, what there is now, and histograms by name. requests: by how they
-    ended. kv_kept: blocks that finished requests left for others to find. worker_restarts: how often a worker
-    process was started again. host_blocks, host_bytes: of the cache's blocks, those in host memory, where
-    host_moved_out went so far and host_moved_back came back from. expert_cache_lookups: experts that tokens
-    were routed to in layers with an expert cache; expert_cache_hits: those that a GPU computed from it;
-    expert_cache_moved_bytes: bytes of experts that were moved into it.
-    """
+    """Totals since the model was loaded, current gauges, and histograms by name."""
 
-    requests: Mapping[str, int]
+    requests: Mapping[str, int]  # by finish reason
     prompt_tokens: int
     cached_tokens: int
     generated_tokens: int
@@ -147,16 +136,16 @@ class EngineStats:
     running: int
     kv_blocks: int
     kv_free: int
-    kv_kept: int
+    kv_kept: int  # blocks that finished requests left in the prefix tree
     histograms: Mapping[str, Distribution]
-    worker_restarts: int = 0
-    host_blocks: int = 0
-    host_bytes: int = 0
-    host_moved_out: int = 0
-    host_moved_back: int = 0
-    expert_cache_lookups: int = 0
-    expert_cache_hits: int = 0
-    expert_cache_moved_bytes: int = 0
+    worker_restarts: int = 0  # times that a worker process was restarted
+    host_blocks: int = 0  # blocks in the host-memory tier
+    host_bytes: int = 0  # bytes of the host-memory tier
+    host_moved_out: int = 0  # blocks moved to host memory so far
+    host_moved_back: int = 0  # blocks moved back so far
+    expert_cache_lookups: int = 0  # expert selections in layers with an expert cache
+    expert_cache_hits: int = 0  # of those, computed by a GPU from the cache
+    expert_cache_moved_bytes: int = 0  # bytes of experts moved into the cache
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain values."""
@@ -174,7 +163,7 @@ class KVTraffic:
         self._windows = list(sizes.items())
 
     def kv(self, before: int, count: int) -> int:
-        """Bytes read for `count` tokens after `before` others."""
+        """Bytes read to compute `count` tokens after `before` others."""
         end = before + count
         read = self._all * end
         for window, size in self._windows:
@@ -192,7 +181,7 @@ class StatsCollector:
         self.prompt_tokens = self.cached_tokens = self.generated_tokens = self.steps = self.preemptions = 0
 
     def step(self, parts: Sequence[Part], facts: StepFacts, now: float) -> None:
-        """A step was done at clock time `now`."""
+        """Counts a step that ended at clock time `now`."""
         h, total, seconds = self.histograms, sum(p[1] for p in parts), facts.seconds
         self.steps += 1
         h["step_seconds"].add(seconds)
@@ -215,7 +204,7 @@ class StatsCollector:
                 used.decode_seconds += seconds
 
     def token(self, seq: Counted, now: float, count: int = 1) -> None:
-        """So many tokens of the sequence were sampled by a step."""
+        """Counts tokens of the sequence that a step sampled."""
         self.generated_tokens += count
         used = seq.used
         last = used.last
@@ -224,7 +213,7 @@ class StatsCollector:
         used.last = now
 
     def ended(self, seq: Counted, now: float) -> None:
-        """The sequence ended, for whatever reason."""
+        """Counts the end of a sequence."""
         h = self.histograms
         self.requests[seq.finish] += 1
         self.preemptions += seq.preempted
@@ -240,7 +229,7 @@ class StatsCollector:
             h["decode_seconds"].add(now - seq.first)
 
     def snapshot(self, waiting: int, running: int, blocks: tuple[int, int, int]) -> EngineStats:
-        """blocks: those of the pool, free ones, and those kept for requests to come."""
+        """blocks: (pool size, free blocks, blocks kept in the prefix tree)."""
         return EngineStats(
             dict(self.requests),
             self.prompt_tokens,

@@ -1,5 +1,5 @@
-"""Structured output of one request, as a value: it goes to the process of the engine, which makes the
-constraint of it.
+"""Structured output of one request as a value, which travels to the engine's process and becomes a constraint
+there.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from satchel.runtime.grammar.spec import Spec
 
 @dataclass(frozen=True, slots=True)
 class StructuredOutput:
-    """grammar: the grammar as a value, or the caller's own constraint, which cannot leave its process. style:
-    how the model marks thinking, where it may think before the constrained text; None: the grammar applies
-    from the first token. opening: the thinking state at the start, as in ReasoningBudget.
-    """
+    """Structured output of one request."""
 
-    grammar: Spec | Constraint
+    grammar: Spec | Constraint  # a spec, or the caller's own constraint, which cannot leave its process
+    # Reasoning markers, if the model may reason before the constrained text; None: the grammar applies at
+    # once.
     style: Style | None = None
-    opening: str = ""
+    opening: str = ""  # reasoning state at the start, as in ReasoningBudget
 
     def constraint(self, tokenizer: Tokenizer) -> Constraint:
-        """The constraint of one answer. RequestError for a grammar that cannot be compiled."""
+        """The constraint of one answer. Raises RequestError if the grammar cannot be compiled."""
         inner = self._made(tokenizer)
         if self.style is None:
             return inner

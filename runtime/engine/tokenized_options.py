@@ -1,4 +1,4 @@
-"""Options of a request in tokens of the vocabulary: bad words, DRY's sequence breakers, end tokens."""
+"""Request options as tokens of the vocabulary: bad words, DRY's sequence breakers, end tokens."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class _Kept:
             self._size -= self._kept.popitem(last=False)[1].size
 
 
-MOST_KEPT = 1 << 18  # tokens and what follows them in breakers, of each vocabulary: some 30 MB
-_kept: WeakKeyDictionary[Tokenizer, _Kept] = WeakKeyDictionary()  # they go with the model
+MOST_KEPT = 1 << 18  # cached entries of breakers per vocabulary: about 30 MB
+_kept: WeakKeyDictionary[Tokenizer, _Kept] = WeakKeyDictionary()  # freed with the model
 _keeping = threading.Lock()
 
 
 def breakers_of(tokenizer: Tokenizer, texts: tuple[str, ...]) -> Breakers:
-    """DRY's sequence breakers in a vocabulary, from the cache or by a pass over all tokens."""
+    """DRY's sequence breakers in a vocabulary, cached."""
     with _keeping:
         kept = _kept.setdefault(tokenizer, _Kept())
         found = kept.get(texts)
@@ -58,7 +58,7 @@ def breakers_of(tokenizer: Tokenizer, texts: tuple[str, ...]) -> Breakers:
 
 
 def in_tokens(sampling: Sampling, tokenizer: Tokenizer) -> Sampling:
-    """A copy with each text of bad_words as the tokens that write it, alone and after a space."""
+    """A copy with each text of bad_words as token sequences, alone and after a space."""
     found: list[str | tuple[int, ...]] = []
     for word in sampling.bad_words:
         if isinstance(word, str):
@@ -69,7 +69,7 @@ def in_tokens(sampling: Sampling, tokenizer: Tokenizer) -> Sampling:
 
 
 def stop_ids_of(tokenizer: Tokenizer, options: GenerateOptions) -> frozenset[int]:
-    """Tokens that end an answer. RequestError for an id outside of the vocabulary."""
+    """End tokens of a request. Raises RequestError for an id outside the vocabulary."""
     bad = next((t for t in options.stop_token_ids if not 0 <= t < tokenizer.vocab_size), None)
     if bad is not None:
         raise RequestError(f"stop_token_ids: {bad} is not in the vocabulary of {tokenizer.vocab_size}")
@@ -90,7 +90,7 @@ def logits_options_of(
 
 
 def with_constraint(request: Request, tokenizer: Tokenizer) -> Request:
-    """The request with the constraint compiled from its structured output, where it has one."""
+    """The request with its structured output compiled into a constraint, if it has one."""
     wanted = request.logits_options.structured_output
     if wanted is None:
         return request

@@ -1,8 +1,8 @@
-"""Whether an engine makes progress, as a program learns without waiting for it.
+"""Watchdog: tells whether an engine makes progress, without waiting for it.
 
-Time is counted in beats, and no clock is compared with another: whatever stops a machine, a program or its
-clock for an hour (suspend, a frozen container, a debugger) costs one beat, so only what fails while the
-rest runs is held against it. A worker process sends its beats; those of a thread are counted here.
+Time is counted in heartbeats, and clocks are never compared. Whatever stops a machine, a program or its clock
+for an hour (suspend, a frozen container, a debugger) costs one beat, so only a failure while the rest runs
+counts against the engine. A worker process sends its beats; those of a thread are counted here.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from dataclasses import dataclass, field
 
 from satchel.quant.threads import begin
 
-BEAT = 0.5  # seconds between two beats
-MISSED = 6  # beats in a row whose absence makes an engine not ready
-# Seconds after which work of a kind is stuck, unless longer work was seen to end.
+BEAT = 0.5  # seconds between beats
+MISSED = 6  # consecutive missed beats after which an engine is not ready
+# Seconds after which a piece of work counts as stuck, unless longer pieces have finished.
 SLOW = {"step": 60.0, "compile": 300.0, "load": 300.0}
-LONGER = 4  # times the longest work that was seen to end
-HOPELESS = 10  # the same, for what is ended
+LONGER = 4  # a piece counts as stuck after 4 times the longest finished one
+HOPELESS = 10  # an engine is ended after 10 times the longest finished piece
 
 
 class Pulse:
-    """What a thread is doing: it writes, any thread reads. turns: pieces of work that it began."""
+    """Activity of a thread: it writes, any thread reads. turns: number of pieces of work begun."""
 
     def __init__(self) -> None:
         self.doing, self.turns = "", 0
 
     def begin(self, doing: str) -> None:
-        """A piece of work begins: a key of SLOW."""
+        """A piece of work begins. doing: a key of SLOW."""
         self.doing = doing
         self.turns += 1
 
     def end(self) -> None:
-        """There is nothing to do."""
+        """The thread becomes idle."""
         self.doing = ""
 
     @contextmanager
     def within(self, doing: str) -> Iterator[None]:
-        """Work of another kind in the middle of a piece, which goes on after it as one of its own."""
+        """Work of another kind inside a piece; the piece continues after it as a new one."""
         before = self.doing
         self.begin(doing)
         try:
@@ -50,25 +50,23 @@ class Pulse:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """One look at a pulse. doing: the work at hand, "" for none. stalled: seconds for which it has been the
-    same piece. longest: seconds of the longest piece that ended. trouble: why nothing can be done at all.
-    """
+    """One observation of a pulse."""
 
-    doing: str = ""
-    stalled: float = 0.0
-    longest: float = 0.0
-    trouble: str = ""
+    doing: str = ""  # current work; "": idle
+    stalled: float = 0.0  # seconds for which it has been the same piece
+    longest: float = 0.0  # seconds of the longest finished piece
+    trouble: str = ""  # why the engine cannot work at all
 
 
 class Beats:
-    """Looks at a pulse. pulse: gives the one at hand, for an engine may be made anew; None for none."""
+    """Observes a pulse. pulse: gives the current one, because an engine may be replaced; None without one."""
 
     def __init__(self, pulse: Callable[[], Pulse | None], seconds: float = BEAT) -> None:
         self._pulse, self._seconds = pulse, seconds
         self._turn, self._same, self._longest = -1, 0, 0
 
     def look(self, trouble: str = "") -> Beat:
-        """The next beat, `seconds` after the one before."""
+        """The next beat, `seconds` after the last."""
         pulse = self._pulse()
         doing, turn = (pulse.doing, pulse.turns) if pulse else ("", -1)
         if doing and turn == self._turn:
@@ -81,24 +79,22 @@ class Beats:
 
 @dataclass
 class Watchdog:
-    """Judges beats. worker_timeout: seconds without a beat, step_timeout: seconds of one piece of work, after
-    which an engine is hopeless; 0: never. seconds: between two calls of tick(). Not thread-safe.
-    """
+    """Judges beats. Not thread-safe."""
 
-    worker_timeout: float
-    step_timeout: float
-    seconds: float = BEAT
+    worker_timeout: float  # seconds without a beat after which the engine is hopeless; 0: never
+    step_timeout: float  # seconds of one piece of work after which the engine is hopeless; 0: never
+    seconds: float = BEAT  # between calls of tick()
     loaded: bool = False
     missed: int = 0
     beat: Beat = field(default_factory=Beat)
 
     def heard(self, beat: Beat | None = None) -> None:
-        """Something came: a beat, or a message, which is as good a sign of life."""
+        """A beat came, or a message, which is as good a sign of life."""
         self.missed = 0
         self.beat = beat or self.beat
 
     def tick(self, unread: bool = False) -> None:
-        """`seconds` went by. unread: something came that was not read yet, so the engine is alive."""
+        """`seconds` have passed. unread: unread messages are waiting, so the engine is alive."""
         if not unread:
             self.missed += 1
 
@@ -109,7 +105,7 @@ class Watchdog:
 
     @property
     def trouble(self) -> str:
-        """Why the engine is not ready, as far as beats tell; "" where they do not."""
+        """Why the engine is not ready, as far as beats tell; "" if it is."""
         if self.missed >= MISSED:
             return f"the engine has given no sign of life for {self.silent:.0f} s"
         if self.beat.trouble:
@@ -122,8 +118,8 @@ class Watchdog:
 
     @property
     def hopeless(self) -> str:
-        """Why the engine must be ended; "" where there is no reason. Until it is loaded, it may be silent
-        for as long as one piece of work may take: it is not ready anyway.
+        """Why the engine must be ended; "" if it need not. During the load it may be silent for as long as
+        one piece of work may take, because it is not ready anyway.
         """
         most = self.worker_timeout if self.loaded else self.step_timeout
         if most and self.silent >= most:
@@ -135,7 +131,7 @@ class Watchdog:
 
 
 def ticking(tick: Callable[[], object], over: threading.Event, name: str, seconds: float = BEAT) -> None:
-    """Calls tick() every so many seconds, in a thread of its own, until it is over."""
+    """Calls tick() every `seconds` seconds in a thread of its own, until `over` is set."""
 
     def run() -> None:
         while not over.wait(seconds):

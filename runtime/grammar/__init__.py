@@ -1,6 +1,6 @@
-"""Structured output: JSON schemas, regular expressions, grammars and choices, as masks over the vocabulary.
+"""Structured output: JSON schemas, regular expressions, grammars and choices as token bitmasks.
 
-Fails closed: what can't be enforced in full is refused before the first token, with the place in it.
+Fails closed: what cannot be enforced in full is refused before the first token, with its place in the spec.
 """
 
 from satchel.runtime.grammar.compiled import Grammar, GrammarConstraint, compile_grammar, only_check

@@ -1,8 +1,8 @@
-"""Whether a regular expression can match one text in exponentially many ways, as (a+)+ can.
+"""Detects regular expressions with exponential backtracking, such as (a+)+.
 
-Our own matching is linear whatever the pattern; programs that read the answer with it may not be.
+Our own matching is linear for any pattern; programs that read the answer with the same pattern may not be.
 Source: Weber and Seidl, On the degree of ambiguity of finite automata, 1991 (criterion EDA), on Glushkov's
-automaton: an edge made twice inside a loop, or two different paths from a state to itself with one text.
+automaton: a duplicate edge inside a loop, or two different paths from a state to itself with one text.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from satchel.runtime.grammar.regex import Alt, Chars, Ranges, RegexNode, Repeat
 
-MAX_COPIES = 8  # of a bounded repetition
-MAX_STATES = 300  # what is larger is not looked at
+MAX_COPIES = 8  # copies of a bounded repetition
+MAX_STATES = 300  # larger automata are not analyzed
 MAX_PAIRS = 60_000
 
 Pair = tuple[int, int]
@@ -21,7 +21,7 @@ Ends = tuple[bool, list[int], list[int]]  # can be empty, first states, last sta
 
 
 class TooLarge(Exception):
-    """The automaton is over MAX_STATES."""
+    """The automaton exceeds MAX_STATES."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ class _Automaton:
             self._link(lasts, firsts, loop=True)
             return empty or node.low == 0, firsts, lasts
         if node.high > MAX_COPIES:
-            # Long ranges are read as loops where they are ranges: {1,20} may stop anywhere, as + may.
+            # A wide range counts as a loop: {1,20} may stop anywhere, as + may.
             high = None if node.high > max(node.low, 1) else min(node.high, 2)
             return self._add_repeat(Repeat(node.part, min(node.low, 1) if high is None else high, high))
         whole: Ends = (True, [], [])
@@ -86,7 +86,7 @@ class _Automaton:
 
 
 def is_catastrophic(node: RegexNode) -> bool:
-    """Whether some text has exponentially many matches. False where the pattern is too large to tell."""
+    """Whether some text has exponentially many matches. False if the pattern is too large to tell."""
     automaton = _Automaton()
     try:
         automaton.add(node)
@@ -96,8 +96,8 @@ def is_catastrophic(node: RegexNode) -> bool:
 
 
 def _has_two_ways(automaton: _Automaton) -> bool:
-    """Whether two different states lie, as a pair, on a cycle through a pair of equal ones: in one strongly
-    connected component.
+    """Whether a pair of different states shares a strongly connected component with a pair of equal
+    states.
     """
     forward = _pairs(automaton)
     if forward is None:
@@ -110,7 +110,9 @@ def _has_two_ways(automaton: _Automaton) -> bool:
 
 
 def _pairs(automaton: _Automaton) -> dict[Pair, list[Pair]] | None:
-    """Pairs of states that one text leads to from a single state, smaller state first, and what follows."""
+    """Graph of the pairs of states that one text reaches from a single state, smaller state first; None if it
+    is too large.
+    """
     labels, edges = automaton.labels, automaton.edges
     count = len(labels)
     kinds = {ranges: i for i, ranges in enumerate(dict.fromkeys(labels))}
@@ -135,7 +137,7 @@ def _pairs(automaton: _Automaton) -> dict[Pair, list[Pair]] | None:
 
 
 def _components(edges: dict[Pair, list[Pair]]) -> list[list[Pair]]:
-    """The strongly connected components (Kosaraju): by the order in which a search leaves the pairs."""
+    """Strongly connected components (Kosaraju)."""
     left: list[Pair] = []
     seen: set[Pair] = set()
     backward: dict[Pair, list[Pair]] = {pair: [] for pair in edges}

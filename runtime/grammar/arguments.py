@@ -1,7 +1,7 @@
-"""The arguments of a forced call as rules of Lark: JSON, tags around values, or NAME=VALUE.
+"""Lark rules for the arguments of a forced tool call: JSON, tags around values, or NAME=VALUE.
 
-Invariant: arguments that are no JSON object come in the order of the schema's properties, the required ones
-always; none but those are written, unless the schema names none.
+Invariant: arguments that are not a JSON object come in the order of the schema's properties, the required
+ones always; no other argument can be written, unless the schema names none.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from satchel.runtime.grammar.styles import JsonArguments, KeywordArguments, TagS
 from satchel.runtime.grammar.texts import DEFINITIONS, SCALARS, TextGrammar, Value, literal
 
 KNOWN = {"type", "properties", "required", "additionalProperties", *DEFINITIONS}
-FREE = "/[A-Za-z_][A-Za-z0-9_]{0,63}/"  # a name where the schema gives none
+FREE = "/[A-Za-z_][A-Za-z0-9_]{0,63}/"  # an argument's name, if the schema names none
 
 
 class LarkWriterProtocol(Protocol):
-    """The part of tools.LarkWriter that arguments need."""
+    """The part of tools.LarkWriter that this module uses."""
 
     def text(self, text: str) -> str: ...
 
@@ -33,7 +33,7 @@ class LarkWriterProtocol(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """Adds the rules that it needs to `lines`, their names beginning with `prefix`. where: for errors."""
+    """Writes the rules of arguments to `lines`. Rule names begin with `prefix`; errors begin with `where`."""
 
     writer: LarkWriterProtocol
     format: ToolCallFormat
@@ -42,19 +42,21 @@ class Arguments:
     lines: list[str]
 
     def rule(self, name: str, schema: Mapping[str, Any]) -> str:
-        """What stands for the arguments. RequestError for a schema that this format cannot enforce."""
+        """The right-hand side of the rule for the arguments. Raises RequestError for a schema that this
+        format cannot enforce.
+        """
         how = self.format.arguments
         if isinstance(how, JsonArguments):
             return f"%json {with_settings(schema)}"
         if isinstance(how, KeywordArguments) and not all(map(is_name, name.split("."))):
             raise RequestError(
-                f"{self.where}: calls of this family are Python's: expected a name of Python's"
+                f"{self.where}: this family writes calls in Python: expected a Python identifier"
             )
         unknown = next((key for key in schema if key not in KNOWN), None)
         if unknown is not None:
             raise RequestError(
-                f"{self.where} at {step('#', unknown)}: not supported for arguments as this family writes"
-                " them: say it of the properties"
+                f"{self.where} at {step('#', unknown)}: not supported for arguments in this family's format:"
+                " put it into the properties"
             )
         rest = schema.get("additionalProperties", True)
         properties = dict(schema.get("properties", {}))
@@ -71,7 +73,7 @@ class Arguments:
         return name
 
     def _chain(self, rules: list[tuple[str, bool]], separator: str) -> str:
-        """The arguments in order, those that are not required or not; `separator` between two that come."""
+        """The arguments in order, optional ones included, with `separator` between two that are present."""
         sep = self.writer.text(separator)
         first, later = '""', '""'
         for i in range(len(rules) - 1, -1, -1):
@@ -84,7 +86,7 @@ class Arguments:
         return first if sep else later
 
     def _free(self, schema: Mapping[str, Any], rest: Any) -> str:
-        """Any arguments, where the schema names none."""
+        """Any arguments, for a schema that names none."""
         if rest is False:
             return '""'
         rule = self._named(0, None, rest, schema)
@@ -94,13 +96,13 @@ class Arguments:
         return f"{rule}*"
 
     def _named(self, i: int, key: str | None, schema: Any, root: Mapping[str, Any]) -> str:
-        """One argument; key None: a name of the answer's own."""
+        """One argument. key None: the answer chooses the name."""
         where = f"{self.where} at {step('#/properties', '*' if key is None else key)}"
         how = self.format.arguments
         if isinstance(how, TagSyntax):
             return self._tagged(how, i, key, schema, root, where)
         if key is not None and not is_name(key):
-            raise RequestError(f"{where}: calls of this family are Python's: expected a name of Python's")
+            raise RequestError(f"{where}: this family writes calls in Python: expected a Python identifier")
         name = FREE if key is None else self.writer.text(key)
         return self._add(f"{self.prefix}_a{i}", f'{name} "=" {_keyword(schema, root)}')
 
@@ -122,7 +124,7 @@ class Arguments:
         return self._add(f"{self.prefix}_a{i}", begun)
 
     def _ended(self, i: int, value: Value, tags: TagSyntax) -> str:
-        """A terminal for the text, its end included: so nothing else can be where it ends."""
+        """A terminal for the text and its end tag together, so that no text can contain the end."""
         pieces = self.writer.pieces(tags.text_end or tags.end)
         count = next((at for at, piece in enumerate(pieces) if isinstance(piece, int)), len(pieces))
         terminal = f"{self.prefix.upper()}_V{i}"
@@ -131,7 +133,7 @@ class Arguments:
 
 
 def shown(pieces: Sequence[str | int]) -> str:
-    """Texts and tokens in Lark."""
+    """Texts and tokens as Lark source."""
     return " ".join(literal(piece) if isinstance(piece, str) else f"<[{piece}]>" for piece in pieces)
 
 
@@ -140,15 +142,15 @@ def is_name(text: str) -> bool:
 
 
 def can_be_tagged(key: str, tags: TagSyntax) -> bool:
-    """Whether a name is read back from its tag."""
+    """Whether the parser reads the name back from its tag."""
     plain = bool(key) and key == key.strip().strip('"') and len(key) < NAME_MOST and "\n" not in key
-    if tags.separator:  # a name stands without a tag
+    if tags.separator:  # the name has no tag
         return is_name(key)
     return plain and not any(char in key for char in "<>")
 
 
 def _keyword(schema: Any, root: Mapping[str, Any]) -> str:
-    """A value in a call of Python's; booleans by themselves also as Python writes them."""
+    """A value in a Python call; top-level booleans also in Python's spelling."""
     if isinstance(schema, bool):
         return f"%json {with_settings(schema)}"
     meant = resolved(schema, root)

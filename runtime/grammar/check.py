@@ -1,8 +1,8 @@
-"""The last word on an answer: whether the whole text is what was asked for.
+"""The final check of an answer: whether the whole text satisfies the spec.
 
-JSON is read by the standard library and checked by `validate.py`, whose cost is bounded. Whatever has a
-regular expression in it goes through a matcher over bytes, which is linear; Python's own may take exponential
-time. A check may take a second: it runs on a thread that nothing else waits for, never on an event loop.
+JSON is parsed by the standard library and validated by `validate.py`, whose cost is bounded. Regular
+expressions run in a matcher over bytes, which is linear; Python's own may take exponential time. A check may
+take a second: it runs on a thread that nothing else waits for, never on an event loop.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 from satchel.runtime.grammar.matching import fits
 from satchel.runtime.grammar.validate import Validator
 
-MAX_DIGITS = 1000  # of a number that is read as an int
+MAX_DIGITS = 1000  # longest number that is parsed as an int
 Check = Callable[[str], str]
 
 
 def sentence_check(grammar: str, what: str) -> Check:
-    """For regular expressions and grammars: the matcher's own accept state, over bytes."""
+    """Check for regular expressions and grammars: the matcher over bytes must accept the whole text."""
     return lambda text: "" if fits(grammar, text) else f"the text is not a whole sentence of the {what}"
 
 
 def json_check(schema: Any) -> Check:
-    """For JSON: it parses, to a value that satisfies the schema."""
+    """Check for JSON: the text parses to a value that satisfies the schema."""
     validator = Validator(schema)
 
     def check(text: str) -> str:
@@ -34,19 +34,23 @@ def json_check(schema: Any) -> Check:
         except RecursionError:
             return "the JSON is nested too deeply to be checked"
         except ValueError as error:
-            return f"the text is no JSON: {error}"
+            return f"the text is not JSON: {error}"
         return validator.error(value)
 
     return check
 
 
 def value_errors(schema: Any, value: Any) -> str:
-    """What is wrong with a value (numbers as `parse_exact` gives them), with its JSON pointer; or empty."""
+    """The first error of a value (with numbers of `parse_exact`), with its JSON pointer; "" if it
+    is valid.
+    """
     return Validator(schema).error(value)
 
 
 def parse_exact(text: str) -> Any:
-    """JSON with numbers as they stand: int, and Decimal for what has a point, an exponent or many digits."""
+    """Parses JSON with exact numbers: int, and Decimal for a number with a point, an exponent or
+    many digits.
+    """
     return json.loads(text, parse_float=_decimal, parse_int=_whole, parse_constant=_refuse)
 
 
@@ -62,4 +66,4 @@ def _decimal(digits: str) -> Decimal:
 
 
 def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")

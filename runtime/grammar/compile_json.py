@@ -1,4 +1,4 @@
-"""A checked JSON schema in llguidance's form: our settings, never the schema's own."""
+"""Writes a checked JSON schema for llguidance. Settings come from us, never from the schema."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from satchel.errors import RequestError
 from satchel.runtime.grammar.schema import bare
 
-# A blank, or a line end with its indent: without a bound, a model may write blanks for ever.
+# A space, or a line end with an indent. Without a bound, a model may write white space forever.
 SPACES = r" ?|\n[ \t]{0,24}"
 ESCAPES = 'nrbtf\\"'  # \u could spell a key that the schema forbids
 
@@ -19,7 +19,9 @@ def json_options(spaces: bool = True) -> dict[str, Any]:
 
 
 def compiled_schema(schema: Any, spaces: bool = True) -> str:
-    """RequestError for a number that llguidance cannot hold, and what else it refuses to read."""
+    """The schema for llguidance. Raises RequestError for a number that llguidance cannot hold, and for
+    anything else that it refuses.
+    """
     from llguidance import LLMatcher
 
     options: Any = json_options(spaces)
@@ -30,7 +32,7 @@ def compiled_schema(schema: Any, spaces: bool = True) -> str:
 
 
 def with_settings(schema: Any) -> str:
-    """A schema's text for a Lark grammar, in which settings stand in the schema."""
+    """A schema's text inside a Lark grammar, where the settings are part of the schema."""
     if schema is False:
         return "false"
     return json.dumps(({} if schema is True else bare(schema)) | {"x-guidance": json_options()})

@@ -1,6 +1,6 @@
-"""Compiled grammars: made once for a vocabulary and a spec, each giving any number of constraints.
+"""Compiled grammars, cached per vocabulary and spec; each gives any number of constraints.
 
-A constraint never lets through what its grammar can't: where the matcher fails, the request fails.
+A constraint never allows what its grammar forbids: if the matcher fails, the request fails.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from satchel.runtime.grammar.vocabulary import TokenBitmask, Vocabulary, bitmask
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-MAX_GRAMMARS = 64  # kept compiled for each vocabulary
-MAX_KEPT = 128 << 20  # bytes that those kept take in all, by `cost_of`
-# Bytes of a compiled grammar for each character of it, as measured: 20 to 150 for schemas and choices, 350
+MAX_GRAMMARS = 64  # most cached grammars per vocabulary
+MAX_KEPT = 128 << 20  # most bytes of cached grammars, by `cost_of`
+# Bytes of a compiled grammar per character of its source; measured: 20 to 150 for schemas and choices, 350
 # for one long text.
 FACTOR, LEAST = 400, 1 << 14
-BUDGET = 1.0  # seconds that a grammar may take until its first mask
-COMPILING = 4  # grammars that are compiled at once, those among them that took too long and were given up
+BUDGET = 1.0  # most seconds from a grammar to its first mask
+COMPILING = 4  # grammars that compile at once, including those that exceeded BUDGET and still run
 PATIENCE = 10.0  # seconds that a grammar waits for its turn
 
 
 class Grammar:
-    """A compiled spec. `constraint()` starts a new answer; `check(text)` is for a whole one."""
+    """A compiled spec. `constraint()` begins an answer; `check(text)` judges a finished one."""
 
     def __init__(self, vocabulary: Vocabulary, source: GrammarSource) -> None:
         self.vocabulary, self._check = vocabulary, source.check
@@ -51,34 +51,35 @@ class Grammar:
         except RequestError as error:
             raise source.fail(str(error)) from None
         if not np.any(bitmask & ~vocabulary.ends):
-            raise source.fail("no text but the empty one fits it: give its recursion a base, or an example")
+            raise source.fail("only the empty text satisfies it: give its recursion a base case")
 
     def constraint(self) -> GrammarConstraint:
         return GrammarConstraint(self._start.deep_copy(), self.vocabulary, self._allowed)
 
     def check(self, text: str) -> str:
-        """Empty where the text is what was asked for, and otherwise what is wrong with it. Whatever can be is
-        checked by other means than the masks were made with.
+        """The error of a finished text; "" if it satisfies the spec. As far as possible, the check is
+        independent of the masks.
         """
         return self._check(text)
 
 
 class GrammarConstraint:
-    """Where one answer stands in its grammar; for one thread at a time.
+    """State of one answer in its grammar; used by one thread at a time.
 
-    finished: nothing can follow, an end token aside. complete: the answer may end here.
+    finished: only an end token can follow.
+    complete: the answer may end here.
     """
 
     def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, allowed: TokenBitmask) -> None:
         self._matcher, self._allowed = matcher, allowed
         self._vocabulary = vocabulary
-        self._ended = 0  # end tokens that were accepted; the matcher does not see them
+        self._ended = 0  # accepted end tokens, which the matcher does not see
         self.finished = self.complete = False
         self._look()
 
     def fill(self, bitmask: TokenBitmask) -> None:
-        """Writes the token bitmask: bit i % 32 of bitmask[i // 32] allows token i. It is contiguous
-        uint32 of the model's vocabulary, which may be larger than the tokenizer's.
+        """Writes the token bitmask: bit i % 32 of bitmask[i // 32] allows token i. It is contiguous uint32
+        with the size of the model's vocabulary, which may exceed the tokenizer's.
         """
         count = len(self._allowed)
         if (
@@ -102,7 +103,7 @@ class GrammarConstraint:
             raise RequestError("grammar: no token of this vocabulary can follow: it has a dead end")
 
     def accept(self, token: int) -> None:
-        """Takes the token that was drawn; RequestError for one that was not allowed."""
+        """Takes the sampled token. Raises RequestError if it is not allowed."""
         if self._is_end(token):
             if not self.complete:
                 raise RequestError(f"grammar: the end token {token} came before the answer was complete")
@@ -114,11 +115,11 @@ class GrammarConstraint:
         self._look()
 
     def rollback(self, n: int) -> None:
-        """Takes back the last n accepted tokens."""
+        """Undoes the last n accepted tokens."""
         ends = min(n, self._ended)
         self._ended -= ends
         if n > ends and not self._matcher.rollback(n - ends):
-            raise RequestError(f"grammar: {n} tokens can't be taken back")
+            raise RequestError(f"grammar: cannot roll back {n} tokens")
         self._look()
 
     def _is_end(self, token: int) -> bool:
@@ -142,14 +143,12 @@ class GrammarConstraint:
 
 
 class Compiler:
-    """The grammars of one vocabulary: those in use, and the latest used ones, of bounded size together. Any
-    thread may ask.
-    """
+    """Grammars of one vocabulary: those in use, and a bounded LRU cache. Thread-safe."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.vocabulary = Vocabulary(tokenizer, draws=tokenizer not in _checked)
         self._kept: OrderedDict[str, Grammar] = OrderedDict()
-        self._live: WeakValueDictionary[str, Grammar] = WeakValueDictionary()  # of answers under way
+        self._live: WeakValueDictionary[str, Grammar] = WeakValueDictionary()  # in use by answers
         self._size = 0
         self._lock = threading.Lock()
 
@@ -166,7 +165,9 @@ class Compiler:
             return self._keep(key, made)
 
     def _keep(self, key: str, made: Grammar) -> Grammar:
-        """Another thread may have made the same meanwhile. What would fill the cache alone is not kept."""
+        """Caches a grammar, unless another thread has cached the same meanwhile, or it would fill the cache
+        alone.
+        """
         made = self._live.setdefault(key, made)
         if key not in self._kept and made.cost <= MAX_KEPT // 2:
             self._kept[key] = made
@@ -176,7 +177,7 @@ class Compiler:
         return made
 
 
-# A compiler holds no tokenizer, so both go with the model.
+# A compiler holds no reference to its tokenizer, so both are freed with the model.
 _compilers: WeakKeyDictionary[Tokenizer, Compiler] = WeakKeyDictionary()
 _checked: WeakSet[Tokenizer] = WeakSet()
 _making = threading.Lock()
@@ -184,15 +185,18 @@ _turns = threading.BoundedSemaphore(COMPILING)
 
 
 def only_check(tokenizer: Tokenizer) -> None:
-    """Grammars of this vocabulary are compiled to check requests and answers: another process draws."""
+    """Declares that this process compiles grammars of this vocabulary only for checks; another process
+    samples.
+    """
     _checked.add(tokenizer)
 
 
 def compile_grammar(tokenizer: Tokenizer, spec: Spec) -> Grammar:
-    """The grammar of a spec for a vocabulary, from the cache where it was asked for lately.
+    """The compiled grammar of a spec for a vocabulary, possibly cached.
 
-    RequestError, with a JSON pointer or the place in the text, for what is malformed, too large, or can't be
-    enforced in full. The first grammar of a vocabulary reads its tokens, which takes a second for 150,000.
+    Raises RequestError, with a JSON pointer or the place in the text, for a spec that is malformed, too
+    large, or cannot be enforced in full. The first grammar of a vocabulary reads its tokens, which takes a
+    second for 150,000.
     """
     with _making:
         compiler = _compilers.get(tokenizer)
@@ -202,7 +206,7 @@ def compile_grammar(tokenizer: Tokenizer, spec: Spec) -> Grammar:
 
 
 def cost_of(source: GrammarSource) -> int:
-    """Bytes that a compiled grammar takes, by the length of what it was made of."""
+    """Estimated bytes of a compiled grammar, from the length of its source."""
     return LEAST + FACTOR * len(source.grammar)
 
 
@@ -211,13 +215,13 @@ def _key(spec: Spec) -> str:
         return spec.key
     except RequestError:
         if isinstance(spec, JsonSchema):
-            read_schema(spec.schema)  # says where, if it can
+            read_schema(spec.schema)  # its error has the place
         raise
 
 
 def _compile(vocabulary: Vocabulary, source: GrammarSource) -> LLMatcher:
-    """The matcher at the start of an answer. It is made on a thread that is left to itself after the budget;
-    llguidance's own limits end it soon after. Until then it counts among those that are compiled.
+    """The matcher at the start of an answer, made on a thread that is abandoned after BUDGET. llguidance's
+    own limits end it soon after; until then it counts against COMPILING.
     """
     from llguidance import LLMatcher, LLParserLimits
 
@@ -234,7 +238,7 @@ def _compile(vocabulary: Vocabulary, source: GrammarSource) -> LLMatcher:
             _turns.release()
 
     if not _turns.acquire(timeout=PATIENCE):
-        raise Busy(f"{COMPILING} grammars are being compiled, and take long: try again later")
+        raise Busy(f"{COMPILING} slow grammars are being compiled: try again later")
     try:
         thread = begin_deep(work, "satchel-grammar")
     except RuntimeError:
@@ -249,7 +253,7 @@ def _compile(vocabulary: Vocabulary, source: GrammarSource) -> LLMatcher:
 
 
 def one_line(text: str) -> str:
-    """A library's message on one line of bounded length, without the picture of the place below it."""
+    """A library's message on one line of bounded length, without its drawing of the error's place."""
     lines = [line.strip() for line in text.splitlines() if line.strip(" ^|")]
     kept = [line for line in lines if not line[:1].isdigit() or "|" not in line]
     return " ".join(kept)[:300] or "it can't be compiled"

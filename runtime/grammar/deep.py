@@ -1,7 +1,7 @@
 """Threads with a large stack. llguidance compiles rules and schemas that refer to each other by recursion,
-some 8 KB of stack for each: a chain of 2,000 ends the process on a usual stack of 8 MB.
+about 8 KB of stack each: a chain of 2,000 overflows the usual stack of 8 MB.
 
-Invariant: all that builds a matcher runs here; what is compiled has at most 5,000 rules or schemas.
+Invariant: everything that builds a matcher runs here; a compiled spec has at most 5,000 rules or schemas.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-STACK = 128 << 20  # bytes of address space; memory is taken as it is touched
+STACK = 128 << 20  # bytes of address space; pages are allocated on first touch
 T = TypeVar("T")
 _starting = threading.Lock()
 
 
 def begin_deep(work: Callable[[], object], name: str) -> threading.Thread:
-    """A thread that does the work, begun."""
+    """Starts a thread with a large stack."""
     thread = threading.Thread(target=work, name=name, daemon=True)
     with _starting:
         before = threading.stack_size(STACK)
@@ -28,7 +28,7 @@ def begin_deep(work: Callable[[], object], name: str) -> threading.Thread:
 
 
 def run_deep(work: Callable[[], T]) -> T:
-    """The result of the work, done in a thread with a large stack."""
+    """Runs the work in a thread with a large stack; gives its result."""
     made: list[T] = []
     failed: list[BaseException] = []
 

@@ -1,7 +1,7 @@
-"""GBNF, llama.cpp's grammars, read and written anew for llguidance.
+"""GBNF, llama.cpp's grammar format, translated for llguidance.
 
-A grammar without recursion becomes one regular expression. Any other one goes character by character, since
-llguidance's terminals take the longest match and GBNF's do not.
+A grammar without recursion becomes one regular expression. Any other is matched character by character,
+because llguidance's terminals take the longest match and GBNF's do not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from satchel.runtime.grammar.tree import (
     refs,
 )
 
-# Possessive, for a comment can be cut into comments in exponentially many ways.
+# Possessive: a comment can be split into comments in exponentially many ways.
 BLANK = re.compile(r"(?:[ \t]|#[^\n]*+)*+")
 BLANKS = re.compile(r"(?:\s|#[^\n]*+)*+")
 NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -33,7 +33,7 @@ HEAD = re.compile(r"(?:\s|#[^\n]*+)*+([A-Za-z0-9_-]++)(?:[ \t]|#[^\n]*+)*+::=")
 BOUNDS = re.compile(r"\{\s*(\d{1,9})\s*(,\s*(\d{0,9})\s*)?\}")
 ESCAPE = re.compile(r'\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|([nrt\\"\[\]\-^/]))')
 PLAIN = {"n": "\n", "r": "\r", "t": "\t"}
-MAX_REGEX = 20_000  # characters into which rules are written out
+MAX_REGEX = 20_000  # longest regular expression made of rules, in characters
 
 WHAT = "GBNF grammar"
 
@@ -63,7 +63,7 @@ class _GbnfReader:
                 raise self.fail(f"expected a rule (name ::= ...), got {self.text[self.at : self.at + 20]!r}")
             name = head[1]
             if name in self.rules:
-                raise self.fail(f"rule {name!r:.60} stands twice")
+                raise self.fail(f"rule {name!r:.60} is defined twice")
             self.at = head.end()
             self.skip(BLANKS)
             self.rules[name] = self.alternatives(0)
@@ -72,7 +72,7 @@ class _GbnfReader:
 
     def alternatives(self, depth: int) -> Part:
         if depth > MAX_DEPTH:
-            raise self.fail(f"over {MAX_DEPTH} groups in each other")
+            raise self.fail(f"over {MAX_DEPTH} nested groups")
         parts = [self.sequence(depth)]
         while self.peek() == "|":
             self.at += 1
@@ -81,7 +81,9 @@ class _GbnfReader:
         return parts[0] if len(parts) == 1 else OneOf(tuple(parts))
 
     def sequence(self, depth: int) -> Part:
-        """Items up to a | or the end of the rule: a line end outside of brackets, or the next rule's head."""
+        """Items up to a | or the end of the rule, which is a line end outside brackets or the next rule's
+        head.
+        """
         parts: list[Part] = []
         blank = BLANKS if depth else BLANK
         while (char := self.peek()) and char not in "|)\r\n":
@@ -123,7 +125,7 @@ class _GbnfReader:
         self.skip(BLANKS)
         if self.peek() != ")":
             self.at = opened
-            raise self.fail("a ( without its )")
+            raise self.fail("a ( without )")
         self.at += 1
         return part
 
@@ -134,7 +136,7 @@ class _GbnfReader:
         while (char := self.peek()) != '"':
             if char in ("", "\n"):
                 self.at = opened
-                raise self.fail('a " without its end')
+                raise self.fail('an unclosed "')
             chars.append(Terminal(quoted(self.char(char))))
         self.at += 1
         return Seq(tuple(chars))
@@ -149,7 +151,7 @@ class _GbnfReader:
         self.at = found.end()
         code = found[1] or found[2] or found[3]
         if code and (int(code, 16) > 0x10FFFF or 0xD800 <= int(code, 16) < 0xE000):
-            raise self.fail(f"{found[0]} is no character")
+            raise self.fail(f"{found[0]} is not a character")
         return chr(int(code, 16)) if code else PLAIN.get(found[4], found[4])
 
     def char_class(self) -> Part:
@@ -160,7 +162,7 @@ class _GbnfReader:
         while (char := self.peek()) != "]":
             if char in ("", "\n"):
                 self.at = opened
-                raise self.fail("a [ without its ]")
+                raise self.fail("a [ without ]")
             first = last = self.char(char)
             if self.peek() == "-" and self.text[self.at + 1 : self.at + 2] not in ("]", ""):
                 self.at += 1
@@ -200,8 +202,8 @@ class _GbnfReader:
 
 
 def read_gbnf(text: str) -> tuple[str, bool]:
-    """A regular expression (True) or a Lark grammar (False) with the same sentences. RequestError where it is
-    malformed, where a rule is missing, endless or left-recursive, or where it is too large.
+    """A regular expression (True) or a Lark grammar (False) for the same language. Raises RequestError if the
+    grammar is malformed or too large, or a rule is missing, endless or left-recursive.
     """
     rules = _GbnfReader(text).grammar()
     check_rules(rules, "root", WHAT, left_recursion=False)
@@ -215,7 +217,7 @@ def read_gbnf(text: str) -> tuple[str, bool]:
 
 
 def _written_out(rules: dict[str, Part], order: list[str]) -> str | None:
-    """The last rule as one regular expression, the others before it; None where one gets too long."""
+    """The last rule as one regular expression, with all others inlined; None if one gets too long."""
     made: dict[str, str] = {}
     for name in order:
         pattern = _regex(rules[name], made)
@@ -226,7 +228,7 @@ def _written_out(rules: dict[str, Part], order: list[str]) -> str | None:
 
 
 def _regex(part: Part, made: dict[str, str]) -> str | None:
-    """made: the rules that this one needs, written out."""
+    """A part as a regular expression. made: expressions of the rules that it needs."""
     if isinstance(part, Terminal):
         return part.source
     if isinstance(part, Ref):
@@ -261,5 +263,5 @@ def _lark(part: Part, names: dict[str, str]) -> str:
 
 
 def quoted(char: str) -> str:
-    """A character for a regular expression, inside a class or outside."""
+    """A character escaped for a regular expression, inside a class or outside."""
     return char if char.isascii() and char.isalnum() else f"\\x{{{ord(char):X}}}"

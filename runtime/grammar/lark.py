@@ -1,6 +1,7 @@
-"""Lark grammars read before llguidance compiles them: what could let through more than they say is refused.
+"""Reads Lark grammars before llguidance compiles them, and refuses what could allow more than it states.
 
-Tokens by name or number, nested grammars and settings are not supported; a schema in it is checked as any.
+Tokens by name or number, nested grammars and settings are not supported; an embedded schema is checked like
+any other.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class _LarkReader:
         if colon.text != ":":
             raise self.fail(f"expected : after the name {name!r:.60}", colon.at)
         if name in self.rules:
-            raise self.fail(f"rule {name!r:.60} stands twice", token.at)
+            raise self.fail(f"rule {name!r:.60} is defined twice", token.at)
         self.rules[name] = self.alternatives(0)
         if self.peek().kind not in ("line", "end"):
             raise self.fail(f"expected the end of the rule, got {self.peek().text!r:.20}", self.peek().at)
@@ -143,7 +144,7 @@ class _LarkReader:
 
     def alternatives(self, depth: int) -> Part:
         if depth > MAX_DEPTH:
-            raise self.fail(f"over {MAX_DEPTH} groups in each other", self.peek().at)
+            raise self.fail(f"over {MAX_DEPTH} nested groups", self.peek().at)
         parts = [self.sequence(depth)]
         while self.goes_on(depth):
             self.skip_lines()
@@ -152,7 +153,7 @@ class _LarkReader:
         return parts[0] if len(parts) == 1 else OneOf(tuple(parts))
 
     def goes_on(self, depth: int) -> bool:
-        """Whether a | follows, on this line or at the start of the next one."""
+        """Whether a | follows, on this line or at the start of the next."""
         at = self.i
         while self.tokens[at].kind == "line":
             at += 1
@@ -188,7 +189,7 @@ class _LarkReader:
             inner = self.alternatives(depth + 1)
             closing = self.next()
             if closing.text != {"(": ")", "[": "]"}[token.text]:
-                raise self.fail(f"a {token.text} without its end", token.at)
+                raise self.fail(f"an unclosed {token.text}", token.at)
             return inner if token.text == "(" else Times(inner, 0, 1)
         raise self.fail(f"{token.text!r:.20} is not supported here", token.at)
 
@@ -222,8 +223,8 @@ class _LarkReader:
 
 
 def read_lark(text: str) -> str:
-    """The grammar with our settings at each schema in it. RequestError for what is malformed, too large,
-    endless, or not supported.
+    """The grammar with our settings in each embedded schema. Raises RequestError if it is malformed, too
+    large, endless, or not supported.
     """
     reader = _LarkReader(text)
     check_rules(reader.grammar(), "start", WHAT, left_recursion=True)

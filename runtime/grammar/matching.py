@@ -1,6 +1,6 @@
-"""Whole texts against a grammar, by a matcher over bytes: linear in the text, whatever the grammar.
+"""Matches whole texts against a grammar, with a matcher over bytes: linear in the text for any grammar.
 
-Invariant: a text is handed over in pieces, so no call holds the interpreter for long.
+Invariant: a text is fed in pieces, so no call holds the interpreter lock for long.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ def _tokenizer() -> LLTokenizer:
 
 
 def matcher_of(grammar: str) -> LLMatcher:
-    """A matcher over bytes at the start of a grammar in llguidance's form."""
+    """A matcher over bytes at the start of a grammar in llguidance's format."""
     from llguidance import LLMatcher
 
     return run_deep(lambda: LLMatcher(_tokenizer(), grammar, log_level=0))
 
 
 def is_sentence(matcher: LLMatcher, text: str) -> bool:
-    """Whether a matcher at its start takes a text as a whole. The matcher is used up."""
+    """Whether the matcher accepts the whole text. The matcher must be at its start, and cannot be
+    used again.
+    """
     data = text.encode(errors="replace")
     for at in range(0, len(data), PIECE):
         piece = list(data[at : at + PIECE])
@@ -55,5 +57,5 @@ def is_sentence(matcher: LLMatcher, text: str) -> bool:
 
 
 def fits(grammar: str, text: str) -> bool:
-    """Whether a text, whole, is a sentence of a grammar in llguidance's form."""
+    """Whether the whole text belongs to the language of a grammar in llguidance's format."""
     return is_sentence(matcher_of(grammar), text)

@@ -1,8 +1,8 @@
-"""Schemas that hold of one value together are merged when a grammar is compiled, once for each way that leads
-to them: this bounds how many there are, before llguidance meets them.
+"""Bounds the merging of schemas. When a grammar is compiled, schemas that apply to one value are merged, once
+per path that leads to them; this check limits their number before llguidance sees them.
 
-Invariant: in a schema that passes, no value has over MAX_MERGED schemas to satisfy at once, counted as often
-as `allOf` and `$ref` lead to each, also through the properties and items of schemas that are merged.
+Invariant: in a schema that passes, no value has more than MAX_MERGED schemas to satisfy at once, counted once
+per path of `allOf` and `$ref`, also through the properties and items of merged schemas.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from satchel.runtime.grammar.schema import Schema, children, shown, step
 MAX_MERGED = 1_000
 MAX_STEPS = 40_000  # schemas, and groups of their parts, that are looked at
 PARTS = ("properties", "patternProperties")
-Group = Mapping[str, int]  # pointers of schemas of one value, and how often each is merged
+Group = Mapping[str, int]  # schemas of one value: pointer to number of times it is merged
 
 
 def check_merges(found: Mapping[str, Schema], targets: Mapping[str, str], what: str) -> None:
-    """RequestError where too many schemas would be merged. found: as `read_schema` gives it; targets: of the
-    references; there is no cycle in place.
+    """Raises RequestError if too many schemas would be merged. found: from `read_schema`; targets: of the
+    references, without a cycle in place.
     """
     steps = 0
-    # A mere reference is what it refers to, which is looked at for itself.
+    # Skip mere references: their targets are visited on their own.
     waiting: list[tuple[str, Group]] = [(at, {at: 1}) for at in found if not _is_reference(found[at])]
     seen: set[frozenset[tuple[str, int]]] = set()
     while waiting:
@@ -36,18 +36,18 @@ def check_merges(found: Mapping[str, Schema], targets: Mapping[str, str], what: 
         merged = _flat(group, found, targets)
         steps += len(merged)
         if merged.total() > MAX_MERGED or steps > MAX_STEPS:
-            count = f"over {MAX_MERGED:,} schemas hold" if merged.total() > MAX_MERGED else "too many hold"
+            count = f"over {MAX_MERGED:,} schemas" if merged.total() > MAX_MERGED else "too many schemas"
             raise RequestError(
-                f"{what} at {shown(at)}: {count} of one value by allOf and $ref: write them into one"
+                f"{what} at {shown(at)}: {count} apply to one value by allOf and $ref: write them as one"
             )
-        if merged.total() > 1:  # one alone is compiled once, wherever it is referred to
+        if merged.total() > 1:  # a schema that applies alone is compiled once for all references
             parts = _parts(merged, found)
             steps += len(parts)
             waiting += [(next(iter(part)), part) for part in parts if part.total() > 1]
 
 
 def _flat(group: Group, found: Mapping[str, Schema], targets: Mapping[str, str]) -> Counter[str]:
-    """The schemas of a group and of their allOf and $ref; those that say nothing else are left out."""
+    """The schemas of a group and of their allOf and $ref, without those that state nothing else."""
     counts: Counter[str] = Counter(group)
     for at in _outer_first(group, found, targets):
         for inner in _in_place(at, found, targets):
@@ -56,7 +56,7 @@ def _flat(group: Group, found: Mapping[str, Schema], targets: Mapping[str, str])
 
 
 def _outer_first(group: Group, found: Mapping[str, Schema], targets: Mapping[str, str]) -> list[str]:
-    """All that a group leads to, each behind all that lead to it."""
+    """All schemas that a group leads to, in topological order."""
     left: list[str] = []
     seen: set[str] = set()
     for start in group:
@@ -91,7 +91,7 @@ def _is_reference(value: Schema) -> bool:
 
 
 def _parts(merged: Counter[str], found: Mapping[str, Schema]) -> list[Counter[str]]:
-    """The groups into which the parts of merged schemas fall: one for each property, and so on."""
+    """Groups of the parts of merged schemas: one for each property, and so on."""
     groups: dict[str, Counter[str]] = {}
     for at, count in merged.items():
         value = found[at]
@@ -102,7 +102,7 @@ def _parts(merged: Counter[str], found: Mapping[str, Schema]) -> list[Counter[st
 
 
 def _parts_of(value: Mapping[str, object], at: str) -> Iterator[tuple[str, str]]:
-    """(what it is the schema of, pointer) of each part; the branches of anyOf and oneOf are one group."""
+    """(what the part describes, pointer) of each part. The branches of anyOf and oneOf are one group."""
     for key in PARTS:
         named = value.get(key)
         if isinstance(named, Mapping):

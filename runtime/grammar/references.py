@@ -1,5 +1,5 @@
-"""References of a JSON schema: each has its target, none leads back to itself without taking a step into the
-value, and some finite value satisfies every required part.
+"""Checks the references of a JSON schema: each has a target, none leads back to itself without stepping into
+the value, and some finite value satisfies every required part.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from satchel.errors import RequestError
 from satchel.runtime.grammar.merging import check_merges
 from satchel.runtime.grammar.schema import TYPES, Schema, children, describe, shown, step
 
-IN_PLACE = ("allOf", "anyOf", "oneOf")  # they say something of the same value
+IN_PLACE = ("allOf", "anyOf", "oneOf")  # they apply to the same value
 
 
 def check_references(found: dict[str, Schema], what: str = "the JSON schema") -> None:
-    """RequestError for a reference without target, for a cycle in place, for a schema that only an infinite
-    value would satisfy, for one that merges too many. found: as `read_schema` gives it.
+    """Raises RequestError for a reference without target, a cycle in place, a schema that only an infinite
+    value satisfies, or one that merges too many schemas. found: from `read_schema`.
     """
     targets = {at: _target(found, at, value, what) for at, value in found.items() if _has_reference(value)}
     _check_cycles(found, targets, what)
@@ -34,7 +34,7 @@ def _target(found: dict[str, Schema], at: str, value: Any, what: str) -> str:
     parts = wanted[1:].split("/")
     pointer = "#" + "".join("/" + part for part in parts[1:])
     if parts[0] or pointer not in found:
-        raise RequestError(f"{what} at {shown(at)}/$ref: no schema stands at {describe(wanted)}")
+        raise RequestError(f"{what} at {shown(at)}/$ref: there is no schema at {describe(wanted)}")
     return pointer
 
 
@@ -80,7 +80,7 @@ def _check_finite(found: dict[str, Schema], targets: dict[str, str], what: str) 
         if at in finite or at not in found or not _is_finite(found[at], at, finite, targets):
             continue
         finite.add(at)
-        # Whoever refers to it, and the schema it is part of: one or two steps up.
+        # Schemas that refer to it, and the schema that contains it: one or two steps up.
         parent = at.rpartition("/")[0]
         waiting |= dict.fromkeys([*users.get(at, ()), parent, parent.rpartition("/")[0]])
     if "#" not in finite:
@@ -89,12 +89,12 @@ def _check_finite(found: dict[str, Schema], targets: dict[str, str], what: str) 
 
 
 def _culprit(found: dict[str, Schema], finite: set[str]) -> str:
-    """The innermost schema that needs itself."""
+    """The innermost schema that requires itself."""
     return max((at for at in found if at not in finite), key=lambda at: (at.count("/"), at))
 
 
 def _is_finite(value: Schema, at: str, finite: set[str], targets: dict[str, str]) -> bool:
-    """Whether some value satisfies it, taking for granted only what is known to be finite."""
+    """Whether some finite value satisfies it, given the schemas that are known to have one."""
     if isinstance(value, bool):
         return value
     if at in targets and targets[at] not in finite:
@@ -128,7 +128,7 @@ def _has_finite(kind: str, value: Mapping[str, Any], at: str, finite: set[str]) 
 
 
 def _property(name: str, value: Mapping[str, Any], at: str) -> str:
-    """The pointer of the schema of a property; empty where anything goes."""
+    """Pointer of a property's schema; "" if any value is allowed."""
     if name in value.get("properties", {}):
         return step(step(at, "properties"), name)
     if value.get("patternProperties"):

@@ -1,7 +1,7 @@
-"""Regular expressions read before they are compiled: what can't be matched in linear time, or is too large,
-is refused with its column.
+"""Reads regular expressions before they are compiled, and refuses, with the column, what cannot be matched in
+linear time or is too large.
 
-The tree is for these checks alone. A set is a tuple of (first, last) code points, only as exact as they need.
+The tree serves these checks alone. A set is a tuple of (first, last) code points, only as exact as they need.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TypeAlias
 from satchel.errors import RequestError
 
 MAX_LENGTH = 1 << 16  # characters
-MAX_DEPTH = 100  # groups in each other
-MAX_COUNT = 100_000  # of {n}, and of characters with every repetition written out
+MAX_DEPTH = 100  # nested groups
+MAX_COUNT = 100_000  # most of {n}, and most characters with all repetitions expanded
 LAST = 0x10FFFF
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 DIGIT: Ranges = ((0x30, 0x39),)
@@ -30,7 +30,7 @@ GROUP = re.compile(r"\?(?:P?<[A-Za-z_]\w*>|[imsu]*(?:-[imsu]+)?([:)]))")
 
 @dataclass(frozen=True, slots=True)
 class Chars:
-    """One character of a set."""
+    """One character out of a set."""
 
     ranges: Ranges
 
@@ -47,7 +47,7 @@ class Alt:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """low to high times; high None: without end."""
+    """low to high repetitions; high None: unbounded."""
 
     part: RegexNode
     low: int
@@ -59,22 +59,22 @@ EMPTY = Cat(())
 
 
 def parse(pattern: str, what: str = "regex") -> RegexNode:
-    """The tree of a pattern; RequestError for what is malformed, too large, or not regular."""
+    """The tree of a pattern. Raises RequestError if it is malformed, too large, or not regular."""
     if len(pattern) > MAX_LENGTH:
         raise RequestError(f"{what}: expected at most {MAX_LENGTH:,} characters, got {len(pattern):,}")
     reader = _RegexReader(pattern, what)
     node = reader.alternatives(0)
     if reader.at < len(pattern):
-        raise reader.fail("a ) without its (")
+        raise reader.fail("a ) without (")
     if (size := size_of(node)) > MAX_COUNT:
         raise RequestError(
-            f"{what}: its repetitions written out take {size:,} characters, {MAX_COUNT:,} is the limit"
+            f"{what}: with its repetitions expanded it has {size:,} characters; the limit is {MAX_COUNT:,}"
         )
     return node
 
 
 def size_of(node: RegexNode) -> int:
-    """Characters of the pattern with every bounded repetition written out."""
+    """Characters of the pattern with all bounded repetitions expanded."""
     if isinstance(node, Chars):
         return 1
     if isinstance(node, Repeat):
@@ -94,7 +94,7 @@ class _RegexReader:
 
     def alternatives(self, depth: int) -> RegexNode:
         if depth > MAX_DEPTH:
-            raise self.fail(f"over {MAX_DEPTH} groups in each other")
+            raise self.fail(f"over {MAX_DEPTH} nested groups")
         parts = [self.sequence(depth)]
         while self.peek() == "|":
             self.at += 1
@@ -136,7 +136,7 @@ class _RegexReader:
         node = self.alternatives(depth + 1)
         if self.peek() != ")":
             self.at = opened
-            raise self.fail("a ( without its )")
+            raise self.fail("a ( without )")
         self.at += 1
         return node
 
@@ -172,7 +172,7 @@ class _RegexReader:
         if not char:
             raise self.fail("a \\ with nothing after it")
         if char in "bBAzZG" or char in "123456789k":
-            kind = "a back-reference" if char in "123456789k" else "a border that is no ^ or $"
+            kind = "a back-reference" if char in "123456789k" else "an anchor other than ^ and $"
             raise self.fail(f"\\{char}, {kind}, which is not supported,")
         found = HEX.match(self.text, self.at + 1)
         if found:
@@ -193,7 +193,7 @@ class _RegexReader:
         if not found:
             raise self.fail("a \\p without a name in braces")
         self.at = found.end()
-        return ((0x80, LAST),)  # enough for what it is needed for: some letters outside ASCII
+        return ((0x80, LAST),)  # exact enough here: some letters outside ASCII
 
     def char_class(self) -> Ranges:
         opened = self.at
@@ -204,7 +204,7 @@ class _RegexReader:
         while (char := self.peek()) != "]" or not ranges:
             if not char:
                 self.at = opened
-                raise self.fail("a [ without its ]")
+                raise self.fail("a [ without ]")
             ranges += self.class_item(char)
         self.at += 1
         return inverted(tuple(ranges)) if negated else tuple(ranges)

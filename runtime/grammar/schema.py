@@ -1,5 +1,5 @@
-"""JSON schemas read before they are compiled: every keyword is known and of the right kind, or refused by its
-JSON pointer. Nothing is ignored but annotations.
+"""Reads JSON schemas before they are compiled. A keyword that is unknown or of the wrong type is refused with
+its JSON pointer. Nothing is ignored except annotations.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from satchel.errors import RequestError
 from satchel.runtime.grammar.ambiguity import is_catastrophic
 from satchel.runtime.grammar.regex import parse
 
-MAX_SCHEMAS = 5_000  # schemas in a schema
-MAX_DEPTH = 60  # of schemas in each other
-MAX_NAMED = 1_000  # properties of an object; time to compile grows with their square
-EXACT = 2**53  # up to it each whole number is a float64
-MAX_SEVERAL = 500  # schemas of anyOf and its like
+MAX_SCHEMAS = 5_000  # subschemas of a schema
+MAX_DEPTH = 60  # nested schemas
+MAX_NAMED = 1_000  # properties of an object; compile time grows with their square
+EXACT = 2**53  # every integer up to it is a float64
+MAX_SEVERAL = 500  # schemas in an anyOf, oneOf or allOf
 MAX_POINTER = 4_000  # characters
-MAX_COUNT = 1 << 16  # of minItems and its like: more tokens than an answer has
+MAX_COUNT = 1 << 16  # largest minItems, maxLength and so on: more tokens than an answer has
 TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 ANNOTATIONS = {
@@ -50,7 +50,7 @@ Rule: TypeAlias = Callable[["SchemaReader", Any, str, int], None]
 
 @dataclass
 class SchemaReader:
-    """Walks a schema. `found` holds every schema in it by JSON pointer, outer ones first."""
+    """Walks a schema. `found` maps JSON pointers to the schemas at them, outer ones first."""
 
     what: str
     found: dict[str, Schema] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class SchemaReader:
 
 
 def read_schema(value: Any, what: str = "the JSON schema") -> dict[str, Schema]:
-    """Every schema in a schema by its JSON pointer. RequestError for what is not supported in full."""
+    """All subschemas of a schema by JSON pointer. Raises RequestError for what is not supported in full."""
     reader = SchemaReader(what)
     reader.schema(value, "#", 0)
     return reader.found
@@ -121,19 +121,17 @@ def _type(reader: SchemaReader, value: Any, pointer: str, depth: int) -> None:
     if wrong is not None or not names or any(name is None for name in names):
         raise reader.fail(pointer, f"expected one of {', '.join(TYPES)}, got {describe(wrong)}")
     if len(set(names)) < len(names):
-        raise reader.fail(pointer, "a type stands twice")
+        raise reader.fail(pointer, "a type is listed twice")
 
 
 def _enum(reader: SchemaReader, value: Any, pointer: str, depth: int) -> None:
     if not isinstance(value, list) or not value:
-        raise reader.fail(pointer, f"expected a list with a value in it, got {describe(value)}")
+        raise reader.fail(pointer, f"expected a non-empty list, got {describe(value)}")
     _const(reader, value, pointer, depth)
 
 
 def _const(reader: SchemaReader, value: Any, pointer: str, depth: int) -> None:
-    """Any value whose whole numbers a mask can hold: llguidance rounds larger ones, and -2^63 ends the
-    process.
-    """
+    """Any value whose integers a mask can hold: llguidance rounds larger ones, and -2^63 crashes it."""
     left = [value]
     while left:
         one = left.pop()
@@ -179,7 +177,7 @@ def _required(reader: SchemaReader, value: Any, pointer: str, depth: int) -> Non
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         raise reader.fail(pointer, f"expected a list of names, got {describe(value)}")
     if len(set(value)) < len(value):
-        raise reader.fail(pointer, "a name stands twice")
+        raise reader.fail(pointer, "a name is listed twice")
 
 
 def _count(reader: SchemaReader, value: Any, pointer: str, depth: int) -> None:
@@ -224,7 +222,7 @@ def _reference(reader: SchemaReader, value: Any, pointer: str, depth: int) -> No
 
 
 def _check_counts(reader: SchemaReader, value: Mapping[str, Any], pointer: str) -> None:
-    """Pairs that contradict each other, and what a mask alone can't promise."""
+    """Refuses limits that contradict each other, and what a mask alone cannot promise."""
     for low, high in (
         ("minItems", "maxItems"),
         ("minLength", "maxLength"),
@@ -233,7 +231,7 @@ def _check_counts(reader: SchemaReader, value: Mapping[str, Any], pointer: str) 
         if low in value and high in value and value[low] > value[high]:
             raise reader.fail(step(pointer, low), f"{low} {value[low]} is over {high} {value[high]}")
     least = value.get("minProperties", 0)
-    # A key of the answer's own may come twice, and counts once when the answer is read.
+    # A free key may be written twice, and counts once when the answer is parsed.
     if least > len(value.get("required", ())) and not _is_closed(value):
         raise reader.fail(
             step(pointer, "minProperties"),
@@ -266,7 +264,7 @@ RULES: Mapping[str, Rule] = {
 
 
 def bare(value: Any) -> Any:
-    """A checked schema without what says nothing of values: annotations, and uniqueItems false."""
+    """A checked schema without what constrains no value: annotations, and uniqueItems false."""
     if isinstance(value, bool):
         return value
     kept = {}

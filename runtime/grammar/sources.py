@@ -1,4 +1,4 @@
-"""From a spec to what llguidance compiles, together with the check of the finished text."""
+"""Translates a spec into a grammar for llguidance, and makes the check of the finished text."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ from satchel.runtime.grammar.spec import (
 )
 
 DEFINITIONS = ("$defs", "definitions")
-PATIENCE = 0.3  # seconds for finding the place of an error
+PATIENCE = 0.3  # seconds to search for the place of an error
 
 
 @dataclass(frozen=True, slots=True)
 class GrammarSource:
-    """What llguidance gets. tokens: ids of markers that it may ask for. locate: the place of an error."""
+    """A grammar for llguidance."""
 
-    what: str
+    what: str  # the spec's name in errors
     grammar: str
     check: Check
-    tokens: tuple[int, ...] = ()
-    locate: Callable[[], str] | None = None
+    tokens: tuple[int, ...] = ()  # ids of the markers that it may ask for
+    locate: Callable[[], str] | None = None  # finds the place of an error
 
     def fail(self, message: str, place: str = "") -> RequestError:
         return RequestError(f"{self.what}{f' at {place}' if place else ''}: {message}")
 
 
 def read_spec(spec: Spec, tokenizer: Tokenizer | None) -> GrammarSource:
-    """Checks a spec and writes it for llguidance; RequestError where it can't be enforced in full. Only
-    calls of tools need the tokenizer.
+    """Checks a spec and translates it. Raises RequestError if it cannot be enforced in full. Only tool calls
+    need the tokenizer.
     """
     try:
         return _read(spec, tokenizer)
-    except RecursionError:  # each reader has a limit of its own: this is for a stack that was nearly full
+    except RecursionError:  # readers have depth limits; this is for a stack that was nearly full
         raise RequestError(f"{type(spec).__name__}: nested too deeply: write it flatter") from None
 
 
@@ -72,7 +72,7 @@ def _read(spec: Spec, tokenizer: Tokenizer | None) -> GrammarSource:
         return _of_choice(tuple(spec.options))
     if isinstance(spec, ToolCallGrammar):
         if tokenizer is None:
-            raise RequestError("calls of tools: their markers are in a model's vocabulary: load it first")
+            raise RequestError("tool calls: their markers are in a model's vocabulary: load it first")
         from satchel.runtime.grammar.tools import read_tools
 
         return read_tools(spec, tokenizer)
@@ -80,18 +80,20 @@ def _read(spec: Spec, tokenizer: Tokenizer | None) -> GrammarSource:
 
 
 def check_spec(spec: Spec) -> None:
-    """The same checks without a vocabulary; calls of tools are left out, whose markers are in it."""
+    """The same checks without a vocabulary. Tool calls are skipped, because their markers are in it."""
     if not isinstance(spec, ToolCallGrammar):
         read_spec(spec, None)
 
 
 def checked_schema(text: str, what: str) -> tuple[Any, dict[str, Schema]]:
-    """The schema of a JSON text and every schema in it by pointer; RequestError where it isn't enforced."""
+    """The schema of a JSON text, and all subschemas by pointer. Raises RequestError if it cannot be
+    enforced.
+    """
     schema = load(text, what)
     found = read_schema(schema, what)
     check_references(found, what)
     if schema is False:
-        raise RequestError(f"{what} at #: it allows no value")
+        raise RequestError(f"{what} at #: no value satisfies it")
     return ({} if schema is True else bare(schema)), found
 
 
@@ -103,7 +105,7 @@ def _of_schema(spec: JsonSchema) -> GrammarSource:
 
 
 def _locate(found: dict[str, Schema]) -> str:
-    """The pointer of the innermost schema that can't be compiled by itself; "#" where time runs out."""
+    """Pointer of the innermost schema that cannot be compiled alone; "#" if time runs out."""
     from llguidance import LLMatcher
 
     until = time.monotonic() + PATIENCE
@@ -130,7 +132,7 @@ def _of_regex(pattern: str) -> GrammarSource:
     check_size(pattern, "regex")
     if is_catastrophic(parse(pattern)):
         raise RequestError(
-            "regex: it matches some texts in exponentially many ways: rewrite its repetitions in each other"
+            "regex: it matches some texts in exponentially many ways: rewrite its nested repetitions"
         )
     grammar = LLMatcher.grammar_from_regex(pattern)
     return GrammarSource("regex", grammar, sentence_check(grammar, "regex"))

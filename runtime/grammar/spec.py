@@ -1,4 +1,4 @@
-"""Grammars as values, not yet compiled (`Spec`): equal ones are compiled once."""
+"""Specs of structured output: values that describe a grammar. Equal specs are compiled once."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any, TypeAlias
 from satchel.errors import RequestError
 from satchel.formats import strict_json
 
-MAX_TEXT = 1 << 21  # characters of a schema: some ten times the largest in use
-MAX_GRAMMAR = 1 << 17  # characters of a grammar in GBNF or Lark: it is read character by character
+MAX_TEXT = 1 << 21  # characters of a schema: about ten times the largest in use
+MAX_GRAMMAR = 1 << 17  # characters of a GBNF or Lark grammar, which is parsed in Python
 MAX_CHOICES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class JsonSchema:
-    """JSON that satisfies a schema (draft 2020-12; a mapping, a bool or its JSON text). Keywords that can't
-    be enforced while the answer is written are refused. spaces: blanks and line ends may stand in it.
+    """JSON that satisfies a schema (draft 2020-12; a mapping, a bool or its JSON text). Keywords that cannot
+    be enforced during decoding are refused. spaces: white space between tokens is allowed.
     """
 
     schema: str | bool | Mapping[str, Any]
@@ -28,7 +28,7 @@ class JsonSchema:
     def key(self) -> str:
         return f"schema {self.spaces} {self.text}"
 
-    def __repr__(self) -> str:  # a schema may be deeper than Python shows
+    def __repr__(self) -> str:  # a schema may be nested deeper than repr() can show
         return f"JsonSchema({self.schema if isinstance(self.schema, str | bool) else '{...}':.200})"
 
     @property
@@ -50,7 +50,7 @@ class AnyJson:
 
 @dataclass(frozen=True, slots=True)
 class Regex:
-    """A text that a regular expression matches as a whole (syntax of Rust's `regex`: no look-around and no
+    """A text that a regular expression matches as a whole (syntax of Rust's `regex`: no look-around, no
     back-references).
     """
 
@@ -63,7 +63,7 @@ class Regex:
 
 @dataclass(frozen=True, slots=True)
 class Gbnf:
-    """A sentence of a grammar as llama.cpp writes them, from its rule `root`."""
+    """A text of a grammar in GBNF, llama.cpp's format, from its rule `root`."""
 
     text: str
 
@@ -74,7 +74,7 @@ class Gbnf:
 
 @dataclass(frozen=True, slots=True)
 class Lark:
-    """A sentence of a grammar in Lark's syntax, from its rule `start`. Terminals take the longest match."""
+    """A text of a grammar in Lark's syntax, from its rule `start`. Terminals take the longest match."""
 
     text: str
 
@@ -92,9 +92,7 @@ class Choice:
     def __post_init__(self) -> None:
         texts = [] if isinstance(self.options, str) else list(self.options)
         if not texts or not all(isinstance(text, str) and text for text in texts):
-            raise RequestError(
-                f"choice: expected a list of texts that are not empty, got {self.options!r:.80}"
-            )
+            raise RequestError(f"choice: expected a list of non-empty texts, got {self.options!r:.80}")
         if len(texts) > MAX_CHOICES:
             raise RequestError(f"choice: expected at most {MAX_CHOICES:,} texts, got {len(texts):,}")
 
@@ -113,8 +111,8 @@ class ToolSchema:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallGrammar:
-    """A call of one of the tools (several after each other with `parallel`), written as models of the family
-    `style` write it; see styles.STYLES. begin: the marker that their template begins calls with.
+    """A call of one of the tools, or several with `parallel`, in the tool-call format of the model family
+    `style`; see styles.STYLES. begin: the marker with which the chat template begins calls.
     """
 
     tools: Sequence[ToolSchema]
@@ -132,7 +130,7 @@ Spec: TypeAlias = JsonSchema | AnyJson | Regex | Gbnf | Lark | Choice | ToolCall
 
 
 def dump(value: Any, what: str) -> str:
-    """A value as JSON text; RequestError where it is none, or nested too deeply to be written."""
+    """A value as JSON text. Raises RequestError if it is not JSON, or nested too deeply."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -142,7 +140,7 @@ def dump(value: Any, what: str) -> str:
 
 
 def load(text: str, what: str) -> Any:
-    """The value of a JSON text; RequestError with line and column where it is none."""
+    """Parses a JSON text. Raises RequestError with line and column."""
     check_size(text, what)
     try:
         return strict_json.loads(text)

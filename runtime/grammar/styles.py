@@ -1,6 +1,6 @@
-"""The tool-call format of each family of models, for grammars that force a call.
+"""Tool-call formats of the model families, for grammars that force a call.
 
-Invariant: what a format writes, the family of the same name in formats/chat reads back as the same call.
+Invariant: what a format writes, the family of the same name in formats/chat parses as the same call.
 """
 
 from __future__ import annotations
@@ -18,38 +18,36 @@ class JsonArguments:
 
 @dataclass(frozen=True, slots=True)
 class KeywordArguments:
-    """Arguments as NAME=VALUE in Python's syntax, with `separator` between two."""
+    """Arguments as NAME=VALUE in Python's syntax, joined by `separator`."""
 
     separator: str = ", "
 
 
 @dataclass(frozen=True, slots=True)
 class TagSyntax:
-    """Arguments between tags. One argument is: key, its name, value, the value, end, behind. Text stands as
-    it is, other values as JSON. text, text_end: instead of `value` and `end` around text, in families that
-    mark it. exact: all between the tags is the value, white space too. separator: between two arguments.
+    """Arguments between tags. One argument is: key, its name, value, the value, end, behind. Strings are
+    written raw, other values as JSON.
     """
 
     key: str
     value: str
     end: str
     behind: str = "\n"
-    text: str = ""
-    exact: bool = False
-    text_end: str = ""
-    separator: str = ""
+    text: str = ""  # replaces `value` before a string, in families that mark strings
+    exact: bool = False  # everything between the tags is the value, white space included
+    text_end: str = ""  # replaces `end` after a string
+    separator: str = ""  # between two arguments
 
     @property
     def close(self) -> str:
-        """What no text may hold."""
+        """The closing tag, which no string may contain."""
         return (self.text_end or self.end).strip()
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallFormat:
-    """How a family writes tool calls. One call is: before, name, middle, arguments, after. All calls stand
-    between `open` and `close`, with `separator` between two. The texts include the family's markers.
-    numbered: a colon and a number follow the name. repeated: calls follow each other without a separator.
+    """Format of a family's tool calls. One call is: before, name, middle, arguments, after. All calls stand
+    between `open` and `close`, joined by `separator`. The texts include the family's markers.
     """
 
     before: str
@@ -59,8 +57,8 @@ class ToolCallFormat:
     separator: str = ""
     close: str = ""
     arguments: JsonArguments | KeywordArguments | TagSyntax = JsonArguments()
-    numbered: bool = False
-    repeated: bool = False
+    numbered: bool = False  # a colon and a number follow the name
+    repeated: bool = False  # calls follow each other without a separator
 
     @property
     def several(self) -> bool:
@@ -73,7 +71,7 @@ def _listed(begin: str, end: str = "") -> ToolCallFormat:
 
 
 def _invoked(begin: str, end: str, prefix: str, told: bool) -> ToolCallFormat:
-    """told: a parameter's tag says whether its value is text."""
+    """told: a parameter's tag states whether its value is a string."""
     value = '" string="false">' if told else '">'
     return ToolCallFormat(
         f'<{prefix}invoke name="',
@@ -111,8 +109,8 @@ def _functions(begin: str, end: str) -> ToolCallFormat:
     )
 
 
-# By the family's name in formats/chat, then by the marker that the template begins calls with. The first
-# format of a family stands for any other marker.
+# By the family's name in formats/chat, then by the marker with which the template begins calls. The first
+# format of a family is the default for other markers.
 STYLES: Mapping[str, Mapping[str, ToolCallFormat]] = {
     "json": {"": ToolCallFormat('{"name": "', '", "arguments": ', "}", separator="\n")},
     "spoken": {"": ToolCallFormat('{"name": "', '", "arguments": ', "}", '{"tool_calls": [', ", ", "]}")},
@@ -272,7 +270,7 @@ STYLES: Mapping[str, Mapping[str, ToolCallFormat]] = {
 
 
 def tool_call_format(style: str, begin: str = "") -> ToolCallFormat:
-    """RequestError for a style that is not known. begin: as in formats.chat.Style."""
+    """Raises RequestError for an unknown style. begin: as in formats.chat.Style."""
     formats = STYLES.get(style)
     if formats is None:
         raise RequestError(f"tools: the style {style!r:.40} is not one of {', '.join(STYLES)}")

@@ -1,6 +1,6 @@
-"""Values of a schema as calls with tags write them: text as it is, everything else as JSON.
+"""Values of a schema in calls with tags: strings raw, everything else as JSON.
 
-Invariant: formats/chat reads back every text that the grammar allows as a value that satisfies the schema. A
+Invariant: formats/chat parses every text that the grammar allows as a value that satisfies the schema. A
 schema for which that cannot be enforced is refused, with its place.
 """
 
@@ -69,29 +69,26 @@ FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """text: what the text between the tags fits, as part of a Lark terminal; json: the schema of what is
-    written as JSON instead. "" for none.
-    """
+    """Grammar of a value between tags; "" for none."""
 
-    text: str = ""
-    json: str = ""
+    text: str = ""  # the raw text, as part of a Lark terminal
+    json: str = ""  # schema of values written as JSON
 
 
 @dataclass(frozen=True, slots=True)
 class TextGrammar:
-    """How values stand between tags. root: the schema that references lead into; close: what no text may
-    hold; exact: a line end beside the text is part of it; told: the tag says whether the value is text;
-    where: whose values they are, for errors.
-    """
+    """Writes values between tags."""
 
-    root: Schema
-    close: str
-    exact: bool
-    told: bool
-    where: str
+    root: Schema  # the schema that references lead into
+    close: str  # the closing tag, which no text may contain
+    exact: bool  # a line end beside the text is part of it
+    told: bool  # the tag states whether the value is a string
+    where: str  # whose values they are, for errors
 
     def value(self, schema: Any) -> Value:
-        """RequestError, with the place, for a schema that cannot be enforced on values written so."""
+        """Grammar of a schema's values. Raises RequestError, with the place, for a schema that cannot be
+        enforced on values written so.
+        """
         given, schema = schema, resolved(schema, self.root)
         if schema is True or schema == {}:
             return Value(self._text([]), self._json({}) if self.told else "")
@@ -126,7 +123,7 @@ class TextGrammar:
         return with_settings(self._shared() | dict(schema))
 
     def _one_of(self, schema: Schema, kinds: tuple[str, ...]) -> Value:
-        """The values that are listed."""
+        """Grammar of the listed values of enum or const."""
         given = schema["enum"] if "enum" in schema else [schema["const"]]
         rules = self._shared() | dict(schema)
         validator = Validator(rules)
@@ -142,7 +139,7 @@ class TextGrammar:
         )
 
     def _listed(self, values: list[Any], kinds: tuple[str, ...]) -> str:
-        """Values as they are read back."""
+        """The values as JSON, checked to be parsed as the same values."""
         texts = [v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in values]
         for text, value in zip(texts, values, strict=True):
             read = text if self.exact else text.removeprefix("\n").removesuffix("\n")
@@ -155,7 +152,7 @@ class TextGrammar:
         return "(" + " | ".join(map(literal, texts)) + ")"
 
     def _several(self, schemas: list[Schema]) -> Value:
-        """Text, and other types beside it."""
+        """Strings, and other types beside them."""
         texts = [self._string(schema) for schema in schemas if schema.get("type") == "string"]
         others = [schema for schema in schemas if schema.get("type") != "string"]
         if self.told:
@@ -168,7 +165,7 @@ class TextGrammar:
         whole = [schema for schema in others if schema not in held]
         if not whole:
             return Value(" | ".join(texts))
-        # What begins with a bracket is read as JSON.
+        # Text that begins with a bracket is parsed as JSON.
         apart = " | ".join(f"({text} & ~{BRACKETED})" for text in texts)
         return Value(apart, self._json({"anyOf": whole}))
 
@@ -189,7 +186,7 @@ class TextGrammar:
         return self._text(rules)
 
     def _text(self, rules: list[str]) -> str:
-        """Texts without the closing tag; where rules hold them, all that is written is read."""
+        """Strings without the closing tag. Under further rules, white space counts too."""
         if rules and not self.exact:
             rules = [*rules, r"~/\n(?s:.*)/", r"~/(?s:.*)\n/"]
         tag = re.escape(self.close).replace("/", r"\/")
@@ -200,7 +197,7 @@ BRACKETED = r"/(?s:[ \t\r\n]*[{\[].*)/"
 
 
 def alternatives(schema: Schema, root: Schema) -> list[Schema]:
-    """Schemas of one type each, any of which a value may satisfy."""
+    """Schemas of one type each; a value must satisfy one of them."""
     found: list[Schema] = []
     for one in branches(schema, root):
         kinds = one.get("type")
@@ -209,18 +206,18 @@ def alternatives(schema: Schema, root: Schema) -> list[Schema]:
 
 
 def literal(text: str) -> str:
-    """A text in Lark."""
+    """A text as a Lark literal."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def slashed(pattern: str) -> str:
-    """A regular expression in Lark."""
+    """A regular expression as a Lark literal."""
     escaped = re.sub(r"(\\.)|/", lambda found: found[1] or r"\/", pattern, flags=re.S)
     return "/(?:" + escaped.replace("\n", r"\n") + ")/"
 
 
 def searched(pattern: str) -> str:
-    """Texts in which a pattern of a schema is found; ^ and $ at its ends tie it to theirs."""
+    """Regular expression of the texts in which a schema's pattern is found; ^ and $ at its ends anchor it."""
     head, tail = pattern.startswith("^"), bool(re.search(r"(?<!\\)(?:\\\\)*\$\Z", pattern))
     inner = pattern[head : len(pattern) - tail]
     return slashed(f"{'' if head else '(?s:.*)'}(?:{inner}){'' if tail else '(?s:.*)'}")

@@ -1,6 +1,6 @@
-"""Grammars that force a call of one of the tools, in the tool-call format of a family of models.
+"""Grammars that force a call of one of the tools, in the tool-call format of a model family.
 
-Markers are the vocabulary's own tokens where it has them as such, and text where it has not.
+Markers are special tokens if the vocabulary has them, and plain text otherwise.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ from satchel.runtime.grammar.validate import Validator
 MAX_TOOLS = 512
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 MARKER = re.compile(r"(<[^<>\s]+>|\[[A-Z_]+\])")
-BARS = re.compile("(｜[^｜]+｜)")  # a token inside of a longer marker
+BARS = re.compile("(｜[^｜]+｜)")  # a token inside a longer marker
 WHAT = "tools"
 
 
 def read_tools(spec: ToolCallGrammar, tokenizer: Tokenizer) -> GrammarSource:
-    """RequestError for an unknown style, for a tool without a proper name or with a refused schema."""
+    """The grammar of a tool call. Raises RequestError for an unknown style, or a tool with an invalid name or
+    a refused schema.
+    """
     format = tool_call_format(spec.style, spec.begin)
     if spec.parallel and not format.several:
-        raise RequestError(f"{WHAT}: the style {spec.style!r} holds one call an answer: leave parallel out")
+        raise RequestError(f"{WHAT}: the style {spec.style!r} has one call per answer: omit parallel")
     schemas = _read_schemas(list(spec.tools))
     writer = LarkWriter(tokenizer)
     lines: list[str] = []
@@ -66,7 +68,7 @@ def _read_schemas(tools: list[ToolSchema]) -> dict[str, dict[str, Any]]:
                 f"got {describe(tool.name)}"
             )
         if tool.name in found:
-            raise RequestError(f"{WHAT} at #/{i}/name: {tool.name!r} stands twice")
+            raise RequestError(f"{WHAT} at #/{i}/name: {tool.name!r} is listed twice")
         found[tool.name] = _parameters(tool, f"tool {tool.name!r}: its parameters", f"#/{i}/parameters")
     return found
 
@@ -80,7 +82,9 @@ def _parameters(tool: ToolSchema, what: str, pointer: str) -> dict[str, Any]:
 
 
 class LarkWriter:
-    """Texts for Lark, with markers as tokens where the vocabulary has them so; keeps those tokens' ids."""
+    """Writes texts as Lark source, with markers as special tokens where the vocabulary has them, and records
+    those tokens' ids.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._vocab = tokenizer.vocab
@@ -90,7 +94,7 @@ class LarkWriter:
         return shown(self.pieces(text))
 
     def pieces(self, text: str) -> list[str | int]:
-        """The text's parts, ids for those that are tokens."""
+        """The text split into parts; ids stand for special tokens."""
         found: list[str | int] = []
         for piece in filter(None, MARKER.split(text)):
             inner = filter(None, BARS.split(piece)) if self._token(piece) is None else [piece]
@@ -106,12 +110,14 @@ class LarkWriter:
 
     @property
     def hides(self) -> bool:
-        """Whether some of them don't show in an answer's text."""
+        """Whether some of these tokens are not part of an answer's text."""
         return any(self._vocab.types[token] == Kind.CONTROL for token in self.tokens)
 
 
 def _read_back(style: str, hides: bool, format: ToolCallFormat, schemas: dict[str, dict[str, Any]]) -> Check:
-    """For calls that are no JSON: what reads answers reads this one, and the arguments are judged."""
+    """Check for calls that are not JSON: the answer's parser reads the call, and the arguments are
+    validated.
+    """
     tools = [{"name": name, "parameters": schema} for name, schema in schemas.items()]
     validators = {name: Validator(schema) for name, schema in schemas.items()}
 
@@ -120,7 +126,7 @@ def _read_back(style: str, hides: bool, format: ToolCallFormat, schemas: dict[st
         found = Collected().add_all([*parser.feed(text), *parser.finish()])
         calls = [call for call in found.tool_calls if call.name in schemas]
         if found.notes or found.content.strip() or not calls or len(calls) < len(found.tool_calls):
-            # Without its hidden markers the text can't be read; the masks alone stand for it.
+            # Without its hidden markers the text cannot be parsed: only the masks guarantee it.
             return "" if hides else f"no tool call: {found.notes[0] if found.notes else 'it is text'}"
         return next(filter(None, (_wrong(validators[call.name], call) for call in calls)), "")
 
@@ -151,7 +157,7 @@ def _check(format: ToolCallFormat, schemas: dict[str, dict[str, Any]]) -> Check:
 
 
 class _CallReader:
-    """Reads calls from a text in which markers may be hidden."""
+    """Parses calls from a text in which markers may be hidden."""
 
     def __init__(self, text: str, format: ToolCallFormat, validators: Mapping[str, Validator]) -> None:
         self.text, self.format, self.validators, self.at = text, format, validators, 0

@@ -1,6 +1,6 @@
-"""Rules of a context-free grammar as a tree, for the checks that GBNF and Lark share.
+"""Trees of context-free grammar rules, for the checks that GBNF and Lark share.
 
-A grammar that passes has no undefined rule, no endless one, and nothing too large.
+A grammar that passes has no undefined or endless rule, and is not too large.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import TypeAlias
 from satchel.errors import RequestError
 
 MAX_RULES = 5_000
-MAX_DEPTH = 100  # groups in each other
-MAX_REPEATS = 8  # signs of repetition behind one item: each is a level of the tree
-MAX_COUNT = 10_000  # of {n}, and of repetitions in each other multiplied
+MAX_DEPTH = 100  # nested groups
+MAX_REPEATS = 8  # repetition operators after one item: each is a level of the tree
+MAX_COUNT = 10_000  # largest {n}, and largest product of nested repetitions
 
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """Some characters; `empty`: it can be none."""
+    """A terminal. `empty`: it matches the empty text."""
 
     source: str
     empty: bool = False
@@ -42,7 +42,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """low to high times; high None: without end."""
+    """low to high repetitions; high None: unbounded."""
 
     part: Part
     low: int
@@ -54,9 +54,11 @@ Rules: TypeAlias = Mapping[str, Part]
 
 
 def check_rules(rules: Rules, start: str, what: str, left_recursion: bool) -> None:
-    """RequestError for a missing start, undefined or endless rules, for left recursion unless it may be."""
+    """Raises RequestError for a missing start rule, undefined or endless rules, and left recursion unless it
+    is allowed.
+    """
     if start not in rules:
-        raise RequestError(f"{what}: it has no rule {start!r}, where it begins")
+        raise RequestError(f"{what}: it has no start rule {start!r}")
     if len(rules) > MAX_RULES:
         raise RequestError(f"{what}: expected at most {MAX_RULES:,} rules, got {len(rules):,}")
     for name, part in rules.items():
@@ -65,12 +67,12 @@ def check_rules(rules: Rules, start: str, what: str, left_recursion: bool) -> No
             raise RequestError(f"{what}: rule {name!r:.60} needs {missing!r:.60}, which is not defined")
         if largest(part) > MAX_COUNT:
             raise RequestError(
-                f"{what}: rule {name!r:.60} repeats {largest(part):,} times, {MAX_COUNT:,} is the limit"
+                f"{what}: rule {name!r:.60} repeats {largest(part):,} times; the limit is {MAX_COUNT:,}"
             )
     productive = _fixpoint(rules, _is_productive)
     endless = next((name for name in rules if name not in productive), None)
     if endless is not None:
-        raise RequestError(f"{what}: rule {endless!r:.60} never ends: give its recursion a base")
+        raise RequestError(f"{what}: rule {endless!r:.60} never ends: give its recursion a base case")
     nullable = _fixpoint(rules, is_nullable)
     edges = {name: list(_firsts(part, nullable)) for name, part in rules.items()}
     if not left_recursion and (cycle := find_cycle(edges)):
@@ -80,7 +82,7 @@ def check_rules(rules: Rules, start: str, what: str, left_recursion: bool) -> No
 
 
 def inner_first(edges: Mapping[str, list[str]], start: str) -> list[str]:
-    """The names that a name needs, and itself, each behind all that it needs. There is no cycle."""
+    """The names that a name depends on and itself, in topological order. The graph has no cycle."""
     found: dict[str, None] = {}
     seen = {start}
     stack = [(start, iter(edges[start]))]
@@ -107,14 +109,14 @@ def refs(part: Part) -> Iterator[str]:
 
 
 def largest(part: Part) -> int:
-    """The most copies that counted repetitions make of any part."""
+    """The most copies that nested counted repetitions make of a part."""
     if isinstance(part, Times):
         return max(part.low, part.high or 1, 1) * largest(part.part)
     return max(map(largest, part.parts), default=1) if isinstance(part, Seq | OneOf) else 1
 
 
 def find_cycle(edges: Mapping[str, list[str]]) -> str | None:
-    """A name that leads back to itself, or None."""
+    """A name on a cycle, or None."""
     colour: dict[str, int] = {}
     for start in edges:
         stack = [(start, iter(edges[start]))] if start not in colour else []
@@ -156,9 +158,8 @@ def _is_productive(part: Part, known: set[str]) -> bool:
 
 
 def _fixpoint(rules: Rules, holds: Callable[[Part, set[str]], bool]) -> set[str]:
-    """Names of the rules of which something holds, given the rules of which it is known to hold.
-
-    A rule is looked at again when one that it names becomes known, so long chains stay linear.
+    """Names of the rules with a property, as the least fixpoint: `holds` judges a part given the rules known
+    to have it. A rule is judged again when a rule that it names is added, so long chains stay linear.
     """
     users: dict[str, list[str]] = {}
     for name, part in rules.items():
@@ -175,7 +176,7 @@ def _fixpoint(rules: Rules, holds: Callable[[Part, set[str]], bool]) -> set[str]
 
 
 def _firsts(part: Part, nullable: set[str]) -> Iterator[str]:
-    """Rules with which a part may begin."""
+    """Rules with which a part can begin."""
     if isinstance(part, Ref):
         yield part.name
     elif isinstance(part, Times):

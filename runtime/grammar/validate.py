@@ -1,11 +1,11 @@
-"""Validation of a JSON value against a schema that `read_schema` accepted, at a bounded cost.
+"""Validates a JSON value against a schema that `read_schema` accepted, at a bounded cost.
 
-Invariant: a verdict takes at most MAX_STEPS steps and MAX_MEMO remembered verdicts, and no Python recursion,
-whatever schema and value are. What would take more raises RequestError; nothing is ever judged in part.
+Invariant: a verdict takes at most MAX_STEPS steps and MAX_MEMO memoized verdicts, and no Python recursion,
+for any schema and value. If it would take more, it raises RequestError; nothing is ever judged in part.
 
-The value of a `$ref` target at one place of the value is computed once (memoized by schema and value), so
-references that double, `a_i = allOf [a_(i+1), a_(i+1)]`, take linear time. Patterns and formats are matched
-by llguidance in linear time. Messages quote at most QUOTED characters of the value.
+A `$ref` target is judged once per place of the value (memoized by schema and value), so doubling references,
+`a_i = allOf [a_(i+1), a_(i+1)]`, take linear time. Patterns and formats are matched by llguidance in linear
+time. Messages quote at most QUOTED characters of the value.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from satchel.runtime.grammar.matching import is_sentence, matcher_of
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-MAX_STEPS = 1_000_000  # keywords, members and characters that one verdict may look at: about three seconds
-MAX_MEMO = 100_000  # remembered verdicts, some 20 MB; where they are full, they are forgotten
-MAX_DIGITS = 20_000  # of a number whose divisor is checked
-MATCH_STEPS = 16  # of beginning to match a text, beside one for each of its characters
+MAX_STEPS = 1_000_000  # keywords, members and characters per verdict: about three seconds
+MAX_MEMO = 100_000  # memoized verdicts, about 20 MB; a full memo is cleared
+MAX_DIGITS = 20_000  # digits of a number whose divisor is checked
+MATCH_STEPS = 16  # fixed steps of a match, besides one per character
 DIGIT_STEP = 16  # digits of a division that count as one step
 QUOTED = 60  # characters of a value in a message
 
@@ -36,7 +36,7 @@ Number: TypeAlias = int | Decimal
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """path: keys and indexes from the value that was judged to the one that is wrong, as a linked list."""
+    """path: keys and indexes from the judged value to the wrong part, as a linked list."""
 
     message: str
     path: tuple[Any, Any] | None = None
@@ -58,18 +58,19 @@ Verdict: TypeAlias = Failure | None
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReferenceTarget:
-    """A schema that references lead to; the only kind that one value may be judged by more than once."""
+    """A schema that references lead to. Only these can judge one value more than once."""
 
     schema: Any
 
 
-# Yields the (schema or target, value) pairs whose verdicts it needs, and returns its own.
+# Generator that yields the (schema or target, value) pairs whose verdicts it needs, and returns its own
+# verdict.
 Steps: TypeAlias = Generator[tuple[Any, Any], Verdict, Verdict]
 
 
 class Validator:
-    """A schema, ready to judge values; any number of threads may use it. schema: as `read_schema` accepts it,
-    with numbers as Python has them. Values have numbers as `parse_exact` gives them.
+    """A schema ready to judge values; thread-safe. schema: accepted by `read_schema`, with Python's numbers.
+    Values have numbers of `parse_exact`.
     """
 
     def __init__(self, schema: Any) -> None:
@@ -79,8 +80,8 @@ class Validator:
         self._matchers: dict[tuple[str, str], LLMatcher] = {}
 
     def error(self, value: Any) -> str:
-        """What is wrong with a value, with its JSON pointer; empty where nothing is. RequestError where the
-        verdict would take over MAX_STEPS steps.
+        """The first error of a value, with its JSON pointer; "" if it is valid. Raises RequestError if the
+        verdict would take more than MAX_STEPS steps.
         """
         failure = _Run(self).verdict(value)
         return "" if failure is None else str(failure)
@@ -96,14 +97,14 @@ class Validator:
         return self._targets[reference]
 
     def scalars(self, values: list[Any]) -> frozenset[tuple[str, Any]]:
-        """Those of an enum's values that are no list and no object, with their kinds."""
+        """An enum's values that are neither list nor object, with their kinds."""
         if id(values) not in self._scalars:
             found = ((kind_of(v), v) for v in values if not isinstance(v, list | dict))
             self._scalars[id(values)] = frozenset(found)
         return self._scalars[id(values)]
 
     def matches(self, key: str, rule: str, text: str) -> bool:
-        """Whether a text fits a pattern or a format. key: which of both."""
+        """Whether a text matches a pattern or a format. key: which of the two."""
         matcher = self._matchers.get((key, rule))
         if matcher is None:
             from llguidance import LLMatcher
@@ -114,7 +115,7 @@ class Validator:
 
 
 class _Run:
-    """One verdict on its way: what it has spent, and what it remembers."""
+    """State of one verdict: steps spent, and the memo."""
 
     def __init__(self, validator: Validator) -> None:
         self.validator, self._left = validator, MAX_STEPS
@@ -129,7 +130,7 @@ class _Run:
             )
 
     def verdict(self, value: Any) -> Verdict:
-        """Runs the generators on a stack of its own: depth costs memory, never Python's stack."""
+        """Runs the generators on an explicit stack: depth costs memory, not Python stack."""
         stack: list[tuple[Steps, tuple[int, int] | None]] = [(self._node(self.validator.root, value), None)]
         answer: Verdict = None
         while stack:
@@ -162,7 +163,7 @@ class _Run:
         self._memo[key] = verdict
 
     def _node(self, schema: Any, value: Any) -> Steps:
-        """The first thing that is wrong with a value: by its own rules, then its parts', outer ones first."""
+        """The first error of a value: by its own rules, then by its parts', outer ones first."""
         self.spend(1)
         if isinstance(schema, bool):
             return None if schema else Failure("no value is allowed here")
@@ -230,7 +231,7 @@ class _Run:
         return self.validator.matches(key, rule, text)
 
     def same(self, a: Any, b: Any) -> bool:
-        """Whether two values are equal as JSON has it: 1 is 1.0, and no bool."""
+        """JSON equality: 1 equals 1.0; a bool equals no number."""
         waiting = [(a, b)]
         while waiting:
             a, b = waiting.pop()
@@ -251,7 +252,7 @@ class _Run:
 
 
 def _known(verdict: Verdict) -> Steps:
-    """A verdict that was remembered."""
+    """A memoized verdict."""
     yield from ()
     return verdict
 
@@ -267,7 +268,7 @@ def kind_of(value: Any) -> str:
 
 
 def quoted(value: Any) -> str:
-    """A value in a message; a large one is never written out."""
+    """A value in a message, truncated."""
     if isinstance(value, list | dict):
         return f"{'a list' if isinstance(value, list) else 'an object'} of {len(value):,}"
     if isinstance(value, str):
@@ -327,9 +328,9 @@ def _multiple(run: _Run, step: Number, value: Any) -> str:
         with localcontext() as context:
             context.prec = digits + 50
             wrong = exact % Decimal(str(step)) != 0
-    except ArithmeticError:  # more digits than the check has
+    except ArithmeticError:  # more digits than the check's precision
         wrong = True
-    return f"{quoted(value)} is no multiple of {step}" if wrong else ""
+    return f"{quoted(value)} is not a multiple of {step}" if wrong else ""
 
 
 def _count(kind: type[list[Any] | dict[str, Any] | str], what: str, most: bool) -> Check:
@@ -350,7 +351,7 @@ def _bound(fits: Callable[[Any, Any], bool], words: str) -> Check:
     return check
 
 
-# What each keyword finds wrong with a value itself, "" for nothing; in this order.
+# By keyword: the error of the value itself, or "". Keywords are checked in this order.
 Check: TypeAlias = Callable[[_Run, Any, Any], str]
 CHECKS: Mapping[str, Check] = {
     "type": _type,

@@ -1,6 +1,7 @@
-"""A tokenizer's vocabulary as llguidance sees it: the exact bytes of each token that can be text.
+"""A tokenizer's vocabulary for llguidance: the exact bytes of each token that can be text.
 
-Control, unknown and unused tokens have no bytes that a grammar could ask for; `plain` masks them besides.
+Control, unknown and unused tokens have no bytes that a grammar could ask for; the mask `plain` also excludes
+them.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 TokenBitmask = npt.NDArray[np.uint32]
-HIDDEN = b"\xff"  # no UTF-8 text holds this byte; llguidance takes what begins with it for a special token
-LONGEST = 64  # bytes of a token, in a search that seldom happens
+HIDDEN = b"\xff"  # prefix of special tokens for llguidance; no UTF-8 text contains this byte
+LONGEST = 64  # longest token in bytes that the fallback search tries
 MARKERS = ("<", "["), (">", "]")
 
 
 class Vocabulary:
-    """The LLTokenizer of a tokenizer, and masks over it: `plain` (tokens of ordinary text) and `ends` (those
-    that end an answer), both uint32 [ceil(n / 32)], token i at bit i % 32 of word i // 32.
+    """The LLTokenizer of a tokenizer, and two masks, uint32 [ceil(n / 32)] with token i at bit i % 32 of word
+    i // 32: `plain` (tokens of ordinary text) and `ends` (end tokens).
 
-    draws: whether this process draws tokens by the masks of its grammars. If not, llguidance's slices of the
-    vocabulary are left out: masks take longer, and the vocabulary half the time, in which the interpreter is
-    held (0.37 s for 150,000 tokens with them).
+    draws: this process samples with the masks of its grammars. If not, llguidance's slices of the vocabulary
+    are left out: masks take longer, but the vocabulary is built in half the time, during which the
+    interpreter lock is held (0.37 s for 150,000 tokens with slices).
     """
 
     def __init__(self, tokenizer: Tokenizer, draws: bool = True) -> None:
@@ -49,7 +50,7 @@ class Vocabulary:
 
 
 class _Source:
-    """What llguidance asks of a tokenizer: bytes by id, and the usual tokens of a text."""
+    """The tokenizer interface for llguidance: bytes by id, and the usual tokens of a text."""
 
     def __init__(self, tokenizer: Tokenizer, plain: npt.NDArray[np.bool_], ends: list[int]) -> None:
         self.eos_token_id, self.bos_token_id = ends[0], tokenizer.bos
@@ -57,11 +58,11 @@ class _Source:
         raw = tokenizer.token_bytes
         self.tokens = [raw(i) if kept else HIDDEN + f"{i}".encode() for i, kept in enumerate(plain.tolist())]
         self._ids: dict[bytes, int] = {}
-        self._tokenizer = ref(tokenizer)  # llguidance holds this object, and no collector sees through it
+        self._tokenizer = ref(tokenizer)  # llguidance holds this object, invisible to the garbage collector
 
     def __call__(self, data: bytes) -> list[int]:
-        """Tokens as training would have cut this text inside another one; the longest ones that fit where the
-        tokenizer would change the text.
+        """Tokens of a text as inside a longer one; greedy longest tokens where the tokenizer would alter the
+        text.
         """
         tokenizer = self._tokenizer()
         ids = tokenizer.encode(data.decode(), bos=False, start=False) if tokenizer else []
@@ -75,7 +76,7 @@ class _Source:
         while at < len(data):
             sizes = range(min(len(data) - at, LONGEST), 0, -1)
             size = next((n for n in sizes if data[at : at + n] in self._ids), 0)
-            if not size:  # a byte without a token: what follows is not for this vocabulary to write
+            if not size:  # a byte without a token: the vocabulary cannot write the rest
                 return found
             found.append(self._ids[data[at : at + size]])
             at += size
@@ -83,7 +84,7 @@ class _Source:
 
 
 def bits(flags: npt.NDArray[np.bool_]) -> TokenBitmask:
-    """uint32 [ceil(n / 32)] of n flags, the first in the lowest bit."""
+    """Packs n flags into uint32 [ceil(n / 32)], the first in the lowest bit."""
     padded = np.zeros(-(-len(flags) // 32) * 32, bool)
     padded[: len(flags)] = flags
     return np.packbits(padded, bitorder="little").view("<u4").astype(np.uint32)
@@ -96,8 +97,8 @@ def bitmask_of(tokens: list[int], count: int) -> TokenBitmask:
 
 
 def _plain(tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:
-    """Which tokens are ordinary text: normal and byte tokens, and user-defined ones that are no markers of a
-    template.
+    """Which tokens are ordinary text: normal and byte tokens, and user-defined tokens that are not markers of
+    a template.
     """
     vocab = tokenizer.vocab
     plain = np.isin(vocab.types, (Kind.NORMAL, Kind.BYTE))

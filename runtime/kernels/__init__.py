@@ -1,5 +1,5 @@
-"""Kernels of your own: a source registered for an op is compiled when a model is loaded, checked against the
-op's definition, and used from then on before the backend's. docs/user-kernels.md shows how.
+"""Custom kernels: a source registered for an op is compiled when a model is loaded, checked against the op's
+definition, and preferred to the backend's kernel from then on. See docs/user-kernels.md.
 """
 
 from __future__ import annotations

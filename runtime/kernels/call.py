@@ -1,4 +1,6 @@
-"""A step of a plan as custom kernels and the tuner see it: op, shapes, formats, arguments; no addresses."""
+"""A step of a plan as custom kernels and the tuner see it: op, shapes, formats, arguments, but no
+addresses.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +18,17 @@ NAMES = {f.id: f.name for f in FORMATS.values()}
 
 @dataclass(frozen=True, slots=True)
 class TensorView:
-    """Shape (outermost first) and format of a tensor. count: which of the step's counts replaces shape[0],
-    which is then its maximum; -1: none. packed: the tensor lies in the device's own order.
-    """
+    """Shape and format of a tensor."""
 
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # outermost first
     format: str
-    count: int = -1
-    packed: bool = False
+    count: int = -1  # index of the step count that replaces shape[0], which is then its maximum; -1: none
+    packed: bool = False  # the tensor has the device's packed layout
 
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """One step, at its largest shapes."""
+    """One step, with the largest shapes of its plan."""
 
     op: str
     output: TensorView
@@ -37,24 +37,22 @@ class KernelCall:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal for calls that a kernel cannot tell apart."""
+        """Equal for calls that a kernel cannot distinguish."""
         return self.op, self.output, self.inputs, tuple(sorted(self.args.items()))
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchGrid:
-    """Launch configuration of a kernel: up to three numbers of groups (CUDA: the grid), threads per group;
-    bytes of local (shared) memory per group, and of device memory for the kernel's own use during the step.
-    """
+    """Launch configuration of a kernel."""
 
-    groups: tuple[int, ...]
-    threads: int
-    local: int = 0
-    scratch: int = 0
+    groups: tuple[int, ...]  # up to three numbers of thread groups (CUDA: the grid)
+    threads: int  # per group
+    local: int = 0  # bytes of local (CUDA: shared) memory per group
+    scratch: int = 0  # bytes of device memory for the kernel during the step
 
 
 def call_of(segment: Segment, step: int) -> KernelCall:
-    """The call of one step of a segment's tables."""
+    """The KernelCall of one step of a segment."""
     row = segment.step_table[step]
     first, n = int(row["view"]), int(row["n_in"])
     views = tuple(_view(v) for v in segment.view_table[first : first + n + 1])

@@ -1,4 +1,6 @@
-"""What a device loads of a registered kernel: machine code or PTX for CUDA, a shared object for this CPU."""
+"""The loadable code of a registered kernel: machine code or PTX for CUDA, a shared object for devices on this
+CPU.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,13 @@ from satchel.runtime.kernels.nvrtc import compile_cuda
 from satchel.runtime.kernels.registry import PTX, Kernel
 
 CALL_BYTES = 560  # sizeof(gpu_call) of call.h
-NATIVE = {"emulated": ("-DPORT_EMULATED",), "cpu": ()}  # options of backends whose device is this CPU
+NATIVE = {"emulated": ("-DPORT_EMULATED",), "cpu": ()}  # compiler options of backends on this CPU
 
 
 def image_of(kernel: Kernel, device: Device) -> bytes:
-    """The code, ended by a 0. RequestError: the source is wrong; DeviceError: a compiler is missing."""
+    """The code, with a terminating 0. Raises RequestError if the source is wrong, DeviceError if a compiler
+    is missing.
+    """
     backend, folder = device.backend.name, include()
     if not folder.is_dir():
         raise DeviceError(f"kernel {kernel.entry}: the headers are not in {folder}: install Satchel again")
@@ -31,13 +35,13 @@ def image_of(kernel: Kernel, device: Device) -> bytes:
         return compile_c(kernel.entry, kernel.source, options, folder) + b"\0"
     if backend != "cuda":
         known = ", ".join(("cuda", *NATIVE))
-        raise RequestError(f"kernel {kernel.entry}: {backend} takes no custom kernels, only {known} do")
+        raise RequestError(f"kernel {kernel.entry}: {backend} takes no custom kernels; {known} do")
     return compile_cuda(kernel.entry, kernel.source, capability(device), kernel.options, folder) + b"\0"
 
 
 def compile_ahead(kernels: Iterable[Kernel]) -> tuple[str, ...]:
-    """Compiles kernels in C before they are asked for, as none can be where no program may be started. Gives
-    the folder that they are in. What a compiler refuses is told when a model asks for the kernel.
+    """Compiles C kernels before a sandbox forbids starting programs; gives their folder. A compiler error is
+    reported when a model uses the kernel.
     """
     for kernel in kernels:
         for backend in (name for name in kernel.devices if name in NATIVE and kernel.language != PTX):
@@ -47,7 +51,7 @@ def compile_ahead(kernels: Iterable[Kernel]) -> tuple[str, ...]:
 
 
 def check_ptx(kernel: Kernel) -> None:
-    """RequestError where the PTX has no such kernel, or one that was made with other headers."""
+    """Raises RequestError if the PTX lacks the kernel, or was built with another version of the headers."""
     entry = re.search(rf"\.entry\s+{kernel.entry}\s*\(([^)]*)\)", kernel.source)
     if entry is None:
         raise RequestError(f"kernel {kernel.entry}: its PTX has no .entry of this name")
@@ -56,11 +60,11 @@ def check_ptx(kernel: Kernel) -> None:
         takes = " ".join(entry[1].split())
         raise RequestError(
             f"kernel {kernel.entry}: its PTX takes ({takes}), not a gpu_call of {CALL_BYTES} bytes: "
-            "make it again with this version's call.h"
+            "build it again with this version's call.h"
         )
 
 
 def capability(device: Device) -> int:
-    """10 * major + minor of a CUDA device."""
+    """Compute capability of a CUDA device, as 10 * major + minor."""
     major, _, minor = device.info().variant.rpartition(" ")[2].partition(".")
     return 10 * int(major) + int(minor)

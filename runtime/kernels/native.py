@@ -1,4 +1,4 @@
-"""Kernels in C to a shared object, by the system's compiler, for devices that are this CPU."""
+"""Compiles C kernels to a shared object with the system's compiler, for devices on this CPU."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _KEPT: list[tempfile.TemporaryDirectory[str]] = []
 
 @functools.cache
 def compiled_folder() -> Path:
-    """Folder of compiled kernels of this process; it is removed at exit."""
+    """Folder of this process's compiled kernels, removed at exit."""
     made = tempfile.TemporaryDirectory(prefix="satchel-kernels-", ignore_cleanup_errors=True)
     _KEPT.append(made)
     return Path(made.name)
 
 
 def compiler() -> list[str]:
-    """The C compiler: CC, or cc. DeviceError where there is none."""
+    """Command of the C compiler: CC, or cc. Raises DeviceError if there is none."""
     command = shlex.split(os.environ.get("CC", "")) or ["cc"]
     if find_program(command[0]) is None:
         missing = f"a kernel in C needs a C compiler, and {command[0]!r} is not installed"
@@ -36,7 +36,7 @@ def compiler() -> list[str]:
 
 
 def compile_c(name: str, source: str, options: Sequence[str], include: Path) -> bytes:
-    """The path of the shared object. RequestError with what the compiler said."""
+    """Path of the shared object. Raises RequestError with the compiler's message."""
     digest = hashlib.sha256("\0".join((source, *options)).encode()).hexdigest()[:16]
     text, made = compiled_folder() / f"{name}-{digest}.c", compiled_folder() / f"{name}-{digest}.so"
     if not made.exists():

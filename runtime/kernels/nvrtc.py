@@ -1,6 +1,6 @@
-"""CUDA C to machine code by NVRTC, which is looked for when it is first needed; nothing is linked against it.
+"""Compiles CUDA C to machine code with NVRTC, which is opened at its first use; nothing links against it.
 
-Its library comes with the CUDA toolkit or with the package nvidia-cuda-nvrtc.
+The library comes with the CUDA toolkit or with the package nvidia-cuda-nvrtc.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from satchel.errors import DeviceError, RequestError
 
 VERSIONS = (13, 12)
 MEND = "install the CUDA toolkit or `pip install nvidia-cuda-nvrtc` (of CUDA 12: -cu12), or register PTX"
-SPECIAL = {90: "a"}  # code for this very device, which alone has all of its instructions
-# What the language's headers want of a C library, where there is none.
+SPECIAL = {90: "a"}  # suffix of architecture-specific code (sm_90a), which alone has all instructions
+# Declarations of a C library that the kernel headers need; NVRTC has none.
 STDINT = """
 typedef signed char int8_t; typedef unsigned char uint8_t;
 typedef short int16_t; typedef unsigned short uint16_t;
@@ -34,7 +34,7 @@ LIBC = {"stdint.h": STDINT, "math.h": MATH, "string.h": "", "stddef.h": "#define
 
 
 def places() -> Iterator[str]:
-    """Where the library may be, what the system's loader finds by itself first."""
+    """Candidate paths of the library; the loader's own search comes first."""
     names = [f"libnvrtc.so.{v}" for v in VERSIONS]
     yield from names
     folders = [Path(os.environ[k]) / "lib64" for k in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(k)]
@@ -47,7 +47,7 @@ def places() -> Iterator[str]:
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """NVRTC, or None where it is not installed."""
+    """NVRTC, or None if it is not installed."""
     for place in places():
         try:
             return ctypes.CDLL(place)
@@ -57,7 +57,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def version() -> str:
-    """Its version, or "" where it is not installed."""
+    """NVRTC's version, or "" if it is not installed."""
     lib = library()
     if lib is None:
         return ""
@@ -67,8 +67,8 @@ def version() -> str:
 
 
 def compile_cuda(name: str, source: str, arch: int, options: Sequence[str], include: Path) -> bytes:
-    """Machine code of CUDA C for compute capability arch / 10. DeviceError where NVRTC is missing;
-    RequestError with what the compiler said.
+    """Machine code of CUDA C for compute capability arch / 10. Raises DeviceError if NVRTC is missing,
+    RequestError with the compiler's message.
     """
     lib = library()
     if lib is None:

@@ -1,6 +1,6 @@
-"""Kernel overrides of a plan: custom kernels, which the user registered, for the steps that they serve, else
-kernels that `satchel tune` measured to be faster than the default. A custom kernel is compiled, loaded and
-checked against its op's definition at its first use.
+"""Kernel overrides of a plan. A custom kernel of the user overrides the steps that it accepts; for the other
+steps, a kernel that `satchel tune` measured to be faster than the default. A custom kernel is compiled,
+loaded and checked against its op's definition at its first use.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from satchel.runtime.tuning.shape import shape_of
 
 
 class KernelOverrides:
-    """The kernel overrides of one device; it remembers which custom kernels are loaded and checked."""
+    """Kernel overrides of one device, and the custom kernels that are loaded and checked."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -35,8 +35,8 @@ class KernelOverrides:
 
     @functools.cached_property
     def _tuned(self) -> Mapping[str, str]:
-        """Kernels that tuning has found faster than the default, by class of steps; none on a deterministic
-        device, where a table of another machine must not change a bit.
+        """Tuned kernels by step class; none on a deterministic device, whose bits must not depend on a
+        measurement.
         """
         from satchel.runtime.tuning import tuned_for
 
@@ -62,7 +62,7 @@ class KernelOverrides:
         grid = kernel.grid(call)
         if not isinstance(grid, LaunchGrid) or not 1 <= len(grid.groups) <= 3:
             raise RequestError(
-                f"kernel {kernel.entry}: grid gave {grid!r}, no LaunchGrid of one to three numbers"
+                f"kernel {kernel.entry}: grid gave {grid!r}, expected a LaunchGrid of one to three numbers"
             )
         groups = (*grid.groups, 1, 1)[:3]
         if min(*groups, grid.threads) < 1 or min(grid.local, grid.scratch) < 0:
@@ -71,7 +71,7 @@ class KernelOverrides:
         return KernelOverride(step, "", number, groups, grid.threads, grid.local, grid.scratch)  # type: ignore[arg-type]
 
     def _check(self, kernel: Kernel, segment: Segment, step: int, call: KernelCall) -> None:
-        """DeviceError where the kernel does not do what the op means."""
+        """Raises DeviceError if the kernel's result differs from the op's definition."""
         trial = trial_of(segment, step, call, self.device)
         got = run(trial, self.device, self._launch(kernel, trial.call, 0))
         error = error_of(trial, got, define(trial))

@@ -1,4 +1,4 @@
-"""The table of kernels that the program's user has registered: values alone, nothing is compiled here."""
+"""The table of registered custom kernels: values only, nothing is compiled here."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from satchel.runtime.ops import OPS
 
 CUDA, PTX = "cuda", "ptx"
 LANGUAGES = (CUDA, PTX)
-# The host draws, or reads what it wrote, around these: a check of one step alone says nothing of them.
+# Ops that interact with the host's sampling or with tables between steps: running one step alone cannot check
+# them.
 NOT_ALONE = frozenset({"sample", "sample_masked", "logprobs", "tokens_put", "tokens_get", "copy"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
-    """A kernel as it was registered; see register()."""
+    """A registered kernel; its fields are the arguments of register()."""
 
     op: str
     source: str
@@ -49,21 +50,25 @@ def register(
     options: Sequence[str] = (),
     bound: float = 1e-4,
 ) -> Kernel:
-    """Has models that are loaded from now on use a kernel for an op where `when` says yes.
+    """Registers a kernel for an op, for models that are loaded from now on.
 
-    source: the text or a file of it, in CUDA C or the dialect of docs/gpu-kernels.md, or PTX where `language`
-    says so. entry: the kernel's name. grid: gives the LaunchGrid of a KernelCall. when: says whether the
-    kernel takes a KernelCall; where it is not given, those whose weights lie as in the file. devices: names
-    of backends. options: of the compiler. bound: squared error over the definition's square that the check
-    lets pass. RequestError for what cannot be meant.
+    source: text or file, in CUDA C, the dialect of docs/gpu-kernels.md, or PTX, as `language` states.
+    entry: the kernel's name.
+    grid: gives the LaunchGrid of a KernelCall.
+    when: whether the kernel takes a KernelCall; default: if its weights are not packed.
+    devices: names of backends.
+    options: compiler options.
+    bound: the largest error that the check accepts, as squared error over the definition's square.
+
+    Raises RequestError for invalid arguments.
     """
     if op not in OPS or OPS[op].view or op in NOT_ALONE:
-        raise RequestError(f"kernel {entry!r}: {op!r} is no op that a kernel can be registered for")
+        raise RequestError(f"kernel {entry!r}: {op!r} is not an op that a kernel can be registered for")
     if language not in LANGUAGES:
         known = ", ".join(LANGUAGES)
         raise RequestError(f"kernel {entry!r}: language is {language!r}, expected one of {known}")
     if not entry.isidentifier() or not entry.isascii():
-        raise RequestError(f"kernel {entry!r}: its name must be one of C")
+        raise RequestError(f"kernel {entry!r}: its name must be a C identifier")
     if not devices or not 0 <= bound < 1:
         raise RequestError(f"kernel {entry!r}: it needs a device, and a bound from 0 to 1, not {bound}")
     text = source.read_text(encoding="utf-8") if isinstance(source, Path) else source
@@ -74,12 +79,14 @@ def register(
 
 
 def unregister(kernel: Kernel) -> None:
-    """Models that are loaded from now on do without it. RequestError where it is not registered."""
+    """Removes a kernel for models that are loaded from now on. Raises RequestError if it is not
+    registered.
+    """
     if kernel not in _KERNELS:
         raise RequestError(f"kernel {kernel.entry!r} is not registered")
     _KERNELS.remove(kernel)
 
 
 def registered(backend: str = "") -> tuple[Kernel, ...]:
-    """Those for a backend, or all, in the order in which they are asked: the last one registered first."""
+    """Registered kernels of a backend, or all, the latest first; the first that accepts a step is used."""
     return tuple(k for k in reversed(_KERNELS) if not backend or backend in k.devices)

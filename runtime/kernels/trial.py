@@ -1,7 +1,7 @@
-"""One step alone on a device with made-up operands: what a kernel gives, and what the op's definition gives.
+"""Runs one step alone on a device with random operands, for comparison with the op's definition.
 
-The operands have the step's own formats and shapes, but for fewer tokens and fewer blocks of a KV cache. The
-last row is beyond the step's count, and a kernel must leave it alone.
+The operands have the step's formats and shapes, with fewer tokens and fewer KV blocks. The last row is beyond
+the step's count, and a kernel must not write it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from satchel.runtime.kernels.call import KernelCall, TensorView
 from satchel.runtime.ops import OPS
 from satchel.runtime.plan import COUNTS_BYTES, BufferSpec, Segment
 
-TOKENS, BLOCKS = 6, 4  # of the trial, at most
+TOKENS, BLOCKS = 6, 4  # largest numbers in a trial
 FILL = 0x5A
 STEP = 4
-MOST = 4096  # of a position that stands alone, and of a number that is only moved
+MOST = 4096  # bound of positions without a cache, and of integers that are only copied
 
 
 def _integers(call: KernelCall, index: int, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Whole numbers that mean something as this input, which its name in the op's definition tells."""
+    """Valid integers for this input; its name in the op's definition decides."""
     op = OPS[call.op]
     name = op.sources[index] if index < len(op.sources) else ""
     caches = call.inputs[op.cache]
@@ -45,26 +45,26 @@ def _integers(call: KernelCall, index: int, rng: np.random.Generator, shape: tup
     elif name == "pos" or op.exact:
         beyond = MOST
     else:
-        raise DeviceError(f"{call.op}: input {index} holds whole numbers, and no check knows what they mean")
+        raise DeviceError(f"{call.op}: the check has no valid integers for input {index}")
     return rng.integers(0, beyond, shape).astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A step of its own: its call, its tables, the operands in the file's order, and the step's counts."""
+    """A step to run alone."""
 
     call: KernelCall
     segment: Segment
-    operands: tuple[Array, ...]
-    counts: tuple[int, ...]
+    operands: tuple[Array, ...]  # in the file's layout
+    counts: tuple[int, ...]  # the step's counts
 
     def rows(self, view: TensorView) -> int:
-        """Rows of a view that count."""
+        """Number of valid rows of a view."""
         return self.counts[view.count] if view.count >= 0 else view.shape[0]
 
 
 def trial_of(segment: Segment, step: int, call: KernelCall, device: Device) -> Trial:
-    """A step of a segment as one that stands alone."""
+    """The trial of a step of a segment."""
     row = segment.step_table[step : step + 1].copy()
     first, n = int(row["view"][0]), int(row["n_in"][0])
     small = replace(
@@ -101,14 +101,14 @@ def _small(view: TensorView, call: KernelCall, index: int) -> TensorView:
 
 
 def is_cache(call: KernelCall, index: int) -> bool:
-    """Whether an input, or the output (-1), lies in the blocks of a cache."""
+    """Whether an input, or the output (-1), is a paged cache."""
     op = OPS[call.op]
     caches = range(len(call.inputs))[op.cache]
     return index in caches or (index < 0 and op.alias and bool(caches))
 
 
 def _lay(row: Mapping[str, object], view: TensorView, buffer: int, device: Device) -> int:
-    """Writes a view of its own buffer into the table; gives the bytes of the buffer."""
+    """Writes a view with a buffer of its own into the table; gives the buffer's bytes."""
     width = FORMATS[view.format].row_bytes(int(np.prod(view.shape[1:], dtype=np.int64)))
     stride = 4 * -(-width // 16) * 4 if len(view.shape) > 1 else width
     table: dict[str, object] = row  # type: ignore[assignment]
@@ -135,15 +135,15 @@ def _operand(call: KernelCall, index: int, view: TensorView, rng: np.random.Gene
     if view.format in ("i32", "i8", "i16", "i64"):
         return _integers(call, index, rng, view.shape)
     if format.encode is None:
-        raise DeviceError(f"{call.op}: input {index} is {view.format}, which nothing here can write")
+        raise DeviceError(f"{call.op}: input {index} is {view.format}, which has no encoder")
     values = rng.standard_normal(view.shape, np.float32)
-    if index == 0 and view.format == "f32":  # a few far from the others
+    if index == 0 and view.format == "f32":  # a few outliers
         values.reshape(-1)[::97] *= 64
     return format.encode(values, None)
 
 
 def run(trial: Trial, device: Device, override: KernelOverride | None) -> Array:
-    """What the device gives, rows beyond the count included, which hold FILL."""
+    """The device's result, including rows beyond the count, which hold FILL."""
     segment, call = trial.segment, trial.call
     buffers = [device.alloc(b.size, b.usage) for b in segment.buffers]
     try:
@@ -184,7 +184,7 @@ def _read(raw: Array, view: TensorView, stride: int) -> Array:
 
 
 def define(trial: Trial) -> Array:
-    """What the op's definition gives, for the rows that count."""
+    """Result of the op's definition for the valid rows."""
     call, op = trial.call, OPS[trial.call.op]
     given = [a[: trial.rows(v)] for a, v in zip(trial.operands, call.inputs, strict=True)]
     args = {**op.defaults, **call.args}
@@ -194,7 +194,7 @@ def define(trial: Trial) -> Array:
 
 
 def error_of(trial: Trial, got: Array, want: Array) -> float:
-    """Squared error over the square of `want`; infinite where a number is missing, or a row beyond the step's
+    """Squared error over the square of `want`; infinite if `got` has a NaN or infinity, or a row beyond the
     count was written.
     """
     n = len(want)

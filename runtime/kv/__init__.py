@@ -1,6 +1,8 @@
-"""Paged KV: one pool of blocks for all slots, and a tree of what finished requests left in it.
+"""Paged KV cache: one pool of blocks for all slots, and a prefix tree of the blocks that finished requests
+left.
 
-Only numbers live here; the cached keys and values are a state of the device, addressed through the table.
+This package handles block numbers only. The keys and values are a state of the device, addressed through the
+block table.
 """
 
 from satchel.runtime.kv.pages import Copy, Pages

@@ -1,5 +1,5 @@
-"""The blocks of the layers that look equally far back: a pool of their own, and a table that says which block
-holds which positions of which slot. Blocks wholly behind the window are given back; their places hold -1.
+"""Blocks of the layers that share a window: a pool of their own, and a block table of which block holds which
+positions of which slot. Blocks wholly behind the window are freed; their table entries hold GONE (-1).
 """
 
 from __future__ import annotations
@@ -13,16 +13,20 @@ GONE = -1
 
 
 def first_needed(window: int, position: int, block: int) -> int:
-    """The first block that the token at a position needs: of a state, the one of the position before."""
+    """First block that the token at `position` needs; for recurrent states, the block of the
+    position before.
+    """
     if window == RECURRENT:
         return max(0, position - 1) // block
     return max(0, position - window + 1) // block if window else 0
 
 
 class BlockGroup:
-    """window: positions that a token sees, its own among them; 0: all of them.
+    """Blocks of one group of layers.
 
-    table: (slots, blocks a slot may have). first, end: of each slot, which of its blocks are there.
+    window: positions that a token attends to, its own included; 0: all.
+    table: (slots, most blocks of a slot), block numbers or GONE.
+    first, end: range of each slot's entries that are in use.
     """
 
     def __init__(self, cache: Cache, window: int) -> None:
@@ -32,11 +36,11 @@ class BlockGroup:
         self.first, self.end = [0] * cache.slots, [0] * cache.slots
 
     def blocks(self, slot: int) -> list[int]:
-        """The slot's blocks in order, GONE for those that were given back."""
+        """The slot's blocks in order; GONE for freed ones."""
         return [int(b) for b in self.table[slot, : self.end[slot]]]
 
     def needed(self, position: int) -> int:
-        """The first block that the token at a position needs."""
+        """First block that the token at `position` needs."""
         return first_needed(self.window, position, self.block)
 
     def wanted(self, slot: int, length: int) -> list[bool]:
@@ -44,10 +48,10 @@ class BlockGroup:
         return [True] * self.missing(slot, length)
 
     def note_computed(self, slot: int, length: int) -> None:
-        """The slot is to have so many positions."""
+        """Called before positions up to `length` of the slot are computed."""
 
     def missing(self, slot: int, length: int) -> int:
-        """Blocks that the slot needs besides its own for `length` positions."""
+        """Blocks that the slot must still get to hold `length` positions."""
         return max(0, -(-length // self.block) - self.end[slot])
 
     def append(self, slot: int, block: int) -> None:
@@ -55,7 +59,7 @@ class BlockGroup:
         self.end[slot] += 1
 
     def begin(self, slot: int, first: int, blocks: list[int]) -> None:
-        """Lets an empty slot read blocks of others, which hold its places from `first` on."""
+        """Gives an empty slot shared blocks to read, which fill its table entries from `first` on."""
         self.table[slot, :first] = GONE
         self.first[slot] = self.end[slot] = first
         for block in blocks:
@@ -64,7 +68,7 @@ class BlockGroup:
             self.append(slot, block)
 
     def give_back(self, slot: int, position: int) -> None:
-        """Lets go of blocks that no token from `position` on sees, nor one that comes after going back."""
+        """Drops blocks that no token from `position` on attends to, not even after a rewind."""
         keep = min(self.needed(max(0, position - REWIND)), self.end[slot])
         while self.first[slot] < keep:
             self._drop(slot, self.first[slot])
@@ -72,17 +76,17 @@ class BlockGroup:
             self.first[slot] += 1
 
     def ends(self, slot: int, length: int) -> list[int]:
-        """Numbers of positions, `length` at most and the largest first, to which the slot may go back where
-        every group holds() them.
+        """Candidate lengths, up to `length` and largest first, to which the slot may be rewound if every
+        group holds() them.
         """
         return [length]
 
     def holds(self, slot: int, length: int) -> bool:
-        """Whether all is there that the token after `length` positions sees."""
+        """Whether the slot still has everything that the token after `length` positions attends to."""
         return self.needed(length) >= self.first[slot]
 
     def cut(self, slot: int, length: int) -> None:
-        """Lets go of all blocks behind `length` positions."""
+        """Drops all blocks past `length` positions."""
         keep = -(-length // self.block)
         while self.end[slot] > keep:
             self.end[slot] -= 1
@@ -91,20 +95,22 @@ class BlockGroup:
         self.first[slot] = min(self.first[slot], keep)
 
     def shared(self, slot: int, length: int) -> bool:
-        """Whether the block that position `length` goes into is there and has other holders."""
+        """Whether the block of position `length` exists and has other holders."""
         place = length // self.block
         inside = length % self.block and self.first[slot] <= place < self.end[slot]
         return bool(inside) and self.pool.holders[int(self.table[slot, place])] > 1
 
     def exchange(self, slot: int, place: int) -> tuple[int, int]:
-        """A block of its own for one that others hold too: (old, new). The pool has one."""
+        """Copy on write: replaces a shared block with a new one, and gives (old, new). The pool must have a
+        free block.
+        """
         old, new = int(self.table[slot, place]), self.pool.take()
         self.pool.drop(old)
         self.table[slot, place] = new
         return old, new
 
     def count(self) -> list[int]:
-        """How many slots hold each block of the pool."""
+        """Number of slots that hold each block of the pool."""
         counted = [0] * self.pool.size
         for slot, (first, end) in enumerate(zip(self.first, self.end, strict=True)):
             for block in self.table[slot, first:end]:

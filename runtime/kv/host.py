@@ -1,8 +1,8 @@
-"""A tier in host memory below the prefix tree: blocks that the tree gives up for room are kept here, up to so
-many bytes, and go back into the cache when a prompt begins with their tokens.
+"""Host-memory tier below the prefix tree. Blocks that the tree evicts are kept here, up to a limit in bytes,
+and return to the cache when a prompt begins with their tokens.
 
-A block is found by a digest of the salt and of all tokens up to its end. The digests have a key of their own
-in each process, so nobody can make two that are equal.
+A block's key is a digest of the salt and of all tokens up to its end. Each process has its own digest key, so
+a client cannot construct collisions.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from satchel.runtime.kv.group import GONE
 from satchel.runtime.kv.pages import Pages
 from satchel.runtime.kv.prefix import Key, Miss, PrefixNode
 
-MEMORY = 0.9  # of what was measured, at each new measurement
-PROBE = 64  # one in so many moves that do not pay is made nevertheless, for rates change
-PLACES = 4096  # after which something was given up, that are remembered
+MEMORY = 0.9  # weight of past measurements in the running mean
+PROBE = 64  # one in 64 moves that do not pay is made anyway, because rates change
+PLACES = 4096  # evicted continuations that are remembered
 
 
 class Rate:
-    """Bytes a second of copies, the last ones weighing most; 0 before the first."""
+    """Running mean of copy speed in bytes per second; 0 before the first copy."""
 
     def __init__(self) -> None:
         self._bytes = self._seconds = 0.0
@@ -45,14 +45,12 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A block of tokens. blocks: the bytes of each group's, None where that had been given back. cut: what
-    followed was given up before it. parent: the digest of what stands before it; root: that of its salt.
-    """
+    """A block of tokens in host memory."""
 
-    blocks: tuple[Array | None, ...]
-    cut: bool
-    parent: bytes
-    root: bytes
+    blocks: tuple[Array | None, ...]  # bytes of each group's block; None: the group had freed it
+    cut: bool  # a block that followed was dropped before this one
+    parent: bytes  # digest of the block before it
+    root: bytes  # digest of its salt
 
     @property
     def nbytes(self) -> int:
@@ -60,11 +58,12 @@ class Kept:
 
 
 class HostTier:
-    """limit: bytes of keys and values. recompute: seconds that so many tokens would take to be computed, None
-    while that is not known; a block is moved only where that is quicker.
+    """Blocks in host memory. Only the engine's thread uses it.
 
-    kept_out, brought_back, skipped: blocks that went out, came back, and were not worth it. The engine's
-    thread alone uses it.
+    limit: bytes of keys and values.
+    recompute: estimated seconds to compute n tokens, None while unknown; a block moves only if that is
+    faster.
+    kept_out, brought_back, skipped: blocks that were stored, returned, and not worth moving.
     """
 
     def __init__(self, limit: int, pages: Pages, states: States) -> None:
@@ -73,7 +72,7 @@ class HostTier:
         self.out, self.back = Rate(), Rate()
         self.kept_out = self.brought_back = self.skipped = 0
         self._kept: OrderedDict[bytes, Kept] = OrderedDict()
-        self._lost: OrderedDict[bytes, None] = OrderedDict()  # digests after which something went
+        self._lost: OrderedDict[bytes, None] = OrderedDict()  # digests whose next block was dropped
         self._secret = secrets.token_bytes(32)
         pages.tree.below = self
 
@@ -81,7 +80,7 @@ class HostTier:
         return len(self._kept)
 
     def take(self, node: PrefixNode, salt: str) -> bool:
-        """Keeps the blocks of a node that the tree is about to give up, where that pays."""
+        """Stores the blocks of a node that the tree is about to evict, if that pays."""
         digest = self._digest(node, salt)
         if digest in self._kept:
             self._kept.move_to_end(digest)
@@ -102,8 +101,9 @@ class HostTier:
         return True
 
     def bring(self, slot: int, ids: Sequence[int], salt: str, cached: int, why: Miss) -> tuple[int, Miss]:
-        """Goes on with a slot that has the first `cached` tokens of `ids` from the tree, up to the last but
-        one: how many it has now, and why not more. Nothing moves where there is no room for all of `ids`.
+        """Extends a slot that has the first `cached` tokens of `ids` from the tree, up to the last token but
+        one. Gives how many tokens it has now, and why not more. Nothing moves unless there is room for all of
+        `ids`.
         """
         if not (self._kept or self._lost):
             return cached, why
@@ -135,7 +135,7 @@ class HostTier:
         return Miss.EVICTED if end in self._lost and why is not Miss.WINDOW else why
 
     def _fill(self, slot: int, most: int, start: int, chain: Sequence[bytes]) -> None:
-        # Taken out first: making room below may push others out, and those that came first would go.
+        # Take the blocks out first: making room below may evict blocks of this tier, oldest first.
         found = [self._forget(d) for d in chain[start:most]]
         moved, started = 0, time.perf_counter()
         for group, place in self.pages.extend(slot, most):
@@ -149,7 +149,7 @@ class HostTier:
         self.brought_back += len(found)
 
     def forget(self, salt: str | None) -> None:
-        """Drops all, or what is under one salt."""
+        """Drops everything, or everything under one salt."""
         root = None if salt is None else self._root(salt)
         if root is None:
             self._lost.clear()
@@ -157,13 +157,13 @@ class HostTier:
             self._forget(digest)
 
     def check(self) -> None:
-        """ValueError where it is larger than it may be or has counted wrong; for tests."""
+        """Raises ValueError if the tier exceeds its limit or its count is wrong; for tests."""
         held = sum(kept.nbytes for kept in self._kept.values())
         if held != self.used or held > self.limit:
             raise ValueError(f"{held} bytes are kept, {self.used} counted, {self.limit} allowed")
 
     def _pays(self, blocks: int, count: int, *, there_and_back: bool = False) -> bool:
-        """Whether moving so many bytes is quicker than computing the blocks again, as far as is known."""
+        """Whether moving `count` bytes is faster than recomputing the blocks, as far as rates are known."""
         computing, back = self.recompute(blocks * self.pages.cache.block), self.back.value or self.out.value
         if computing is None or not back:
             return True
@@ -174,7 +174,7 @@ class HostTier:
         return self.skipped % PROBE == 0
 
     def _lose(self, digest: bytes) -> None:
-        """Gives up a block for good; of where that happened, so many places are remembered."""
+        """Records that a block was dropped for good; remembers the last PLACES of them."""
         self._lost[self._forget(digest).parent] = None
         while len(self._lost) > PLACES:
             self._lost.popitem(last=False)

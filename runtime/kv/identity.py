@@ -1,5 +1,5 @@
-"""What tells one model from another without reading all of it: what is computed into a KV cache must not be
-taken for another model's.
+"""Fingerprint of a model without reading all of it. Keys and values of one model must not be used for
+another.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ import numpy as np
 from satchel.formats.gguf import GGUF
 from satchel.formats.gguf.values import pack
 
-PIECE = 4096  # bytes of a piece
-BUDGET = 16 << 20  # bytes that are read of a model: some 15 ms
-AUTHORS = ("general.", "split.")  # keys that say nothing about what is computed
+PIECE = 4096  # bytes of a sample
+BUDGET = 16 << 20  # bytes of a model that are read: about 15 ms
+AUTHORS = ("general.", "split.")  # metadata that does not affect the computation
 
 
 def identity(gguf: GGUF) -> str:
-    """Hexadecimal SHA-256 of the architecture, its hyper-parameters, the vocabulary, and of each tensor its
-    name, shape, type and bytes: all of them up to BUDGET together, else pieces at even distances, three at
-    least; the same in whatever order or parts a file has them. That a file is unchanged is told by its stamps
-    (formats/gguf/reader.py), not by this.
+    """Hexadecimal SHA-256 over the architecture, its hyper-parameters, the vocabulary, and the name, shape,
+    type and bytes of each tensor.
+
+    Tensors are hashed whole up to BUDGET in all, else by at least three evenly spaced samples. The order of
+    tensors and the split of files do not matter. Stamps of the file (formats/gguf/reader.py), not this
+    digest, show that it has not changed.
     """
     total = sum(info.nbytes for info in gguf.tensors.values())
     found = hashlib.sha256(gguf.metadata.get_str("general.architecture", "").encode())
@@ -38,6 +40,8 @@ def identity(gguf: GGUF) -> str:
 
 
 def starts(size: int, piece: int, count: int) -> list[int]:
-    """Where pieces of a tensor of `size` bytes begin: the first and the last, and others between them."""
+    """Offsets of the samples of a tensor of `size` bytes: the first and the last, and evenly spaced ones
+    between.
+    """
     last, between = max(0, size - piece), max(3, count) - 1
     return sorted({last * i // between for i in range(between + 1)}) if size else []

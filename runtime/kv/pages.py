@@ -1,5 +1,6 @@
-"""Which block of the pool holds which positions of which slot. A slot begins with blocks that it shares with
-the prefix tree and others, which it only reads; those that it writes are its own until it publishes them.
+"""Block allocation: which block of the pool holds which positions of which slot. A slot starts with blocks
+that it shares with the prefix tree and other slots, and only reads. Blocks that it writes are its own until
+it publishes them.
 
 Layers are grouped by their window; each group has blocks of its own (group.py).
 """
@@ -20,15 +21,17 @@ from satchel.runtime.layers.arch import RECURRENT, Cache
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Block `old` of a group (by its number) must be copied to block `new`."""
+    """The device must copy block `old` of a group to block `new`."""
 
-    group: int
+    group: int  # by its number
     old: int
     new: int
 
 
 class Pages:
-    """windows: of the model's groups of layers, ascending; 0, which comes first, for those that see all."""
+    """Block tables and pools of all layer groups. windows: one per group, ascending; 0, which comes first, is
+    full attention.
+    """
 
     def __init__(self, cache: Cache, windows: Sequence[int] = (0,)) -> None:
         self.cache = cache
@@ -38,42 +41,42 @@ class Pages:
 
     @property
     def table(self) -> Array:
-        """The first group's block table: (slots, blocks a slot may have)."""
+        """Block table of the first group: (slots, most blocks of a slot)."""
         return self.groups[0].table
 
     @property
     def tables(self) -> dict[str, Array]:
-        """Every group's block table by the name of the plan's input."""
+        """Block tables of all groups, by the name of the plan's input."""
         return {g.name: g.table for g in self.groups}
 
     @property
     def pool(self) -> BlockPool:
-        """The first group's blocks: those that run out, where some layers see all."""
+        """Pool of the first group. If some layers have full attention, it is the one that runs out."""
         return self.groups[0].pool
 
     @property
     def max_blocks(self) -> int:
-        """The most blocks that a slot could have of a group, were it alone."""
+        """Most blocks of a group that a slot could have if it were alone."""
         return min(self.cache.table_width, self.pool.size) if self._whole else self.cache.table_width
 
     @property
     def free_blocks(self) -> int:
-        """Blocks that can be had now: free ones, and those that the tree alone holds."""
+        """Blocks available now: free ones, and those that only the tree holds."""
         return self.pool.free + self.tree.evictable()
 
     def held(self, slot: int) -> list[int]:
-        """The slot's blocks of the first group in order."""
+        """The slot's blocks of the first group, in order."""
         return self.groups[0].blocks(slot)
 
     def missing(self, slot: int, length: int) -> int:
-        """Blocks that the slot needs besides its own for `length` positions. Of windows there are enough for
-        all slots, always.
+        """Blocks that the slot must still get to hold `length` positions. Groups with a window always have
+        enough for all slots.
         """
         return self.groups[0].missing(slot, length) if self._whole else 0
 
     def reserve(self, slot: int, length: int) -> None:
-        """Makes room for `length` positions of the slot, giving up unused blocks of the tree where the pool
-        is empty; nothing is taken where there is not enough. Layers with a window get theirs in advance().
+        """Allocates room for `length` positions of the slot, evicting unused blocks of the tree if the pool
+        is empty. Takes all or nothing. Groups with a window get their blocks in advance().
         """
         if length > self.cache.context:
             raise RequestError(
@@ -92,8 +95,8 @@ class Pages:
             self._append(self.groups[0], slot, [True] * missing)
 
     def advance(self, slot: int, start: int, end: int) -> None:
-        """Before positions start .. end - 1 are computed: in groups with a window, blocks that these and
-        later ones do not see are given back, and new ones taken. All else is reserve()'s.
+        """Called before positions start .. end - 1 are computed. In groups with a window, frees blocks that
+        these and later positions do not attend to, and allocates new ones. reserve() handles the rest.
         """
         for group in self.groups:
             if group.window:
@@ -102,8 +105,8 @@ class Pages:
                 group.note_computed(slot, end)
 
     def keep(self, slot: int) -> tuple[Copy, ...]:
-        """Before draft tokens are computed: release() can go back to what the slot has now. As there, the
-        caller copies what is returned.
+        """Called before draft tokens are computed, so that release() can return to the slot's present state.
+        The caller must perform the copies that it returns.
         """
         number, group = len(self.groups) - 1, self.groups[-1]
         if not isinstance(group, StateGroup):
@@ -113,8 +116,9 @@ class Pages:
         return () if copy is None else (Copy(number, *copy),)
 
     def adopt(self, slot: int, ids: Sequence[int], salt: str = "") -> tuple[int, Miss]:
-        """Gives an empty slot the blocks that are known for the beginning of `ids`, but never its last token,
-        which must be computed for its logits. Returns the tokens that are there, and why it is not more.
+        """Gives an empty slot the cached blocks of the longest known prefix of `ids`, without the last token,
+        which must be computed for its logits. Returns the number of cached tokens, and why there are not
+        more.
         """
         held = max(g.end[slot] for g in self.groups)
         if held:
@@ -128,8 +132,9 @@ class Pages:
         return found.length * self.cache.block, why
 
     def extend(self, slot: int, blocks: int) -> list[tuple[int, int]]:
-        """Takes blocks for a slot up to so many, as far as a token after them sees, whose keys and values the
-        caller brings from elsewhere: (group, place) of each. RequestError where there are too few.
+        """Allocates the slot's blocks up to `blocks`, as far as the token after them needs them. The caller
+        fills them with keys and values from elsewhere. Gives (group, table entry) of each. Raises
+        RequestError if the pool is too small.
         """
         taken: list[tuple[int, int]] = []
         for number, group in enumerate(self.groups):
@@ -142,8 +147,8 @@ class Pages:
         return taken
 
     def reachable(self, slot: int, most: int, has: Callable[[int, int], bool]) -> int:
-        """The most blocks, up to `most`, to which extend() can go in the room that there is, where has(group,
-        place) says which blocks can be brought; 0 where the slot has them all already.
+        """Most blocks, up to `most`, to which extend() can extend the slot in the free room; 0 if the slot
+        has them all. has(group, entry) says which blocks the caller can provide.
         """
         have, block = min(g.end[slot] for g in self.groups), self.cache.block
         for blocks in range(most, have, -1):
@@ -158,8 +163,8 @@ class Pages:
         return 0
 
     def fork(self, source: int, slot: int, length: int) -> tuple[Copy, ...]:
-        """Gives an empty slot the blocks of another's first `length` positions. As release(): where the last
-        is not full, the slot gets one of its own, into which the caller copies.
+        """Gives an empty slot the blocks of another slot's first `length` positions. As in release(), a
+        partly filled last block is copied by the caller.
         """
         if any(g.end[slot] for g in self.groups):
             raise ValueError(f"slot {slot} holds blocks: release it first")
@@ -174,26 +179,26 @@ class Pages:
             raise
 
     def publish(self, slot: int, ids: Sequence[int], salt: str = "") -> None:
-        """Lets others find the slot's full blocks, which hold the beginning of `ids`. They are read only from
-        now on: what follows goes into later blocks.
+        """Puts the slot's full blocks, which hold the first tokens of `ids`, into the prefix tree. They are
+        read-only from now on; what follows goes into later blocks.
         """
         self.tree.insert(ids, [g.blocks(slot) for g in self.groups], salt)
 
     def reach(self, slot: int, length: int) -> int:
-        """The most positions, up to `length`, that the slot can go back to: all; of layers with a state those
-        of the last one that is there; or none where a window's have given back what the next token would see.
+        """Most positions, up to `length`, to which the slot can be rewound. Full attention: any. Recurrent
+        states: the last checkpoint that exists. A window: none, if its group has freed what the next token
+        would attend to.
         """
         ends = self.groups[-1].ends(slot, length)
         return next((n for n in ends if all(g.holds(slot, n) for g in self.groups)), 0)
 
     def release(self, slot: int, length: int = 0) -> tuple[Copy, ...]:
-        """Keeps the first `length` positions of the slot, which it can reach(), and lets go of the rest.
-
-        Where the last kept block is not full and has other holders, the slot gets one of its own instead, for
-        it will be written; the caller copies what is returned.
+        """Keeps the first `length` positions of the slot, which it must reach(), and drops the rest. A partly
+        filled last block with other holders will be written, so the slot gets a copy of it: the caller
+        performs the copies that it returns.
         """
         if self.reach(slot, length) != length:
-            raise ValueError(f"slot {slot} cannot go back to {length} tokens")
+            raise ValueError(f"slot {slot} cannot be rewound to {length} tokens")
         for group in self.groups:
             group.cut(slot, length)
         shared = [i for i, g in enumerate(self.groups) if g.shared(slot, length)]
@@ -203,7 +208,7 @@ class Pages:
         return tuple(Copy(i, *self.groups[i].exchange(slot, place)) for i in shared)
 
     def check(self) -> None:
-        """ValueError where blocks are lost, or held by nobody; for tests."""
+        """Raises ValueError if blocks are leaked or holder counts are wrong; for tests."""
         self.tree.check()
         for number, group in enumerate(self.groups):
             kept, counted = self.tree.kept(number), group.count()
@@ -216,14 +221,14 @@ class Pages:
                 raise ValueError(f"{group.pool.free} blocks are free, the holders say otherwise")
 
     def _free(self, number: int) -> None:
-        """Makes sure that the group has a block for a copy."""
+        """Makes sure that the group has a free block for a copy."""
         pool = self.groups[number].pool
         if not pool.free and not self.tree.evict(1, number):
             raise RequestError(f"the KV cache is full: none of its {pool.size} blocks is free for a copy")
 
     def _append(self, group: BlockGroup, slot: int, wanted: Sequence[bool]) -> None:
-        """The slot's next places, those that are wanted with blocks of the pool, or of the tree where that is
-        empty.
+        """Appends the slot's next table entries. Wanted ones get blocks of the pool, or evicted ones of the
+        tree if the pool is empty.
         """
         count = sum(wanted)
         short = count - group.pool.free

@@ -19,19 +19,21 @@ class BlockPool:
         return len(self._free)
 
     def take(self) -> int:
-        """A free block, now with one holder. IndexError where there is none: the caller asks `free` first."""
+        """A free block, which now has one holder. Raises IndexError if there is none; callers check `free`
+        first.
+        """
         block = self._free.pop()
         self.holders[block] = 1
         return block
 
     def hold(self, block: int) -> None:
-        """One holder more for a block that has one."""
+        """Adds a holder to a block that has one."""
         if self.holders[block] < 1:
             raise ValueError(f"block {block} is free: it cannot be shared")
         self.holders[block] += 1
 
     def drop(self, block: int) -> None:
-        """One holder less."""
+        """Removes a holder."""
         if self.holders[block] < 1:
             raise ValueError(f"block {block} is free already")
         self.holders[block] -= 1

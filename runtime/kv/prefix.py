@@ -1,11 +1,12 @@
-"""A tree of token blocks whose keys and values are in the pool: requests that begin alike share them.
+"""Prefix tree (radix cache) of token blocks whose keys and values are in the pool: requests with a common
+prefix share them.
 
-A node is one full block of tokens after its parent's. The tree is a holder of each of its blocks, so they
-outlive the request that computed them until room is needed; then the leaf that was used longest ago goes
-first. What is under one salt is never found under another, so a user cannot probe what others asked.
+A node is one full block of tokens that follows its parent's. The tree is a holder of each of its blocks, so
+they outlive the request that computed them. When the pool runs out, the least recently used leaf is evicted
+first. A prefix under one salt is never found under another, so a client cannot probe what others have asked.
 
-A node holds a block of each group of layers. Layers with a window need only the last blocks before the place
-where a request goes on, so a node may lack theirs.
+A node holds a block of each layer group. Layers with a window need only the last blocks before the point
+where a request continues, so a node may lack theirs.
 """
 
 from __future__ import annotations
@@ -36,32 +37,29 @@ class Miss(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CachedPrefix:
-    """A cached prefix of `length` blocks. blocks: of each group of layers, those from block `first` on."""
+    """A cached prefix."""
 
-    length: int
-    first: tuple[int, ...]
-    blocks: tuple[list[int], ...]
+    length: int  # in blocks
+    first: tuple[int, ...]  # of each group, the first block that is present
+    blocks: tuple[list[int], ...]  # of each group, from block `first` on
 
 
 @dataclass(slots=True, eq=False)
 class PrefixNode:
-    """A block of tokens. blocks: its cache block in each group, or GONE. depth: blocks before it. used: the
-    tree's clock at the last read or write. cut: children were evicted and no tier below holds them. digest:
-    its key in the tier below, computed at the first use.
-    """
+    """A block of tokens in the tree."""
 
     key: Key
-    blocks: list[int]
+    blocks: list[int]  # its cache block in each group, or GONE
     parent: PrefixNode | None
-    depth: int = -1
-    used: int = 0
-    cut: bool = False
-    digest: bytes = b""
+    depth: int = -1  # number of blocks before it
+    used: int = 0  # the tree's clock at the last read or write
+    cut: bool = False  # children were evicted and no lower tier holds them
+    digest: bytes = b""  # its key in the lower tier, computed at the first use
     children: dict[Key, PrefixNode] = field(default_factory=dict)
 
 
 class Below(Protocol):
-    """What keeps blocks that the tree gives up."""
+    """A lower tier, which keeps blocks that the tree evicts."""
 
     def take(self, node: PrefixNode, salt: str) -> bool: ...
 
@@ -69,8 +67,8 @@ class Below(Protocol):
 
 
 class PrefixTree:
-    """Finds and keeps blocks by the tokens that they hold and all that stand before them. pools, windows: of
-    the groups, the one that sees all (window 0) first, if there is one.
+    """Finds cached blocks by their tokens and all tokens before them. pools, windows: one per layer group;
+    full attention (window 0), if present, comes first.
     """
 
     def __init__(self, pools: Sequence[BlockPool], windows: Sequence[int], block: int) -> None:
@@ -80,9 +78,7 @@ class PrefixTree:
         self._clock = 0
 
     def match(self, ids: Sequence[int], salt: str = "") -> tuple[CachedPrefix, Miss]:
-        """Blocks that hold the longest known beginning of `ids`, whole blocks only, and why there are no
-        more.
-        """
+        """Blocks of the longest cached prefix of `ids`, whole blocks only, and why it is not longer."""
         node = self._roots.get(salt)
         if node is None:
             return self._found([]), Miss.SALT if self._roots else Miss.COLD
@@ -94,12 +90,12 @@ class PrefixTree:
         return self._found(path[:length]), why if length == len(path) else Miss.WINDOW
 
     def path(self, ids: Sequence[int], salt: str = "") -> list[PrefixNode]:
-        """The nodes of the longest known beginning of `ids`."""
+        """Nodes of the longest cached prefix of `ids`."""
         root = self._roots.get(salt)
         return self._walk(root, ids)[0] if root else []
 
     def _walk(self, node: PrefixNode, ids: Sequence[int]) -> tuple[list[PrefixNode], Miss]:
-        """Nodes of the beginning of `ids`, whatever blocks they have."""
+        """Nodes of the longest prefix of `ids`, whatever blocks they hold."""
         path: list[PrefixNode] = []
         for key in self._keys(ids):
             child = node.children.get(key)
@@ -110,8 +106,8 @@ class PrefixTree:
         return path, Miss.NONE
 
     def _usable(self, path: Sequence[PrefixNode]) -> int:
-        """The most nodes of a path after which every group has what the next token sees."""
-        best, there = 0, [0] * len(self.windows)  # how many nodes up to here have the group's block
+        """The most nodes of a path after which every group has the blocks that the next token needs."""
+        best, there = 0, [0] * len(self.windows)  # length of the run of nodes with the group's block
         for n, node in enumerate(path, 1):
             there = [0 if b == GONE else run + 1 for run, b in zip(there, node.blocks, strict=True)]
             if all(run >= n - self._needed(g, n) for g, run in enumerate(there)):
@@ -119,7 +115,7 @@ class PrefixTree:
         return best
 
     def _needed(self, group: int, length: int) -> int:
-        """The first block that the token after `length` blocks needs."""
+        """First block that the token after `length` blocks needs."""
         return first_needed(self.windows[group], length * self.block, self.block)
 
     def _found(self, path: Sequence[PrefixNode]) -> CachedPrefix:
@@ -129,8 +125,9 @@ class PrefixTree:
         )
 
     def insert(self, ids: Sequence[int], blocks: Sequence[Sequence[int]], salt: str = "") -> int:
-        """Keeps the full blocks of `ids`, which lie in `blocks` of each group; gives how many nodes are new.
-        Where a block of the same tokens is kept already, that one stays and the other is its slot's alone.
+        """Adds the full blocks of `ids`, whose cache blocks are `blocks` of each group; gives the number of
+        new nodes. If the tree already has a block of the same tokens, it keeps that one, and the other stays
+        the slot's alone.
         """
         self._clock += 1
         node = self._roots.setdefault(salt, PrefixNode((), [], None))
@@ -150,13 +147,13 @@ class PrefixTree:
         return made
 
     def evict(self, wanted: int, group: int = 0) -> int:
-        """Gives up blocks of a group that nobody reads, those used longest ago first, until so many became
-        free; gives their number.
+        """Evicts unread blocks of a group, least recently used first, until `wanted` blocks became free;
+        gives their number.
         """
         return self._evict_leaves(wanted) if not self.windows[group] else self._evict_any(wanted, group)
 
     def _evict_leaves(self, wanted: int) -> int:
-        """What follows a block is of no use without it, so leaves go, with their blocks of all groups."""
+        """Evicts leaves, with their blocks of all groups: a block is useless without the ones before it."""
         leaves = [(n.used, id(n), n, s) for s in self._roots for n in self._nodes(s) if self._idle(n)]
         heapq.heapify(leaves)
         freed = 0
@@ -170,7 +167,9 @@ class PrefixTree:
         return freed
 
     def _evict_any(self, wanted: int, group: int) -> int:
-        """Blocks of a window are of use without those before them: of equals, the earlier in the text."""
+        """Evicts blocks of a window. They are usable without the blocks before them, so of equally old ones
+        the earlier in the text goes first.
+        """
         pool = self.pools[group]
         idle = [n for n in self._nodes() if n.blocks[group] != GONE and pool.holders[n.blocks[group]] == 1]
         idle.sort(key=lambda n: (n.used, n.depth))
@@ -181,8 +180,8 @@ class PrefixTree:
         return min(wanted, len(idle))
 
     def evictable(self) -> int:
-        """Blocks of the first group that evict() could free: where it sees all, those of nodes below which,
-        as at themselves, nobody reads.
+        """Blocks of the first group that evict() could free. With full attention, those of nodes that no slot
+        reads and below which no slot reads.
         """
         order, holders = list(self._nodes()), self.pools[0].holders  # parents before children
         if self.windows[0]:
@@ -198,7 +197,7 @@ class PrefixTree:
         return {n.blocks[group] for n in self._nodes()} - {GONE}
 
     def clear(self, salt: str | None = None) -> None:
-        """Forgets all, or what is under one salt, here and in the tier below."""
+        """Drops everything, or everything under one salt, here and in the lower tier."""
         if self.below is not None:
             self.below.forget(salt)
         for node in list(self._nodes(salt)):
@@ -209,7 +208,7 @@ class PrefixTree:
             self._roots.pop(salt, None)
 
     def check(self) -> None:
-        """ValueError where the tree contradicts itself or the pools; for tests."""
+        """Raises ValueError if the tree contradicts itself or the pools; for tests."""
         nodes = list(self._nodes())
         if len(nodes) != self.size:
             raise ValueError(f"{len(nodes)} nodes, {self.size} counted")
@@ -237,7 +236,7 @@ class PrefixTree:
         return not node.children and self.pools[0].holders[node.blocks[0]] == 1
 
     def _prune(self, node: PrefixNode) -> None:
-        """Removes a leaf without blocks, and then each ancestor that is such a leaf."""
+        """Removes a leaf without blocks, then each ancestor that becomes such a leaf."""
         up: PrefixNode | None = node
         while up is not None and up.parent and not up.children and all(b == GONE for b in up.blocks):
             above = up.parent
@@ -245,8 +244,8 @@ class PrefixTree:
             up = above
 
     def _remove(self, node: PrefixNode, kept: bool = False) -> None:
-        """Removes a node from the tree. kept: the tier below holds a copy of its block, so the parent does
-        not count as cut and a later prompt can fetch the block again.
+        """Removes a node from the tree. kept: the lower tier holds a copy, so the parent does not count as
+        cut and a later prompt can fetch the block again.
         """
         parent = node.parent
         if parent is not None:

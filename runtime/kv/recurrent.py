@@ -1,11 +1,11 @@
-"""Pages of the states of layers that keep one instead of keys and values: the page of a block holds the state
-as the last computed token of that block left it, so that of a full block is a checkpoint at the block's end.
+"""Pages of recurrent states. The page of a block holds the state after the block's last computed token, so
+the page of a full block is a checkpoint at its end.
 
-A slot has the page that it goes on from and the last checkpoint before it. Of a prompt's other blocks those
-get a page whose end is marked; the places of the rest hold GONE, and no step writes there.
+A slot has the page that it continues from and the last checkpoint before it. Of a prompt's other blocks, only
+marked ones get a page; the table entries of the rest hold GONE, and no step writes them.
 
-Before draft tokens are computed, the state that the slot has is put aside, for a state cannot be made to
-forget a token: after a rejected draft token the slot goes on from there.
+A state cannot be rewound. So before draft tokens are computed, the slot's state is set aside, and after a
+rejected draft token the slot continues from there.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from satchel.runtime.layers.arch import RECURRENT, Cache
 
 
 class StateGroup(BlockGroup):
-    """The group of all layers with a state."""
+    """The group of all layers with a recurrent state."""
 
     def __init__(self, cache: Cache) -> None:
         super().__init__(cache, RECURRENT)
         self._computed = [0] * cache.slots
         self._marks: list[frozenset[int]] = [frozenset()] * cache.slots
-        # Of slots: a number of positions, and the page of the state after them.
+        # By slot: a length, and the page of the state after that many positions.
         self._aside: dict[int, tuple[int, int]] = {}
 
     def mark(self, slot: int, borders: Iterable[int]) -> None:
-        """Checkpoints are kept after so many blocks: where others, or this text grown, may go on."""
+        """Requests checkpoints after these numbers of blocks: where other requests, or a longer version of
+        this text, may continue.
+        """
         self._marks[slot] = frozenset(borders)
 
     def note_computed(self, slot: int, length: int) -> None:
@@ -38,7 +40,7 @@ class StateGroup(BlockGroup):
         return [place in (*self._marks[slot], last) for place in range(self.end[slot] + 1, last + 1)]
 
     def give_back(self, slot: int, position: int) -> None:
-        """Lets go of what stands before the last checkpoint; going back further, all is computed again."""
+        """Drops what lies before the last checkpoint. A rewind past it recomputes everything."""
         keep = min(max(0, position // self.block - 1), self.end[slot])
         while self.first[slot] < keep:
             self._drop(slot, self.first[slot])
@@ -46,8 +48,8 @@ class StateGroup(BlockGroup):
             self.first[slot] += 1
 
     def keep(self, slot: int) -> tuple[int, int] | None:
-        """Puts the slot's state aside: (old, new) pages, where its next token overwrites the old one and so
-        the caller must copy it to the new one, which the pool has.
+        """Sets the slot's state aside. If the next token would overwrite its page, gives (old, new): the
+        caller copies page old to page new, which the pool must have.
         """
         self._forget(slot)
         length = self._computed[slot]
@@ -68,7 +70,7 @@ class StateGroup(BlockGroup):
         return sorted((n for n in there if n <= length and self.holds(slot, n)), reverse=True)
 
     def holds(self, slot: int, length: int) -> bool:
-        """Whether the state after `length` positions is there."""
+        """Whether the state after `length` positions exists."""
         if length in (0, self._computed[slot]) or length == self._aside.get(slot, (0, 0))[0]:
             return True
         place = length // self.block - 1
@@ -95,7 +97,7 @@ class StateGroup(BlockGroup):
         return counted
 
     def _put_back(self, slot: int) -> None:
-        """The state that was put aside becomes the slot's, in the place of what came after it."""
+        """Restores the state that was set aside, and drops what came after it."""
         length, page = self._aside.pop(slot)
         place = (length - 1) // self.block
         if place >= self.first[slot]:
@@ -104,6 +106,6 @@ class StateGroup(BlockGroup):
         self.first[slot] = min(self.first[slot], place)
 
     def _forget(self, slot: int) -> None:
-        """Lets go of what was put aside."""
+        """Drops the state that was set aside."""
         if slot in self._aside:
             self.pool.drop(self._aside.pop(slot)[1])

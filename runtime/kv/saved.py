@@ -1,7 +1,7 @@
-"""Files of saved keys and values: a GGUF whose tensors are the full blocks of a conversation, as they lie in
-the cache, with the tokens that they stand for and a digest of each.
+"""Files of saved keys and values: a GGUF whose tensors are the full blocks of a conversation in cache layout,
+with their tokens and a digest per block.
 
-Such a file is as hostile as any: nothing of it is used before all of it was found to be sound.
+The file is untrusted input: nothing of it is used before all of it is validated.
 """
 
 from __future__ import annotations
@@ -23,26 +23,25 @@ from satchel.runtime.graph import Array
 from satchel.runtime.kv.group import first_needed
 
 TYPE, VERSION = "satchel.state", 1
-AT_ONCE = 1 << 22  # bytes of blocks that are read, or written, together
-PRIVATE = 0o600  # a conversation is in the file, token by token
+AT_ONCE = 1 << 22  # bytes of blocks that are read or written in one call
+PRIVATE = 0o600  # the file contains the conversation's tokens
 DIGEST = 32  # bytes of a SHA-256
-AGAIN = "the file is damaged or was made up: save the state again"
+AGAIN = "the file is damaged or was forged: save the state again"
 Read = Callable[[int, int, int], Array]
 
 
 @dataclass(frozen=True, slots=True)
 class SavedShape:
-    """What a model's blocks are. model: its identity(). numbers: what else decides their bits. parts: of
-    each group, for each state in the order in which a block has them, its format and its bytes of a block.
-    """
+    """What a model's blocks look like; a saved file must match it."""
 
-    model: str
-    keys: str
+    model: str  # its identity()
+    keys: str  # cache formats, as for values
     values: str
-    numbers: str
+    numbers: str  # other options that decide the bits of keys and values
     block: int
     vocabulary: int
     windows: tuple[int, ...]
+    # Per group and state, in the order within a block: format and bytes per block.
     parts: tuple[tuple[tuple[str, int], ...], ...]
 
     @property
@@ -50,11 +49,11 @@ class SavedShape:
         return tuple(sum(size for _, size in group) for group in self.parts)
 
     def first(self, group: int, length: int) -> int:
-        """The first block that a token after `length` blocks sees."""
+        """First block that the token after `length` blocks needs."""
         return first_needed(self.windows[group], length * self.block, self.block)
 
     def finite(self, group: int, blocks: Array) -> bool:
-        """Whether (n, block_bytes) uint8 hold numbers only, no NaN and no infinity."""
+        """Whether blocks (n, block_bytes) uint8 hold no NaN and no infinity."""
         at = 0
         for name, size in self.parts[group]:
             format = FORMATS[name]
@@ -65,13 +64,13 @@ class SavedShape:
         return True
 
     def at_once(self, group: int) -> int:
-        """Blocks that are moved together."""
+        """Blocks that are moved in one call."""
         return max(1, AT_ONCE // max(1, self.block_bytes[group]))
 
 
 def write_saved(file: Path | OpenFile, shape: SavedShape, ids: Sequence[int], read: Read) -> None:
-    """Writes the blocks of `ids`, whose number is a multiple of the block's. read(group, place, count) gives
-    (count, block_bytes) uint8. A path appears whole or not at all, for its owner alone; an open file is
+    """Writes the blocks of `ids`, whose number is a multiple of the block size. read(group, place, count)
+    gives (count, block_bytes) uint8. A path appears atomically, readable by its owner alone; an open file is
     written from its start.
     """
     path = file.path if isinstance(file, OpenFile) else file
@@ -118,8 +117,10 @@ def _metadata(shape: SavedShape, ids: Sequence[int]) -> dict[str, Any]:
 
 
 class Saved:
-    """An open file of blocks that fit `shape`; made by open_saved, which checks everything but the blocks'
-    bytes. ids: (length * block,) int32.
+    """An open file of blocks that fit `shape`. open_saved makes it and checks everything except the blocks'
+    bytes.
+
+    ids: (length * block) int32.
     """
 
     def __init__(self, gguf: GGUF, shape: SavedShape) -> None:
@@ -152,7 +153,9 @@ class Saved:
         return digests
 
     def blocks(self, group: int, place: int, count: int) -> Array:
-        """So many blocks from a place on: (count, block_bytes) uint8, equal to their digests and finite."""
+        """`count` blocks from `place` on: (count, block_bytes) uint8. Their digests are verified, and their
+        values are finite.
+        """
         shape, path = self.shape, self.path
         first = shape.first(group, self.length)
         size, row = shape.block_bytes[group], 1 + place - first
@@ -164,7 +167,7 @@ class Saved:
         for i in range(count):
             if hashlib.sha256(data[i].data).digest() != self._digests[row + i].tobytes():
                 raise ModelError(f"{path}: block {place + i} of {_name(group)}: wrong digest; {AGAIN}")
-        # After check(), a digest that is right says that these are the bytes that were finite then.
+        # After check(), a matching digest proves that these are the bytes that were found finite.
         if not self._checked and not shape.finite(group, data):
             raise ModelError(
                 f"{path}: blocks {place} to {place + count - 1} of {_name(group)}: expected finite numbers, "
@@ -173,7 +176,7 @@ class Saved:
         return data
 
     def check(self) -> None:
-        """Reads every block; ModelError for the first that is wrong."""
+        """Reads every block. Raises ModelError for the first that is wrong."""
         for group in range(len(self.shape.windows)):
             step = self.shape.at_once(group)
             for place in range(self.shape.first(group, self.length), self.length, step):
@@ -194,8 +197,8 @@ class Saved:
 
 
 def open_saved(path: str | Path | OpenFile, shape: SavedShape) -> Saved:
-    """Opens a saved state for a model of this shape. ModelError where it is none, is malformed, or another
-    model's; RequestError where this model was loaded with another cache.
+    """Opens a saved state for a model of this shape. Raises ModelError if it is not a saved state, is
+    malformed or belongs to another model, and RequestError if this model was loaded with another cache.
     """
     gguf = open_gguf(path)
     try:
@@ -218,7 +221,7 @@ def _check_kind(gguf: GGUF) -> None:
 
 
 def _check_shape(gguf: GGUF, shape: SavedShape) -> None:
-    """Whether the blocks are such as this model has them."""
+    """Raises an error unless the file's blocks match this model's."""
     meta, path = gguf.metadata, gguf.path
     model = meta.get_str("satchel.state.model")
     if model != shape.model:
@@ -233,13 +236,13 @@ def _check_shape(gguf: GGUF, shape: SavedShape) -> None:
         if got != wanted:
             raise RequestError(
                 f"{path}: {key}: this model runs with {wanted}, the state with {got[:40]!a}: "
-                "load the model with the options of that time"
+                "load the model with the options of the saved state"
             )
     windows = tuple(meta.get_array("satchel.state.windows", kind="int").tolist())
     if windows != shape.windows:
         raise RequestError(
             f"{path}: satchel.state.windows: expected {shape.windows}, got {windows[:8]}: "
-            "load the model with the context of that time"
+            "load the model with the context of the saved state"
         )
 
 

@@ -1,5 +1,5 @@
-"""What every architecture shares: checked hyper-parameters, weights by name, the loop over layers, the gather
-of the output rows and the head.
+"""Base of all architectures: checked hyper-parameters, weights by name, the loop over layers, the gather of
+output rows, and the head.
 
 A file in runtime/models/ is one architecture; its name is GGUF's `general.architecture` ("-" becomes "_").
 """
@@ -21,25 +21,27 @@ from satchel.runtime import ops
 from satchel.runtime.graph import ROWS, TOKENS, Array, Graph, Node, Roots, Type, leaves
 from satchel.runtime.layers.unread_keys import check_unread_keys
 
-EDITS = 1024  # single logits of a row that a step may change
-REWIND = 64  # tokens by which a slot may always go back, beyond the tokens of the last step
-TOP = 20  # tokens that a report lists
-RECURRENT = 1 << 30  # the window of layers with recurrent states instead of a KV cache
-PAGES = 6  # of states for each slot: what it reads, writes and puts aside, and what the prefix tree keeps
-AdapterScales = tuple[float, ...]  # of each adapter and control vector of a model; () where none is used
+EDITS = 1024  # most logit edits per row and step
+REWIND = 64  # tokens that a slot can always be rewound, beyond those of the last step
+TOP = 20  # tokens listed in a logprobs report
+RECURRENT = 1 << 30  # pseudo-window of layers with recurrent states instead of a KV cache
+PAGES = 6  # state pages per slot: those it reads, writes and sets aside, and those of the prefix tree
+AdapterScales = tuple[float, ...]  # one per adapter and control vector of a model; (): none is used
 SEGMENT_IDS = (
     "segment_ids"  # input of encoders with token types: 0 for tokens of the first text of a pair, then 1
 )
-WITH_ADAPTERS = "adapters "  # before an output's name: with adapters
+WITH_ADAPTERS = "adapters "  # prefix of an output's name: the graph with adapters
 SAMPLING_BYTES = 96  # sizeof(hal_sampling); tests/runtime/test_sampling.py compares the two
 
 
 class HParams:
-    """Hyper-parameters of one file, read as `<arch>.<key>` with their ranges; a bad value names its key."""
+    """Hyper-parameters of one file, read as `<arch>.<key>` and checked against a range. An error names the
+    key.
+    """
 
     def __init__(self, metadata: Metadata, arch: str) -> None:
         self.metadata, self.arch = metadata, arch
-        self.read_keys: set[str] = set()  # what check_unread_keys() lets pass
+        self.read_keys: set[str] = set()  # for check_unread_keys()
 
     def _name(self, key: str) -> str:
         self.read_keys.add(key)
@@ -77,12 +79,12 @@ class HParams:
         return name in self.metadata and self.metadata.typed(name).type is ValueType.ARRAY
 
     def flags(self, key: str, layers: int) -> tuple[bool, ...]:
-        """One yes or no a layer."""
+        """One boolean per layer."""
         found = self.metadata.get_array(self._name(key), kind="bool", length=layers)
         return tuple(bool(f) for f in found.tolist())
 
     def each_layer(self, key: str, layers: int, default: int | None = None, low: int = 1) -> tuple[int, ...]:
-        """One number a layer: the file holds an array of that length, or one number for all."""
+        """One number per layer: the file holds an array of that length, or one number for all layers."""
         name = self._name(key)
         if default is not None and name not in self.metadata:
             return (default,) * layers
@@ -90,8 +92,8 @@ class HParams:
 
 
 class Weights(Protocol):
-    """Where an architecture finds its tensors: types by name, and values of the few small ones it computes
-    with.
+    """Source of an architecture's tensors: types by name, and values of the few small ones that the graph
+    embeds.
     """
 
     @property
@@ -103,7 +105,7 @@ class Weights(Protocol):
 
 
 class Additions(Protocol):
-    """What some requests add to a model; see runtime/adapters/adapters.py."""
+    """Adapters and control vectors that some requests use; see runtime/adapters/adapters.py."""
 
     def product(self, x: Node, y: Node, weight: str) -> Node: ...
 
@@ -116,19 +118,16 @@ class Additions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """Sizes of what the slots keep: context tokens a slot may hold, and the shared pools of KV blocks, of
-    `block` tokens each. keys, values: their formats. batch: most tokens of a step. dense: layers that attend
-    to chosen positions attend to all.
-    """
+    """Capacity and formats of the KV cache and of the recurrent states."""
 
-    context: int
+    context: int  # most tokens of a slot
     slots: int = 1
-    block: int = 32
-    blocks: int = 0  # 0: enough for every slot to be full
-    keys: str = "f16"
-    values: str = "f16"
-    batch: int = 512
-    dense: bool = False
+    block: int = 32  # tokens per KV block
+    blocks: int = 0  # size of the shared pool; 0: enough for every slot to be full
+    keys: str = "f16"  # format of the keys
+    values: str = "f16"  # format of the values
+    batch: int = 512  # most tokens of a step
+    dense: bool = False  # layers with sparse attention use full attention
 
     @property
     def table_width(self) -> int:
@@ -136,12 +135,12 @@ class Cache:
 
     @property
     def pool(self) -> int:
-        """Blocks of the layers that see all."""
+        """Blocks for layers with full attention."""
         return self.blocks or self.slots * self.table_width
 
     def pool_of(self, window: int) -> int:
-        """Blocks of the layers with this window, 0 for none: what all slots need while a step's tokens go in,
-        and a window for each that the prefix tree keeps.
+        """Blocks for layers with this window; 0: full attention. Enough for all slots during a step, and for
+        one window per slot in the prefix tree.
         """
         if not window:
             return self.pool
@@ -152,47 +151,50 @@ class Cache:
 
     @property
     def label(self) -> str:
-        """Both formats, or the one that they share."""
+        """The format, or both if keys and values differ."""
         return self.keys if self.keys == self.values else f"{self.keys} keys, {self.values} values"
 
 
 def table_name(window: int) -> str:
-    """The plan's input that is the block table of the layers with this window."""
+    """Name of the plan input that holds the block table of layers with this window."""
     return "table.recurrent" if window == RECURRENT else f"table.{window}" if window else "table"
 
 
 def windows_of(roots: Roots) -> tuple[int, ...]:
-    """Windows of a graph's groups of layers, ascending; 0 is that of layers that see all."""
+    """Windows of a graph's layer groups, ascending; 0 stands for full attention."""
     names = {n.name.partition(".")[2] for n in leaves(roots, "input") if n.name.split(".")[0] == "table"}
     return tuple(sorted(RECURRENT if name == "recurrent" else int(name or 0) for name in names)) or (0,)
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """The outputs of a built architecture. after: the states after the step. hidden: the gathered rows (R, D)
-    after the last norm. with_adapters: the same with adapters. causal: as the architecture's.
-    """
+    """Outputs of a built architecture."""
 
     tokens: Node
     logits: Node
-    after: Roots
+    after: Roots  # the states after the step
     host_sampling: Roots = ()
     scores: Node | None = None
-    hidden: Node | None = None
-    with_adapters: Forward | None = None
-    causal: bool = True
+    hidden: Node | None = None  # the gathered rows (R, D) after the last norm
+    with_adapters: Forward | None = None  # the same outputs with adapters
+    causal: bool = True  # as Arch.causal
 
     @property
     def activations(self) -> int:
-        """Bits of what quantized weights are multiplied with unless others are asked for: what an encoder
-        makes of a text is compared with others to the last digit, and costs one step.
+        """Default bits of the activations of quantized weights. Encoders take 16: their results are compared
+        to the last digit, and a text costs only one step.
         """
         return 8 if self.causal else 16
 
     def roots(self, output: str) -> Roots:
-        """Roots of a plan by what it gives: sampled "tokens"; "logits" (R, V) of the gathered rows;
-        "host_sampling" (tokens with their nll_bits, logprobs, and logits that the host may change before
-        sampling); "scores" of given targets; or "hidden" rows.
+        """Roots of the plan for an output:
+
+        "tokens": sampled token ids.
+        "logits": (R, V) of the gathered rows.
+        "host_sampling": tokens with their nll_bits, logprobs, and logits that the host may change before
+        sampling.
+        "scores": log-probabilities of given targets.
+        "hidden": the gathered rows (R, D) after the last norm.
         """
         if output.startswith(WITH_ADAPTERS) and self.with_adapters is not None:
             return self.with_adapters.roots(output.removeprefix(WITH_ADAPTERS))
@@ -207,33 +209,32 @@ class Forward:
 
 
 class Arch:
-    """Base of the architectures: a subclass says what one layer does, in terms of blocks.py.
+    """Base of the architectures. A subclass defines one layer in terms of blocks.py.
 
-    rope_style: as the op rope has it. centered: norms take the mean away, and may have a bias. causal: a
-    token sees nothing that comes after it; where it does, a text is read in one step, and nothing is
-    generated. hybrid: layers without key heads keep a state instead. predicting: how many layers behind the
-    last one predict further tokens, which is not asked of them.
+    predicting: number of layers after the last one for multi-token prediction (MTP); they are not run.
     """
 
-    rope_style = 1
+    rope_style = 1  # style of the op rope
     whole_ramp = True  # YaRN's ramp begins and ends at whole pairs
-    centered = False
-    epsilon = ""  # GGUF's key of what norms add, where it is not that of their kind
-    causal = True
-    hybrid = False
-    ranks = "tanh"  # what a classifier's first matrix is followed by, see runtime/tasks/rerank.py
+    centered = False  # norms are LayerNorm, with an optional bias, instead of RMSNorm
+    epsilon = ""  # GGUF's key of the norms' epsilon, if it is not the usual one of their kind
+    causal = True  # False: an encoder, which reads a text in one step and generates nothing
+    hybrid = False  # layers without KV heads are recurrent
+    ranks = "tanh"  # activation after the first matrix of a classifier, see runtime/tasks/rerank.py
 
     def __init__(self, hp: HParams, weights: Weights, cache: Cache) -> None:
         self.hp, self.weights, self.cache, self.graph = hp, weights, cache, Graph()
         self.used: set[str] = set()
         self.written: list[Node] = []
         self.additions: Additions | None = None
-        self.notes: tuple[str, ...] = ()  # what a user should know of what is not run
+        self.notes: tuple[str, ...] = ()  # parts of the file that are not run, for the user
         self.layers = hp.uint("block_count", high=512)
         self.predicting = hp.uint("nextn_predict_layers", 0, low=0, high=self.layers - 1)
         self.layers -= self.predicting
         if self.predicting:
-            self.notes = (f"{self.predicting} of the file's layers predict further tokens: they are not run",)
+            self.notes = (
+                f"{self.predicting} of the file's layers are for multi-token prediction: they are not run",
+            )
         self.width = hp.uint("embedding_length")
         self.context = hp.uint("context_length", high=1 << 30)
         if hp.flag("attention.causal", self.causal) != self.causal:
@@ -253,7 +254,7 @@ class Arch:
         )
 
     def _read_heads(self, hp: HParams) -> None:
-        """Numbers and sizes of the heads of attention."""
+        """Reads the number and size of attention heads."""
         stored = self.layers + self.predicting
         self.heads = hp.each_layer("attention.head_count", stored)[: self.layers]
         key, least = "attention.head_count_kv", 0 if self.hybrid else 1
@@ -272,7 +273,7 @@ class Arch:
                 )
 
     def _check_cache(self, cache: Cache) -> None:
-        """RequestError where a format of the cache is none, or its blocks do not fit the heads."""
+        """Raises RequestError if a cache format is unknown or its blocks do not divide the heads."""
         for format, dim in ((cache.keys, self.head_dim), (cache.values, self.value_dim)):
             if format not in CACHE_TYPES:
                 raise RequestError(f"cache type {format!r} is not known: there are {', '.join(CACHE_TYPES)}")
@@ -283,13 +284,13 @@ class Arch:
                 )
 
     def check_generates(self) -> None:
-        """RequestError for a model that reads texts and writes none."""
+        """Raises RequestError if the model is an encoder, which generates no text."""
         if not self.causal:
             raise RequestError(f"a {self.hp.arch} model makes embeddings, not text: call embed() or rerank()")
 
     @property
     def vocab(self) -> int:
-        """Rows of the embedding: token ids are below it."""
+        """Vocabulary size: rows of the embedding."""
         rows = self.weight("token_embd.weight", None, self.width).shape[0]
         return rows if isinstance(rows, int) else 0
 
@@ -297,7 +298,7 @@ class Arch:
         raise NotImplementedError
 
     def window(self, i: int) -> int:
-        """How many positions a token sees in layer i, its own among them; 0: all."""
+        """Sliding window of layer i: the positions that a token attends to, its own included; 0: all."""
         return 0
 
     def rotates(self, i: int) -> bool:
@@ -305,41 +306,39 @@ class Arch:
         return True
 
     def rope_base(self, i: int) -> float:
-        """Rotary base of layer i where it has its own, without the file's scaling; 0: the file's."""
+        """RoPE base of layer i if it has its own, without the file's scaling; 0: the file's."""
         return 0.0
 
     def adjust(self, q: Node, k: Node, i: int) -> tuple[Node, Node]:
-        """Changes queries and keys of layer i after RoPE."""
+        """Hook: changes queries and keys of layer i after RoPE."""
         return q, k
 
     def alibi(self, i: int) -> float:
-        """What the slopes by which layer i's scores fall with distance are times; 0: they do not fall."""
+        """Factor on the ALiBi slopes of layer i; 0: the layer has no ALiBi."""
         return 0.0
 
     def chunk(self, i: int) -> int:
-        """Layer i sees a text in stretches of so many positions, each on its own; 0: it does not."""
+        """Chunk length of layer i's chunked attention; 0: it is not chunked."""
         return 0
 
     def recurrent_states(self, i: int) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the float32 recurrent states of layer i, which has no KV cache then; (): it has
-        attention.
-        """
+        """Shapes of the float32 recurrent states of layer i; (): the layer has attention and a KV cache."""
         return ()
 
     def group(self, i: int) -> int:
-        """The window of layer i, 0 where it is as long as the context."""
+        """Window of layer i; 0 if it is as long as the context."""
         if self.recurrent_states(i):
             return RECURRENT
         window = self.window(i)
         return window if self.causal and window < self.cache.context else 0
 
     def kept(self, i: int, cache: Cache) -> tuple[tuple[int, int, str], ...]:
-        """What the paged cache keeps of a token in layer i: heads, their size and format."""
+        """Contents of the paged cache per token in layer i: (heads, head size, format) of each tensor."""
         heads = self.kv_heads[i]
         return ((heads, self.head_dim, cache.keys), (heads, self.value_dim, cache.values))
 
     def table(self, window: int) -> Node:
-        """Block table (S, B) of the layers with this window."""
+        """Block table (S, B) of layers with this window."""
         return self.input(table_name(window), Type((self.cache.slots, self.cache.table_width), "i32"))
 
     def embed(self, ids: Node) -> Node:
@@ -348,11 +347,11 @@ class Arch:
         return x if self.additions is None else self.additions.rows(ids, x, name)
 
     def added(self, x: Node, y: Node, weight: str) -> Node:
-        """y, the product of x with this weight, and what requests add to it."""
+        """y = x @ w.T plus the contribution of adapters to this weight."""
         return y if self.additions is None else self.additions.product(x, y, weight)
 
     def norm(self, x: Node, name: str) -> Node:
-        """x under the norm of this name, over its last dimension."""
+        """Norm of x over its last dimension, with the weight of this name."""
         w = self.weight(f"{name}.weight", x.width)
         if not self.centered:
             return ops.rms_norm(x, w, eps=self.eps)
@@ -360,11 +359,13 @@ class Arch:
         return ops.layer_norm(x, w, *([] if bias is None else [bias]), eps=self.eps)
 
     def output_norm(self, x: Node) -> Node:
-        """Rows (R, D) as the head meets them."""
+        """Last norm, on the gathered rows (R, D)."""
         return self.norm(x, "output_norm")
 
     def head(self, x: Node) -> Node:
-        """Logits (R, V) of the gathered rows (R, D); without output.weight the embeddings are the head."""
+        """Logits (R, V) of the gathered rows (R, D). Without output.weight, the embedding is the head (tied
+        weights).
+        """
         tied = self.weights.type("output.weight") is None
         x, name = self.output_norm(x), "token_embd.weight" if tied else "output.weight"
         y = ops.linear(x, self.weight(name, None, self.width))
@@ -373,7 +374,7 @@ class Arch:
         return y if tied else self.added(x, y, name)
 
     def build_with(self, additions: Additions | None) -> Forward:
-        """build(), and where requests may add something, the same graph again with that."""
+        """build(), and if there are adapters, the same graph again with them."""
         plain = self.build()
         if additions is None:
             return plain
@@ -410,7 +411,7 @@ class Arch:
         return Forward(tokens, logits, after, host_sampling, scores, hidden, causal=self.causal)
 
     def _host_sampling(self, logits: Node, ring: Node, slot: Node, pos: Node, params: Node) -> Roots:
-        """Roots of a plan whose sampling waits for the host: see runtime/engine/host_sampling.py."""
+        """Roots of the plan whose sampling waits for the host; see runtime/engine/host_sampling.py."""
         bitmask = self.input("token_bitmask", Type((ROWS, -(-logits.width // 32)), "i32"))
         edits = self.input("edits", Type((ROWS, EDITS, 2), "i32"))
         drawn = ops.sample_masked(logits, ring, slot, pos, params, bitmask, edits)
@@ -429,7 +430,7 @@ class Arch:
         return self.graph.node("state", (), type, name)
 
     def weight(self, name: str, *shape: int | None) -> Node:
-        """The tensor of this name; its shape must be as given, None meaning any."""
+        """The tensor of this name. Its shape must match; None matches any size."""
         found = self.weights.type(name)
         if found is None:
             raise ModelError(
@@ -449,7 +450,7 @@ class Arch:
         return self.weight(name, *shape) if self.weights.type(name) is not None else None
 
     def _reject_unused(self) -> None:
-        """ModelError for unused tensors, and for unread keys that would change the numbers."""
+        """Raises ModelError for unused tensors, and for unread keys that would change the results."""
         notes = check_unread_keys(self.hp.metadata, self.hp.arch, self.hp.read_keys, self.context)
         self.notes += tuple(note for note in notes if note not in self.notes)
         behind = tuple(f"blk.{self.layers + i}." for i in range(self.predicting))
@@ -462,8 +463,8 @@ class Arch:
             )
 
 
-# Precomputed rotary tables that old converters wrote, whose numbers follow from the hyper-parameters, and the
-# classifier of a reranker, which runtime/tasks/rerank.py multiplies with.
+# Tensors that build() need not use: RoPE tables of old converters, which follow from the hyper-parameters,
+# and the classifier of a reranker, which runtime/tasks/rerank.py applies.
 IGNORED = (
     *("rope_freqs.weight", "rotary_emb.inv_freq", "attn_rot_embd.weight"),
     *(f"cls.{part}" for part in ("weight", "bias", "output.weight", "output.bias")),
@@ -477,7 +478,7 @@ def architectures() -> list[str]:
     return sorted(m.name for m in pkgutil.iter_modules(models.__path__))
 
 
-# Architectures of files that only make sense with pictures or sound, and what they are.
+# Unsupported multimodal architectures, with the text of their error.
 SEEING = {
     "clip": "the picture or sound part of a model (mmproj): give the file of its language model",
     "mllama": "a model of text and pictures (Llama 3.2 Vision): take a text model",

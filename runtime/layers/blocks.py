@@ -1,6 +1,4 @@
-"""Parts that architectures are composed of. A block that a second architecture needs stands here, with flags,
-not copied.
-"""
+"""Building blocks of architectures. A block that two architectures need stands here once, with flags."""
 
 from __future__ import annotations
 
@@ -18,33 +16,35 @@ from satchel.runtime.layers.arch import SEGMENT_IDS, Arch
 
 
 def scaled(a: Arch, x: Node, factor: float) -> Node:
-    """x (T, N) times a number."""
+    """x (T, N) * factor."""
     if factor == 1.0:
         return x
     return ops.mul(x, a.graph.const(np.full(x.width, factor, np.float32), "f32", "factor"))
 
 
 def windows(y: Node, *sizes: int) -> tuple[Node, ...]:
-    """Columns of y (T, sum of sizes), in order, as tensors of their own."""
+    """Views of the columns of y (T, sum of sizes), one per size, in order."""
     starts = itertools.accumulate(sizes, initial=0)
     return tuple(ops.cols(y, start=at, size=n) for at, n in zip(starts, sizes, strict=False))
 
 
-TANH, ERF = 0, 1  # gelu's styles
-ALIBI_BIAS = 8.0  # the logarithm of the smallest slope is that much below 0
-Part = Callable[[Arch, Node, int], Node]  # of a layer: (T, D) to (T, D)
+TANH, ERF = 0, 1  # styles of gelu
+ALIBI_BIAS = 8.0  # -log2 of the smallest slope
+Part = Callable[[Arch, Node, int], Node]  # attention or feed-forward of a layer: (T, D) to (T, D)
 
 
 def linear(a: Arch, x: Node, name: str, rows: int) -> Node:
-    """(T, rows) = x by the (rows, K) weight of this name, plus its bias where the file has one."""
+    """x @ w.T + bias with the tensors `name`.weight (rows, K) and `name`.bias, which is optional:
+    (T, rows).
+    """
     y = ops.linear(x, a.weight(f"{name}.weight", rows, x.width))
     bias = a.optional(f"{name}.bias", rows)
     return a.added(x, y if bias is None else ops.add(y, bias), f"{name}.weight")
 
 
 def projections(a: Arch, x: Node, i: int) -> tuple[Node, ...]:
-    """Q, K and V of layer i, each (T, heads * dim): products of their own, or parts of attn_qkv where the
-    file has that.
+    """Q, K and V of layer i, each (T, heads * dim): separate products, or columns of attn_qkv where the file
+    has it.
     """
     sizes = (a.heads[i] * a.head_dim, a.kv_heads[i] * a.head_dim, a.kv_heads[i] * a.value_dim)
     if a.weights.type(f"blk.{i}.attn_qkv.weight") is not None:
@@ -54,8 +54,8 @@ def projections(a: Arch, x: Node, i: int) -> tuple[Node, ...]:
 
 
 def attention(a: Arch, x: Node, i: int, *, scale: float = 0.0, cap: float = 0.0) -> Node:
-    """Grouped-query attention of layer i over the paged cache; Q and K are normed where the file has the
-    weights. scale, cap: as attend has them.
+    """Grouped-query attention of layer i over the paged cache, with QK-norm if the file has its weights.
+    scale, cap: see attend.
     """
     q, k, v = projections(a, x, i)
     q = rotate(a, head_norm(a, q, f"blk.{i}.attn_q_norm", a.heads[i]), i)
@@ -66,10 +66,10 @@ def attention(a: Arch, x: Node, i: int, *, scale: float = 0.0, cap: float = 0.0)
 
 
 def write_cache(a: Arch, k: Node, v: Node, i: int) -> tuple[Node, ...]:
-    """The caches of layer i with this step's keys and values (T, KV, D) in them.
+    """Writes keys and values (T, KV, D) of this step to the caches of layer i; gives the caches.
 
-    A quantized cache holds heads after a Hadamard rotation, which spreads outliers. For keys, attend()
-    rotates the queries too; for values, it rotates the result back.
+    A cache in a rotated format (ROTATED) holds heads after a Hadamard rotation, which spreads outliers.
+    attend() rotates the queries as well, and rotates the result back for values.
     """
     window, caches = a.group(i), []
     pool, table = a.cache.pool_of(window), a.table(window)
@@ -91,10 +91,11 @@ def attend(
     cap: float = 0.0,
     gate: Node | None = None,
 ) -> Node:
-    """What queries (T, H, D) of layer i find in these caches, through the output's product: (T, width).
+    """Attention of queries (T, H, D) over the caches of layer i, then the output projection: (T, width).
 
-    scale: of the scores, unless the file states one; 0: 1 / sqrt(D). cap: their soft cap. gate: what is
-    found is multiplied with it.
+    scale: factor on the scores; the file's attention.scale takes precedence; 0: 1 / sqrt(D).
+    cap: soft cap on the scores.
+    gate: multiplied with the attention's result before the output projection.
     """
     scale = a.hp.real("attention.scale", 0.0) or scale or 1 / math.sqrt(q.width)
     sinks = a.optional(f"blk.{i}.attn_sinks.weight", a.heads[i])
@@ -114,8 +115,8 @@ def attend(
 
 
 def with_segments(a: Arch, x: Node) -> Node:
-    """x (T, D) and what its tokens' kinds of sentence are, where the file has such rows: of the step's kinds
-    where there are several.
+    """x (T, D) plus the token type embeddings, if the file has them: the only row, or the rows of the step's
+    segment ids.
     """
     types = a.optional("token_types.weight", None, a.width)
     if types is None:
@@ -127,7 +128,7 @@ def with_segments(a: Arch, x: Node) -> Node:
 
 
 def usual_alibi(a: Arch) -> float:
-    """1, the factor of ALiBi's usual slopes; ModelError where the file wants others."""
+    """1, the factor of the standard ALiBi slopes. Raises ModelError if the file states others."""
     found = a.hp.real("attention.max_alibi_bias", ALIBI_BIAS)
     if found != ALIBI_BIAS:
         raise ModelError(
@@ -138,8 +139,8 @@ def usual_alibi(a: Arch) -> float:
 
 
 def alibi_slopes(heads: int, factor: float = 1.0) -> Array:
-    """(heads) float32: by how much each head's scores fall per position (Press et al., arXiv 2108.12409): the
-    first heads, a power of 2, in equal ratios, the others between them.
+    """ALiBi slopes (heads), float32, times factor: a geometric sequence for the first power of two of heads;
+    the other heads take slopes between them. Source: Press et al., arXiv 2108.12409.
     """
     whole = 1 << (heads.bit_length() - 1)
     powers = [*range(1, whole + 1), *(n + 0.5 for n in range(heads - whole))]
@@ -147,8 +148,8 @@ def alibi_slopes(heads: int, factor: float = 1.0) -> Array:
 
 
 def head_norm(a: Arch, x: Node, name: str, heads: int) -> Node:
-    """x (T, H * D) as heads (T, H, D), normed where the file has the weight: (D) for each head alike, (H * D)
-    for all numbers of a token together, (H, D) for each head its own.
+    """Norm of x (T, H * D) as heads (T, H, D), if the file has the weight. Its shape decides: (D) for every
+    head, (H * D) over all heads of a token together, (H, D) with a weight per head.
     """
     dim, found = x.width // heads, a.weights.type(f"{name}.weight")
     y = ops.reshape(x, shape=(heads, dim))
@@ -163,7 +164,9 @@ def head_norm(a: Arch, x: Node, name: str, heads: int) -> Node:
 
 
 def gate_and_up(a: Arch, x: Node, i: int) -> tuple[Node, ...]:
-    """The two products of a gated feed-forward; a file without a gate has both in ffn_up, the gate first."""
+    """gate(x) and up(x) of a gated feed-forward. A file without ffn_gate has both in ffn_up, the
+    gate first.
+    """
     size = a.hp.each_layer("feed_forward_length", a.layers)[i]
     if a.weights.type(f"blk.{i}.ffn_gate.weight") is None and is_double(a, f"blk.{i}.ffn_up.weight", size):
         return windows(linear(a, x, f"blk.{i}.ffn_up", 2 * size), size, size)
@@ -209,7 +212,7 @@ def mlp_erf(a: Arch, x: Node, i: int) -> Node:
 
 
 def rotate(a: Arch, x: Node, i: int) -> Node:
-    """Rotary position embedding of x (T, H, D) in layer i, by the file's frequencies or the layer's own."""
+    """RoPE of x (T, H, D) in layer i, with the file's frequencies or the layer's own base."""
     if not a.rotates(i):
         return x
     n_rot = a.hp.uint("rope.dimension_count", a.head_dim)
@@ -223,12 +226,15 @@ def rotate(a: Arch, x: Node, i: int) -> Node:
 
 
 def rope_frequencies(a: Arch, n_rot: int, own: float = 0.0) -> tuple[Array, float]:
-    """Angle per position (radians) of each of the n_rot / 2 pairs, and the factor on cos and sin. own: a base
-    that is not scaled, instead of the file's.
+    """Frequencies (n_rot / 2) in radians per position, and the factor on cos and sin. own: an unscaled base
+    that replaces the file's.
 
-    Scaling kinds: none, linear (positions divided), yarn (Peng et al., arXiv 2309.00071), llama3, whose
-    factors the file holds as the tensor rope_freqs.weight, and longrope (Ding et al., arXiv 2402.13753), with
-    factors for contexts up to the original one and for longer ones.
+    Scaling types:
+    none: the base's frequencies.
+    linear: positions divided by the factor.
+    yarn: Peng et al., arXiv 2309.00071.
+    llama3: the file holds the factors in the tensor rope_freqs.weight.
+    longrope: Ding et al., arXiv 2402.13753; one set of factors up to the original context, one beyond.
     """
     base = own or a.hp.real("rope.freq_base", 10000.0, low=1e-6)
     freq = base ** (-np.arange(0, n_rot, 2, dtype=np.float64) / n_rot)
@@ -243,8 +249,8 @@ def rope_frequencies(a: Arch, n_rot: int, own: float = 0.0) -> tuple[Array, floa
 
 
 def rope_factors(a: Arch, pairs: int) -> Array:
-    """What the frequencies of the pairs are divided by: the file's tensor, of longrope's two the one for the
-    slots' context, else ones.
+    """Divisors of the frequencies: the file's tensor (for longrope the one that fits the slots' context),
+    else ones.
     """
     long, short = "rope_factors_long.weight", "rope_factors_short.weight"
     name = "rope_freqs.weight"
@@ -262,7 +268,7 @@ def rope_factors(a: Arch, pairs: int) -> Array:
 
 
 def rope_scaling(a: Arch) -> tuple[str, float]:
-    """The file's scaling kind and factor; older files say `rope.scale_linear`."""
+    """Scaling type and factor of the file; older files have `rope.scale_linear`."""
     linear = a.hp.real("rope.scale_linear", 1.0, low=1e-6)
     kind = a.hp.text("rope.scaling.type", "linear" if linear != 1.0 else "none")
     if kind not in ("none", "linear", "yarn", "longrope"):
@@ -275,8 +281,8 @@ def rope_scaling(a: Arch) -> tuple[str, float]:
 
 
 def yarn(a: Arch, freq: Array, base: float, factor: float, n_rot: int) -> tuple[Array, float]:
-    """YaRN: slow pairs are interpolated by `factor`, fast ones kept, with a linear ramp between the two
-    betas.
+    """YaRN: interpolates low frequencies by `factor`, keeps high ones, and ramps linearly between beta_slow
+    and beta_fast.
     """
     trained = a.hp.uint("rope.scaling.original_context_length", a.context, high=1 << 30)
     fast, slow = (
@@ -320,8 +326,8 @@ def pre_norm_layer(
     residual: float = 1.0,
     second: str = "ffn_norm",
 ) -> Node:
-    """The layer that most families share: attention and feed-forward, each behind a norm, each added to the
-    residual stream, times `residual`. second: the name of the feed-forward's norm.
+    """Pre-norm layer: x + residual * attention(norm(x)), then x + residual * ffn(norm(x)). second: name of
+    the feed-forward's norm.
     """
     x = ops.add(x, scaled(a, attend(a, a.norm(x, f"blk.{i}.attn_norm"), i), residual))
     return ops.add(x, scaled(a, feed(a, a.norm(x, f"blk.{i}.{second}"), i), residual))
@@ -330,8 +336,8 @@ def pre_norm_layer(
 def post_norm_layer(
     a: Arch, x: Node, i: int, *, feed: Part = swiglu, attend: Part = attention, before: bool = True
 ) -> Node:
-    """As pre_norm_layer, with what each part gives normed too before it is added. before False: the parts
-    see the residual stream as it is.
+    """As pre_norm_layer, with another norm on the output of each part before it is added. before False:
+    without the norms on the input.
     """
     y = attend(a, a.norm(x, f"blk.{i}.attn_norm") if before else x, i)
     x = ops.add(x, a.norm(y, f"blk.{i}.post_attention_norm"))
@@ -340,23 +346,21 @@ def post_norm_layer(
 
 
 def parallel_layer(a: Arch, x: Node, i: int, *, feed: Part, seen: str = "attn_norm") -> Node:
-    """Attention and feed-forward side by side: both see x under a norm, the attention under that named
-    `seen`, and both are added to x.
-    """
+    """Parallel layer: x + attention(norm(x)) + ffn(norm(x)). seen: name of the attention's norm."""
     y = a.norm(x, f"blk.{i}.attn_norm")
     heard = y if seen == "attn_norm" else a.norm(x, f"blk.{i}.{seen}")
     return ops.add(ops.add(x, attention(a, heard, i)), feed(a, y, i))
 
 
 def capped(a: Arch, logits: Node) -> Node:
-    """Logits kept within `final_logit_softcapping`, where the file states it."""
+    """Logits with the soft cap `final_logit_softcapping`, if the file states it."""
     cap = a.hp.real("final_logit_softcapping", 0.0)
     return ops.soft_cap(logits, cap=cap) if cap else logits
 
 
 def alternating(a: Arch, i: int, period: int) -> bool:
-    """Whether layer i has the window: the file says so layer by layer, or by a period whose last layer sees
-    all; 1: every layer sees all.
+    """Whether layer i has a sliding window. The file states it per layer, or as a period whose last layer has
+    full attention; period 1: every layer has full attention.
     """
     key = "attention.sliding_window_pattern"
     if a.hp.has_array(key):

@@ -1,5 +1,5 @@
-"""Hybrid models: most layers are gated delta nets, every INTERVAL-th one is gated attention. Qwen 3-Next and
-3.5. Gated delta rule: Yang et al., arXiv 2412.06464.
+"""Hybrid models (Qwen3-Next, Qwen 3.5): most layers are gated delta nets, every INTERVAL-th one is gated
+attention. Gated delta rule: Yang et al., arXiv 2412.06464.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from satchel.runtime.layers.arch import Arch
 from satchel.runtime.layers.blocks import Part, attend, head_norm, linear, rotate, windows, write_cache
 from satchel.runtime.layers.recurrent import dt_and_decay, selective_scan, short_conv, ssm_dims
 
-INTERVAL = 4  # of so many layers the last attends
+INTERVAL = 4  # the last of every 4 layers has attention
 UNIT_EPS = 1e-6
 
 
 def is_delta(a: Arch, i: int) -> bool:
-    """Whether layer i is a gated delta net: by a flag per layer, or by a period whose last layer is
+    """Whether layer i is a gated delta net. The file states it per layer, or as a period whose last layer has
     attention.
     """
     key = "attention.recurrent_layers"
@@ -28,8 +28,8 @@ def is_delta(a: Arch, i: int) -> bool:
 
 
 def gated_attention(a: Arch, x: Node, i: int) -> Node:
-    """Attention of layer i: (T, D) to (T, D). attn_q gives each head its query and then the gate of what the
-    head finds.
+    """Gated attention of layer i: (T, D) to (T, D). attn_q gives each head its query and then its output
+    gate.
     """
     heads, kv, dim, p = a.heads[i], a.kv_heads[i], a.head_dim, f"blk.{i}."
     both = ops.reshape(linear(a, x, f"{p}attn_q", 2 * heads * dim), shape=(heads, 2 * dim))
@@ -43,11 +43,11 @@ def gated_attention(a: Arch, x: Node, i: int) -> Node:
 
 
 def delta_net(a: Arch, x: Node, i: int, *, tiled: bool) -> Node:
-    """Gated delta net of layer i: (T, D) to (T, D). tiled: the order of heads, see gated_scan."""
+    """Gated delta net of layer i: (T, D) to (T, D). tiled: order of the heads, see gated_scan."""
     s, p = ssm_dims(a), f"blk.{i}."
     if s.state_size != s.head_dim:
         raise ModelError(
-            f"{a.hp.arch}.ssm.state_size: heads of {s.head_dim} values need as large keys, got {s.state_size}"
+            f"{a.hp.arch}.ssm.state_size: expected the value size of a head, {s.head_dim}, got {s.state_size}"
         )
     mixed = short_conv(a, linear(a, x, f"{p}attn_qkv", s.channels), i)
     q, k, v = windows(mixed, s.shared, s.shared, s.inner)
@@ -62,8 +62,8 @@ def delta_net(a: Arch, x: Node, i: int, *, tiled: bool) -> Node:
 
 
 def beta_and_dt(a: Arch, x: Node, i: int) -> tuple[Node, Node]:
-    """beta (T, H) and dt (T, H) of the gated delta rule, before sigmoid and softplus. One matrix has both,
-    group by group, or each has its own.
+    """beta (T, H) and dt (T, H) of the gated delta rule, before sigmoid and softplus. The file has one matrix
+    for both, group by group, or one for each.
     """
     s, p = ssm_dims(a), f"blk.{i}."
     if a.weights.type(f"{p}ssm_ba.weight") is None:
@@ -75,7 +75,7 @@ def beta_and_dt(a: Arch, x: Node, i: int) -> tuple[Node, Node]:
 
 
 def unit(a: Arch, x: Node, length: float) -> Node:
-    """x (T, G * N) with each group scaled to this L2 norm."""
+    """x (T, G * N) with each group scaled to L2 norm `length`."""
     s = ssm_dims(a)
     weight = a.graph.const(np.full(s.state_size, length / np.sqrt(s.state_size), np.float32), "f32", "length")
     y = ops.rms_norm(ops.reshape(x, shape=(s.groups, s.state_size)), weight, eps=UNIT_EPS / s.state_size)
@@ -83,7 +83,7 @@ def unit(a: Arch, x: Node, length: float) -> Node:
 
 
 class Hybrid(Arch):
-    """tiled: the order of a delta net's heads, see gated_scan."""
+    """Base of the hybrid models. tiled: order of a delta net's heads, see gated_scan."""
 
     tiled = False
 
@@ -91,7 +91,7 @@ class Hybrid(Arch):
         return ssm_dims(self).state_shapes if is_delta(self, i) else ()
 
     def hybrid_layer(self, x: Node, i: int, *, feed: Part) -> Node:
-        """Delta net or attention, then feed-forward, each behind a norm, each added to x."""
+        """Delta net or attention, then feed-forward, each pre-normed and added to x."""
         h = self.norm(x, f"blk.{i}.attn_norm")
         y = delta_net(self, h, i, tiled=self.tiled) if is_delta(self, i) else gated_attention(self, h, i)
         x = ops.add(x, y)

@@ -1,8 +1,8 @@
-"""Sparse attention of DeepSeek V3.2: the lightning indexer scores each token's past, and the token attends to
+"""Sparse attention of DeepSeek V3.2. The lightning indexer scores each token's past, and the token attends to
 the top k positions (DeepSeek-V3.2-Exp, 2025). The indexer's keys are cached beside the latents.
 
 A context of at most k positions is dense, and so is every layer under Cache.dense (`--dense-attention`): the
-indexer is not run then, and has no cache.
+indexer does not run then, and has no cache.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from satchel.runtime.layers.arch import Arch, Cache
 from satchel.runtime.layers.blocks import linear
 from satchel.runtime.layers.latent import cos_sin_of, low_queries, mla_dims
 
-EPS = 1e-6  # of the keys' norm, for which GGUF has no key
-HALVES = 1  # RoPE of the indexer pairs (i, i + n_rot/2), while MLA pairs (2i, 2i+1)
+EPS = 1e-6  # epsilon of the keys' norm; GGUF has no key for it
+HALVES = 1  # RoPE style of the indexer, pairs (i, i + n_rot/2); MLA pairs (2i, 2i+1)
 
 
 @dataclass(frozen=True, slots=True)
 class Indexer:
-    """heads: index heads. size: numbers of a head. top_k: positions that a token attends to."""
+    """Dimensions of the lightning indexer."""
 
-    heads: int
-    size: int
-    top_k: int
+    heads: int  # index heads
+    size: int  # elements of a head
+    top_k: int  # positions that a token attends to
 
 
 def indexer_of(a: Arch) -> Indexer:
@@ -40,19 +40,19 @@ def indexer_of(a: Arch) -> Indexer:
     )
     if found.size < mla_dims(a).rope:
         raise ModelError(
-            f"{a.hp.arch}.{key}key_length: {found.size} numbers cannot hold the {mla_dims(a).rope} of"
-            " rope.dimension_count"
+            f"{a.hp.arch}.{key}key_length: expected at least rope.dimension_count {mla_dims(a).rope},"
+            f" got {found.size}"
         )
     return found
 
 
 def is_sparse(found: Indexer, cache: Cache) -> bool:
-    """Whether some token's past is longer than top_k."""
+    """Whether a token's past can be longer than top_k."""
     return not cache.dense and found.top_k < cache.context
 
 
 def kept_keys(a: Arch, cache: Cache) -> tuple[tuple[int, int, str], ...]:
-    """The indexer's keys in the paged cache of a layer, as (heads, size, format); see Arch.kept()."""
+    """The indexer's keys in a layer's paged cache, as (heads, size, format); see Arch.kept()."""
     found = indexer_of(a)
     return ((1, found.size, cache.keys),) if is_sparse(found, cache) else ()
 
@@ -62,7 +62,7 @@ def top_k_positions(a: Arch, x: Node, i: int) -> Node | None:
     found, p = indexer_of(a), f"blk.{i}.indexer."
     low = low_queries(a, x, i)
     if low is None:
-        raise ModelError(f"blk.{i}.attn_q_a.weight is missing: the indexer's queries are made of its product")
+        raise ModelError(f"blk.{i}.attn_q_a.weight is missing: the indexer computes its queries from it")
     q = ops.reshape(linear(a, low, f"{p}attn_q_b", found.heads * found.size), shape=(found.heads, found.size))
     key = ops.layer_norm(
         linear(a, x, f"{p}attn_k", found.size),
@@ -70,7 +70,7 @@ def top_k_positions(a: Arch, x: Node, i: int) -> Node | None:
         a.weight(f"{p}k_norm.bias", found.size),
         eps=EPS,
     )
-    # The definition's factors on the scores, heads ** -0.5 and size ** -0.5, change no order.
+    # The paper's factors on the scores, heads ** -0.5 and size ** -0.5, do not change the order.
     weights = linear(a, x, f"{p}proj", found.heads)
     if not is_sparse(found, a.cache):
         return None

@@ -1,9 +1,9 @@
-"""Multi-head latent attention (MLA): the cache keeps one row per token, a latent that all heads share and a
-small key with rotary positions (RoPE).
+"""Multi-head latent attention (MLA). The cache keeps one row per token: a latent that all heads share, and a
+small key with RoPE.
 
 The matrices that would expand the latent to keys and values are absorbed into queries and results
-(DeepSeek-V2, arXiv 2405.04434, 2.1). compiler/expand.py takes the expanded form for long runs of a prompt. A
-file that holds attn_kv_b instead of its two halves has keys and values of each head in the cache.
+(DeepSeek-V2, arXiv 2405.04434, 2.1). compiler/expand.py uses the expanded form for long runs of a prompt.
+With a file that holds attn_kv_b instead of its two halves, the cache keeps keys and values of each head.
 """
 
 from __future__ import annotations
@@ -22,16 +22,13 @@ from satchel.runtime.layers.blocks import linear, rope_frequencies, rope_scaling
 
 @dataclass(frozen=True, slots=True)
 class MlaDims:
-    """Head dimensions of MLA, named as in DeepSeek's configuration: rank (kv_lora_rank) of the latent; nope
-    and rope (qk_nope_head_dim, qk_rope_head_dim) of a query or key; value (v_head_dim). absorbed: the cache
-    keeps the latent instead of keys and values of each head.
-    """
+    """Head dimensions of MLA; the names of DeepSeek's configuration stand beside them."""
 
-    rank: int
-    nope: int
-    rope: int
-    value: int
-    absorbed: bool
+    rank: int  # kv_lora_rank, of the latent
+    nope: int  # qk_nope_head_dim, the part of a query or key without RoPE
+    rope: int  # qk_rope_head_dim, the part with RoPE
+    value: int  # v_head_dim
+    absorbed: bool  # the cache keeps the latent instead of keys and values of each head
 
 
 def mla_dims(a: Arch) -> MlaDims:
@@ -44,19 +41,19 @@ def mla_dims(a: Arch) -> MlaDims:
     wrong = found.nope < 1 or rope % 2 or (absorbed and (not value or a.head_dim != rank + rope))
     if wrong or (absorbed and set(a.kv_heads) != {1}):
         raise ModelError(
-            f"{a.hp.arch}.attention.key_length: {a.head_dim} does not go with kv_lora_rank {rank},"
+            f"{a.hp.arch}.attention.key_length: {a.head_dim} does not fit kv_lora_rank {rank},"
             f" rope.dimension_count {rope}, key_length_mla {key}, value_length_mla {value} and"
             f" head_count_kv {a.kv_heads[0]}"
         )
     return found
 
 
-# The positions (T, k) that each token of layer i attends to, from the input (T, D) of the layer; None: all.
+# Positions (T, k) that each token of layer i attends to, from the layer's input (T, D); None: all.
 SelectPositions = Callable[[Arch, Node, int], Node | None]
 
 
 def latent_attention(a: Arch, x: Node, i: int, *, select: SelectPositions = lambda a, x, i: None) -> Node:
-    """Attention of layer i: (T, D) to (T, D)."""
+    """MLA of layer i: (T, D) to (T, D)."""
     s, p, heads = mla_dims(a), f"blk.{i}.", a.heads[i]
     q = ops.reshape(queries(a, x, i, heads * (s.nope + s.rope)), shape=(heads, s.nope + s.rope))
     q_nope = ops.take(q, start=0, size=s.nope)
@@ -73,13 +70,13 @@ def latent_attention(a: Arch, x: Node, i: int, *, select: SelectPositions = lamb
 
 
 def queries(a: Arch, x: Node, i: int, size: int) -> Node:
-    """Queries (T, size) of x, through the low-rank attn_q_a where the file has it."""
+    """Queries (T, size) of x, through the low-rank attn_q_a if the file has it."""
     low = low_queries(a, x, i)
     return linear(a, x, f"blk.{i}.attn_q", size) if low is None else linear(a, low, f"blk.{i}.attn_q_b", size)
 
 
 def low_queries(a: Arch, x: Node, i: int) -> Node | None:
-    """norm(attn_q_a x), (T, q_lora_rank); None where the file has no attn_q_a."""
+    """norm(attn_q_a x), (T, q_lora_rank); None if the file has no attn_q_a."""
     found = a.weights.type(f"blk.{i}.attn_q_a.weight")
     if found is None or not isinstance(found.shape[0], int):
         return None
@@ -87,18 +84,18 @@ def low_queries(a: Arch, x: Node, i: int) -> Node | None:
 
 
 def cos_sin_of(a: Arch, s: MlaDims) -> Node:
-    """The cos/sin table (T, rope), without YaRN's factor, which the scores have: see scale_of."""
+    """cos/sin table (T, rope) without YaRN's factor, which applies to the scores: see scale_of."""
     freq, _ = rope_frequencies(a, s.rope)
     return ops.rope_table(a.pos, a.graph.const(freq, "f32", "rope_freq"), scale=1.0)
 
 
 def rotate(a: Arch, x: Node, s: MlaDims) -> Node:
-    """x (T, H, rope) with rotary positions."""
+    """RoPE of x (T, H, rope)."""
     return ops.rope(x, cos_sin_of(a, s), style=a.rope_style)
 
 
 def scale_of(a: Arch, s: MlaDims) -> float:
-    """Factor of the scores; YaRN raises it by yarn_log_multiplier (0.1 mscale_all_dim of the checkpoint)."""
+    """Factor on the scores. YaRN raises it by yarn_log_multiplier (0.1 mscale_all_dim of the checkpoint)."""
     kind, factor = rope_scaling(a)
     stretch = max(0.0, math.log(factor)) if kind == "yarn" else 0.0
     more = a.hp.real("rope.scaling.yarn_log_multiplier", 0.0) * stretch if stretch else 0.0
@@ -112,7 +109,7 @@ def absorbed(
     heads, p, format = a.heads[i], f"blk.{i}.", a.cache.keys
     if format != a.cache.values:
         raise RequestError(
-            f"the cache of {a.hp.arch} keeps one latent for keys and values, so both have one type:"
+            f"the cache of {a.hp.arch} keeps one latent for keys and values, so their types must be equal:"
             f" got {a.cache.label}"
         )
     asked = ops.head_linear(q[0], a.weight(f"{p}attn_k_b.weight", heads, s.rank, s.nope))
@@ -122,7 +119,7 @@ def absorbed(
     if format in ROTATED:
         stretch = width & -width
         if s.rank % stretch:
-            raise RequestError(f"a {format} cache cannot hold latents of {s.rank} numbers: take f16")
+            raise RequestError(f"a {format} cache cannot hold latents of {s.rank} elements: take f16")
         asked, row = ops.hadamard(asked), ops.hadamard(row)
     state = a.state(f"k.{i}", Type((a.cache.pool, 1, a.cache.block, width), format))
     cache = ops.kv_write(state, row, a.slot, a.pos, a.table(0))
@@ -137,7 +134,7 @@ def absorbed(
 
 
 def unpacked(a: Arch, i: int, s: MlaDims, q: tuple[Node, Node], latent: Node, shared: Node) -> Node:
-    """(T, H * value), with keys and values of each head in the cache."""
+    """Unabsorbed form, (T, H * value): the cache holds keys and values of each head."""
     heads = a.heads[i]
     both = linear(a, latent, f"blk.{i}.attn_kv_b", heads * (s.nope + s.value))
     both = ops.reshape(both, shape=(heads, s.nope + s.value))

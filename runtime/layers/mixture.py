@@ -1,6 +1,7 @@
-"""Feed-forward parts of which each token uses a few: routers, experts, and experts that all tokens share.
+"""Mixture of experts: router, routed experts, and shared experts.
 
-A file in runtime/models/ says how its router picks and weighs; all else is told by the file's tensors.
+A file in runtime/models/ states how its router selects and weighs; everything else follows from the file's
+tensors.
 """
 
 from __future__ import annotations
@@ -16,26 +17,24 @@ from satchel.runtime.graph import Node
 from satchel.runtime.layers.arch import Arch
 from satchel.runtime.layers.blocks import linear
 
-SOFTMAX, SIGMOID = 1, 2  # GGUF's numbers of <arch>.expert_gating_func
+SOFTMAX, SIGMOID = 1, 2  # GGUF's values of <arch>.expert_gating_func
 Gate = Callable[[Node, Node], Node]
 
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """How a token's experts are picked and weighed, see top_experts and expert_weights in ops.py. early: the
-    weight meets what goes into the one expert of a token, not what comes out.
-    """
+    """Selection and weights of a token's experts; see top_experts and expert_weights in runtime/ops."""
 
     norm: int = True
     sigmoid: bool = False
     scale: float = 1.0
     groups: int = 1
     kept: int = 1
-    early: bool = False
+    early: bool = False  # the weight multiplies the input of the token's only expert, not its output
 
 
 def router_of(a: Arch, *, sigmoid: bool = False, norm: bool = False) -> Router:
-    """The router that the file's metadata describe; sigmoid, norm: what is meant where they say nothing."""
+    """The router of the file's metadata. sigmoid, norm: defaults for keys that the file lacks."""
     gating = a.hp.uint("expert_gating_func", SIGMOID if sigmoid else SOFTMAX, low=0)
     if gating not in (0, SOFTMAX, SIGMOID):
         raise ModelError(f"{a.hp.arch}.expert_gating_func: expected 1 (softmax) or 2 (sigmoid), got {gating}")
@@ -57,7 +56,7 @@ def router_of(a: Arch, *, sigmoid: bool = False, norm: bool = False) -> Router:
 
 
 def sizes(a: Arch) -> tuple[int, int]:
-    """How many experts a layer has, and how many of them a token uses."""
+    """(number of experts, experts per token) of a layer."""
     count = a.hp.uint("expert_count", high=1 << 12)
     used = a.hp.uint("expert_used_count", high=1 << 12)
     if used > count:
@@ -77,8 +76,11 @@ def experts(
     size: int = 0,
     asked: Node | None = None,
 ) -> Node:
-    """Mixture of experts of layer i: (T, D) to (T, D), with what the file has of biases, factors and shared
-    experts. size: of an expert, 0: as the file says. asked: what the router sees, unless it is x.
+    """Mixture of experts of layer i: (T, D) to (T, D), with the biases, factors and shared experts that the
+    file has.
+
+    size: feed-forward size of an expert; 0: as in the file.
+    asked: the router's input, by default x.
     """
     router, (count, used) = router or Router(), sizes(a)
     size = size or a.hp.uint("expert_feed_forward_length")
@@ -114,13 +116,13 @@ def experts(
 
 
 def wide_experts(a: Arch, x: Node, i: int, *, router: Router | None = None) -> Node:
-    """Experts of the dense feed-forward's size, where the file states no other."""
+    """Experts of the dense feed-forward's size, unless the file states another."""
     size = a.hp.each_layer("feed_forward_length", a.layers)[i]
     return experts(a, x, i, router=router, size=a.hp.uint("expert_feed_forward_length", size))
 
 
 def rescaled(a: Arch, share: Node, ids: Node, i: int, count: int) -> Node:
-    """Weights (T, k) of experts ids, times the factor of each that the file may have."""
+    """Routing weights (T, k) times the factors of the experts ids, if the file has them."""
     name = f"blk.{i}.ffn_down_exps.scale"
     if a.optional(name, count) is None:
         return share
@@ -132,9 +134,7 @@ def rescaled(a: Arch, share: Node, ids: Node, i: int, count: int) -> Node:
 
 
 def with_shared(a: Arch, x: Node, y: Node, i: int) -> Node:
-    """y plus the expert that every token uses, where the file has one; times a gate of its own where it has
-    that too.
-    """
+    """y plus the output of the shared expert, if the file has one, times its gate, if the file has that."""
     found = a.weights.type(f"blk.{i}.ffn_gate_shexp.weight")
     if found is None or not isinstance(found.shape[0], int):
         return y
@@ -147,7 +147,7 @@ def with_shared(a: Arch, x: Node, y: Node, i: int) -> Node:
 
 
 def gated_row(a: Arch, x: Node, y: Node, i: int, flat: bool) -> Node:
-    """y times the logistic function of x by the weight (1, D), or flat (D): a mixture of one expert."""
+    """y * sigmoid(x @ w.T), with the weight (1, D), or flat (D): the gate of a shared expert."""
     name = f"blk.{i}.ffn_gate_inp_shexp.weight"
     if flat:
         ones = a.graph.const(np.ones((1, a.width), np.float32), "f32", "ones")

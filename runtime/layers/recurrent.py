@@ -1,8 +1,9 @@
-"""Recurrent layers (SSM, gated delta rule): instead of keys and values they keep a convolution state, the
-last inputs of a short convolution, and a scan state, a matrix per head that decays and is updated by every
-token.
+"""Recurrent layers (SSM, gated delta rule). Instead of keys and values they keep two states: a convolution
+state, the last inputs of a short convolution, and a scan state, one matrix per head that decays and is
+updated by every token.
 
-Both states lie in the same pages (runtime/kv/recurrent.py), by one block table; see ops_recurrent.py.
+Both states lie in the same pages (runtime/kv/recurrent.py), addressed by one block table; see
+ops/recurrent.py.
 """
 
 from __future__ import annotations
@@ -20,19 +21,17 @@ from satchel.runtime.layers.blocks import linear, windows
 
 @dataclass(frozen=True, slots=True)
 class SsmDims:
-    """Dimensions of a recurrent layer, named as in Mamba-2: heads of head_dim values; groups of heads that
-    share keys (B) and queries (C) of state_size numbers; conv_kernel taps of the convolution.
-    """
+    """Dimensions of a recurrent layer, named as in Mamba-2."""
 
     heads: int
-    head_dim: int
-    groups: int
-    state_size: int
-    conv_kernel: int
+    head_dim: int  # values of a head
+    groups: int  # groups of heads that share keys (B) and queries (C)
+    state_size: int  # elements of a key or query
+    conv_kernel: int  # taps of the convolution
 
     @property
     def inner(self) -> int:
-        """Values of all heads: d_inner."""
+        """d_inner: values of all heads."""
         return self.heads * self.head_dim
 
     @property
@@ -55,7 +54,7 @@ def ssm_dims(a: Arch) -> SsmDims:
     groups, keys = a.hp.uint("ssm.group_count", 1, high=1 << 16), a.hp.uint("ssm.state_size", high=4096)
     if inner % heads or heads % groups:
         raise ModelError(
-            f"{a.hp.arch}.ssm.time_step_rank: {heads} heads do not go with ssm.inner_size {inner} and"
+            f"{a.hp.arch}.ssm.time_step_rank: {heads} heads do not fit ssm.inner_size {inner} and"
             f" ssm.group_count {groups}; the file contradicts itself"
         )
     return SsmDims(heads, inner // heads, groups, keys, a.hp.uint("ssm.conv_kernel", low=2, high=64))
@@ -66,13 +65,15 @@ def _state(a: Arch, name: str, shape: tuple[int, ...]) -> Node:
 
 
 def _follow(a: Arch, y: Node, written: Node) -> Node:
-    """y, whose readers come after the write of its state: no write is left for the end of the step."""
+    """y with a control dependency on the write of its state, so that no write is left for the end of the
+    step.
+    """
     a.written.append(written)
     return ops.ordered_after(y, written)
 
 
 def short_conv(a: Arch, x: Node, i: int) -> Node:
-    """Causal convolution of layer i: silu of x (T, C) convolved over the last tokens, per channel: (T, C)."""
+    """silu(causal depthwise convolution) of x (T, C) in layer i: (T, C)."""
     s, p, block = ssm_dims(a), f"blk.{i}.ssm_conv1d", a.cache.block
     w, bias = plain_weight(a, f"{p}.weight", x.width, s.conv_kernel), a.optional(f"{p}.bias", x.width)
     state, place = _state(a, f"conv.{i}", s.state_shapes[0]), (a.slot, a.pos, a.table(RECURRENT))
@@ -81,7 +82,7 @@ def short_conv(a: Arch, x: Node, i: int) -> Node:
 
 
 def plain_weight(a: Arch, name: str, *shape: int) -> Node:
-    """A small tensor as float32, whatever the file has it in."""
+    """A small tensor as float32, whatever its format in the file."""
     w = a.weight(name, *shape)
     if w.type.format == "f32":
         return w
@@ -91,8 +92,8 @@ def plain_weight(a: Arch, name: str, *shape: int) -> Node:
 def selective_scan(
     a: Arch, i: int, q: Node, k: Node, v: Node, g: Node, beta: Node, *, delta: bool, tiled: bool = False
 ) -> Node:
-    """Selective scan of Mamba-2, or of the gated delta rule where `delta`: q, k (T, G * N), v (T, H * P), the
-    log decay g and beta (T, H) to (T, H, P); see gated_scan in ops_recurrent.py.
+    """Selective scan of Mamba-2, or gated delta rule where `delta`: q, k (T, G * N), v (T, H * P), log decay
+    g and beta (T, H) to (T, H, P). See gated_scan in ops/recurrent.py.
     """
     s, block = ssm_dims(a), a.cache.block
     q, k = (ops.reshape(x, shape=(s.groups, s.state_size)) for x in (q, k))
@@ -105,7 +106,7 @@ def selective_scan(
 
 
 def per_head(a: Arch, i: int, part: str) -> Array:
-    """The layer's tensor ssm_<part>, one number per head: (H,)."""
+    """The tensor ssm_<part> of layer i: (H)."""
     name, heads = f"blk.{i}.ssm_{part}", ssm_dims(a).heads
     found = a.weights.type(name)
     a.weight(name, *((heads, 1) if found is not None and len(found.shape) == 2 else (heads,)))
@@ -113,13 +114,13 @@ def per_head(a: Arch, i: int, part: str) -> Array:
 
 
 def dt_and_decay(a: Arch, x: Node, i: int) -> tuple[Node, Node]:
-    """dt = softplus(x + bias) of each head, x (T, H), and the log decay A * dt of its state."""
+    """dt = softplus(x + bias) of x (T, H), and the log decay A * dt of the state; both (T, H)."""
     dt = ops.softplus(ops.add(x, a.weight(f"blk.{i}.ssm_dt.bias", x.width)))
     return dt, ops.mul(dt, a.graph.const(per_head(a, i, "a"), "f32", "decay"))
 
 
 def mamba_net(a: Arch, x: Node, i: int) -> Node:
-    """Mamba-2's part of layer i: (T, D) to (T, D). Source: Dao & Gu, arXiv 2405.21060."""
+    """Mamba-2 mixer of layer i: (T, D) to (T, D). Source: Dao & Gu, arXiv 2405.21060."""
     s, p = ssm_dims(a), f"blk.{i}."
     mixed = linear(a, x, f"{p}ssm_in", s.inner + s.channels + s.heads)
     gate, mixed, dt = windows(mixed, s.inner, s.channels, s.heads)
@@ -132,7 +133,7 @@ def mamba_net(a: Arch, x: Node, i: int) -> Node:
 
 
 def _norm_groups(a: Arch, y: Node, i: int) -> Node:
-    """y (T, D), each group of heads normed by itself."""
+    """Norm of y (T, D) per group of heads."""
     groups, name = ssm_dims(a).groups, f"blk.{i}.ssm_norm.weight"
     part = y.width // groups
     ones = a.graph.const(np.ones(part, np.float32), "f32", "one")

@@ -1,4 +1,4 @@
-"""Unread keys: metadata `<arch>.*` that the architecture did not read. One that would change the numbers is
+"""Unread keys: metadata `<arch>.*` that the architecture did not read. A key that would change the results is
 an error, any other a note, so a newer variant of a known architecture never runs as the old one.
 """
 
@@ -10,7 +10,7 @@ from typing import cast
 from satchel.errors import ModelError
 from satchel.formats.gguf import Metadata, ValueType
 
-# Keys that the tensors' shapes or the architecture itself imply, and keys of embeddings, which others read.
+# Keys that follow from the tensors' shapes or the architecture, and keys that the embedding code reads.
 SETTLED = {
     *("vocab_size", "feed_forward_length", "expert_shared_count", "expert_shared_feed_forward_length"),
     *("tensor_data_layout", "decoder_start_token_id", "use_parallel_residual", "features_length"),
@@ -20,7 +20,7 @@ SETTLED = {
     *("rope.freq_base", "rope.dimension_count", "rope.scaling.finetuned"),
     *("rope.dimension_sections", "rope.scaling.original_context_length"),  # of a text all sections are one
 }
-# Values of the other keys that change nothing; for a key that is not listed: 0 and false.
+# Values of other keys that have no effect; for an unlisted key: 0 and false.
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "expert_gating_func": (0, 1),
     "expert_weights_norm": (True,),
@@ -56,8 +56,8 @@ SUFFIXES = ("scale", "softcapping", "multiplier", "_factor", "_interval", "_inpu
 
 
 def check_unread_keys(metadata: Metadata, arch: str, read: Set[str], context: int) -> tuple[str, ...]:
-    """Notes on keys `<arch>.*` that are not in `read`; ModelError for one that changes the numbers. context:
-    the model's, so that a sliding window as long as that changes nothing.
+    """Notes on keys `<arch>.*` that are not in `read`. Raises ModelError for one that changes the results.
+    context: the model's; a sliding window of that length has no effect.
     """
     start, notes = f"{arch}.", []
     given = {key.removeprefix(start): key for key in metadata if key.startswith(start)}
@@ -85,7 +85,7 @@ def check_unread_keys(metadata: Metadata, arch: str, read: Set[str], context: in
 
 
 def _value(metadata: Metadata, key: str) -> object:
-    """A key's value, None where there is none; an array of zeros counts as 0."""
+    """A key's value, None if missing; an array of zeros counts as 0."""
     if key not in metadata:
         return None
     found = metadata.typed(key)

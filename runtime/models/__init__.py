@@ -1,1 +1,1 @@
-"""One architecture a file, found by name. A file here imports arch and blocks only."""
+"""Architectures, one per file, found by name."""

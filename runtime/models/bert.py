@@ -1,5 +1,5 @@
-"""BERT, RoBERTa and XLM-RoBERTa (bge, e5, gte, MiniLM, and rerankers of them): every token sees the whole
-text; norms come after what they follow is added; words, places and kinds of sentence are added up.
+"""BERT, RoBERTa and XLM-RoBERTa (bge, e5, gte, MiniLM, and rerankers based on them): bidirectional attention,
+post-norm, and the sum of token, position and token type embeddings.
 """
 
 from dataclasses import replace
@@ -76,7 +76,9 @@ RERANKER = replace(
 
 
 def _offset(reader: ConfigReader) -> int:
-    """Rows of places that come before the first one: RoBERTa counts from behind the padding token's id."""
+    """Rows of the position embedding before position 0. RoBERTa counts positions from the padding token's id
+    + 1.
+    """
     return 1 + int(reader.number(reader.config.get("pad_token_id", 1), "pad_token_id", int, 1))
 
 

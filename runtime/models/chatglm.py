@@ -1,5 +1,5 @@
-"""GLM 4 9B (chatglm): Llama's layer with rotary pairs of neighbours over half of each head, biases on Q, K
-and V, gate and up in one tensor.
+"""GLM 4 9B (chatglm): Llama's layer with interleaved RoPE over half of each head, biases on Q, K and V, and
+gate and up in one tensor.
 """
 
 from satchel.formats.convert.mapping import (

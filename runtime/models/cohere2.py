@@ -1,5 +1,5 @@
-"""Command R7B and A (Cohere 2): Command R's layer, of which three of four have a sliding window and the
-others know no positions.
+"""Command R7B and Command A (Cohere 2): Command R's layer. Three of four layers have a sliding window, the
+fourth has full attention without RoPE (NoPE).
 """
 
 from satchel.formats.convert.mapping import (

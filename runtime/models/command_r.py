@@ -1,6 +1,5 @@
-"""Command R and R+, Aya: attention and feed-forward side by side behind one norm that takes the mean away,
-rotary pairs of neighbours in checkpoints too, logits times a factor; in R+ a norm for each head of queries
-and keys.
+"""Command R, R+ and Aya: parallel attention and feed-forward behind one LayerNorm, interleaved RoPE, scaled
+logits; R+ adds QK-norm with a weight per head.
 """
 
 from satchel.formats.convert.mapping import (

@@ -1,4 +1,6 @@
-"""DeepSeek V2, V3 and R1: latent attention, some dense layers, then experts in groups beside shared ones."""
+"""DeepSeek V2, V3 and R1: multi-head latent attention (MLA), some dense layers, then mixture of experts with
+expert groups and shared experts.
+"""
 
 from collections.abc import Mapping
 
@@ -26,7 +28,7 @@ from satchel.runtime.layers.mixture import experts, router_of
 
 
 def read_sizes(reader: ConfigReader) -> None:
-    """Sizes of latent heads, the router, and YaRN, whose factor DeepSeek has on the scores alone."""
+    """MLA head sizes, the router, and YaRN, whose factor DeepSeek applies to the scores alone."""
     config = reader.config
     rank, nope, rope, value = (
         reader.number(config.get(key), key, int)

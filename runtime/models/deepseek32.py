@@ -1,7 +1,7 @@
 """DeepSeek V3.2: V3 with sparse attention to the indexer's top k positions, see runtime/layers/indexer.py.
 
 gguf 0.19 names the indexer's tensors and keys (for GLM 5, whose layers are the same); the architecture's name
-is the one that llama.cpp's later files have.
+is that of llama.cpp's later files.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""ERNIE 4.5 (dense): Llama's layer, in checkpoints too with rotary pairs of neighbours."""
+"""ERNIE 4.5 (dense): Llama's layer with interleaved RoPE, in checkpoints as well."""
 
 from satchel.formats.convert.mapping import DENSE_BODY, DENSE_GUARDS, DENSE_KEYS, ArchMapping
 from satchel.runtime.graph import Node

@@ -1,5 +1,5 @@
-"""EXAONE 4: Q and K normed per head, norms behind both parts of a layer instead of before them; in the large
-one three layers of four have a sliding window, and the others know no positions.
+"""EXAONE 4: QK-norm per head, and post-norm instead of pre-norm. In the largest model three of four layers
+have a sliding window, and the fourth has full attention without RoPE (NoPE).
 """
 
 from satchel.formats.convert.mapping import (
@@ -19,11 +19,13 @@ from satchel.runtime.graph import Node
 from satchel.runtime.layers.arch import Arch
 from satchel.runtime.layers.blocks import alternating, post_norm_layer
 
-PERIOD, LARGEST, WINDOW = 4, 64, 4096  # files of the large one may leave its window out
+PERIOD, LARGEST, WINDOW = 4, 64, 4096  # LARGEST: layers of the 32B, whose files may lack the window
 
 
 def _extra(reader: ConfigReader) -> None:
-    """Which layers have the window: listed, or by a period or its letters (L: the window, G: all)."""
+    """The layers with a sliding window: as a list, a period, or a pattern of letters (L: window, G: full
+    attention).
+    """
     stated = reader.config.get("sliding_window_pattern", PERIOD)
     if reader.config.get("sliding_window") is not None:
         listed_windows(reader, len(stated) if isinstance(stated, str) else stated)

@@ -1,7 +1,7 @@
-"""Falcon: attention and a feed-forward with GELU side by side, few KV heads, norms that take the mean away.
+"""Falcon: parallel attention and GELU feed-forward, few KV heads, LayerNorm.
 
-The larger models norm what the attention sees and what the feed-forward sees apart: attn_norm_2 is then the
-attention's. The RW models have one after the other, with a norm before each, and ALiBi instead of RoPE.
+The larger models have a norm for each of the two parts; attn_norm_2 is then the attention's. The RW models
+are sequential, with a norm before each part, and have ALiBi instead of RoPE.
 """
 
 from satchel.formats.convert.mapping import ArchMapping, ConfigCheck, ConfigReader, Key, Rule
@@ -13,8 +13,8 @@ _LAYER = "transformer.h.{i}."
 
 
 def _extra(reader: ConfigReader) -> None:
-    """KV heads as the three generations of configs mean them; the feed-forward's width, by default 4 times
-    the model's.
+    """KV heads, for the three generations of configs, and the feed-forward's width, by default 4 times the
+    model's.
     """
     config = reader.config
     grouped = bool(config.get("new_decoder_architecture"))
@@ -74,7 +74,7 @@ class Falcon(Arch):
         return not self.alibi(i)
 
     def alibi(self, i: int) -> float:
-        """The slopes are scaled as the scores are."""
+        """Falcon scales the slopes as it scales the scores."""
         stated = self.hp.real("attention.max_alibi_bias", 0.0)
         return usual_alibi(self) * self.head_dim**-0.5 if stated else 0.0
 

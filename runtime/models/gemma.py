@@ -1,4 +1,4 @@
-"""Gemma 1: Llama's layer with GeGLU, rotary pairs of halves and embeddings times the root of their width."""
+"""Gemma 1: Llama's layer with GeGLU, NeoX RoPE, and embeddings times sqrt(width)."""
 
 from satchel.formats.convert.mapping import DENSE_BODY, DENSE_KEYS, ArchMapping, ConfigCheck, plus_one
 from satchel.runtime.graph import Node
@@ -12,7 +12,7 @@ MAPPING = ArchMapping(
     rules=plus_one(DENSE_BODY),
     keys=DENSE_KEYS,
     guards=(
-        # The first files said gelu, and meant it by tanh.
+        # The first configs state gelu and mean its tanh approximation.
         ConfigCheck("hidden_act", ("gelu_pytorch_tanh", "gelu"), "gelu_pytorch_tanh"),
         ConfigCheck("hidden_activation", ("gelu_pytorch_tanh", None)),
         ConfigCheck("use_bidirectional_attention", (False, None)),

@@ -1,5 +1,5 @@
-"""Gemma 2: norms around both parts of a layer, GeGLU, soft caps on scores and logits, and a sliding window in
-every other layer.
+"""Gemma 2: norms before and after both parts of a layer, GeGLU, soft caps on scores and logits, and a sliding
+window in every other layer.
 """
 
 from satchel.formats.convert.mapping import (
@@ -19,11 +19,11 @@ from satchel.runtime.graph import Node
 from satchel.runtime.layers.arch import Arch
 from satchel.runtime.layers.blocks import alternating, attention, capped, geglu, post_norm_layer, scaled
 
-LARGEST = 46  # layers of the 27B, whose scores are scaled by the width instead of the heads' size
+LARGEST = 46  # layers of the 27B, whose scores are scaled by the width per head, not by the head size
 
 
 def _extra(reader: ConfigReader) -> None:
-    """The scale of scores, which files of the 27B alone do not take from the heads' size."""
+    """The scale of the scores; only the 27B does not take it from the head size."""
     size = reader.number(
         reader.config.get("query_pre_attn_scalar", 256), "query_pre_attn_scalar", float, 1e-6
     )

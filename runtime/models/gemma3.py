@@ -1,5 +1,5 @@
-"""Gemma 3 (text): norms around both parts of a layer, GeGLU, Q and K normed per head; five layers of six have
-a sliding window and a rotary base of their own.
+"""Gemma 3 (text): norms before and after both parts of a layer, GeGLU, and QK-norm per head. Five of six
+layers have a sliding window and a RoPE base of their own.
 """
 
 from satchel.formats.convert.mapping import (
@@ -19,12 +19,12 @@ from satchel.runtime.graph import Node
 from satchel.runtime.layers.arch import Arch
 from satchel.runtime.layers.blocks import alternating, attention, capped, geglu, post_norm_layer, scaled
 
-LARGEST = 62  # layers of the 27B, whose scores are scaled by the width instead of the heads' size
+LARGEST = 62  # layers of the 27B, whose scores are scaled by the width per head, not by the head size
 PERIOD = 6
 
 
 def _extra(reader: ConfigReader) -> None:
-    """The scale of scores, and which layers have the window where it is not the usual ones."""
+    """The scale of the scores, and the layers with a sliding window if they are not the usual ones."""
     config = reader.config
     size = reader.number(config.get("query_pre_attn_scalar", 256), "query_pre_attn_scalar", float, 1e-6)
     reader.put("attention.scale", size**-0.5)
@@ -61,7 +61,7 @@ MAPPING = ArchMapping(
     ),
     extra=_extra,
     seeing=("Gemma3ForConditionalGeneration",),
-    defaults={  # which the published configurations do not repeat
+    defaults={  # published configs leave these out
         "num_attention_heads": 8,
         "num_key_value_heads": 4,
         "head_dim": 256,

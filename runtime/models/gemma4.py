@@ -1,8 +1,8 @@
-"""Gemma 4 (text, dense and mixture of experts): Gemma 3's layer with heads of two sizes, last layers that
-read the keys and values of earlier ones, and embeddings of their own that each layer adds; in some, experts
-beside the dense feed-forward.
+"""Gemma 4 (text, dense and mixture of experts): Gemma 3's layer with two head sizes, last layers that share
+the KV cache of earlier ones, and per-layer embeddings; some models have experts beside the dense
+feed-forward.
 
-Layers with a window have smaller heads; where the others have no V, it is K before its norm and RoPE.
+Layers with a sliding window have the smaller heads. A layer without V uses K before its norm and RoPE.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from satchel.runtime.layers.blocks import (
 )
 from satchel.runtime.layers.mixture import experts
 
-STILL = 1e30  # divides the frequencies of pairs without rotation
+STILL = 1e30  # RoPE factor of pairs that are not rotated
 PERIOD = 6
 _LAYER = "model.layers.{i}."
 _EXPERT_KEYS = (
@@ -48,7 +48,7 @@ _EXPERT_KEYS = (
     ("expert_used_count", "top_k_experts"),
     ("expert_feed_forward_length", "moe_intermediate_size"),
 )
-# Experts beside the dense feed-forward, with norms of their own.
+# Experts beside the dense feed-forward have norms of their own.
 _EXPERTS = unneeded(
     *(
         Rule(f"{_LAYER}{source}_layernorm_{n}", f"blk.{{i}}.{target}_{n}", suffixes=("weight",))
@@ -68,7 +68,7 @@ _EXPERTS = unneeded(
 
 
 def _kinds(reader: ConfigReader) -> list[bool]:
-    """Whether each layer has the window."""
+    """Whether each layer has a sliding window."""
     layers = reader.number(reader.config.get("num_hidden_layers"), "num_hidden_layers", int, 1)
     stated = reader.config.get("layer_types")
     if stated is None:
@@ -80,8 +80,8 @@ def _kinds(reader: ConfigReader) -> list[bool]:
 
 
 def _large(reader: ConfigReader, near: list[bool]) -> tuple[object, object]:
-    """Size and number of KV heads of the layers that see all: keys of their own, or layer by layer as newer
-    configurations have it.
+    """Size and number of KV heads of the layers with full attention: from keys of their own, or per layer in
+    newer configs.
     """
     config = reader.config
     each = config.get("per_layer_config")
@@ -98,7 +98,7 @@ def _large(reader: ConfigReader, near: list[bool]) -> tuple[object, object]:
 
 
 def _extra(reader: ConfigReader) -> None:
-    """What differs between the layers: size and number of heads, windows, feed-forwards, rotary bases."""
+    """What differs between layers: head sizes and counts, windows, feed-forward sizes, RoPE bases."""
     config, near = reader.config, _kinds(reader)
     dim, few = _large(reader, near)
     small = reader.number(config.get("head_dim") or 256, "head_dim", int, 2)
@@ -128,7 +128,7 @@ def _extra(reader: ConfigReader) -> None:
 
 
 def _rope_keys(reader: ConfigReader, small: int, large: int) -> None:
-    """Rotary bases, and the number of rotated pairs of the large heads."""
+    """RoPE bases, and the number of rotated pairs of the large heads."""
     stated = reader.config.get("rope_parameters") or {}
     names = ("full_attention", "sliding_attention")
     if not isinstance(stated, dict) or not all(isinstance(stated.get(name, {}), dict) for name in names):
@@ -181,7 +181,7 @@ MAPPING = ArchMapping(
         ConfigCheck("hidden_activation", ("gelu_pytorch_tanh", None), None),
         ConfigCheck("enable_moe_block", (False, True, None)),
         ConfigCheck("attention_bias", (False, None)),
-        ConfigCheck("use_bidirectional_attention", (None, "vision")),  # of pictures' tokens alone
+        ConfigCheck("use_bidirectional_attention", (None, "vision")),  # "vision": image tokens alone
     ),
     extra=_extra,
     rope=False,
@@ -214,7 +214,7 @@ class Gemma4(Arch):
         self.inputs: Node | None = None
 
     def dim(self, i: int) -> int:
-        """Numbers of a head in layer i."""
+        """Head size of layer i."""
         return self.small if self.near[i] else self.head_dim
 
     def kept(self, i: int, cache: Cache) -> tuple[tuple[int, int, str], ...]:
@@ -244,7 +244,7 @@ class Gemma4(Arch):
             x = self._with_experts(x, i)
         if self.inputs is not None:
             gate = ops.gelu(linear(self, x, f"blk.{i}.inp_gate", self.own), style=0)
-            # A copy, not a window: layers may be on different devices.
+            # A copy, not a view: layers may be on different devices.
             one = ops.take(self.inputs, start=i * self.own, size=self.own)
             y = linear(self, ops.mul(gate, ops.reshape(one, shape=(self.own,))), f"blk.{i}.proj", self.width)
             x = ops.add(x, self.norm(y, f"blk.{i}.post_norm"))
@@ -254,8 +254,9 @@ class Gemma4(Arch):
         return scaled(self, x, float(self.weights.array(name).reshape(())))
 
     def _with_experts(self, x: Node, i: int) -> Node:
-        """Norms around attention, around the dense feed-forward, around the experts, and behind the sum of
-        these two; the router sees the residual stream under a norm with factors of its own.
+        """Layer with experts: norms around attention, around the dense feed-forward, around the experts, and
+        after the sum of these two. The router's input is the residual stream under a norm with its own
+        factors.
         """
         p = f"blk.{i}."
         y = self._attend(self, self.norm(x, f"{p}attn_norm"), i)
@@ -275,7 +276,7 @@ class Gemma4(Arch):
         return ops.rope(x, cos_sin, style=self.rope_style)
 
     def _keys_and_values(self, x: Node, i: int) -> tuple[Node, ...]:
-        """The caches of layer i, with this step's tokens in them."""
+        """The caches of layer i, with this step's tokens written."""
         p, heads, dim = f"blk.{i}.attn_", self.kv_heads[i], self.dim(i)
         raw = linear(self, x, f"{p}k", heads * dim)
         same = self.weights.type(f"{p}v.weight") is None and not self.near[i]

@@ -1,5 +1,5 @@
-"""GLM 4 (dense, 0414): norms around both parts of a layer, rotary pairs of neighbours over half of each head,
-gate and up in one tensor.
+"""GLM 4 (dense, 0414): norms before and after both parts of a layer, interleaved RoPE over half of each head,
+and gate and up in one tensor.
 """
 
 from satchel.formats.convert.mapping import (

@@ -1,5 +1,5 @@
-"""GLM 4.5, 4.6 and 4.7 (mixture of experts): some dense layers, then experts beside shared ones, picked as
-DeepSeek V3 picks them; rotary halves over half of each head.
+"""GLM 4.5, 4.6 and 4.7 (mixture of experts): some dense layers, then routed and shared experts with DeepSeek
+V3's router; NeoX RoPE over half of each head.
 """
 
 from satchel.formats.convert.mapping import (

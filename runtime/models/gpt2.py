@@ -1,5 +1,5 @@
-"""GPT-2: learned positions, norms that take the mean away, biases everywhere, a feed-forward of two products
-with GELU.
+"""GPT-2: learned position embeddings, LayerNorm, biases everywhere, and a GELU feed-forward without
+a gate.
 """
 
 from satchel.formats.convert.mapping import ArchMapping, ConfigCheck, ConfigReader, Key, Rule

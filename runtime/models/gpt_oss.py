@@ -1,5 +1,5 @@
-"""gpt-oss: experts with biases and a limited SwiGLU, attention with sinks that sees a window in every second
-layer.
+"""gpt-oss: experts with biases and a clamped SwiGLU, attention with sinks, and a sliding window in every
+second layer.
 """
 
 from functools import partial
@@ -25,7 +25,9 @@ _EXPERTS = f"{_LAYER}mlp.experts."
 
 
 def _stacks(source: str, targets: dict[str, str]) -> tuple[Rule, ...]:
-    """Rules of a tensor of all experts and its biases; targets: GGUF's name by what it takes of them."""
+    """Rules for a stacked tensor of all experts and its biases. targets: the part taken from the stack, by
+    GGUF name.
+    """
     return tuple(
         Rule(
             f"{_EXPERTS}{source}{end}",

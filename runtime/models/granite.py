@@ -1,5 +1,5 @@
-"""Granite 3 (dense): Llama's layer with four factors: on embeddings, on what a layer's parts add, on scores
-and under the logits.
+"""Granite 3 (dense): Llama's layer with four factors: on embeddings, on what a layer adds to the residual
+stream, on scores, and as a divisor of the logits.
 """
 
 from satchel.formats.convert.mapping import DENSE_GUARDS, DENSE_KEYS, FACTOR_KEYS, LLAMA_BODY, ArchMapping
@@ -30,7 +30,7 @@ class Granite(Arch):
         return swiglu(a, x, i)
 
     def rotates(self, i: int) -> bool:
-        """Files of this family switch their rotary embedding off by this key."""
+        """Files of this family can switch RoPE off by a key."""
         return self.hp.flag("rope.scaling.finetuned", True)
 
     def head(self, x: Node) -> Node:

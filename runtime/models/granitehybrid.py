@@ -1,5 +1,5 @@
-"""Granite 4 (hybrid): Granite's layer, where most mix by a Mamba-2 net and a few attend, without positions;
-its feed-forward dense, or a few of many SwiGLUs beside one that all tokens share.
+"""Granite 4 (hybrid): Granite's layer, with Mamba-2 in most layers and attention without RoPE in a few. The
+feed-forward is dense, or a mixture of experts beside a shared one.
 """
 
 from dataclasses import replace
@@ -34,7 +34,7 @@ _KINDS = {"mamba": False, "linear_attention": False, "attention": True, "full_at
 
 
 def _attending(config: Config) -> object:
-    """Which layers attend, None where the configuration does not say so."""
+    """The layers with attention; None if the config does not state them."""
     stated = config.get("layer_types", config.get("layers_block_type"))
     if not isinstance(stated, list) or any(kind not in _KINDS for kind in stated):
         return None
@@ -46,7 +46,7 @@ def _routed(config: Config) -> bool:
 
 
 def _name(config: Config) -> str:
-    """Where all layers attend it is Granite 3's, and under that name every runtime of GGUF files reads it."""
+    """A model with attention in all layers is a Granite 3, a name that every GGUF runtime knows."""
     attending = _attending(config)
     if isinstance(attending, list) and all(attending):
         return "granitemoe" if _routed(config) else "granite"
@@ -74,7 +74,7 @@ def _extra(reader: ConfigReader) -> None:
 
 
 def _read_net(reader: ConfigReader) -> None:
-    """Sizes of the Mamba-2 nets."""
+    """Sizes of the Mamba-2 layers."""
     config, found = reader.config, {}
     for target, source, usual in (
         ("conv_kernel", "mamba_d_conv", 4),

@@ -1,5 +1,5 @@
-"""Granite 3 mixture of experts: Granite's layer with a few of many SwiGLUs for each token, in some beside one
-that all tokens share.
+"""Granite 3 mixture of experts: Granite's layer with routed SwiGLU experts; some models have a shared expert
+beside them.
 """
 
 from satchel.formats.convert.mapping import (
@@ -25,7 +25,7 @@ _HALVES = (("first_rows", "gate"), ("second_rows", "up"))
 
 
 def halves_of(part: str, ending: str = "") -> tuple[Rule, ...]:
-    """Gate and up, which a checkpoint has in one tensor, as ffn_gate and ffn_up with this ending."""
+    """Rules that split a checkpoint's fused gate and up into ffn_gate and ffn_up with this ending."""
     source = f"{_LAYER}{part}.input_linear"
     return tuple(
         Rule(source, f"blk.{{i}}.ffn_{name}{ending}", suffixes=("weight",), made=made)

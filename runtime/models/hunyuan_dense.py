@@ -1,4 +1,4 @@
-"""Hunyuan (dense): Llama's layer with norms of queries and keys per head after RoPE."""
+"""Hunyuan (dense): Llama's layer with QK-norm per head after RoPE."""
 
 from satchel.formats.convert.mapping import DENSE_BODY, DENSE_GUARDS, DENSE_KEYS, ArchMapping, Rule
 from satchel.runtime import ops

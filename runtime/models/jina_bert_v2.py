@@ -1,5 +1,5 @@
-"""jina-bert-v2 (jina-embeddings-v2): BERT whose scores fall with distance (ALiBi) instead of places that are
-added, with GeGLU; in its model of code queries and keys are normed, and what the attention gave once more.
+"""jina-bert-v2 (jina-embeddings-v2): BERT with ALiBi instead of position embeddings, and GeGLU. The code
+model adds QK-norm and a second norm after the attention.
 """
 
 from dataclasses import replace

@@ -1,5 +1,5 @@
-"""Llama 1, 2 and 3.x (and what is shaped like it): grouped-query attention, SwiGLU, rotary pairs of
-neighbours; and Mixtral, which is the same with experts.
+"""Llama 1, 2 and 3.x, and models of the same shape: grouped-query attention, SwiGLU, interleaved RoPE; and
+Mixtral, which adds experts.
 """
 
 from satchel.formats.convert.mapping import (

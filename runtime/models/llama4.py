@@ -1,5 +1,5 @@
-"""Llama 4 (text): experts of which a token uses one beside a shared one, in every so many layers; most
-layers see a text in chunks, every fourth sees all and knows no positions.
+"""Llama 4 (text): chunked attention with RoPE in three of four layers, full attention without RoPE (NoPE) in
+the fourth; every n-th layer has one routed expert per token beside a shared one.
 """
 
 import numpy as np
@@ -25,8 +25,8 @@ from satchel.runtime.layers.mixture import Router, experts
 
 _FEED = "model.layers.{i}.feed_forward."
 _PARTS = ("gate", "up", "down")
-NO_ROPE_STEP, FLOOR, SLOPE = 4, 8192, 0.1  # as llama.cpp has them, and every published model
-UNNORMED = 128  # experts of Maverick, whose queries and keys are not normed
+NO_ROPE_STEP, FLOOR, SLOPE = 4, 8192, 0.1  # llama.cpp's constants, which fit every published model
+UNNORMED = 128  # experts of Maverick, which has no QK-norm
 
 
 def has_rope(i: int) -> bool:
@@ -110,8 +110,8 @@ class Llama4(Arch):
         return size if self.rotates(i) and size < self.cache.context else 0
 
     def adjust(self, q: Node, k: Node, i: int) -> tuple[Node, Node]:
-        """Layers with RoPE norm queries and keys, without a weight. In the others, queries past position 8192
-        are scaled by 1 + log(floor(p / 8192) + 1) * 0.1 (Llama 4 temperature tuning).
+        """Layers with RoPE have QK-norm without a weight. In the others, queries past position 8192 are
+        scaled by 1 + log(floor(p / 8192) + 1) * 0.1 (Llama 4 temperature tuning).
         """
         if self.rotates(i):
             if self.hp.uint("expert_count", 0, low=0) == UNNORMED:

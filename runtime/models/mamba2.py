@@ -1,4 +1,4 @@
-"""Mamba-2: no attention; each layer is a state that fades and grows with every token (arXiv 2405.21060)."""
+"""Mamba-2: no attention; every layer is a selective scan over a recurrent state (arXiv 2405.21060)."""
 
 from satchel.formats.convert.hybrid import mamba_net_rules
 from satchel.formats.convert.mapping import ArchMapping, ConfigCheck, ConfigReader, Key, Rule
@@ -7,7 +7,7 @@ from satchel.runtime.graph import Node
 from satchel.runtime.layers.arch import Arch, HParams
 from satchel.runtime.layers.recurrent import mamba_net, ssm_dims
 
-UNLIMITED = 1 << 20  # what files say of the context, which nothing limits
+UNLIMITED = 1 << 20  # the files' context length; the model itself has no limit
 
 
 def _extra(reader: ConfigReader) -> None:

@@ -1,6 +1,4 @@
-"""Mistral, in files that name it so: Llama's layer, where each query sees the last `attention.sliding_window`
-positions.
-"""
+"""Mistral with its own architecture name: Llama's layer with a sliding window, `attention.sliding_window`."""
 
 from satchel.formats.convert.mapping import (
     DENSE_GUARDS,
@@ -17,7 +15,7 @@ from satchel.runtime.layers.blocks import pre_norm_layer
 
 
 def _name(config: Config) -> str:
-    """Without a window a Mistral is a Llama, and under that name every runtime of GGUF files reads it."""
+    """A Mistral without a sliding window is a Llama, a name that every GGUF runtime knows."""
     return "mistral" if config.get("sliding_window") else "llama"
 
 

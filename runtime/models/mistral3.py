@@ -1,5 +1,5 @@
-"""Ministral 3 (and what is published as mistral3): Llama's layer under YaRN, whose queries are sharpened far
-beyond the context of the first training.
+"""Ministral 3 (and models published as mistral3): Llama's layer with YaRN, and temperature tuning of queries
+past the original context.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from satchel.runtime.layers.blocks import pre_norm_layer
 
 
 def _extra(reader: ConfigReader) -> None:
-    """How much queries are sharpened; the step is YaRN's original context."""
+    """The slope of the temperature tuning; its step is YaRN's original context."""
     stated = reader.config.get("rope_parameters")
     if not isinstance(stated, Mapping):
         raise reader.fault("rope_parameters", "an object", stated)
@@ -50,7 +50,9 @@ class Mistral3(Arch):
         return pre_norm_layer(self, x, i)
 
     def adjust(self, q: Node, k: Node, i: int) -> tuple[Node, Node]:
-        """Queries times 1 + slope * ln(1 + floor(pos / step)), by a table of all positions."""
+        """Temperature tuning: queries times 1 + slope * ln(1 + floor(pos / step)), from a table of all
+        positions.
+        """
         slope = self.hp.real("attention.temperature_scale", 0.0)
         if not slope:
             return q, k

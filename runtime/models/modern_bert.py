@@ -1,5 +1,5 @@
-"""ModernBERT (and rerankers of it): rotary positions, GeGLU or SwiGLU, norms before what they are for; every
-third layer sees the whole text, the others what is near, with a rotary base of their own.
+"""ModernBERT (and rerankers based on it): bidirectional attention, RoPE, pre-norm, GeGLU or SwiGLU. Every
+third layer has full attention; the others have a sliding window and a RoPE base of their own.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ def _extra(reader: ConfigReader) -> None:
 
 
 def _layers(reader: ConfigReader) -> None:
-    """Which layers see all: said one by one, or by how many there are between."""
+    """The layers with full attention: as a list, or as a period."""
     kinds, period = reader.config.get("layer_types"), reader.config.get("global_attn_every_n_layers", PERIOD)
     layers = int(reader.number(reader.config.get("num_hidden_layers"), "num_hidden_layers", int))
     period = int(reader.number(period, "global_attn_every_n_layers", int))
@@ -133,7 +133,7 @@ class ModernBert(Arch):
         return swiglu(self, x, i) if kind == "silu" else geglu_erf(self, x, i)
 
     def window(self, i: int) -> int:
-        """As far as half of it on either side."""
+        """The window is centered: half of it lies on either side of a token."""
         seen = self.hp.uint("attention.sliding_window", 128, low=2, high=1 << 30)
         return 0 if self._sees_all(i) else seen
 

@@ -1,4 +1,4 @@
-"""nomic-bert (nomic-embed-text): BERT with rotary positions, SwiGLU and no biases on products."""
+"""nomic-bert (nomic-embed-text): BERT with RoPE, SwiGLU, and no biases on projections."""
 
 from satchel.formats.convert.mapping import ArchMapping, ConfigCheck, ConfigReader, Key, Rule, unneeded
 from satchel.runtime import ops
@@ -7,11 +7,11 @@ from satchel.runtime.layers.arch import Arch
 from satchel.runtime.layers.blocks import attention, swiglu, with_segments
 
 _LAYER = "encoder.layers.{i}."
-_OTHER = "layers.{i}."  # as transformers names them since it has the family itself
+_OTHER = "layers.{i}."  # layer prefix of transformers' own implementation
 
 
 def _extra(reader: ConfigReader) -> None:
-    """The rotary base, and the context that the model was trained with: what goes beyond it is scaled."""
+    """The RoPE base, and the training context, past which RoPE is scaled."""
     config = reader.config
     stated = config.get("rope_parameters") or {}
     base = stated.get("rope_theta", config.get("rotary_emb_base", 1000.0))

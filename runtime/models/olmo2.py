@@ -1,5 +1,5 @@
-"""OLMo 2 and 3: Q and K normed over all heads together, and norms behind both parts of a layer instead of
-before them; in OLMo 3 most layers have a sliding window, and only the others a rotary scaling.
+"""OLMo 2 and 3: QK-norm over all heads together, and post-norm instead of pre-norm. In OLMo 3 most layers
+have a sliding window, and only the others have RoPE scaling.
 """
 
 from dataclasses import replace

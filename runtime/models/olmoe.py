@@ -1,5 +1,5 @@
-"""OLMoE: Llama's layer with Q and K normed over all heads together and a few of many SwiGLUs for each
-token, weighed by a softmax over all.
+"""OLMoE: Llama's layer with QK-norm over all heads together, and SwiGLU experts weighted by a softmax over
+all experts.
 """
 
 from satchel.formats.convert.mapping import (

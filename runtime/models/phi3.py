@@ -1,5 +1,5 @@
-"""Phi 3, 3.5 and 4 (Phi 4 mini too): Llama's layer with Q, K and V in one tensor and gate and up in another,
-rotary pairs of halves over a part of each head, LongRoPE, and maybe a sliding window.
+"""Phi 3, 3.5 and 4 (Phi 4 mini too): Llama's layer with fused QKV and fused gate and up, NeoX RoPE over a
+part of each head, LongRoPE, and an optional sliding window.
 """
 
 from satchel.formats.convert.mapping import (

@@ -1,5 +1,5 @@
-"""Phi 3.5 mixture of experts: Llama's layer with norms that take the mean away, biases, LongRoPE, and two of
-many experts, each of which counts as much as it stands out among those that are left.
+"""Phi 3.5 mixture of experts: Llama's layer with LayerNorm, biases, LongRoPE, and two experts per token,
+selected and weighted by SparseMixer.
 """
 
 from satchel.formats.convert.mapping import (

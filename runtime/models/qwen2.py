@@ -1,5 +1,5 @@
-"""Qwen 1.5, 2 and 2.5 (and R1 distills of it): Llama's layer with biases on Q, K and V (used where the file
-has them) and rotary pairs of halves.
+"""Qwen 1.5, 2 and 2.5 (and R1 distills): Llama's layer with NeoX RoPE and biases on Q, K and V, used if the
+file has them.
 """
 
 from satchel.formats.convert.mapping import DENSE_BODY, DENSE_GUARDS, DENSE_KEYS, ArchMapping, all_see_all

@@ -1,5 +1,5 @@
-"""Qwen 1.5 and 2 mixture of experts: Qwen 2's layer with a few of many small SwiGLUs for each token, beside
-one that all tokens share under a gate of its own.
+"""Qwen 1.5 and 2 mixture of experts: Qwen 2's layer with many small SwiGLU experts, beside a shared one with
+its own gate.
 """
 
 from satchel.formats.convert.mapping import (

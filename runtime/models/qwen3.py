@@ -1,4 +1,4 @@
-"""Qwen 3: Llama's layer with Q and K normed per head and rotary pairs of halves."""
+"""Qwen 3: Llama's layer with QK-norm per head and NeoX RoPE."""
 
 from satchel.formats.convert.mapping import (
     DENSE_BODY,

@@ -1,4 +1,4 @@
-"""Qwen 3.5 (dense, text): three layers of four are gated delta nets, the fourth attends."""
+"""Qwen 3.5 (dense, text): three of four layers are gated delta nets, the fourth is gated attention."""
 
 from satchel.formats.convert.hybrid import (
     DELTA_KEYS,

@@ -1,6 +1,4 @@
-"""Qwen 3.5 mixture of experts (text): Qwen 3.5's layers with many small experts beside one that all tokens
-use.
-"""
+"""Qwen 3.5 mixture of experts (text): Qwen 3.5's layers with many small experts beside a shared one."""
 
 from satchel.formats.convert.hybrid import (
     DELTA_KEYS,

@@ -1,4 +1,4 @@
-"""Qwen 3 mixture of experts: Qwen 3's layer with a few of many small SwiGLUs for each token."""
+"""Qwen 3 mixture of experts: Qwen 3's layer with many small SwiGLU experts."""
 
 from satchel.formats.convert.mapping import (
     ATTENTION,

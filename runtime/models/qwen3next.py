@@ -1,5 +1,5 @@
-"""Qwen 3-Next: three layers of four are gated delta nets, the fourth attends; many small experts beside one
-that all tokens use.
+"""Qwen3-Next: three of four layers are gated delta nets, the fourth is gated attention; many small experts
+beside a shared one.
 """
 
 from satchel.formats.convert.hybrid import (

@@ -1,4 +1,4 @@
-"""Seed-OSS: Qwen 2's layer, whose second norm is named as the one behind the attention."""
+"""Seed-OSS: Qwen 2's layer. The feed-forward's norm has the name post_attention_norm."""
 
 from satchel.formats.convert.mapping import (
     ATTENTION,

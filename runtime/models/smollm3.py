@@ -1,4 +1,4 @@
-"""SmolLM3: Llama's layer, of which every fourth has no RoPE (NoPE)."""
+"""SmolLM3: Llama's layer; every fourth layer has no RoPE (NoPE)."""
 
 from satchel.formats.convert.mapping import (
     DENSE_GUARDS,
@@ -16,7 +16,7 @@ PERIOD = 4
 
 
 def _check_layers(reader: ConfigReader) -> None:
-    """GGUF has no key for the layers with RoPE; all of this family's models agree."""
+    """GGUF has no key for the layers with RoPE; all published models of this family agree on them."""
     all_see_all(reader)
     layers = reader.number(reader.config.get("num_hidden_layers"), "num_hidden_layers", int, 1)
     usual = [int((i + 1) % PERIOD != 0) for i in range(layers)]

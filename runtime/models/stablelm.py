@@ -1,5 +1,5 @@
-"""StableLM 2 and 3B: Llama's layer with norms that take the mean away and rotary pairs of halves over a part
-of each head; in some, attention and feed-forward side by side, and a norm for each head of queries and keys.
+"""StableLM 2 and 3B: Llama's layer with LayerNorm and NeoX RoPE over a part of each head; some models have
+parallel attention and feed-forward, and QK-norm with a weight per head.
 """
 
 from dataclasses import replace
@@ -60,7 +60,7 @@ class StableLm(Arch):
     centered = True
 
     def layer(self, x: Node, i: int) -> Node:
-        # Files that have this norm may say parallel too, and are not.
+        # A file with this norm is sequential, even if it states use_parallel_residual.
         alone = self.weights.type(f"blk.{i}.ffn_norm.weight") is None
         if alone and self.hp.flag("use_parallel_residual", True):
             return parallel_layer(self, x, i, feed=swiglu)

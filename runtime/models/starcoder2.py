@@ -1,5 +1,5 @@
-"""StarCoder 2: norms that take the mean away, biases everywhere, a feed-forward of two products with GELU,
-and maybe a sliding window.
+"""StarCoder 2: LayerNorm, biases everywhere, a GELU feed-forward without a gate, and an optional sliding
+window.
 """
 
 from satchel.formats.convert.mapping import (

@@ -1,9 +1,9 @@
-"""The whole op set. Each function's body is the definition of its op: oracle of the tests, constant folder,
-slow backend.
+"""The op set. Each function's body is the definition of its op: the oracle of the tests, the constant folder,
+and the numba backend's implementation.
 
 A call on nodes adds a node; `OPS[name].define` runs the definition on numpy arrays. Quantized values are
-block arrays as quant/<format>.py has them. T: tokens of the step, R: output rows, S: slots, B: blocks a
-slot may have.
+block arrays of quant/<format>.py. In shapes, T is the tokens of the step, R the output rows, S the slots, and
+B the most blocks of a slot.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from satchel.runtime.ops.recurrent import (
 )
 from satchel.runtime.ops.tokens import gather_rows, logprobs, sample, sample_masked, tokens_get, tokens_put
 
-# What other modules define, to be found here: `ops.gather_rows`, `ops.gated_scan`.
+# Re-exports, so that callers write `ops.gather_rows` or `ops.gated_scan` for ops of other modules.
 __all__ = [
     "OPS",
     "absorbed_attention",
@@ -63,34 +63,34 @@ __all__ = [
 
 
 def _columns(x: Type, *weights: Type) -> Type:
-    """Product of (T, K) activations with (N, K) weights: (T, sum of N)."""
+    """Type of x (T, K) times any number of weights (N, K): (T, sum of N)."""
     for w in weights:
         if w.shape[-1] != x.shape[-1]:
-            raise TypeError(f"linear: rows of {w.shape[-1]} weights meet {x.shape[-1]} activations")
+            raise TypeError(f"linear: rows of {w.shape[-1]} weights with {x.shape[-1]} activations")
     return Type((x.shape[0], sum(w.shape[0] for w in weights if not isinstance(w.shape[0], Dim))))
 
 
-# --- views: no step, no copy
+# --- views: neither a step nor a copy
 
 
 @op(lambda x, *, shape: Type((x.shape[0], *shape), x.format), view=True, row_wise=True, follows=True)
 def reshape(x: Array, *, shape: tuple[int, ...]) -> Array:
-    """Everything but the first dimension in a new shape."""
+    """x (T, ...) with the dimensions after the first reshaped: (T, *shape)."""
     return x.reshape(-1, *shape)
 
 
 @op(lambda x, *, start, size: Type((*x.shape[:-1], size), x.format), view=True, row_wise=True, follows=True)
 def cols(x: Array, *, start: int, size: int) -> Array:
-    """Columns of a (T, N) matrix: (T, size)."""
+    """Columns start .. start + size - 1 of x (T, N): (T, size)."""
     return np.asarray(x[..., start : start + size])
 
 
-# --- heads taken apart and put together
+# --- slices and concatenation of heads
 
 
 @op(lambda x, *, start, size: Type((*x.shape[:-1], size)), row_wise=True, follows=True, exact=True)
 def take(x: Array, *, start: int, size: int) -> Array:
-    """Numbers start .. start + size - 1 of each head of x (T, H, D), copied: (T, H, size)."""
+    """Elements start .. start + size - 1 of each head of x (T, H, D), copied: (T, H, size)."""
     return np.ascontiguousarray(x[..., start : start + size])
 
 
@@ -107,7 +107,9 @@ def _joined(a: Type, b: Type) -> Type:
 
 @op(_joined, row_wise=True, exact=True)
 def concat(a: Array, b: Array) -> Array:
-    """Heads of a (T, H, A) and b (T, H, B), or one b (T, 1, B) for all, side by side: (T, H, A + B)."""
+    """a (T, H, A) and b (T, H, B) concatenated per head: (T, H, A + B). b (T, 1, B) is broadcast over the
+    heads.
+    """
     return np.concatenate((a, np.broadcast_to(b, (*a.shape[:2], b.shape[2]))), axis=-1)
 
 
@@ -116,13 +118,13 @@ def concat(a: Array, b: Array) -> Array:
 
 @op(lambda w, ids: Type((ids.shape[0], w.shape[-1])), exact=True, weights=slice(1), indexes=(0, 0))
 def get_rows(w: Array, ids: Array) -> Array:
-    """Rows of a (V, D) weight by number (T): (T, D)."""
+    """Embedding lookup: rows ids (T) of w (V, D), dequantized: (T, D)."""
     return np.stack([_rows(w[i]) for i in ids])
 
 
 @op(_columns, row_wise=True, product=True, weights=slice(1, None))
 def linear(x: Array, *weights: Array) -> Array:
-    """(T, K) with any number of (N, K) weights, side by side: (T, sum of N). x is float32 or quantized."""
+    """x @ w.T for each weight w (N, K), concatenated: (T, sum of N). x (T, K) is float32 or quantized."""
     a = _rows(x)
     return np.concatenate([a @ _rows(w).T for w in weights], axis=-1).astype(np.float32)
 
@@ -135,13 +137,13 @@ def linear(x: Array, *weights: Array) -> Array:
     weights=slice(1, 2),
 )
 def linear_add(x: Array, w: Array, r: Array) -> Array:
-    """x @ w.T + r: the residual stream meets the product without another pass over memory."""
+    """x @ w.T + r. One pass over memory for the product and the residual add."""
     return (linear.define(x, w) + r).astype(np.float32)
 
 
 @op(lambda x, *, format: Type(x.shape, format), row_wise=True, follows=True)
 def quantize(x: Array, *, format: str) -> Array:
-    """Activations (T, K) in a block format, for products with weights whose format asks for it."""
+    """x (T, K) in the block format `format`, for products with weights whose format requires it."""
     encode = FORMATS[format].encode
     if encode is None:
         raise TypeError(f"{format} has no encoder")
@@ -160,8 +162,8 @@ def rms_norm(x: Array, w: Array, *, eps: float) -> Array:
 
 @op(_same, row_wise=True)
 def layer_norm(x: Array, w: Array, *bias: Array, eps: float) -> Array:
-    """(x - mean) / sqrt(variance + eps) * w, plus a bias where one is given, over the last dimension; x
-    (T, D) with w (D), or (T, H, D) per head. Source: Ba et al., arXiv 1607.06450.
+    """(x - mean(x)) / sqrt(var(x) + eps) * w + bias over the last dimension. The bias is optional; x (T, D)
+    with w (D), or (T, H, D) per head. Source: Ba et al., arXiv 1607.06450.
     """
     centered = x - np.mean(x, axis=-1, keepdims=True, dtype=np.float32)
     spread = np.mean(np.square(centered, dtype=np.float32), axis=-1, keepdims=True, dtype=np.float32)
@@ -175,7 +177,7 @@ def layer_norm(x: Array, w: Array, *bias: Array, eps: float) -> Array:
     row_wise=True,
 )
 def norm_quantize(x: Array, w: Array, *, eps: float, format: str) -> Array:
-    """quantize(rms_norm(x, w)): one pass over the row."""
+    """quantize(rms_norm(x, w)) in one pass over the row."""
     return quantize.define(rms_norm.define(x, w, eps=eps), format=format)
 
 
@@ -212,8 +214,8 @@ def _gated(x: Type, *weights: Type) -> Type:
     weights=slice(1, 3),
 )
 def linear_swiglu(x: Array, gate: Array, up: Array) -> Array:
-    """swiglu(x @ gate.T, x @ up.T) of x (T, K) and weights (N, K): (T, N). The two products never meet
-    memory.
+    """swiglu(x @ gate.T, x @ up.T) of x (T, K) and weights (N, K): (T, N). The two products are not written
+    to memory.
     """
     return swiglu.define(linear.define(x, gate), linear.define(x, up))
 
@@ -232,8 +234,8 @@ def linear_swiglu_quantize(x: Array, gate: Array, up: Array, *, format: str) -> 
 
 @op(_same, row_wise=True, follows=True)
 def gelu(x: Array, *, style: int) -> Array:
-    """x * P(normal < x), elementwise; style 0 by its approximation with tanh, style 1 exactly. Source:
-    Hendrycks & Gimpel, arXiv 1606.08415.
+    """x * Phi(x), elementwise, with Phi the normal distribution function; style 0: the tanh approximation,
+    style 1: erf. Source: Hendrycks & Gimpel, arXiv 1606.08415.
     """
     a = x.astype(np.float64)
     if style == 0:
@@ -246,31 +248,29 @@ def gelu(x: Array, *, style: int) -> Array:
 
 @op(_same, row_wise=True, follows=True)
 def soft_cap(x: Array, *, cap: float) -> Array:
-    """cap * tanh(x / cap), elementwise: numbers stay below cap, small ones as they are. Source: Gemma 2,
-    arXiv 2408.00118.
-    """
+    """cap * tanh(x / cap), elementwise: keeps values within +-cap. Source: Gemma 2, arXiv 2408.00118."""
     with np.errstate(over="ignore"):
         return (np.float32(cap) * np.tanh(x / np.float32(cap))).astype(np.float32)
 
 
 @op(_same, row_wise=True)
 def add(a: Array, b: Array) -> Array:
-    """a + b; b has a's shape, or one row that is added to every row."""
+    """a + b. b has a's shape, or is one row that is broadcast."""
     return (a + b).astype(np.float32)
 
 
 @op(_same, row_wise=True, follows=True)
 def mul(a: Array, b: Array) -> Array:
-    """a * b; b has a's shape, or one row that every row is multiplied by."""
+    """a * b. b has a's shape, or is one row that is broadcast."""
     return (a * b).astype(np.float32)
 
 
-# --- experts: feed-forward parts of which each token uses a few; E: experts, k: those that a token uses
+# --- mixture of experts; E: experts of a layer, k: experts per token
 
 
 def _chosen(logits: Type, *_: Type, k: int, **__: Arg) -> Type:
     if not isinstance(logits.shape[-1], int) or not 0 < k <= logits.shape[-1]:
-        raise TypeError(f"top_experts: {k} of the experts of {logits}")
+        raise TypeError(f"top_experts: k = {k} does not fit the router logits {logits}")
     return Type((logits.shape[0], k), "i32")
 
 
@@ -278,12 +278,14 @@ def _chosen(logits: Type, *_: Type, k: int, **__: Arg) -> Type:
 def top_experts(
     logits: Array, *bias: Array, k: int, groups: int = 1, kept: int = 1, sigmoid: int = 0
 ) -> Array:
-    """Numbers of the k best of logits (T, E), best first: (T, k). Of equals the lower number comes first; NaN
-    counts as the least.
+    """Ids of the k experts with the highest scores: logits (T, E) to (T, k), best first. Ties go to the lower
+    id; NaN ranks last.
 
-    sigmoid 1: what is compared is the logistic function plus `bias` (E), if there is one. groups: the experts
-    lie in so many groups, of which the `kept` best are looked at: a group counts as its best, with sigmoid 1
-    as the sum of its two best. Source: DeepSeek-V3, arXiv 2412.19437.
+    sigmoid: the score is the logit with 0, sigmoid(logit) with 1.
+    bias: (E), optional, added to the scores for selection only.
+    groups, kept: the E experts form `groups` equal groups, and only the `kept` best groups are eligible. A
+    group's score is its best expert's, or with sigmoid 1 the sum of its two best. Source: DeepSeek-V3, arXiv
+    2412.19437.
     """
     with np.errstate(over="ignore"):
         score = np.float32(1) / (1 + np.exp(-logits, dtype=np.float32)) if sigmoid else logits
@@ -299,14 +301,19 @@ def top_experts(
     return np.argsort(-key, axis=-1, kind="stable")[:, :k].astype(np.int32)
 
 
-RIVAL = 0.02  # SparseMixer's jitter, twice
+RIVAL = 0.02  # SparseMixer's threshold: twice its jitter of 0.01
 
 
 @op(lambda logits, ids, **_: Type(ids.shape), row_wise=True, indexes=(0, 1))
 def expert_weights(logits: Array, ids: Array, *, norm: int, sigmoid: int = 0, scale: float = 1.0) -> Array:
-    """Softmax of logits (T, E), or with sigmoid 1 their logistic function, at ids (T, k): (T, k); with norm 1
-    divided by their sum; with norm 2 each expert's softmax among its rivals; times scale. A NaN anywhere in
-    a row of a softmax makes the row's weights NaN.
+    """Routing weights (T, k) of the experts ids (T, k) from logits (T, E): softmax(logits) at ids, times
+    scale.
+
+    sigmoid 1: sigmoid(logits) instead of the softmax.
+    norm 1: the weights of a token are divided by their sum.
+    norm 2: SparseMixer, see _among_rivals.
+
+    A NaN in a row of logits makes all softmax weights of that row NaN.
     """
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         if norm == 2:
@@ -321,8 +328,9 @@ def expert_weights(logits: Array, ids: Array, *, norm: int, sigmoid: int = 0, sc
 
 
 def _among_rivals(logits: Array, ids: Array) -> Array:
-    """Softmax of each id's logit among those that are no more than RIVAL of their size below it, less the ids
-    before it: (T, k). Source: SparseMixer, arXiv 2409.12136, as Phi-3.5-MoE has it.
+    """SparseMixer weights (T, k): the softmax of each id's logit over the experts whose logits lie within the
+    relative threshold RIVAL of it, without the ids before it. Source: SparseMixer, arXiv 2409.12136, as in
+    Phi-3.5-MoE.
     """
     left, found = logits.astype(np.float32), np.empty(ids.shape, np.float32)
     for j in range(ids.shape[1]):
@@ -336,7 +344,7 @@ def _among_rivals(logits: Array, ids: Array) -> Array:
 def _expert_rows(x: Type, *weights_and_ids: Type) -> Type:
     *weights, ids = weights_and_ids
     if len(x.shape) == 3 and x.shape[1] != ids.shape[1]:
-        raise TypeError(f"expert product: {x} and ids {ids} differ in experts a token")
+        raise TypeError(f"expert product: {x} and ids {ids} differ in experts per token")
     for w in weights:
         if len(w.shape) != 3 or w.shape[-1] != x.shape[-1] or w.shape[:2] != weights[0].shape[:2]:
             raise TypeError(f"expert product: weights {w} meet activations {x}")
@@ -345,10 +353,10 @@ def _expert_rows(x: Type, *weights_and_ids: Type) -> Type:
 
 @op(_expert_rows, row_wise=True, product=True, experts=True, weights=slice(1, 2), indexes=(1, 0))
 def expert_linear(x: Array, w: Array, ids: Array) -> Array:
-    """Products of each token's row with the weights (E, N, K) of its experts ids (T, k): (T, k, N).
+    """x @ w[e].T for each expert e in ids (T, k), with weights w (E, N, K): (T, k, N).
 
-    x: (T, K), one row for all of a token's experts, or (T, k, K), one for each; float32 or quantized. An id
-    below 0 is another device's: its row is 0.
+    x is (T, K), one row for all experts of a token, or (T, k, K), one row per expert; float32 or quantized. A
+    negative id belongs to another device: its row is 0.
     """
     a = _rows(x)
     rows = a if a.ndim == 3 else np.broadcast_to(a[:, None], (*ids.shape, a.shape[-1]))
@@ -368,19 +376,19 @@ def expert_linear(x: Array, w: Array, ids: Array) -> Array:
     indexes=(1, 0),
 )
 def expert_swiglu(x: Array, gate: Array, up: Array, ids: Array) -> Array:
-    """swiglu of two expert_linear of one x: (T, k, N)."""
+    """swiglu(expert_linear(x, gate, ids), expert_linear(x, up, ids)): (T, k, N)."""
     return swiglu.define(expert_linear.define(x, gate, ids), expert_linear.define(x, up, ids))
 
 
 @op(_same, row_wise=True, experts=True, indexes=(1, 0))
 def expert_add(y: Array, bias: Array, ids: Array) -> Array:
-    """y (T, k, N) plus the rows of bias (E, N) of its experts ids (T, k); as it is where an id is below 0."""
+    """y (T, k, N) + bias[ids], with bias (E, N) and ids (T, k). Rows with a negative id are unchanged."""
     return np.where(ids[..., None] < 0, y, y + bias[np.maximum(ids, 0)]).astype(np.float32)
 
 
 @op(_same, row_wise=True, follows=True)
 def swiglu_limited(gate: Array, up: Array, *, limit: float, alpha: float) -> Array:
-    """gate * sigmoid(alpha * gate) * (up + 1) of a gate up to `limit` and an up within it. Source:
+    """g * sigmoid(alpha * g) * (u + 1) with g = min(gate, limit) and u = clip(up, -limit, limit). Source:
     gpt-oss.
     """
     g, u = np.minimum(gate, np.float32(limit)), np.clip(up, -np.float32(limit), np.float32(limit))
@@ -396,7 +404,7 @@ def _by_head(x: Type, w: Type) -> Type:
 
 @op(_by_head, row_wise=True, product=True, weights=slice(1, 2))
 def head_linear(x: Array, w: Array) -> Array:
-    """Products of each head of x (T, H, K) with its own weights (H, N, K): (T, H, N)."""
+    """x[:, h] @ w[h].T for each head h, with x (T, H, K) and w (H, N, K): (T, H, N)."""
     return np.stack([a @ _rows(m).T for a, m in zip(np.swapaxes(_rows(x), 0, 1), w, strict=True)], 1).astype(
         np.float32
     )
@@ -404,7 +412,7 @@ def head_linear(x: Array, w: Array) -> Array:
 
 @op(lambda y, weights: Type((y.shape[0], y.shape[2])), row_wise=True, follows=True)
 def expert_sum(y: Array, weights: Array) -> Array:
-    """Sum over the experts of y (T, k, N) times weights (T, k): (T, N)."""
+    """Sum over k of y (T, k, N) * weights (T, k): (T, N)."""
     out: Array = np.einsum("tkn,tk->tn", y, weights)
     return out.astype(np.float32)
 
@@ -414,15 +422,15 @@ def expert_sum(y: Array, weights: Array) -> Array:
 
 @op(lambda pos, freq, *, scale: Type((pos.shape[0], 2 * freq.shape[0])), row_wise=True)
 def rope_table(pos: Array, freq: Array, *, scale: float = 1.0) -> Array:
-    """The cos/sin table of RoPE: cosines, then sines, of pos (T) * freq (N), times scale: (T, 2 N)."""
+    """cos/sin table of RoPE: scale * [cos(pos * freq), sin(pos * freq)] of pos (T) and freq (N): (T, 2 N)."""
     angle = pos[:, None].astype(np.float32) * freq[None, :].astype(np.float32)
     return np.float32(scale) * np.concatenate((np.cos(angle), np.sin(angle)), axis=-1)
 
 
 @op(lambda pos, **_: Type((pos.shape[0], 1)), row_wise=True)
 def position_scale(pos: Array, *, step: int, slope: float) -> Array:
-    """1 + slope * ln(1 + floor((pos + 1) / step)) of pos (T): (T, 1). Llama 4's temperature tuning multiplies
-    queries with it, from position step - 1 on.
+    """1 + slope * ln(1 + floor((pos + 1) / step)) of pos (T): (T, 1). The factor on queries of Llama 4's
+    temperature tuning; it exceeds 1 from position step - 1 on.
     """
     part = np.floor((pos[:, None].astype(np.float32) + 1) / np.float32(step))
     return np.asarray(1 + np.float32(slope) * np.log1p(part), np.float32)
@@ -430,7 +438,7 @@ def position_scale(pos: Array, *, step: int, slope: float) -> Array:
 
 @op(_same, row_wise=True, follows=True)
 def rope(x: Array, cos_sin: Array, *, style: int) -> Array:
-    """RoPE: rotates the first n_rot numbers of each head of x (T, H, D) by cos_sin (T, n_rot), a rope_table.
+    """RoPE: rotates the first n_rot elements of each head of x (T, H, D) by cos_sin (T, n_rot), a rope_table.
 
     style 0 (interleaved, Llama) rotates pairs (2i, 2i+1), style 1 (halves, NeoX) pairs (i, i + n_rot/2).
     Source: Su et al., RoFormer, arXiv 2104.09864.
@@ -449,11 +457,11 @@ def rope(x: Array, cos_sin: Array, *, style: int) -> Array:
 
 @op(_same, row_wise=True, follows=True)
 def hadamard(x: Array) -> Array:
-    """Hadamard rotation: each head of x (T, H, D) times the Walsh-Hadamard matrix over sqrt(n), by blocks of
-    n numbers, the largest power of two that divides D. Its own inverse.
+    """Hadamard rotation: each head of x (T, H, D) times the Walsh-Hadamard matrix / sqrt(n), in blocks of n
+    elements, n being the largest power of two that divides D. It is its own inverse.
 
-    It spreads an outlier over the block, so 4-bit codes keep the other numbers; the dot product of two
-    rotated heads is that of the heads. Source: Ashkboos et al., QuaRot, arXiv 2404.00456.
+    It spreads an outlier over the block, so 4-bit codes keep the other elements. The dot product of two
+    rotated heads equals that of the heads. Source: Ashkboos et al., QuaRot, arXiv 2404.00456.
     """
     n = x.shape[-1] & -x.shape[-1]
     matrix = np.ones((1, 1))
@@ -465,8 +473,8 @@ def hadamard(x: Array) -> Array:
 
 @op(_same, alias=True, exact=True, cache=slice(1))
 def kv_write(cache: Array, x: Array, slot: Array, pos: Array, table: Array) -> Array:
-    """Puts x (T, H, D) at its positions into the paged cache (blocks, H, block, D) through the block table
-    (S, B), coded as quant/cache.py has it.
+    """Writes x (T, H, D) at positions pos (T) into the paged cache (blocks, H, block, D) through the block
+    table (S, B), encoded as in quant/cache.py.
     """
     out, block = cache.copy(), cache.shape[2]
     rows = encode_cache(x, FORMATS[_format_of(cache)])
@@ -511,16 +519,21 @@ def attention(
 ) -> Array:
     """Attention of q (T, H, D) over the paged caches k and v (blocks, KV, block, D): (T, H * D).
 
-    Query t sees positions 0..pos[t] of its slot, of which only the last `window` where window > 0, and
-    with
-    chunk > 0 those of its own stretch of so many positions; blocks before those are not looked at. H is a
-    multiple of KV; k and v may differ in D and in format. cap > 0: a soft cap on the scaled scores. value: k
-    and v are one cache, of whose heads the first so many numbers are values (multi-head latent attention,
-    arXiv 2405.04434). causal 0: a query sees all that the step and those before it computed for its slot,
-    within window / 2 on either side. rest: sinks (H), a logit of each head that takes its share of the
-    softmax and adds nothing (arXiv 2309.17453), or none; then, with alibi 1, slopes (H), by which the scaled
-    and capped score of a key falls with each position that lies between it and the query (ALiBi, arXiv
-    2108.12409).
+    Query t attends to positions 0..pos[t] of its slot. H is a multiple of KV; k and v may differ in D and in
+    format.
+
+    window: > 0: sliding window; only the last `window` positions count.
+    chunk: > 0: chunked attention; only the positions of the query's own chunk of this length count.
+    cap: > 0: soft cap on the scaled scores.
+    value: > 0: k and v are one cache, and the first `value` elements of a row are the value (MLA, arXiv
+    2405.04434).
+    causal: 0: a query attends to all positions of its slot up to the step's last one, within window / 2 on
+    either side.
+    rest: attention sinks (H), optional: a logit per head that joins the softmax with no value (arXiv
+    2309.17453). Then, with alibi 1, slopes (H): a key's scaled and capped score is lowered by slope times its
+    distance to the query (ALiBi, arXiv 2108.12409).
+
+    Blocks of positions that a query does not attend to are not read.
     """
     k, v = _rows(k), _rows(v)[..., : value or None]
     sinks, slopes = rest[: len(rest) - alibi], rest[-1] if alibi else np.zeros(q.shape[1], np.float32)
@@ -543,7 +556,7 @@ def attention(
 
 
 def _seen(t: int, slot: Array, pos: Array, window: int, chunk: int, causal: int) -> tuple[int, int]:
-    """First position that query t of an attention sees, and the one after the last."""
+    """Range of positions that query t attends to: the first, and the one after the last."""
     at = int(pos[t])
     if not causal:
         end = int(pos[slot == slot[t]].max()) + 1
@@ -553,7 +566,7 @@ def _seen(t: int, slot: Array, pos: Array, window: int, chunk: int, causal: int)
 
 
 def evaluate(roots: Roots, values: dict[str, Array]) -> list[Array]:
-    """Runs the definitions. `values` gives inputs, weights and states by name, in their own formats."""
+    """Runs the definitions. `values` maps names of inputs, weights and states to arrays in their formats."""
     known: dict[Node, Array] = {}
     for node in toposort(roots):
         if node.op == "const":

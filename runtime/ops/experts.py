@@ -1,4 +1,6 @@
-"""The op that tells which of a token's experts are held here; those on experts' products are in ops.py."""
+"""The op that maps expert ids to slots of an expert cache. The package itself has the products with
+experts.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from satchel.runtime.ops.op import op
 
 @op(lambda ids, table: Type(ids.shape, "i32"), row_wise=True, exact=True, indexes=(1, 0))
 def expert_slots(ids: Array, table: Array) -> Array:
-    """Where experts ids (T, k) are held, by a table (E) of places; below 0: not here. Products of such
-    places leave out what is below 0.
+    """Slots of the experts ids (T, k) on this device: table[ids] with table (E), negative if the expert is
+    not here. Expert products leave out negative slots.
     """
     return np.asarray(table[ids], np.int32)

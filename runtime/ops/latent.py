@@ -1,7 +1,7 @@
-"""The ops of multi-head latent attention (MLA) and of its sparse form; see ops.py.
+"""Ops of multi-head latent attention (MLA) and of its sparse form; see the package.
 
-A run is consecutive tokens of one slot in a step. Short runs attend in the absorbed form, over the latents;
-long ones in the expanded form, over keys and values of each head.
+A run is a stretch of consecutive tokens of one slot in a step. Short runs use the absorbed form, which
+attends over the latents; long runs use the expanded form, which attends over keys and values of each head.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from satchel.runtime.ops.op import rows_of as _rows
 
 
 def _runs(slot: Array, pos: Array) -> Array:
-    """The length of the run that each token stands in: (T,)."""
+    """Length of the run that each token belongs to: (T)."""
     begins = [t == 0 or slot[t] != slot[t - 1] or pos[t] != pos[t - 1] + 1 for t in range(len(slot))]
     number = np.cumsum(begins) - 1
     return np.asarray(np.bincount(number, minlength=1)[number] if len(slot) else number)
@@ -33,8 +33,8 @@ def absorbed_attention(
     value: int,
     least: int,
 ) -> Array:
-    """Absorbed MLA attention: attention(q, k, v, ...) over the latents, (T, H * value), for tokens in runs
-    shorter than `least`; rows of longer runs are 0.
+    """Absorbed MLA attention for tokens in runs shorter than `least`: attention(q, k, v, ...) over the
+    latents, (T, H * value). Rows of longer runs are 0.
     """
     out = np.zeros((len(q), q.shape[1] * value), np.float32)
     mine = _runs(slot, pos) < least
@@ -64,13 +64,13 @@ def expanded_attention(
     scale: float,
     least: int,
 ) -> Array:
-    """Expanded MLA attention of q (T, H, nope + rope) to keys and values of each head, computed from the
-    latents in k (v is the same cache): (T, H, value) for tokens in runs of `least` or more; other rows are
-    `left`'s.
+    """Expanded MLA attention for tokens in runs of at least `least`: q (T, H, nope + rope) attends to keys
+    and values of each head, computed from the latents in k (v is the same cache): (T, H, value). Other rows
+    are copied from `left`.
 
-    A cache row is a latent of `rank` numbers and the `rope` numbers that end every head's key; k_b (H, rank,
-    nope) maps the latent to the beginning of the key, v_b (H, value, rank) to the value. Source: DeepSeek-V2,
-    arXiv 2405.04434, 2.1.
+    A cache row holds `rank` elements of the latent, then `rope` elements that end the key of every head. k_b
+    (H, rank, nope) maps the latent to the first part of the key, v_b (H, value, rank) to the value. Source:
+    DeepSeek-V2, arXiv 2405.04434, 2.1.
     """
     out, rows, keys, values = np.array(left, np.float32), _rows(k), _rows(k_b), _rows(v_b)
     block, rank = k.shape[2], keys.shape[1]
@@ -89,11 +89,11 @@ def expanded_attention(
 def index_positions(
     q: Array, weights: Array, keys: Array, slot: Array, pos: Array, table: Array, *, k: int
 ) -> Array:
-    """The top k positions that each token attends to: (T, k), ascending, filled up with -1.
+    """Positions of the top k scores of the lightning indexer: (T, k), ascending, padded with -1.
 
     q (T, H, D), weights (T, H), keys: a cache (blocks, 1, block, D). The score of position s for token t is
-    sum over h of weights[t, h] * max(0, q[t, h] . key[s]); of equal scores the lower position wins, NaN is
-    the least. Source: DeepSeek-V3.2-Exp, the lightning indexer.
+    sum over h of weights[t, h] * max(0, q[t, h] . key[s]). Ties go to the lower position; NaN ranks last.
+    Source: DeepSeek-V3.2-Exp.
     """
     out, rows, block = np.full((len(q), k), -1, np.int32), _rows(keys), keys.shape[2]
     for t in range(len(q)):
@@ -122,8 +122,8 @@ def sparse_attention(
     scale: float,
     value: int,
 ) -> Array:
-    """Sparse attention: attention(q, k, v, ...) to `positions` (T, k) only, up to the first -1, giving
-    (T, H * value). k and v are one cache (blocks, 1, block, D); a row's first `value` numbers are its value.
+    """Sparse attention: attention(q, k, v, ...) over `positions` (T, k) alone, up to the first -1: (T, H *
+    value). k and v are one cache (blocks, 1, block, D); the first `value` elements of a row are its value.
     """
     out, rows, block = np.zeros((*q.shape[:2], value), np.float32), _rows(k), k.shape[2]
     for t in range(len(q)):

@@ -1,5 +1,5 @@
-"""What an op is: a numpy function that defines it, its shape rule, and its traits, by which passes, planner
-and checks know how to treat it. The table of all ops.
+"""The op registry. An op is a numpy function that defines its result, a shape rule, and traits. Passes,
+planner and checks know an op by its traits alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from satchel.quant import FORMATS
 from satchel.runtime.graph import Arg, Array, Node, Type
 
-NONE = slice(0)  # of the sources
+NONE = slice(0)  # no source has the trait
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,37 +26,40 @@ class Op:
     rule: Callable[..., Type]  # the result's type, from the sources' types and the arguments
     define: Callable[..., Array]  # the definition: sources as numpy arrays, arguments by keyword
 
-    # The result is a window on the first source and takes no step; or is the first source, changed in place.
+    # The result is a view of the first source: it takes no step and no memory.
     view: bool = False
+    # The op writes its first source in place; the result is that source.
     alias: bool = False
-    # The decomposition of a fused op, given the node's sources and arguments, for devices that lack the op.
+    # Decomposition of a fused op into other ops, from the node's sources and arguments. A device that lacks
+    # the op runs this.
     parts: Callable[..., Node] | None = None
-    # The host acts between what comes before and this op: a segment begins with it.
+    # The host acts before this op runs, so a segment begins with it.
     waits: bool = False
 
-    # Row t of the result is made of row t of each source that has the step's tokens as rows.
+    # Row t of the result depends only on row t of each source whose rows are the step's tokens.
     row_wise: bool = False
-    # Has neither weights nor state and is cheap: it runs where its first source is, for a copy costs more.
+    # Runs on the device of its first source: the op is cheap, has no weights and no state, and a copy costs
+    # more.
     follows: bool = False
-    # Nothing is rounded but to the result's format: every device gives the definition's bits.
+    # Every device gives the bits of the definition: the op rounds only to the result's format.
     exact: bool = False
 
-    # Sources that are matrices, or stacks of them, which a device may keep in an order of its own.
+    # Sources that are weight matrices or stacks of them. A device may repack them in its own order.
     weights: slice = field(default_factory=lambda: NONE)
-    # The weights are multiplied with the rows of the first source, which may be quantized.
+    # The op multiplies the weights with the rows of the first source, which may be quantized.
     product: bool = False
-    # The last source is the numbers (T, k) of each token's experts; before it stand stacks of all.
+    # The last source holds expert ids (T, k); the weights before it are stacks of all experts.
     experts: bool = False
-    # Source and dimension in which the numbers in `ids` or `rows` count.
+    # (source, dimension) that the op's `ids` or `rows` index.
     indexes: tuple[int, int] | None = None
-    # Sources that are paged: blocks of a KV cache, or pages of recurrent states.
+    # Sources that are paged: blocks of a KV cache or pages of recurrent states.
     cache: slice = field(default_factory=lambda: NONE)
-    # Its layer's attention, as work is counted.
+    # The op counts as its layer's attention in cost estimates.
     attends: bool = False
 
     @cached_property
     def sources(self) -> tuple[str, ...]:
-        """Names of the definition's sources, without those of which there may be any number."""
+        """Names of the definition's sources, without variadic ones."""
         return self._names(Parameter.POSITIONAL_OR_KEYWORD)
 
     @cached_property
@@ -70,7 +73,7 @@ class Op:
 
     @property
     def gathers(self) -> bool:
-        """Whether it reads only those rows of a weight that are asked for."""
+        """Whether the op reads only the indexed rows of a weight."""
         return self.weights != NONE and self.indexes is not None and not self.experts
 
     def _names(self, kind: object) -> tuple[str, ...]:
@@ -88,7 +91,9 @@ OPS: dict[str, Op] = {}
 
 
 def op(rule: Callable[..., Type], **traits: Any) -> Callable[[Callable[..., Array]], Op]:
-    """Registers the decorated numpy function as the definition of the op of its name. traits: Op's fields."""
+    """Registers the decorated numpy function as the definition of the op of that name. traits: Op's
+    fields.
+    """
 
     def register(define: Callable[..., Array]) -> Op:
         OPS[define.__name__] = Op(define.__name__, rule, define, **traits)
@@ -107,7 +112,7 @@ def same(x: Type, *_: Type, **__: Arg) -> Type:
 
 
 def rows_of(x: Array) -> Array:
-    """Float32 values of a float or block array: the dtype tells the format."""
+    """Float32 values of a float array or of a block array, whose format follows from its dtype."""
     return x if x.dtype == np.float32 else FORMATS[format_of(x)].decode(x)
 
 

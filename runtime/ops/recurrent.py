@@ -1,10 +1,9 @@
-"""The ops of recurrent layers (SSM, gated delta rule); see ops.py.
+"""Ops of recurrent layers (SSM, gated delta rule); see the package.
 
 A recurrent state lies in pages, one per block of positions: the page of a block holds the state after the
-last computed position of that block. A step reads the page of the position before its first token, and writes
-pages at its last position and at the ends of blocks before it whose entry in the block table (S, B) is
-not
--1. Tokens of a slot are consecutive in the step; before position 0 a state is zero.
+last computed position of that block. A step reads the page of the position before its first token. It writes
+the page of its last position, and those of the blocks that end before it, unless their entry in the block
+table (S, B) is -1. Tokens of a slot are consecutive in the step; before position 0 a state is zero.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def softplus(x: Array) -> Array:
 
 @op(lambda x, *first: x, view=True)
 def ordered_after(x: Array, *first: Array) -> Array:
-    """x itself, as a control dependency: a reader runs after the other sources were computed."""
+    """x itself, as a control dependency: readers of the result run after the other sources are computed."""
     return x
 
 
@@ -53,7 +52,7 @@ def _before(state: Array, t: int, slot: Array, pos: Array, table: Array, block: 
 
 
 def _page(t: int, end: int, slot: Array, pos: Array, table: Array, block: int) -> int:
-    """The page of the state after token t, -1: it is not kept. end: the token after the piece's last."""
+    """Page for the state after token t; -1: the state is not kept. end: the token after the piece's last."""
     if t + 1 < end and (pos[t] + 1) % block:
         return -1
     return int(table[slot[t], pos[t] // block])
@@ -61,7 +60,7 @@ def _page(t: int, end: int, slot: Array, pos: Array, table: Array, block: int) -
 
 def _convolved(x: Type, state: Type, w: Type, *_: Type, block: int) -> Type:
     if w.shape[0] != x.shape[-1] or state.shape[1:] != (w.shape[1] - 1, w.shape[0]):  # type: ignore[operator]
-        raise TypeError(f"short_conv: weights {w} and state {state} meet {x}")
+        raise TypeError(f"short_conv: weights {w} and state {state} do not fit {x}")
     return x
 
 
@@ -69,8 +68,8 @@ def _convolved(x: Type, state: Type, w: Type, *_: Type, block: int) -> Type:
 def short_conv(
     x: Array, state: Array, w: Array, slot: Array, pos: Array, table: Array, *bias: Array, block: int
 ) -> Array:
-    """silu of the causal convolution of each channel of x (T, C) with its own w (C, K), plus a bias (C) where
-    one is given: (T, C). state (pages, K - 1, C) has the inputs before, the last one last.
+    """silu(causal depthwise convolution of x (T, C) with w (C, K), plus an optional bias (C)): (T, C). state
+    (pages, K - 1, C) holds the K - 1 inputs before the step, newest last.
     """
     out = np.zeros_like(x)
     for a, b in _pieces(slot, pos):
@@ -84,7 +83,7 @@ def short_conv(
 
 @op(_same, alias=True, exact=True, cache=slice(1))
 def conv_write(state: Array, x: Array, slot: Array, pos: Array, table: Array, *, block: int) -> Array:
-    """The convolution states (pages, K - 1, C) after the inputs x (T, C) of this step."""
+    """Convolution states (pages, K - 1, C), updated in place with the inputs x (T, C) of this step."""
     out, kept = state.copy(), state.shape[1]
     for a, b in _pieces(slot, pos):
         known = np.concatenate((_before(state, a, slot, pos, table, block), x[a:b]))
@@ -104,7 +103,7 @@ def _scanned(q: Type, k: Type, v: Type, g: Type, beta: Type, state: Type, *_: Ty
 
 
 def _key_of(heads: int, groups: int, tiled: int) -> Array:
-    """Which of the groups' keys each head has."""
+    """Index (heads) of the group whose keys each head uses."""
     return np.arange(heads) % groups if tiled else np.arange(heads) // (heads // groups)
 
 
@@ -124,13 +123,14 @@ def gated_scan(
     delta: int,
     tiled: int,
 ) -> Array:
-    """Gated linear recurrence of each head's state S (N, P), token by token: S = exp(g) S + k u^T, with
-    output q S and then u: (T, H, 2 P).
+    """Gated linear recurrence over each head's state S (N, P), per token: S = exp(g) S + k u^T. The output of
+    a head is q S, then u: (T, H, 2 P).
 
-    q, k (T, G, N), v (T, H, P); g (T, H) is the log decay. Selective scan (SSM, delta 0): u = beta v, beta
-    (T, H) being dt. Gated delta rule (delta 1): u = beta (v - k S), with the decayed S. The H / G heads of a
-    group share q and k: they are consecutive, or G apart where tiled is 1. Sources: Mamba-2, arXiv
-    2405.21060; gated delta rule, arXiv 2412.06464.
+    q, k (T, G, N), v (T, H, P); g (T, H) is the log decay.
+    Selective scan (SSM, delta 0): u = beta v, where beta (T, H) is dt. Mamba-2, arXiv 2405.21060.
+    Gated delta rule (delta 1): u = beta (v - k S), with the decayed S. arXiv 2412.06464.
+
+    The H / G heads of a group share q and k. They are consecutive, or G apart where tiled is 1.
     """
     heads, size = v.shape[1:]
     of, out = _key_of(heads, k.shape[1], tiled), np.zeros((len(v), heads, 2 * size), np.float32)
@@ -158,8 +158,8 @@ def scan_write(
     block: int,
     tiled: int,
 ) -> Array:
-    """The scan states (pages, H, N, P) after a gated_scan with these sources, whose result is made (T, H, 2
-    P).
+    """Scan states (pages, H, N, P), updated in place. The sources are those of gated_scan, and made (T, H, 2
+    P) is its result.
     """
     out, size = state.copy(), state.shape[3]
     of = _key_of(state.shape[1], k.shape[1], tiled)

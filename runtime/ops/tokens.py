@@ -1,4 +1,4 @@
-"""The ops about rows, tokens and sampling; see ops.py."""
+"""Ops on rows, tokens and sampling; see the package."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from satchel.runtime.ops.op import same as _same
 
 @op(lambda x, rows: Type((rows.shape[0], *x.shape[1:]), x.format), exact=True, indexes=(0, 0))
 def gather_rows(x: Array, rows: Array) -> Array:
-    """x (T, ...) gathered at the indices rows (R): (R, ...)."""
+    """x[rows] of x (T, ...) and indices rows (R): (R, ...)."""
     return np.asarray(x[rows])
 
 
 @op(_same, alias=True, exact=True)
 def tokens_put(ring: Array, ids: Array, slot: Array, pos: Array, *, shift: int = 0) -> Array:
-    """Notes the token ids in the slots' token table (S, W) at pos + shift; a negative id notes nothing."""
+    """Writes token ids to the token table (S, W) of their slots at pos + shift. Negative ids are skipped."""
     out = ring.copy()
     known = ids >= 0
     out[slot[known], (pos[known] + shift) % ring.shape[1]] = ids[known]
@@ -26,16 +26,16 @@ def tokens_put(ring: Array, ids: Array, slot: Array, pos: Array, *, shift: int =
 
 @op(lambda ring, slot, pos: Type(pos.shape, "i32"), exact=True)
 def tokens_get(ring: Array, slot: Array, pos: Array) -> Array:
-    """The tokens (T) that stand in the table at these positions: what the last step sampled needs no way
-    through the host.
+    """Tokens (T) of the token table at these slots and positions. A step can read the tokens of the step
+    before it without the host.
     """
     return np.asarray(ring[slot, pos % ring.shape[1]])
 
 
 @op(lambda logits, *_: Type((logits.shape[0],), "i32"), exact=True)
 def sample(logits: Array, ring: Array, slot: Array, pos: Array, params: Array) -> Array:
-    """One token id per row of logits (R, V), by the row's hal_sampling, -1 where there is none; see
-    runtime/sampling/chain.py for the definition.
+    """Sampled token id per row of logits (R, V), with the row's hal_sampling; -1 if no token can be sampled.
+    Defined in runtime/sampling/chain.py.
     """
     from satchel.runtime.sampling import sample_row
 
@@ -47,8 +47,8 @@ def sample(logits: Array, ring: Array, slot: Array, pos: Array, params: Array) -
 def sample_masked(
     logits: Array, ring: Array, slot: Array, pos: Array, params: Array, bitmask: Array, edits: Array
 ) -> Array:
-    """As sample, after logit edits (R, E, 2) and under a token bitmask (R, V / 32): (R, 2), the token and its
-    nll_bits as the bits of a float32.
+    """As sample, after logit edits (R, E, 2) and under a token bitmask (R, V / 32): (R, 2), the token id and
+    its negative log-probability in bits (nll_bits), stored as the bits of a float32.
     """
     from satchel.runtime.sampling import sample_row
 
@@ -60,9 +60,10 @@ def sample_masked(
 
 @op(lambda logits, ids, *_, k: Type((logits.shape[0], 2 + 2 * k)))
 def logprobs(logits: Array, ids: Array, *params: Array, k: int) -> Array:
-    """How likely the ids (R) were by the logits (R, V): (R, 2 + 2 k): the logarithm of its probability, how
-    many tokens were likelier, the k largest logarithms, their tokens. Rows whose hal_sampling asks for no
-    report give zeros, and rows of logits that are lost NaN.
+    """Log-probabilities of ids (R) under logits (R, V), as (R, 2 + 2 k): the id's log-probability, its rank,
+    the k largest log-probabilities, their token ids.
+
+    A row is zero if its hal_sampling requests no report, and NaN if its logits are lost.
     """
     from satchel.runtime.sampling.logprobs import logprob_row
 

@@ -1,7 +1,7 @@
 """Chooses the placement of a model: the fastest of the candidates that fit.
 
 A candidate puts the last layers on devices with memory of their own (`apart`), the head with them or not, and
-of a mixture of experts leaves the experts of some layers on the CPU.
+leaves the experts of some mixture-of-experts layers on the CPU.
 """
 
 from __future__ import annotations
@@ -18,32 +18,28 @@ from satchel.runtime.placement.predict import Prediction
 from satchel.runtime.placement.sizes import Sizes
 
 MIB = 1 << 20
-PERMUTED = 4  # devices apart of which every order is tried
+PERMUTED = 4  # up to 4 devices apart, every order is tried
 NO_SHARES: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
-    """One device's memory. free: bytes for weights and states, less what a step needs besides; apart: the
-    device is not the CPU.
-    """
+    """One device's memory."""
 
     name: str
-    free: int
-    apart: bool
+    free: int  # bytes for weights and states, without what a step needs
+    apart: bool  # the device is not the CPU
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementCandidate:
-    """A placement to consider. on: layers on devices apart; head, embed: whether these are there too;
-    experts: layers whose experts stay on the CPU.
-    """
+    """A placement to consider."""
 
     placement: Placement
-    on: int
-    head: bool
-    embed: bool
-    experts: int = 0
+    on: int  # layers on devices apart
+    head: bool  # the head is on a device apart
+    embed: bool  # the embeddings are on a device apart
+    experts: int = 0  # layers whose experts stay on the CPU
 
 
 Predict = Callable[[Placement], Prediction]
@@ -52,9 +48,10 @@ Predict = Callable[[Placement], Prediction]
 def choose(
     sizes: Sizes, budgets: Sequence[MemoryBudget], options: PlacementOptions, predict: Predict | None = None
 ) -> PlacementCandidate:
-    """The fastest candidate that fits; without `predict` the one with most on devices apart.
+    """The fastest candidate that fits; without `predict`, the one with the most on devices apart.
 
-    DeviceError: the options want more than fits. The CPU takes the rest even where it is too small.
+    The CPU takes the rest even if its memory is too small. Raises DeviceError if the options demand more than
+    fits.
     """
     check_rules(options.rules, sizes, budgets)
     best: PlacementCandidate | None = None
@@ -72,21 +69,21 @@ def choose(
 
 
 def fits(held: Mapping[str, int], budgets: Sequence[MemoryBudget], host: bool = False) -> bool:
-    """Whether devices apart have memory for what they hold; with `host` the CPU too."""
+    """Whether devices apart have enough memory; with `host`, the CPU too."""
     options = (budget for budget in budgets if held[budget.name] and (budget.apart or host))
     return all(held[budget.name] <= budget.free for budget in options)
 
 
 def _amount(candidate: PlacementCandidate) -> tuple[int, bool, bool, int]:
-    """How much is on devices apart, whichever they are."""
+    """How much is on devices apart, as a sort key."""
     return candidate.on, candidate.head, candidate.embed, candidate.experts
 
 
 def candidates(
     sizes: Sizes, budgets: Sequence[MemoryBudget], options: PlacementOptions, *, orders: bool = False
 ) -> Iterator[PlacementCandidate]:
-    """The candidates that the options allow, most on devices apart first. orders: where the options give no
-    shares, fill several devices apart in every order.
+    """The candidates that the options allow, most on devices apart first. orders: without shares in the
+    options, fill several devices apart in every order.
     """
     whole, far = sizes.layers, [budget for budget in budgets if budget.apart]
     shares = shares_of(options, budgets)
@@ -116,7 +113,7 @@ def candidates(
 
 
 def _ends(on: int, whole: int, options: PlacementOptions) -> Sequence[tuple[bool, bool]]:
-    """Whether the head and the embeddings go with so many layers."""
+    """The (head, embed) choices for this number of layers."""
     if options.layers is None:
         return ((True, True), (True, False), (False, False)) if on == whole else ((on > 0, False),)
     full = options.everything or options.layers > whole
@@ -129,8 +126,8 @@ def _may_stay(sizes: Sizes, budgets: Sequence[MemoryBudget], options: PlacementO
 
 
 def shares_of(options: PlacementOptions, budgets: Sequence[MemoryBudget]) -> dict[str, float]:
-    """The share of each device in the layers, where the options give shares; RequestError: their number is
-    not that of the devices.
+    """Each device's share of the layers, if the options give shares. Raises RequestError unless there is one
+    per device.
     """
     names = options.devices or tuple(budget.name for budget in budgets if budget.apart)
     if options.split and len(names) != len(options.split):
@@ -140,7 +137,7 @@ def shares_of(options: PlacementOptions, budgets: Sequence[MemoryBudget]) -> dic
 
 
 def _quotas(shares: Mapping[str, float], layers: int, far: Sequence[MemoryBudget]) -> list[int]:
-    """So many of the model's layers for each device apart, rounded so that they add up."""
+    """Number of layers for each device apart, rounded so that they add up."""
     bounds = list(accumulate((shares[budget.name] for budget in far), initial=0.0))
     return [round(layers * b) - round(layers * a) for a, b in pairwise(bounds)]
 
@@ -152,7 +149,7 @@ def spread(
     candidate: PlacementCandidate,
     shares: Mapping[str, float] = NO_SHARES,
 ) -> PlacementCandidate:
-    """The candidate with its layers assigned: the last ones to the first device apart, until it is full, or
+    """The candidate with layers assigned: the last layers go to the first device apart, until it is full or
     has its share.
     """
     far = [budget for budget in budgets if budget.apart]
@@ -201,7 +198,7 @@ def spread(
 def _by_label(
     sizes: Sizes, far: Sequence[MemoryBudget], host: str
 ) -> Callable[[str, MemoryBudget, bool], int]:
-    """Bytes of a layer on a device, with its experts or without."""
+    """Function that gives the bytes of a layer on a device, with its experts or without."""
     sums: dict[tuple[str, str, bool], int] = {}
     for budget in far:
         for t in sizes.tensors:
@@ -219,13 +216,13 @@ def _by_label(
 
 
 def ruled(rules: Sequence[TensorOverride], sizes: Sizes) -> dict[str, str]:
-    """Devices of the tensors that a rule names; the first that finds one counts."""
+    """Devices of the tensors that a rule matches. The first match wins."""
     found = ((t.name, next((r.device for r in rules if r.pattern.search(t.name)), "")) for t in sizes.tensors)
     return {name: device for name, device in found if device}
 
 
 def check_rules(rules: Sequence[TensorOverride], sizes: Sizes, budgets: Sequence[MemoryBudget]) -> None:
-    """RequestError for a rule whose device is not in use, or whose pattern finds no tensor."""
+    """Raises RequestError for a rule whose device is not in use, or whose pattern matches no tensor."""
     names = [budget.name for budget in budgets]
     for rule in rules:
         if rule.device not in names:
@@ -235,12 +232,12 @@ def check_rules(rules: Sequence[TensorOverride], sizes: Sizes, budgets: Sequence
             )
         if not any(rule.pattern.search(t.name) for t in sizes.tensors):
             raise RequestError(
-                f"override_tensor {rule.pattern.pattern}={rule.device}: no tensor has such a name"
+                f"override_tensor {rule.pattern.pattern}={rule.device}: no tensor's name matches"
             )
 
 
 def _too_much(sizes: Sizes, budgets: Sequence[MemoryBudget], options: PlacementOptions) -> DeviceError:
-    """The error where not even the candidate with the least on devices apart fits."""
+    """The error for options under which even the smallest candidate does not fit."""
     last = list(candidates(sizes, budgets, options))[-1]
     held = sizes.on(last.placement)
     budget = next(budget for budget in budgets if budget.apart and held[budget.name] > budget.free)

@@ -1,4 +1,4 @@
-"""The devices that a model may use: the named ones, or what this machine has, with the CPU as the last.
+"""Opens the devices that a model may use: the named ones, or those of this machine, with the CPU last.
 
 A named device that cannot be used is an error; under auto it is left out, with a note.
 """
@@ -27,12 +27,12 @@ from satchel.runtime.device.device import (
 from satchel.runtime.placement.options import PlacementOptions
 
 Open = Callable[[Backend, int], Device]
-DRIVER = 256 << 20  # bytes: 237 to 290 MB on an H200, whatever the model
+DRIVER = 256 << 20  # bytes that a driver takes: 237 to 290 MB on an H200, for any model
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Devices, fastest first, and what a user should know about those that were left out."""
+    """Devices, fastest first, and notes for the user on those that were left out."""
 
     devices: tuple[Device, ...]
     notes: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Opened:
 
 
 def open_for(options: Options, placement_options: PlacementOptions | None = None) -> Opened:
-    """The devices of a load. placement_options: instead of those in `options`."""
+    """The devices of a load. placement_options replaces those in `options`."""
     opened = open_devices(placement_options or options.placement_options, partial(open_one, options))
     if opened.devices[0].name == "numba" and options.device == "auto":
         slow = "no compiled CPU backend is installed: numba runs the model, slowly; see `satchel doctor`"
@@ -60,7 +60,9 @@ def open_for(options: Options, placement_options: PlacementOptions | None = None
 
 
 def open_one(options: Options, backend: Backend, index: int = 0) -> Device:
-    """One device as the options want it; RequestError where they want answers that it does not promise."""
+    """One device, opened with the options. Raises RequestError if they demand determinism that it does not
+    promise.
+    """
     return open_device(
         backend,
         options.threads,
@@ -73,14 +75,14 @@ def open_one(options: Options, backend: Backend, index: int = 0) -> Device:
 
 
 def used_of(devices: Sequence[Device], used: Collection[str]) -> tuple[Device, ...]:
-    """Those that have a part of the model; the others are closed."""
+    """The devices that have a part of the model; closes the others."""
     for device in (d for d in devices if d.name not in used):
         device.close()
     return tuple(d for d in devices if d.name in used)
 
 
 def open_devices(placement_options: PlacementOptions, open: Open) -> Opened:
-    """Opens them; the CPU stands behind devices with memory of their own."""
+    """Opens the devices; the CPU comes after devices with memory of their own."""
     made: list[Device] = []
     notes: list[str] = []
     try:
@@ -104,7 +106,7 @@ def open_devices(placement_options: PlacementOptions, open: Open) -> Opened:
 def _open_named(
     name: str, placement_options: PlacementOptions, open: Open, made: list[Device], notes: list[str]
 ) -> None:
-    """Opens a device that was asked for; where another was lost it may be left out too."""
+    """Opens a requested device. It is left out on failure if another device was lost before."""
     try:
         made.append(_open(name, open))
     except DeviceError as error:
@@ -114,9 +116,9 @@ def _open_named(
 
 
 def _open_found(open: Open, made: list[Device], notes: list[str], lost: Collection[str]) -> None:
-    """Opens what this machine has beside the CPU, but for tests' devices: vendors by name, so that a card's
-    own driver comes before SYCL's. What is broken or cannot be opened is noted, and the next one has its
-    turn. A card that several drivers serve is taken once.
+    """Opens the devices of this machine except the CPU and test devices. Backends come by name, so a card's
+    native driver is tried before SYCL's, and a card that several drivers serve is opened once. A broken
+    device is noted and skipped.
     """
     found = [f for f in libraries() if f.name not in ("cpu", "numba")]
     usable = {f.name for f in found if not f.reason}
@@ -164,15 +166,13 @@ def apart(device: Device) -> bool:
 
 
 def driver_bytes(device: Device) -> int:
-    """Memory that goes to a driver once a device works: its kernels' local memory, its graphs, pieces through
-    which weights are sent.
-    """
+    """Memory that a driver takes once a device works: local memory of kernels, graphs, staging buffers."""
     return 0 if device.info().flags & (HOST_MEMORY | TEST_ONLY) else DRIVER
 
 
 def free_bytes(device: Device, placement_options: PlacementOptions) -> int:
-    """Memory that a model may take on a device: what is free, within the budget, and on the host within what
-    its control group allows.
+    """Memory on a device that a model may take: the free memory within the budget, and on the host within the
+    limits of the control groups.
     """
     free = device.info().memory_free
     if apart(device):
@@ -181,7 +181,9 @@ def free_bytes(device: Device, placement_options: PlacementOptions) -> int:
 
 
 def _group_room() -> Iterator[int]:
-    """Bytes that this process's control groups leave; files' pages count as room, for they can be dropped."""
+    """Bytes that this process's control groups leave. The page cache counts as room, because it can be
+    dropped.
+    """
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:

@@ -1,6 +1,6 @@
-"""What loading a model would take, worked out from the file's header: no tensor is read, no memory reserved.
+"""Dry run of a load from the file's header: no tensor is read, no memory is reserved.
 
-The plans are the real ones, made for the real device, over weights of which only the places are known.
+The plans are the real ones, compiled for the real devices, over weights with places but no memory.
 """
 
 from __future__ import annotations
@@ -42,21 +42,16 @@ USUAL = Options()
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one device would hold, in bytes.
-
-    weights: those that its steps read, of which `packed` bytes lie in the device's own order, in memory that
-    no file stands behind; the rest is the mapped file, or a copy on a device that cannot read that. kv: keys
-    and values of all slots. compute: scratch of the plan of a full step and of the one for a single token,
-    the table of tokens, buffers for prefetched weights, what a driver takes for itself. free: what the
-    model may take there.
-    """
+    """What one device would hold, in bytes."""
 
     device: str
     info: Info
-    free: int
-    weights: int
+    free: int  # memory that the model may take there
+    weights: int  # that its steps read
+    # Of these, bytes in the packed layout, in the process's memory; the rest is the mapped file or its copy.
     packed: int
-    kv: int
+    kv: int  # KV cache and recurrent states of all slots
+    # Scratch of the plans for a full step and for one token, token table, prefetch buffers, the driver.
     compute: int
 
     @property
@@ -65,13 +60,15 @@ class Share:
 
     @property
     def fits(self) -> bool:
-        """Whether the free memory holds it; a mapped file counts in full, though its pages can be dropped."""
+        """Whether the free memory suffices. A mapped file counts in full, although its pages can be
+        dropped.
+        """
         return self.total <= self.free
 
 
 @dataclass(frozen=True, slots=True)
 class DryPrefetchedSteps:
-    """How steps of `min_tokens` and more go: another device prefetches weights for them."""
+    """Steps of at least `min_tokens` tokens, for which another device prefetches weights."""
 
     min_tokens: int
     optimized: Optimized
@@ -80,7 +77,7 @@ class DryPrefetchedSteps:
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """A model as it would be loaded. passes: name of each pass and how many nodes the graph has after it."""
+    """A model as it would be loaded."""
 
     gguf: GGUF
     settled: Settled
@@ -88,9 +85,9 @@ class DryRun:
     devices: tuple[Device, ...]
     batch: int
     optimized: Optimized
-    passes: tuple[tuple[str, int], ...]
+    passes: tuple[tuple[str, int], ...]  # name of each pass, and the number of nodes after it
     measure: Measure
-    packed: Mapping[str, Mapping[str, PackedWeight]]  # weights in a device's own order, by device and name
+    packed: Mapping[str, Mapping[str, PackedWeight]]  # weights that a device packs, by device and name
     prefetched: DryPrefetchedSteps | None = None  # steps whose weights are prefetched
 
     @property
@@ -98,13 +95,13 @@ class DryRun:
         return self.settled.arch
 
     def predicted(self) -> Prediction | None:
-        """How fast it should be; None where a device cannot be measured."""
+        """Predicted speed; None if a device cannot be measured."""
         with suppress(DeviceError, RequestError, ModelError):
             return self.settled.predicted(self.devices, self.measure)
         return None
 
     def plan(self, tokens: int) -> Plan:
-        """The plan of the bucket of a step of so many tokens, of which one row is sampled."""
+        """The plan for a step of `tokens` tokens, one of which samples."""
         bucket = Bucket(bucket_of(tokens, self.batch), 1)
         far = self.prefetched if self.prefetched and bucket.tokens >= self.prefetched.min_tokens else None
         optimized, packed = (far.optimized, far.packed) if far else (self.optimized, self.packed)
@@ -118,12 +115,12 @@ class DryRun:
         return compile(optimized, bucket, weights, state_layout(self.optimized))
 
     def _prefetch_bytes(self, device: Device) -> int:
-        """Bytes of the buffers for weights that the device prefetches."""
+        """Bytes of the device's prefetch buffers."""
         pending = self.settled.prefetch
         return pending.plan.nbytes if pending is not None and pending.plan.device == device.name else 0
 
     def shares(self) -> Iterator[Share]:
-        """What each device that has a part of the plan would hold."""
+        """The share of each device that has a part of the plan."""
         plans = [self.plan(n) for n in sorted({1, min(self.batch, self.arch.cache.context)})]
         device = self.optimized.assignment.device
         read: dict[str, set[str]] = {}
@@ -155,9 +152,8 @@ def dry_run(
     options: Options = USUAL,
     measure: Measure | None = None,
 ) -> DryRun:
-    """Settles the placement, builds the model's graph and optimizes it. measure: gives the speed of a
-    device with this model, None: by what is remembered or measured now. ModelError where the file does not
-    hold together.
+    """Settles the placement, then builds and optimizes the model's graph. measure: gives a device's speed
+    with this model; None: cached or measured now. Raises ModelError if the file is inconsistent.
     """
     measure = measure or measured(gguf, options)
     settled, batch = settle_step(gguf, devices, options, options.placement_options, measure)
@@ -200,5 +196,5 @@ def dry_run(
 
 
 def _packed(targets: Sequence[DeviceTarget], optimized: Optimized) -> dict[str, Mapping[str, PackedWeight]]:
-    """By device, the weights that it reads and keeps in its own order."""
+    """By device, the weights that it reads and packs."""
     return {t.name: of_device(t.packed, optimized.assignment.device, t.name) for t in targets}

@@ -1,5 +1,5 @@
-"""How many experts of each layer a GPU caches: as many as were asked for, or as there is room
-for where the measured speeds say that it helps.
+"""Decides how many experts of each layer a GPU caches: the requested number, or as many as fit if the
+measured speeds show a gain.
 """
 
 from __future__ import annotations
@@ -30,10 +30,13 @@ def expert_cache_of(
     speeds: Mapping[str, Speed] | None,
     spare: Mapping[str, int],
 ) -> ExpertCacheLayout | None:
-    """speeds: as measured, None where nothing was. budgets: less what is reserved; spare: bytes of each
-    device that were, or that something else takes (below 0). None where there is nothing to hold.
+    """The layout of the expert cache; None if there is nothing to cache.
 
-    DeviceError where the options want more than there is memory for.
+    speeds: measured, or None.
+    budgets: free memory without what is reserved.
+    spare: bytes to add to each device's budget; negative if something else takes them.
+
+    Raises DeviceError if the options demand more than there is memory for.
     """
     _, count, size = read_expert_cache(options.expert_cache)
     free_choice = count is None and size is None
@@ -62,7 +65,9 @@ def expert_cache_of(
 
 
 def reserved_bytes(sizes: Sizes, options: PlacementOptions, device: str) -> int:
-    """Bytes of a device that are kept where experts are left to the CPU and an expert cache is asked for."""
+    """Bytes of a device to reserve for an expert cache, if the options request one and leave experts on the
+    CPU.
+    """
     _, count, size = read_expert_cache(options.expert_cache)
     if not count and not size:
         return 0
@@ -75,7 +80,7 @@ def reserved_bytes(sizes: Sizes, options: PlacementOptions, device: str) -> int:
 
 
 def with_expert_cache(placement: Placement, cached: ExpertCacheLayout | None) -> Placement:
-    """The placement, and the devices of what the split graph has besides."""
+    """The placement plus the devices of the tensors that the split graph adds."""
     return (
         placement if cached is None else replace(placement, weights={**placement.weights, **cached.weights})
     )
@@ -84,14 +89,14 @@ def with_expert_cache(placement: Placement, cached: ExpertCacheLayout | None) ->
 def packed_of(
     cached: ExpertCacheLayout | None, gguf: GGUF, device: Device, types: Mapping[str, Type]
 ) -> dict[str, PackedWeight]:
-    """Of cached experts what the device keeps in its own order."""
+    """Cached experts that the device packs."""
     return {} if cached is None else cached.packed(gguf, device, types)
 
 
 def _by_device(
     placement: Placement, sizes: Sizes, budgets: Sequence[MemoryBudget]
 ) -> dict[str, dict[str, list[Tensor]]]:
-    """By device apart and layer, the experts' tensors that are all with the first device instead."""
+    """By device apart and layer: the experts' tensors, where all of them are on the CPU."""
     far = {budget.name for budget in budgets if budget.apart}
     found: dict[str, dict[str, list[Tensor]]] = {}
     for t in sizes.tensors:
@@ -118,7 +123,7 @@ def _experts(tensors: Sequence[Tensor]) -> int:
 
 
 def _each(sizes: Sizes, device: str, tensors: Sequence[Tensor]) -> int:
-    """Bytes of one expert of these tensors on a device, what alignment and tables take with it."""
+    """Bytes of one expert of these tensors on a device, with alignment and tables."""
     return sum(
         -(-sizes.held[device][t.name] // _experts_of(t)) + 128 for t in {t.name: t for t in tensors}.values()
     )
@@ -131,7 +136,7 @@ def _helps(
     layers: Mapping[str, Sequence[Tensor]],
     speeds: Mapping[str, Speed],
 ) -> bool:
-    """Whether the device reads a token's experts sooner than the CPU, its turn's start besides."""
+    """Whether the device, its start-up cost included, reads a token's experts faster than the CPU."""
     inner = sum(t.read for t in sizes.tensors if t.label.startswith("blk.")) / sizes.layers or 1.0
     read = sum(t.read for tensors in layers.values() for t in tensors) / len(layers)
     here, there = (speeds[name].layer[0] * read / inner for name in (placement.first, device))

@@ -1,5 +1,5 @@
-"""The user's options for the placement: devices by name, how many layers go to them, tensors by pattern,
-memory budgets. All are checked here, before a file is opened.
+"""The user's placement options: devices by name, number of layers on them, tensors by pattern, memory
+budgets. All are validated before a file is opened.
 """
 
 from __future__ import annotations
@@ -26,29 +26,25 @@ class TensorOverride:
 
 @dataclass(frozen=True, slots=True)
 class PlacementOptions:
-    """devices: names, in order of preference; () for what there is. layers: how many go to devices other than
-    the CPU, None: as many as fit, -1: all. prefetch: whether its weights are prefetched to another device
-    for long steps: "on", "off", or "auto": by the measured speeds. gpu_memory: bytes of each device other
-    than the CPU, 0: what is free. kv: whether the cache stands with its layer. stream: "on", "off", or
-    "auto": where it does not fit. lost: devices that do nothing more. split: shares of the devices in the
-    layers, in their order; (): as many as each holds. expert_cache: experts that devices hold beside the
-    CPU: "auto", "off", a number of each layer, or a size.
-    """
+    """Placement options of a load."""
 
-    devices: tuple[str, ...] = ()
-    layers: int | None = None
+    devices: tuple[str, ...] = ()  # names in order of preference; (): whatever the machine has
+    layers: int | None = None  # number on devices other than the CPU; None: as many as fit, -1: all
     rules: tuple[TensorOverride, ...] = ()
-    gpu_memory: int = 0
-    kv: bool = True
+    gpu_memory: int = 0  # byte limit per device other than the CPU; 0: its free memory
+    kv: bool = True  # a layer's KV cache is on the layer's device
+    # The CPU reads weights from the file on demand: "on", "off", or "auto": if they do not fit.
     stream: str = AUTO
+    # Another device prefetches the CPU's weights for long steps: "on", "off", or "auto": by measured speeds.
     prefetch: str = AUTO
-    lost: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()  # devices that failed and are not used again
+    # Each device's share of the layers, in their order; (): as many as fit each.
     split: tuple[float, ...] = ()
-    expert_cache: str = AUTO
+    expert_cache: str = AUTO  # experts cached beside the CPU's: "auto", "off", a number per layer, or a size
 
     @property
     def named(self) -> bool:
-        """Whether devices were named and the CPU was not: they get what they hold."""
+        """Whether devices were named and the CPU was not: they then get as many layers as fit."""
         return bool(self.devices) and "cpu" not in self.devices
 
     @property
@@ -56,8 +52,8 @@ class PlacementOptions:
         return self.layers == -1
 
     def without(self, device: str) -> PlacementOptions:
-        """The options once this device is lost: the others, with the fastest number of layers there; the CPU
-        where no other was named.
+        """The options after this device is lost: the remaining devices, with an automatic number of layers;
+        the CPU if none is left.
         """
         left = tuple(name for name in self.devices if name != device)
         rules = tuple(rule for rule in self.rules if rule.device != device)
@@ -76,7 +72,7 @@ def read_placement_options(
     tensor_split: str = "",
     expert_cache: str | int = AUTO,
 ) -> PlacementOptions:
-    """The options from their texts; RequestError for an invalid one."""
+    """Parses the options. Raises RequestError for an invalid one."""
     if gpu_memory < 0:
         raise RequestError(f"gpu_memory is {gpu_memory} bytes: it must not be negative")
     if stream_weights not in STREAMS:
@@ -106,7 +102,7 @@ def read_placement_options(
 
 
 class ExpertCacheSize(NamedTuple):
-    """How many experts of a layer are held twice, or in how many bytes; None: not said."""
+    """Size of the expert cache: experts per layer, or bytes; None: not given."""
 
     word: str
     experts: int | None = None
@@ -114,7 +110,7 @@ class ExpertCacheSize(NamedTuple):
 
 
 def read_expert_cache(text: str | int) -> ExpertCacheSize:
-    """auto, off, a number of experts, or a size with a unit."""
+    """Parses auto, off, a number of experts, or a size with a unit."""
     word = str(text).strip().lower()
     if word in (AUTO, OFF):
         return ExpertCacheSize(word, None if word == AUTO else 0)
@@ -129,7 +125,7 @@ def read_expert_cache(text: str | int) -> ExpertCacheSize:
 
 
 def read_split(text: str) -> tuple[float, ...]:
-    """Shares of a comma list, of any sum; () for none."""
+    """Parses a comma-separated list of shares, of any sum; () if empty."""
     if not text:
         return ()
     try:
@@ -142,7 +138,7 @@ def read_split(text: str) -> tuple[float, ...]:
 
 
 def read_devices(text: str) -> tuple[str, ...]:
-    """Names of a comma list, each NAME or NAME:INDEX; () for auto."""
+    """Parses a comma-separated list of NAME or NAME:INDEX; () for auto."""
     if text in (AUTO, ""):
         return ()
     names = tuple(_known(part.strip()) for part in text.split(","))
@@ -152,12 +148,12 @@ def read_devices(text: str) -> tuple[str, ...]:
 
 
 def _known(name: str) -> str:
-    """The name by which a device is told of: the first one of a backend has no number."""
+    """The canonical name of a device: the first of a backend has no number."""
     return name.removesuffix(":0")
 
 
 def read_layers(text: str | int) -> int | None:
-    """A number of layers, None for auto (or -1), -1 for all (or -2, as llama.cpp has it)."""
+    """Parses a number of layers; None for auto (or -1), -1 for all (or -2, as in llama.cpp)."""
     word = WORDS.get(str(text), str(text))
     if word in (AUTO, ALL):
         return None if word == AUTO else -1
@@ -167,7 +163,7 @@ def read_layers(text: str | int) -> int | None:
 
 
 def read_rules(text: str) -> list[TensorOverride]:
-    """Rules of PATTERN=DEVICE[,PATTERN=DEVICE...]; the device stands behind the last equals sign of each."""
+    """Parses PATTERN=DEVICE[,PATTERN=DEVICE...]. The device follows the last equals sign of each rule."""
     found = []
     parts = [text] if text.count("=") == 1 else re.split(r",(?=[^,=]*=)", text)
     for part in parts:
@@ -182,16 +178,16 @@ def read_rules(text: str) -> list[TensorOverride]:
 
 
 def experts_rule(layers: int | None) -> str:
-    """The rule that leaves experts with the CPU: those of the first so many layers, or with None all."""
+    """The rule that keeps experts on the CPU: those of the first `layers` layers; None: of all."""
     if layers is None:
         return r"\.ffn_\w*_exps\.=cpu"
     if layers < 0:
-        raise RequestError(f"{layers} layers of experts: it must not be negative")
+        raise RequestError(f"{layers} layers of experts: the number must not be negative")
     return rf"^blk\.({'|'.join(map(str, range(layers)))})\.ffn_\w*_exps\.=cpu" if layers else ""
 
 
 def read_size(text: str) -> int:
-    """Bytes of "3GB", "512MiB", "3e9"; a number without a unit is bytes."""
+    """Bytes of a size such as "3GB", "512MiB" or "3e9". Without a unit, the number is bytes."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:[eE]\d{1,2})?)\s*([kKmMgGtT]?)(i?)[bB]?\s*", text)
     if not found:
         raise RequestError(f"{text!r} is no size: expected such as 3GB, 512MiB or 3000000000")

@@ -1,5 +1,5 @@
-"""Weights that are read from their file while a step runs: the next layer's pages are asked for while one
-runs, and those of the layer before are given back. So a model may be larger than memory.
+"""Weights read from their file while a step runs: while one layer runs, the next layer's pages are prefetched
+and the previous layer's are released. So a model can be larger than memory.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from contextlib import suppress
 
 from satchel.formats.gguf import GGUF
 
-EMBEDDINGS = "token_embd.weight"  # of which a step reads a few rows, unless it is the head too
+EMBEDDINGS = "token_embd.weight"  # a step reads only a few rows, unless it is the head too
 
 
 class FilePages:
-    """The pages of a mapped file by layer. names: the tensors that the device reads."""
+    """Pages of a mapped file, by layer. names: the tensors that the device reads."""
 
     def __init__(self, gguf: GGUF, names: Collection[str] | None = None) -> None:
         self.gguf = gguf
@@ -28,7 +28,7 @@ class FilePages:
         self._at = ""
 
     def enter(self, label: str) -> None:
-        """A segment of this layer begins now."""
+        """Called when a segment of this layer begins."""
         if label == self._at or label not in self.layers:
             return
         at = self._order.index(label)
@@ -48,7 +48,7 @@ class FilePages:
                     self.gguf.parts[part].mmap.madvise(getattr(mmap, advice), first, size)
 
     def _spans(self, label: str) -> Iterator[tuple[int, int, int]]:
-        """Part of the file, first byte and bytes of whole pages within each tensor."""
+        """For each tensor of the layer: part of the file, first byte and length of the whole pages within."""
         page = mmap.PAGESIZE
         for name in self.layers[label]:
             info = self.gguf.tensors[name]
@@ -59,7 +59,7 @@ class FilePages:
 
 
 def layer_of(name: str, tied: bool) -> str:
-    """The label of the steps that read a tensor; "" for what is left to the system."""
+    """The label of the steps that read a tensor; "": left to the system's paging."""
     if name.startswith("blk."):
         return ".".join(name.split(".")[:2])
     return "output" if name.startswith("output") or (tied and name == EMBEDDINGS) else ""
@@ -71,6 +71,8 @@ def _rank(label: str) -> int:
 
 
 def layer_number(name: str) -> int | None:
-    """Of a tensor or label of a layer; None for another, also for `blk.2&norm` of a damaged file."""
+    """The number of the layer in a tensor's name or label; None if there is none, also for `blk.2&norm` of a
+    damaged file.
+    """
     found = name.split(".")[1] if name.startswith("blk.") else ""
     return int(found) if found.isascii() and found.isdecimal() else None

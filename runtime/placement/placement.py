@@ -1,5 +1,5 @@
-"""Placement: the device of each node of a graph, by the weight that it multiplies, the state that it touches,
-or the layer that it belongs to.
+"""Placement: the device of each node, from the weight that it multiplies, the state that it touches, or its
+layer.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ LORA = (".lora_a", ".lora_b")
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """first: the default device. labels: the devices of "embed", "blk.N" and "output". weights, states:
-    devices of those that are elsewhere than their layer, by name.
-    """
+    """Maps nodes to devices."""
 
-    first: str
-    labels: Mapping[str, str] = field(default_factory=dict)
+    first: str  # the default device
+    labels: Mapping[str, str] = field(default_factory=dict)  # devices of "embed", "blk.N" and "output"
+    # Devices of weights that are not with their layer.
     weights: Mapping[str, str] = field(default_factory=dict)
-    states: Mapping[str, str] = field(default_factory=dict)
+    states: Mapping[str, str] = field(default_factory=dict)  # devices of states that are not with their layer
 
     def __call__(self, node: Node) -> str:
-        """The device that computes a node; of a weight or a state, the device that holds it."""
+        """The device that computes a node, or holds it if it is a weight or a state."""
         if node.op == "weight":
             return self.weight(node.name, "")
         if node.op == "state":

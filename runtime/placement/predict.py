@@ -9,54 +9,52 @@ from satchel.runtime.placement.placement import Placement
 from satchel.runtime.placement.sizes import Sizes, Tensor
 from satchel.runtime.weights.expert_cache.layout import ExpertCacheLayout
 
-PROMPT = 512  # tokens of the prompt that is predicted
-ANSWER = 128  # tokens of an answer that a placement is chosen for
+PROMPT = 512  # tokens of the reference prompt
+ANSWER = 128  # tokens of the reference answer
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Of a device with a model's shapes: seconds of a layer of the mean size and of the head, for a step of
-    one token and for one of PROMPT. link: bytes a second between the host's memory and the device's;
-    latency: seconds of a crossing of little; start: of what each of its turns costs besides, whatever is
-    done in it; host: of what a step costs the interpreter.
+    """Measured speed of a device on a model's shapes. Pairs are for a step of one token and of
+    PROMPT tokens.
     """
 
-    layer: tuple[float, float]
-    head: tuple[float, float]
-    link: float
-    latency: float
-    start: float = 0.0
-    host: float = 0.0
+    layer: tuple[float, float]  # seconds of an average layer
+    head: tuple[float, float]  # seconds of the head
+    link: float  # bytes per second between host and device memory
+    latency: float  # seconds of a small copy
+    start: float = 0.0  # fixed seconds of each turn of the device
+    host: float = 0.0  # seconds of Python per step
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Seconds of a step of one token, and of one of PROMPT tokens."""
+    """Predicted times of a placement."""
 
-    decode: float
-    prompt: float
+    decode: float  # seconds of a step of one token
+    prompt: float  # seconds of a step of PROMPT tokens
 
     @property
     def tg(self) -> float:
-        """Tokens a second of an answer."""
+        """Text generation: tokens per second."""
         return 1 / self.decode
 
     @property
     def pp(self) -> float:
-        """Tokens a second of a prompt."""
+        """Prompt processing: tokens per second."""
         return PROMPT / self.prompt
 
     @property
     def seconds(self) -> float:
-        """Of a prompt and an answer: what a placement is chosen by."""
+        """Seconds of the reference prompt and answer; the fastest placement minimizes this."""
         return self.prompt + ANSWER * self.decode
 
 
 def predict(
     placement: Placement, sizes: Sizes, speeds: Mapping[str, Speed], cached: ExpertCacheLayout | None = None
 ) -> Prediction:
-    """Parts one after another, each at its device's speed, the start of each turn of a device, and what
-    crosses between them. Of a layer with cached experts both devices have a part at the same time.
+    """Sum over the parts, each at its device's speed, plus each turn's start and the copies between devices.
+    For a layer with cached experts, both devices work at the same time.
     """
     crossed = list(crossings(placement, sizes))
     turns = [_sampling(placement), *(there for _, there in crossed)]
@@ -85,19 +83,19 @@ def predict(
 
 
 def _picked(t: Tensor, sizes: Sizes) -> bool:
-    """Whether rows that nobody reads never come to this tensor: behind the last layer's attention."""
+    """Whether the tensor sees only the output rows: it follows the last layer's attention."""
     return t.label == f"blk.{sizes.layers - 1}" and (".ffn_" in t.name or ".attn_output." in t.name)
 
 
 def _means(sizes: Sizes) -> tuple[float, float]:
-    """Bytes read and multiply-adds of a mean layer."""
+    """Bytes read and multiply-adds of an average layer."""
     inner = [t for t in sizes.tensors if t.label.startswith("blk.")]
     read, macs = sum(t.read for t in inner), sum(t.macs for t in inner)
     return read / sizes.layers or 1.0, macs / sizes.layers or 1.0
 
 
 def crossings(placement: Placement, sizes: Sizes) -> Iterator[tuple[str, str]]:
-    """From which device to which a token's values go, in order."""
+    """(source, target) devices of each crossing of a token's activations, in order."""
     at = _sampling(placement)
     experts = {t.label: placement.weight(t.name, t.label) for t in sizes.tensors if t.expert}
     for stop in _stops(placement, sizes, experts):
@@ -107,7 +105,7 @@ def crossings(placement: Placement, sizes: Sizes) -> Iterator[tuple[str, str]]:
 
 
 def _sampling(placement: Placement) -> str:
-    """The device that knows the last token: a step begins and ends there."""
+    """The device that samples; a step begins and ends there."""
     return placement.states.get("tokens", placement.label("output"))
 
 

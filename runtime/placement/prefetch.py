@@ -1,5 +1,5 @@
-"""Whether another device prefetches the weights of the CPU's layers for steps of many tokens, and from how
-many tokens on: where sending a layer's weights and computing there is quicker than the CPU's products.
+"""Decides whether another device prefetches the weights of the CPU's layers for long steps, and from how many
+tokens on: from where sending a layer's weights and computing there is faster than the CPU.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from satchel.runtime.placement.predict import PROMPT, Speed
 from satchel.runtime.placement.sizes import Sizes, Tensor
 from satchel.runtime.weights.prefetch import SLOTS, PrefetchPlan
 
-LEAST = 32  # tokens from which on weights are prefetched where that is wanted without a measurement
-GAIN = 2.0  # how much quicker it must be foretold to be
-ATTENTION = 0.1  # of a CPU's layer, which stays there
+LEAST = 32  # smallest step with prefetched weights, if requested without a measurement
+GAIN = 2.0  # required predicted speedup
+ATTENTION = 0.1  # attention's share of a CPU layer; it stays on the CPU
 
 
 def prefetch_of(
@@ -27,8 +27,10 @@ def prefetch_of(
     speeds: Mapping[str, Speed] | None,
     batch: int,
 ) -> PrefetchPlan | None:
-    """speeds: as measured, None where nothing was. budgets: less what is reserved. None where no layer is
-    to be prefetched, or there is no room.
+    """The prefetch plan; None if no layer is to be prefetched, or there is no room.
+
+    speeds: measured, or None.
+    budgets: free memory without what is reserved.
     """
     far = next((r for r in budgets if r.apart and r.name in sizes.used(placement)), None)
     if options.prefetch == OFF or far is None or (options.prefetch == AUTO and speeds is None):
@@ -54,7 +56,7 @@ def prefetch_of(
 
 
 def reserved(sizes: Sizes, options: PlacementOptions, device: str) -> int:
-    """Bytes of a device that are kept for prefetched weights where these are asked for."""
+    """Bytes of a device to reserve for prefetched weights, if the options request them."""
     if options.prefetch in (AUTO, OFF):
         return 0
     layers = prefetch_layers(Placement("", {}, {}), sizes).values()
@@ -62,7 +64,7 @@ def reserved(sizes: Sizes, options: PlacementOptions, device: str) -> int:
 
 
 def prefetch_layers(placement: Placement, sizes: Sizes) -> dict[str, list[Tensor]]:
-    """Tensors of the layers that are with the first device; experts and what a rule has placed stay there."""
+    """Tensors of the layers on the first device, except experts and tensors that a rule has placed."""
     found: dict[str, list[Tensor]] = {}
     for i in range(sizes.layers):
         label = f"blk.{i}"
@@ -91,8 +93,8 @@ def prefetch_where(
 def min_prefetch_tokens(
     placement: Placement, sizes: Sizes, device: str, speeds: Mapping[str, Speed], most: int, batch: int
 ) -> int | None:
-    """The smallest step of a power of two in tokens, up to `batch`, in which a prefetched layer is done
-    sooner.
+    """The smallest step, a power of two up to `batch` tokens, in which a prefetched layer is faster; None if
+    there is none.
     """
     here, there, width = speeds[placement.first], speeds[device], _crossing(sizes)
     n = LEAST
@@ -109,7 +111,9 @@ def min_prefetch_tokens(
 
 
 def _crossing(sizes: Sizes) -> int:
-    """Bytes of a token that cross for such a layer: queries, keys and values one way, their sum back."""
+    """Bytes per token that cross for a prefetched layer: queries, keys and values to the CPU, the attention's
+    result back.
+    """
     return 4 * 4 * sizes.width
 
 

@@ -1,5 +1,5 @@
-"""A model's architecture, context and placement, settled from its header and the devices: what `satchel plan`
-shows and what a load does, for both come from here.
+"""Settles a model's architecture, context and placement from its header and the devices. `satchel plan` and a
+load both use it.
 """
 
 from __future__ import annotations
@@ -37,34 +37,30 @@ from satchel.runtime.weights.packing import file_places, in_place, of_device, ow
 from satchel.runtime.weights.prefetch import PendingPrefetch
 
 TRIES = 4
-SCRATCH = frozenset({"arena", "out", "step", "const", "link"})  # buffers that each plan has for itself
+SCRATCH = frozenset({"arena", "out", "step", "const", "link"})  # buffers that plans do not share
 Measure = Callable[[Device], Speed]
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """candidate: the chosen placement. streamed: the CPU reads its weights from the file as it goes,
-    unpacked. notes: what a user should know. prefetch: weights that another device prefetches for long steps.
-    expert_cache:
-    experts of the  CPU's that another device holds too.
-    """
+    """The settled decisions of a load."""
 
     arch: Arch
-    candidate: PlacementCandidate
-    streamed: bool = False
-    notes: tuple[str, ...] = ()
-    prefetch: PendingPrefetch | None = None
-    expert_cache: PendingExpertCache | None = None
+    candidate: PlacementCandidate  # the chosen placement
+    streamed: bool = False  # the CPU reads its weights from the file on demand, unpacked
+    notes: tuple[str, ...] = ()  # for the user
+    prefetch: PendingPrefetch | None = None  # weights that another device prefetches for long steps
+    expert_cache: PendingExpertCache | None = None  # the CPU's experts that another device caches
 
     @property
     def placement(self) -> Placement:
-        """The device of each node, that of the cached experts too."""
+        """The device of each node, with those of cached experts."""
         return with_expert_cache(
             self.candidate.placement, None if self.expert_cache is None else self.expert_cache.layout
         )
 
     def predicted(self, devices: Sequence[Device], measure: Measure) -> Prediction:
-        """What a step would take, by the measured speeds of the devices in use."""
+        """Predicted times of a step, from the measured speeds of the devices in use."""
         sizes = sizes_of(self.arch.build(), self.arch.layers, devices)
         used = sizes.used(self.placement)
         speeds = {d.name: measure(d) for d in devices if d.name in used}
@@ -76,9 +72,10 @@ class Settled:
 def settle(
     gguf: GGUF, devices: Sequence[Device], options: Options, wanted: PlacementOptions, measure: Measure
 ) -> Settled:
-    """measure: gives a device's speed with this model; called only where there is something to choose.
+    """Settles everything for this load. measure: gives a device's speed with this model; called only if there
+    is a choice.
 
-    DeviceError: the options want more of a device than it has memory for.
+    Raises DeviceError if the options demand more memory than a device has.
     """
     free = {d.name: free_bytes(d, wanted) for d in devices}
     first, whole = devices[0], own_bytes(gguf, devices[0], options.repack)
@@ -104,7 +101,7 @@ def settle(
         found = scratch_of(gguf, forward, devices, options, arch.cache.context, candidate.placement)
         if all(size <= needed.get(name, 0) for name, size in found.items()):
             break
-        # What a step needs besides depends on the placement: choose again with that much less memory.
+        # A step's scratch memory depends on the placement: choose again with that much less memory.
         needed = {d.name: max(found.get(d.name, 0), needed.get(d.name, 0)) for d in devices}
     short = not fits(sizes.on(candidate.placement), budgets, host=True)
     why = "so it is done first" if judge else "there is no room for more"
@@ -142,8 +139,10 @@ def _with_expert_cache(
     spare: Mapping[str, int],
     planned: Planned,
 ) -> Settled:
-    """The same with the cached experts that there is room for. spare: bytes of each device that were kept for
-    them, or are taken besides. planned: what plans are made of, and the bytes that were counted for them.
+    """The same with the experts that fit the expert cache.
+
+    spare: bytes of each device that were reserved for it; negative if something else takes them.
+    planned: the compiled plans' graphs, and the scratch bytes counted for them.
     """
     forward, devices, options, counted = planned
     if settled.streamed:
@@ -196,7 +195,7 @@ def _context(
     placement: Placement,
     cached: ExpertCacheLayout | None,
 ) -> Context:
-    """What the passes see of these devices before weights are there."""
+    """Compiler context of these devices before weights are loaded."""
     types = packable(forward) if options.repack else {}
     targets = tuple(DeviceTarget(d, packed_by(d, types) | packed_of(cached, gguf, d, types)) for d in devices)
     counts = {} if cached is None else cached.counts
@@ -210,7 +209,7 @@ def _settled(
     short: bool,
     notes: list[str],
 ) -> Settled:
-    """short: the CPU's part is more than its free memory."""
+    """short: the CPU's part exceeds its free memory."""
     streamed = wanted.stream == "on" or (wanted.stream == "auto" and short)
     if streamed and short:
         notes.append(
@@ -222,8 +221,8 @@ def _settled(
 def _speeds(
     devices: Sequence[Device], wanted: PlacementOptions, measure: Measure
 ) -> Mapping[str, Speed] | None:
-    """The measured speeds; None where the options leave no choice: a single named device takes as much as
-    fits, or the number of layers or their shares are given.
+    """Measured speeds; None if the options leave no choice: a single named device takes as much as fits, or
+    the options give the number of layers or their shares.
     """
     alone = wanted.named and sum(map(apart, devices)) < 2
     if alone or wanted.layers is not None or wanted.split:
@@ -232,7 +231,7 @@ def _speeds(
 
 
 def _one_kind(devices: Sequence[Device]) -> bool:
-    """Whether the devices apart are as quick as each other: the first may have all."""
+    """Whether the devices apart are equally fast, so that the first may take everything."""
     return len({(d.backend.name, d.info().name, d.info().variant) for d in devices if apart(d)}) < 2
 
 
@@ -264,7 +263,9 @@ def scratch_of(
     placement: Placement,
     cached: ExpertCacheLayout | None = None,
 ) -> dict[str, int]:
-    """Bytes that the plans of a full step and of a token, and the driver, have for themselves on a device."""
+    """Bytes of scratch memory on each device: buffers of the plans for a full step and for one token, and the
+    driver's.
+    """
     context_of = _context(gguf, forward, devices, options, placement, cached)
     optimized, targets = optimize(forward.roots("tokens"), context_of), context_of.targets
     packings = {
@@ -284,7 +285,7 @@ def scratch_of(
 
 
 def scratch(plan: Plan) -> Mapping[str, int]:
-    """Bytes of the buffers that a plan has for itself, by device."""
+    """Bytes of the buffers that a plan does not share, by device."""
     found: dict[str, dict[str, int]] = {}
     for segment in plan.segments:
         mine = {b.name: b.size for b in segment.buffers if b.name in SCRATCH}

@@ -1,5 +1,4 @@
-"""What the parts of a model weigh: bytes of weights and cache by layer, what a token reads and multiplies.
-
+"""Sizes of a model's parts: bytes of weights and cache per layer, and what a token reads and multiplies.
 Counted from the graph and from types alone.
 """
 
@@ -18,35 +17,33 @@ from satchel.runtime.placement.placement import Placement
 from satchel.runtime.plan import Bucket, align_up
 from satchel.runtime.weights.packing import packable, packed_by
 
-TOKENS = "tokens"  # the state that sampling keeps
+TOKENS = "tokens"  # the token table, a state of the sampling device
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A weight as one layer reads it. read: bytes that a token needs; macs: what it multiplies with a token;
-    expert: one of many, of which a token picks a few.
-    """
+    """A weight as one layer reads it."""
 
     name: str
     label: str
     type: Type
-    read: float
-    macs: int
-    expert: bool
+    read: float  # bytes that a token reads
+    macs: int  # multiply-adds per token
+    expert: bool  # one of a stack of routed experts
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """tensors: as they are read; states: bytes and label of each; held: bytes of each weight, by device."""
+    """Sizes of a model's parts."""
 
     layers: int
     width: int
-    tensors: tuple[Tensor, ...]
-    states: Mapping[str, tuple[str, int]]
-    held: Mapping[str, Mapping[str, int]] = field(repr=False)
+    tensors: tuple[Tensor, ...]  # one per layer that reads it
+    states: Mapping[str, tuple[str, int]]  # bytes and label of each
+    held: Mapping[str, Mapping[str, int]] = field(repr=False)  # bytes of each weight, by device
 
     def on(self, placement: Placement) -> dict[str, int]:
-        """Bytes of weights and states by device; a tensor that several layers read counts once on each."""
+        """Bytes of weights and states by device. A tensor that several layers read counts once per device."""
         found = dict.fromkeys(self.held, 0)
         for device, name in {(placement.weight(t.name, t.label), t.name) for t in self.tensors}:
             found[device] += self.held[device][name]
@@ -55,11 +52,11 @@ class Sizes:
         return found
 
     def used(self, placement: Placement) -> set[str]:
-        """Devices that hold something."""
+        """Devices that hold any part."""
         return {name for name, size in self.on(placement).items() if size}
 
     def parts(self) -> Iterator[tuple[str, bool, float, int]]:
-        """Label, expert or not, bytes that a token reads and multiply-adds, of each part."""
+        """For each part: label, whether it is an expert's, bytes read and multiply-adds per token."""
         sums: dict[tuple[str, bool], list[float]] = {}
         for t in self.tensors:
             both = sums.setdefault((t.label, t.expert), [0.0, 0])
@@ -73,7 +70,9 @@ class Sizes:
 
 
 def sizes_of(forward: Forward, layers: int, devices: Sequence[Device], repack: bool = True) -> Sizes:
-    """Of a built architecture on these devices. repack False: every weight as in the file on the host."""
+    """Sizes of a built architecture on these devices. repack False: the host keeps every weight as in the
+    file.
+    """
     order = toposort(forward.roots(TOKENS))
     tensors = tuple(dict.fromkeys(t for node in order if node.op not in LEAVES for t in _read(node)))
     states: dict[str, tuple[str, int]] = {}

@@ -1,4 +1,4 @@
-"""How much context a model gets: what was asked for, or the model's own as far as memory allows."""
+"""Chooses the context length: the requested one, or the model's own as far as memory allows."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from satchel.runtime.graph import Type
 from satchel.runtime.layers.arch import RECURRENT, Arch, Cache, HParams, find_arch
 from satchel.runtime.weights.weights import FileWeights
 
-SHARE_OF_MEMORY = 4  # a context that nobody chose takes at most one part in so many of the free memory
+SHARE_OF_MEMORY = 4  # an automatic context takes at most 1/4 of the free memory
 LEAST, STEP = 512, 256
 
 
 def cache_of(o: Options) -> Cache:
-    """What the options ask of the KV cache; context 0 is still to be chosen."""
+    """The KV cache that the options request; context 0 is chosen later."""
     keys, values = o.cache_type_k or o.cache_type, o.cache_type_v or o.cache_type
     return Cache(o.context, o.slots, keys=keys, values=values, batch=o.batch, dense=o.dense_attention)
 
 
 def cache_bytes(arch: Arch, cache: Cache) -> int:
-    """Bytes of what all slots keep, over all layers; one with a window has blocks for that."""
+    """Bytes of the KV cache and recurrent states over all layers. Layers with a window count their smaller
+    pools.
+    """
     total = 0
     for i in range(arch.layers):
         if states := arch.recurrent_states(i):
@@ -37,8 +39,8 @@ def cache_bytes(arch: Arch, cache: Cache) -> int:
 
 
 def affordable(arch: Arch, wanted: Cache, most: int, budget: int) -> int:
-    """The longest context up to `most`, a multiple of STEP, whose cache takes no more bytes than `budget`;
-    LEAST where that is none.
+    """The longest context up to `most`, a multiple of STEP, whose cache takes at most `budget` bytes; LEAST
+    if none does.
     """
     low, high = 0, most // STEP
     while low < high:
@@ -49,10 +51,10 @@ def affordable(arch: Arch, wanted: Cache, most: int, budget: int) -> int:
 
 
 def size(gguf: GGUF, wanted: Cache, free: int) -> tuple[Arch, tuple[str, ...]]:
-    """The file's architecture with its cache, and what a user should know about the choice.
+    """The file's architecture with its cache, and notes for the user about the choice.
 
-    wanted: context 0 leaves the choice to us. free: bytes of the device's memory that nobody uses and that
-    the weights leave.
+    wanted: context 0 means automatic.
+    free: bytes of device memory that remain beside the weights.
     """
     name = gguf.metadata.get_str("general.architecture")
     build, hp, weights = find_arch(name, str(gguf.path)), HParams(gguf.metadata, name), FileWeights(gguf)

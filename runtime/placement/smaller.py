@@ -1,4 +1,4 @@
-"""The quantization with which a model would fit."""
+"""Finds a quantization with which a model would fit."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from satchel.quant.recipes import NEEDS_IMPORTANCE, RECIPES, Recipe
 
 
 def recipe_that_fits(gguf: GGUF, room: int) -> Recipe | None:
-    """The largest of the recipes whose weights take at most `room` bytes and fewer than the file's do; None
-    where there is none. Those that need importance data are left out.
+    """The largest recipe whose weights take at most `room` bytes and fewer than the file's; None if there is
+    none. Recipes that need importance data are left out.
     """
     now = sum(info.nbytes for info in gguf.tensors.values())
     best, size = None, 0

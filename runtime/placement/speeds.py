@@ -1,9 +1,9 @@
-"""Measures how fast a device runs a model's layers, by a few of them with made-up weights, and remembers it
-in the user's cache folder.
+"""Measures a device's speed on a model's layers, using a few of them with random weights, and caches it in
+the user's cache folder.
 
-The layers are the model's own in shape and format and run by its own plans, so that fused steps and
-attention are in the time; enough of them that a processor's cache does not hold them. Two numbers of layers
-are run: what the larger takes more is the layers', what both take besides is the start of a device's turn.
+The layers have the model's shapes and formats and run through its own plans, so the time includes fused steps
+and attention. There are enough of them to exceed the processor's cache. Two numbers of layers are run: the
+difference is the layers' time, the rest is the fixed start of a device's turn.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from satchel.runtime.placement.predict import PROMPT, Speed
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.weights.weights import FileWeights, upload
 
-ENOUGH, MOST = 192 << 20, 2 << 30  # bytes of layers that are run
-CACHES = 4  # times a processor's cache that are run
-VERSION = 2  # of what is measured
-FEWER = 3  # the larger number of layers over the smaller
-ROWS = 16  # of a made-up matrix that differ
-LINK = 32 << 20  # bytes of a copy that is timed
-DECODES, PROMPTS = 9, 3  # steps of which the median counts
+ENOUGH, MOST = 192 << 20, 2 << 30  # least and most bytes of layers that are run
+CACHES = 4  # size of the layers, in processor caches
+VERSION = 2  # of the measurement; another version is measured again
+FEWER = 3  # ratio of the two numbers of layers
+ROWS = 16  # distinct rows of a random matrix
+LINK = 32 << 20  # bytes of the timed copy
+DECODES, PROMPTS = 9, 3  # timed steps; their median counts
 GREEDY = Sampling(temperature=0.0)
 Open = Callable[[], Device]
 
 
 class _Sliced(HParams):
-    """The hyper-parameters of a file as if it had its first `kept` layers alone."""
+    """Hyper-parameters of a file, restricted to its first `kept` layers."""
 
     def __init__(self, metadata: Metadata, arch: str, kept: int) -> None:
         super().__init__(metadata, arch)
@@ -75,7 +75,7 @@ class _Slice(FileWeights):
 
 
 class _MadeUp(Mapping[str, Array]):
-    """Weights of these types whose numbers are small and random, made when they are asked for."""
+    """Small random weights of these types, generated on access."""
 
     def __init__(self, weights: _Slice) -> None:
         self.types = {name: found for name in weights.names if (found := weights.type(name)) is not None}
@@ -105,7 +105,7 @@ class _MadeUp(Mapping[str, Array]):
 
 
 def measured(gguf: GGUF, options: Options) -> Callable[[Device], Speed]:
-    """Gives the speed of a device with a model, loaded so."""
+    """Function that gives a device's speed with a model loaded under these options."""
 
     def of(device: Device) -> Speed:
         index = int(device.name.partition(":")[2] or 0)
@@ -124,7 +124,9 @@ def speed_of(
     activations: int = 8,
     cache: Path | None = None,
 ) -> Speed:
-    """Remembered, or measured on a device of its own. cache: the file that remembers; None: the user's."""
+    """Speed from the cache file, or measured on a device opened for it. cache: the cache file; None: the
+    user's.
+    """
     kept = _layers(gguf)
     path, key = cache or cache_file(), _key(gguf, device, kept, repack, activations)
     found = _known(_read(path).get(key))
@@ -135,7 +137,7 @@ def speed_of(
 
 
 def _known(entry: object) -> Speed | None:
-    """What the file remembers, where it can be understood."""
+    """A cached entry; None if it cannot be parsed."""
     if not isinstance(entry, list) or len(entry) != 6:
         return None
     pairs, rest = entry[:2], entry[2:]
@@ -149,7 +151,7 @@ def _known(entry: object) -> Speed | None:
 
 
 def _layers(gguf: GGUF) -> int:
-    """As many as are enough, from the first on."""
+    """Number of layers to run, from the first on."""
     name = gguf.metadata.get_str("general.architecture")
     whole = HParams(gguf.metadata, name).uint("block_count", high=512)
     inner = sum(info.nbytes for n, info in gguf.tensors.items() if n.startswith("blk."))
@@ -158,7 +160,7 @@ def _layers(gguf: GGUF) -> int:
 
 
 def _processor_cache() -> int:
-    """Bytes of this processor's last cache; 0 where it does not say."""
+    """Bytes of this processor's last-level cache; 0 if unknown."""
     try:
         return read_size(Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text())
     except (OSError, RequestError):
@@ -173,7 +175,7 @@ def _key(gguf: GGUF, device: Device, kept: int, repack: bool, activations: int) 
 
 
 def cache_file() -> Path:
-    """The file that remembers, in a folder of its own: a worker in a sandbox may write in that one alone."""
+    """The cache file, in a folder of its own: a sandboxed worker may write to that folder alone."""
     from platformdirs import user_cache_path
 
     return user_cache_path("satchel") / "speeds" / "speeds.json"
@@ -188,7 +190,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, known: Mapping[str, object]) -> None:
-    """In one move; a folder that cannot be written remembers nothing."""
+    """Writes the cache atomically; if the folder is not writable, nothing is cached."""
     text = json.dumps(known).encode()
     with suppress(OSError, RequestError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -197,19 +199,19 @@ def _write(path: Path, known: Mapping[str, object]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Seconds of steps over so many layers: of one token without the head, with it, and of PROMPT without;
-    host: of what the interpreter does for one.
-    """
+    """Seconds of steps over this number of layers."""
 
     layers: int
-    one: float
-    whole: float
-    host: float
-    many: float = 0.0
+    one: float  # one token, without the head
+    whole: float  # one token, with the head
+    host: float  # Python's part of a step
+    many: float = 0.0  # PROMPT tokens, without the head
 
 
 def _measure(gguf: GGUF, open: Open, kept: int, repack: bool, activations: int) -> Speed:
-    """Prompts run over the smaller number of layers alone: no cache makes them quicker."""
+    """Measures both numbers of layers; prompts run over the smaller one alone, because caches do not help
+    them.
+    """
     fewer = max(1, kept // FEWER)
     with open() as device:
         small = _run(gguf, device, fewer, repack, activations, prompt=True)
@@ -222,8 +224,8 @@ def _measure(gguf: GGUF, open: Open, kept: int, repack: bool, activations: int) 
 
 
 def speed_of_runs(large: Run, small: Run, link: float, latency: float) -> Speed:
-    """A layer takes what the larger run takes more; where there is a single one, or noise leaves nothing of
-    that, its share.
+    """Speed from two runs. A layer takes the difference of the runs; with a single layer, or if noise hides
+    the difference, its share of the larger run.
     """
     share, more = large.one / large.layers, large.layers - small.layers
     one = min(share, max(0.5 * share, (large.one - small.one) / more)) if more else share
@@ -256,14 +258,14 @@ def _run(gguf: GGUF, device: Device, kept: int, repack: bool, activations: int, 
 
 
 def _usual(engine: Engine, ids: list[int], tokens: int, output: str) -> tuple[float, float]:
-    """Seconds of a step and of what the interpreter does around it, medians of some; the first step makes
-    the plan.
+    """Median seconds of a step and of Python's part of it. The first step, which compiles the plan, is not
+    timed.
     """
     taken, around = [], []
     for _ in range(1 + (DECODES if tokens == 1 else PROMPTS)):
         if tokens > 1:
             engine.rewind(0, 0)
-        # Without the head every row is asked for, so that no layer does less than the others.
+        # Without the head every row is an output, so that the last layer does as much as the others.
         every = output == "hidden"
         entries = [BatchEntry(0, ids, None if every else GREEDY)]
         started = time.perf_counter()
@@ -281,7 +283,7 @@ def _usual(engine: Engine, ids: list[int], tokens: int, output: str) -> tuple[fl
 
 
 def _link(device: Device) -> tuple[float, float]:
-    """Bytes a second of copies to a device and back, the slower of the two, and seconds of a small one."""
+    """Bytes per second of copies to a device and back, the slower of the two, and seconds of a small copy."""
     buffer, data = device.alloc(LINK, OUT), np.ones(LINK, np.uint8)
     small = data[:4096]
     try:

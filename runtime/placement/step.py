@@ -1,6 +1,6 @@
-"""How many tokens a step takes where nobody said: as many as fill a GPU where the whole model is on devices
-with memory of their own, few enough elsewhere that others need not wait long for a processor's step. An
-encoder, which reads a text in one step, takes as many as its context has.
+"""Chooses the tokens per step (batch size) where the user set none: enough to fill a GPU if the whole model
+is on devices apart, few enough elsewhere that requests do not wait long for a CPU step. An encoder, which
+reads a text in one step, takes its whole context.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def settle_step(
     placement_options: PlacementOptions,
     measure: Measure,
 ) -> tuple[Settled, int]:
-    """The placement, and the tokens of a step: options.batch, chosen where that is 0."""
+    """The placement, and the tokens per step: options.batch, or chosen if that is 0."""
     if options.batch:
         return settle(gguf, devices, options, placement_options, measure), options.batch
     measure = cache(measure)  # a device's speed does not depend on the step
@@ -43,7 +43,7 @@ def _whole(settled: Settled, step: int) -> int:
 
 
 def all_apart(settled: Settled, devices: Sequence[Device]) -> bool:
-    """Whether no layer, cache or expert is with a processor."""
+    """Whether no layer, cache or expert is on a CPU."""
     placement, own = settled.placement, {d.name for d in devices if apart(d)}
     used = {placement.label(f"blk.{i}") for i in range(settled.arch.layers)}
     return used | set(placement.states.values()) <= own and not settled.candidate.experts

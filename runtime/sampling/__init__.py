@@ -1,6 +1,5 @@
-"""How a token is drawn from logits: the user's options, and the definition that every device's sample op
-follows. The random number is a pure function of (seed, position), so a token does not depend on batch, slot
-or history of draws.
+"""Sampling: the user's options, and the definition that every device's sample op follows. The random number
+is a pure function of (seed, position), so a token does not depend on batch, slot or earlier draws.
 """
 
 from satchel.runtime.sampling.chain import NONE, lost, penalized, sample_row

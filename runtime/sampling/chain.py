@@ -1,8 +1,9 @@
-"""The definition of the sample ops: a row of logits goes through the stages of its chain, then a token is
+"""The definition of the sample ops: a row of logits passes the stages of its sampler chain, then a token is
 drawn.
 
-Between stages stands a set of candidates in order of rising id. A candidate ranks by how far its logit lies
-below the best (float32), equal ones by rising id; it weighs e^-distance in whole numbers (exact.py).
+Between stages there is a set of candidates in order of rising id. A candidate's distance is its logit minus
+the best one's (float32, <= 0). Candidates rank by distance, ties by rising id; a weight is e^distance as an
+integer (exact.py).
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import numpy as np
 from satchel.runtime.graph import Array
 from satchel.runtime.sampling.exact import BITS, LN2, exp, lanes, log, power, root, uniform, weights
 
-XTC_KEY = 0x9FB21C651E98DF25  # what the seed is mixed with where XTC draws
+XTC_KEY = 0x9FB21C651E98DF25  # mixed into the seed for XTC's random number
 MOST = np.float32(3.4028234663852886e38)
 NONE = -1  # no token
-MIROSTAT_TOP = 100  # candidates of which mirostat 1 estimates the slope, as its authors do
+MIROSTAT_TOP = 100  # candidates from which mirostat 1 estimates the slope, as in the paper
 STAGES = (
     "end", "penalties", "dry", "top_n_sigma", "top_k", "typical", "top_p", "min_p", "xtc", "temperature",
     "mirostat_1", "mirostat_2",
@@ -29,27 +30,25 @@ CODE = {name: code for code, name in enumerate(STAGES)}  # HAL_STAGE_ of hal.h
 
 @dataclass(frozen=True, slots=True)
 class StageContext:
-    """What a stage of the chain reads besides the candidates. ring (W): the slot's tokens by position;
-    dry_penalties (n, 2): logit edits of the stage DRY; vocabulary: the number of logits.
-    """
+    """Inputs of a stage besides the candidates."""
 
     params: Any
-    ring: Array
+    ring: Array  # (W), the slot's tokens by position
     pos: int
-    dry_penalties: Array
-    vocabulary: int
+    dry_penalties: Array  # (n, 2), logit edits of the stage DRY
+    vocabulary: int  # number of logits
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """x: logits float32, none of them NaN or +inf; ids rise."""
+    """Candidates of a row; no logit is NaN or +inf."""
 
-    x: Array
-    ids: Array
+    x: Array  # logits, float32
+    ids: Array  # token ids, rising
 
     @property
     def below(self) -> Array:
-        """Distance from the best, <= 0; where all are -inf, 0."""
+        """Distances to the best, <= 0; 0 if all are -inf."""
         best = self.x.max()
         return np.zeros_like(self.x) if best == -np.inf else np.asarray(self.x - best, np.float32)
 
@@ -57,20 +56,20 @@ class Candidates:
         return Candidates(self.x[kept], self.ids[kept])
 
     def first(self, count: int) -> Candidates:
-        """The `count` that rank first, one at least."""
+        """The `count` best-ranked candidates, at least one."""
         order = np.argsort(-self.below, kind="stable")[: max(1, count)]
         return self.only(np.sort(order))
 
 
 def crossing(key: Array, weight: Array, goal: float, beyond: bool) -> int:
-    """How many of those in order of rising key reach the goal together; beyond: exceed it."""
+    """Number of candidates, by rising key, whose weights together reach the goal; beyond: exceed it."""
     total = np.cumsum(weight[np.argsort(key, kind="stable")]).astype(np.float64)
     return min(len(key), int(np.searchsorted(total, goal, side="right" if beyond else "left")) + 1)
 
 
 def penalized(logits: Array, history: Array, repeat: float, presence: float, frequency: float) -> Array:
-    """Logits (V) with each token of `history` made less likely: divided (multiplied if negative) by repeat,
-    then lowered.
+    """Logits (V) with repeat, presence and frequency penalties for the tokens of `history`: divided by repeat
+    (multiplied if negative), then lowered.
     """
     tokens, counts = np.unique(history, return_counts=True)
     out = logits.astype(np.float32)
@@ -82,7 +81,7 @@ def penalized(logits: Array, history: Array, repeat: float, presence: float, fre
 
 
 def added(x: Array, edits: Array) -> Array:
-    """Logits (V) with edits (n, 2) int32 (token, bits of a float32) added, one after another."""
+    """Logits (V) with edits (n, 2) int32 (token, bits of a float32) added one after another."""
     out = x.astype(np.float32)
     with np.errstate(over="ignore"):
         for token, amount in zip(edits[:, 0].tolist(), edits[:, 1].view(np.float32), strict=True):
@@ -90,11 +89,11 @@ def added(x: Array, edits: Array) -> Array:
     return out
 
 
-# --- stages. Those that change single tokens skip what an earlier stage dropped.
+# --- stages. Stages that change single tokens skip tokens that an earlier stage dropped.
 
 
 def _scattered(c: Candidates, row: StageContext, change: Callable[[Array], Array]) -> Candidates:
-    """A change of the whole vocabulary's logits, seen by the candidates that are left."""
+    """Applies a change of the whole vocabulary's logits to the remaining candidates."""
     whole = np.full(row.vocabulary, -np.inf, np.float32)
     whole[c.ids] = c.x
     return replace(c, x=change(whole)[c.ids])
@@ -102,7 +101,7 @@ def _scattered(c: Candidates, row: StageContext, change: Callable[[Array], Array
 
 def penalties(c: Candidates, row: StageContext) -> Candidates:
     p, ring = row.params, row.ring
-    reach = min(int(p["repeat_last_n"]), len(ring))  # what is further back has been overwritten
+    reach = min(int(p["repeat_last_n"]), len(ring))  # older tokens have been overwritten
     history = ring[np.arange(max(0, row.pos + 1 - reach), row.pos + 1) % len(ring)]
     by = (p["repeat_penalty"], p["presence_penalty"], p["frequency_penalty"])
     return _scattered(c, row, lambda x: penalized(x, history, *by))
@@ -113,7 +112,7 @@ def dry(c: Candidates, row: StageContext) -> Candidates:
 
 
 def top_n_sigma(c: Candidates, row: StageContext) -> Candidates:
-    """Those within n standard deviations below the best (Tang et al., arXiv 2411.07641)."""
+    """Keeps logits within n standard deviations of the best (Tang et al., arXiv 2411.07641)."""
     best, real = c.x.max(), c.x > -np.inf
     if best == -np.inf or row.params["top_n_sigma"] < 0:
         return c
@@ -129,7 +128,7 @@ def top_k(c: Candidates, row: StageContext) -> Candidates:
 
 
 def _shares(c: Candidates) -> tuple[Array, Array, float, float]:
-    """Distances, weights, their sum, and the logarithm of that sum in terms of the best's weight."""
+    """Distances, weights, their sum, and the natural logarithm of that sum relative to the best's weight."""
     below = c.below
     weight = weights(below)
     total = float(weight.sum())
@@ -143,8 +142,8 @@ def _entropy(below: Array, weight: Array, total: float, log_total: float) -> flo
 
 
 def typical(c: Candidates, row: StageContext) -> Candidates:
-    """Those whose negative log-probability is nearest to the entropy, up to a share (Meister et al., arXiv
-    2202.00666).
+    """Locally typical sampling: keeps candidates whose negative log-probability is nearest to the entropy, up
+    to a probability mass (Meister et al., arXiv 2202.00666).
     """
     below, weight, total, log_total = _shares(c)
     entropy = _entropy(below, weight, total, log_total)
@@ -154,20 +153,24 @@ def typical(c: Candidates, row: StageContext) -> Candidates:
 
 
 def top_p(c: Candidates, row: StageContext) -> Candidates:
-    """The first-ranked whose weights reach a share together (Holtzman et al., arXiv 1904.09751)."""
+    """Nucleus sampling: keeps the best candidates that together reach a probability mass (Holtzman et al.,
+    arXiv 1904.09751).
+    """
     below, weight, total, _ = _shares(c)
     kept = crossing(-below, weight, float(row.params["top_p"]) * total, beyond=False)
     return c.only(np.sort(np.argsort(-below, kind="stable")[:kept]))
 
 
 def min_p(c: Candidates, row: StageContext) -> Candidates:
-    """Those that weigh at least a share of the best (Nguyen et al., arXiv 2407.01082)."""
+    """Keeps candidates with at least a share of the best's probability (Nguyen et al., arXiv 2407.01082)."""
     share = float(row.params["min_p"])
     return c.only(c.below >= np.float32(log(share))) if share > 0 else c
 
 
 def xtc(c: Candidates, row: StageContext) -> Candidates:
-    """With some probability, of those above a threshold only the one that ranks last stays."""
+    """XTC (exclude top choices): with some probability, drops all candidates above a threshold except the
+    last-ranked of them.
+    """
     below, weight, total, _ = _shares(c)
     threshold = float(row.params["xtc_threshold"])
     drawn = uniform(int(row.params["seed"]) ^ XTC_KEY, row.pos)
@@ -179,7 +182,9 @@ def xtc(c: Candidates, row: StageContext) -> Candidates:
 
 
 def temperature(c: Candidates, row: StageContext) -> Candidates:
-    """Distances divided by the temperature, which may follow the entropy; 0 leaves the best alone."""
+    """Distances divided by the temperature, which may depend on the entropy (dynamic temperature); 0 keeps
+    the best alone.
+    """
     p = row.params
     by, spread = float(p["temperature"]), float(p["dynatemp_range"])
     if spread > 0 and len(c.x) > 1:
@@ -193,12 +198,14 @@ def temperature(c: Candidates, row: StageContext) -> Candidates:
 
 
 def mirostat_1(c: Candidates, row: StageContext) -> Candidates:
-    """Top-k with the k that should give tokens of mu bits (Basu et al., arXiv 2007.14966)."""
+    """Mirostat: top-k with the k that should give a negative log-probability of mu bits (Basu et al., arXiv
+    2007.14966).
+    """
     below = -np.sort(-c.below, kind="stable")[:MIROSTAT_TOP].astype(np.float64)
     above = up = 0.0
     for i in range(len(below) - 1):
         t = log((i + 2.0) / (i + 1.0))
-        # what is -inf away says nothing of the slope
+        # a neighbour at -inf gives no slope
         b = float(below[i] - below[i + 1]) if below[i + 1] > -np.inf else 0.0
         above += t * b
         up += t * t
@@ -211,7 +218,7 @@ def mirostat_1(c: Candidates, row: StageContext) -> Candidates:
 
 
 def mirostat_2(c: Candidates, row: StageContext) -> Candidates:
-    """Those whose negative log2-probability is at most mu."""
+    """Mirostat 2: keeps candidates whose negative log2-probability is at most mu."""
     below, _, _, log_total = _shares(c)
     kept = log_total - below.astype(np.float64) <= float(row.params["mirostat_mu"]) * LN2
     return c.only(kept) if kept.any() else c.first(1)
@@ -236,7 +243,7 @@ STAGE: dict[int, Callable[[Candidates, StageContext], Candidates]] = {
 
 
 def draw(c: Candidates, row: StageContext) -> tuple[int, float]:
-    """A token by weight, and its nll_bits: -log2 of its share."""
+    """Draws a token by weight; gives it and its nll_bits, -log2 of its probability among the candidates."""
     below, weight, total, log_total = _shares(c)
     goal = uniform(int(row.params["seed"]), row.pos) * total
     order = np.argsort(-below, kind="stable")
@@ -245,7 +252,7 @@ def draw(c: Candidates, row: StageContext) -> tuple[int, float]:
 
 
 def lost(logits: Array) -> bool:
-    """Whether no token of a row of logits (V) can be the likeliest: one is NaN or +inf, or all are -inf."""
+    """Whether a row of logits (V) is invalid: one is NaN or +inf, or all are -inf."""
     return not np.isfinite(logits.max())
 
 
@@ -257,12 +264,15 @@ def sample_row(
     bitmask: Array | None = None,
     edits: Array | None = None,
 ) -> tuple[int, float]:
-    """The token that a row's chain draws, and its nll_bits; NONE and 0 for logits that are lost, or
-    where bitmask and edits leave none above -inf.
+    """The token that a row's chain draws, and its nll_bits. NONE and 0 if the logits are lost, or if bitmask
+    and edits leave none above -inf.
 
-    logits (V) float32; ring (W): the slot's tokens by position; pos: position of
-    the last token; params: one hal_sampling record; bitmask (V / 32) uint32: token bitmask, read
-    where params["masked"]; edits (E, 2): what is added to logits, params["biases"] at once, the next
+    logits: (V) float32.
+    ring: (W), the slot's tokens by position.
+    pos: position of the last token.
+    params: one hal_sampling record.
+    bitmask: (V / 32) uint32, token bitmask, read if params["masked"].
+    edits: (E, 2), additions to logits: the first params["biases"] apply at once, the next
     params["dry_penalties"] in the stage "dry".
     """
     if lost(logits):

@@ -1,7 +1,7 @@
-"""DRY penalties: a token that continues a repetition loses logits (p-e-w, 2024, as llama.cpp has it).
+"""DRY penalties: lowers the logit of a token that continues a repetition (p-e-w, 2024, as in llama.cpp).
 
-A token that followed an earlier copy of the text's end, of at least `allowed` tokens, loses multiplier *
-base^(length - allowed). A breaker ends what counts as the text's end; a token that breaks by itself loses
+A token that followed an earlier copy of the text's suffix, of at least `allowed` tokens, loses multiplier *
+base^(length - allowed). A sequence breaker ends the suffix; a token that is a breaker by itself loses
 nothing.
 """
 
@@ -16,24 +16,25 @@ from satchel.runtime.graph import Array
 from satchel.runtime.sampling.exact import exp, log
 from satchel.runtime.sampling.options import MOST_BIASES, Sampling
 
-LARGEST = 60.0  # e^LARGEST is as far as a power may go
-REACH = 20  # tokens after a breaker's first one that are looked at
+LARGEST = 60.0  # powers are capped at e^LARGEST
+REACH = 20  # most tokens of a breaker after its first
 
 
 @dataclass(frozen=True, slots=True)
 class Breakers:
-    """First token of each breaker to the tokens that may follow in it, () where it is a whole breaker."""
+    """Sequence breakers as tokens."""
 
+    # First token of a breaker to the tokens that may follow it; () for a complete breaker.
     tails: Mapping[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
 
     def at(self, ids: Sequence[int], i: int) -> bool:
-        """Whether a breaker begins at place i and ends within ids."""
+        """Whether a breaker begins at index i and ends within ids."""
         found = self.tails.get(ids[i])
         return found is not None and any(tuple(ids[i + 1 : i + 1 + len(t)]) == t for t in found)
 
     @property
     def size(self) -> int:
-        """Entries of the table."""
+        """Number of entries."""
         return sum(1 + len(found) for found in self.tails.values())
 
     def alone(self, token: int) -> bool:
@@ -43,12 +44,12 @@ class Breakers:
 def find_breakers(
     texts: Iterable[str], vocabulary: int, piece: Callable[[int], bytes], encode: Callable[[str], list[int]]
 ) -> Breakers:
-    """Breakers of a vocabulary: tokens that hold a text whole, and those whose end begins one, with how it
-    goes on.
+    """Breakers in a vocabulary: tokens that contain a text, and tokens whose end begins one, with its
+    continuation.
     """
     tails: dict[int, set[tuple[int, ...]]] = {}
     wanted = [t.encode() for t in dict.fromkeys(texts) if t]
-    begun: dict[bytes, list[bytes]] = {}  # breakers by each of their beginnings
+    begun: dict[bytes, list[bytes]] = {}  # breakers by each of their prefixes
     for raw in wanted:
         for n in range(1, len(raw)):
             begun.setdefault(raw[:n], []).append(raw)
@@ -71,8 +72,8 @@ def find_breakers(
 
 
 def suffix_lengths(ids: Array) -> Array:
-    """For each place i how many tokens before it, itself included, equal the text's end: (n) int64; the last
-    place gives n. The Z-function of the text read backwards (Gusfield, 1997).
+    """For each index i, the length of the longest common suffix of ids[: i + 1] and the text: (n) int64; the
+    last entry is n. Z-function of the reversed text (Gusfield, 1997).
     """
     s = ids[::-1].tolist()
     z = [0] * len(s)
@@ -92,7 +93,7 @@ def suffix_lengths(ids: Array) -> Array:
 def dry_penalties(
     ids: Sequence[int], s: Sampling, breakers: Breakers, context: int
 ) -> list[tuple[int, float]]:
-    """(token, amount added to its logit) after these tokens; at most 512, the largest penalties first."""
+    """(token, amount added to its logit) for the next token; at most 512, the largest penalties first."""
     reach = context if s.dry_last_n < 0 else min(s.dry_last_n, context)
     last = np.asarray(ids[max(0, len(ids) - reach) :], np.int64)
     if len(last) <= s.dry_allowed_length or not _followed(last):
@@ -117,5 +118,5 @@ def dry_penalties(
 
 
 def _followed(last: Array) -> bool:
-    """Whether the last token came before: else nothing repeats."""
+    """Whether the last token occurred before; otherwise nothing repeats."""
     return bool((last[:-1] == last[-1]).any())

@@ -1,5 +1,5 @@
-"""Arithmetic of the sampling definition that every device repeats bit for bit: no library's exp or log, and
-sums that are whole numbers, so that no order of adding matters.
+"""Arithmetic of the sampling definition that every device repeats bit for bit: no library exp or log, and
+integer sums, whose order does not matter.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import numpy as np
 from satchel.runtime.graph import Array
 
 MASK = (1 << 64) - 1
-BITS = 40  # the likeliest candidate weighs 2^BITS
-FAR = np.float32(-40.0)  # a logit so far below the best weighs nothing
+BITS = 40  # the best candidate has weight 2^BITS
+FAR = np.float32(-40.0)  # distances below this have weight 0
 LOG2E = np.float32(1.44269504)
 LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 LN2 = 0.6931471805599453
@@ -20,8 +20,8 @@ LANES = 8
 
 
 def uniform(seed: int, position: int) -> float:
-    """A number in [0, 1) from (seed, position): splitmix64's finisher (Steele et al., OOPSLA 2014), its top
-    53 bits.
+    """A random number in [0, 1) from (seed, position): the top 53 bits of splitmix64's finalizer (Steele et
+    al., OOPSLA 2014).
     """
     z = (seed + (position + 1) * 0x9E3779B97F4A7C15) & MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
@@ -30,7 +30,7 @@ def uniform(seed: int, position: int) -> float:
 
 
 def weights(below: Array) -> Array:
-    """e^x * 2^BITS rounded to whole numbers (int64) of x (n) float32 <= 0.
+    """round(e^x * 2^BITS) as int64, for x (n) float32 <= 0.
 
     x = n ln 2 + r; e^r by its series up to r^7, all in float32; the scaling is exact.
     """
@@ -44,7 +44,7 @@ def weights(below: Array) -> Array:
 
 
 def lanes(values: Array) -> float:
-    """Sum of float64 numbers as eight sums side by side, which are added one after another at the end."""
+    """Sum of float64 values as eight partial sums, added one after another at the end."""
     padded = np.zeros(-(-len(values) // LANES) * LANES)
     padded[: len(values)] = values
     total = 0.0
@@ -66,9 +66,7 @@ def log(x: float) -> float:
 
 
 def exp(x: float) -> float:
-    """e^x of -700 < x < 700, what is beyond counting as that, by its series up to the 17th power of what is
-    left after powers of two.
-    """
+    """e^x, with x clamped to [-700, 700]: powers of two, and the series up to the 17th power for the rest."""
     x = min(max(x, -700.0), 700.0)
     n = float(np.rint(x / LN2))
     r, sum = x - n * LN2, 1.0
@@ -78,7 +76,7 @@ def exp(x: float) -> float:
 
 
 def power(x: float, y: float) -> float:
-    """x^y of x >= 0; 0 where x is 0 and y is not."""
+    """x^y for x >= 0; 0 if x is 0 and y is not."""
     if x <= 0:
         return 1.0 if y == 0 else 0.0
     return exp(y * log(x))

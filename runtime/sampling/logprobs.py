@@ -1,5 +1,5 @@
-"""What is told of a sampled or given token: the logarithm of its probability by the model's own logits,
-before any stage of a chain, its rank, and the likeliest tokens beside it.
+"""Log-probability report of a sampled or given token: from the model's logits before the sampler chain, with
+the token's rank and the top tokens.
 """
 
 from __future__ import annotations
@@ -12,23 +12,21 @@ from satchel.runtime.graph import Array
 from satchel.runtime.sampling.chain import NONE, Candidates, lost
 from satchel.runtime.sampling.exact import BITS, LN2, log, weights
 
-TOP = 20  # how many of the likeliest tokens are listed at most
+TOP = 20  # most top tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Logprob:
-    """A token's natural logarithm of probability, how many were likelier, and (token, logarithm) of the
-    likeliest.
-    """
+    """Log-probability report of a token."""
 
     token: int
-    logprob: float
-    rank: int
-    top: tuple[tuple[int, float], ...] = ()
+    logprob: float  # natural logarithm
+    rank: int  # number of likelier tokens
+    top: tuple[tuple[int, float], ...] = ()  # (token, log-probability), best first
 
 
 def logprob_row(logits: Array, token: int, k: int) -> Array:
-    """A row of the op `logprobs`: (2 + 2 k) float64; all NaN for logits that are lost, and for NONE."""
+    """A row of the op `logprobs`: (2 + 2 k) float64. All NaN for lost logits and for the token NONE."""
     if token == NONE or lost(logits):
         return np.full(2 + 2 * k, np.nan)
     x = logits.astype(np.float32)
@@ -40,7 +38,7 @@ def logprob_row(logits: Array, token: int, k: int) -> Array:
 
 
 def read_logprob(row: Array, token: int, k: int) -> Logprob:
-    """A row of the op's result, with the first k of its list."""
+    """Decodes a row of the op's result, with the first k top tokens."""
     width = (len(row) - 2) // 2
     ids, values = row[2 + width : 2 + width + k].astype(int).tolist(), row[2 : 2 + k].tolist()
     return Logprob(token, float(row[0]), int(row[1]), tuple(zip(ids, values, strict=True)))

@@ -1,4 +1,4 @@
-"""Options as the struct that a step carries for each row: stages that change nothing are left out."""
+"""Encodes sampling options as the struct that a step carries per row. Stages without effect are left out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from satchel.runtime.sampling.options import Sampling
 
 
 def chain(s: Sampling) -> tuple[str, ...]:
-    """The stages that a row goes through, in order."""
+    """The stages that a row passes, in order."""
     if s.mirostat:
         return ("temperature", f"mirostat_{s.mirostat}") if s.temperature > 0 else ("temperature",)
     on = {
@@ -28,13 +28,13 @@ def chain(s: Sampling) -> tuple[str, ...]:
     }
     kept = tuple(name for name in s.samplers if on[name])
     if s.temperature == 0 and "temperature" in kept and not {"typical", "xtc"} & set(kept):
-        # No other stage that drops candidates can drop the best.
+        # Greedy: no other stage can drop the best candidate.
         return (*(n for n in kept if n in ("penalties", "dry")), "temperature")
     return kept
 
 
 def record(s: Sampling, context: int) -> Array:
-    """A hal_sampling, as an array () that is only read. context: what a look back of -1 means."""
+    """A hal_sampling record, a read-only array (). context: the value of a repeat_last_n of -1."""
     made = s.records.get(context)
     if made is None:
         made = s.records[context] = _make(s, context)

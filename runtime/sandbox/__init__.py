@@ -1,7 +1,8 @@
-"""The worker process in a sandbox: it keeps what computing needs, and gives up files, network and programs.
+"""Sandbox of the worker process: it keeps what computing needs, and gives up files, network and programs.
 
-Two parts. Landlock, entered before the first import that starts a thread, limits which files can be opened,
-in every thread. A seccomp filter, installed in all threads once the model is loaded, limits the system calls.
-enter.py applies both inside the process, policy.py says outside of it what one model needs.
-Invariant: enter.py and what it imports are the standard library alone, so nothing runs before the sandbox.
+Landlock limits which files any thread can open; the process enters it before the first import that starts a
+thread. A seccomp filter limits the system calls; all threads get it once the model is loaded. enter.py
+applies both inside the process; policy.py decides outside of it what a model needs.
+
+Invariant: enter.py and its imports use the standard library alone, so nothing else runs before the sandbox.
 """

@@ -1,8 +1,11 @@
-"""The system calls of a loaded worker, by name, with their numbers on x86-64 and on 64-bit Arm (-1: none).
+"""System calls of a loaded worker, by name, with their numbers on x86-64 and 64-bit Arm (-1: none).
 
-ALLOWED: whatever their arguments. JUDGED: by their arguments, see seccomp.py. REFUSED: answered with EPERM.
-REMOVING: refused unless Landlock limits which files that can be.
-Every other call is answered with ENOSYS, as if the kernel did not have it: libraries then take an older way.
+ALLOWED: with any arguments.
+JUDGED: by their arguments, see seccomp.py.
+REFUSED: fail with EPERM.
+REMOVING: refused unless Landlock limits the files.
+
+Every other call fails with ENOSYS, as if the kernel did not have it, so libraries fall back to an older one.
 """
 
 from __future__ import annotations
@@ -62,25 +65,25 @@ seccomp 317 277, name_to_handle_at 303 264, open_by_handle_at 304 265, init_modu
 """
 REMOVING = "unlink 87 -1, unlinkat 263 35, rmdir 84 -1"
 LANDLOCK = (444, 445, 446)  # create_ruleset, add_rule, restrict_self: on every architecture
-CLONE3 = 435  # its flags lie in memory, where no filter reads them: the C library takes clone() instead
+CLONE3 = 435  # a filter cannot read its flags, which are in memory; the C library falls back to clone()
 
 
 def machine() -> str:
-    """The architecture of this program, as the tables have it; "" where they do not."""
+    """The architecture of this program, as the tables name it; "" if they lack it."""
     if sys.platform != "linux" or sys.byteorder != "little" or sys.maxsize < 1 << 32:
         return ""
     return platform.machine() if platform.machine() in ARCHITECTURES else ""
 
 
 def numbers(table: str) -> dict[str, int]:
-    """The calls of a table that this architecture has."""
+    """The numbers of a table's calls on this architecture."""
     column = 1 if machine() == "x86_64" else 2
     rows = (entry.split() for line in table.strip().splitlines() for entry in line.split(","))
     return {row[0]: int(row[column]) for row in rows if int(row[column]) >= 0}
 
 
 def call(number: int, *arguments: object) -> int:
-    """One system call: integers, and ctypes' pointers. OSError where the kernel refuses it."""
+    """Makes a system call with integers and ctypes pointers. Raises OSError if it fails."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall.restype = ctypes.c_long
     given = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]

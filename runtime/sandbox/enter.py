@@ -1,6 +1,6 @@
-"""Enters the sandbox from inside: enter() at the start of the process, close() when its model is loaded.
+"""Enters the sandbox from inside: enter() at the start of the process, close() after the model is loaded.
 
-Invariant: what enter() and close() took away does not come back while the process lives.
+Invariant: what enter() and close() have taken away does not come back while the process lives.
 """
 
 from __future__ import annotations
@@ -17,33 +17,31 @@ from satchel.runtime.sandbox import landlock, seccomp
 from satchel.runtime.sandbox.calls import machine
 
 PR_SET_NO_NEW_PRIVS = 38
-OPEN_FILES = 512  # descriptors besides the files of the policy: GPUs, pipes, modules while they are imported
+OPEN_FILES = 512  # descriptors beside the policy's files: GPUs, pipes, modules during import
 OWN = "/proc/self"
 NOT_LINUX = "{} has neither Landlock nor seccomp"
-NO_LANDLOCK = "files are not limited, for Landlock is missing or off ({}; it came with Linux 5.13)"
-NO_FILTER = "system calls are not limited, for the kernel takes no seccomp filter ({})"
+NO_LANDLOCK = "files are not limited: Landlock is missing or off ({}; it needs Linux 5.13)"
+NO_FILTER = "system calls are not limited: the kernel takes no seccomp filter ({})"
 NO_TABLE = "system calls are not limited: there is no filter for {}"
 
 
 @dataclass(slots=True)
 class Sandbox:
-    """What holds in this process. files: the version of Landlock, 0: none; calls: the filter is installed;
-    missing: what the system lacks, a clause each.
-    """
+    """The limits that hold in this process."""
 
-    files: int = 0
-    calls: bool = False
-    missing: tuple[str, ...] = ()
+    files: int = 0  # Landlock's version; 0: none
+    calls: bool = False  # the seccomp filter is installed
+    missing: tuple[str, ...] = ()  # what the system lacks, a clause each
 
     @property
     def text(self) -> str:
-        """What holds, in a line."""
+        """The limits in one line."""
         held = [f"Landlock {self.files}"] * bool(self.files) + ["seccomp"] * self.calls
         return ", ".join(held) or "none"
 
     @property
     def note(self) -> str:
-        """What its user must know; "" where all of it holds."""
+        """A warning for the user; "" if the sandbox is complete."""
         if not self.missing:
             return ""
         whole = "only a part of the engine's sandbox holds" if self.files or self.calls else "no sandbox"
@@ -56,8 +54,8 @@ _pinned: list[int] = []
 
 
 def enter(policy: Mapping[str, Any] | None) -> None:
-    """Limits the process to the files of a policy (see policy.py). None: no sandbox is wanted. It is called
-    while there is one thread.
+    """Limits the process to the files of a policy (see policy.py). None: no sandbox. The process must have
+    one thread.
     """
     global _entered, _devices
     if policy is None:
@@ -86,7 +84,7 @@ def _limit_files(policy: Mapping[str, Any]) -> None:
     threads = len(os.listdir(f"{OWN}/task"))  # noqa: PTH208 - the list, and no module for it
     if threads > 1:
         _lack(f"a start-up hook of Python's began {threads - 1} threads, which Landlock does not reach")
-    # The kernel may forget what it knows of a process's folders unless they are held open.
+    # Landlock's rules refer to inodes, which /proc may drop unless they are held open.
     _pinned.extend(os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (OWN, f"{OWN}/task"))
     written = [*policy["keep"], *_compile_kernels()]
     if scratch := policy.get("scratch"):
@@ -96,7 +94,7 @@ def _limit_files(policy: Mapping[str, Any]) -> None:
         (landlock.READ, [*policy["read"], OWN]),
         (landlock.DEVICE, policy["devices"]),
         (landlock.WRITE_FILE | landlock.READ_FILE, ["/dev/null"]),
-        # NVIDIA's driver names its threads there, and does not start where it may not.
+        # NVIDIA's driver writes its threads' names there, and fails without.
         (landlock.READ | landlock.WRITE_FILE | landlock.TRUNCATE, [f"{OWN}/task"] * _devices),
         (landlock.KEEP, written),
     )
@@ -107,8 +105,8 @@ def _limit_files(policy: Mapping[str, Any]) -> None:
 
 
 def _compile_kernels() -> Sequence[str]:
-    """Compiles the C kernels that a start-up hook has registered: no compiler can be started later. Gives the
-    folder that they are in.
+    """Compiles the C kernels that a start-up hook has registered, because no compiler can start later; gives
+    their folder.
     """
     registry = sys.modules.get("satchel.runtime.kernels.registry")
     if registry is None or not registry.registered():
@@ -119,8 +117,8 @@ def _compile_kernels() -> Sequence[str]:
 
 
 def close(written: int = 0) -> Sandbox | None:
-    """Limits the system calls of all threads. written: bytes that a file may grow to, where no GPU driver
-    writes its own. Gives what holds now; None where no sandbox is wanted.
+    """Limits the system calls of all threads; gives the limits that hold, or None without a sandbox. written:
+    largest size of a file that the process writes, unless a GPU driver writes its own.
     """
     if _entered is None or sys.platform != "linux":
         return _entered
@@ -140,7 +138,9 @@ def close(written: int = 0) -> Sandbox | None:
 
 
 def lacking() -> str:
-    """The note of a sandbox on this system, as far as it shows from outside of one; "" for a whole one."""
+    """The note of a sandbox on this system, as far as it can be told from outside of one; "" if it would be
+    complete.
+    """
     found = Sandbox(files=1, calls=True)
     if sys.platform != "linux":
         found = Sandbox(missing=(NOT_LINUX.format(sys.platform),))

@@ -1,6 +1,6 @@
-"""Landlock, Linux's limits on files that a process sets for itself: what is not granted cannot be opened.
+"""Landlock: Linux's file access control that a process sets for itself. What is not granted cannot be opened.
 
-Limits hold for the calling thread and for those that it starts, so they are set while it is the only one.
+Limits apply to the calling thread and to threads that it starts, so they are set while it is the only one.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ TRUNCATE, IOCTL_DEV = 1 << 14, 1 << 15
 READ = READ_FILE | READ_DIR
 DEVICE = READ | WRITE_FILE | IOCTL_DEV
 KEEP = READ | WRITE_FILE | MAKE_REG | MAKE_DIR | REMOVE_FILE | REMOVE_DIR | TRUNCATE
-OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV  # rights that a file can have
-# By version of the interface since which they are known: one above the highest right.
+OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV  # rights that apply to files
+# By the interface version that introduced them: the bit above the highest right.
 RIGHTS = {1: 1 << 13, 2: 1 << 14, 3: 1 << 15, 5: 1 << 16}
 NETWORK, SCOPES = 3, 3  # TCP's bind and connect (4); abstract Unix sockets and signals of others (6)
 VERSION = 1  # flag: tells the version
@@ -36,13 +36,13 @@ class _Beneath(ctypes.Structure):
 
 
 def version() -> int:
-    """The version of the kernel's interface. OSError where it has none or it is switched off."""
+    """The interface version of the kernel. Raises OSError if Landlock is missing or off."""
     return call(LANDLOCK[0], None, 0, VERSION)
 
 
 def restrict(grants: Iterable[tuple[int, Iterable[str]]]) -> int:
-    """Limits this thread to these rights on these files, and on all below these folders; a path that does not
-    exist is left out. Gives the interface's version; OSError where the kernel does not do it.
+    """Limits this thread to these rights on these files, and on everything below these folders. Missing paths
+    are skipped. Gives the interface version; raises OSError if the kernel refuses.
     """
     known = version()
     handled = max(top for since, top in RIGHTS.items() if since <= known) - 1

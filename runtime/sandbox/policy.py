@@ -1,8 +1,8 @@
-"""What one model's worker may open, as its parent says it: read-only, all but its devices.
+"""The sandbox policy of one model's worker, made by its parent: what it may open, read-only except devices.
 
-It is granted the libraries that computing needs, the model's files, adapters, control vectors and draft
-model, the system's facts about processors and memory, and the devices of GPU backends that may serve it.
-Not granted: home and current folders, the network's configuration, other models, other processes.
+Granted: the libraries for computing, the model's files, adapters, control vectors and draft model, system
+information on processors and memory, and the devices of GPU backends that may serve it.
+Not granted: home and current folders, the network configuration, other models, other processes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from satchel.runtime.device.device import library_files
 from satchel.runtime.placement.speeds import cache_file
 from satchel.runtime.tuning import kept
 
-# Where systems and vendors install libraries. One that does not exist grants nothing.
+# Library folders of systems and vendors. Missing ones are skipped.
 SYSTEM = (
     "/usr", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store", "/run/opengl-driver",
     "/etc/ld.so.cache", "/etc/localtime", "/dev/urandom", "/dev/zero",
@@ -34,22 +34,21 @@ SYSTEM = (
 VENDORS = ("rocm*", "amdgpu*", "intel", "nvidia")  # below /opt
 TOOLKITS = ("CUDA_HOME", "CUDA_PATH", "ROCM_PATH", "HIP_PATH", "ONEAPI_ROOT")
 OURS = ("quant", "formats", "cext", "runtime", "cli", "models")
-# By backend: devices (patterns below /dev), and what else its driver reads.
+# By backend: devices (patterns below /dev), and other files that its driver reads.
 DRIVERS = {
     "cuda": (("nvidia*", "nvidia-caps/*"), ("/proc/driver/nvidia", "/proc/devices", "/sys")),
     "hip": (("kfd", "dri/*"), ("/proc/devices", "/sys", "/etc/OpenCL")),
     "sycl": (("dri/*",), ("/sys", "/etc/OpenCL")),
 }
-# Folders that installers fill; elsewhere on the module path a link may lead to what is nobody's package.
+# Package folders, whose links are followed; elsewhere on the module path a link may lead anywhere.
 INSTALLED = ("site-packages", "dist-packages")
-# Whose driver compiles kernels, by temporary files, while a model is loaded.
+# Backends whose driver compiles kernels, with temporary files, while a model loads.
 COMPILING = ("sycl",)
 
 
 def policy_of(files: Sequence[Path], options: Options) -> dict[str, Any]:
-    """The policy of a worker that loads these files with these options, as JSON has it. Files that do not
-    exist are left to the worker to miss. compiles: it needs a folder of its own for temporary files, whose
-    path its owner puts under "scratch".
+    """The policy of a worker that loads these files with these options, as JSON. Missing files are left for
+    the worker to report. compiles: it needs a temporary folder, whose path its owner puts under "scratch".
     """
     backends = _backends(options)
     devices = [path for name in backends for path in _devices(name)]
@@ -67,7 +66,7 @@ def policy_of(files: Sequence[Path], options: Options) -> dict[str, Any]:
 
 
 def _backends(options: Options) -> list[str]:
-    """GPU backends that may serve a model loaded so."""
+    """GPU backends that may serve a model with these options."""
     asked = {name.strip().partition(":")[0] for name in options.device.split(",")}
     installed = {path.stem.removeprefix("libsatchel_") for path in library_files()}
     known = [name for name in DRIVERS if name in installed]
@@ -81,7 +80,7 @@ def _devices(backend: str) -> list[str]:
 
 
 def _libraries() -> Iterator[str]:
-    """Folders that Python and the loader read: this Python's own, its modules, Satchel's."""
+    """Folders that Python and the loader read: this Python's, its modules, Satchel's."""
     yield from {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     for folder in (*site.getsitepackages(), *module_path()):
         yield folder
@@ -97,8 +96,8 @@ def _libraries() -> Iterator[str]:
 
 
 def _linked(folder: str) -> Iterator[str]:
-    """Where packages of this folder really are: installers may fill it with links to a store, one for a
-    package or one for each of its files.
+    """Real locations of the packages in this folder: installers may link packages, or single files, to a
+    store.
     """
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -112,7 +111,7 @@ def _linked(folder: str) -> Iterator[str]:
 
 
 def _files(files: Iterable[Path], options: Options) -> Iterator[Path]:
-    """The model's files, and all that its options name."""
+    """The model's files, and all files that its options name."""
     yield from files
     for given in (*options.adapters, *options.control_vectors):
         yield from parts_of(Path(given.path if isinstance(given, AdapterFile) else given))
@@ -123,7 +122,7 @@ def _files(files: Iterable[Path], options: Options) -> Iterator[Path]:
 
 
 def parts_of(path: Path) -> list[Path]:
-    """The files of a model by one of them; that one alone where it cannot be read."""
+    """All files of a split model, from one of them; that file alone if it cannot be read."""
     try:
         with open_gguf(path) as found:
             return [part.path for part in found.parts]

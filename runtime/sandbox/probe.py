@@ -1,7 +1,7 @@
-"""What `satchel doctor` starts in a sandbox like a worker's: it really tries what a worker must not do, and
-prints for each attempt a JSON line [name, what came of it].
+"""The program that `satchel doctor` starts in a sandbox like a worker's: it attempts what a worker must not
+do, and prints a JSON line [name, result] per attempt.
 
-Invariant: it imports nothing that starts a thread, and an attempt that succeeds harms nothing.
+Invariant: it imports nothing that starts a thread, and an attempt that succeeds does no harm.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 from satchel.runtime.sandbox import enter
 from satchel.runtime.sandbox.calls import JUDGED, REFUSED, call, numbers
 
-DONE = "done"  # of an attempt that was not refused
-ENTRIES = 8  # of an io_uring
+DONE = "done"  # result of an attempt that was not refused
+ENTRIES = 8  # size of the io_uring
 
 
 def read(path: str) -> None:
@@ -40,7 +40,7 @@ def open_socket(_: str) -> None:
 
 
 def connect(_: str) -> None:
-    """Of no socket at all: a filter answers before the kernel sees that."""
+    """Connects an invalid socket: the filter refuses the call before the kernel checks it."""
     call(numbers(REFUSED)["connect"], -1, None, 0)
 
 
@@ -67,19 +67,19 @@ def send_signal(_: str) -> None:
 
 
 def ring(_: str) -> None:
-    """io_uring opens files and sockets where no filter of calls sees it."""
+    """io_uring opens files and sockets without system calls that a filter could see."""
     call(numbers(REFUSED)["io_uring_setup"], ENTRIES, None)
 
 
 def type_ahead(_: str) -> None:
-    """Puts a character into the terminal's input, as if its user had typed it. There need be no terminal: a
-    filter answers first.
+    """Pushes a character into the terminal's input, as if typed. Works without a terminal: the filter refuses
+    first.
     """
     call(numbers(JUDGED)["ioctl"], 2, 0x5412, b"\0")
 
 
 def execute(path: str) -> None:
-    """The last attempt: where it is not refused, this program is another one."""
+    """The last attempt: if it succeeds, another program replaces this one."""
     os.execv(path, [path, "-I", "-c", ""])
 
 
@@ -102,7 +102,7 @@ ATTEMPTS: Mapping[str, tuple[Callable[[str], None], str]] = {
 
 
 def attempt(name: str, given: Mapping[str, str]) -> str:
-    """What came of one: DONE, or the name of the error."""
+    """Result of an attempt: DONE, or the name of the error."""
     work, needs = ATTEMPTS[name]
     try:
         work(given.get(needs, ""))

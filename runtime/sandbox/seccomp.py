@@ -1,7 +1,7 @@
 """A seccomp filter as a BPF program, and its installation in all threads of the process.
 
-The program checks the architecture first, then compares the number of the call with each known one. It sees
-the arguments' values, never what a pointer leads to: so paths are Landlock's to judge.
+The program checks the architecture first, then the number of the call. It sees argument values, never the
+memory behind a pointer, so paths are left to Landlock.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOAD, JUMP_EQUAL, JUMP_FROM, JUMP_BITS, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x
 ALLOW, ERRNO, KILL = 0x7FFF0000, 0x00050000, 0x80000000
 NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 SET_FILTER, HAS_ACTION, ALL_THREADS = 1, 2, 1
-X32 = 0x40000000  # numbers from here on are another interface of x86-64
+X32 = 0x40000000  # numbers from here on are x86-64's x32 interface
 
 O_WRITE, O_TMPFILE = 0o3, 0o20000000  # O_WRONLY | O_RDWR; a file without a name
 O_MAKE = 0o100 | 0o1000 | O_TMPFILE  # O_CREAT | O_TRUNC
@@ -42,8 +42,8 @@ Row = tuple[int, int, int, int]  # code, jump if true, jump if false, constant
 
 
 def program(*, devices: bool, files: bool = False) -> bytes:
-    """The filter of a loaded worker. devices: it has GPUs, whose drivers open their devices for writing and
-    control them. files: Landlock limits which files can be opened, so drivers may open theirs as they do.
+    """The filter of a loaded worker. devices: it has GPUs, whose drivers open devices for writing and control
+    them. files: Landlock limits the files, so drivers may open theirs in any mode.
     """
     rows: list[Row] = [
         (LOAD, 0, 0, ARCHITECTURE),
@@ -66,14 +66,16 @@ def program(*, devices: bool, files: bool = False) -> bytes:
 
 
 def answering(number: int, code: int) -> bytes:
-    """A filter that answers one call with an error, and allows all others: a kernel without it, for tests."""
+    """A filter that fails one call with an error and allows all others: simulates a kernel without it, for
+    tests.
+    """
     rows: list[Row] = [(LOAD, 0, 0, NUMBER), (JUMP_EQUAL, 0, 1, number)]
     rows += [(RETURN, 0, 0, ERRNO | code), (RETURN, 0, 0, ALLOW)]
     return b"".join(struct.pack("<HBBI", *row) for row in rows)
 
 
 def _judge(name: str, devices: bool, files: bool) -> list[Row]:
-    """What decides on one call; each path through it returns."""
+    """Instructions that decide on one call; every path returns."""
     if name in ("open", "openat"):
         bits = (O_TMPFILE if files else O_MAKE) if devices else O_MAKE | O_WRITE
         return _without(1 if name == "open" else 2, bits)
@@ -88,11 +90,11 @@ def _judge(name: str, devices: bool, files: bool) -> list[Row]:
         return [_argument(0), *_among((os.getpid(),))]
     if name == "prlimit64":
         return [_argument(0), *_among((0, os.getpid()))]
-    return [_argument(int(name == "setpriority")), *_among((0,))]  # of the calling thread alone
+    return [_argument(int(name == "setpriority")), *_among((0,))]  # the calling thread only
 
 
 def _argument(index: int) -> Row:
-    """Loads the low half of an argument: the kernel reads the ones judged here as int."""
+    """Loads the low half of an argument; the kernel reads the arguments checked here as int."""
     return LOAD, 0, 0, ARGUMENTS + 8 * index
 
 
@@ -118,13 +120,13 @@ class _Program(ctypes.Structure):
 
 
 def check() -> None:
-    """OSError where the kernel takes no filters."""
+    """Raises OSError if the kernel has no seccomp filters."""
     call(numbers(REFUSED)["seccomp"], HAS_ACTION, 0, ctypes.byref(ctypes.c_uint32(ERRNO)))
 
 
 def install(filter: bytes) -> None:
-    """Installs a filter in all threads, for good. The process has given up new privileges before (see
-    enter.py). OSError where the kernel has no such filters, or one of the threads cannot take it.
+    """Installs a filter in all threads, irrevocably. The process must have set no_new_privs (see enter.py).
+    Raises OSError if the kernel has no such filters, or a thread cannot take it.
     """
     given = _Program(len(filter) // 8, filter)
     stuck = call(numbers(REFUSED)["seccomp"], SET_FILTER, ALL_THREADS, ctypes.byref(given))

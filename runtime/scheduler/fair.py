@@ -1,13 +1,13 @@
-"""Fair sharing between users: weighted fair queuing over what they cost (start-time fair queuing; Goyal, Vin,
-Cheng, 1996).
+"""Fair sharing between users: start-time fair queuing (Goyal, Vin, Cheng, 1996), a form of weighted fair
+queuing.
 
-Each user has a virtual time that grows by cost over weight, in tokens or seconds; the one that is furthest
-behind goes first. A user who comes back is set to the time of those who stayed, so that idling earns nothing.
+Each user has a virtual time that grows by cost over weight, in tokens or seconds; the user with the smallest
+goes first. A user who returns gets the virtual time of those who stayed, so that idling earns nothing.
 """
 
 from __future__ import annotations
 
-KNOWN = 4096  # names with a debt that are remembered
+KNOWN = 4096  # most remembered names with a debt
 
 
 class Fair:
@@ -16,22 +16,22 @@ class Fair:
         self._now = 0.0
 
     def arrive(self, user: str) -> None:
-        """A request of the user came in."""
+        """A request of the user arrived."""
         self._time[user] = max(self._time.get(user, 0.0), self._now)
 
     def charge(self, user: str, cost: float, weight: float) -> None:
-        """So much was done for the user."""
+        """Charges the user for work."""
         start = self._time.get(user, self._now)
         self._now = max(self._now, start)
         self._time[user] = start + cost / weight
 
     def virtual_time(self, user: str) -> float:
-        """The user's virtual time: who has less has had less."""
+        """The user's virtual time: the smaller, the less the user has had."""
         return self._time.get(user, self._now)
 
     def forget(self, present: set[str]) -> None:
-        """Drops users who have no request and no debt, so that names do not pile up. Where nobody is present
-        all begin anew, and the debts of more than KNOWN names are forgiven.
+        """Drops users without requests and without a debt, so that names do not accumulate. If no user is
+        present, all start anew, and debts of more than KNOWN names are forgiven.
         """
         if not present:
             self._now = max((self._now, *self._time.values()))
@@ -40,5 +40,5 @@ class Fair:
 
     @property
     def names(self) -> int:
-        """How many users it knows."""
+        """Number of known users."""
         return len(self._time)

@@ -1,5 +1,5 @@
-"""Predicts how many tokens an answer will have from the answers that its user had: a running mean of their
-logarithms, since lengths spread over orders of magnitude. An unknown user gets the mean of all.
+"""Predicts the length of an answer from its user's earlier answers: a running mean of logarithms, because
+lengths span orders of magnitude. An unknown user gets the mean of all.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from math import exp, log
 from satchel.runtime.scheduler.sequence import Sequence
 
 RATE = 0.2  # weight of the last answer
-START = 128.0  # tokens, before any answer ended
-KNOWN = 4096  # users that are remembered
+START = 128.0  # initial prediction, in tokens
+KNOWN = 4096  # most remembered users
 
 
 class Lengths:
@@ -19,7 +19,7 @@ class Lengths:
         self._users: dict[str, float] = {}
 
     def learn(self, seq: Sequence) -> None:
-        """The sequence's answer ended by itself; what was cut or cancelled tells nothing."""
+        """Learns from an answer that ended by itself; truncated and cancelled ones are ignored."""
         if seq.finish != "stop":
             return
         seen, user = log(max(1, seq.generated)), seq.request.user
@@ -30,9 +30,9 @@ class Lengths:
             del self._users[next(iter(self._users))]
 
     def answer(self, seq: Sequence) -> float:
-        """Tokens that the answer will have, no more than it may."""
+        """Predicted tokens of the answer, at most its limit."""
         return min(float(seq.request.max_tokens), exp(self._users.get(seq.request.user, self._all)))
 
     def remaining(self, seq: Sequence) -> float:
-        """Tokens to compute and to sample until the sequence ends."""
+        """Predicted tokens to compute and to sample until the sequence ends."""
         return seq.remaining + max(1.0, self.answer(seq) - seq.generated)

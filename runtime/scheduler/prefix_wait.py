@@ -1,5 +1,5 @@
-"""Sequences that share a prefix and arrive together: the later ones wait until the first has computed it, and
-then find it in the prefix tree.
+"""Sequences that share a prefix and arrive together: the later ones wait until the first has computed the
+prefix, and then find it in the prefix tree.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ def waits_for_prefix(seq: Sequence, running: abc.Sequence[Sequence], block: int)
 
 
 def computes(wait: PrefixWait, block: int) -> bool:
-    """Whether blocks of the shared prefix are still missing, and on their way."""
+    """Whether blocks of the shared prefix are still missing and being computed."""
     other = wait.seq
     computed = other.num_computed_tokens // block
     return other.slot >= 0 and not other.decoding and wait.shared // block > computed
 
 
 def shared(seq: Sequence, other: Sequence) -> PrefixWait:
-    """How much of the sequence's prompt the other has, the last token aside, which is computed for its
-    logits. Sequences of two clients share nothing here: neither waits for the other's progress.
+    """How much of the sequence's prompt the other one has, without the last token, which is computed for its
+    logits. Sequences of different clients share nothing here, so that neither waits for the other's progress.
     """
     if seq.salt != other.salt or seq.client != other.client:
         return PrefixWait(other, 0)

@@ -1,6 +1,5 @@
-"""How long a step will take, learned while running: seconds = a + b decoded rows + c prompt tokens + d cached
-tokens read. A Kalman filter whose four numbers may drift (Kalman, 1960); it needs no more than a few dozen
-steps.
+"""Learns the duration of a step: seconds = a + b * decoded rows + c * prompt tokens + d * cached tokens read.
+A Kalman filter with four drifting parameters (Kalman, 1960) needs only a few dozen steps.
 """
 
 from __future__ import annotations
@@ -10,23 +9,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-START = np.array([1e-3, 1e-4, 1e-4, 1e-9])  # a prior that the first steps replace
-SPREAD = np.diag([1e-4, 1e-6, 1e-6, 1e-14])  # how far from the prior the numbers may lie: variances
-DRIFT = SPREAD * 1e-5  # of a step
-LEARNED = 16  # steps after which the numbers can be trusted
-NOISE = 0.1  # of a measured time, as a share of it
+START = np.array([1e-3, 1e-4, 1e-4, 1e-9])  # prior mean of (a, b, c, d)
+SPREAD = np.diag([1e-4, 1e-6, 1e-6, 1e-14])  # prior covariance
+DRIFT = SPREAD * 1e-5  # process noise per step
+LEARNED = 16  # steps after which the parameters can be trusted
+NOISE = 0.1  # relative measurement noise
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a step computes. decoded: sequences that get one token; prompt: tokens of prompts; read: tokens of
-    context that all of these look at; drafted: rows that verify draft tokens, or replay accepted ones: they
-    cost what decoded ones do.
-    """
+    """What a step computes."""
 
-    decoded: int
-    prompt: int
-    read: int
+    decoded: int  # sequences that get one token
+    prompt: int  # prompt tokens
+    read: int  # context tokens that all of these attend to
+    # Rows that verify draft tokens or replay accepted ones; each costs as much as a decoded one.
     drafted: int = 0
 
     def row(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -39,20 +36,20 @@ class StepTime:
         self.steps = 0
 
     def seconds(self, load: Load) -> float:
-        """The prediction, never below 10 microseconds."""
+        """The prediction, at least 10 microseconds."""
         return max(1e-5, float(self.weights @ load.row()))
 
     def parts(self, loads: Sequence[Load], seconds: float) -> list[float]:
-        """The seconds of a step, divided among those whose loads it had; what it takes anyhow, evenly."""
+        """A step's seconds divided among its loads; the fixed part evenly."""
         costs = [float(self.weights @ (load.row() / (len(loads), 1, 1, 1))) + 1e-9 for load in loads]
         return [seconds * cost / sum(costs) for cost in costs]
 
     def reading(self, tokens: int) -> float:
-        """The part of a step in which so many tokens of context are read."""
+        """Seconds to read this many context tokens."""
         return float(self.weights[3]) * tokens
 
     def computing(self, tokens: int) -> float | None:
-        """What so many tokens of a prompt add to a step; None before that was learned."""
+        """Seconds that this many prompt tokens add to a step; None before it is learned."""
         return float(self.weights[2]) * tokens if self.steps >= LEARNED else None
 
     def learn(self, load: Load, seconds: float) -> None:
@@ -65,7 +62,7 @@ class StepTime:
         self.steps += 1
 
     def prompt_tokens(self, decoded: int, read: int, budget: float, most: int) -> int:
-        """The most prompt tokens beside so many decoded rows that keep a step within `budget` seconds."""
+        """The most prompt tokens beside these decoded rows that keep a step within `budget` seconds."""
         low, high = 0, most
         while low < high:
             mid = (low + high + 1) // 2

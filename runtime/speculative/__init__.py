@@ -1,7 +1,7 @@
-"""Speculative decoding: draft tokens that are cheap to propose, verified by the model in one step.
+"""Speculative decoding: cheap draft tokens, verified by the model in one step.
 
-Random numbers are keyed by (seed, position), so what is sampled after a draft token is what would have been
-sampled without it: an answer is the same token for token, greedy or drawn, and only its speed differs.
+Random numbers are keyed by (seed, position), so after a draft token the model samples what it would have
+sampled without it. The answer is the same token for token, greedy or sampled; only its speed differs.
 """
 
 from satchel.runtime.speculative.options import Speculation

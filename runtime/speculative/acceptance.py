@@ -1,29 +1,31 @@
-"""How often draft tokens are accepted: by the evidence for the draft, and by their place in it.
+"""Estimates the acceptance rate of draft tokens, by the evidence for the draft and the position within it.
 
-Place i is verified only where all places before it were accepted, so what is learned is a conditional chance;
-the chance that a draft is accepted up to i is the product over its places.
+Position i counts only if all positions before it were accepted, so the rates are conditional; the probability
+that a draft is accepted up to i is their product.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-DECAY = 0.98  # of what is known with each new fact: some 50 facts count
-LEAST = 0.03  # a chance below which no row is worth its time
-WEIGHT = 4.0  # facts that the prior is worth
-# Matches of 2, 3, 4 to 5, 6 to 9, 10 tokens and more; a chance to begin with for each of these classes.
+DECAY = 0.98  # of the counts, per observation: about 50 observations matter
+LEAST = 0.03  # probability below which no row is worth its time
+WEIGHT = 4.0  # weight of the prior, in observations
+# Evidence classes: matches of 2, 3, 4 to 5, 6 to 9, and 10 or more tokens. Each has an initial rate.
 BORDERS = (3, 4, 6, 10)
 FIRST = (0.2, 0.3, 0.45, 0.7, 0.85)
 
 
 def evidence(length: int) -> int:
-    """The class of a match of so many tokens."""
+    """Evidence class of a match of `length` tokens."""
     return sum(length >= border for border in BORDERS)
 
 
 class Acceptance:
-    """shared: what was learned from others, the prior of one sequence's own numbers. first: chances of a
-    draft's first token by class where nothing is known.
+    """Acceptance rates of one source of drafts.
+
+    shared: rates over all sequences, the prior of one sequence's own.
+    first: initial rate of a draft's first token, by class.
     """
 
     def __init__(self, shared: Acceptance | None = None, first: Sequence[float] = FIRST) -> None:
@@ -39,8 +41,8 @@ class Acceptance:
             self.shared.learn(kind, place, accepted)
 
     def chances(self, kind: int, most: int) -> list[float]:
-        """For each place of a draft of `most` tokens, the chance that it and all before it are accepted,
-        as far as it is more than nothing.
+        """For each position of a draft of `most` tokens: the probability that it and all before it are
+        accepted, up to the last that exceeds LEAST.
         """
         found, product, rate = [], 1.0, self.first[kind]
         prior = rate
@@ -57,13 +59,13 @@ class Acceptance:
         return found
 
     def first_chance(self, kind: int) -> float:
-        """The chance of a draft's first token."""
+        """Acceptance rate of a draft's first token."""
         first = self.first[kind]
         return self.rate(kind, 0, first if self.shared is None else self.shared.rate(kind, 0, first))
 
     def rate(self, kind: int, place: int, prior: float) -> float:
-        """The chance of a place where all before it were accepted; the prior is that of the place before, or
-        what others found.
+        """Acceptance rate of a position, given that all before it were accepted. The prior is the rate of the
+        position before, or the shared one.
         """
         key = kind, place
         tried = self._tried.get(key)

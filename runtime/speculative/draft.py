@@ -1,8 +1,8 @@
-"""A second, smaller model that drafts what the target model will say. It samples as the target does, from the
-same random numbers, so where the two agree about probabilities they agree about tokens.
+"""A draft model: a smaller model that predicts the target model's tokens. It samples with the target's random
+numbers, so where their probabilities agree, their tokens do.
 
-Its slots are numbered as the target's. A slot holds a beginning of its sequence's tokens and draft tokens
-after them, which are rewound when they are rejected.
+Its slots have the target's numbers. A slot holds a prefix of its sequence's tokens, followed by draft tokens,
+which are rewound when they are rejected.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from satchel.runtime.scheduler.steptime import Load, StepTime
 
 
 def check_vocabulary(target: Tokenizer, draft: Tokenizer, source: str) -> None:
-    """RequestError where a token of the model is not the same one in the draft model; tokens that the draft
-    model has besides are never proposed.
+    """Raises RequestError if a token of the target differs in the draft model. Additional tokens of the draft
+    model are allowed, and never proposed.
     """
     have, want = draft.vocab, target.vocab
     for i, kind in enumerate(want.types.tolist()):
@@ -46,18 +46,18 @@ def check_vocabulary(target: Tokenizer, draft: Tokenizer, source: str) -> None:
 
 @dataclass(slots=True)
 class DraftSlot:
-    """A slot of the draft model: what it holds, and for whom. sure: how many of `ids` are the sequence's own
-    tokens.
-    """
+    """A slot of the draft model."""
 
     seq: Sequence | None = None
     ids: list[int] = field(default_factory=list)
-    sure: int = 0
+    sure: int = 0  # number of `ids` that are the sequence's own tokens
 
 
 class DraftModel:
-    """vocab: token ids of the target model; own: of this one. The engine has as many slots as the target's,
-    and is used by the same thread.
+    """Drafts tokens with a smaller model. Its engine has as many slots as the target's, and is used by the
+    same thread.
+
+    vocab: vocabulary size of the target; own: of the draft model.
     """
 
     def __init__(self, engine: Engine, vocab: int, own: int) -> None:
@@ -71,20 +71,20 @@ class DraftModel:
         return len(seq.ids) - (kept.sure if kept.seq is seq else 0)
 
     def max_draft_tokens(self, seq: Sequence, wanted: int) -> int:
-        """Tokens that may be drafted after the sequence's: as far as the context reaches."""
+        """Tokens that fit the context after the sequence's, up to `wanted`."""
         return max(0, min(wanted, self.engine.cache.context - len(seq.ids)))
 
     def seconds(self, seqs: int) -> float:
-        """What drafting one token takes for each of so many sequences at once."""
+        """Seconds to draft one token for each of `seqs` sequences at once."""
         return self.time.seconds(Load(seqs, 0, 0)) / max(1, seqs)
 
     def catching_up(self, seq: Sequence) -> float:
-        """Seconds for what the slot lacks of the sequence's tokens."""
+        """Seconds to compute the sequence's tokens that the slot lacks."""
         return self.time.seconds(Load(0, self.missing_tokens(seq), 0))
 
     def propose(self, wanted: abc.Mapping[Sequence, int], room: int) -> dict[Sequence, tuple[int, ...]]:
-        """So many draft tokens for each sequence, or fewer; none where a slot could not catch up within
-        `room` tokens, all slots together.
+        """Draft tokens for each sequence, at most the wanted number; none for a slot that could not catch up.
+        All slots together catch up by at most `room` tokens.
         """
         found: dict[Sequence, list[int]] = {}
         pending: dict[Sequence, list[int]] = {}
@@ -105,7 +105,7 @@ class DraftModel:
         return {seq: self._known(ids) for seq, ids in found.items()}
 
     def forget(self, seq: Sequence) -> None:
-        """The sequence ended: what its slot holds stays for requests that begin alike."""
+        """Called when the sequence ends. Its slot keeps its tokens for requests with the same prefix."""
         for slot, kept in enumerate(self._slots):
             if kept.seq is seq:
                 self._empty(slot, kept)
@@ -118,19 +118,19 @@ class DraftModel:
         return len(ids) < wanted and ids[-1] < self.shared
 
     def _known(self, ids: list[int]) -> tuple[int, ...]:
-        """Draft tokens up to the first that the target model does not know."""
+        """Draft tokens up to the first that the target does not have."""
         bad = next((i for i, token in enumerate(ids) if token >= self.shared), len(ids))
         return tuple(ids[:bad])
 
     def _take_over(self, seq: Sequence) -> list[int]:
-        """Makes the sequence's slot hold a beginning of its tokens, and gives those that it lacks."""
+        """Rewinds the sequence's slot to a prefix of its tokens; gives the tokens that it lacks."""
         kept = self._slots[seq.slot]
         if kept.seq is not seq:
             if kept.seq is not None:
                 self._empty(seq.slot, kept)
             cached, _ = self.engine.begin(seq.slot, seq.ids, seq.request.salt)
             kept.seq, kept.ids, kept.sure = seq, seq.ids[:cached], cached
-        length = min(kept.sure, len(seq.ids) - 1)  # the last token is computed for its logits, known or not
+        length = min(kept.sure, len(seq.ids) - 1)  # the last token is recomputed for its logits
         while length < min(len(kept.ids), len(seq.ids) - 1) and kept.ids[length] == seq.ids[length]:
             length += 1
         if length < len(kept.ids):
@@ -146,9 +146,7 @@ class DraftModel:
         kept.seq, kept.ids, kept.sure = None, [], 0
 
     def _sure(self, seq: Sequence) -> bool:
-        """Whether the slot holds all of the sequence's tokens and no draft token, so that the next is the
-        first.
-        """
+        """Whether the slot holds exactly the sequence's tokens, so that the next is the first draft token."""
         return len(self._slots[seq.slot].ids) == len(seq.ids)
 
     def _has_room(self, seq: Sequence, length: int) -> bool:
@@ -162,7 +160,7 @@ class DraftModel:
     def _step(
         self, pending: abc.Mapping[Sequence, list[int]], found: abc.Mapping[Sequence, list[int]]
     ) -> None:
-        """One step of the draft model; a draft token for each sequence that is in `found`."""
+        """One step of the draft model. Sequences in `found` get a draft token."""
         first = any(len(ids) > 1 for ids in pending.values())
         steps = [
             BatchEntry(

@@ -1,7 +1,7 @@
-"""How many tokens to draft: as many as make tokens per second most, which may be none.
+"""Chooses how many tokens to draft, possibly none, to maximize tokens per second.
 
-The tokens that drafts may add to a step are ordered by their chance, over all its sequences; each beginning
-of that order is a step with so many rows, of which the best is taken.
+All candidate draft tokens of the step's sequences are sorted by probability. Each prefix of that order is a
+step with that many additional rows; the best one is taken.
 """
 
 from __future__ import annotations
@@ -9,23 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-# Drafts must promise so much more than none, for what is promised is never certain; and more for each other
-# sequence, which waits for the longer step and may gain nothing by it.
+# Required speedup, because the prediction is uncertain: GAIN, plus BESIDE for each other sequence, which
+# waits
+# for the longer step and may gain nothing by it, up to HIGHEST.
 GAIN, BESIDE, HIGHEST = 1.1, 0.07, 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class DraftCandidate:
-    """chances: for each place of a draft, that it and all before it are accepted. seconds: what drafting
-    one token takes.
-    """
+    """A sequence that may get draft tokens."""
 
-    chances: Sequence[float]
-    seconds: float = 0.0
+    chances: Sequence[float]  # per position, the probability that it and all before it are accepted
+    seconds: float = 0.0  # to draft one token
 
 
 def wanted_gain(tokens: int) -> float:
-    """Tokens per second, over those without drafts, that a step of so many sequences must promise."""
+    """Speedup that drafts must promise in a step that gives `tokens` tokens without them."""
     return min(HIGHEST, GAIN + BESIDE * (tokens - 1))
 
 
@@ -36,9 +35,10 @@ def lengths(
     room: int,
     least: int = 0,
 ) -> list[int]:
-    """Tokens to draft for each candidate, in all at most `room`, for each none or at least `least`.
+    """Number of draft tokens for each candidate: at most `room` in all, and none or at least `least` each.
 
-    tokens: those that the step gives without drafts; seconds(n): what it takes with n rows more.
+    tokens: number of tokens that the step gives without drafts.
+    seconds(n): duration of the step with n more rows.
     """
     order = sorted(
         ((-chance, i, c.seconds) for i, c in enumerate(candidates) for chance in c.chances),

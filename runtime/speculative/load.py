@@ -1,4 +1,4 @@
-"""Opens a draft model beside a loaded one: on its device, with its slots and context."""
+"""Opens a draft model beside a loaded model: on its device, with its slots and context."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from satchel.runtime.weights.weights import bind
 def open_draft(
     path: str | Path, tokenizer: Tokenizer, vocab: int, cache: Cache, device: Device, *, repack: bool = True
 ) -> tuple[GGUF, DraftModel]:
-    """tokenizer, vocab, cache: the target model's. The file stays open until the device is closed; then it is
-    the caller's to close. RequestError where the two vocabularies differ.
+    """Opens a draft model. tokenizer, vocab, cache: the target model's. The caller closes the file, after the
+    device. Raises RequestError if the vocabularies differ.
     """
     gguf = open_gguf(path)
     try:
@@ -49,5 +49,5 @@ def open_draft(
 
 
 def buckets(most: int) -> Sequence[int]:
-    """Rows of the plans that steps with up to `most` drafts of one request use."""
+    """Row buckets of the plans for steps with up to `most` draft tokens of one request."""
     return [1 << i for i in range(most.bit_length() + 1)]

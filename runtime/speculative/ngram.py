@@ -1,9 +1,8 @@
-"""Prompt lookup: what stood after the same tokens before is likely to come again.
+"""Prompt lookup: what followed the same n-gram before is likely to follow again.
 
-An index of hash chains, as LZ77 coders have: each pair of tokens leads to where it stood last, and from there
-to where it stood before that. Adding a token and finding the longest match are O(1).
-(Prompt lookup: Saxena, 2023; n-gram speculation in one sequence: Yang et al., "Inference with Reference",
-2023.)
+The index is a hash chain as in LZ77 coders: each pair of tokens leads to its last position, and each position
+to the previous one of the same pair. Adding a token and finding the longest match are O(1). (Prompt lookup:
+Saxena, 2023; n-gram speculation in one sequence: Yang et al., "Inference with Reference", 2023.)
 """
 
 from __future__ import annotations
@@ -13,27 +12,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 PAIR = 2  # tokens of a key: the shortest match
-CHAIN = 8  # places that are looked at, the latest first
-LONGEST = 16  # tokens of a match beyond which longer is no better
-SALTS = 64  # tenants whose past is kept
+CHAIN = 8  # positions that are searched, the latest first
+LONGEST = 16  # longer matches count as 16 tokens
+SALTS = 64  # salts whose past is kept
 SHIFT = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Tokens that followed, and the length of what they followed."""
+    """A match of the sequence's end."""
 
-    ids: tuple[int, ...]
-    length: int
+    ids: tuple[int, ...]  # the tokens that followed it
+    length: int  # of the match
 
 
 class Ngrams:
-    """The tokens of one sequence so far."""
+    """N-gram index of one sequence."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
         self._last: dict[int, int] = {}
-        self._before: list[int] = []  # the place before this one of the same pair; -1: none
+        self._before: list[int] = []  # previous position of the same pair; -1: none
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -52,8 +51,8 @@ class Ngrams:
         ids.extend(tokens)
 
     def match(self, most: int) -> Match | None:
-        """Up to `most` tokens that may follow this sequence, by its own longest repeated end. Where the match
-        reaches into the end itself, the sequence repeats with that period, and so does what is given.
+        """Up to `most` tokens that followed the longest earlier match of this sequence's end. If the match
+        overlaps the end, the sequence is periodic, and the tokens continue the period.
         """
         ids = self.ids
         if most < 1 or len(ids) <= PAIR:
@@ -68,7 +67,7 @@ class Ngrams:
         return Match(tuple(found), length)
 
     def match_other(self, tail: Sequence[int], most: int) -> Match | None:
-        """The same for another sequence that ends in `tail`; nothing follows the last token that is here."""
+        """The same for another sequence that ends in `tail`. Nothing follows this sequence's last token."""
         if most < 1 or len(tail) < PAIR:
             return None
         place, length = self._longest(tail, self._last.get(tail[-2] << SHIFT | tail[-1], -1))
@@ -76,8 +75,8 @@ class Ngrams:
         return Match(tuple(found), length) if found else None
 
     def _longest(self, tail: Sequence[int], place: int) -> tuple[int, int]:
-        """(place of the last token, length) of the longest match of the end of `tail`, the latest of equal
-        ones, along the chain from `place` on; length 0: none.
+        """(position of the last token, length) of the longest match of the end of `tail` along the chain from
+        `place`, the latest of equally long ones; length 0: none.
         """
         ids, best, longest = self.ids, -1, 0
         for _ in range(CHAIN):
@@ -95,14 +94,16 @@ class Ngrams:
 
 
 class Past:
-    """The last tokens of earlier conversations, apart by salt: nobody can probe what another tenant said."""
+    """The last tokens of earlier conversations, separated by salt, so that a client cannot probe another's
+    text.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._kept: OrderedDict[str, Ngrams] = OrderedDict()
 
     def add(self, salt: str, ids: Sequence[int]) -> None:
-        """Keeps a conversation that ended. Where there are too many tokens, the older half goes."""
+        """Adds a conversation that ended. On overflow, the older half is dropped."""
         if not self.size:
             return
         kept = self._kept.setdefault(salt, Ngrams())

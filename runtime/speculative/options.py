@@ -1,4 +1,4 @@
-"""What a user asks of speculation. It changes how fast an answer comes, never the answer."""
+"""The user's options of speculative decoding. They change the speed of an answer, never its tokens."""
 
 from __future__ import annotations
 
@@ -12,16 +12,13 @@ MOST = 64
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """draft_model: a smaller model of the same vocabulary; None: none. lookup: draft what followed the same
-    n-gram in the prompt or the answer. draft_max: tokens drafted at once; 0: none ever. draft_min: fewer
-    are not tried. past: tokens of earlier conversations, for each salt, in which lookup looks too.
-    """
+    """Options of speculative decoding."""
 
-    draft_model: str | Path | None = None
-    lookup: bool = False
-    draft_max: int = 16
-    draft_min: int = 0
-    past: int = 0
+    draft_model: str | Path | None = None  # a smaller model with the same vocabulary; None: none
+    lookup: bool = False  # draft what followed the same n-gram in the prompt or the answer
+    draft_max: int = 16  # most draft tokens per step; 0: no drafts
+    draft_min: int = 0  # shorter drafts are not tried
+    past: int = 0  # tokens of earlier conversations, per salt, that lookup searches as well
 
     def __post_init__(self) -> None:
         if not 0 <= self.draft_max <= MOST:

@@ -1,4 +1,6 @@
-"""Which requests may have drafts, and how many: drafts are the first to go where others need the room."""
+"""Which requests may have draft tokens, and how many. Drafts are the first to go when others need
+the room.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ from satchel.runtime.scheduler import ScheduledSequence, Scheduler, Sequence
 
 
 def rows_left(scheduled: abc.Sequence[ScheduledSequence], scheduler: Scheduler) -> int:
-    """Rows that the step has left for drafts: none beside a prompt, for whose first token a client waits, and
-    none while a request waits for room in memory. One that waits for a slot gets it the sooner, the more
-    tokens the others make.
+    """Rows of the step that are left for drafts. None beside a prompt, whose client waits for the first
+    token, and none while a request waits for memory. A request that waits for a slot gets it sooner if the
+    others decode faster.
     """
     if scheduler.held_up or not all(s.seq.decoding for s in scheduled):
         return 0
@@ -19,17 +21,15 @@ def rows_left(scheduled: abc.Sequence[ScheduledSequence], scheduler: Scheduler) 
 
 
 def may_draft(seq: Sequence) -> bool:
-    """Whether draft tokens can be verified for the sequence: it decodes, wants them, and what the host does
-    for it does not change from token to token.
+    """Whether draft tokens can be verified for the sequence: it decodes, drafts are on, and its host-side
+    sampling state does not change from token to token.
     """
     host = seq.host_sampling
     return seq.decoding and seq.request.draft != 0 and (host is None or host.fixed)
 
 
 def max_draft_tokens(seq: Sequence, pages: Pages, most: int) -> int:
-    """Tokens that may be drafted for the sequence: no more than the answer, the context and the pool can
-    take.
-    """
+    """Most draft tokens for the sequence within the limits of the answer, the context and the pool."""
     wanted = seq.request.draft if seq.request.draft >= 0 else most
     cache, length = pages.cache, len(seq.ids)
     fits = min(cache.context, cache.pool * cache.block) - length
@@ -37,9 +37,7 @@ def max_draft_tokens(seq: Sequence, pages: Pages, most: int) -> int:
 
 
 def take_blocks(seq: Sequence, pages: Pages, count: int) -> int:
-    """Reserves blocks for so many drafted tokens, or for as many as there are free blocks for; gives the
-    number.
-    """
+    """Reserves blocks for `count` draft tokens, or for as many as free blocks allow; gives that number."""
     missing = pages.missing(seq.slot, len(seq.ids) + count)
     if missing and missing > pages.free_blocks:
         count = max(0, len(pages.held(seq.slot)) * pages.cache.block - len(seq.ids))

@@ -1,19 +1,19 @@
-"""What a step costs by its number of rows, as measured: kernels take rows in groups, so the cost is a
-staircase that no straight line follows. Steps with prompts are left to the scheduler's fitted line.
+"""Measured cost of a step by its number of rows. Kernels process rows in groups, so the cost is a staircase,
+not a line. Steps with prompts are left to the scheduler's linear model.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 
-SLOPE = 0.08  # of the step without drafts that a row is taken to cost where nothing is measured
-HIGH, LOW = 1.5, 0.5  # a time further off than this is taken to be so far off: something else ran
-SHAPE, PACE = 0.05, 0.1  # shares of a difference that one number of rows, and all of them, are taken to have
+SLOPE = 0.08  # assumed cost of an unmeasured row, as a share of the step without drafts
+HIGH, LOW = 1.5, 0.5  # measured over expected time is clipped to this range: outliers come from other load
+SHAPE, PACE = 0.05, 0.1  # learning rates of one number of rows, and of the common factor
 
 
 class RowCost:
-    """Seconds by rows, less what reading the context takes: a shape that the model and its kernels have,
-    times a pace that the clock and other processes change.
+    """Seconds by number of rows, without the time to read the KV cache: a shape, which the model and its
+    kernels determine, times a pace, which the clock and other processes change.
     """
 
     def __init__(self) -> None:
@@ -36,8 +36,8 @@ class RowCost:
         return rows in self._shape
 
     def seconds(self, rows: int) -> float:
-        """Measured; between measured numbers of rows on a line, beyond them with a slope that is hopeful
-        enough to be tried. 0 where nothing was measured.
+        """Seconds of a step with this many rows: measured, or interpolated; beyond the measured range,
+        extrapolated with an optimistic slope, so that it is tried. 0 if nothing was measured.
         """
         shape = self._shape
         if rows in shape or not shape:

@@ -1,8 +1,8 @@
-"""Adds draft tokens to the steps that the scheduler plans: asks for drafts, decides how many tokens are worth
+"""Adds draft tokens to the steps that the scheduler plans: proposes drafts, decides how many tokens are worth
 their rows, and learns from what was accepted.
 
-Drafts of lookup cost nothing, so they are compared with the answer even where they were not computed: their
-acceptance is known while they are off.
+Lookup drafts cost nothing, so they are compared with the answer even if they were not computed: their
+acceptance rate is known while they are off.
 """
 
 from __future__ import annotations
@@ -21,24 +21,22 @@ from satchel.runtime.speculative.options import Speculation
 from satchel.runtime.speculative.room import max_draft_tokens, may_draft, rows_left, take_blocks
 from satchel.runtime.speculative.rowcost import RowCost
 
-READ = 8192  # tokens of a prompt that are indexed in one step: some 2 ms
-PROBE = 3  # tokens that are tried where none are worth it, as far as is known
-PATIENCE, NAP = 16, 4  # after so many tokens without a draft, only every so many tokens one is looked for
-REFRESH = 32  # steps for which the least price of a row holds
-CATCH_UP = 32  # tokens that a draft model may always compute in a step
+READ = 8192  # prompt tokens that are indexed per step: about 2 ms
+PROBE = 3  # draft tokens of a trial
+PATIENCE, NAP = 16, 4  # after 16 tokens without a draft, lookup searches only every 4th token
+REFRESH = 32  # steps after which the least price of a row is computed again
+CATCH_UP = 32  # tokens that a draft model may always compute per step
 
 
 @dataclass(slots=True)
 class Draft:
-    """Tokens that may follow a sequence's first `start` tokens. ids: none where the draft model has yet to be
-    asked; kind: of evidence; accepted: how many of them were.
-    """
+    """Tokens that may follow a sequence's first `start` tokens."""
 
     start: int
     rates: Acceptance
-    kind: int
-    ids: tuple[int, ...] = ()
-    accepted: int = 0
+    kind: int  # evidence class
+    ids: tuple[int, ...] = ()  # (): the draft model has not been asked yet
+    accepted: int = 0  # number of accepted tokens
 
 
 @dataclass(slots=True)
@@ -53,7 +51,9 @@ class DraftState:
 
 
 class Speculator:
-    """Used by the engine thread alone; close() frees the draft model's memory."""
+    """Speculative decoding of a service. Used by the engine thread alone; close() frees the draft model's
+    memory.
+    """
 
     def __init__(self, options: Speculation, draft: DraftModel | None = None) -> None:
         self.options, self.draft_model = options, draft
@@ -64,7 +64,7 @@ class Speculator:
         self._steps = 0
 
     def extend(self, scheduled: list[ScheduledSequence], scheduler: Scheduler) -> list[ScheduledSequence]:
-        """The same entries, some of them with draft tokens."""
+        """The scheduled sequences, some of them with draft tokens."""
         self._steps += 1
         rows = rows_left(scheduled, scheduler)
         if rows < 1:
@@ -80,7 +80,7 @@ class Speculator:
         return [replace(s, draft_tokens=drafts[s.seq]) if drafts.get(s.seq) else s for s in scheduled]
 
     def timed(self, scheduled: abc.Sequence[ScheduledSequence], seconds: float, scheduler: Scheduler) -> None:
-        """What the step of this work took."""
+        """Learns from the measured duration of a step."""
         self.budget.earn(seconds)
         rows = read = 0
         for s in scheduled:
@@ -91,7 +91,7 @@ class Speculator:
         self.cost.learn(rows, max(1e-6, seconds - scheduler.time.reading(read)))
 
     def forget(self, seq: Sequence) -> None:
-        """The sequence ended."""
+        """Called when the sequence ends."""
         state = self._sequences.pop(seq, None)
         if state is not None:
             self._learn(seq, state)
@@ -106,7 +106,7 @@ class Speculator:
             self.draft_model.release()
 
     def _price(self, rows: int) -> float:
-        """The chance that a draft's first token must have, for a draft of any length to be worth its rows."""
+        """The probability that a draft's first token needs for a draft of any length to be worth its rows."""
         made, price = self._prices.get(rows, (-REFRESH, 0.0))
         if self._steps - made >= REFRESH:
             base = self.cost.seconds(rows)
@@ -119,8 +119,8 @@ class Speculator:
         return price
 
     def _propose(self, seq: Sequence, scheduler: Scheduler, price: float) -> Draft | None:
-        """The best draft for the sequence before anything is computed for it; of lookup, only one that may be
-        worth its rows.
+        """The best draft for the sequence, before anything is computed for it. A lookup draft only if it may
+        be worth its rows.
         """
         state = self._sequences.get(seq)
         if state is None:
@@ -171,7 +171,7 @@ class Speculator:
         scheduler: Scheduler,
         rows: int,
     ) -> dict[Sequence, int]:
-        """How many tokens to draft for each sequence."""
+        """Number of tokens to draft for each sequence."""
         seqs, pages = list(proposed), scheduler.engine.pages
         asking = sum(not g.ids for g in proposed.values())
         each = self.draft_model.seconds(asking) if self.draft_model is not None and asking else 0.0
@@ -199,14 +199,14 @@ class Speculator:
         seconds: StepCost,
         n: int,
     ) -> None:
-        """Tries a few tokens of the most hopeful draft, where the budget has what that costs."""
+        """Tries a few tokens of the most promising draft, if the trial budget covers the cost."""
         i = max(range(len(seqs)), key=lambda i: candidates[i].chances[0] if candidates[i].chances else 0.0)
         candidate = candidates[i]
         n = min(n, len(candidate.chances))
         if n < max(1, self.options.draft_min):
             return
         if not candidate.seconds and seconds.measured(n):
-            return  # what lookup's drafts are worth is known without a try, and so is their cost
+            return  # benefit and cost of lookup drafts are known without a trial
         cost = seconds(n) - seconds(0) + n * candidate.seconds
         if candidate.seconds and self.draft_model is not None:
             cost += self.draft_model.catching_up(seqs[i])
@@ -216,7 +216,7 @@ class Speculator:
     def _drafts(
         self, proposed: dict[Sequence, Draft], chosen: dict[Sequence, int], scheduler: Scheduler
     ) -> dict[Sequence, tuple[int, ...]]:
-        """The drafts, with room for them in the cache."""
+        """The drafts, with blocks reserved for them."""
         asked = {seq: n for seq, n in chosen.items() if not proposed[seq].ids}
         if asked and self.draft_model is not None:
             for seq, ids in self.draft_model.propose(asked, self._room(scheduler)).items():
@@ -232,8 +232,8 @@ class Speculator:
         return drafts
 
     def _room(self, scheduler: Scheduler) -> int:
-        """Tokens that the draft model may compute to catch up: all at once for one user; beside others no
-        more than take as long as a step.
+        """Tokens that the draft model may compute to catch up: any number for a single user; beside others,
+        no more than fit the duration of a step.
         """
         if self.draft_model is None:
             return 0
@@ -245,7 +245,7 @@ class Speculator:
 
 
 class StepCost:
-    """Seconds of a step of this work with so many drafted rows. decoded: tokens that it gives without."""
+    """Seconds of this step by number of draft rows. decoded: tokens that it gives without drafts."""
 
     def __init__(
         self, cost: RowCost, scheduler: Scheduler, scheduled: abc.Sequence[ScheduledSequence]
@@ -260,6 +260,6 @@ class StepCost:
 
     def __call__(self, drafted: int) -> float:
         rows = self._cost.seconds(self._known + drafted)
-        if rows and drafted and self._twice:  # the tokens accepted before a rejected one are replayed
+        if rows and drafted and self._twice:  # tokens accepted before a rejected one are replayed
             rows += max(0.0, rows - self._cost.seconds(self._known))
         return rows + self._reading if rows else 0.0

@@ -1,1 +1,1 @@
-"""What a model does besides answering: embeddings, reranking, perplexity, benchmarks."""
+"""Tasks of a model besides answering: embeddings, reranking, perplexity, benchmarks."""

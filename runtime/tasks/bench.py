@@ -1,7 +1,7 @@
-"""Times the step loop that users get: random prompts, greedy answers, as llama-bench and llama-batched-bench
-do.
+"""Times the step loop of real requests with random prompts and greedy answers, as llama-bench and
+llama-batched-bench do.
 
-A run of an unknown plan compiles it, so each test runs once before it is timed.
+The first run of a plan compiles it, so each test runs once before it is timed.
 """
 
 from __future__ import annotations
@@ -23,23 +23,21 @@ from satchel.runtime.engine.engine import LAST, BatchEntry, Engine, Launched
 from satchel.runtime.engine.host_sampling import drawn
 from satchel.runtime.sampling import GREEDY
 
-STEPS_ALONE = 24  # steps that are sent in a row to time the device alone
-COUNTING = 1.0  # seconds for which energy is measured: counters move a few dozen times a second
+STEPS_ALONE = 24  # steps that are launched back to back to time the device alone
+COUNTING = 1.0  # seconds of an energy measurement: counters update a few dozen times per second
 
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """What is timed: `prompt` tokens span, then `generate` tokens one by one, behind `depth` tokens in the
-    cache.
-    """
+    """A test."""
 
-    prompt: int
-    generate: int
-    depth: int = 0
+    prompt: int  # tokens of the prompt
+    generate: int  # tokens that are then decoded one by one
+    depth: int = 0  # tokens in the cache before
 
     @property
     def name(self) -> str:
-        """As llama-bench writes it: pp512, tg128, pp512+tg128, with @ d4096 behind it."""
+        """llama-bench's name: pp512, tg128, pp512+tg128, with a suffix such as @ d4096."""
         parts = [f"{kind}{n}" for kind, n in (("pp", self.prompt), ("tg", self.generate)) if n]
         return "+".join(parts) + (f" @ d{self.depth}" if self.depth else "")
 
@@ -54,17 +52,14 @@ class Test:
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """Result of one test. samples: tokens a second of each repeat; cost: bytes and multiply-adds of the whole
-    test; outside_c: share of the time outside of the C call; waits: idle seconds of the device per decode
-    step; joules: per token; None where it was not measured.
-    """
+    """Result of one test."""
 
     test: Test
-    samples: tuple[float, ...]
-    cost: PlanCost
-    outside_c: float
-    waits: float | None = None
-    joules: float | None = None
+    samples: tuple[float, ...]  # tokens per second of each repeat
+    cost: PlanCost  # bytes and multiply-adds of the whole test
+    outside_c: float  # share of the time outside the C call
+    waits: float | None = None  # idle seconds of the device per decode step; None: not measured
+    joules: float | None = None  # per token; None: not measured
 
     @property
     def tokens_per_second(self) -> float:
@@ -84,17 +79,17 @@ class BenchResult:
 
     @property
     def macs_per_second(self) -> float:
-        """Multiply-adds, those of attention among them."""
+        """Multiply-adds per second, attention included."""
         return self.cost.total / self.test.tokens * self.tokens_per_second
 
     def share_of_peak(self, peaks: DevicePeaks) -> float | None:
-        """The least time that the multiply-adds take over the time that they took; None: no peak is known."""
+        """Least time of the multiply-adds at peak over the measured time; None if no peak is known."""
         least = peaks.least_seconds(self.cost)
         return least and least / self.test.tokens * self.tokens_per_second
 
 
 def steps_of(test: Test, batch: int) -> Iterator[TokenSpan]:
-    """The steps of a test, in order: only the last one of a prompt gives a token."""
+    """The steps of a test, in order. Of a prompt's steps, only the last samples a token."""
     at, end = test.depth, test.depth + test.prompt
     for n in chunks(test.prompt, batch):
         at += n
@@ -121,7 +116,7 @@ def cost_by_device(engine: Engine, test: Test) -> dict[str, PlanCost]:
 
 
 def bytes_by_device(engine: Engine, test: Test) -> dict[Device, float]:
-    """Bytes that each device reads for a token of a test, in the mean."""
+    """Mean bytes that each device reads per token of a test."""
     found = cost_by_device(engine, test)
     return {engine.device_of(name): cost.bytes / test.tokens for name, cost in found.items()}
 
@@ -133,9 +128,7 @@ def chunks(count: int, most: int) -> Iterator[int]:
 
 
 def prefill(engine: Engine, prompts: Sequence[Sequence[int]]) -> list[int]:
-    """Feeds a prompt to each of the first slots, as many tokens a step as it takes; gives each slot's next
-    token.
-    """
+    """Computes a prompt in each of the first slots, with full steps; gives each slot's next token."""
     found: list[int] = []
     waiting: list[BatchEntry] = []
     room = engine.batch
@@ -153,8 +146,8 @@ def prefill(engine: Engine, prompts: Sequence[Sequence[int]]) -> list[int]:
 
 
 def decode(engine: Engine, tokens: list[int], count: int) -> list[int]:
-    """So many steps, each of which computes the token that every slot sampled last. As a service does, it
-    launches a step before it reads the tokens of the one before, where the engine can.
+    """Runs `count` decode steps over all slots. Like a service, it launches a step before it reads the tokens
+    of the one before, if the engine can.
     """
     if not engine.overlaps:
         for _ in range(count):
@@ -175,7 +168,7 @@ def decode(engine: Engine, tokens: list[int], count: int) -> list[int]:
 
 
 class Runner:
-    """An engine with the random tokens that it is span."""
+    """An engine with random tokens to compute."""
 
     def __init__(self, engine: Engine, vocab: int, seed: int = 1) -> None:
         self.engine, self.vocab, self.rng = engine, vocab, np.random.default_rng(seed)
@@ -185,19 +178,19 @@ class Runner:
         return ids
 
     def fresh(self, slots: int = 1, depth: int = 0) -> None:
-        """Empties the slots and fills `depth` tokens into each."""
+        """Empties the slots and computes `depth` tokens in each."""
         for slot in range(self.engine.cache.slots):
             self.engine.rewind(slot, 0)
         if depth:
             prefill(self.engine, [self.random(depth) for _ in range(slots)])
 
     def once(self, test: Test) -> tuple[float, float]:
-        """Seconds of one run, and those spent inside C."""
+        """Seconds of one run, and of its C calls."""
         self.fresh(depth=test.depth)
         return self.timed(test)
 
     def timed(self, test: Test) -> tuple[float, float]:
-        """The same, with the test's depth in the cache already."""
+        """The same, with the test's depth already in the cache."""
         ids, inside = [self.random(test.prompt or 1)], self.engine.timing.inside
         started = time.perf_counter()
         first = prefill(self.engine, ids) if test.prompt else ids[0]
@@ -205,7 +198,7 @@ class Runner:
         return time.perf_counter() - started, self.engine.timing.inside - inside
 
     def check(self, test: Test) -> None:
-        """RequestError where a test has no token or does not fit the context."""
+        """Raises RequestError for a test that has no token or does not fit the context."""
         if not test.tokens:
             raise RequestError("a test of no token has no speed: give -p or -n")
         if test.context > self.engine.cache.context:
@@ -213,8 +206,8 @@ class Runner:
             raise RequestError(f"{test.name} takes {test.context} tokens, the context holds {have}")
 
     def device_seconds(self, test: Test) -> float:
-        """Seconds that the device takes for a step in the middle of a test's answer: the same step, sent so
-        often that the device always has the next one.
+        """Seconds of the device for a step in the middle of a test's answer: the same step, launched back to
+        back so that the device never waits.
         """
         self.fresh(depth=test.depth + test.prompt + test.generate // 2)
         self.engine.step([BatchEntry(0, self.random(1), GREEDY)])
@@ -241,8 +234,8 @@ class Runner:
     def run(
         self, test: Test, repeats: int, warm_up: bool = True, counters: Counters | None = None
     ) -> BenchResult:
-        """Times a test. RequestError where it does not fit the context. counters: of energy, which is then
-        measured too.
+        """Times a test. counters: of energy, measured as well. Raises RequestError if the test does not fit
+        the context.
         """
         self.check(test)
         if warm_up:
@@ -260,8 +253,8 @@ class Runner:
 
 @dataclass(frozen=True, slots=True)
 class Batched:
-    """One line of llama-batched-bench: `pl` sequences of `pp` prompt tokens and `tg` generated ones, seconds
-    of each.
+    """One line of llama-batched-bench: `pl` sequences of `pp` prompt tokens and `tg` generated ones, with the
+    seconds of each part.
     """
 
     pp: int
@@ -271,7 +264,7 @@ class Batched:
     t_tg: float
 
     def columns(self) -> dict[str, float]:
-        """Its columns by llama-batched-bench's names."""
+        """Its columns, with llama-batched-bench's names."""
         tokens, seconds = self.pl * (self.pp + self.tg), self.t_pp + self.t_tg
         return {
             "pp": self.pp,
@@ -293,7 +286,7 @@ def run_batched(
     generated: Sequence[int],
     parallel: Sequence[int],
 ) -> Iterator[Batched]:
-    """Times every combination, each after a short run that makes its plans."""
+    """Times every combination, each after a short run that compiles its plans."""
     for pp in prompts:
         for tg in generated:
             for pl in parallel:

@@ -1,7 +1,7 @@
-"""Multiple choice as HellaSwag has it: which of several endings of a text a model finds most likely.
+"""Multiple choice as in HellaSwag: which of several endings of a text the model finds most likely.
 
-Two scores: by the sum of an ending's log-probabilities, and by that sum for each byte of the ending, so that
-short endings have no advantage (as the field's evaluation harness counts acc and acc_norm).
+Two scores: the sum of an ending's log-probabilities (acc), and that sum per byte of the ending (acc_norm of
+the LM evaluation harness), so that short endings have no advantage.
 """
 
 from __future__ import annotations
@@ -18,36 +18,34 @@ from satchel.errors import RequestError
 from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.tasks.likelihood import branch, logprobs
 
-ENDINGS = 4  # of a task in the plain text form: context, number of the right one, endings, a line each
+ENDINGS = 4  # endings in the plain text format: context, index of the right one, endings, a line each
 Tokenize = Callable[[str], list[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A text, its possible endings, and which of them (from 0) is right."""
+    """A text and its possible endings."""
 
     context: str
     endings: tuple[str, ...]
-    label: int
+    label: int  # index of the right ending
 
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Shares of tasks (0 to 1) answered right, raw and length-normalised, with their standard errors. chance:
-    what guessing would give.
-    """
+    """Accuracy over tasks, 0 to 1, raw and length-normalized, with standard errors."""
 
     tasks: int
     raw: float
     raw_error: float
     normalised: float
     normalised_error: float
-    chance: float
+    chance: float  # accuracy of guessing
 
 
 def read_tasks(path: Path) -> list[Task]:
-    """JSON lines {"context" or "ctx", "endings", "label"}, or six lines a task. RequestError where it is
-    neither.
+    """Reads JSON lines {"context" or "ctx", "endings", "label"}, or six lines per task. Raises RequestError
+    for anything else.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -104,7 +102,7 @@ def score(
     tokenize: Tokenize,
     progress: Callable[[int, int, Accuracy], None] | None = None,
 ) -> Accuracy:
-    """Accuracy over tasks. RequestError where one is longer than the context."""
+    """Accuracy over tasks. Raises RequestError if one is longer than the context."""
     if not tasks:
         raise RequestError("there are no tasks to score: give a file with some")
     right: list[tuple[bool, bool]] = []
@@ -126,9 +124,9 @@ def _accuracy(right: Sequence[tuple[bool, bool]], tasks: Sequence[Task]) -> Accu
 
 
 def _likelihoods(engine: Engine, task: Task, tokenize: Tokenize, number: int) -> Iterator[float]:
-    """Log-probability of each ending after the context; what they share is computed once.
+    """Log-probability of each ending after the context; the common prefix is computed once.
 
-    Where an ending's first letters change the context's last token, that token is scored for all of them.
+    If an ending's first letters change the context's last token, that token is scored for all endings.
     """
     alone = tokenize(task.context)
     found = [tokenize(f"{task.context} {ending}") for ending in task.endings]
@@ -140,7 +138,7 @@ def _likelihoods(engine: Engine, task: Task, tokenize: Tokenize, number: int) ->
     start = branch(alone, found).start
     engine.rewind(0, 0)
     for ids in found:
-        # What they share is there from the second on, but for models that cannot go back to just there.
+        # From the second ending on, the common prefix is cached, unless the model cannot be rewound to it.
         have = engine.rewind(0, min(start - 1, engine.length(0)))
         for at in range(have, start - 1, engine.batch):
             engine.step([BatchEntry(0, ids[at : min(start - 1, at + engine.batch)])])

@@ -1,7 +1,7 @@
-"""Embeddings: what the model makes of texts, one vector each, from the rows that its head would meet.
+"""Embeddings: one vector per text, pooled from the hidden rows before the head.
 
-A text may be as long as the context; a step takes pieces of many, and each text's vector is the same whatever
-stands beside it.
+A text may be as long as the context. A step computes chunks of many texts, and a text's vector does not
+depend on the others.
 """
 
 from __future__ import annotations
@@ -16,26 +16,24 @@ from satchel.formats.gguf import Metadata
 from satchel.runtime.engine.reading import Passage, PassageReader
 from satchel.runtime.graph import Array
 
-# GGUF's numbers of <arch>.pooling_type; 4, rank, is a reranker's.
+# By GGUF's value of <arch>.pooling_type; 4 (rank) is a reranker's.
 POOLINGS = ("none", "mean", "cls", "last")
 
 
 @dataclass(frozen=True, slots=True)
 class Pooling:
-    """How the rows of a text become its vector. kind: "mean" of all, "cls", the first, or "last". normalize:
-    to length 1. dimensions: so many are kept, of models trained for it (Matryoshka); 0: all.
-    """
+    """How the rows of a text become its vector."""
 
-    kind: str = "mean"
-    normalize: bool = True
-    dimensions: int = 0
+    kind: str = "mean"  # "mean" of all rows, "cls": the first, or "last"
+    normalize: bool = True  # to L2 norm 1
+    dimensions: int = 0  # keep only the first ones, for models trained for it (Matryoshka); 0: all
 
     def __post_init__(self) -> None:
         if self.kind not in POOLINGS:
             raise RequestError(f"pooling is {self.kind!r}: expected one of {', '.join(POOLINGS)}")
 
     def finish(self, rows: Array) -> Array:
-        """Rows (n, D) float64 cut and scaled, as float32; zeros stay zeros."""
+        """Rows (n, D) float64, truncated and normalized, as float32; zeros stay zeros."""
         rows = rows[:, : self.dimensions or None]
         if self.normalize:
             length = np.sqrt(np.square(rows).sum(-1, keepdims=True))
@@ -44,8 +42,8 @@ class Pooling:
 
 
 def pooling_of(metadata: Metadata, kind: str | None, normalize: bool, dimensions: int | None) -> Pooling:
-    """kind None: the file's <arch>.pooling_type, and mean where it says nothing or rank. RequestError for
-    more dimensions than there are.
+    """kind None: the file's <arch>.pooling_type, or mean if it has none or rank. Raises RequestError for too
+    many dimensions.
     """
     arch = metadata.get_str("general.architecture")
     width = metadata.get_uint(f"{arch}.embedding_length", low=1)
@@ -64,7 +62,7 @@ def embed(reader: PassageReader, texts: Sequence[Sequence[int]], pooling: Poolin
     sums = np.zeros((len(texts), reader.width))
     for rows in reader.read(passages):
         if pooling.kind == "mean":
-            # Row after row, so that the sum does not depend on where steps cut a text.
+            # Row after row, so that the sum does not depend on how steps chunk a text.
             for row in rows.values:
                 sums[rows.number] += row
         elif last or rows.first == 0:

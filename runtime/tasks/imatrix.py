@@ -1,7 +1,7 @@
-"""What a model's products meet on a text: the inputs of every weight matrix, summed as squares per column
-and, where memory allows, as products of all pairs of columns.
+"""Importance data (imatrix) of a text: for the input of every weight matrix, the sum of squares per column
+and, where memory allows, of products of all pairs of columns.
 
-The inputs are made roots of the graph, so a step leaves them in its output buffer; nothing is computed twice.
+The inputs become roots of the graph, so a step leaves them in its output buffer; nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -33,20 +33,18 @@ from satchel.runtime.tasks.perplexity import opened
 from satchel.runtime.weights.packing import own_bytes
 
 Windows = npt.NDArray[np.int32]
-STEP_BYTES = 256 << 20  # of the inputs that one step leaves; the batch follows from it
+STEP_BYTES = 256 << 20  # most bytes of inputs per step, which limits the batch
 Progress = Callable[[int, int], None]  # windows done, windows in all
 
 
 @dataclass(frozen=True, slots=True)
 class Tap:
-    """One input that products share. weights: their names; node: the input (T, K) or (T, k, K); ids: the
-    experts (T, k) of each token where the weights are stacks; count: experts, 0 where there are none.
-    """
+    """One input that products share."""
 
-    weights: tuple[str, ...]
-    node: Node
-    ids: Node | None
-    count: int
+    weights: tuple[str, ...]  # their names
+    node: Node  # the input (T, K) or (T, k, K)
+    ids: Node | None  # expert ids (T, k) of each token, if the weights are stacks
+    count: int  # number of experts; 0: the weights are not stacks
 
     @property
     def width(self) -> int:
@@ -71,13 +69,13 @@ def find_taps(forward: Forward) -> list[Tap]:
 
 
 def tapped(forward: Forward, taps: list[Tap]) -> Forward:
-    """The same model without its head, whose steps leave what the taps name in their output."""
+    """The same model without its head; its steps output the taps' values."""
     nodes = _nodes(taps)
     return Forward(forward.tokens, nodes[-1], (*nodes[:-1], *forward.after))
 
 
 class Observed(Model):
-    """A model that leaves the inputs of its products behind instead of logits."""
+    """A model that outputs the inputs of its products instead of logits."""
 
     taps: list[Tap]
 
@@ -107,8 +105,8 @@ def _row_bytes(tap: Tap) -> int:
 
 
 def inputs(model: Observed, ids: list[int]) -> Iterator[tuple[Tap, Array, Array | None]]:
-    """Feeds tokens after what slot 0 holds; gives each tap with its input (T, K) or (T, k, K) and the experts
-    (T, k).
+    """Computes tokens after those of slot 0; gives each tap with its input (T, K) or (T, k, K) and the expert
+    ids (T, k).
     """
     engine = model.engine
     engine.logits([BatchEntry(0, ids)])
@@ -119,12 +117,12 @@ def inputs(model: Observed, ids: list[int]) -> Iterator[tuple[Tap, Array, Array 
 
 
 def _nodes(taps: list[Tap]) -> list[Node]:
-    """Distinct values to be read, the one that stands in the place of the logits last."""
+    """Distinct values to read; the one in the place of the logits comes last."""
     return list(dict.fromkeys(n for t in taps for n in (t.ids, t.node) if n is not None))
 
 
 def _outputs(engine: Engine, program: Program, tokens: int) -> Iterator[Array]:
-    """Values of the roots behind tapped(), in the order of _nodes."""
+    """Values of the roots of tapped(), in the order of _nodes."""
     optimized = engine.optimized("logits", engine.prefetches(program.plan.bucket.tokens))
     ordered = order_of(optimized)
     places = assign(ordered.order, optimized, program.plan.bucket, ordered.begins).allocations
@@ -132,7 +130,7 @@ def _outputs(engine: Engine, program: Program, tokens: int) -> Iterator[Array]:
     for root in (*others, logits):
         if root.op == "cols":
             raise ModelError(
-                f"{root.name}: the input of a product is part of a wider one; this can't be read"
+                f"{root.name}: the input of a product is a view of columns, which cannot be read"
             )
         shape = (tokens, *(d for d in root.shape[1:] if isinstance(d, int)))
         out = np.empty(shape, FORMATS[root.type.format].dtype)
@@ -140,7 +138,7 @@ def _outputs(engine: Engine, program: Program, tokens: int) -> Iterator[Array]:
 
 
 class Collector:
-    """Sums over what the taps gave so far. wanted: positions of the taps whose products are kept too."""
+    """Sums over the taps' values. wanted: indices of the taps with pair products."""
 
     def __init__(self, taps: list[Tap], wanted: frozenset[int]) -> None:
         self.sums = []
@@ -171,9 +169,8 @@ class Collector:
 
 
 def choose_products(taps: list[Tap], limit: int) -> tuple[frozenset[int], list[str]]:
-    """Taps whose products of pairs fit into `limit` bytes, the small ones first; and of each that does not
-    fit the name of one weight. Where each expert has an input of its own there are none: too few tokens meet
-    each.
+    """Taps whose pair products fit into `limit` bytes, the small ones first, and for each that does not fit
+    the name of one weight. An input per expert never gets pair products: too few tokens reach each expert.
     """
     useful = [i for i, t in enumerate(taps) if len(t.node.shape) == 2 and any(map(_is_matrix, t.weights))]
     left, chosen, refused = limit, set(), []
@@ -198,8 +195,8 @@ def collect(
     wanted: frozenset[int],
     progress: Progress | None = None,
 ) -> list[Sums]:
-    """Runs the windows (n, context), each from an empty cache; bos: what stands first in each. wanted: as
-    choose_products gives it.
+    """Runs the windows (n, context), each from an empty cache. bos: first token of each. wanted: from
+    choose_products.
     """
     collector, numbers = Collector(model.taps, wanted), range(len(model.taps))
     threads = model.options.threads or os.cpu_count() or 1
@@ -210,7 +207,7 @@ def collect(
                 _, x, experts = zip(
                     *inputs(model, window[at : at + model.engine.batch].tolist()), strict=True
                 )
-                deque(pool.map(collector.add, numbers, x, experts), maxlen=0)  # raises what one raised
+                deque(pool.map(collector.add, numbers, x, experts), maxlen=0)  # re-raises errors
             if progress:
                 progress(done + 1, len(cut))
     return collector.sums

@@ -1,7 +1,6 @@
-"""How likely continuations of a prompt are: the log-probability of each token, after all that stands before
-it.
+"""Log-probabilities of continuations of a prompt, token by token.
 
-What the continuations of a prompt share is computed once, and steps take pieces of many.
+The common prefix of a prompt's continuations is computed once, and steps compute chunks of many.
 """
 
 from __future__ import annotations
@@ -20,14 +19,13 @@ from satchel.runtime.tasks.perplexity import Softmax
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A continuation: its tokens, their log-probabilities, and whether each was the likeliest one. ids begin
-    with the first token that differs from the prompt's: where the first letters changed its last token, with
-    that.
+    """Score of a continuation. ids begin with the first token that differs from the prompt's; if the
+    continuation's first letters changed the prompt's last token, with that token.
     """
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    greedy: bool
+    greedy: bool  # every token is the most likely one
 
     @property
     def total(self) -> float:
@@ -37,8 +35,8 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Branches:
-    """A prompt and its continuations, each with the prompt before it, as token ids: those from `start` on are
-    scored.
+    """A prompt with its continuations, each as token ids of prompt and continuation together. Tokens from
+    `start` on are scored.
     """
 
     start: int
@@ -47,15 +45,15 @@ class Branches:
 
 @dataclass(slots=True)
 class PartialScore:
-    """Score of a continuation whose tokens are read in part."""
+    """Score of a continuation so far."""
 
     logprobs: list[float] = field(default_factory=list)
     greedy: bool = True
 
 
 def branch(prompt: Sequence[int], wholes: Sequence[Sequence[int]]) -> Branches:
-    """Scoring starts where the first of the continuations leaves the prompt, alike for all of them, and never
-    at the very first token, which nothing stands before.
+    """Scoring starts where the first continuation departs from the prompt, at the same token for all, but
+    never at the first token, which has no predecessor.
     """
     start = max(1, min(common(prompt, ids[:-1]) for ids in wholes))
     return Branches(start, tuple(wholes))
@@ -67,7 +65,7 @@ def logprobs(logits: Array, targets: Sequence[int]) -> npt.NDArray[np.float64]:
 
 
 def score(reader: PassageReader, asked: Sequence[Branches]) -> list[list[Scored]]:
-    """Every continuation of every prompt, in order. reader: of "logits"."""
+    """Scores every continuation of every prompt, in order. reader: of "logits"."""
     passages: list[Passage] = []
     targets: list[Sequence[int]] = []
     for branches in asked:

@@ -1,8 +1,7 @@
-"""Perplexity of a model on a text, and how far its probabilities are from another model's.
+"""Perplexity of a model on a text, and KL divergence from another model's probabilities.
 
-As llama-perplexity counts: the text is cut into windows of `context` tokens that do not overlap. Each starts
-from an empty cache, with BOS first where the tokenizer adds one, and the tokens after its first half are
-scored.
+As in llama-perplexity: the text is cut into non-overlapping windows of `context` tokens. Each starts from an
+empty cache, with BOS first if the tokenizer adds one, and the tokens after its first half are scored.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from satchel.runtime.engine.engine import BatchEntry, Engine
 
 F32 = npt.NDArray[np.float32]
 Window = npt.NDArray[np.int32]
-SLICE = 64 << 20  # bytes of logits that are looked at together
-UNLIKELY = -16.0  # log-probabilities that a file of logits cannot tell apart count for nothing
+SLICE = 64 << 20  # bytes of logits that are processed together
+UNLIKELY = -16.0  # lower log-probabilities are ignored: a file of logits cannot represent them
 QUANTILES = (0, 0.01, 0.05, 0.1, 0.5, 0.9, 0.95, 0.99, 0.999, 1)
-WINDOW_PARTS = 16  # parts of a window that divergence is told for
+WINDOW_PARTS = 16  # parts of a window with a divergence of their own
 Progress = Callable[[int, int, "Perplexity"], None]  # windows done, windows in all, so far
 
 
@@ -39,24 +38,21 @@ class Perplexity:
 
 @dataclass(frozen=True, slots=True)
 class WindowPart:
-    """Divergence by position: tokens `first` to `last` of every window. kld: mean; same_top: share of tokens
-    for tokens for
-    which both models have the same most likely token.
-    """
+    """Divergence at positions `first` to `last` of every window."""
 
     first: int
     last: int
-    kld: float
-    same_top: float
+    kld: float  # mean
+    same_top: float  # share of tokens for which both models have the same top token
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Kullback-Leibler divergence from a base, in nats a token.
+    """KL divergence from a base, in nats per token.
 
-    kld_pN: what N in a hundred tokens stay below. same_top: share of tokens (0 to 1) for which both hold the
-    same token most likely, and its standard error. by_position: mean and share
-    for parts of the window.
+    kld_pN: N-th percentile.
+    same_top: share of tokens (0 to 1) for which both models have the same top token, with its standard error.
+    by_position: divergence for parts of the window.
     """
 
     kld_mean: float
@@ -79,7 +75,7 @@ class Divergence:
 
 @dataclass(slots=True)
 class Tally:
-    """Negative log-likelihoods so far: their sum, the sum of squares, and how many."""
+    """Sums over negative log-likelihoods."""
 
     total: float = 0.0
     squares: float = 0.0
@@ -97,19 +93,17 @@ class Tally:
 
 
 def spread(variance: float, count: int) -> float:
-    """Standard error of a mean of `count` numbers of this variance."""
+    """Standard error of the mean of `count` values with this variance."""
     return math.sqrt(variance / (count - 1)) if variance > 0 and count > 1 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Softmax:
-    """Logits (n, V) with what their log-softmax needs: each row's largest, and log(sum(exp(logit - high))),
-    (n).
-    """
+    """Logits (n, V) with the terms of their log-softmax."""
 
     logits: F32
-    high: F32
-    log_sum: F32
+    high: F32  # (n), each row's maximum
+    log_sum: F32  # (n), log(sum(exp(logits - high)))
 
     @classmethod
     def of(cls, logits: F32) -> Softmax:
@@ -118,13 +112,15 @@ class Softmax:
         return cls(logits, high, np.log(terms.sum(axis=-1, dtype=np.float64)).astype(np.float32))
 
     def nll(self, targets: Window) -> npt.NDArray[np.float64]:
-        """Negative log-likelihood of one token for each row."""
+        """Negative log-likelihood of one target token per row."""
         chosen = self.logits[np.arange(len(targets)), targets]
         return (self.high + self.log_sum - chosen).astype(np.float64)
 
 
 def windows(ids: Sequence[int], context: int, limit: int = -1) -> npt.NDArray[np.int32]:
-    """Token ids (windows, context). limit: most windows, -1: all. RequestError where the text fills none."""
+    """Token ids (windows, context). limit: most windows; -1: all. Raises RequestError if the text
+    fills none.
+    """
     if context < 4:
         raise RequestError(f"a window of {context} tokens is too short to score: give at least -c 4")
     if limit == 0 or limit < -1:
@@ -139,10 +135,10 @@ def windows(ids: Sequence[int], context: int, limit: int = -1) -> npt.NDArray[np
 
 
 def slices(engine: Engine, window: Window, vocab: int) -> Iterator[tuple[int, Window, Softmax]]:
-    """(place among the scored, target ids, softmax) of a window from an empty cache, a slice of rows at a
-    time.
+    """(index among the scored tokens, target ids, softmax) of a window from an empty cache, a slice of rows
+    at a time.
 
-    The first half needs no output head, and the last token is only a target: neither costs a row.
+    The first half needs no output head, and the last token is only a target: neither costs an output row.
     """
     first, rows = len(window) // 2, scored(len(window))
     engine.rewind(0, 0)
@@ -167,9 +163,8 @@ def measure(
     keep: Callable[[Records], None] | None = None,
     progress: Progress | None = None,
 ) -> Perplexity:
-    """Perplexity over windows (n, context). bos: what stands first in each, None to leave them as they are.
-
-    keep: called with the records of formats/logits.py of all scored tokens, in order.
+    """Perplexity over windows (n, context). bos: first token of each; None: unchanged. keep: called with the
+    records of formats/logits.py of all scored tokens, in order.
     """
     tally = Tally()
     for number, window in enumerate(opened(engine, cut, bos)):
@@ -183,7 +178,7 @@ def measure(
 
 
 def opened(engine: Engine, cut: npt.NDArray[np.int32], bos: int | None) -> Iterator[Window]:
-    """The windows with BOS in the first place."""
+    """The windows with BOS as their first token."""
     if cut.shape[1] > engine.cache.context:
         raise RequestError(
             f"windows of {cut.shape[1]} exceed the context of {engine.cache.context}; load a larger one"
@@ -203,7 +198,7 @@ def write_base(
     bos: int | None = None,
     progress: Progress | None = None,
 ) -> Perplexity:
-    """As `measure`, and the log-probabilities go to a file that `diverge` compares with."""
+    """As `measure`, and writes the log-probabilities to a file for `diverge`."""
     found: list[Perplexity] = []
 
     def fill(keep: Callable[[Records], None]) -> None:
@@ -215,7 +210,7 @@ def write_base(
 
 @dataclass(slots=True)
 class Compared:
-    """Divergence of each scored token so far, whether its top token is the base's, and its place."""
+    """Divergence and top-token agreement of each scored token so far."""
 
     context: int
     kld: list[F32] = field(default_factory=list)
@@ -274,7 +269,7 @@ def diverge(
     limit: int = -1,
     progress: Progress | None = None,
 ) -> tuple[Perplexity, Divergence]:
-    """Runs the base's own windows and compares. RequestError where the base is of another vocabulary."""
+    """Runs the base's own windows and compares. Raises RequestError if the base has another vocabulary."""
     if base.vocab != vocab:
         found = f"made with a vocabulary of {base.vocab}, this model has {vocab}"
         raise RequestError(f"{base.path}: {found}; compare models of one vocabulary")

@@ -1,8 +1,7 @@
-"""Profile of a test: the device measures the time of each step of a plan, the cost model counts its bytes and
-multiply-adds.
+"""Profile of a test: the device times each step of a plan; the cost model counts its bytes and multiply-adds.
 
-Times are those of the device's first thread, so that a step which others end later shows in the next one that
-waits for them. What no step accounts for is the rest of the call.
+Times are those of the device's first thread: if other threads finish a step later, the next step that waits
+for them shows it. The call's time outside all steps is listed as the rest.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ LAYER = re.compile(r"\b(blk|k|v)\.\d+\b")
 
 @dataclass(slots=True)
 class ProfileLine:
-    """Steps of one kind: how often they ran, their seconds and their cost."""
+    """Steps of one kind: number of runs, seconds and cost."""
 
     calls: int = 0
     seconds: float = 0.0
@@ -34,8 +33,8 @@ class ProfileLine:
         self.cost.add(other.cost)
 
     def share_of_roof(self, peaks: DevicePeaks, read: float | None) -> float | None:
-        """Share of the roofline: the least time of the cost over the time taken, None without multiply-adds.
-        Reading, at `read` bytes a second, and computing overlap.
+        """Share of the roofline: the least time of the cost over the measured time, None without
+        multiply-adds. Reads, at `read` bytes per second, and computation overlap.
         """
         least = peaks.least_seconds(self.cost)
         if not self.seconds or not self.cost.macs or least is None or not read:
@@ -45,30 +44,29 @@ class ProfileLine:
 
 @dataclass(slots=True)
 class Profile:
-    """One test, over all its repeats. lines: by (op, weights with * for the layer's number), in the order of
-    the plan. inside and whole: seconds within the C call, and in all; tokens and runs of plans, too, in all.
-    """
+    """Profile of one test over all its repeats."""
 
     test: Test
+    # By (op, weights with * for the layer number), in the order of the plan.
     lines: dict[tuple[str, str], ProfileLine]
-    inside: float
-    whole: float
-    tokens: int
-    runs: int
+    inside: float  # seconds within the C call
+    whole: float  # seconds in all
+    tokens: int  # in all repeats
+    runs: int  # of plans, in all repeats
 
     def line(self, step: PlanStep) -> ProfileLine:
-        """The line that a step of a plan belongs to."""
+        """The line of a plan's step."""
         return self.lines.setdefault((step.op, group_of(step)), ProfileLine())
 
     def by_op(self) -> dict[str, ProfileLine]:
-        """The same, all weights of an op together."""
+        """The lines summed over the weights of each op."""
         found: dict[str, ProfileLine] = {}
         for (op, _), line in self.lines.items():
             found.setdefault(op, ProfileLine()).add(line)
         return found
 
     def sums(self) -> dict[str, ProfileLine]:
-        """What the lines add up to, the rest of the C call, what is outside it, and the three together."""
+        """Totals: of all lines, of the rest of the C call, of the time outside it, and of everything."""
         steps = self.total()
         return {
             "all steps": steps,
@@ -78,7 +76,7 @@ class Profile:
         }
 
     def total(self) -> ProfileLine:
-        """All steps together."""
+        """Sum of all lines."""
         found = ProfileLine()
         for line in self.lines.values():
             found.add(line)
@@ -86,13 +84,15 @@ class Profile:
 
 
 def group_of(step: PlanStep) -> str:
-    """The weights of a step as a pattern: "blk.*.ffn_gate, blk.*.ffn_up"; empty where it has none."""
+    """A step's weights as a pattern such as "blk.*.ffn_gate, blk.*.ffn_up"; "" if it has none."""
     names = [name.rpartition(":")[0] for name in step.inputs if ".weight:" in name or ".bias:" in name]
     return ", ".join(LAYER.sub(r"\1.*", n.removesuffix(".weight")) for n in names)
 
 
 def profile(runner: Runner, test: Test, repeats: int) -> Profile:
-    """Runs a test on a device that was opened to profile, once to make its plans and then `repeats` times."""
+    """Profiles a test on a device that was opened with `profile`: one run to compile its plans, then
+    `repeats` runs.
+    """
     runner.check(test)
     runner.once(test)
     engine = runner.engine
@@ -119,7 +119,7 @@ def _add_times(found: Profile, program: Program, before: Sequence[Sequence[int]]
 
 
 def _add_cost(found: Profile, program: Program, costs: CostModel, span: TokenSpan, repeats: int) -> None:
-    """One step of the test, which ran `repeats` times."""
+    """Adds the cost of one step of the test, which ran `repeats` times."""
     for segment in program.plan.segments:
         step_costs = costs.steps(segment, program.plan.bucket, span)
         for step, cost in zip(segment.steps, step_costs, strict=True):

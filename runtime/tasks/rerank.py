@@ -1,8 +1,8 @@
-"""Reranking: how well documents answer a query, between 0 and 1.
+"""Reranking: relevance of documents to a query, between 0 and 1.
 
-A model with a classifier head (cls.output.weight, and cls.weight before it) is asked for that head's opinion
-of query and document; one without, made as Qwen3-Reranker is, whether it would say yes or no to the file's
-question.
+A model with a classifier head (cls.output.weight, and cls.weight before it) scores query and document with
+that head. A model without one, such as Qwen3-Reranker, is scored by its probabilities of answering yes or no
+to the file's prompt.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from satchel.runtime.weights.weights import FileWeights
 TEMPLATE_KEY = "tokenizer.chat_template.rerank"
 PLACES = re.compile(r"\{(query|document|instruction)\}")
 INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
-# The form on which Qwen3-Reranker was trained, for files that were made of it without it.
+# Qwen3-Reranker's prompt template, for files of it that lack one.
 QWEN3 = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the "
     'Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
@@ -38,7 +38,7 @@ ANSWERS = ("yes", "no")
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A document's place in the list that was given, and its score, 0 to 1."""
+    """A document's index in the given list, and its score, 0 to 1."""
 
     index: int
     score: float
@@ -46,23 +46,21 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The classifier's matrices: dense (D, D), where the file has one, with `after` behind it, then a norm
-    that takes the mean away, where it has one, then out (C, D); right: number of the class that means yes.
-    """
+    """A classifier head: out(norm(after(dense x))); dense and norm are optional."""
 
-    out: Array
+    out: Array  # (C, D)
     out_bias: Array
-    dense: Array | None
+    dense: Array | None  # (D, D)
     dense_bias: Array
-    right: int
-    after: str = "tanh"
-    norm: Array | None = None
+    right: int  # index of the class that means relevant
+    after: str = "tanh"  # activation after dense
+    norm: Array | None = None  # weight of a LayerNorm
     norm_bias: Array | None = None
     eps: float = 1e-5
 
     def scores(self, hidden: Array) -> Array:
-        """(n) of rows (n, D): the share of the right class, or for one class its logistic function. Row by
-        row: a score does not depend on what else is asked for.
+        """Scores (n) of rows (n, D): softmax at the right class, or sigmoid for a single class. Computed row
+        by row, so a score does not depend on the other rows.
         """
         return np.array([self._score(row[None].astype(np.float64)) for row in hidden])
 
@@ -89,7 +87,7 @@ def logistic(x: Array) -> Array:
 
 
 def read_head(gguf: GGUF) -> Head | None:
-    """The file's classifier head, None where it has none. ModelError where it contradicts the model."""
+    """The file's classifier head; None if it has none. Raises ModelError if it does not fit the model."""
     weights, arch = FileWeights(gguf), gguf.metadata.get_str("general.architecture")
     if "cls.output.weight" not in gguf.tensors:
         return None
@@ -120,9 +118,7 @@ def read_head(gguf: GGUF) -> Head | None:
 
 
 def question_of(gguf: GGUF) -> str | None:
-    """The text in which a query and a document are put to the model, None where neither the file nor its
-    family says.
-    """
+    """The prompt template for a query and a document; None if neither the file nor its family has one."""
     found = gguf.metadata.get_str(TEMPLATE_KEY, "")
     if found:
         return found
@@ -132,12 +128,14 @@ def question_of(gguf: GGUF) -> str | None:
 
 
 def filled(question: str, values: Mapping[str, str]) -> str:
-    """The question with its places filled, each once: what a text holds is never taken for a place."""
+    """The template with its placeholders filled in one pass, so that text is never taken for a
+    placeholder.
+    """
     return PLACES.sub(lambda match: values.get(match[1], match[0]), question)
 
 
 def pair_ids(gguf: GGUF, tokenizer: Tokenizer, query: str, document: str, instruction: str) -> list[int]:
-    """A query and a document as the model wants them; neither becomes a control token."""
+    """Token ids of a query and a document in the model's format; neither text becomes a control token."""
     question = question_of(gguf)
     if question is not None:
         if not {"query", "document"} <= set(PLACES.findall(question)):
@@ -158,7 +156,7 @@ def pair_ids(gguf: GGUF, tokenizer: Tokenizer, query: str, document: str, instru
 
 
 def end_of(tokenizer: Tokenizer) -> int | None:
-    """The token behind each text of a pair: SEP for BERT, else EOS."""
+    """The token after each text of a pair: SEP for BERT, else EOS."""
     eos, sep = tokenizer.eos, tokenizer.specials.sep
     return sep if tokenizer.kind == "bert" or eos is None else eos
 
@@ -173,8 +171,8 @@ Scorer = Callable[[Sequence[Sequence[int]]], Array]
 
 
 def scorer(gguf: GGUF, tokenizer: Tokenizer, reader: Callable[[str], PassageReader]) -> Scorer:
-    """A function from pairs as token ids to their scores. reader: one of an output by name. RequestError
-    where the model is no reranker.
+    """A function from pairs of token ids to their scores. reader: gives the reader of an output. Raises
+    RequestError if the model is not a reranker.
     """
     head = read_head(gguf)
     if head is not None and not find_arch(arch := gguf.metadata.get_str("general.architecture")).causal:
@@ -184,12 +182,12 @@ def scorer(gguf: GGUF, tokenizer: Tokenizer, reader: Callable[[str], PassageRead
         return lambda pairs: head.scores(last_rows(reader("hidden"), pairs))
     if question_of(gguf) is None:
         raise RequestError(
-            f"{gguf.path}: this model cannot rank: it takes one with a classifier head (cls.output.weight) "
-            f"or with {TEMPLATE_KEY}, such as a Qwen3-Reranker; satchel's embeddings can compare texts too"
+            f"{gguf.path}: this model cannot rank: use one with a classifier head (cls.output.weight) "
+            f"or with {TEMPLATE_KEY}, such as a Qwen3-Reranker; embeddings can compare texts too"
         )
     answers = [tokenizer.encode(text, bos=False) for text in ANSWERS]
     if any(len(ids) != 1 for ids in answers):
-        raise RequestError(f"{gguf.path}: {' and '.join(ANSWERS)} are no single tokens of this model")
+        raise RequestError(f"{gguf.path}: {' and '.join(ANSWERS)} are not single tokens of this model")
     yes, no = (ids[0] for ids in answers)
 
     def by_answer(pairs: Sequence[Sequence[int]]) -> Array:
@@ -200,7 +198,7 @@ def scorer(gguf: GGUF, tokenizer: Tokenizer, reader: Callable[[str], PassageRead
 
 
 def pooled(reader: PassageReader, pairs: Sequence[Sequence[int]], end: int | None, mean: bool) -> Array:
-    """What an encoder makes of each pair: the row of its first token, or the mean of all."""
+    """An encoder's output for each pair: the row of the first token, or the mean of all."""
     passages = [Passage(ids, segment_ids=segment_ids_of(ids, end)) for ids in pairs]
     found = {rows.number: rows.values.mean(0) if mean else rows.values[0] for rows in reader.read(passages)}
     return np.stack([found[i] for i in range(len(pairs))])
@@ -209,9 +207,7 @@ def pooled(reader: PassageReader, pairs: Sequence[Sequence[int]], end: int | Non
 def last_rows(
     reader: PassageReader, pairs: Sequence[Sequence[int]], columns: Sequence[int] | None = None
 ) -> Array:
-    """The row of each text's last token, or these columns of it. What the texts begin with alike is computed
-    once.
-    """
+    """The last row of each text, or these columns of it. The common prefix of the texts is computed once."""
     passages = [
         Passage(ids, len(ids) - 1, shared=True, waits_for_prefix=0 if i else None)
         for i, ids in enumerate(pairs)
@@ -223,6 +219,6 @@ def last_rows(
 
 
 def ranked(scores: Array, top: int | None) -> list[Ranked]:
-    """Best first, of equals the earlier; top: so many."""
+    """Best first, ties in the given order; top: keep only the best."""
     order = np.argsort(-scores, kind="stable")
     return [Ranked(int(i), float(scores[i])) for i in order[:top]]

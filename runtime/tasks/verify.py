@@ -1,7 +1,8 @@
-"""`satchel verify`: all that is wrong with a file, by the code that loads it. What has no error here, loads.
+"""`satchel verify`: finds all faults of a file, with the code that loads it. A file without an error here can
+be loaded.
 
 The container is read past its faults, the architecture is built again without what it refused, and every
-weight is looked at.
+weight is read.
 """
 
 from __future__ import annotations
@@ -27,40 +28,39 @@ from satchel.runtime.layers.arch import Arch, Cache, Forward, HParams, find_arch
 from satchel.runtime.weights.weights import FileWeights
 
 CLEAN, FOUND, UNREADABLE = 0, 1, 2
-CONTEXT = 512  # tokens of the cache that the graph is built for: a large one proves nothing more
+CONTEXT = 512  # context of the graph: a larger one would prove nothing more
 SIZES = re.compile(r"(?<!context)_(?:length|count|kv|size)\Z")  # keys from which shapes follow
 LAYER = re.compile(r"blk\.(\d{1,4})\.")
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """Result of verifying a file. checked: the checks that were made; left_out: the others, with the reason.
-    readable: whether the file could be opened at all.
-    """
+    """Result of verifying a file."""
 
     path: Path
     parts: tuple[Path, ...]
     size: int
     tensors: int
     findings: tuple[Finding, ...]
-    checked: tuple[CheckName, ...]
-    left_out: Mapping[CheckName, str]
-    readable: bool = True
+    checked: tuple[CheckName, ...]  # the checks that were made
+    left_out: Mapping[CheckName, str]  # the others, with the reason
+    readable: bool = True  # the file could be opened
 
     @property
     def errors(self) -> int:
         return sum(finding.severity == "error" for finding in self.findings)
 
     def exit_code(self, strict: bool = False) -> int:
-        """0: no error (strict: no finding), 1: some, 2: the file can't be opened."""
+        """0: no error (strict: no finding); 1: an error; 2: the file cannot be opened."""
         if not self.readable:
             return UNREADABLE
         return FOUND if self.errors or (strict and self.findings) else CLEAN
 
 
 def verify(path: str | Path, *, values: bool = True, progress: Progress | None = None) -> VerifyReport:
-    """Checks a file, or the set that it is a part of. values: read the weights too; progress(bytes done,
-    bytes in all) is called meanwhile."""
+    """Checks a file, or the split set that it belongs to. values: read the weights too; progress(bytes done,
+    bytes in all) is called meanwhile.
+    """
     path, survey = Path(path), Survey()
     log = Log(path, survey.places)
     try:
@@ -94,7 +94,7 @@ def verify(path: str | Path, *, values: bool = True, progress: Progress | None =
 
 
 def _kind(gguf: GGUF) -> dict[CheckName, str]:
-    """Checks that make no sense for what the file is, with the reason."""
+    """Checks that do not apply to this kind of file, with the reason."""
     kind = gguf.metadata.get("general.type", "model")
     if kind == "model":
         return {}
@@ -103,7 +103,7 @@ def _kind(gguf: GGUF) -> dict[CheckName, str]:
 
 
 def _check_extensions(gguf: GGUF, log: Log) -> None:
-    """Tensor types of ours, which no other program reads, should be named as such."""
+    """Warns if tensor types of ours, which no other program reads, are not declared in the metadata."""
     used = {info.format for info in gguf.tensors.values()} & EXTENSION_TYPES
     named = gguf.metadata.get(EXTENSIONS_KEY)
     missing = sorted(used - set(named.tolist() if isinstance(named, StringArray) else ()))
@@ -114,20 +114,21 @@ def _check_extensions(gguf: GGUF, log: Log) -> None:
 
 
 def _outside(gguf: GGUF) -> set[str]:
-    """Tensors whose bytes the file does not have."""
+    """Tensors whose bytes lie outside the file."""
     return {i.name for i in gguf.tensors.values() if i.offset + i.nbytes > gguf.parts[i.part].size}
 
 
 def check_model(metadata: Metadata, weights: FileWeights, log: Log) -> None:
-    """What keys and shapes mean together, the tokenizer and the template. The metadata may be another than
-    the file's: `edit` asks what would become of it."""
+    """Checks that keys and shapes are consistent, and the tokenizer and the template. The metadata may differ
+    from the file's: `edit` checks its changes this way.
+    """
     check_meaning(metadata, weights, log)
     tokenizer = check_tokenizer(metadata, weights.gguf.tensors, log)
     check_template(metadata, tokenizer, log)
 
 
 def check_meaning(metadata: Metadata, weights: FileWeights, log: Log) -> Forward | None:
-    """The architecture's own checks, as a load makes them, but for all keys and tensors."""
+    """The architecture's own checks, as in a load, but for all keys and tensors."""
     try:
         name = metadata.get_str("general.architecture")
         arch = find_arch(name, metadata.source)
@@ -152,8 +153,9 @@ def check_meaning(metadata: Metadata, weights: FileWeights, log: Log) -> Forward
 
 
 def _right_layers(metadata: Metadata, arch: str, tensors: Mapping[str, TensorInfo], log: Log) -> Metadata:
-    """The metadata with as many layers as the tensors have: hundreds that are missing, or of no use, are one
-    wrong number."""
+    """The metadata with the tensors' number of layers: hundreds of missing or unused tensors then count as
+    one wrong number.
+    """
     key, found = f"{arch}.block_count", _layers(tensors)
     said = metadata.get(key)
     if not isinstance(said, int) or not 0 < said <= 512 or not found or said == found:
@@ -166,7 +168,7 @@ def _right_layers(metadata: Metadata, arch: str, tensors: Mapping[str, TensorInf
 
 
 def _layers(tensors: Mapping[str, TensorInfo]) -> int:
-    """Layers from 0 on without a gap; 0 where there is one."""
+    """Number of consecutive layers from 0 on; 0 if there is a gap."""
     found = {int(m[1]) for m in map(LAYER.match, tensors) if m}
     return len(found) if found == set(range(len(found))) else 0
 
@@ -176,8 +178,9 @@ def _same(values: Metadata, metadata: Metadata, key: str) -> bool:
 
 
 class _Weights:
-    """A file's weights; what has no format that this version runs is noted and taken for float32. refused:
-    the shapes that were wanted of tensors that have others."""
+    """A file's weights. A tensor in a format that this version does not run is recorded, and treated as
+    float32. refused: expected shapes of tensors whose shapes differ.
+    """
 
     def __init__(self, weights: FileWeights, log: Log) -> None:
         self.weights, self.log = weights, log
@@ -197,8 +200,9 @@ class _Weights:
 
 
 def _surveying(arch: type[Arch], log: Log, shapes: bool) -> type[Arch]:
-    """The architecture, but for weights that are missing or of another shape: noted, not refused. shapes:
-    whether the keys are right from which the shapes follow."""
+    """The architecture with missing or misshapen weights recorded instead of refused. shapes: whether the
+    keys that decide the shapes are right.
+    """
 
     def weight(self: Arch, name: str, *shape: int | None) -> Node:
         try:
@@ -224,7 +228,7 @@ def _surveying(arch: type[Arch], log: Log, shapes: bool) -> type[Arch]:
 
 
 def _guess(key: str, tensors: Mapping[str, TensorInfo]) -> Typed | None:
-    """A value to go on with, from the tensors, for a key that must be there."""
+    """A value for a missing required key, derived from the tensors, so that the check can continue."""
     embedding, up = tensors.get("token_embd.weight"), tensors.get("blk.0.ffn_up.weight")
     guesses = {
         "block_count": min(512, _layers(tensors)),

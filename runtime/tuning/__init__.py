@@ -1,5 +1,5 @@
-"""Which of a device's own kernels is fastest for a step: measured by `satchel tune`, remembered in the user's
-cache folder, and asked for whenever a plan is compiled. docs/tune.md says what is promised of it.
+"""Selects the fastest of a device's kernels for a step: measured by `satchel tune`, stored in the user's
+cache folder, and looked up whenever a plan is compiled. See docs/tune.md.
 """
 
 from __future__ import annotations

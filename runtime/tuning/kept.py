@@ -1,7 +1,7 @@
-"""The file that remembers tuning: a JSON object by device, which may hold anything and is checked when read.
+"""The tuning file: a JSON object by device, untrusted and validated when it is read.
 
-A device is its name, its variant, its driver and the very library that serves it: where one of these changes,
-nothing is used any more. SATCHEL_TUNING names another file; where it is empty, none is read or written.
+A device is identified by its name, variant, driver and library; if one of these changes, its entries are not
+used. SATCHEL_TUNING names another file; if it is empty, no file is read or written.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from satchel.errors import RequestError
 from satchel.formats.gguf.atomic import replace_files, write_all
 from satchel.runtime.device.device import Device
 
-MOST = 1 << 22  # bytes of a file that is read
+MOST = 1 << 22  # largest file that is read, in bytes
 NAME = re.compile(r"[\w+]+(@[0-9]{1,3})?")
 NVIDIA, MAPS = Path("/proc/driver/nvidia/version"), Path("/proc/self/maps")
-LIBRARIES = {  # of a driver, that an open device has in this process
+LIBRARIES = {  # driver libraries that an open device has loaded into this process
     "hip": ("libamdhip64", "libhsa-runtime64"),
     "sycl": ("libsycl", "libur_adapter", "libze_intel_gpu", "libigdrcl", "libintelocl"),
 }
@@ -30,14 +30,12 @@ LIBRARIES = {  # of a driver, that an open device has in this process
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What was measured of a class of steps: the fastest kernel, the one that the device takes by itself, and
-    microseconds of a step with each.
-    """
+    """Measurement of a step class."""
 
-    kernel: str
-    own: str
-    us: float
-    own_us: float
+    kernel: str  # the fastest kernel
+    own: str  # the device's default kernel
+    us: float  # microseconds of a step with `kernel`
+    own_us: float  # microseconds of a step with `own`
 
     @property
     def changes(self) -> bool:
@@ -46,21 +44,21 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True)
 class DeviceTuning:
-    """All that is remembered of a device. day: when it was last added to, as YYYY-MM-DD."""
+    """All measurements of a device."""
 
     device: str
-    day: str
+    day: str  # of the last addition, as YYYY-MM-DD
     steps: Mapping[str, Tuned]
 
     @property
     def name(self) -> str:
-        """A hash of the tuned kernels: determinism is promised for one hash."""
+        """Hash of the tuned kernels. Determinism is promised per hash."""
         chosen = sorted((k, t.kernel) for k, t in self.steps.items() if t.changes)
         return hashlib.sha256(json.dumps(chosen).encode()).hexdigest()[:8] if chosen else "none"
 
 
 def place() -> Path | None:
-    """The file; None where nothing is to be remembered."""
+    """The file; None if nothing is to be stored."""
     given = os.environ.get("SATCHEL_TUNING")
     if given is not None:
         return Path(given) if given else None
@@ -70,7 +68,7 @@ def place() -> Path | None:
 
 
 def device_key(device: Device) -> str:
-    """Names a device with its driver and library."""
+    """Identifies a device with its driver and library."""
     info = device.info()
     path = Path(device.backend.path)
     library = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
@@ -79,7 +77,7 @@ def device_key(device: Device) -> str:
 
 
 def driver_of(backend: str) -> str:
-    """Tells one driver from another: NVIDIA's by its own words, others' by their libraries' files."""
+    """Identifies the driver: NVIDIA's by its version, others by their library files."""
     if backend == "cuda":
         return NVIDIA.read_text(encoding="utf-8") if NVIDIA.is_file() else ""
     names = LIBRARIES.get(backend, ())
@@ -91,23 +89,23 @@ def driver_of(backend: str) -> str:
 
 
 def read() -> dict[str, DeviceTuning]:
-    """What is remembered, by device. RequestError where the file is not what remember() writes."""
+    """All stored measurements, by device. Raises RequestError for a file that remember() did not write."""
     path = place()
     if path is None or not path.is_file():
         return {}
     try:
         if path.stat().st_size > MOST:
-            raise ValueError(f"it has more than {MOST:,} bytes")
+            raise ValueError(f"it is larger than {MOST:,} bytes")
         found = json.loads(path.read_text(encoding="utf-8"))
         return {str(key): _device(value) for key, value in _object(found).items()}
     except (OSError, ValueError, RecursionError) as error:
         mend = "`satchel tune --forget` removes it"
-        raise RequestError(f"{path}: no tuning can be read: {error}; {mend}") from None
+        raise RequestError(f"{path}: cannot read the tuning: {error}; {mend}") from None
 
 
 def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError("an object was expected")
+        raise ValueError("expected an object")
     return value
 
 
@@ -121,14 +119,14 @@ def _tuned(fields: Mapping[str, Any]) -> Tuned:
     names = [fields.get(n) for n in ("kernel", "own")]
     times = [fields.get(n) for n in ("us", "own_us")]
     if not all(isinstance(n, str) and len(n) < 128 and NAME.fullmatch(n) for n in names):
-        raise ValueError(f"{names} are no names of kernels")
+        raise ValueError(f"{names} are not names of kernels")
     if not all(isinstance(t, int | float) and 0 <= t < 1e12 for t in times):
-        raise ValueError(f"{times} are no microseconds")
+        raise ValueError(f"{times} are not microseconds")
     return Tuned(str(names[0]), str(names[1]), *map(float, times))  # type: ignore[arg-type]
 
 
 def tuned_for(device: Device) -> DeviceTuning | None:
-    """What is remembered of a device."""
+    """The stored measurements of a device, if any."""
     path = place()
     if path is None or not path.is_file():
         return None
@@ -136,7 +134,7 @@ def tuned_for(device: Device) -> DeviceTuning | None:
 
 
 def remember(device: Device, steps: Mapping[str, Tuned], day: str) -> DeviceTuning:
-    """Adds to what is remembered of a device. RequestError where it cannot be written."""
+    """Stores measurements of a device. Raises RequestError if the file cannot be written."""
     known, key = read(), device_key(device)
     before = known[key].steps if key in known else {}
     made = DeviceTuning(f"{device.backend.name}: {device.info().name}", day, {**before, **steps})
@@ -145,7 +143,7 @@ def remember(device: Device, steps: Mapping[str, Tuned], day: str) -> DeviceTuni
 
 
 def forget() -> bool:
-    """Removes the file; False where there was none."""
+    """Removes the file; False if there was none."""
     path = place()
     if path is None or not path.exists():
         return False
@@ -154,7 +152,7 @@ def forget() -> bool:
 
 
 def _write(known: Mapping[str, DeviceTuning]) -> None:
-    """In one move."""
+    """Writes the file atomically."""
     path = place()
     if path is None:
         raise RequestError("SATCHEL_TUNING is empty: there is no file to remember the tuning in")

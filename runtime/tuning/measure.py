@@ -1,8 +1,9 @@
-"""Measures the kernels that can do each step of a model's plans, in the plans themselves, where each step has
-its own weights. The default kernel and another run by turns; a step's time is the median of its turns.
+"""Measures the kernels that can compute each step of a model's plans, within the plans themselves, where each
+step has its own weights. The default kernel and an alternative run in turns; a step's time is the median over
+its turns.
 
-A program takes the n-th kernel for every step that has as many, so a plan needs few programs. One whose
-logits differ from those of the default kernels is not believed.
+A program uses the n-th kernel for every step that has that many, so a plan needs few programs. A program
+whose logits differ from the default's is discarded.
 """
 
 from __future__ import annotations
@@ -24,53 +25,51 @@ from satchel.runtime.plan import Plan, Segment
 from satchel.runtime.tuning.kept import Tuned
 from satchel.runtime.tuning.shape import shape_of
 
-GAIN = 0.03  # of a step's time: less is noise, and the default kernel stays
-ALIKE = 1e-2  # squared difference over the square, of logits
+GAIN = 0.03  # least gain, as a share of a step's time; below it is noise, and the default kernel stays
+ALIKE = 1e-2  # largest difference of logits: squared difference over the square
 Times = list[list[list[int]]]  # nanoseconds of each step, by run and segment
 Names = tuple[str, ...]
-Places = Sequence[tuple[int, int]]  # segment and number of steps
+Places = Sequence[tuple[int, int]]  # (segment, step) of each step
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A plan of so many tokens: microseconds of all its steps with the default kernels and with the best, and
-    the result of each class of steps. doubted: programs whose logits differed.
-    """
+    """Measurement of the plan for this many tokens."""
 
     tokens: int
-    own_us: float
-    us: float
-    steps: Mapping[str, Tuned]
-    doubted: int
+    own_us: float  # microseconds of all steps with the default kernels
+    us: float  # microseconds of all steps with the best kernels
+    steps: Mapping[str, Tuned]  # by step class
+    doubted: int  # number of programs whose logits differed
 
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """The steps of a plan that have several kernels: class and kernels, by segment and number."""
+    """The steps of a plan that have several kernels."""
 
-    kernels: Mapping[tuple[int, int], tuple[str, Names]]
+    kernels: Mapping[tuple[int, int], tuple[str, Names]]  # by (segment, step): the step class and its kernels
 
     @property
     def most(self) -> int:
         return max((len(names) for _, names in self.kernels.values()), default=1)
 
     def overrides(self, n: int, segment: int) -> tuple[KernelOverride, ...]:
-        """The n-th kernel wherever there are so many."""
+        """Overrides to the n-th kernel, for steps that have that many."""
         found = sorted((i, names) for (s, i), (_, names) in self.kernels.items() if s == segment)
         return tuple(KernelOverride(i, names[n]) for i, names in found if n < len(names))
 
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """Times of the default kernels, and of others each beside them; how many of those were not believed."""
+    """Times of the default kernels alone, and of each alternative beside them."""
 
     steps: _Steps
     alone: Times
     taken: Mapping[int, tuple[Times, Times]]
-    doubted: int
+    doubted: int  # number of alternatives that were discarded
 
     def share(self, k: int, where: Places) -> float:
-        """Time of the k-th kernel as a share of the own one's; infinite where it was not believed."""
+        """Time of the k-th kernel over the default's; infinite if it was discarded."""
         if k not in self.taken:
             return float("inf")
         own, other = self.taken[k]
@@ -90,12 +89,12 @@ def steps_of(plan: Plan, device: Device) -> _Steps:
 def measure(
     engine: Engine, device: Device, tokens: Sequence[int], repeats: int = 7, depths: Sequence[int] = (0,)
 ) -> Iterator[Measured]:
-    """Steps of so many tokens, behind each of `depths` tokens in the cache: of that many slots where there
-    are as many, else of one prompt. The device must have been opened with `profile`. The engine's slots are
-    empty afterwards.
+    """Measures steps of these numbers of tokens, after each of `depths` tokens in the cache: from that many
+    slots if there are as many, else from one prompt. The device must have been opened with `profile`. The
+    engine's slots are empty afterwards.
     """
     if not device.profiled:
-        raise RequestError(f"{device.name} was not opened with profile: its steps have no times")
+        raise RequestError(f"{device.name} was not opened with profile: it does not time its steps")
     for n in tokens:
         slots = range(n if n <= engine.cache.slots else 1)
         runs = []
@@ -141,7 +140,7 @@ def _less(a: Sequence[int], b: Sequence[int]) -> list[int]:
 
 
 def _turns(programs: Sequence[Program], repeats: int) -> list[Times]:
-    """Times of the programs' runs, which take turns."""
+    """Times of the programs' runs, which alternate."""
     taken: list[Times] = [[] for _ in programs]
     for _ in range(repeats):
         for program, times in zip(programs, taken, strict=True):
@@ -152,7 +151,7 @@ def _turns(programs: Sequence[Program], repeats: int) -> list[Times]:
 
 
 def _variant(engine: Engine, device: Device, filled: Program, steps: _Steps, n: int) -> Program:
-    """The filled program's plan with other kernels."""
+    """A program of the same plan and inputs with other kernels."""
     asked = {id(s): steps.overrides(n, i) for i, s in enumerate(filled.plan.segments)}
     usual = device.overrides_of
 
@@ -179,7 +178,7 @@ def _alike(found: Array, own: Array) -> bool:
 
 
 def _judged(n: int, runs: Sequence[_Runs]) -> Measured:
-    """The kernel that is fastest over all depths, and at none of them slower than the default."""
+    """The kernel that is fastest over all depths, and at no depth slower than the default."""
     places: dict[str, list[tuple[int, int]]] = defaultdict(list)
     kernels = runs[0].steps.kernels
     for place, (shape, _) in kernels.items():
@@ -202,12 +201,12 @@ def _judged(n: int, runs: Sequence[_Runs]) -> Measured:
 
 
 def _usual(runs: Times, where: Places) -> float:
-    """Microseconds of these steps: of each its median over the runs, of all the mean."""
+    """Mean microseconds of these steps, each the median over its runs."""
     return statistics.mean(statistics.median(run[s][i] for run in runs) for s, i in where) / 1e3
 
 
 def _rest(steps: _Steps, runs: Times) -> float:
-    """Microseconds of the steps that have one kernel."""
+    """Microseconds of the steps that have only one kernel."""
     chosen = steps.kernels
     sums = [sum(t for s, a in enumerate(r) for i, t in enumerate(a) if (s, i) not in chosen) for r in runs]
     return statistics.median(sums) / 1e3

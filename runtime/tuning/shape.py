@@ -1,4 +1,4 @@
-"""The class of steps that share a tuned kernel: op, formats, and the shapes that speed depends on."""
+"""The class of steps that share a tuned kernel: op, formats, and the dimensions that matter for speed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from satchel.runtime.kernels.trial import is_cache
 
 
 def shape_of(call: KernelCall) -> str:
-    """As "linear f32:16x8192 < f32:16x2048 q4_k*:8192x2048"; * lies in the device's own order. How many
-    blocks a KV cache has, and a slot at most, is left out.
+    """Text such as "linear f32:16x8192 < f32:16x2048 q4_k*:8192x2048"; * marks a packed weight. The numbers
+    of KV blocks of the cache and of a slot are left out.
     """
     inputs = " ".join(_text(v, call, i) for i, v in enumerate(call.inputs))
     return f"{call.op} {_text(call.output, call, -1)} < {inputs}"

@@ -1,1 +1,1 @@
-"""Weights of a file in the memory of devices: resident, packed, prefetched, cached."""
+"""Weights in device memory: resident, packed, prefetched, cached."""

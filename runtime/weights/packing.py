@@ -1,6 +1,7 @@
-"""Which weights a device keeps in its own order, and where each of a file's tensors then lies.
+"""Decides which weights a device packs in its own layout, and where each tensor of the file then lies.
 
-Decided from types alone, so that a dry run and a load agree, and a probe asks for what the plan will hold.
+The decision depends on types alone, so a dry run and a load agree, and a probe asks for what the plan will
+hold.
 """
 
 from __future__ import annotations
@@ -17,25 +18,25 @@ from satchel.runtime.ops.op import op_of
 from satchel.runtime.plan import WeightPlace, align_up
 
 PACKED_BUFFER = "weights.packed"
-ALIGNMENT = 32  # of a tensor in its file: a device may read it in place
+ALIGNMENT = 32  # bytes; a tensor aligned so in its file can be read in place
 
 
 @dataclass(frozen=True, slots=True)
 class PackedWeight:
-    """A weight in a device's own order: `stack` matrices of (rows, columns), `size` bytes; format: GGUF's
-    number.
-    """
+    """A weight in a device's packed layout: `stack` matrices of (rows, columns)."""
 
-    format: int
+    format: int  # GGUF's number
     stack: int
     rows: int
     columns: int
-    size: int
+    size: int  # packed bytes
 
 
 class PackedWeights(dict[str, PackedWeight]):
-    """The weights that a device keeps in its own order, by name; `names`: of all weights that it reads, None
-    where that is every one of the file. streamed: they are read as they are needed, not before.
+    """The weights that a device packs, by name.
+
+    names: all weights that the device reads; None: every one of the file.
+    streamed: they are read on demand, not when the model is loaded.
     """
 
     def __init__(
@@ -49,16 +50,16 @@ class PackedWeights(dict[str, PackedWeight]):
 
 
 def packed_weights(packed: Mapping[str, PackedWeight]) -> PackedWeights:
-    """The argument where it is a PackedWeights, else all weights of a file with these packed."""
+    """The argument if it is a PackedWeights, else all weights of a file with these packed."""
     return packed if isinstance(packed, PackedWeights) else PackedWeights(packed)
 
 
 @dataclass(slots=True)
 class Places:
-    """A WeightPlaces without memory; sizes() gives the bytes of each buffer by name."""
+    """A WeightPlaces without memory."""
 
     places: dict[str, WeightPlace] = field(default_factory=dict)
-    buffers: dict[str, int] = field(default_factory=dict)
+    buffers: dict[str, int] = field(default_factory=dict)  # bytes of each, by name
 
     def place(self, name: str) -> WeightPlace:
         return self.places[name]
@@ -68,7 +69,7 @@ class Places:
 
 
 def packable(forward: Forward) -> dict[str, Type]:
-    """Matrices, and stacks of them, that are read as their ops' `weights` alone."""
+    """Weight matrices, and stacks of them, that are used only as the `weights` sources of ops."""
     found: dict[str, Type] = {}
     barred: set[str] = set()
     roots = (*forward.roots("tokens"), *forward.roots("logits"))
@@ -84,7 +85,7 @@ def packable(forward: Forward) -> dict[str, Type]:
 
 
 def packed_by(device: Device, types: Mapping[str, Type]) -> dict[str, PackedWeight]:
-    """Those of these weights that the device keeps in its own order."""
+    """Those of these weights that the device packs."""
     asked = {name: _asked(device, type.format, type.shape) for name, type in types.items()}
     return {name: packed for name, packed in asked.items() if packed.size}
 
@@ -96,19 +97,21 @@ def _asked(device: Device, format: str, shape: tuple[int | Dim, ...]) -> PackedW
 
 
 def of_device(packed: Mapping[str, PackedWeight], device: Mapping[Node, str], name: str) -> PackedWeights:
-    """What the nodes on this device read."""
+    """The weights that nodes on this device read."""
     on_it = (node for node, where in device.items() if where == name and node.op not in LEAVES)
     read = frozenset(s.name for node in on_it for s in node.src if s.op == "weight")
     return PackedWeights({weight: found for weight, found in packed.items() if weight in read}, read)
 
 
 def in_place(gguf: GGUF, device: Device) -> bool:
-    """Whether the device reads the mapped file itself where a weight is not packed."""
+    """Whether the device reads unpacked weights directly from the mapped file."""
     return device.can_wrap and all(info.offset % ALIGNMENT == 0 for info in gguf.tensors.values())
 
 
 def file_places(gguf: GGUF, mapped: bool, packed: Mapping[str, PackedWeight]) -> Places:
-    """Packed weights in a buffer of their own; the others in the mapped file, or copied behind each other."""
+    """Places of all tensors: packed ones in a buffer of their own; others in the mapped file, or copied one
+    after another.
+    """
     found, rest, at, mine = Places(), 0, 0, packed_weights(packed)
     for name, info in gguf.tensors.items():
         if not mine.reads(name):
@@ -129,7 +132,7 @@ def file_places(gguf: GGUF, mapped: bool, packed: Mapping[str, PackedWeight]) ->
 
 
 def own_bytes(gguf: GGUF, device: Device, repack: bool) -> int:
-    """Memory beside the mapped file that a model's weights may take on the device, from its header alone."""
+    """Memory besides the mapped file that a model's weights can take on the device, from the header alone."""
     tensors = gguf.tensors.values()
     if not in_place(gguf, device):
         return sum(align_up(info.nbytes) for info in tensors)

@@ -1,9 +1,8 @@
-"""Weight prefetch: for steps of many tokens another device computes layers whose weights the CPU holds. A
-layer's weights are sent while the layer before it runs, into one of three buffers, and its products are done
-there.
+"""Weight prefetch: for steps of many tokens, another device computes layers whose weights are on the CPU. A
+layer's weights are sent while the layer before it runs, into one of three buffers.
 
-The keys and values of such a layer stay with the CPU, and attention with them; so whenever the host is at a
-layer, the device is done with the layers before the last one, whose buffer takes what comes next.
+Keys, values and attention of such a layer stay on the CPU. So whenever the host reaches a layer, the device
+has finished the layers before the last one, and their buffer is free for the next weights.
 """
 
 from __future__ import annotations
@@ -23,36 +22,34 @@ from satchel.runtime.plan import WeightPlace, align_up
 from satchel.runtime.weights.packing import PackedWeight
 from satchel.runtime.weights.weights import DeviceWeights, aligned
 
-SLOTS = 3  # one that is read, one that is filled, one that may still be read
+SLOTS = 3  # buffers: one being read, one being filled, one that may still be read
 
 
 @dataclass(frozen=True, slots=True)
 class PrefetchPlan:
-    """What `device` prefetches: names of the tensors of each layer, in order, for steps of `min_tokens` and
-    more. placement: the placement of such a step. nbytes: of the buffers on the device.
-    """
+    """Which weights `device` prefetches."""
 
     device: str
-    layers: Mapping[str, tuple[str, ...]]
-    min_tokens: int
-    placement: Placement
-    nbytes: int
+    layers: Mapping[str, tuple[str, ...]]  # names of the tensors of each layer, in order
+    min_tokens: int  # smallest step that uses the prefetch
+    placement: Placement  # of such a step
+    nbytes: int  # of the buffers on the device
 
 
 @dataclass(frozen=True, slots=True)
 class PendingPrefetch:
-    """A prefetch of a file's weights, before its buffers are reserved."""
+    """A prefetch of a file's weights before its buffers are allocated."""
 
     gguf: GGUF
     plan: PrefetchPlan
 
     def open(self, device: Device, packed: Mapping[str, PackedWeight]) -> WeightPrefetcher:
-        """packed: weights that the device keeps in its own order."""
+        """Allocates the buffers. packed: weights that the device packs."""
         return WeightPrefetcher(self.gguf, self.plan, device, packed)
 
 
 class _WithPrefetched(DeviceWeights):
-    """A device's own weights, and the prefetched ones."""
+    """A device's own weights and the prefetched ones."""
 
     def __init__(
         self, own: DeviceWeights, places: Mapping[str, WeightPlace], buffers: Mapping[str, Buffer]
@@ -66,8 +63,8 @@ class _WithPrefetched(DeviceWeights):
 
 
 class WeightPrefetcher:
-    """The buffers on the device, and the thread that fills them. packed: weights that the device keeps in its
-    own order. A Pager: enter() is called before each segment of the device.
+    """The buffers on the device, and the thread that fills them. Implements Pager: enter() is called before
+    each segment of the device. packed: weights that the device packs.
     """
 
     def __init__(
@@ -85,7 +82,7 @@ class WeightPrefetcher:
             slot = int(place.buffer.rpartition(".")[2])
             sizes[slot] = max(sizes[slot], place.offset + self._size(name))
         self.buffers = {f"weights.prefetch.{i}": device.alloc(size, WEIGHT) for i, size in enumerate(sizes)}
-        self._filled: dict[int, str] = {}  # by slot, the layer that it holds or is about to
+        self._filled: dict[int, str] = {}  # by slot, the layer that it holds or is being filled with
         self._coming: dict[str, Future[None]] = {}
         self._pool = ThreadPoolExecutor(1, "satchel-prefetch")
 
@@ -101,23 +98,25 @@ class WeightPrefetcher:
         return found
 
     def memory(self, own: DeviceMemory) -> DeviceMemory:
-        """The device's memory for its own layers, and the prefetched weights beside it."""
+        """The device's memory with its own weights and the prefetched ones."""
         both = copy(own)
         both.weights = _WithPrefetched(own.weights, self._places, self.buffers)
         return both
 
     def enter(self, label: str) -> None:
-        """A segment of this layer begins now: its weights are there, the next layer's on their way."""
+        """Called when a segment of this layer begins: waits for its weights and starts sending the next
+        layer's.
+        """
         if label not in self.plan.layers:
             return
         at = self._order.index(label)
-        if not at:  # the step before may still be under way on the device
+        if not at:  # the step before may still run on the device
             self.buffers["weights.prefetch.0"].read_into(0, np.empty(1, np.uint8))
         self._send(at)
         try:
             self._coming[label].result()
         except BaseException:
-            self._filled.clear()  # nothing is known of the buffers
+            self._filled.clear()  # the buffers' contents are unknown
             raise
         if at + 1 < len(self._order):
             self._send(at + 1)

@@ -1,6 +1,4 @@
-"""Opens what a model may be read from: a GGUF file, or a checkpoint's folder by the mapping that its
-architecture's file states.
-"""
+"""Opens the source of a model: a GGUF file, or a checkpoint folder through its architecture's mapping."""
 
 from __future__ import annotations
 
@@ -25,24 +23,23 @@ if TYPE_CHECKING:
 
 
 def mappings() -> list[ArchMapping]:
-    """What every file of runtime/models states about checkpoints: MAPPING, or several as MAPPINGS."""
+    """All checkpoint mappings in runtime/models: MAPPING, or MAPPINGS for several."""
     modules = (importlib.import_module(f"satchel.runtime.models.{name}") for name in architectures())
     found = (vars(module).get("MAPPINGS") or (vars(module).get("MAPPING"),) for module in modules)
     return [mapping for several in found for mapping in several if mapping is not None]
 
 
 def open_source(path: str | Path) -> Source:
-    """A GGUF file, or a folder with config.json and weights, as tensors with GGUF's names and formats.
-
-    ModelError where it is neither, or malformed, or of an architecture that is not known.
+    """A GGUF file, or a folder with config.json and weights, as tensors with GGUF's names and formats. Raises
+    ModelError for anything else, and for malformed sources and unknown architectures.
     """
     path = Path(path)
     return open_checkpoint(path) if path.is_dir() else open_gguf(path)
 
 
 def open_checkpoint(path: str | Path, shaping: Shaping | None = None) -> Checkpoint:
-    """A checkpoint's folder, held to what the loader holds a file to: each tensor that the architecture
-    reads is there, in its shape, and no other.
+    """A checkpoint folder, validated as strictly as a file: every tensor that the architecture reads is
+    present with its shape, and there is no other.
     """
     from satchel.formats.convert.checkpoint import Checkpoint
     from satchel.formats.convert.shaping import Shaping
@@ -101,8 +98,8 @@ class _Weights:
 
 
 def open_adapter(path: str | Path, base: str | Path | None = None, outtype: str = "auto") -> Adapter:
-    """A PEFT adapter's folder. base: the model that it changes, a GGUF file or a folder with config.json; by
-    default what the adapter names, where that is a folder here.
+    """A PEFT adapter folder. base: the model that it changes, a GGUF file or a folder with config.json;
+    default: the one that the adapter names, if that is a local folder.
     """
     from satchel.formats.convert.jsonfile import read_json
     from satchel.formats.convert.lora import Adapter
@@ -112,14 +109,14 @@ def open_adapter(path: str | Path, base: str | Path | None = None, outtype: str 
         stated = read_json(path / "adapter_config.json").get("base_model_name_or_path")
         if not isinstance(stated, str) or not (Path(stated) / "config.json").is_file():
             raise RequestError(
-                f"{path}: the adapter's model {stated!a:.80} is no folder here; give it with --base"
+                f"{path}: the adapter's model {stated!a:.80} is not a local folder; give it with --base"
             )
         base = stated
     return Adapter(path, _base(Path(base)), outtype)
 
 
 def _base(path: Path) -> Base:
-    """Architecture and heads of a model, from its configuration or its GGUF file."""
+    """Architecture and head counts of a model, from its config or its GGUF file."""
     from satchel.formats.convert.config import read_config
     from satchel.formats.convert.lora import Base
 
@@ -130,7 +127,7 @@ def _base(path: Path) -> Base:
     with open_gguf(path) as gguf:
         arch = gguf.metadata.get_str("general.architecture")
         hp = HParams(gguf.metadata, arch)
-        config = {"num_local_experts": hp.uint("expert_count", 0, low=0)}  # what some go by, beside the name
+        config = {"num_local_experts": hp.uint("expert_count", 0, low=0)}  # some mappings depend on it
         known = (m for m in mappings() if arch in (m.arch_of(config), m.model_type))
         mapping = next((m for m in known if m.only(config)), None)
         if mapping is None:

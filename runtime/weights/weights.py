@@ -1,5 +1,5 @@
-"""A file's tensors on a device: matrices in the device's own order where it has one; the others used in place
-where the device can read the mapped file, else copied, each byte once.
+"""Loads a file's tensors onto a device. Matrices are packed in the device's own layout, if it has one. Other
+tensors are used in place where the device can read the mapped file, else copied, each byte once.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from satchel.runtime.weights.packing import (
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 CHUNK = 32 << 20
 PART = 8 << 20  # bytes of the file that are packed at a time
-PART_ROWS = 256  # a matrix is packed in parts of whole multiples of so many rows
-LARGE = 16  # tensors of more than one part in so many of the file are packed first
+PART_ROWS = 256  # a part of a matrix is a multiple of 256 rows
+LARGE = 16  # tensors larger than 1/16 of the file are packed first
 POPULATE_READ = 22  # madvise: fault pages in now; Linux 5.14, not yet named in mmap
 
 
 class FileWeights:
-    """What an architecture sees of a file: its tensors' types, and the values of small ones."""
+    """A file's tensors as an architecture sees them: types, and values of small ones."""
 
     def __init__(self, gguf: GGUF) -> None:
         self.gguf = gguf
@@ -62,13 +62,15 @@ class FileWeights:
         return Type(info.shape, info.format)
 
     def array(self, name: str) -> Array:
-        """Float32 values, of a copy: a mapped file that is cut meanwhile would end the process."""
+        """Float32 values, read from the file: if it is truncated meanwhile, reading the mapping would kill
+        the process.
+        """
         info = self.gguf.tensors[name]
         return FORMATS[info.format].decode(self.gguf.copy(name)).reshape(info.shape)
 
 
 class DeviceWeights:
-    """Where each tensor lies on one device, and the buffers; the plan's WeightPlaces."""
+    """Locations of a device's tensors, and their buffers; implements the plan's WeightPlaces."""
 
     def __init__(self, places: Places | None = None) -> None:
         self.buffers: dict[str, Buffer] = {}
@@ -87,8 +89,8 @@ class DeviceWeights:
 def bind(
     gguf: GGUF, device: Device, packed: Mapping[str, PackedWeight], progress: Progress | None = None
 ) -> DeviceWeights:
-    """Makes the file's tensors, or those that `packed` says are read, readable by the device, those of
-    `packed` in its own order.
+    """Makes tensors readable by the device: all of the file, or those that `packed` names. Tensors in
+    `packed` are packed.
     """
     mapped = in_place(gguf, device)
     places = file_places(gguf, mapped, packed)
@@ -119,7 +121,7 @@ def bind_beside(
     progress: Progress | None,
     meanwhile: Callable[[], None],
 ) -> DeviceWeights:
-    """bind() in a thread; `meanwhile`, then `progress` are called in this one. What they raise ends both."""
+    """bind() in a thread. This thread calls `meanwhile`, then `progress`; an error of either ends both."""
     said: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
     given_up = Event()
 
@@ -148,8 +150,8 @@ def bind_beside(
 
 
 def in_order(gguf: GGUF, packed: Mapping[str, PackedWeight]) -> list[TensorInfo]:
-    """The file's tensors in its order, but large ones that are packed first: source and copy of one lie in
-    memory together, so the largest ones come while little else is there.
+    """The file's tensors in its order, with large packed ones first. A tensor and its packed copy are in
+    memory together, so the largest come while memory is still free.
     """
     mine = packed_weights(packed)
     tensors = [info for info in gguf.tensors.values() if mine.reads(info.name)]
@@ -159,9 +161,9 @@ def in_order(gguf: GGUF, packed: Mapping[str, PackedWeight]) -> list[TensorInfo]
 
 
 def crowds(gguf: GGUF, device: Device, packed: Mapping[str, PackedWeight]) -> bool:
-    """Whether the file's tensors and a CPU's copies of them do not fit in the free memory together. Then the
-    system shall not keep what has been copied: else it has no large pages for the copies, and every product
-    pays for small ones (17.7 GiB of weights in 24 GiB of memory: a tenth of an answer's speed).
+    """Whether the file's tensors and the CPU's packed copies do not fit in free memory together. Then copied
+    parts are dropped from the page cache: otherwise the system has no huge pages left for the copies, and
+    every product is slower (17.7 GiB of weights in 24 GiB of memory: a tenth of the decoding speed).
     """
     read = sum(info.nbytes for info in in_order(gguf, packed) if info.name in packed)
     made = sum(weight.size for weight in packed.values())
@@ -189,8 +191,8 @@ def _move(
 
 
 def _pack(gguf: GGUF, info: TensorInfo, buffer: Buffer, offset: int, packed: PackedWeight) -> Iterator[int]:
-    """Packs a tensor part by part. The pages of a part that was packed are given back at once: the process
-    never has more than a part of a tensor twice.
+    """Packs a tensor part by part. The pages of a packed part are released at once, so no more than one part
+    is in memory twice.
     """
     raw = gguf.raw(info.name).reshape(-1)
     start = 0
@@ -207,8 +209,9 @@ def _pack(gguf: GGUF, info: TensorInfo, buffer: Buffer, offset: int, packed: Pac
 
 
 def parts_of(device: Device, packed: PackedWeight, nbytes: int) -> Iterator[PackedWeight]:
-    """A weight cut into matrices, and these into whole multiples of PART_ROWS rows, of about PART bytes of
-    the file each. A device whose order is not one part behind the other gets it whole: the sizes tell.
+    """Splits a weight into its matrices, and these into parts of about PART bytes of the file, each a
+    multiple of PART_ROWS rows. A weight stays whole if the packed sizes of its parts do not add up to its
+    own: the device's layout is then not sequential.
     """
     rows = PART * packed.stack * packed.rows // nbytes // PART_ROWS * PART_ROWS or PART_ROWS
 
@@ -227,7 +230,7 @@ def parts_of(device: Device, packed: PackedWeight, nbytes: int) -> Iterator[Pack
 
 
 def aligned(data: Array) -> Array:
-    """The bytes where a block of any format may stand: most files have them there already."""
+    """The bytes at an address aligned for any block format; copied only if the file does not align them."""
     if data.ctypes.data % ALIGNMENT == 0:
         return data
     room = np.empty(data.nbytes + ALIGNMENT, np.uint8)
@@ -241,7 +244,7 @@ def _advise(gguf: GGUF, info: TensorInfo, advice: str) -> None:
 
 
 def _advise_range(gguf: GGUF, info: TensorInfo, start: int, size: int, advice: str) -> None:
-    """madvise on the whole pages within a tensor's bytes; a system that lacks it does without."""
+    """madvise on the whole pages within a tensor's bytes; does nothing on a system that lacks it."""
     page = mmap.PAGESIZE
     first = -(-(info.offset + start) // page) * page
     last = (info.offset + start + size) // page * page
@@ -251,7 +254,7 @@ def _advise_range(gguf: GGUF, info: TensorInfo, start: int, size: int, advice: s
 
 
 def _fault_in(mapping: mmap.mmap, offset: int, nbytes: int) -> Iterator[int]:
-    """Reads a tensor through the mapping, so that the disk streams and the first token does not wait on page
+    """Reads a tensor through the mapping, so that the disk streams and the first token does not wait for page
     faults.
     """
     page = mmap.PAGESIZE
@@ -266,7 +269,7 @@ def _fault_in(mapping: mmap.mmap, offset: int, nbytes: int) -> Iterator[int]:
 
 
 def upload(device: Device, values: Mapping[str, Array], packed: Mapping[str, PackedWeight]) -> DeviceWeights:
-    """Weights that are no file's, arrays of blocks by name, in buffers of the device, one each."""
+    """Copies weights that belong to no file, arrays of blocks by name, into one device buffer each."""
     weights = DeviceWeights()
     for name, data in values.items():
         flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
@@ -282,7 +285,9 @@ def upload(device: Device, values: Mapping[str, Array], packed: Mapping[str, Pac
 
 
 def check_tensors(gguf: GGUF, progress: Progress | None = None) -> None:
-    """Reads every weight that this version can decode; ModelError for what is no number (--check-tensors)."""
+    """Reads every weight that this version can decode. Raises ModelError for NaN or infinity
+    (--check-tensors).
+    """
     for damage in scan(gguf, progress=progress):
         if damage.grave:
             raise ModelError(

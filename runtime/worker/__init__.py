@@ -1,3 +1,3 @@
-"""The engine in a process of its own, which may crash without taking the program along. Requests go in and
-tokens come out by messages over a pair of pipes; what was lost with a process is computed again by the next.
+"""The engine in a process of its own, which can crash without the program. Requests and tokens travel as
+messages over a pair of pipes; the next process recomputes what a lost one had.
 """

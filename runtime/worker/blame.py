@@ -1,5 +1,6 @@
-"""Finds the request that ended a worker process: each of its last step is tried alone for a while. One that
-dies alone, and died before, is refused; the others go on. Knows numbers of requests only.
+"""Finds the request that crashes worker processes: each request of the last step runs alone for a while. A
+request that crashes a process alone, after an earlier crash, is refused; the others go on. Knows request
+numbers only.
 """
 
 from __future__ import annotations
@@ -7,12 +8,12 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable
 
-TRIAL = 2  # tokens that a suspect must give alone
-GROWTH = 8  # so many times as many after each further death, for what kills late
+TRIAL = 2  # tokens that a suspect must generate alone
+GROWTH = 8  # factor on the trial after each further crash, for requests that crash late
 
 
 class Blame:
-    """deaths: of the request's processes, by request."""
+    """deaths: crashes of processes that had the request in a step, by request."""
 
     def __init__(self) -> None:
         self.deaths: Counter[int] = Counter()
@@ -20,16 +21,16 @@ class Blame:
 
     @property
     def alone(self) -> int | None:
-        """The request that must run alone now; None where all may run."""
+        """The request that must run alone now; None if all may run."""
         return self._suspects[0] if self._suspects else None
 
     def trial(self, request: int) -> int:
-        """Tokens that the request must give before it is trusted."""
+        """Tokens that the request must generate alone before it is trusted."""
         longer = min(8, max(0, self.deaths[request] - 1))
         return TRIAL * int(GROWTH**longer)
 
     def died(self, step: Iterable[int]) -> int | None:
-        """The process ended in a step of these requests; gives the one that is to be refused."""
+        """The process crashed in a step of these requests; gives the request to refuse, if any."""
         together = sorted(set(step))
         self.deaths.update(together)
         guilty = together[0] if len(together) == 1 and self.deaths[together[0]] > 1 else None
@@ -40,11 +41,11 @@ class Blame:
         return guilty
 
     def survived(self, request: int) -> None:
-        """The suspect gave its tokens alone. Its deaths are remembered."""
+        """The suspect finished its trial. Its crashes are remembered."""
         if request in self._suspects:
             self._suspects.remove(request)
 
     def forget(self, request: int) -> None:
-        """The request has ended."""
+        """Called when the request ends."""
         self.survived(request)
         del self.deaths[request]

@@ -1,5 +1,5 @@
-"""The worker process: a model whose requests come from a pipe and whose tokens go into another. It ends when
-the pipe does, which is when the program that began it has ended, however that came.
+"""The worker process: a model that reads requests from one pipe and writes tokens to another. It exits when
+the pipe closes, which happens whenever its parent ends, for any reason.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ from satchel.runtime.worker.wire import (
 )
 
 PR_SET_PDEATHSIG = 1
-ITEMS = 1024  # tokens of a message, with what is told of them: a fraction of what one may have
+ITEMS = 1024  # tokens per message, with their reports: well below the size limit
 COMPILING = 2  # threads that compile grammars
 NO_SANDBOX = "none: it is switched off"
-SPARE = 1 << 30  # bytes of a written file besides: its header, lines in a log
-# What the other side is told of a sequence at its end.
+SPARE = 1 << 30  # allowance for written files, in bytes: headers, log lines
+# Fields of a sequence that the parent receives at its end.
 TOLD = ("num_computed_tokens", "cached", "miss", "started", "first", "preempted", "used")
 
 
 class Telling(logging.Handler):
-    """Warnings and errors go to the other side, whose program has set up where they are read."""
+    """Log handler that sends warnings and errors to the parent, whose program has configured logging."""
 
     def __init__(self, send: abc.Callable[[Message], None]) -> None:
         super().__init__(logging.WARNING)
@@ -67,7 +67,7 @@ class Telling(logging.Handler):
 
 
 def close_sandbox(model: Model) -> enter.Sandbox | None:
-    """Closes the sandbox around a model that is loaded. A saved state is the largest file that is written."""
+    """Closes the sandbox around a loaded model. The largest file that it writes is a saved state."""
     groups, sizes = model.engine.pages.groups, model.engine.states.block_bytes
     saved = sum(model.cache.pool_of(g.window) * size for g, size in zip(groups, sizes, strict=True))
     spare = os.fstat(2).st_size if stat.S_ISREG(os.fstat(2).st_mode) else 0  # standard error, as it is now
@@ -75,12 +75,12 @@ def close_sandbox(model: Model) -> enter.Sandbox | None:
 
 
 def facts(seq: Sequence) -> dict[str, Any]:
-    """What the other side is told of a sequence."""
+    """The fields of a sequence that the parent receives."""
     return {name: encode(getattr(seq, name)) for name in TOLD}
 
 
 class Worker:
-    """A loaded model, and requests and calls under way, by the numbers that the parent gave them."""
+    """A loaded model, with requests and calls in flight, by the parent's numbers."""
 
     def __init__(self, out: BinaryIO, side: socket.socket | None = None) -> None:
         self._side = cast(socket.socket, side)
@@ -88,17 +88,15 @@ class Worker:
         self.send = self._outlet.send
         self._handles: dict[int, RequestHandle] = {}
         self._numbers: dict[Sequence, int] = {}
-        self._making: dict[
-            int, bool
-        ] = {}  # requests whose grammars are being compiled: whether they are still wanted
+        self._making: dict[int, bool] = {}  # requests whose grammars are being compiled; False: cancelled
         self._scopes: dict[int, CancelScope] = {}
         self._notified: SimpleQueue[int] = SimpleQueue()
         self._model: Model | None = None
         self._loading = Pulse()
-        self._stepped: list[int] = []  # requests in the step that the other side was told of last
+        self._stepped: list[int] = []  # requests of the last step that the parent was told of
 
     def beat(self, seconds: float) -> None:
-        """Starts the beats: every `seconds` the other side hears that this process runs and what it does."""
+        """Starts the heartbeat: every `seconds` the parent hears that this process runs and what it does."""
         beats = Beats(lambda: self._loading if self._model is None else self._model.pulse, seconds)
 
         def tell() -> None:
@@ -131,8 +129,8 @@ class Worker:
         return model
 
     def serve(self, model: Model, source: BinaryIO) -> None:
-        """Until the other side says that it is done, or is gone. This thread never waits: not for the engine,
-        a grammar, or the other side to read.
+        """Serves until the parent closes or is gone. This thread never waits for the engine, a grammar, or
+        the parent.
         """
         with ThreadPoolExecutor(COMPILING, "satchel-grammar") as compiling:
             while (got := read_message(source, MOST_REQUEST)) is not None and "close" not in got[0]:
@@ -151,7 +149,7 @@ class Worker:
                     self._scopes[number] = CancelScope(number)
                     begin(self._answer, model, number, message, self._files(message))
             if got is None:
-                os._exit(0)  # the program is gone: nobody waits for what is under way
+                os._exit(0)  # the parent is gone: no one needs the work in flight
 
     def _cancel(self, number: int) -> None:
         with self._naming:
@@ -175,7 +173,7 @@ class Worker:
 
     def _submit(self, model: Model, number: int, request: Request) -> None:
         try:
-            with self._naming:  # no step may have it before its number is known
+            with self._naming:  # no step may run it before its number is known
                 if not self._making.pop(number, True):
                     begin(self._end, number, End("cancelled"))
                     return
@@ -185,10 +183,10 @@ class Worker:
             begin(self._end, number, End("error", error))
             return
         handle.listen(partial(self._notified.put, number))
-        self._notified.put(number)  # what came before it listened
+        self._notified.put(number)  # tokens that came before the notifier was set
 
     def _files(self, message: Message) -> list[Any]:
-        """The arguments of a call, with the descriptor that came ahead of it."""
+        """Arguments of a call, with the file descriptor that came ahead of it."""
         args: list[Any] = decode(message["args"])
         for file in (a for a in args if isinstance(a, OpenFile)):
             _, descriptors, _, _ = socket.recv_fds(self._side, 1, 1)
@@ -202,11 +200,11 @@ class Worker:
                 raise DeviceError(f"a worker process was asked for {method!r}, which it does not know")
             call = partial(getattr(model, method), *args, **decode(message["how"]))
             value = encode(scope.run(call), arrays)
-        except Exception as error:  # also a bug of ours: nobody must wait for ever
+        except Exception as error:  # even a bug must not leave the caller waiting
             self.send({"answer": number, "error": encode_error(error)})
         else:
             text = json.dumps(value, separators=(",", ":")).encode()
-            text += b" " * (-len(text) % 8)  # the arrays behind it stay aligned
+            text += b" " * (-len(text) % 8)  # keeps the arrays after it aligned
             self.send({"answer": number, "json": len(text), "bytes": arrays.size})
             self._outlet.send_parts({"part": number}, [memoryview(text), *arrays.parts])
         finally:
@@ -215,8 +213,8 @@ class Worker:
                 file.close()
 
     def _watch(self, work: abc.Sequence[ScheduledSequence]) -> None:
-        """Before each step: its requests, so that the culprit is known if the process ends here. Nothing is
-        said where the same requests get their next tokens.
+        """Before each step, reports its requests, so that a crash can be attributed. Nothing is sent if the
+        requests are those of the last step.
         """
         with self._naming:
             numbers = [self._numbers.get(w.seq, -1) for w in work]
@@ -230,12 +228,12 @@ class Worker:
         self.send({"step": rows})
 
     def _watch_scope(self, number: int) -> None:
-        """Before each piece of a call: the same."""
+        """The same before each piece of a call."""
         self._stepped = []
         self.send({"turn": number})
 
     def _deliver(self) -> None:
-        """Sends tokens as they come: a thread of its own, so that no step waits for the pipe."""
+        """Sends tokens as they come, in a thread of its own, so that no step waits for the pipe."""
         while True:
             numbers = {self._notified.get()}
             while not self._notified.empty():
@@ -243,11 +241,11 @@ class Worker:
             self._hand_over([(n, t) for n in numbers if (t := self._handles.get(n))])
 
     def _hand_over(self, handles: abc.Sequence[tuple[int, RequestHandle]]) -> None:
-        """What came of these requests: all their tokens in one message, then their ends."""
+        """Sends the results of these requests: all their tokens in one message, then their ends."""
         came = [(number, handle, handle.drain()) for number, handle in handles]
         tokens = [(n, [i for i in items if not isinstance(i, End)]) for n, _, items in came]
         rows = [(n, items[at : at + ITEMS]) for n, items in tokens for at in range(0, len(items), ITEMS)]
-        while rows:  # in messages of a bounded size, however long nobody read them
+        while rows:  # in messages of bounded size, however many tokens have accumulated
             some = count_of(rows)
             self.send({"tokens": [[n, encode(items)] for n, items in rows[:some]]})
             del rows[:some]
@@ -262,21 +260,21 @@ class Worker:
 
 
 def count_of(rows: abc.Sequence[tuple[int, abc.Sequence[object]]]) -> int:
-    """How many of the rows go into one message: the first, and others as long as they have ITEMS together."""
+    """Number of rows for one message: the first, and more while they have at most ITEMS tokens together."""
     total = list(accumulate(len(items) for _, items in rows))
     return max(1, bisect_right(total, ITEMS))
 
 
 def begin(work: abc.Callable[..., object], *args: Any) -> None:
-    """Does it in a thread of its own."""
+    """Runs the work in a thread of its own."""
     threading.Thread(target=work, args=args, daemon=True).start()
 
 
 def main() -> None:
-    """Standard input and output are the pipes; what anybody prints goes to standard error."""
+    """Entry of the process. Standard input and output are the pipes; prints go to standard error."""
     source, out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program; we end when it does
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent; this process ends with it
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     side = json.loads(sys.argv[1])["side"]

@@ -1,5 +1,5 @@
-"""How long an answer of a worker process may be, by what was asked: the program takes no other word for it. A
-bound is generous, for it only keeps a worker that is broken, or no longer ours, from filling memory.
+"""Upper bounds on the size of a worker's answers, from the call alone; the worker's own claims are not
+trusted. The bounds are generous: they only keep a broken or compromised worker from filling memory.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 LEAST = 1 << 20  # bytes that any answer may have
-TOKEN = 64  # bytes of a token's id and number, or of an object's names, as JSON
-LISTED = 48  # bytes of one of the likeliest tokens beside it
+TOKEN = 64  # JSON bytes of a token's id and number, or of an object's names
+LISTED = 48  # JSON bytes of a top token in a logprobs report
 
 
 def tokens_in(value: Any) -> int:
-    """At most how many tokens these texts and lists of ids have: a text has no more than bytes, and some that
-    a tokenizer adds.
+    """Upper bound on the tokens of these texts and lists of ids: a text has at most as many as bytes, plus
+    some that a tokenizer adds.
     """
     if isinstance(value, str):
         return 4 * len(value) + 8
@@ -29,7 +29,7 @@ def tokens_in(value: Any) -> int:
 
 
 def most_bytes(method: str, args: Sequence[Any], how: Mapping[str, Any], vocabulary: int, width: int) -> int:
-    """Bytes of a method's answer at most. vocabulary: of the model; width: of a hidden row."""
+    """Upper bound on the bytes of a method's answer. vocabulary: the model's; width: of a hidden row."""
     given = [*args, *how.values()]
     tokens = sum(map(tokens_in, given))
     if method == "logits":
@@ -40,7 +40,7 @@ def most_bytes(method: str, args: Sequence[Any], how: Mapping[str, Any], vocabul
         top = how.get("top", args[1] if len(args) > 1 else 0)
         return LEAST + (4 * TOKEN + LISTED * int(top)) * tokens
     if method in ("score", "score_many"):
-        # Each continuation may tell of its whole prompt again.
+        # Each continuation may report its whole prompt again.
         asked = how.get("asked", args[0] if args else ()) if method == "score_many" else [given]
         return LEAST + sum(2 * TOKEN * sum(map(tokens_in, one)) * (1 + _longest(one)) for one in asked)
     if method == "rerank":
@@ -51,12 +51,12 @@ def most_bytes(method: str, args: Sequence[Any], how: Mapping[str, Any], vocabul
 
 
 def _longest(given: Sequence[Any]) -> int:
-    """Items of the longest list among the arguments."""
+    """Length of the longest list among the arguments."""
     return max((len(v) for v in given if isinstance(v, Sequence) and not isinstance(v, str)), default=1)
 
 
 def _product(given: Sequence[Any]) -> int:
-    """Width times tokens, which are the numbers among the arguments."""
+    """Width times the number of tokens, where the arguments are numbers of tokens."""
     found = 1
     for value in given:
         found *= max(1, value) if isinstance(value, int) else 1

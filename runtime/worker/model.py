@@ -1,5 +1,5 @@
-"""A model whose engine runs in a worker process. Tokenizer and template are here, over the same mapped file;
-the methods are those of Model.
+"""A model whose engine runs in a worker process. Tokenizer and template are in this process, over the same
+mapped file; the methods are those of Model.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def remote(method: F) -> F:
-    """The same method of the worker's model, of the same signature."""
+    """Decorator: calls the worker's method of the same name and signature."""
 
     @wraps(method)
     def ask(self: WorkerModel, *args: Any, **how: Any) -> Any:
@@ -41,7 +41,7 @@ def remote(method: F) -> F:
 
 
 class WorkerModel(Model):
-    """worker: the process and what is known of it."""
+    """A Model with its engine in a worker process."""
 
     embed = remote(Model.embed)
     embed_tokens = remote(Model.embed_tokens)
@@ -60,14 +60,14 @@ class WorkerModel(Model):
         self.notes += [note for note in self.worker.notes if note not in self.notes]
         if kernels := len(registered()):
             self.notes.append(
-                f"{kernels} registered kernels are of this process and not used: the engine runs in another; "
-                "worker='thread' uses them"
+                f"{kernels} registered kernels belong to this process and are not used: the engine runs in "
+                "another; worker='thread' uses them"
             )
         wanted = replace(self.cache, blocks=0)
         self.arch, _ = size(self.gguf, wanted, 0)
         self.worker.widths = self.arch.vocab, self.arch.width
         adapters = read_adapters(self.gguf, self.options.adapters, self.options.control_vectors)
-        self.adapters = adapters and replace(adapters, stacks={}, steers={})  # names and scales alone
+        self.adapters = adapters and replace(adapters, stacks={}, steers={})  # names and scales only
 
     def _build_tokenizer(self) -> Tokenizer:
         made = super()._build_tokenizer()
@@ -96,7 +96,7 @@ class WorkerModel(Model):
 
         def fill(file: IO[bytes]) -> None:
             nonlocal saved
-            os.fchmod(file.fileno(), 0o600)  # it holds what a user wrote
+            os.fchmod(file.fileno(), 0o600)  # it contains a user's text
             saved = self.worker.ask("save_state", OpenFile(target, file.fileno()), prompt, salt=salt)
 
         replace_files([(target, fill)])

@@ -1,5 +1,5 @@
-"""A worker's way out: messages whole, one after the other. The bytes of long answers go in parts and give way
-to every other message, so that no stream of tokens and no step waits for them.
+"""Output of a worker: whole messages, one after another. Bytes of long answers are sent in parts and give way
+to every other message, so no token stream and no step waits for them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from satchel.runtime.worker.wire import PART, Message, write_message
 
 
 class Outlet:
-    """Any thread may send."""
+    """Sends messages; thread-safe."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._turn = file, threading.Condition(threading.Lock())
@@ -28,7 +28,7 @@ class Outlet:
         self._write(message)
 
     def send_parts(self, message: Message, parts: Sequence[memoryview]) -> None:
-        """Bytes that belong together, each piece under a message of its own."""
+        """Sends bytes that belong together, each piece with a message of its own."""
         for part in parts:
             for at in range(0, len(part), PART):
                 with self._turn:

@@ -1,4 +1,6 @@
-"""One call of a worker process; shared by caller's caller and the thread that receives the answer."""
+"""A pending call of a worker process, shared by its caller's thread and the thread that receives
+the answer.
+"""
 
 from __future__ import annotations
 
@@ -16,29 +18,33 @@ from satchel.runtime.worker.wire import Message, decode, decode_error, encode
 
 
 class PendingCall:
-    """sent: the process has the call. turns: steps of the engine that it took there. done: the answer is
-    complete. most: bytes that the answer may have.
+    """A call that waits for its answer.
+
+    sent: the process has the call.
+    turns: engine steps that it took there.
+    done: the answer is complete.
+    most: upper bound on the answer's bytes.
     """
 
     def __init__(self, method: str, args: Sequence[Any], how: Mapping[str, Any], most: int) -> None:
         self.method, self.bare = method, method in BARE
-        # Of a file that the process may not open itself; the caller keeps it open until it has the answer.
+        # Of a file that the sandboxed process cannot open; the caller keeps it open until it has the answer.
         self.descriptor = next((a.descriptor for a in args if isinstance(a, OpenFile)), -1)
         self.message = {"method": method, "args": encode(list(args)), "how": encode(how)}
         self.done = threading.Event()
         self.sent, self.turns, self.most = False, 0, most
-        self._json, self._size = 0, -1  # bytes of the answer's JSON text, and with its arrays; -1: not known
+        self._json, self._size = 0, -1  # bytes of the answer's JSON text, and of it all; -1: unknown
         self._data = bytearray()
         self._error: Exception | None = None
 
     def resend(self) -> None:
-        """The process was lost: the call is sent to the next one."""
+        """Called when the process is lost: the call goes to the next one."""
         self.sent, self.turns = False, 0
         self._size, self._data = -1, bytearray()
 
     def answered(self, message: Message) -> None:
-        """The size of the answer, whose bytes follow. DeviceError for one that is longer than the method's
-        result can be: nothing is reserved for it.
+        """Announces the answer's size; its bytes follow. Raises DeviceError, before any memory is reserved,
+        if it exceeds the bound.
         """
         if "error" in message:
             self.fail(decode_error(message["error"]))
@@ -51,7 +57,7 @@ class PendingCall:
         self.part(b"")
 
     def part(self, data: bytes) -> None:
-        """The next bytes. DeviceError for more than were announced."""
+        """The next bytes. Raises DeviceError if they exceed the announced size."""
         self._data += data
         if len(self._data) > self._size:
             raise DeviceError(f"the worker process sent more of an answer to {self.method} than it said")
@@ -63,7 +69,9 @@ class PendingCall:
         self.done.set()
 
     def result(self) -> Any:
-        """The result, or raises the call's error. Decodes in the caller's thread, as results may be large."""
+        """The result, or raises the call's error. Decodes in the caller's thread, because results may be
+        large.
+        """
         if self._error is not None:
             raise self._error
         try:

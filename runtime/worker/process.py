@@ -1,4 +1,4 @@
-"""A worker process as its owner sees it: how it is begun, spoken to, and what it died of."""
+"""A worker process as its owner sees it: start, messages, and the cause of its end."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ from satchel.runtime.children import interpreter, module_path, start
 from satchel.runtime.worker.wire import Message, read_message, write_message
 
 MODULE = "satchel.runtime.worker.child"
-# The child finds the package where this process did, whatever its own start would have found, and is in its
-# sandbox before anything is imported that starts a thread.
+# The child gets this process's module path, so it finds the same package, and enters its sandbox before
+# anything is imported that starts a thread.
 START = (
     "import json, sys; given = json.loads(sys.argv[1]); sys.path[:] = given['path'];"
     " from satchel.runtime.sandbox.enter import enter; enter(given['sandbox']); from {} import main; main()"
 )
-PASSES = hasattr(socket, "send_fds") and sys.platform != "win32"  # descriptors to another process
-PATIENCE = 10.0  # seconds that a worker has to close its model
+PASSES = hasattr(socket, "send_fds") and sys.platform != "win32"  # whether descriptors can be sent
+PATIENCE = 10.0  # seconds for a worker to close its model
 
 
 def folder() -> str | None:
-    """The one in which paths are meant, also by a process that is begun later."""
+    """The current folder, against which paths are resolved, also by a process that starts later; None if it
+    is gone.
+    """
     try:
         return str(Path.cwd())
     except OSError:  # it was removed
@@ -42,15 +44,17 @@ def folder() -> str | None:
 
 
 def _close(end: socket.socket | BinaryIO) -> None:
-    """Gives it back, also where the system complains of that: its descriptor is gone all the same."""
+    """Closes an end, ignoring errors: the descriptor is released even then."""
     with suppress(OSError):
         end.close()
 
 
 class Process:
-    """A worker process in a folder, its pipes, and a socket for descriptors. Any thread may send; one reads.
-    The thread that makes it must live as long as it does: on Linux the process is ended with the thread that
-    began it. sandbox: its policy (see runtime/sandbox/policy.py); None: it has no sandbox.
+    """A worker process with its folder, its pipes, and a socket for descriptors. Any thread may send; one
+    reads.
+
+    The thread that makes it must outlive it: Linux ends the process with the thread that started it. sandbox:
+    its policy (runtime/sandbox/policy.py); None: no sandbox.
     """
 
     def __init__(self, folder: str | None = None, sandbox: Mapping[str, Any] | None = None) -> None:
@@ -81,7 +85,7 @@ class Process:
                 _close(other)
         self._to, self._from = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
         self._reading = False
-        self._fault = ""  # of a pipe, where that is why the process is ended
+        self._fault = ""  # the pipe's error, if that ended the process
         self._outbox: SimpleQueue[tuple[Message, int] | None] = SimpleQueue()
         try:
             begin(threading.Thread(target=self._write, name="satchel-send", daemon=True))
@@ -103,8 +107,8 @@ class Process:
         return self._process.pid
 
     def send(self, message: Message, descriptor: int = -1) -> None:
-        """Sends a message, without waiting: also a signal handler may. Where the process is gone, its
-        reader learns so. descriptor: of a file that goes with it; the caller's stays its own.
+        """Sends a message without blocking, so a signal handler may call it. If the process is gone, its
+        reader notices. descriptor: of a file that goes along; the caller still owns its own.
         """
         self._outbox.put((message, os.dup(descriptor) if descriptor >= 0 else -1))
 
@@ -116,7 +120,7 @@ class Process:
                     self._pass(descriptor)
                 write_message(self._to, message)
         except BrokenPipeError:
-            pass  # it is gone already, and says itself what it died of
+            pass  # it is gone already; reap() tells the cause
         except (OSError, ValueError) as error:
             self._give_up(error)  # a caller that waits for the rest of a message would wait for ever
         while not self._outbox.empty():
@@ -132,7 +136,7 @@ class Process:
             os.close(descriptor)
 
     def read(self) -> tuple[Message, bytes] | None:
-        """The next message; None where there are no more."""
+        """The next message; None at the end of the pipe."""
         self._reading = True
         try:
             return read_message(self._from)
@@ -143,13 +147,13 @@ class Process:
             self._reading = False
 
     def _give_up(self, error: Exception) -> None:
-        """A pipe failed: the process is lost, and its reader learns so."""
+        """A pipe failed: gives the process up as lost, which its reader notices."""
         self._fault = self._fault or str(error)
         self._process.kill()
 
     @property
     def unread(self) -> bool:
-        """Whether something came from the process that was not read yet. Any thread may ask."""
+        """Whether the process has sent bytes that are not read yet; thread-safe."""
         if not self._reading:
             return True
         with suppress(OSError, ValueError):  # closed meanwhile, or a system that cannot tell
@@ -160,7 +164,7 @@ class Process:
         self._process.kill()
 
     def reap(self) -> str:
-        """Waits for the end of a process that closed its pipe, and says what it died of."""
+        """Waits for a process that has closed its pipe; gives the cause of its end."""
         try:
             code = self._process.wait(PATIENCE)
         except subprocess.TimeoutExpired:

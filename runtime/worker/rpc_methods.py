@@ -1,10 +1,10 @@
-"""The RPC methods of a worker besides requests: methods of its Model, by name. Arguments and results
-travel as values.
+"""RPC methods of a worker besides requests: methods of its Model, by name. Arguments and results travel as
+values.
 """
 
 from __future__ import annotations
 
-BARE = frozenset({"stats"})  # these need no step of the engine
+BARE = frozenset({"stats"})  # methods that need no engine step
 METHODS = BARE | {
     "bandwidth",
     "beam_search",

@@ -1,6 +1,6 @@
-"""Requests run by a worker process, with a Service's face. When the process is lost, a new one is begun and
-is given each request with the tokens that it has already: random numbers are a function of (seed, position),
-so the answer goes on as it would have. The request that ends processes is found, named and refused.
+"""Runs requests in a worker process, with the interface of Service. If the process is lost, a new one gets
+each request with its tokens so far. Random numbers are a function of (seed, position), so the answer
+continues as it would have. A request that crashes processes is found, named and refused.
 """
 
 from __future__ import annotations
@@ -35,30 +35,31 @@ from satchel.runtime.worker.pending_call import PendingCall
 from satchel.runtime.worker.process import PATIENCE, Process, folder
 from satchel.runtime.worker.wire import Message, decode, decode_error, encode
 
-LOADS = 3  # processes in a row that may end while they load, or soon after with nothing to do
+LOADS = 3  # consecutive processes that may end during the load, or soon after it while idle
 YOUNG = 2.0  # seconds of "soon"
-POLL = 0.1  # seconds between looks whether the asker still waits
+POLL = 0.1  # seconds between checks whether the caller still waits
 
 
 @dataclass(slots=True, eq=False)
 class LiveRequest:
-    """A request under way. got: tokens of its answer so far, and nll_bits of each. sent: the process has it,
-    to generate `until` tokens at most. begun: a process that was lost had begun it.
-    """
+    """A request in flight."""
 
     handle: RequestHandle
-    got: list[int] = field(default_factory=list)
-    nll_bits: list[float] = field(default_factory=list)
-    sent: bool = False
-    until: int = 0
-    begun: bool = False
+    got: list[int] = field(default_factory=list)  # tokens of its answer so far
+    nll_bits: list[float] = field(default_factory=list)  # of each token
+    sent: bool = False  # the process has it
+    until: int = 0  # most tokens that the process is to generate
+    begun: bool = False  # a process that was lost had begun it
 
 
 class WorkerService:
-    """begin() starts the process and waits until the model is loaded. files: all of the model's. sandbox:
-    what holds of it in the process at hand. widths: of its vocabulary and of a hidden row, by which it is
-    known how long answers may be. stamps: of the files that its owner opened; every process must have opened
-    the same.
+    """A Service whose engine runs in a worker process. begin() starts the process and waits until the model
+    is loaded.
+
+    files: all files of the model.
+    sandbox: the limits that hold in the current process.
+    widths: sizes of the vocabulary and of a hidden row, which bound the answers.
+    stamps: of the files that its owner opened; every process must open the same.
     """
 
     def __init__(
@@ -93,12 +94,12 @@ class WorkerService:
 
     @property
     def pid(self) -> int:
-        """The process at hand; 0 between two."""
+        """Id of the current process; 0 between two."""
         process = self._process
         return process.pid if process else 0
 
     def begin(self, progress: abc.Callable[[int, int], object] | None) -> None:
-        """Loads the model in the process; progress is called in this thread. Nothing stays where it fails."""
+        """Loads the model in the process; calls progress in this thread. Cleans up if it fails."""
         begin(self._thread)
         ticking(self._tick, self._over, "satchel-watch", BEAT)
         try:
@@ -117,7 +118,7 @@ class WorkerService:
 
     @property
     def trouble(self) -> str:
-        """Why no request can be answered now; "" where they are."""
+        """Why requests cannot be served now; "" if they can."""
         if self._broken:
             return str(self._broken)
         if self._closed:
@@ -127,8 +128,8 @@ class WorkerService:
         return self._dog.trouble
 
     def submit(self, request: Request) -> RequestHandle:
-        """Queues a request. RequestError where the queue is full, or the request can never run, or holds what
-        cannot be sent to another process.
+        """Queues a request. Raises RequestError if the queue is full, or if the request can never run or be
+        sent to another process.
         """
         encode(request)
         handle = RequestHandle(self, Sequence(request, time.monotonic()))
@@ -143,7 +144,7 @@ class WorkerService:
         return handle
 
     def cancel(self, handle: RequestHandle) -> None:
-        """Ends the request at once as far as the caller sees; the process hears of it too."""
+        """Ends the request at once for its caller, and notifies the process."""
         with self._lock:
             number = self._numbers.get(handle)
             if number is None:
@@ -154,13 +155,13 @@ class WorkerService:
                 self._end(number, End("cancelled"))
 
     def ask(self, method: str, *args: Any, **how: Any) -> Any:
-        """The result of a method of the worker's model. Where the process is lost meanwhile, the next is
-        asked; DeviceError where the question is what ends them. Cancelling the current CancelScope ends it.
+        """Calls a method of the worker's model. If the process is lost meanwhile, the next one is asked;
+        DeviceError if the call itself crashes them. Cancelling the current CancelScope ends the call.
         """
         return self._call_while(lambda: True, method, *args, **how)
 
     def _call_while(self, worth: abc.Callable[[], bool], method: str, *args: Any, **how: Any) -> Any:
-        """As ask(); DeviceError as soon as it is not worth waiting any more."""
+        """As ask(); raises DeviceError as soon as worth() is false."""
         scope = current_scope()
         call = PendingCall(method, args, how, most_bytes(method, args, how, *self.widths))
         scope.check()
@@ -180,7 +181,7 @@ class WorkerService:
         return call.result()
 
     def _forget(self, number: int) -> None:
-        """Nobody waits for this answer any more."""
+        """Drops an answer whose caller no longer waits."""
         with self._lock:
             call = self._calls.pop(number, None)
             if call and call.sent and self._process:
@@ -189,7 +190,7 @@ class WorkerService:
             self._send_due()
 
     def stats(self) -> EngineStats:
-        """Of the process at hand: counting begins anew with each, and between two there is nothing."""
+        """Statistics of the current process; each process counts from zero."""
         found = StatsCollector(KVTraffic(())).snapshot(len(self._live), 0, (0, 0, 0))
         if not self.trouble:
             with suppress(DeviceError):
@@ -198,7 +199,7 @@ class WorkerService:
         return replace(found, worker_restarts=self.restarts)
 
     def close(self) -> None:
-        """Cancels what is under way and ends the process."""
+        """Cancels everything in flight and ends the process."""
         with self._lock:
             self._closed = True
             if self._process:
@@ -209,7 +210,7 @@ class WorkerService:
             self._thread.join()
 
     def kill(self) -> None:
-        """Ends the process at once, and begins no other."""
+        """Ends the process at once, and starts no other."""
         with self._lock:
             self._closed = True
             if self._process:
@@ -222,7 +223,7 @@ class WorkerService:
             raise self._broken
 
     def _tick(self) -> None:
-        """Ends a process that gives no sign of life: what it had goes on as after a crash."""
+        """Ends a process without heartbeat; its requests continue as after a crash."""
         with self._lock:
             process = self._process
             if process is None or self._hung:
@@ -234,11 +235,13 @@ class WorkerService:
                 process.kill()
 
     def _run(self) -> None:
-        """The thread that begins processes and hears them; whatever ends it, nobody waits for it for ever."""
+        """The thread that starts processes and reads from them. However it ends, all callers get an answer or
+        an error.
+        """
         try:
             self._run_processes()
         except Exception as error:
-            LOG.exception("%s: the worker process was not heard any more", self.path.name)
+            LOG.exception("%s: reading from the worker process failed", self.path.name)
             with self._lock:
                 lost = DeviceError(f"{self.path}: the worker process is lost: {error}")
                 self._broken = self._broken or lost
@@ -251,7 +254,7 @@ class WorkerService:
             self._over.set()
 
     def _run_processes(self) -> None:
-        """One after the other."""
+        """Runs one process after another."""
         failed = 0
         while not (self._closed or self._broken):
             with self._lock:
@@ -272,11 +275,11 @@ class WorkerService:
                 self._lost(died, failed)
 
     def _listen(self, process: Process) -> None:
-        """Until the process is gone. One that says what none of ours says is ended."""
+        """Reads from the process until it is gone. A process that sends an invalid message is ended."""
         try:
             while (got := process.read()) is not None:
                 self._hear(*got)
-        except Exception as error:  # whatever it sent: this thread must live
+        except Exception as error:  # this thread must survive any message
             with self._lock:
                 self._hung = self._hung or f"sent what is not understood ({type(error).__name__}: {error})"
             LOG.error("%s: the worker process %s and is ended", self.path.name, self._hung)
@@ -295,7 +298,7 @@ class WorkerService:
             elif "end" in message:
                 self._take_end(message)
             elif "progress" in message:
-                if not self._ready_at:  # nobody watches a later load
+                if not self._ready_at:  # no caller watches a later load
                     done, total = message["progress"]
                     self._loading.put((done, total))
             elif "ready" in message:
@@ -309,7 +312,7 @@ class WorkerService:
                 self._broken = self._unloadable(message)
 
     def _unloadable(self, message: Message) -> SatchelError:
-        """Why there is no model any more, or never was."""
+        """Why the model cannot be loaded, or cannot be loaded again."""
         error = fault(message["failed"])
         if not self.restarts:
             return error
@@ -329,7 +332,7 @@ class WorkerService:
         self._dog.loaded = True
         self.cache, self.notes, self._ready = decode(message["ready"]), message["notes"], True
         self.sandbox = message["sandbox"]
-        # A later process has the same context, whatever memory is free then.
+        # Later processes get the same context, regardless of free memory.
         self.options = replace(self.options, context=self.cache.context)
         self._loading.put(None)
         self._send_due()
@@ -373,14 +376,14 @@ class WorkerService:
             return
         self._note_facts(live, message["facts"])
         if finish == "length" and len(live.got) == live.until and not self._complete(live):
-            live.sent = False  # it gave what it had to give alone
+            live.sent = False  # it has finished its trial alone
             self._blame.survived(number)
         else:
             self._end(number, End(finish, fault(error) if error else None))
         self._send_due()
 
     def _note_facts(self, live: LiveRequest, facts: Message) -> None:
-        """What the process says of a sequence; a sequence that began anew keeps when it first did."""
+        """Stores the process's report on a sequence. A replayed sequence keeps its first times."""
         seq = live.handle.seq
         known = {name: decode(value) for name, value in facts.items()}
         used = known.get("used")
@@ -410,7 +413,7 @@ class WorkerService:
             self._send_due()
 
     def _send_due(self) -> None:
-        """Sends the requests that the process at hand may have and has not."""
+        """Sends the requests that the current process may run and does not have."""
         if not (self._ready and self._process):
             return
         alone = self._blame.alone
@@ -423,7 +426,7 @@ class WorkerService:
                 self._process.send({"ask": number, **call.message}, call.descriptor)
 
     def _submitted(self, number: int, live: LiveRequest, alone: bool) -> Message:
-        """The message that gives the process what is left of a request."""
+        """The message that submits the rest of a request."""
         request, got = live.handle.seq.request, len(live.got)
         live.until = min(request.max_tokens, got + self._blame.trial(number)) if alone else request.max_tokens
         live.sent = True
@@ -432,12 +435,12 @@ class WorkerService:
         return {"submit": number, "request": encode(rest)}
 
     def _useless(self) -> bool:
-        """Whether the process ended by itself: it did not load, or had just done so and nothing to do."""
+        """Whether the process ended by itself: during the load, or soon after it while idle."""
         had_work = self._step or any(a.sent and not a.bare for a in self._calls.values())
         return not (self._ready and (had_work or time.monotonic() - self._ready_at > YOUNG))
 
     def _lost(self, died: str, failed: int) -> None:
-        """The process is gone, whether it was to be so or not."""
+        """Handles the end of the process, expected or not."""
         loaded, self._process, self._ready = self._ready, None, False
         if self._closed or self._broken:
             return
@@ -459,10 +462,10 @@ class WorkerService:
         self._replay()
 
     def _replay(self) -> None:
-        """All that the process had, and did not end, is the next one's."""
+        """Marks everything that the process had not finished for the next one."""
         for number, live in list(self._live.items()):
             finish = self._complete(live)
-            if finish:  # all its tokens came, the word of its end did not
+            if finish:  # all its tokens came, but not its end
                 self._end(number, End(finish))
             live.handle.seq.used.replayed += live.sent
             live.sent, live.begun = False, live.handle.seq.started >= 0
@@ -470,7 +473,7 @@ class WorkerService:
             call.resend()
 
     def _complete(self, live: LiveRequest) -> str:
-        """How an answer that lacks no token ended; "" for one that goes on."""
+        """How an answer with all its tokens ended; "" if it continues."""
         seq = live.handle.seq
         if live.got and seq.ids[-1] in seq.request.stop_ids:
             return "stop"
@@ -508,6 +511,6 @@ class WorkerService:
 
 
 def fault(told: list[Any]) -> SatchelError:
-    """The process's error, as one for users."""
+    """The process's error, as an error for users."""
     error = decode_error(told)
     return error if isinstance(error, SatchelError) else DeviceError(str(error))

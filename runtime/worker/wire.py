@@ -1,6 +1,6 @@
-"""Messages between a program and its worker process: a JSON object and, after it, plain bytes, each with its
-length before it. Only the kinds of values named here are carried: nothing that is read can run code, and no
-length that is read reserves more than a message may have.
+"""Messages between a program and its worker process: a JSON object followed by raw bytes, each with a length
+prefix. Only the kinds of values listed here are carried: nothing that is read can run code, and a received
+length never reserves more than a message may have.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from satchel.runtime.tasks.likelihood import Scored
 from satchel.runtime.tasks.rerank import Ranked
 
 LENGTHS = struct.Struct("<QQ")  # bytes of the JSON object, bytes after it
-PART = 1 << 18  # bytes that follow a message at most: a fraction of a millisecond
-MOST = 1 << 22  # bytes of a message's JSON object, of those that a worker sends
-MOST_REQUEST = 1 << 32  # the same for those that the program sends
-TEXT = 1 << 16  # characters of an error or a line of the log
+PART = 1 << 18  # most raw bytes of a message: a fraction of a millisecond
+MOST = 1 << 22  # most bytes of a JSON object that a worker sends
+MOST_REQUEST = 1 << 32  # most bytes of a JSON object that the program sends
+TEXT = 1 << 16  # most characters of an error or a log line
 KIND, VALUE = "$", "v"
 CARRIED: dict[str, type] = {
     kind.__name__: kind
@@ -91,7 +91,7 @@ CARRIED: dict[str, type] = {
 SCHEMAS = {
     ("JsonSchema", "schema"),
     ("ToolSchema", "parameters"),
-}  # fields of any depth, which go as JSON text
+}  # fields of any depth, which travel as JSON text
 ERRORS: dict[str, type[Exception]] = {
     kind.__name__: kind
     for kind in (
@@ -107,21 +107,21 @@ ERRORS: dict[str, type[Exception]] = {
         ValueError,
     )
 }
-# What reading a value raises where it is not what encode() makes.
+# What decoding raises for a value that encode() did not make.
 UNFIT = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 DTYPES = ("<f4", "<f8", "<i4", "<i8", "|u1")
 Message = dict[str, Any]
 
 
 class Arrays:
-    """Arrays of a value that is sent; their bytes follow it, one after the other."""
+    """Arrays of a value to send; their bytes follow it, one after another."""
 
     def __init__(self) -> None:
         self.parts: list[memoryview] = []
         self.size = 0
 
     def add(self, array: Array) -> dict[str, Any]:
-        """What stands in the value for the array."""
+        """The placeholder in the value for the array."""
         plain = np.ascontiguousarray(array)
         if plain.dtype.str not in DTYPES:
             raise RequestError(f"an array of {plain.dtype} cannot be sent to another process")
@@ -135,7 +135,7 @@ NO_BYTES: Array = np.empty(0, np.uint8)
 
 
 def write_message(file: BinaryIO, message: Message, data: bytes | memoryview = b"") -> None:
-    """Writes one message; the caller sees to it that nobody else writes meanwhile."""
+    """Writes one message; the caller holds the lock."""
     head = json.dumps(message, separators=(",", ":")).encode()
     file.write(LENGTHS.pack(len(head), len(data)) + head)
     if data:
@@ -144,8 +144,8 @@ def write_message(file: BinaryIO, message: Message, data: bytes | memoryview = b
 
 
 def read_message(file: BinaryIO, most: int = MOST) -> tuple[Message, bytes] | None:
-    """The next message; None where the other side is gone, also in the middle of one. DeviceError for a JSON
-    object of more than `most` bytes, for more than PART behind it, and for what is no message.
+    """The next message; None at the end of the pipe, even inside a message. Raises DeviceError for a JSON
+    object of more than `most` bytes, more than PART raw bytes, or an invalid message.
     """
     lengths = file.read(LENGTHS.size)
     if len(lengths) < LENGTHS.size:
@@ -167,7 +167,7 @@ def read_message(file: BinaryIO, most: int = MOST) -> tuple[Message, bytes] | No
 
 
 def encode(value: Any, arrays: Arrays | None = None) -> Any:
-    """A value as JSON has it; arrays go beside it, or as lists where there is no beside. RequestError for one
+    """A value as JSON. Arrays go into `arrays`, or become lists without it. Raises RequestError for a value
     that cannot be sent to another process.
     """
     if isinstance(value, Miss):
@@ -186,7 +186,7 @@ def encode(value: Any, arrays: Arrays | None = None) -> Any:
         return {KIND: "dict", VALUE: [[encode(k), encode(v, arrays)] for k, v in value.items()]}
     if isinstance(value, Path):
         return str(value)
-    if isinstance(value, OpenFile):  # its descriptor goes beside the message
+    if isinstance(value, OpenFile):  # its descriptor travels beside the message
         return {KIND: "file", VALUE: str(value.path)}
     name = type(value).__name__
     if is_dataclass(value) and CARRIED.get(name) is type(value):
@@ -206,8 +206,8 @@ def _encode_field(name: str, field: str, value: Any, arrays: Arrays | None) -> A
 
 
 def decode(value: Any, data: Array = NO_BYTES) -> Any:
-    """The inverse. data: the arrays' bytes, uint8. DeviceError for what encode() does not make, whatever it
-    is: the other side may do what it likes.
+    """The inverse of encode(). data: the arrays' bytes, uint8. Raises DeviceError for anything that encode()
+    does not make, because the other side is not trusted.
     """
     try:
         return _decode(value, data)
@@ -238,7 +238,7 @@ def _decode(value: Any, data: Array) -> Any:
 
 
 def _array(data: Array, name: str, shape: Sequence[int], at: int) -> Array:
-    """The array that lies in the bytes from `at` on; ValueError where it does not lie within them."""
+    """The array in the bytes from `at` on. Raises ValueError if it exceeds them."""
     if not all(isinstance(n, int) and n >= 0 for n in (at, *shape)):
         raise ValueError(f"an array of the shape {shape} at {at}")
     size = math.prod(shape) * np.dtype(name).itemsize
@@ -248,8 +248,8 @@ def _array(data: Array, name: str, shape: Sequence[int], at: int) -> Array:
 
 
 def encode_error(error: Exception) -> list[Any]:
-    """Its kind, or the nearest one that is carried, its text and its numbers. What is of none of these kinds
-    is a bug of ours.
+    """An error's kind, or the nearest one that is carried, its text and its numbers. Any other kind
+    is a bug.
     """
     kind = next((k.__name__ for k in type(error).__mro__ if ERRORS.get(k.__name__) is k), "")
     if not kind:
@@ -258,11 +258,11 @@ def encode_error(error: Exception) -> list[Any]:
 
 
 def decode_error(value: Any) -> Exception:
-    """The inverse; a DeviceError for what is no error's kind, text and numbers."""
+    """The inverse of encode_error(); a DeviceError if the kind, text or numbers are invalid."""
     try:
         name, text, numbers = value
         kind = ERRORS.get(name, DeviceError)
-        error = kind.__new__(kind, text)  # its line is made already
+        error = kind.__new__(kind, text)  # its message is formatted already
         vars(error).update({key: n for key, n in numbers.items() if isinstance(n, int)})
     except UNFIT as wrong:
         return DeviceError(f"the worker process sent an error that cannot be read: {wrong}")

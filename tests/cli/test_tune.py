@@ -52,7 +52,7 @@ def test_wrong_use(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None
 def test_a_broken_file_is_named_and_can_be_forgotten(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text("no tuning")
     assert main(["tune", "--show"]) == 1
-    assert "tuning.json: no tuning can be read" in capsys.readouterr().err
+    assert "tuning.json: cannot read the tuning" in capsys.readouterr().err
     assert main(["tune", "--forget"]) == 0 and place() == file and not file.exists()
 
 

@@ -139,7 +139,7 @@ def test_all_that_follows_the_thinking_is_judged(kind: int, thought: str, spec: 
     whole = reply(text)
     whole.read()
     assert whole.stats.reason == "" and whole.reasoning == ("hm" if thought else "")
-    with pytest.raises(RequestError, match="not what was asked for"):
+    with pytest.raises(RequestError, match="does not satisfy its grammar"):
         reply(text + "y").read()
 
 

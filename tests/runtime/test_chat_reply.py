@@ -203,7 +203,7 @@ RESULT = {"role": "tool", "tool_call_id": "c1", "content": "noon"}
         ([HI, ASSISTANT, RESULT, RESULT], "messages[3].tool_call_id: 'c1' has its result already"),
         ([HI, TWICE], "messages[1].tool_calls[1].id: 'c1' is an earlier call's"),
         ([HI, SAID, SAID], "messages[2]: two assistant messages stand at the end"),
-        ([SAID], "there is only an assistant's"),
+        ([SAID], "there is only an assistant message"),
     ],
 )
 def test_conversations_that_cannot_be_are_refused(messages: list[dict[str, Any]], said: str) -> None:
@@ -221,7 +221,7 @@ def test_options_that_cannot_be_are_refused() -> None:
     with pytest.raises(RequestError, match="prefill continues"):
         prompt("usual", prefill=True)
     chatml = ChatTemplate.chatml()
-    with pytest.raises(RequestError, match="knows no thinking"):
+    with pytest.raises(RequestError, match="does not support it"):
         ChatPrompt(chatml, tokenizer(), detect(chatml), [HI], thinking=Thinking.of(True))
 
 

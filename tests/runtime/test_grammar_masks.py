@@ -219,7 +219,7 @@ def test_rollback_gives_the_masks_of_before() -> None:
         del masks[len(masks) - back + 1 :]
         constraint.fill(bitmask)
         assert np.array_equal(bitmask, masks.pop())
-    with pytest.raises(RequestError, match="taken back"):
+    with pytest.raises(RequestError, match="cannot roll back"):
         constraint.rollback(10**6)
 
 

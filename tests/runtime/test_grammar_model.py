@@ -108,6 +108,6 @@ def test_a_wrong_spec_is_refused_before_anything_runs(model: Model) -> None:
 
 def test_an_answer_that_ended_without_being_valid_is_an_error(model: Model) -> None:
     grammar: Grammar = compile_grammar(model.tokenizer, JsonSchema(SCHEMAS["integer"]))
-    with pytest.raises(RequestError, match="not what was asked for"):
+    with pytest.raises(RequestError, match="does not satisfy its grammar"):
         judge(grammar, "130", "stop")
     assert judge(grammar, "120", "stop") == "" and judge(grammar, "1.", "cancelled") == ""

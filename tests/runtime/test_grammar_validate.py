@@ -180,7 +180,7 @@ MERGED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", MERGED)
 def test_a01_schemas_that_would_be_merged_without_end_are_refused(name: str) -> None:
-    with pytest.raises(RequestError, match="hold of one value by allOf"):
+    with pytest.raises(RequestError, match="apply to one value by allOf"):
         check_spec(JsonSchema(MERGED[name]))
 
 

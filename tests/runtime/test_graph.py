@@ -23,7 +23,7 @@ def test_equal_work_is_one_node() -> None:
 def test_a_leaf_keeps_its_type() -> None:
     g = Graph()
     leaf(g, "x", 4)
-    with pytest.raises(TypeError, match="made before"):
+    with pytest.raises(TypeError, match="exists with type"):
         leaf(g, "x", 5)
 
 

@@ -198,10 +198,10 @@ def test_no_compiler_is_said(device: Device, register: Register, example: Any, m
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
-        ({"op": "reshape"}, "'reshape' is no op"),
-        ({"op": "sample"}, "'sample' is no op"),
-        ({"op": "nothing"}, "'nothing' is no op"),
-        ({"entry": "a b"}, "its name must be one of C"),
+        ({"op": "reshape"}, "'reshape' is not an op"),
+        ({"op": "sample"}, "'sample' is not an op"),
+        ({"op": "nothing"}, "'nothing' is not an op"),
+        ({"entry": "a b"}, "its name must be a C identifier"),
         ({"language": "basic"}, "expected one of cuda, ptx"),
         ({"devices": ()}, "it needs a device"),
         ({"bound": float("nan")}, "a bound from 0 to 1"),

@@ -153,4 +153,4 @@ def test_layers_that_predict_further_tokens_are_left_out_and_told(arch: str) -> 
     built = find_arch(arch)(HParams(Metadata.of(values), arch), w, Cache(context=tiny.CONTEXT))
     built.build()
     assert built.layers == layers
-    assert built.notes == ("1 of the file's layers predict further tokens: they are not run",)
+    assert built.notes == ("1 of the file's layers are for multi-token prediction: they are not run",)

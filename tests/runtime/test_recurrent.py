@@ -263,4 +263,4 @@ def test_layers_that_predict_further_are_left_out_and_said() -> None:
     more = {"block_count": 4, "nextn_predict_layers": 1}
     made = find_arch("qwen35")(HParams(tiny.metadata("qwen35", **more), "qwen35"), w, Cache(context=CONTEXT))
     assert made.build().logits.width == tiny.VOCAB and made.layers == 3
-    assert made.notes == ("1 of the file's layers predict further tokens: they are not run",)
+    assert made.notes == ("1 of the file's layers are for multi-token prediction: they are not run",)

@@ -70,7 +70,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
 
 
 def test_yes_or_no_is_asked_by_the_files_question(asked: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RequestError, match="no single tokens"):
+    with pytest.raises(RequestError, match="not single tokens"):
         asked.rerank("b", ["a"])
     # The toy vocabulary has no words: letters stand for them.
     monkeypatch.setattr("satchel.runtime.tasks.rerank.ANSWERS", ("y", "n"))

@@ -177,7 +177,7 @@ GOOD = {"kernel": "a+b", "own": "c", "us": 1, "own_us": 2.5}
 def test_a_hostile_file_is_refused_by_name(file: Path, text: str) -> None:
     file.parent.mkdir()
     file.write_text(text)
-    with pytest.raises(RequestError, match=r"tuning\.json: no tuning can be read: .*; `satchel tune"):
+    with pytest.raises(RequestError, match=r"tuning\.json: cannot read the tuning: .*; `satchel tune"):
         read()
     assert forget()
 

@@ -1,3 +1,3 @@
-"""Expert cache: of a mixture whose experts are with the CPU, a GPU caches those that tokens are routed to
-most, and computes them while the CPU computes the others. The cache counts the routing and follows it.
+"""Expert cache: if a mixture's experts are on the CPU, a GPU caches those that tokens are routed to most, and
+computes them while the CPU computes the others. The cache counts the routing and adapts to it.
 """

@@ -1,7 +1,7 @@
-"""The expert cache while a model runs: which experts a GPU holds, and how that changes.
+"""The expert cache at run time: which experts a GPU holds, and how that changes.
 
-A place is emptied between two steps, filled by a thread while steps run that do not read it, and used from
-the step after that on. So no plan ever reads what is being written, and each expert is done by one device.
+A slot is emptied between two steps, filled by a thread while steps run that do not read it, and used from the
+next step on. So no plan reads a slot that is being written, and each expert is computed by one device.
 """
 
 from __future__ import annotations
@@ -25,27 +25,26 @@ from satchel.runtime.weights.expert_cache.usage import ExpertUsage, Replacement
 from satchel.runtime.weights.packing import PackedWeight, Places
 from satchel.runtime.weights.weights import DeviceWeights, aligned
 
-STEP_BYTES = 32 << 20  # that are sent at most at a time; one expert always
+STEP_BYTES = 32 << 20  # most bytes that are sent per step; a single expert may be larger
 
 
 @dataclass(frozen=True, slots=True)
 class PendingExpertCache:
-    """The expert cache of a file, before there is memory for it. first: of each layer the experts to begin
-    with, the best first.
-    """
+    """The expert cache of a file before its memory is allocated."""
 
     gguf: GGUF
     layout: ExpertCacheLayout
+    # Initial experts of each layer, best first.
     first: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 class ExpertCache:
-    """put() each device, then picked() and between() as steps go by, all from one thread."""
+    """put() each device, then call picked() and between() as steps run, all from one thread."""
 
     def __init__(self, pending: PendingExpertCache, step_bytes: int = STEP_BYTES) -> None:
         self.pending, self.layout, self.step_bytes = pending, pending.layout, step_bytes
         self.usage = {label: ExpertUsage(x.experts, x.count) for label, x in self.layout.layers.items()}
-        self.moved = 0  # bytes since the first ones were there
+        self.moved = 0  # bytes sent after the initial experts
         self._buffers: dict[str, Buffer] = {}
         self._places: dict[str, dict[str, WeightPlace]] = {}
         self._packed: dict[str, PackedWeight] = {}
@@ -58,7 +57,7 @@ class ExpertCache:
             self.usage[label].slots[held] = range(layer.count)
 
     def put(self, device: Device, weights: DeviceWeights, packed: Mapping[str, PackedWeight]) -> None:
-        """Brings a device its part."""
+        """Sends a device its initial experts."""
         places = Places()
         size = self.layout.add_places(self.pending.gguf, device.name, packed, places)
         if not size:
@@ -75,7 +74,9 @@ class ExpertCache:
             self._tell(label, device.name)
 
     def raw(self, name: str) -> Array | None:
-        """The values of a tensor that is no file's as they are now, in the file's format; None: it is one."""
+        """Present values of a tensor that is not in the file, in the file's format; None if the
+        file has it.
+        """
         label = ".".join(name.split(".")[:2])
         layer, usage = self.layout.layers.get(label), self.usage.get(label)
         if layer is None or usage is None:
@@ -94,7 +95,7 @@ class ExpertCache:
         return slots if kind == CACHED else np.where(slots < 0, own, np.int32(-1))
 
     def _tell(self, label: str, device: str) -> None:
-        """Writes a layer's tables on a device."""
+        """Writes a layer's slot tables to a device."""
         for kind in (CACHED, UNCACHED):
             place = self._places[device].get(table_name(label, kind))
             if place is not None:
@@ -118,12 +119,14 @@ class ExpertCache:
                 buffer.pack(at, packed.format, (1, packed.rows, packed.columns), data)
 
     def picked(self, label: str, ids: Array) -> None:
-        """A step's tokens picked these experts (T, k) of a layer."""
+        """Counts the experts (T, k) that a step's tokens selected in a layer."""
         if label in self.usage:
             self.usage[label].add(ids)
 
     def between(self) -> None:
-        """No step is under way: what has come is used from now on, and what is worth it is sent next."""
+        """Called while no step runs: puts received experts to use, and starts sending those that are worth
+        it.
+        """
         if self._coming is not None:
             future, swaps = self._coming
             if not future.done():
@@ -143,7 +146,7 @@ class ExpertCache:
             self._coming = self._pool.submit(self._send, swaps), swaps
 
     def _arrived(self, future: Future[None], swaps: list[tuple[str, Replacement]]) -> bool:
-        """Puts what was sent to use; False where it could not be sent: what is held stays then."""
+        """Puts received experts to use. False if the transfer failed: the cache then stays as it is."""
         error = future.exception()
         if isinstance(error, DeviceLost):
             raise error
@@ -161,7 +164,7 @@ class ExpertCache:
         return True
 
     def _wanted(self) -> list[tuple[str, Replacement]]:
-        """At most one change a layer, those that gain most first, as far as a step's bytes go."""
+        """At most one replacement per layer, largest gain first, within STEP_BYTES."""
         found = [(label, swap) for label, usage in self.usage.items() if (swap := usage.swap()) is not None]
         found.sort(key=lambda pair: -pair[1].gain)
         chosen: list[tuple[str, Replacement]] = []
@@ -183,17 +186,17 @@ class ExpertCache:
                 raise DeviceError(f"{label}: expert {swap.expert} could not be read: {error}") from error
 
     def bytes_of(self, label: str) -> int:
-        """Of one expert of a layer."""
+        """Bytes of one expert of a layer."""
         layer = self.layout.layers[label]
         return sum(self.pending.gguf.tensors[name].nbytes // layer.experts for name in layer.tensors)
 
     @property
     def counted(self) -> tuple[int, int]:
-        """Picks so far, and how many of them a GPU computed."""
+        """(expert selections so far, those that a GPU computed)."""
         return sum(p.lookups for p in self.usage.values()), sum(p.hits for p in self.usage.values())
 
     def wait(self) -> None:
-        """Until what is being sent is there."""
+        """Waits until the transfer under way is complete."""
         if self._coming is not None:
             self._coming[0].exception()
 

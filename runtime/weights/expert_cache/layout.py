@@ -1,4 +1,4 @@
-"""Which experts a device may cache, and where their bytes lie there."""
+"""Which experts a device can cache, and where their bytes lie there."""
 
 from __future__ import annotations
 
@@ -18,23 +18,21 @@ BUFFER = "weights.expert_cache"
 
 @dataclass(frozen=True, slots=True)
 class CachedLayer:
-    """`device` caches `count` of a layer's `experts`; tensors: their names."""
+    """One layer of the expert cache."""
 
     device: str
-    count: int
-    experts: int
-    tensors: tuple[str, ...]
+    count: int  # experts that `device` caches
+    experts: int  # experts of the layer
+    tensors: tuple[str, ...]  # their names
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertCacheLayout:
-    """Layers by label; host: the device that has all of their experts. share: of a token's experts, how many
-    are expected to be cached.
-    """
+    """Layers of the expert cache, by label."""
 
-    host: str
+    host: str  # the device that has all experts
     layers: Mapping[str, CachedLayer]
-    share: float = 0.0
+    share: float = 0.0  # expected fraction of a token's experts that are cached
 
     @property
     def counts(self) -> dict[str, int]:
@@ -42,7 +40,7 @@ class ExpertCacheLayout:
 
     @property
     def weights(self) -> dict[str, str]:
-        """The device of each tensor that the split graph has besides."""
+        """Device of each tensor that the split graph has in addition."""
         found: dict[str, str] = {}
         for label, layer in self.layers.items():
             found[table_name(label, UNCACHED)] = self.host
@@ -54,8 +52,8 @@ class ExpertCacheLayout:
         return ((label, layer) for label, layer in self.layers.items() if layer.device == device)
 
     def packed(self, gguf: GGUF, device: Device, types: Mapping[str, Type]) -> dict[str, PackedWeight]:
-        """What of it the device keeps in its own order, of tensors of these types: where it keeps all
-        experts so, one behind the other.
+        """Cached tensors of these types that the device packs: those whose packed experts lie one after
+        another.
         """
         found: dict[str, PackedWeight] = {}
         for _, layer in self.of(device.name):
@@ -69,7 +67,9 @@ class ExpertCacheLayout:
         return found
 
     def add_places(self, gguf: GGUF, device: str, packed: Mapping[str, PackedWeight], places: Places) -> int:
-        """Adds where the device has its part, in one buffer, and gives its bytes; 0: it has none."""
+        """Adds the places of the device's cached experts, in one buffer, and gives its bytes; 0: it caches
+        none.
+        """
         at = 0
         for label, layer in self.layers.items():
             if device == self.host:
@@ -88,5 +88,5 @@ class ExpertCacheLayout:
 
 
 def plain_bytes(gguf: GGUF, name: str, layer: CachedLayer) -> int:
-    """Of a tensor's experts that are held, as the file has them."""
+    """Bytes of a tensor's cached experts in the file's format."""
     return gguf.tensors[name].nbytes // layer.experts * layer.count

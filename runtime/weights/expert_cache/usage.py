@@ -1,7 +1,7 @@
-"""Counts which experts tokens are routed to, and says which to replace: by statistics, with room for chance.
+"""Counts which experts tokens are routed to, and decides by a significance test which to replace.
 
-Counts fade: a token counts e times less after HORIZON others. A cached expert gives way only to one that
-was used more by so much that chance alone would seldom have done it.
+Counts decay: by a factor e per HORIZON tokens. A cached expert is replaced only if the other was selected
+significantly more often.
 """
 
 from __future__ import annotations
@@ -12,30 +12,31 @@ import numpy as np
 
 from satchel.runtime.graph import Array
 
-HORIZON = 1024.0  # tokens
-DEVIATIONS = 4.0  # standard deviations of a difference of counts: of many pairs the widest is looked at
+HORIZON = 1024.0  # time constant of the decay, in tokens
+# Threshold in standard deviations of a difference of counts; high, because the largest of many is tested.
+DEVIATIONS = 4.0
 
 
 class Replacement(NamedTuple):
-    """An expert that is to take a place, and the one that gives it up, -1: nobody has it. gain: picks."""
+    """An expert that takes a slot."""
 
     slot: int
     expert: int
-    before: int
-    gain: float
+    before: int  # the expert that leaves it; -1: none
+    gain: float  # selections
 
 
 class ExpertUsage:
-    """Of one layer: counts of its experts, and which place each has, -1: none."""
+    """Decayed counts of one layer's experts, and the slot of each, -1: none."""
 
     def __init__(self, experts: int, places: int) -> None:
         self.counts = np.zeros(experts)
         self.slots = np.full(experts, -1, np.int32)
-        self.holders = np.full(places, -1, np.int32)  # by place, the expert that has it or will have it
+        self.holders = np.full(places, -1, np.int32)  # by slot, the expert that has it or will have it
         self.lookups = self.hits = 0
 
     def add(self, ids: Array) -> None:
-        """A step's picks (T, k)."""
+        """Counts the selections (T, k) of a step."""
         flat = ids.reshape(-1)
         self.counts *= np.exp(-len(ids) / HORIZON)
         self.counts += np.bincount(flat, minlength=len(self.counts))
@@ -43,11 +44,11 @@ class ExpertUsage:
         self.hits += int(np.count_nonzero(self.slots[flat] >= 0))
 
     def favourites(self, count: int) -> list[int]:
-        """The most used, best first; of equals the lower number."""
+        """The `count` most used experts, best first; ties go to the lower id."""
         return [int(i) for i in np.argsort(-self.counts, kind="stable")[:count]]
 
     def swap(self) -> Replacement | None:
-        """The change that gains most, if there is one that is no chance."""
+        """The replacement with the largest gain, if one is significant."""
         outside = np.ones(len(self.counts), bool)
         outside[self.holders[self.holders >= 0]] = False
         if not outside.any():
