@@ -145,19 +145,43 @@ class Program:
         if self._single is not None:
             self._single.run(self._pointer, len(self.block))
             return
-        # A device works on while the next ones begin; the reader of its results waits for it.
+        with self._settled():
+            self.run_forward()
+            if between is not None and self._gate >= 0:
+                between()
+            self.run_sampling()
+
+    def run_forward(self) -> None:
+        """The segments before the one that waits for the host; run_sampling() runs the others. Fields that
+        only those read, and outputs, may be written in between, and other programs may not run.
+        """
         self.seconds = dict.fromkeys(self.seconds, 0.0)
-        try:
-            for i, (_, transfers, _) in enumerate(self._execs):
-                if between is not None and i == self._gate:
-                    between()
+        self._run_segments(range(self._gate if self._gate >= 0 else len(self._execs)))
+
+    def run_sampling(self) -> None:
+        """The segment that waits for the host, and those after it."""
+        if self._gate >= 0:
+            self._run_segments(range(self._gate, len(self._execs)))
+
+    def _run_segments(self, numbers: range) -> None:
+        # A device works on while the next ones begin; the reader of its results waits for it.
+        with self._settled():
+            for i in numbers:
                 for t in (t for t in self._early if t.before == i):
                     self._fetch(t)
-                for t in transfers:
+                for t in self._execs[i][1]:
                     self._transfer(t)
                 self._begin(i)
+
+    @contextmanager
+    def _settled(self) -> Iterator[None]:
+        """Where the body fails, what threads do for this step is over when that is told: nobody may use the
+        buffers before.
+        """
+        try:
+            yield
         except BaseException:
-            wait([*self._begun.values()])  # nobody may use the buffers when this is told
+            wait([*self._begun.values()])
             self._begun.clear()
             raise
 
@@ -214,6 +238,13 @@ class Program:
             with self._timed(t.target):
                 self._own[t.target, t.target_at[0]].write(t.target_at[1], bounce)
 
+    def wait_forward(self) -> None:
+        """Waits for what run_forward() began, where run_sampling() will never follow."""
+        for device in tuple(self._begun):
+            self._done(device)
+        for exec, _, _ in self._execs[: self._gate]:
+            exec.wait()
+
     def read(self, out: Array, offset: int | None = None) -> Array:
         """Fills `out` with the first rows of the plan's output, waiting for the step if it still runs.
 
@@ -230,8 +261,8 @@ class Program:
     def output(self, index: int, row: int, out: Array, *, write: bool = False) -> Array:
         """Fills `out` with rows from `row` on of one of the plan's outputs, or writes it there."""
         found = self.plan.outputs[index]
-        at = found.offset + row * stride_of(found.type)
-        buffer = self._own[found.device, found.buffer]
+        at, place = found.offset + row * stride_of(found.type), (found.device, found.buffer)
+        buffer = self._own[place] if place in self._own else self._shared[place]
         self._done(found.device)
         if write:
             buffer.write(at, out)

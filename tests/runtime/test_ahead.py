@@ -114,14 +114,15 @@ def test_answers_are_those_of_one_step_at_a_time(engine: Engine) -> None:
     assert counted.ahead > 10
 
 
-def test_rows_that_wait_for_the_host_take_the_slow_way(engine: Engine) -> None:
+def test_rows_that_wait_for_the_host_are_launched_ahead_too(engine: Engine) -> None:
     """One that reports and one that must not end early, among others."""
     plain = requests(3)[0]
     reported = Request([5, 6, 7], 12, GREEDY, logits_options=LogitsOptions(logprobs=2))
     late = Request([9, 8], 14, Sampling(temperature=0, min_tokens=9), frozenset(range(0, tiny.VOCAB, 2)))
     alone = [answers(engine, [r], overlaps=False)[0] for r in (plain, reported, late)]
-    with Counted(engine):
+    with Counted(engine) as counted:
         assert answers(engine, [plain, reported, late], overlaps=True) == alone
+    assert counted.ahead > 5
 
 
 def test_what_comes_late_leaves_nothing_behind(engine: Engine) -> None:
