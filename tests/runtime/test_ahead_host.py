@@ -145,6 +145,16 @@ HOST_SAMPLED: dict[str, Callable[[], tuple[Sampling, LogitsOptions]]] = {
 }
 
 
+def answered(engine: Engine, each: Sequence[Request], overlaps: bool) -> list[tuple[object, ...]]:
+    """All together, through a service of their own: tokens, ends and log probabilities."""
+    engine.overlaps, service = overlaps, Service(engine)
+    try:
+        return [(list(h), h.finish, h.logprobs) for h in together(service, each)]
+    finally:
+        service.close()
+        engine.overlaps = True
+
+
 @pytest.mark.parametrize("kind", HOST_SAMPLED)
 def test_answers_are_those_of_one_step_at_a_time(engine: Engine, kind: str) -> None:
     """Alone on the plain way, then ahead with three others: every token, log probability and end."""
@@ -154,18 +164,24 @@ def test_answers_are_those_of_one_step_at_a_time(engine: Engine, kind: str) -> N
         ends = frozenset(range(0, tiny.VOCAB, 40))
         return Request([99, 3, 4], LONG, sampling, ends, logits_options=options)
 
-    def answered(each: Sequence[Request], overlaps: bool) -> list[tuple[object, ...]]:
-        engine.overlaps, service = overlaps, Service(engine)
-        try:
-            return [(list(h), h.finish, h.logprobs) for h in together(service, each)]
-        finally:
-            service.close()
-            engine.overlaps = True
-
-    alone = [answered([r], overlaps=False)[0] for r in (*plain(), wanted())]
+    alone = [answered(engine, [r], overlaps=False)[0] for r in (*plain(), wanted())]
     with Steps(engine) as steps:
-        assert answered([*plain(), wanted()], overlaps=True) == alone
+        assert answered(engine, [*plain(), wanted()], overlaps=True) == alone
     assert any(e.host_sampling for step in steps.ahead for e in step)
+
+
+def test_the_host_code_of_gpus_runs_both_halves() -> None:
+    """Outputs of a step are read, and logits of the next one changed, while that is under way."""
+    engine = open_engine("emulated")
+
+    def wanted() -> list[Request]:
+        kinds = [HOST_SAMPLED[kind]() for kind in ("constraint", "processor and logprobs", "logprobs")]
+        return plain(1, 6) + [Request([90 + i], 6, s, logits_options=o) for i, (s, o) in enumerate(kinds)]
+
+    with Steps(engine) as steps:
+        found = [answered(engine, wanted(), overlaps) for overlaps in (False, True)]
+    assert found[0] == found[1] and len(steps.ahead) >= 4
+    engine.close()
 
 
 def test_the_others_are_launched_ahead_while_the_grammar_waits(engine: Engine, service: Service) -> None:
