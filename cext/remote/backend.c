@@ -1,9 +1,13 @@
 /* remote/backend.c: a test device that behaves like a GPU: separate memory and asynchronous runs, on the CPU backend's kernels.
  *
- * It cannot wrap host memory. run() only queues: the device's thread waits a moment, fills buffers whose contents end with a
- * run (ARENA, OUT) with 0xFF, a NaN in every float format, and runs the CPU backend's kernels. write, read, copy and the next
- * run wait until the queue is empty. alloc() fills new memory with 0xFF too, except weights and states. The next wait on an
- * exec reports a run's failure. The device owns its thread and a CPU device; handles here own the CPU's handles.
+ * It cannot wrap host memory. run() only queues, up to DEEP runs: the device's thread takes them in their order, waits
+ * a moment, fills buffers whose contents end with a run (ARENA, OUT) with 0xFF, a NaN in every float format, and
+ * runs the CPU backend's kernels. wait, and read of an ARENA or OUT buffer, wait for the last run of that exec or with that
+ * buffer; write, copy and other reads until the queue is empty. alloc() fills new memory with 0xFF too, except weights and
+ * states. The next wait on an exec reports a run's failure. The device owns its thread and a CPU device; handles here own
+ * the CPU's handles.
+ *
+ * Runs are numbered from 1 on: number n is done when `done` of its device is n or more.
  *
  * SATCHEL_REMOTE_DEVICES: number of devices, default 1. SATCHEL_REMOTE_LATE_US: delay before each run in microseconds, default
  * 100. SATCHEL_REMOTE_LOG: a file; each run appends a line when it begins and one when it ends. SATCHEL_REMOTE_HOLD: a path;
@@ -23,14 +27,17 @@
 const hal_backend *remote_backend(void);
 const hal_backend *cpu_backend(void);
 
-enum { LATE_US = 100, MOST = 8, POISON = 0xFF, PIECE = 1 << 16 };
+enum { LATE_US = 100, MOST = 8, DEEP = 4, POISON = 0xFF, PIECE = 1 << 16 };
+
+#define EVERY UINT64_MAX /* number of the last run of the device */
 
 struct hal_device {
     hal_device *cpu;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    hal_exec *queued; /* NULL: idle */
+    hal_exec *queue[DEEP]; /* run n at n % DEEP */
+    uint64_t last, done;   /* numbers of runs */
     int stop, index, late_us;
     int log; /* -1: none */
     char hold[512];
@@ -40,13 +47,14 @@ struct hal_device {
 struct hal_buffer {
     hal_device *device;
     hal_buffer *cpu;
-    uint64_t size;
+    uint64_t size, run; /* the last run with it; 0: none, or they are not noted */
 };
 
 struct hal_exec {
     hal_device *device;
     hal_exec *cpu;
     uint64_t size, room; /* bytes of the queued step block, and its capacity */
+    uint64_t run;        /* its last one; 0: none */
     int code;            /* result of the last run */
     char why[512];
     uint32_t n_poisoned;
@@ -133,23 +141,27 @@ static void *work(void *argument) {
     hal_device *d = argument;
     pthread_mutex_lock(&d->lock);
     while (!d->stop) {
-        if (!d->queued) {
+        if (d->done == d->last) {
             pthread_cond_wait(&d->changed, &d->lock);
             continue;
         }
-        hal_exec *e = d->queued;
+        hal_exec *e = d->queue[(d->done + 1) % DEEP];
         pthread_mutex_unlock(&d->lock);
         execute(e);
         pthread_mutex_lock(&d->lock);
-        d->queued = NULL;
+        d->done++;
         pthread_cond_broadcast(&d->changed);
     }
     pthread_mutex_unlock(&d->lock);
     return NULL;
 }
 
-/* Waits until nothing is queued; the lock is held on return. 0, or HAL_E_TIMEOUT. */
-static int lock_idle(hal_device *d, uint32_t timeout_ms) {
+static int is_done(const hal_device *d, uint64_t run) {
+    return d->done >= (run == EVERY ? d->last : run);
+}
+
+/* Waits until a run is done; the lock is held on return. 0, or HAL_E_TIMEOUT. */
+static int lock_done(hal_device *d, uint64_t run, uint32_t timeout_ms) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += timeout_ms / 1000;
@@ -159,21 +171,21 @@ static int lock_idle(hal_device *d, uint32_t timeout_ms) {
         until.tv_nsec -= 1000000000;
     }
     pthread_mutex_lock(&d->lock);
-    while (d->queued)
+    while (!is_done(d, run))
         if (timeout_ms == UINT32_MAX)
             pthread_cond_wait(&d->changed, &d->lock);
-        else if (pthread_cond_timedwait(&d->changed, &d->lock, &until) != 0 && d->queued)
+        else if (pthread_cond_timedwait(&d->changed, &d->lock, &until) != 0 && !is_done(d, run))
             return fail(HAL_E_TIMEOUT, "the last run is not done yet");
     return 0;
 }
 
 static void wait_idle(hal_device *d) {
-    lock_idle(d, UINT32_MAX);
+    lock_done(d, EVERY, UINT32_MAX);
     pthread_mutex_unlock(&d->lock);
 }
 
 static void close_device(hal_device *d) {
-    lock_idle(d, UINT32_MAX);
+    lock_done(d, EVERY, UINT32_MAX);
     d->stop = 1;
     pthread_cond_broadcast(&d->changed);
     pthread_mutex_unlock(&d->lock);
@@ -261,7 +273,8 @@ static int pack(hal_buffer *to, uint64_t offset, uint32_t format, int64_t stack,
 }
 
 static int read_buffer(hal_buffer *b, uint64_t offset, void *to, uint64_t size) {
-    wait_idle(b->device);
+    lock_done(b->device, b->run ? b->run : EVERY, UINT32_MAX);
+    pthread_mutex_unlock(&b->device->lock);
     return passed(cpu_backend()->read(b->cpu, offset, to, size));
 }
 
@@ -328,17 +341,22 @@ static int run(hal_exec *e, const void *block, uint64_t size) {
     hal_device *d = e->device;
     if (size > e->room)
         return fail(HAL_E_INVALID, "the step block is larger than the step buffer");
-    lock_idle(d, UINT32_MAX);
+    lock_done(d, e->run, UINT32_MAX);
+    while (d->last - d->done == DEEP)
+        pthread_cond_wait(&d->changed, &d->lock);
     memcpy(e->block, block, size);
     e->size = size;
-    d->queued = e;
+    e->run = ++d->last;
+    d->queue[e->run % DEEP] = e;
+    for (uint32_t i = 0; i < e->n_poisoned; i++)
+        e->poisoned[i]->run = e->run;
     pthread_cond_broadcast(&d->changed);
     pthread_mutex_unlock(&d->lock);
     return 0;
 }
 
 static int wait_done(hal_exec *e, uint32_t timeout_ms) {
-    int code = lock_idle(e->device, timeout_ms);
+    int code = lock_done(e->device, e->run, timeout_ms);
     if (!code && (code = e->code))
         fail(code, e->why);
     pthread_mutex_unlock(&e->device->lock);

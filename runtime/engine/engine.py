@@ -22,7 +22,7 @@ from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.device.device import HOST_MEMORY, Device
 from satchel.runtime.engine.finite import check_logits, damaged
 from satchel.runtime.engine.host_sampling import HostSampling, Sampled
-from satchel.runtime.engine.host_sampling_steps import HostSamplingSteps
+from satchel.runtime.engine.host_sampling_steps import HostSampledStep, HostSamplingSteps
 from satchel.runtime.engine.program import DeviceMemory, Pager, Program
 from satchel.runtime.engine.states import States
 from satchel.runtime.engine.watchdog import Pulse
@@ -88,12 +88,13 @@ class Timing:
         """A step of this program was done, which began at perf_counter time `started`, the device's part of
         it at `ran`.
         """
-        now = time.perf_counter()
+        now, ahead = time.perf_counter(), ran < self.ended
         self.steps += 1
         self.inside += inside
         self.weight_bytes += program.weight_bytes
         self.last = now - max(ran, self.ended)
-        self.devices = program.seconds or {program.device: self.last}
+        # Of a step that was launched ahead the host saw the end only.
+        self.devices = {program.device: self.last} if ahead or not program.seconds else program.seconds
         self.total += now - max(started, self.ended)
         self.ended = now
 
@@ -101,7 +102,8 @@ class Timing:
 @dataclass(frozen=True, slots=True)
 class Launched:
     """A step under way: `rows` tokens will be sampled. started, ran: perf_counter times at which the host and
-    the device began; inside: seconds of the C call.
+    the device began; inside: seconds of the C call. host_sampled: the step's other half, where rows wait for
+    the host; None where the device has all of it.
     """
 
     program: Program
@@ -109,6 +111,12 @@ class Launched:
     started: float
     ran: float
     inside: float
+    host_sampled: HostSampledStep | None = None
+
+
+def host_sampled(entries: Sequence[BatchEntry]) -> bool:
+    """Whether the sampling of any of them waits for the host."""
+    return any(e.host_sampling is not None for e in entries)
 
 
 def bucket_of(n: int, most: int) -> int:
@@ -287,10 +295,11 @@ class Engine:
             raise ValueError("two steps are under way: collect the first one")
         return self._seconds[key]
 
-    def has(self, tokens: int) -> bool:
-        """Whether the program of a step that samples after each of so many tokens was made already."""
-        bucket = bucket_of(tokens, self.batch)
-        return (Bucket(bucket, bucket), "tokens") in self._programs
+    def has(self, entries: Sequence[BatchEntry]) -> bool:
+        """Whether the program of a step of one token each, all sampled, was made already."""
+        bucket = bucket_of(len(entries), self.batch)
+        output = "host_sampling" if host_sampled(entries) else "tokens"
+        return (Bucket(bucket, bucket), output) in self._programs
 
     def make_program(self, plan: Plan, first: Program | None = None) -> Program:
         """A program that runs a plan of this engine; the caller closes it. first: its other program."""
@@ -362,34 +371,51 @@ class Engine:
         self.pages.publish(slot, ids[: self._lengths[slot]], salt)
 
     def sample(self, entries: Sequence[BatchEntry]) -> Sequence[int | Sampled]:
-        """As step(), with a Sampled for entries that have host_sampling."""
-        if any(e.host_sampling is not None for e in entries):
+        """As step(), with bitmasks filled beside the forward pass where the device is the host, too."""
+        if host_sampled(entries):
             return self._host_sampling.step(entries)
         return self.step(entries)
 
     def step(self, entries: Sequence[BatchEntry]) -> list[int | Sampled]:
-        """Computes the entries and gives the tokens sampled for each that has `sampling`, in order, whatever
-        its host-side sampling; a Sampled with an error where there is none. At most `batch` tokens.
+        """Computes the entries and gives the tokens sampled for each that has `sampling`, in order: a Sampled
+        for those that have host_sampling, and with an error where there is none. At most `batch` tokens.
         """
-        return self.collect(self.launch(entries))
+        step = self.launch(entries)
+        self.launch_sampling(step)
+        return self.collect(step)
 
     def launch(self, entries: Sequence[BatchEntry]) -> Launched:
         """As step(), without waiting for the tokens, which collect() gives. Where `overlaps`, a second step
-        may be launched meanwhile, with LAST as token ids; steps are collected in
-        their order.
+        may be launched meanwhile, with LAST as token ids; steps are collected in their order. Of a step with
+        host_sampling this is the forward pass: launch_sampling() follows before anything else is launched.
         """
         started = time.perf_counter()
         rows = sum(e.rows for e in entries)
-        program = self.fill(entries, rows, "tokens", every=False)
+        half = self._host_sampling.fill(entries) if host_sampled(entries) else None
+        program = self.fill(entries, rows, "tokens", every=False) if half is None else half.program
         ran = time.perf_counter()
-        program.run()
+        if half is None:
+            program.run()
+        else:
+            program.run_forward()
         program.busy = True
         self.advance(entries)
-        return Launched(program, rows, started, ran, time.perf_counter() - ran)
+        return Launched(program, rows, started, ran, time.perf_counter() - ran, half)
+
+    def launch_sampling(self, step: Launched, ended: Collection[int] = ()) -> None:
+        """Launches what launch() left out, if that was not done yet: the tokens of the step before must have
+        been collected. ended: slots whose sequences ended with them; what is sampled there nobody reads.
+        """
+        if step.host_sampled is not None:
+            self._host_sampling.sample(step.host_sampled, ended)
 
     def collect(self, step: Launched) -> list[int | Sampled]:
         """Waits for a step and gives its tokens; where there is none, a Sampled with the error."""
         before, step.program.busy = time.perf_counter(), False
+        if (half := step.host_sampled) is not None:
+            items = self._host_sampling.collect(half)
+            self.timing.add(step.program, step.inside + half.inside, step.started, step.ran)
+            return items
         found = step.program.read(np.empty(max(1, step.rows), np.int32))
         tokens: list[int | Sampled] = found[: step.rows].tolist()
         inside = step.inside + time.perf_counter() - before

@@ -1,11 +1,15 @@
 """Steps with host-side sampling: the forward pass runs while a thread fills the token bitmasks; then
 processors change logits; then all rows are sampled. Rows of other requests in the step are sampled as usual.
+
+Only the sampling needs the tokens of the step before. So where steps overlap, such a step has two halves: its
+forward pass is launched while the step before still runs, with LAST for tokens that nobody has read yet, and
+sample() launches its sampling once they are read. In between no other program may run.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -55,12 +59,17 @@ class HostSampledRow:
         self.failed = self.failed or error
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """A step in flight."""
+@dataclass(slots=True)
+class HostSampledStep:
+    """A step in flight. count: rows that it samples; rows: those of them that wait for the host. sampled: the
+    sampling was launched; inside: seconds from there on, as Launched has them.
+    """
 
     program: Program
     rows: list[HostSampledRow]
+    count: int
+    sampled: bool = False
+    inside: float = 0.0
 
 
 class HostSamplingSteps:
@@ -71,36 +80,64 @@ class HostSamplingSteps:
         self._filler: ThreadPoolExecutor | None = None
 
     def step(self, entries: Sequence[BatchEntry]) -> list[int | Sampled]:
-        """As Engine.step."""
+        """As Engine.sample."""
         engine, started = self.engine, time.perf_counter()
-        firsts = list(accumulate((e.rows for e in entries), initial=0))
-        program = engine.fill(entries, firsts[-1], "host_sampling", every=False)
-        step = Pending(
-            program,
-            [
-                HostSampledRow(first + i, entry, entry.host_sampling)
-                for first, entry in zip(firsts, entries, strict=False)
-                if entry.host_sampling is not None
-                for i in range(entry.rows)
-            ],
-        )
-        for row in step.rows:
-            self._prepare(program, row)
-        masks = self._fill_masks(step)
+        step = self.fill(entries)
+        masks = self._prepare(step)
         before = time.perf_counter()
-        program.run(lambda: self._between(step, masks))
-        found = self._results(step, firsts[-1])
+        step.program.run(lambda: self._between(step, masks))
+        found = self._results(step)
         inside = time.perf_counter() - before
         engine.advance(entries)
-        engine.timing.add(program, inside, started, before)
+        engine.timing.add(step.program, inside, started, before)
+        return found
+
+    def fill(self, entries: Sequence[BatchEntry]) -> HostSampledStep:
+        """Writes the step block, but for what the rows' sampling needs."""
+        firsts = list(accumulate((e.rows for e in entries), initial=0))
+        program = self.engine.fill(entries, firsts[-1], "host_sampling", every=False)
+        rows = [
+            HostSampledRow(first + i, entry, entry.host_sampling)
+            for first, entry in zip(firsts, entries, strict=False)
+            if entry.host_sampling is not None
+            for i in range(entry.rows)
+        ]
+        return HostSampledStep(program, rows, firsts[-1])
+
+    def sample(self, step: HostSampledStep, ended: Collection[int]) -> None:
+        """Launches the sampling, once; the tokens of the step before have been read. ended: slots whose
+        sequences ended with them: their requests' own code is called no more.
+        """
+        if step.sampled:
+            return
+        step.rows = [row for row in step.rows if row.entry.slot not in ended]
+        masks, before = self._prepare(step), time.perf_counter()
+        self._between(step, masks)
+        step.program.run_sampling()
+        step.inside += time.perf_counter() - before
+        step.sampled = True
+
+    def collect(self, step: HostSampledStep) -> list[int | Sampled]:
+        """Waits for a launched step and gives its tokens; none where the sampling was never launched."""
+        if not step.sampled:
+            step.program.wait_forward()
+            return []
+        before = time.perf_counter()
+        found = self._results(step)
+        step.inside += time.perf_counter() - before
         return found
 
     def close(self) -> None:
         if self._filler is not None:
             self._filler.shutdown()
 
-    def _prepare(self, program: Program, row: HostSampledRow) -> None:
-        """Fills in what is known before the step runs."""
+    def _prepare(self, step: HostSampledStep) -> Future[None] | None:
+        """Fills in what the tokens so far say of the rows, and starts filling bitmasks."""
+        for row in step.rows:
+            self._prepare_row(step.program, row)
+        return self._fill_masks(step)
+
+    def _prepare_row(self, program: Program, row: HostSampledRow) -> None:
         params, edits, host, i = (
             program.fields["params"],
             program.fields["edits"],
@@ -119,7 +156,7 @@ class HostSamplingSteps:
         params["report"][i], params["mirostat_mu"][i] = host.reports, host.mu
         program.fields["token_bitmask"][i].view(np.uint32)[:] = 0xFFFFFFFF if mask is None else mask
 
-    def _fill_masks(self, step: Pending) -> Future[None] | None:
+    def _fill_masks(self, step: HostSampledStep) -> Future[None] | None:
         """Starts filling the constraints' token bitmasks in a thread beside the forward pass."""
         asked = [row for row in step.rows if row.host_sampling.options.constraint is not None]
         if not asked:
@@ -136,7 +173,7 @@ class HostSamplingSteps:
 
         return self._filler.submit(fill)
 
-    def _between(self, step: Pending, masks: Future[None] | None) -> None:
+    def _between(self, step: HostSampledStep, masks: Future[None] | None) -> None:
         """After the forward pass: copies bitmasks and changed logits to the device."""
         if masks is not None:
             masks.result()
@@ -168,8 +205,8 @@ class HostSamplingSteps:
                 raise RequestError("it left no token that may come")
             program.output(LOGITS, row.number, np.ascontiguousarray(logits), write=True)
 
-    def _results(self, step: Pending, count: int) -> list[int | Sampled]:
-        program = step.program
+    def _results(self, step: HostSampledStep) -> list[int | Sampled]:
+        program, count = step.program, step.count
         pairs = program.read(np.empty((max(1, count), 2), np.int32))[:count]
         found: list[int | Sampled] = pairs[:, 0].tolist()
         nll_bits = pairs[:, 1].copy().view(np.float32)

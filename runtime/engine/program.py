@@ -144,19 +144,43 @@ class Program:
         if self._single is not None:
             self._single.run(self._pointer, len(self.block))
             return
-        # Segments are asynchronous: a reader of their results waits for them.
+        with self._settled():
+            self.run_forward()
+            if between is not None and self._gate >= 0:
+                between()
+            self.run_sampling()
+
+    def run_forward(self) -> None:
+        """Runs the segments before the one that waits for the host; run_sampling() runs the others. Between
+        the two the host may write outputs, and fields that only the others read; no other program may run.
+        """
         self.seconds = dict.fromkeys(self.seconds, 0.0)
-        try:
-            for i, (_, transfers, _) in enumerate(self._execs):
-                if between is not None and i == self._gate:
-                    between()
+        self._run_segments(range(self._gate if self._gate >= 0 else len(self._execs)))
+
+    def run_sampling(self) -> None:
+        """Runs the segment that waits for the host, and those after it."""
+        if self._gate >= 0:
+            self._run_segments(range(self._gate, len(self._execs)))
+
+    def _run_segments(self, numbers: range) -> None:
+        # Segments are asynchronous: a reader of their results waits for them.
+        with self._settled():
+            for i in numbers:
                 for t in (t for t in self._early if t.before == i):
                     self._fetch(t)
-                for t in transfers:
+                for t in self._execs[i][1]:
                     self._transfer(t)
                 self._begin(i)
+
+    @contextmanager
+    def _settled(self) -> Iterator[None]:
+        """Waits for the threads of this step before an error of the body leaves: no thread may use the
+        buffers when the error is raised.
+        """
+        try:
+            yield
         except BaseException:
-            wait([*self._begun.values()])  # no thread may use the buffers when the error is raised
+            wait([*self._begun.values()])
             self._begun.clear()
             raise
 
@@ -213,6 +237,13 @@ class Program:
             with self._timed(t.target):
                 self._own[t.target, t.target_at[0]].write(t.target_at[1], bounce)
 
+    def wait_forward(self) -> None:
+        """Waits for what run_forward() began, where run_sampling() will never follow."""
+        for device in tuple(self._begun):
+            self._done(device)
+        for exec, _, _ in self._execs[: self._gate]:
+            exec.wait()
+
     def read(self, out: Array, offset: int | None = None) -> Array:
         """Fills `out` with the first rows of the plan's output; waits for the step if it still runs. offset:
         byte offset of another root in the output's buffer.
@@ -228,8 +259,8 @@ class Program:
     def output(self, index: int, row: int, out: Array, *, write: bool = False) -> Array:
         """Reads rows from `row` on of one of the plan's outputs into `out`, or writes `out` there."""
         found = self.plan.outputs[index]
-        at = found.offset + row * stride_of(found.type)
-        buffer = self._own[found.device, found.buffer]
+        at, place = found.offset + row * stride_of(found.type), (found.device, found.buffer)
+        buffer = self._own[place] if place in self._own else self._shared[place]
         self._done(found.device)
         if write:
             buffer.write(at, out)

@@ -19,7 +19,7 @@ from satchel.quant.threads import begin
 from satchel.runtime.compiler.cost import CostModel
 from satchel.runtime.device.lost import DeviceLost
 from satchel.runtime.engine.cancel_scope import current_scope
-from satchel.runtime.engine.engine import LAST, BatchEntry, Engine
+from satchel.runtime.engine.engine import LAST, BatchEntry, Engine, Launched
 from satchel.runtime.engine.host_sampling import Sampled
 from satchel.runtime.engine.request_handle import End, RequestHandle
 from satchel.runtime.engine.stats import EngineStats, KVTraffic, Part, StatsCollector, StepFacts
@@ -34,11 +34,13 @@ PATIENCE = 0.1  # seconds between looks whether something that is waited for wil
 
 @dataclass(frozen=True, slots=True)
 class Underway:
-    """A step that was begun, and how its tokens are had. launched: the device has it."""
+    """A step that was begun, an entry for each scheduled sequence. launched: None where it runs when its
+    tokens are asked for.
+    """
 
     scheduled: list[ScheduledSequence]
-    tokens: abc.Callable[[], abc.Sequence[int | Sampled]]
-    launched: bool
+    entries: abc.Sequence[BatchEntry]
+    launched: Launched | None
 
 
 @dataclass(slots=True, eq=False)
@@ -334,9 +336,9 @@ class Service:
     def _fail(self, error: SatchelError) -> None:
         while self._under:
             step = self._under.popleft()
-            if step.launched:
+            if step.launched is not None:
                 with suppress(Exception):  # the first failure is the one to tell
-                    step.tokens()
+                    self.engine.collect(step.launched)
         self._end_all(End("error", error))
 
     @property
@@ -348,17 +350,20 @@ class Service:
         if not (self._under or self._begin()):
             return
         step = self._under[0]
+        self._launch_sampling(step)
         if self.engine.overlaps and not self.speculator:
             scheduled = self.scheduler.ahead(step.scheduled, self.clock())
-            if scheduled and (
-                len(scheduled) == sum(s.num_tokens for s in step.scheduled) or self.engine.has(len(scheduled))
+            entries = [next_entry_of(s) for s in scheduled]
+            if entries and (
+                len(entries) == sum(s.num_tokens for s in step.scheduled) or self.engine.has(entries)
             ):
-                self._launch(scheduled, [next_entry_of(s) for s in scheduled])
+                self._launch(scheduled, entries)
         self._finish(self._under.popleft())
 
     def _settle(self) -> None:
         """Ends the step under way."""
         if self._under:
+            self._launch_sampling(self._under[0])
             self._finish(self._under.popleft())
 
     def _begin(self) -> bool:
@@ -376,18 +381,24 @@ class Service:
     def _launch(self, scheduled: list[ScheduledSequence], entries: abc.Sequence[BatchEntry]) -> None:
         if self.watch is not None:
             self.watch(scheduled)
-        if not self.engine.overlaps or any(e.host_sampling is not None for e in entries):
-            step = Underway(scheduled, partial(self.engine.sample, entries), launched=False)
-        else:
-            step = Underway(
-                scheduled, partial(self.engine.collect, self.engine.launch(entries)), launched=True
-            )
-        self._under.append(step)
+        launched = self.engine.launch(entries) if self.engine.overlaps else None
+        self._under.append(Underway(scheduled, entries, launched))
+
+    def _launch_sampling(self, step: Underway) -> None:
+        """Launches the sampling where it waited for tokens of the step before; that step has ended."""
+        if step.launched is not None:
+            ended = [e.slot for e, s in zip(step.entries, step.scheduled, strict=True) if s.seq.finish]
+            self.engine.launch_sampling(step.launched, ended)
+
+    def _tokens(self, step: Underway) -> abc.Sequence[int | Sampled]:
+        if step.launched is None:
+            return self.engine.sample(step.entries)
+        return self.engine.collect(step.launched)
 
     def _finish(self, step: Underway) -> None:
         timing = self.engine.timing
         total, read = timing.total, timing.weight_bytes
-        tokens, scheduled = step.tokens(), step.scheduled
+        tokens, scheduled = self._tokens(step), step.scheduled
         # Seconds of the step itself: the plan of a new bucket is made once, and says nothing about the
         # next step.
         now, seconds = self.clock(), timing.last
@@ -499,5 +510,13 @@ def entry_of(scheduled: ScheduledSequence) -> BatchEntry:
 
 def next_entry_of(scheduled: ScheduledSequence) -> BatchEntry:
     """What a sequence brings to the step after one that is under way: the token that it samples there."""
-    r = scheduled.seq.request
-    return BatchEntry(scheduled.seq.slot, (LAST,), r.sampling, adapter_scales=r.adapter_scales)
+    seq = scheduled.seq
+    r = seq.request
+    return BatchEntry(
+        seq.slot,
+        (LAST,),
+        r.sampling,
+        host_sampling=seq.host_sampling,
+        past=seq.ids,
+        adapter_scales=r.adapter_scales,
+    )

@@ -117,17 +117,13 @@ class Scheduler:
 
     def ahead(self, scheduled: abc.Sequence[ScheduledSequence], now: float) -> list[ScheduledSequence]:
         """The step that follows `scheduled`, planned before its tokens are known: one more of each. Empty
-        where it must wait for them: somebody ends, may begin or give way, or the host has a say in the next
-        token.
+        where it must wait for them: somebody ends, may begin or give way.
         """
         if len(scheduled) != len(self.running) or (self.waiting and self._free) or self.limits.step_seconds:
             return []
         if self._giver(now) is not None:
             return []
-        if any(
-            not s.samples or s.draft_tokens or s.seq.host_sampling is not None or s.seq.finish
-            for s in scheduled
-        ):
+        if any(not s.samples or s.draft_tokens or s.seq.finish for s in scheduled):
             return []
         if any(self._ends(s.seq, 1) for s in scheduled) or self.expired(now):
             return []

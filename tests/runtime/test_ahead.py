@@ -6,14 +6,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tiny
+from waiting import until
 
 from satchel.errors import DeviceError
 from satchel.runtime.device.device import find_backend, libraries
 from satchel.runtime.engine.engine import LAST, BatchEntry, Engine
+from satchel.runtime.engine.host_sampling import Sampled, host_sampling_of
 from satchel.runtime.engine.logits_options import LogitsOptions
 from satchel.runtime.engine.service import Service
 from satchel.runtime.layers.arch import Cache
@@ -114,14 +117,15 @@ def test_answers_are_those_of_one_step_at_a_time(engine: Engine) -> None:
     assert counted.ahead > 10
 
 
-def test_rows_that_wait_for_the_host_take_the_slow_way(engine: Engine) -> None:
+def test_rows_that_wait_for_the_host_are_launched_ahead_too(engine: Engine) -> None:
     """One that reports and one that must not end early, among others."""
     plain = requests(3)[0]
     reported = Request([5, 6, 7], 12, GREEDY, logits_options=LogitsOptions(logprobs=2))
     late = Request([9, 8], 14, Sampling(temperature=0, min_tokens=9), frozenset(range(0, tiny.VOCAB, 2)))
     alone = [answers(engine, [r], overlaps=False)[0] for r in (plain, reported, late)]
-    with Counted(engine):
+    with Counted(engine) as counted:
         assert answers(engine, [plain, reported, late], overlaps=True) == alone
+    assert counted.ahead > 5
 
 
 def test_what_comes_late_leaves_nothing_behind(engine: Engine) -> None:
@@ -240,6 +244,39 @@ def test_the_loop_that_is_timed_gives_the_same_tokens(backend: str) -> None:
         assert [engine.length(slot) for slot in range(2)] == [3 + 5, 4 + 5]
     engine.close()
     assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("logprobs", [-1, 2])
+def test_a_step_is_read_while_the_next_one_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logprobs: int
+) -> None:
+    """The device begins each of its runs when the test lets it: one a step, two where the host samples."""
+    monkeypatch.setenv("SATCHEL_REMOTE_HOLD", str(tmp_path / "hold"))
+    engine, held, go = open_engine("remote"), tmp_path / "hold.0", tmp_path / "hold.0.go"
+    host = host_sampling_of(GREEDY, LogitsOptions(logprobs=logprobs), 2, frozenset())
+    runs = 1 if host is None else 2
+
+    def leave() -> None:
+        for _ in range(runs * held.exists()):
+            go.touch()
+            until(lambda: not go.exists(), "a run has begun")
+
+    def two_steps() -> list[int | Sampled]:
+        engine.rewind(0, 0)
+        first = engine.launch([BatchEntry(0, [5, 9], GREEDY, host_sampling=host)])
+        engine.launch_sampling(first)
+        second = engine.launch([BatchEntry(0, [LAST], GREEDY, host_sampling=host)])
+        leave()
+        tokens = engine.collect(first)  # the second one is held meanwhile
+        engine.launch_sampling(second)
+        leave()
+        return tokens + engine.collect(second)
+
+    usual = two_steps()  # programs are made, which waits for the device
+    held.touch()
+    assert two_steps() == usual
+    held.unlink()
+    engine.close()
 
 
 def test_a_third_step_is_refused(engine: Engine) -> None:

@@ -31,9 +31,9 @@ from satchel.runtime.layers.arch import Cache
 from satchel.runtime.placement.dryrun import dry_run
 from satchel.runtime.plan import ALIGN, PACKED, Bucket
 from satchel.runtime.sampling import GREEDY
+from satchel.runtime.weights import weights as loading
 from satchel.runtime.weights.packing import PACKED_BUFFER, PackedWeight, file_places, packable, packed_by
 from satchel.runtime.weights.weights import bind, in_order, parts_of
-from satchel.runtime.weights.weights import weights as loading
 
 HAVE = {f.name for f in libraries() if not f.reason}
 LINUX = sys.platform == "linux"

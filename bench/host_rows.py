@@ -1,0 +1,142 @@
+"""What a request whose sampling waits for the host costs the others of its batch, with the next step launched
+before the last one's tokens are read ("ahead") and with one step at a time ("in turn").
+
+    python bench/host_rows.py [MODEL.gguf] [--device NAME] [--streams 16] [--tokens 128] [--rounds 3]
+
+Both orders take turns in one process, and their answers must be the same. Steps overlap on devices that
+have memory of their own; on the CPU both orders are the same. The test backend `remote`, which the CPU
+plays, is such a device: --device remote, SATCHEL_BACKENDS=build/py3-*/test-backends, and
+SATCHEL_REMOTE_LATE_US=5000 for steps that take so long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from satchel.cli.options import default_model
+from satchel.runtime.engine import LAST, BatchEntry, Launched
+from satchel.runtime.grammar import JsonSchema
+from satchel.runtime.logits_options import NO_LOGITS_OPTIONS, LogitsOptions
+from satchel.runtime.model import Model
+from satchel.runtime.sampling import Sampling
+from satchel.runtime.scheduler import Request, ScheduledSequence
+from satchel.runtime.structured_output import StructuredOutput
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+# More people than any answer here has room for: the schema ends none.
+PEOPLE = JsonSchema({"type": "array", "items": PERSON, "minItems": 1000})
+KINDS = {
+    "none": NO_LOGITS_OPTIONS,
+    "a JSON schema": LogitsOptions(structured_output=StructuredOutput(PEOPLE)),
+    "log probabilities": LogitsOptions(logprobs=5),
+}
+ORDERS = ("ahead", "in turn")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """first: seconds until the first request had its answer; every: until all had theirs. ahead: of `steps`,
+    those that were launched before the last one's tokens were read.
+    """
+
+    first: float
+    every: float
+    steps: int
+    ahead: int
+    answers: list[list[int]]
+
+
+class Order:
+    """Launches of a model's service: counts them, and holds them back where steps go in turn."""
+
+    def __init__(self, model: Model) -> None:
+        service: Any = model.service
+        self.in_turn, self.steps, self.ahead = False, 0, 0
+        plan, launch, sample = service.scheduler.ahead, service.engine.launch, service.engine.sample
+
+        def planned(scheduled: Sequence[ScheduledSequence], now: float) -> list[ScheduledSequence]:
+            waits = self.in_turn and any(s.seq.host_sampling is not None for s in scheduled)
+            return [] if waits else plan(scheduled, now)
+
+        def launched(entries: Sequence[BatchEntry]) -> Launched:
+            self.steps += 1
+            self.ahead += any(LAST in e.ids for e in entries)
+            return launch(entries)
+
+        def sampled(entries: Sequence[BatchEntry]) -> object:
+            self.steps += any(e.host_sampling is not None for e in entries)  # others come by launch()
+            return sample(entries)
+
+        service.scheduler.ahead, service.engine.launch, service.engine.sample = planned, launched, sampled
+
+
+def requests(kind: str, streams: int, tokens: int) -> list[Request]:
+    """The first is of this kind; all have the same length."""
+    return [
+        Request(
+            [100 + 7 * i, 200 + i, 300],
+            tokens,
+            Sampling(seed=i),
+            logits_options=KINDS[kind] if i == 0 else NO_LOGITS_OPTIONS,
+        )
+        for i in range(streams)
+    ]
+
+
+def measure(model: Model, order: Order, wanted: Sequence[Request]) -> Run:
+    order.steps = order.ahead = 0
+    started = time.perf_counter()
+    first, *others = [model.submit(r) for r in wanted]
+    answers = [list(first)]
+    middle = time.perf_counter()
+    answers += [list(h) for h in others]
+    return Run(middle - started, time.perf_counter() - started, order.steps, order.ahead, answers)
+
+
+def compare(model: Model, order: Order, kind: str, streams: int, tokens: int, rounds: int) -> None:
+    """Prints a row for each order; the first round is not counted."""
+    runs: dict[str, list[Run]] = {name: [] for name in ORDERS}
+    for number in range(rounds + 1):
+        for name in ORDERS if number % 2 else ORDERS[::-1]:
+            order.in_turn = name == "in turn"
+            runs[name].append(measure(model, order, requests(kind, streams, tokens)))
+    answers = [run.answers for each in runs.values() for run in each]
+    same = "same" if all(a == answers[0] for a in answers) else "DIFFERENT"
+    for name, each in runs.items():
+        own = tokens / statistics.median(r.first for r in each[1:])
+        every = streams * tokens / statistics.median(r.every for r in each[1:])
+        last = each[-1]
+        print(f"| {kind} | {name} | {every:,.0f} | {own:,.1f} | {last.ahead} of {last.steps} | {same} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", type=Path, nargs="?", default=None)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--streams", type=int, default=16)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=3)
+    o = parser.parse_args()
+    path = o.model or default_model()
+    with Model.load(path, device=o.device, slots=o.streams, context=o.tokens + 16) as model:
+        order = Order(model)
+        print(f"{o.streams} streams of {o.tokens} tokens, {Path(path).name} on {model.device.name}\n")
+        print("| one of them has | steps | all, t/s | that one, t/s | launched ahead | answers |")
+        print("|---|---|--:|--:|--:|---|")
+        for kind in KINDS:
+            compare(model, order, kind, o.streams, o.tokens, o.rounds)
+
+
+if __name__ == "__main__":
+    main()
