@@ -129,7 +129,7 @@ def linear(x: Array, *weights: Array) -> Array:
 
 @op(
     lambda x, w, r: _columns(x, w),
-    parts=lambda x, w, r: OPS["add"](linear(x, w), r),
+    parts=lambda x, w, r: add(linear(x, w), r),
     row_wise=True,
     product=True,
     weights=slice(1, 2),
@@ -360,7 +360,7 @@ def expert_linear(x: Array, w: Array, ids: Array) -> Array:
 
 @op(
     _expert_rows,
-    parts=lambda x, g, u, ids: OPS["swiglu"](expert_linear(x, g, ids), expert_linear(x, u, ids)),
+    parts=lambda x, g, u, ids: swiglu(expert_linear(x, g, ids), expert_linear(x, u, ids)),
     row_wise=True,
     product=True,
     experts=True,

@@ -17,12 +17,12 @@ from peer import peer_logits
 from satchel.formats.gguf import Metadata, TensorSource, open_gguf, write_gguf
 from satchel.formats.quantize import find_recipe, quantize_file
 from satchel.quant import FORMATS, ModelError
+from satchel.runtime import ops
 from satchel.runtime.arch import Cache, HParams, find_arch
 from satchel.runtime.device import find_backend, libraries
 from satchel.runtime.dryrun import dry_run
 from satchel.runtime.graph import ROWS, Type, toposort
 from satchel.runtime.model import Model
-from satchel.runtime.ops import OPS
 from satchel.runtime.weights import check_tensors
 
 ARCH = "qwen3moe"
@@ -101,10 +101,10 @@ def test_experts_are_a_weighted_sum_of_feed_forwards() -> None:
     x, logits = rng.standard_normal((t, d)).astype(np.float32), rng.standard_normal((t, e)).astype(np.float32)
     gate, up = (rng.standard_normal((e, n, d)).astype(np.float32) for _ in range(2))
     down = rng.standard_normal((e, d, n)).astype(np.float32)
-    ids = OPS["top_experts"].define(logits, k=k)
-    inner = OPS["expert_swiglu"].define(x, gate, up, ids)
-    weights = OPS["expert_weights"].define(logits, ids, norm=1)
-    got = OPS["expert_sum"].define(OPS["expert_linear"].define(inner, down, ids), weights)
+    ids = ops.top_experts.define(logits, k=k)
+    inner = ops.expert_swiglu.define(x, gate, up, ids)
+    weights = ops.expert_weights.define(logits, ids, norm=1)
+    got = ops.expert_sum.define(ops.expert_linear.define(inner, down, ids), weights)
     for i in range(t):
         best = np.argsort(-logits[i])[:k]
         p = np.exp(logits[i, best])
@@ -119,13 +119,13 @@ def test_shapes_that_do_not_meet_are_refused() -> None:
     g = tiny.build(ARCH, tiny.weights(ARCH), CACHE).logits.graph
     types = {"x": Type((4, 8)), "own": Type((4, 3, 8)), "w": Type((5, 6, 8)), "ids": Type((4, 2), "i32")}
     node = {name: g.node("weight", (), type, name) for name, type in types.items()}
-    assert OPS["expert_linear"](node["x"], node["w"], node["ids"]).shape == (4, 2, 6)
+    assert ops.expert_linear(node["x"], node["w"], node["ids"]).shape == (4, 2, 6)
     for operands in (("own", "w", "ids"), ("x", "x", "ids"), ("x", "ids", "ids")):
         with pytest.raises(TypeError, match="expert product"):
-            OPS["expert_linear"](*(node[n] for n in operands))
+            ops.expert_linear(*(node[n] for n in operands))
     for k in (0, 9):
         with pytest.raises(TypeError, match="top_experts"):
-            OPS["top_experts"](node["x"], k=k)
+            ops.top_experts(node["x"], k=k)
 
 
 # --- passes, plans, counts

@@ -14,6 +14,7 @@ import tiny_file
 
 from satchel.formats.gguf import open_gguf
 from satchel.quant import ModelError, RequestError
+from satchel.runtime import ops
 from satchel.runtime.adapters import AdapterFile
 from satchel.runtime.arch import Arch, Cache, HParams
 from satchel.runtime.device import libraries
@@ -21,7 +22,6 @@ from satchel.runtime.engine import BatchEntry, Engine
 from satchel.runtime.graph import Node
 from satchel.runtime.model import Model
 from satchel.runtime.models.llama import Llama
-from satchel.runtime.ops import OPS
 from satchel.runtime.steering import read_control_vector
 from satchel.runtime.weights import FileWeights, upload
 
@@ -44,7 +44,7 @@ def steered_logits(path: Path, add: dict[int, Any]) -> Any:
     class Steered(Llama):
         def layer(self: Arch, x: Node, i: int) -> Node:
             y = super().layer(x, i)  # type: ignore[misc]
-            return OPS["add"](y, self.graph.const(add[i].reshape(1, -1), "f32")) if i in add else y
+            return ops.add(y, self.graph.const(add[i].reshape(1, -1), "f32")) if i in add else y
 
     with open_gguf(path) as gguf, Model.load(path, threads=2) as model:
         weights, cache = FileWeights(gguf), Cache(96)
