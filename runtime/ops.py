@@ -253,16 +253,28 @@ def soft_cap(x: Array, *, cap: float) -> Array:
         return (np.float32(cap) * np.tanh(x / np.float32(cap))).astype(np.float32)
 
 
-@op(_same, row_wise=True)
+def _broadcast(a: Type, b: Type) -> Type:
+    """a, to whose shape b broadcasts."""
+    lead = len(a.shape) - len(b.shape)
+    if lead < 0 or any(n not in (1, size) for n, size in zip(b.shape, a.shape[lead:], strict=True)):
+        raise TypeError(f"{b} does not broadcast to {a}")
+    return a
+
+
+@op(_broadcast, row_wise=True)
 def add(a: Array, b: Array) -> Array:
-    """a + b; b has a's shape, or one row that is added to every row."""
-    return (a + b).astype(np.float32)
+    """a + b; b broadcasts to a's shape as in numpy: their last dimensions meet, and each size of b is a's or
+    1.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(a + b, np.float32)
 
 
-@op(_same, row_wise=True, follows=True)
+@op(_broadcast, row_wise=True, follows=True)
 def mul(a: Array, b: Array) -> Array:
-    """a * b; b has a's shape, or one row that every row is multiplied by."""
-    return (a * b).astype(np.float32)
+    """a * b; b broadcasts to a's shape as in add."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(a * b, np.float32)
 
 
 # --- experts: feed-forward parts of which each token uses a few; E: experts, k: those that a token uses

@@ -73,11 +73,10 @@ static const char *check_pair(const gpu_call *c, const gpu_traits *t) {
     (void)t;
     if (c->n_in != 2 || !all_f32(c) || !same_shape(c->v, a) || a->shape[0] > MOST_TOKENS)
         return "it takes two f32 inputs, and the output has the first one's shape";
-    if (same_shape(a, b) || (b->shape[0] == 1 && width(b) == width(a)))
-        return NULL;
-    return b->shape[0] * width(b) == width(a) && (int64_t)b->stride == width(b) * 4
-               ? NULL
-               : "the second input must have the first's shape or be one row of it";
+    for (int i = 0; i < 4; i++)
+        if (b->shape[i] != 1 && b->shape[i] != a->shape[i])
+            return "the second input must broadcast to the first's shape";
+    return NULL;
 }
 
 static void grid_numbers(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {

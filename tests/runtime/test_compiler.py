@@ -225,6 +225,18 @@ def test_dead_steps_are_never_in_the_plan() -> None:
         assert plan.n_steps == sum(n.op in OPS and not OPS[n.op].view for n in toposort(optimized.roots))
 
 
+@pytest.mark.parametrize("product_first", [True, False])
+def test_a_sum_that_broadcasts_is_no_residual(product_first: bool) -> None:
+    """linear_add has no broadcast: neither of a bias nor of a product with one row."""
+    g = Graph()
+    x = g.node("input", (), Type((TOKENS, 64)), "x")
+    w = g.node("weight", (), Type((64 if product_first else 1, 64)), "w")
+    y = ops.linear(x, w)
+    bias = g.node("weight", (), Type((64,)), "bias")
+    (root,) = optimize((ops.add(y, bias) if product_first else ops.add(x, y),), context()).roots
+    assert root.op == "add" and root.type == x.type
+
+
 def test_two_devices_take_turns_through_copies() -> None:
     w = tiny.weights("llama", "q8_0")
     targets = Everything("cpu"), Everything("gpu")

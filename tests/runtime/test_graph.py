@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from satchel.runtime import ops
-from satchel.runtime.graph import ROWS, TOKENS, Graph, Literal, Type, readers, rewrite, toposort
+from satchel.runtime.graph import ROWS, TOKENS, Dim, Graph, Literal, Node, Type, readers, rewrite, toposort
 from satchel.runtime.ops import OPS, evaluate
 
 
@@ -72,6 +72,25 @@ def test_product_shapes_must_meet() -> None:
     g = Graph()
     with pytest.raises(TypeError, match="rows of 5"):
         ops.linear(leaf(g, "x", 4), g.node("weight", (), Type((7, 5)), "w"))
+
+
+def of_shape(g: Graph, *shape: int | Dim) -> Node:
+    return g.node("input", (), Type(shape), str(shape))
+
+
+@pytest.mark.parametrize("b", [(TOKENS, 4, 6), (TOKENS, 1, 1), (TOKENS, 4, 1), (1, 1, 6), (4, 6), (6,), (1,)])
+def test_what_is_added_broadcasts(b: tuple[int | Dim, ...]) -> None:
+    g = Graph()
+    a, other = of_shape(g, TOKENS, 4, 6), of_shape(g, *b)
+    assert ops.add(a, other).type == ops.mul(a, other).type == a.type
+
+
+@pytest.mark.parametrize("b", [(TOKENS, 4), (ROWS, 1, 1), (4,), (2, 6), (5, 4, 6), (1, TOKENS, 4, 6)])
+def test_what_does_not_broadcast_is_refused(b: tuple[int | Dim, ...]) -> None:
+    g = Graph()
+    for made in (ops.add, ops.mul):
+        with pytest.raises(TypeError, match="does not broadcast"):
+            made(of_shape(g, TOKENS, 4, 6), of_shape(g, *b))
 
 
 @pytest.mark.parametrize("name", sorted(OPS))

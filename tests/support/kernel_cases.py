@@ -150,6 +150,26 @@ def pair_cases(rng: np.random.Generator) -> Iterator[Case]:
     yield Case("row", (f32(rng, 5, 33), f32(rng, 33)), (5, 33), bound=0)
     yield Case("one", (f32(rng, 5, 3, 11), f32(rng, 1, 3, 11)), (5, 3, 11), bound=0)
     yield Case("large", (f32(rng, 50, 512), f32(rng, 50, 512)), (50, 512), bound=0)
+    yield from broadcast_cases(rng)
+
+
+def broadcast_cases(rng: np.random.Generator) -> Iterator[Case]:
+    """Second operands of every shape that broadcasts to the first; square ones, whose sizes do not tell
+    which dimension is meant; and numbers whose sums and products overflow, vanish or are none.
+    """
+    shapes: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+        ((5, 33), (5, 1)), ((5, 33), (1, 33)), ((5, 33), (1,)), ((5, 33), (1, 1)), ((9,), (9,)), ((9,), (1,)),
+        ((7, 7), (7,)), ((7, 7), (7, 1)), ((50, 512), (50, 1)), ((1, 300), (1, 1)),
+        ((5, 3, 11), (5, 1, 1)), ((5, 3, 11), (3, 11)), ((5, 3, 11), (3, 1)), ((5, 3, 11), (11,)),
+        ((5, 3, 11), (5, 3, 1)), ((5, 3, 11), (5, 1, 11)), ((6, 6, 6), (6,)), ((6, 6, 6), (6, 1)),
+        ((6, 6, 6), (6, 1, 1)), ((6, 6, 6), (6, 6)), ((5, 2, 3, 4), (5, 1, 3, 1)), ((5, 2, 3, 4), (2, 1, 4)),
+    ]  # fmt: skip
+    for a, b in shapes:
+        yield Case(f"{a} {b}", (f32(rng, *a), f32(rng, *b)), a, bound=0)
+    few = np.array([0.0, -0.0, 3e38, -3e38, 1e-15, np.inf, -np.inf, np.nan, 1.0], np.float32)
+    wide = (np.tile(few, (9, 5)), "f32")
+    yield Case("extreme numbers of rows", (wide, (few.reshape(9, 1), "f32")), (9, 45), bound=0)
+    yield Case("extreme rows", (wide, (np.resize(few[::-1], 45), "f32")), (9, 45), bound=0)
 
 
 CASES["add"] = CASES["mul"] = pair_cases
