@@ -19,7 +19,6 @@ from satchel.runtime.op import OPS, op
 from satchel.runtime.op import format_of as _format_of
 from satchel.runtime.op import rows_of as _rows
 from satchel.runtime.op import same as _same
-from satchel.runtime.ops_experts import expert_slots
 from satchel.runtime.ops_latent import (
     absorbed_attention,
     expanded_attention,
@@ -35,7 +34,15 @@ from satchel.runtime.ops_recurrent import (
     sigmoid,
     softplus,
 )
-from satchel.runtime.ops_tokens import gather_rows, logprobs, sample, sample_masked, tokens_get, tokens_put
+from satchel.runtime.ops_tokens import (
+    gather,
+    gather_rows,
+    logprobs,
+    sample,
+    sample_masked,
+    tokens_get,
+    tokens_put,
+)
 
 # What other modules define, to be found here: `ops.gather_rows`, `ops.gated_scan`.
 __all__ = [
@@ -44,8 +51,8 @@ __all__ = [
     "conv_write",
     "evaluate",
     "expanded_attention",
-    "expert_slots",
     "gated_scan",
+    "gather",
     "gather_rows",
     "index_positions",
     "logprobs",

@@ -1,6 +1,5 @@
 /* router.c: what stands around the experts' products (experts.c): top_experts picks them, expert_weights says how much
- * each counts, expert_slots where each is held, expert_add adds a bias of each, expert_sum adds their results. Every row is a
- * token of its own.
+ * each counts, expert_add adds a bias of each, expert_sum adds their results. Every row is a token of its own.
  */
 #include "cpu.h"
 #include "elementwise.h"
@@ -253,31 +252,7 @@ static void run_add(const cpu_call *c, int64_t from, int64_t to, int thread) {
         }
 }
 
-static const char *check_slots(const cpu_call *c) {
-    const cpu_view *y = c->v, *ids = c->v + 1, *table = c->v + 2;
-    if (c->n_in != 2 || !cpu_is(y, I32, 2) || !cpu_is(ids, I32, 2) || !cpu_same_shape(y, ids))
-        return "it takes ids i32 (T, k) and a table, and gives i32 (T, k)";
-    return cpu_is(table, I32, 1) && table->stride == sizeof(int32_t) ? NULL : "the table must be i32 (E)";
-}
-
-static void run_slots(const cpu_call *c, int64_t from, int64_t to, int thread) {
-    const int32_t *table = (const int32_t *)cpu_row(c->v + 2, 0);
-    int k = c->v[0].shape[1], n = c->v[2].shape[0];
-    (void)thread;
-    for (; from < to; from++) {
-        const int32_t *ids = (const int32_t *)cpu_row(c->v + 1, from);
-        int32_t *y = (int32_t *)cpu_row(c->v, from);
-        for (int j = 0; j < k; j++) {
-            if (ids[j] < 0 || ids[j] >= n)
-                cpu_fault(c);
-            else
-                y[j] = table[ids[j]];
-        }
-    }
-}
-
 CPU_KERNEL(top_experts) = {check_top, scratch_top, split_top, run_top};
 CPU_KERNEL(expert_add) = {check_add, NULL, cpu_by_row, run_add};
-CPU_KERNEL(expert_slots) = {check_slots, NULL, cpu_by_row, run_slots};
 CPU_KERNEL(expert_weights) = {check_weights, NULL, split_top, run_weights};
 CPU_KERNEL(expert_sum) = {check_sum, NULL, split_sum, run_sum};
