@@ -21,7 +21,7 @@ def scaled(a: Arch, x: Node, factor: float) -> Node:
     """x (T, N) times a number."""
     if factor == 1.0:
         return x
-    return ops.mul(x, a.graph.const(np.full(x.width, factor, np.float32), "f32", "factor"))
+    return ops.mul(x, a.graph.const(np.array([factor], np.float32), "f32", "factor"))
 
 
 def windows(y: Node, *sizes: int) -> tuple[Node, ...]:

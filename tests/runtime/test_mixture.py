@@ -21,8 +21,10 @@ from satchel.runtime import ops
 from satchel.runtime.arch import Cache, HParams, find_arch
 from satchel.runtime.device import find_backend, libraries
 from satchel.runtime.dryrun import dry_run
-from satchel.runtime.graph import ROWS, Type, toposort
+from satchel.runtime.graph import LEAVES, ROWS, TOKENS, Type, toposort
+from satchel.runtime.mixture import gated_row, rescaled
 from satchel.runtime.model import Model
+from satchel.runtime.ops import evaluate
 from satchel.runtime.weights import check_tensors
 
 ARCH = "qwen3moe"
@@ -126,6 +128,32 @@ def test_shapes_that_do_not_meet_are_refused() -> None:
     for k in (0, 9):
         with pytest.raises(TypeError, match="top_experts"):
             ops.top_experts(node["x"], k=k)
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_a_shared_expert_is_gated_by_one_number_of_each_token(flat: bool) -> None:
+    rng, w, name = np.random.default_rng(3), tiny.TinyWeights(), "blk.0.ffn_gate_inp_shexp.weight"
+    weight = rng.standard_normal(tiny.WIDTH).astype(np.float32)
+    w.put(name, weight if flat else weight.reshape(1, -1))
+    a = find_arch("qwen2moe")(HParams(tiny.metadata("qwen2moe"), "qwen2moe"), w, CACHE)
+    x, y = (rng.standard_normal((5, tiny.WIDTH)).astype(np.float32) for _ in range(2))
+    gated = gated_row(a, *(a.input(n, Type((TOKENS, tiny.WIDTH))) for n in "xy"), 0, flat)
+    (got,) = evaluate((gated,), {"x": x, "y": y, **w.tensors})
+    np.testing.assert_allclose(got, y / (1 + np.exp(-(x @ weight)))[:, None], rtol=1e-5, atol=1e-6)
+    assert [n.op for n in toposort((gated,)) if n.op not in LEAVES] == ["linear", "sigmoid", "mul"]
+
+
+def test_weights_of_experts_are_multiplied_with_the_factor_of_each() -> None:
+    rng, w, name = np.random.default_rng(4), tiny.TinyWeights(), "blk.0.ffn_down_exps.scale"
+    factors, share = rng.standard_normal(8).astype(np.float32), rng.random((5, 3)).astype(np.float32)
+    w.put(name, factors)
+    a = find_arch("qwen2moe")(HParams(tiny.metadata("qwen2moe"), "qwen2moe"), w, CACHE)
+    ids = rng.integers(0, 8, (5, 3)).astype(np.int32)
+    inputs = a.input("share", Type((TOKENS, 3))), a.input("chosen", Type((TOKENS, 3), "i32"))
+    made = rescaled(a, *inputs, 0, 8)
+    (got,) = evaluate((made,), {"share": share, "chosen": ids})
+    np.testing.assert_array_equal(got, share * factors[ids])
+    assert [n.op for n in toposort((made,)) if n.op not in LEAVES] == ["gather", "mul"]
 
 
 # --- passes, plans, counts
