@@ -170,7 +170,7 @@ def ops_by_name(path: str, source: str) -> list[str]:
     """Look-ups of the ops table by a literal name: `ops.name` says the same, and tools follow it."""
     found = (n for n in ast.walk(tree(source)) if isinstance(n, ast.Subscript))
     tables = (n for n in found if ast.unparse(n.value).split(".")[-1] == "OPS")
-    return [n.slice.value for n in tables if isinstance(n.slice, ast.Constant)]
+    return [str(n.slice.value) for n in tables if isinstance(n.slice, ast.Constant)]
 
 
 def test_ops_are_called_not_looked_up() -> None:
