@@ -118,6 +118,33 @@ def concat(a: Array, b: Array) -> Array:
     return np.concatenate((a, np.broadcast_to(b, (*a.shape[:2], b.shape[2]))), axis=-1)
 
 
+# --- elementwise, with broadcast
+
+
+def _broadcast(a: Type, b: Type) -> Type:
+    """a, to whose shape b broadcasts."""
+    lead = len(a.shape) - len(b.shape)
+    if lead < 0 or any(n not in (1, size) for n, size in zip(b.shape, a.shape[lead:], strict=True)):
+        raise TypeError(f"{b} does not broadcast to {a}")
+    return a
+
+
+@op(_broadcast, row_wise=True)
+def add(a: Array, b: Array) -> Array:
+    """a + b; b broadcasts to a's shape as in numpy: their last dimensions meet, and each size of b is a's or
+    1.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(a + b, np.float32)
+
+
+@op(_broadcast, row_wise=True, follows=True)
+def mul(a: Array, b: Array) -> Array:
+    """a * b; b broadcasts to a's shape as in add."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(a * b, np.float32)
+
+
 # --- products
 
 
@@ -155,7 +182,7 @@ def quantize(x: Array, *, format: str) -> Array:
     return encode(np.ascontiguousarray(x, np.float32), None)
 
 
-# --- norms, activations, sums
+# --- norms, activations
 
 
 @op(_same, row_wise=True)
@@ -258,30 +285,6 @@ def soft_cap(x: Array, *, cap: float) -> Array:
     """
     with np.errstate(over="ignore"):
         return (np.float32(cap) * np.tanh(x / np.float32(cap))).astype(np.float32)
-
-
-def _broadcast(a: Type, b: Type) -> Type:
-    """a, to whose shape b broadcasts."""
-    lead = len(a.shape) - len(b.shape)
-    if lead < 0 or any(n not in (1, size) for n, size in zip(b.shape, a.shape[lead:], strict=True)):
-        raise TypeError(f"{b} does not broadcast to {a}")
-    return a
-
-
-@op(_broadcast, row_wise=True)
-def add(a: Array, b: Array) -> Array:
-    """a + b; b broadcasts to a's shape as in numpy: their last dimensions meet, and each size of b is a's or
-    1.
-    """
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.asarray(a + b, np.float32)
-
-
-@op(_broadcast, row_wise=True, follows=True)
-def mul(a: Array, b: Array) -> Array:
-    """a * b; b broadcasts to a's shape as in add."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.asarray(a * b, np.float32)
 
 
 # --- experts: feed-forward parts of which each token uses a few; E: experts, k: those that a token uses
