@@ -239,7 +239,8 @@ def test_a_weight_with_another_reader_stays() -> None:
     x = g.node("input", (), Type((TOKENS, 64)), "x")
     w, v = (g.node("weight", (), Type((64, 64), "f32"), n) for n in "wv")
     y = ops.add(ops.linear(x, w), ops.linear(x, v))
-    forward: Any = SimpleNamespace(roots=lambda output: (ops.mul(y, v),))
+    rows = g.node("input", (), Type((TOKENS,), "i32"), "rows")
+    forward: Any = SimpleNamespace(roots=lambda output: (ops.mul(y, ops.gather_rows(v, rows)),))
     assert set(packable(forward)) == {"w"}
 
 
