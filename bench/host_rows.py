@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from satchel.cli.options import default_model
-from satchel.runtime.engine import LAST, BatchEntry, Launched
+from satchel.runtime.api.model import Model
+from satchel.runtime.engine.engine import LAST, BatchEntry, Launched
+from satchel.runtime.engine.logits_options import NO_LOGITS_OPTIONS, LogitsOptions
+from satchel.runtime.engine.structured_output import StructuredOutput
 from satchel.runtime.grammar import JsonSchema
-from satchel.runtime.logits_options import NO_LOGITS_OPTIONS, LogitsOptions
-from satchel.runtime.model import Model
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.scheduler import Request, ScheduledSequence
-from satchel.runtime.structured_output import StructuredOutput
 
 PERSON = {
     "type": "object",

@@ -170,6 +170,22 @@ def test_every_format_has_both_sides() -> None:
     assert headers == set(FORMATS)
 
 
+def ops_by_name(path: str, source: str) -> list[str]:
+    """Look-ups of the ops table by a literal name: `ops.name` says the same, and tools follow it."""
+    found = (n for n in ast.walk(tree(source)) if isinstance(n, ast.Subscript))
+    tables = (n for n in found if ast.unparse(n.value).split(".")[-1] == "OPS")
+    return [str(n.slice.value) for n in tables if isinstance(n.slice, ast.Constant)]
+
+
+def test_ops_are_called_not_looked_up() -> None:
+    assert offenders(PYTHON, ops_by_name) == {}
+
+
+def test_an_op_that_is_looked_up_is_seen() -> None:
+    source = 'OPS["add"](x, y)\nops.OPS["mul"].define(x, y)\nOPS[node.op](x)\nops.add(x, y)\n'
+    assert ops_by_name("runtime/a.py", source) == ["add", "mul"]
+
+
 def test_ops_are_those_of_the_header() -> None:
     from satchel.runtime.ops import OPS
 

@@ -1,5 +1,5 @@
-/* elementwise.c: swiglu, swiglu_limited, gelu, soft_cap, add, mul: float32 (T, ...) rows of any stride. The second operand
- * of add and mul may be one row. */
+/* elementwise.c: swiglu, swiglu_limited, gelu, soft_cap, add, mul: float32 (T, ...) rows of any stride. The second
+ * operand of add and mul broadcasts to the first, as in numpy. */
 #include "cpu.h"
 #include "elementwise.h"
 
@@ -26,40 +26,73 @@ static void run_swiglu(const cpu_call *c, int64_t from, int64_t to, int thread) 
         row_swiglu(cpu_f32(c->v + 1, from), cpu_f32(c->v + 2, from), cpu_f32(c->v, from), (int)c->v[0].width);
 }
 
-/* 0 where b has a's shape, 1 where it is one row for all, -1 otherwise. */
-static int one_row(const cpu_view *a, const cpu_view *b) {
-    if (cpu_same_shape(a, b))
+/* How b broadcasts to rows of a: the last three dimensions of a below its first, and how many numbers of b lie between
+ * neighbours in each; 0: they share one. */
+typedef struct {
+    int64_t size[3], step[3];
+} broadcast;
+
+/* Fills *out; 0 where b does not broadcast to a, or has fewer dimensions than a and is not dense. What it finds of the
+ * dimensions below the first stays as it was checked: a run changes first sizes alone. */
+static int broadcast_of(const cpu_view *a, const cpu_view *b, broadcast *out) {
+    int lead = (int)a->ndim - (int)b->ndim;
+    int64_t numbers = 1;
+    if (lead < 0 || (lead && b->shape[0] > 1 && b->stride != b->width * sizeof(float)))
         return 0;
-    if (b->ndim == a->ndim)
-        return b->shape[0] == 1 && b->width == a->width ? 1 : -1;
-    return b->ndim + 1 == a->ndim && (uint64_t)b->shape[0] * b->width == a->width &&
-                   b->stride == b->width * sizeof(float)
-               ? 1
-               : -1;
+    *out = (broadcast){{1, 1, 1}, {0, 0, 0}};
+    for (int d = (int)a->ndim - 1, i = 2; d > 0; d--, i--) {
+        int32_t size = d < lead ? 1 : b->shape[d - lead];
+        if (size != 1 && size != a->shape[d])
+            return 0;
+        out->size[i] = a->shape[d];
+        out->step[i] = size == 1 ? 0 : numbers;
+        numbers *= size;
+    }
+    if (numbers == 1 || numbers == (int64_t)a->width)
+        *out = (broadcast){{1, 1, (int64_t)a->width}, {0, 0, numbers > 1}};
+    return 1;
+}
+
+/* Whether b has a row for each of a's, instead of one for all. */
+static int has_rows(const cpu_view *a, const cpu_view *b) {
+    return a->ndim == b->ndim && b->shape[0] > 1;
 }
 
 static const char *check_pair(const cpu_call *c) {
+    const cpu_view *a = c->v + 1, *b = c->v + 2;
+    broadcast found;
     if (c->n_in != 2)
         return "it takes two inputs";
-    if (c->v[0].format != F32 || c->v[1].format != F32 || c->v[2].format != F32)
+    if (c->v[0].format != F32 || a->format != F32 || b->format != F32)
         return "inputs and output must be f32";
-    if (!cpu_same_shape(c->v, c->v + 1))
+    if (!cpu_same_shape(c->v, a))
         return "the output must have the first input's shape";
-    return one_row(c->v + 1, c->v + 2) < 0 ? "the second input must have the first's shape or be one row of it" : NULL;
+    return broadcast_of(a, b, &found) && (!has_rows(a, b) || b->shape[0] == a->shape[0])
+               ? NULL
+               : "the second input must broadcast to the first's shape";
 }
 
-static inline void row_pair(const float *a, const float *b, float *y, int n, int multiply) {
-    for (int i = 0; i < n; i++)
-        y[i] = multiply ? a[i] * b[i] : a[i] + b[i];
+static inline void run_numbers(const float *a, const float *b, float *y, int64_t n, int64_t step, int multiply) {
+    if (step)
+        for (int64_t i = 0; i < n; i++)
+            y[i] = multiply ? a[i] * b[i] : a[i] + b[i];
+    else
+        for (int64_t i = 0; i < n; i++)
+            y[i] = multiply ? a[i] * *b : a[i] + *b;
 }
 
-/* Whether b is one row is told by its rank or size, which stay as they were checked: only the first sizes of a and of a
- * b of equal shape follow the run. */
 static inline void run_pair(const cpu_call *c, int64_t from, int64_t to, int multiply) {
-    const cpu_view *y = c->v, *a = c->v + 1, *b = c->v + 2;
-    int shared = one_row(a, b);
-    for (; from < to; from++)
-        row_pair(cpu_f32(a, from), cpu_f32(b, shared ? 0 : from), cpu_f32(y, from), (int)y->width, multiply);
+    const cpu_view *a = c->v + 1, *b = c->v + 2;
+    int rows = has_rows(a, b);
+    broadcast s;
+    broadcast_of(a, b, &s);
+    for (; from < to; from++) {
+        const float *x = cpu_f32(a, from), *other = cpu_f32(b, rows ? from : 0);
+        float *y = cpu_f32(c->v, from);
+        for (int64_t i = 0; i < s.size[0]; i++)
+            for (int64_t j = 0; j < s.size[1]; j++, x += s.size[2], y += s.size[2])
+                run_numbers(x, other + i * s.step[0] + j * s.step[1], y, s.size[2], s.step[2], multiply);
+    }
 }
 
 static void run_add(const cpu_call *c, int64_t from, int64_t to, int thread) {

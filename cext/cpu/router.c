@@ -1,5 +1,5 @@
 /* router.c: the mixture-of-experts ops around the matrix products of experts.c. top_experts selects a token's experts;
- * expert_weights computes their weights; expert_slots maps them to slots of the expert cache; expert_add adds their biases;
+ * expert_weights computes their weights; expert_add adds their biases;
  * expert_sum is the weighted sum of their results. One row per token.
  */
 #include "cpu.h"
@@ -254,31 +254,7 @@ static void run_add(const cpu_call *c, int64_t from, int64_t to, int thread) {
         }
 }
 
-static const char *check_slots(const cpu_call *c) {
-    const cpu_view *y = c->v, *ids = c->v + 1, *table = c->v + 2;
-    if (c->n_in != 2 || !cpu_is(y, I32, 2) || !cpu_is(ids, I32, 2) || !cpu_same_shape(y, ids))
-        return "it takes ids i32 (T, k) and a table, and gives i32 (T, k)";
-    return cpu_is(table, I32, 1) && table->stride == sizeof(int32_t) ? NULL : "the table must be i32 (E)";
-}
-
-static void run_slots(const cpu_call *c, int64_t from, int64_t to, int thread) {
-    const int32_t *table = (const int32_t *)cpu_row(c->v + 2, 0);
-    int k = c->v[0].shape[1], n = c->v[2].shape[0];
-    (void)thread;
-    for (; from < to; from++) {
-        const int32_t *ids = (const int32_t *)cpu_row(c->v + 1, from);
-        int32_t *y = (int32_t *)cpu_row(c->v, from);
-        for (int j = 0; j < k; j++) {
-            if (ids[j] < 0 || ids[j] >= n)
-                cpu_fault(c);
-            else
-                y[j] = table[ids[j]];
-        }
-    }
-}
-
 CPU_KERNEL(top_experts) = {check_top, scratch_top, split_top, run_top};
 CPU_KERNEL(expert_add) = {check_add, NULL, cpu_by_row, run_add};
-CPU_KERNEL(expert_slots) = {check_slots, NULL, cpu_by_row, run_slots};
 CPU_KERNEL(expert_weights) = {check_weights, NULL, split_top, run_weights};
 CPU_KERNEL(expert_sum) = {check_sum, NULL, split_sum, run_sum};

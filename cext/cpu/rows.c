@@ -88,4 +88,30 @@ static void run_gather(const cpu_call *c, int64_t from, int64_t to, int thread) 
 }
 
 CPU_KERNEL(get_rows) = {check_get, scratch_get, cpu_by_row, run_get, .takes_packed = 1};
+static const char *check_numbers(const cpu_call *c) {
+    const cpu_view *y = c->v, *ids = c->v + 1, *table = c->v + 2;
+    if (c->n_in != 2 || !cpu_is(ids, I32, 2) || !cpu_same_shape(y, ids))
+        return "it takes ids i32 (T, k) and a table, and gives (T, k)";
+    if (y->format != table->format || (y->format != I32 && y->format != F32))
+        return "table and output must both be i32, or both f32";
+    return table->ndim == 1 && table->stride == sizeof(int32_t) ? NULL : "the table must be (N)";
+}
+
+static void run_numbers(const cpu_call *c, int64_t from, int64_t to, int thread) {
+    const uint32_t *table = (const uint32_t *)cpu_row(c->v + 2, 0);
+    int k = c->v[0].shape[1], n = c->v[2].shape[0];
+    (void)thread;
+    for (; from < to; from++) {
+        const int32_t *ids = (const int32_t *)cpu_row(c->v + 1, from);
+        uint32_t *y = (uint32_t *)cpu_row(c->v, from);
+        for (int i = 0; i < k; i++) {
+            if (ids[i] < 0 || ids[i] >= n)
+                cpu_fault(c);
+            else
+                y[i] = table[ids[i]];
+        }
+    }
+}
+
+CPU_KERNEL(gather) = {check_numbers, NULL, cpu_by_row, run_numbers};
 CPU_KERNEL(gather_rows) = {check_gather, NULL, cpu_by_row, run_gather};

@@ -30,20 +30,26 @@ static void grid_norm_rows(const gpu_call *c, const gpu_traits *t, gpu_grid *g) 
 }
 
 static const char *check_linear_rows(const gpu_call *c, const gpu_traits *t) {
-    const gpu_view *y = c->v, *x = c->v + 1, *w = c->v + 2;
+    const gpu_view *y = c->v, *x = c->v + 1;
+    int64_t rows = 0;
     if (t->arch < EARLY_ARCH)
         return "it is launched early, which needs compute capability 9.0";
-    if (c->n_in != 2 || y->format != F32 || x->format != F32 || w->format != F32 || width(w) != w->shape[1])
-        return "x, one weight and the output must be f32";
-    return y->shape[0] == x->shape[0] && width(y) == w->shape[0] && width(x) == w->shape[1] && y->shape[0] <= MOST_TOKENS &&
-                   w->shape[1] % 4 == 0 && whole(x) && whole(w)
+    if (c->n_in < 2 || y->format != F32 || x->format != F32 || width(y) != y->shape[1])
+        return "x, weights and output must be f32";
+    for (uint32_t i = 2; i <= c->n_in; i++) {
+        const gpu_view *w = c->v + i;
+        if (w->format != F32 || width(w) != w->shape[1] || w->shape[1] != width(x) || !whole(w))
+            return "weights must be f32 (N, K) with x's K, rows whole groups of four numbers";
+        rows += w->shape[0];
+    }
+    return y->shape[0] == x->shape[0] && width(y) == rows && y->shape[0] <= MOST_TOKENS && width(x) % 4 == 0 && whole(x)
                ? NULL
-               : "x must be (T, K), the weight (N, K) and the output (T, N), rows whole groups of four numbers";
+               : "x must be (T, K) and the output as wide as the weights have rows, rows whole groups of four numbers";
 }
 
 static void grid_linear_rows(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     (void)t;
-    *g = grid_of(parts(c->v[2].shape[0], LINEAR_WAVES), c->v[0].shape[0], 1, 32 * LINEAR_WAVES, 0);
+    *g = grid_of(parts(c->v[0].shape[1], LINEAR_WAVES), c->v[0].shape[0], 1, 32 * LINEAR_WAVES, 0);
 }
 
 const gpu_kernel cuda_small_kernels[] = {

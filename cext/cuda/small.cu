@@ -70,8 +70,11 @@ extern "C" __global__ void __launch_bounds__(HEADS_THREADS) heads_fused(const __
  * ends. A sum's order depends on K alone. */
 extern "C" __global__ void __launch_bounds__(32 * LINEAR_WAVES) linear_f32_rows(const __grid_constant__ gpu_call c) {
     const int row = blockIdx.x * LINEAR_WAVES + threadIdx.x / 32, lane = threadIdx.x % 32, n = c.v[2].shape[1] / 4;
-    const bool mine = row < c.v[2].shape[0];
-    const float4 *w = (const float4 *)(c.v[2].data + (mine ? row : 0) * c.v[2].stride), *x;
+    const bool mine = row < c.v[0].shape[1];
+    int which = 2, of = mine ? row : 0;
+    while (of >= c.v[which].shape[0])
+        of -= c.v[which++].shape[0];
+    const float4 *w = (const float4 *)(c.v[which].data + of * c.v[which].stride), *x;
     float4 a[LINEAR_DEEP];
     float sum = 0;
 #pragma unroll

@@ -77,6 +77,25 @@ static uint32_t argument_size(const char *op) {
     return UINT32_MAX;
 }
 
+/* A gpu_view has no number of dimensions, so the second input of add and mul gets as many as the first here: it lies under the
+ * last ones of that. */
+static const char *align_broadcast(const hal_view *a, const hal_view *b, gpu_view *out) {
+    int lead = (int)a->ndim - (int)b->ndim;
+    uint64_t row = view_width(b) * (uint64_t)b->shape[0] * sizeof(float);
+    if (lead <= 0)
+        return NULL;
+    if (b->count >= 0 || (b->shape[0] > 1 && b->stride * (uint64_t)b->shape[0] != row))
+        return "it has fewer dimensions than input 1, and is not dense or changes with the step";
+    for (int i = 0; i < 4; i++)
+        out->shape[i] = i < lead ? 1 : b->shape[i - lead];
+    out->stride = row;
+    return NULL;
+}
+
+static int broadcasts(const char *op, uint32_t n_in) {
+    return n_in == 2 && (strncmp(op, "add", OP_NAME) == 0 || strncmp(op, "mul", OP_NAME) == 0);
+}
+
 int gpu_resolve_step(const hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, uint32_t step, gpu_call *out) {
     const hal_step *s = plan->steps + step;
     uint32_t size, usage;
@@ -106,6 +125,9 @@ int gpu_resolve_step(const hal_device *d, const hal_plan *plan, hal_buffer *cons
             snprintf(text, sizeof text, "%s %u: %s", i ? "input" : "output", i, fault);
             return fail_step(plan, step, text);
         }
+    if (broadcasts(plan->ops[s->op].name, s->n_in) &&
+        (fault = align_broadcast(plan->views + s->view + 1, plan->views + s->view + 2, out->v + 2)))
+        return fail_step(plan, step, fault);
     usage = plan->buffers[plan->views[s->view].buffer].usage;
     if (buffers && (usage == HAL_WEIGHT || usage == HAL_CONST))
         return fail_step(plan, step, "its output lies in memory that is only read");

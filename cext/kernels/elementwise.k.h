@@ -95,20 +95,26 @@ KERNEL(unary, GROUP) {
         ROW(float, c->v, row)[i] = unary_of(c, ROW(const float, c->v + 1, row)[i]);
 }
 
-FN int same_shape(CONSTANT gpu_view *a, CONSTANT gpu_view *b) {
-    return a->shape[0] == b->shape[0] && a->shape[1] == b->shape[1] && a->shape[2] == b->shape[2] &&
-           a->shape[3] == b->shape[3];
+/* The number of a row of b that meets number i of a row of a; both have as many dimensions. */
+FN int64_t broadcast_number(CONSTANT gpu_view *a, CONSTANT gpu_view *b, int64_t i) {
+    int64_t width = width_of(b), first, second, third;
+    if (width == 1 || width == width_of(a))
+        return width == 1 ? 0 : i;
+    first = b->shape[1] > 1 ? i / a->shape[3] / a->shape[2] : 0;
+    second = b->shape[2] > 1 ? i / a->shape[3] % a->shape[2] : 0;
+    third = b->shape[3] > 1 ? i % a->shape[3] : 0;
+    return (first * b->shape[2] + second) * b->shape[3] + third;
 }
 
-/* The second operand has the first's shape, or is one row for all. */
+/* The second operand broadcasts to the first: the host gave it as many dimensions. */
 KERNEL(pair, GROUP) {
     int64_t i = own_number(c, m);
-    int row = m.group[1], other = same_shape(c->v, c->v + 2) ? row : 0;
+    int row = m.group[1], other = c->v[2].shape[0] > 1 ? row : 0;
     float a, b;
     if (i < 0)
         return;
     a = ROW(const float, c->v + 1, row)[i];
-    b = ROW(const float, c->v + 2, other)[i];
+    b = ROW(const float, c->v + 2, other)[broadcast_number(c->v + 1, c->v + 2, i)];
     ROW(float, c->v, row)[i] = c->mode == PAIR_MUL ? a * b : a + b;
 }
 

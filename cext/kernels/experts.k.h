@@ -192,19 +192,6 @@ KERNEL(expert_linear, GROUP) {
         ROW(float, y, t)[(int64_t)j * y->shape[2] + row] = a;
 }
 
-/* Maps a token's expert ids to slots of the expert cache by a table; < 0: not on this device. */
-KERNEL(expert_slots, GROUP) {
-    int64_t i = own_number(c, m);
-    int t = m.group[1], id;
-    if (i < 0)
-        return;
-    id = ROW(const int32_t, c->v + 1, t)[i];
-    if (inside(id, c->v[2].shape[0]))
-        ROW(int32_t, c->v, t)[i] = ROW(const int32_t, c->v + 2, 0)[id];
-    else
-        fault(c);
-}
-
 KERNEL(expert_add, GROUP) {
     int64_t i = own_number(c, m);
     int t = m.group[1], n = c->v[0].shape[2], id;

@@ -1,9 +1,10 @@
-/* rows.k.h: one group per output row: get_rows dequantizes a row of a weight, gather_rows copies a row of an activation. An index
- * out of range gives a row of zeros and faults the run.
+/* rows.k.h: one group per output row: get_rows dequantizes a row of a weight, gather_rows copies a row of an activation; an index
+ * out of range gives a row of zeros and faults the run. gather: numbers of a table.
  */
 #ifndef SATCHEL_ROWS_K_H
 #define SATCHEL_ROWS_K_H
 
+#include "elementwise.k.h"
 #include "formats.k.h"
 
 KERNEL(get_rows, GROUP) {
@@ -46,5 +47,18 @@ KERNEL(gather_rows, GROUP) {
     }
 }
 #undef COPY
+
+/* Numbers of four bytes, by ids of a row: a thread has one. */
+KERNEL(gather, GROUP) {
+    int64_t i = own_number(c, m);
+    int t = m.group[1], id;
+    if (i < 0)
+        return;
+    id = ROW(const int32_t, c->v + 1, t)[i];
+    if (inside(id, c->v[2].shape[0]))
+        ROW(uint32_t, c->v, t)[i] = ROW(const uint32_t, c->v + 2, 0)[id];
+    else
+        fault(c);
+}
 
 #endif

@@ -73,11 +73,10 @@ static const char *check_pair(const gpu_call *c, const gpu_traits *t) {
     (void)t;
     if (c->n_in != 2 || !all_f32(c) || !same_shape(c->v, a) || a->shape[0] > MOST_TOKENS)
         return "it takes two f32 inputs, and the output has the first one's shape";
-    if (same_shape(a, b) || (b->shape[0] == 1 && width(b) == width(a)))
-        return NULL;
-    return b->shape[0] * width(b) == width(a) && (int64_t)b->stride == width(b) * 4
-               ? NULL
-               : "the second input must have the first's shape or be one row of it";
+    for (int i = 0; i < 4; i++)
+        if (b->shape[i] != 1 && b->shape[i] != a->shape[i])
+            return "the second input must broadcast to the first's shape";
+    return NULL;
 }
 
 static void grid_numbers(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
@@ -276,13 +275,14 @@ static const char *check_expert_add(const gpu_call *c, const gpu_traits *t) {
                : "y, bias, ids and output differ in tokens, experts or width";
 }
 
-static const char *check_expert_slots(const gpu_call *c, const gpu_traits *t) {
+static const char *check_numbers(const gpu_call *c, const gpu_traits *t) {
     const gpu_view *y = c->v, *ids = c->v + 1, *table = c->v + 2;
     (void)t;
-    return c->n_in == 2 && y->format == I32 && ids->format == I32 && table->format == I32 && same_shape(y, ids) &&
+    return c->n_in == 2 && (y->format == I32 || y->format == F32) && ids->format == I32 && table->format == y->format &&
+                   same_shape(y, ids) && is_list(table, y->format, table->shape[0]) &&
                    table->stride == sizeof(int32_t) && y->shape[0] <= MOST_TOKENS
                ? NULL
-               : "it takes ids i32 (T, k) and a table i32 (E), and gives i32 (T, k)";
+               : "it takes ids i32 (T, k) and a table i32 or f32 (N), and gives (T, k) in the table's format";
 }
 
 static const char *check_expert_sum(const gpu_call *c, const gpu_traits *t) {
@@ -299,6 +299,7 @@ static const char *check_expert_sum(const gpu_call *c, const gpu_traits *t) {
 const gpu_kernel gpu_portable_kernels[] = {
     ENTRY("get_rows", "get_rows", check_get_rows, grid_rows, 0),
     ENTRY("gather_rows", "gather_rows", check_gather, grid_rows, 0),
+    ENTRY("gather", "gather", check_numbers, grid_numbers, 0),
     ENTRY("swiglu", "swiglu", check_swiglu, grid_numbers, 0),
     ENTRY("swiglu_limited", "swiglu_limited", check_swiglu, grid_numbers, 0),
     ENTRY("gelu", "unary", check_gelu, grid_numbers, UNARY_GELU),
@@ -321,7 +322,6 @@ const gpu_kernel gpu_portable_kernels[] = {
     ENTRY("expert_swiglu", "expert_linear", check_expert_swiglu, grid_experts, EXPERTS_GATED),
     ENTRY("head_linear", "expert_linear", check_head_linear, grid_experts, EXPERTS_BY_HEAD),
     ENTRY("expert_add", "expert_add", check_expert_add, grid_numbers, 0),
-    ENTRY("expert_slots", "expert_slots", check_expert_slots, grid_numbers, 0),
     ENTRY("expert_sum", "expert_sum", check_expert_sum, grid_numbers, 0),
     ENTRY("rope_table", "rope_table", check_rope_table, grid_rope_table, 0),
     ENTRY("position_scale", "position_scale", check_position_scale, grid_scale, 0),

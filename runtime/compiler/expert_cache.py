@@ -48,7 +48,7 @@ def _part(join: Node, src: tuple[Node, ...], ids: Node, kind: str, count: int) -
     graph, stack = join.graph, _by_expert(src[0])
     experts = stack.src[1].shape[0] if stack is not None else 0
     table = graph.node("weight", (), Type((experts,), "i32"), table_name(join.name, kind))
-    places = ops.expert_slots(ids, table)
+    places = ops.gather(ids, table)
     y = _rebuilt(src[0], ids, places, count if kind == CACHED else 0, {})
     return graph.node(join.op, (y, *src[1:]), join.type, join.name, **dict(join.args))
 

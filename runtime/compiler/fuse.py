@@ -25,7 +25,8 @@ def residual(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
     if node.op != "add":
         return None
     for product, old, other in ((src[0], node.src[0], src[1]), (src[1], node.src[1], src[0])):
-        if product.op == "linear" and len(product.src) == 2 and uses[old] == 1 and other.type == node.type:
+        whole = product.type == other.type == node.type  # neither is broadcast
+        if product.op == "linear" and len(product.src) == 2 and uses[old] == 1 and whole:
             return ops.linear_add(*product.src, other)
     return None
 

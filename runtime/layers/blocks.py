@@ -19,7 +19,7 @@ def scaled(a: Arch, x: Node, factor: float) -> Node:
     """x (T, N) * factor."""
     if factor == 1.0:
         return x
-    return ops.mul(x, a.graph.const(np.full(x.width, factor, np.float32), "f32", "factor"))
+    return ops.mul(x, a.graph.const(np.array([factor], np.float32), "f32", "factor"))
 
 
 def windows(y: Node, *sizes: int) -> tuple[Node, ...]:
@@ -159,8 +159,9 @@ def head_norm(a: Arch, x: Node, name: str, heads: int) -> Node:
         return ops.reshape(a.norm(x, name), shape=(heads, dim))
     if len(found.shape) == 1:
         return a.norm(y, name)
-    ones, kind = a.graph.const(np.ones(dim, np.float32), "f32", "one"), "layer" if a.centered else "rms"
-    return ops.mul(ops.OPS[f"{kind}_norm"](y, ones, eps=a.eps), a.weight(f"{name}.weight", heads, dim))
+    ones = a.graph.const(np.ones(dim, np.float32), "f32", "one")
+    norm = ops.layer_norm if a.centered else ops.rms_norm
+    return ops.mul(norm(y, ones, eps=a.eps), a.weight(f"{name}.weight", heads, dim))
 
 
 def gate_and_up(a: Arch, x: Node, i: int) -> tuple[Node, ...]:

@@ -103,7 +103,7 @@ def experts(
         more = a.optional(f"blk.{i}.{name}.bias", count, rows)
         return made if more is None else ops.expert_add(made, more, ids)
 
-    seen = ops.expert_sum(ops.reshape(x, shape=(1, x.width)), share) if router.early else x
+    seen = ops.mul(x, share) if router.early else x
     if a.weights.type(f"blk.{i}.ffn_gate_up_exps.weight") is None:
         parts = [product(seen, f"ffn_{n}_exps", size) for n in ("gate", "up")]
     else:
@@ -126,11 +126,8 @@ def rescaled(a: Arch, share: Node, ids: Node, i: int, count: int) -> Node:
     name = f"blk.{i}.ffn_down_exps.scale"
     if a.optional(name, count) is None:
         return share
-    used = share.width
-    factors = a.graph.const(np.asarray(a.weights.array(name), np.float32).reshape(-1, 1), "f32", name)
-    none = ops.mul(share, a.graph.const(np.zeros(used, np.float32), "f32", "none"))
-    found = ops.expert_add(ops.reshape(none, shape=(used, 1)), factors, ids)
-    return ops.mul(share, ops.reshape(found, shape=(used,)))
+    factors = a.graph.const(np.asarray(a.weights.array(name), np.float32), "f32", name)
+    return ops.mul(share, ops.gather(ids, factors))
 
 
 def with_shared(a: Arch, x: Node, y: Node, i: int) -> Node:
@@ -149,11 +146,7 @@ def with_shared(a: Arch, x: Node, y: Node, i: int) -> Node:
 def gated_row(a: Arch, x: Node, y: Node, i: int, flat: bool) -> Node:
     """y * sigmoid(x @ w.T), with the weight (1, D), or flat (D): the gate of a shared expert."""
     name = f"blk.{i}.ffn_gate_inp_shexp.weight"
+    w = a.weight(name, a.width) if flat else a.weight(name, 1, a.width)
     if flat:
-        ones = a.graph.const(np.ones((1, a.width), np.float32), "f32", "ones")
-        logits = ops.linear(ops.mul(x, a.weight(name, a.width)), ones)
-    else:
-        logits = ops.linear(x, a.weight(name, 1, a.width))
-    ids = ops.top_experts(logits, k=1)
-    share = ops.expert_weights(logits, ids, norm=0, sigmoid=1)
-    return ops.expert_sum(ops.reshape(y, shape=(1, a.width)), share)
+        w = a.graph.const(np.asarray(a.weights.array(name), np.float32).reshape(1, -1), "f32", name)
+    return ops.mul(y, ops.sigmoid(ops.linear(x, w)))

@@ -126,9 +126,10 @@ def mamba_net(a: Arch, x: Node, i: int) -> Node:
     gate, mixed, dt = windows(mixed, s.inner, s.channels, s.heads)
     v, k, q = windows(short_conv(a, mixed, i), s.inner, s.shared, s.shared)
     dt, decay = dt_and_decay(a, dt, i)
-    y = ops.reshape(selective_scan(a, i, q, k, v, decay, dt, delta=False), shape=(s.inner,))
-    skip = a.graph.const(np.repeat(per_head(a, i, "d"), s.head_dim), "f32", "skip")
-    y = ops.swiglu(gate, ops.add(y, ops.mul(v, skip)))
+    y = selective_scan(a, i, q, k, v, decay, dt, delta=False)
+    skip = a.graph.const(per_head(a, i, "d").reshape(-1, 1), "f32", "skip")
+    y = ops.add(y, ops.mul(ops.reshape(v, shape=(s.heads, s.head_dim)), skip))
+    y = ops.swiglu(gate, ops.reshape(y, shape=(s.inner,)))
     return linear(a, _norm_groups(a, y, i), f"{p}ssm_out", a.width)
 
 

@@ -119,8 +119,7 @@ class Llama4(Arch):
             ones = self.graph.const(np.ones(self.head_dim, np.float32), "f32", "ones")
             return ops.rms_norm(q, ones, eps=self.eps), ops.rms_norm(k, ones, eps=self.eps)
         share = ops.position_scale(self.pos, step=FLOOR, slope=SLOPE)
-        flat = ops.reshape(q, shape=(1, self.heads[i] * self.head_dim))
-        return ops.reshape(ops.expert_sum(flat, share), shape=(self.heads[i], self.head_dim)), k
+        return ops.mul(q, ops.reshape(share, shape=(1, 1))), k
 
 
 def mixture(a: Arch, x: Node, i: int) -> Node:

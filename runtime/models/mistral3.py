@@ -60,5 +60,4 @@ class Mistral3(Arch):
         part = np.arange(self.cache.context) // step
         table = np.asarray(1 + slope * np.log1p(part), np.float32).reshape(-1, 1)
         share = ops.get_rows(self.graph.const(table, "f32", "sharpness"), self.pos)
-        flat = ops.reshape(q, shape=(1, self.heads[i] * self.head_dim))
-        return ops.reshape(ops.expert_sum(flat, share), shape=(self.heads[i], self.head_dim)), k
+        return ops.mul(q, ops.reshape(share, shape=(1, 1))), k

@@ -15,7 +15,6 @@ import numpy as np
 from satchel.quant import FORMATS
 from satchel.quant.cache import encode_cache
 from satchel.runtime.graph import LEAVES, Arg, Array, Dim, Node, Roots, Type, toposort
-from satchel.runtime.ops.experts import expert_slots
 from satchel.runtime.ops.latent import (
     absorbed_attention,
     expanded_attention,
@@ -35,7 +34,15 @@ from satchel.runtime.ops.recurrent import (
     sigmoid,
     softplus,
 )
-from satchel.runtime.ops.tokens import gather_rows, logprobs, sample, sample_masked, tokens_get, tokens_put
+from satchel.runtime.ops.tokens import (
+    gather,
+    gather_rows,
+    logprobs,
+    sample,
+    sample_masked,
+    tokens_get,
+    tokens_put,
+)
 
 # Re-exports, so that callers write `ops.gather_rows` or `ops.gated_scan` for ops of other modules.
 __all__ = [
@@ -44,8 +51,8 @@ __all__ = [
     "conv_write",
     "evaluate",
     "expanded_attention",
-    "expert_slots",
     "gated_scan",
+    "gather",
     "gather_rows",
     "index_positions",
     "logprobs",
@@ -113,6 +120,33 @@ def concat(a: Array, b: Array) -> Array:
     return np.concatenate((a, np.broadcast_to(b, (*a.shape[:2], b.shape[2]))), axis=-1)
 
 
+# --- elementwise, with broadcast
+
+
+def _broadcast(a: Type, b: Type) -> Type:
+    """a, to whose shape b broadcasts."""
+    lead = len(a.shape) - len(b.shape)
+    if lead < 0 or any(n not in (1, size) for n, size in zip(b.shape, a.shape[lead:], strict=True)):
+        raise TypeError(f"{b} does not broadcast to {a}")
+    return a
+
+
+@op(_broadcast, row_wise=True)
+def add(a: Array, b: Array) -> Array:
+    """a + b; b broadcasts to a's shape as in numpy: their last dimensions meet, and each size of b is a's or
+    1.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(a + b, np.float32)
+
+
+@op(_broadcast, row_wise=True, follows=True)
+def mul(a: Array, b: Array) -> Array:
+    """a * b; b broadcasts to a's shape as in add."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(a * b, np.float32)
+
+
 # --- products
 
 
@@ -131,7 +165,7 @@ def linear(x: Array, *weights: Array) -> Array:
 
 @op(
     lambda x, w, r: _columns(x, w),
-    parts=lambda x, w, r: OPS["add"](linear(x, w), r),
+    parts=lambda x, w, r: add(linear(x, w), r),
     row_wise=True,
     product=True,
     weights=slice(1, 2),
@@ -150,7 +184,7 @@ def quantize(x: Array, *, format: str) -> Array:
     return encode(np.ascontiguousarray(x, np.float32), None)
 
 
-# --- norms, activations, sums
+# --- norms, activations
 
 
 @op(_same, row_wise=True)
@@ -251,18 +285,6 @@ def soft_cap(x: Array, *, cap: float) -> Array:
     """cap * tanh(x / cap), elementwise: keeps values within +-cap. Source: Gemma 2, arXiv 2408.00118."""
     with np.errstate(over="ignore"):
         return (np.float32(cap) * np.tanh(x / np.float32(cap))).astype(np.float32)
-
-
-@op(_same, row_wise=True)
-def add(a: Array, b: Array) -> Array:
-    """a + b. b has a's shape, or is one row that is broadcast."""
-    return (a + b).astype(np.float32)
-
-
-@op(_same, row_wise=True, follows=True)
-def mul(a: Array, b: Array) -> Array:
-    """a * b. b has a's shape, or is one row that is broadcast."""
-    return (a * b).astype(np.float32)
 
 
 # --- mixture of experts; E: experts of a layer, k: experts per token
@@ -368,7 +390,7 @@ def expert_linear(x: Array, w: Array, ids: Array) -> Array:
 
 @op(
     _expert_rows,
-    parts=lambda x, g, u, ids: OPS["swiglu"](expert_linear(x, g, ids), expert_linear(x, u, ids)),
+    parts=lambda x, g, u, ids: swiglu(expert_linear(x, g, ids), expert_linear(x, u, ids)),
     row_wise=True,
     product=True,
     experts=True,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from satchel.runtime.graph import Array, Type
-from satchel.runtime.ops.op import OPS, op
+from satchel.runtime.ops.op import op
 from satchel.runtime.ops.op import rows_of as _rows
 
 
@@ -39,8 +39,9 @@ def absorbed_attention(
     out = np.zeros((len(q), q.shape[1] * value), np.float32)
     mine = _runs(slot, pos) < least
     if mine.any():
-        attention = OPS["attention"].define
-        out[mine] = attention(q[mine], k, v, slot[mine], pos[mine], table, scale=scale, value=value)
+        from satchel.runtime.ops import attention
+
+        out[mine] = attention.define(q[mine], k, v, slot[mine], pos[mine], table, scale=scale, value=value)
     return out
 
 

@@ -15,6 +15,12 @@ def gather_rows(x: Array, rows: Array) -> Array:
     return np.asarray(x[rows])
 
 
+@op(lambda ids, table: Type(ids.shape, table.format), row_wise=True, exact=True, indexes=(1, 0))
+def gather(ids: Array, table: Array) -> Array:
+    """Numbers of a table (N), int32 or float32, at ids (T, k): (T, k)."""
+    return np.asarray(table[ids])
+
+
 @op(_same, alias=True, exact=True)
 def tokens_put(ring: Array, ids: Array, slot: Array, pos: Array, *, shift: int = 0) -> Array:
     """Writes token ids to the token table (S, W) of their slots at pos + shift. Negative ids are skipped."""

@@ -17,6 +17,7 @@ import tiny_file
 
 from satchel.cli.main import main
 from satchel.formats.gguf import open_gguf
+from satchel.runtime import ops
 from satchel.runtime.api.model import Model
 from satchel.runtime.device.device import find_backend, libraries
 from satchel.runtime.engine.engine import BatchEntry
@@ -118,11 +119,11 @@ def test_check(model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert main(["plan", str(model), "--check", "hello you"]) == 0
     assert "steps are within their bounds" in capsys.readouterr().out
 
-    @wraps(OPS["attention"].define)
+    @wraps(ops.attention.define)
     def nothing(q: Array, *_: Array, **__: object) -> Array:
         return np.zeros((len(q), tiny.WIDTH), np.float32)
 
-    monkeypatch.setitem(OPS, "attention", replace(OPS["attention"], define=nothing))
+    monkeypatch.setitem(OPS, "attention", replace(ops.attention, define=nothing))
     assert main(["plan", str(model), "--check", "hello you"]) == 1
     assert "blk.0: attention on cpu" in capsys.readouterr().err
 

@@ -9,11 +9,12 @@ import tiny
 from satchel.errors import RequestError
 from satchel.quant import FORMATS
 from satchel.quant.cache import CACHE_TYPES, encode_cache
+from satchel.runtime import ops
 from satchel.runtime.device.device import find_backend, libraries
 from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.graph import Array, leaves
 from satchel.runtime.layers.arch import Cache
-from satchel.runtime.ops import OPS, evaluate
+from satchel.runtime.ops import evaluate
 
 BACKENDS = [f.name for f in libraries() if f.name in ("cpu", "remote", "numba") and not f.reason]
 IDS = [int(i) for i in np.random.default_rng(3).integers(0, tiny.VOCAB, 45)]
@@ -93,7 +94,7 @@ def test_turning_spreads_an_outlier(kind: str) -> None:
     rng = np.random.default_rng(1)
     x = rng.standard_normal((64, 2, 128)).astype(np.float32)
     x[..., 5] *= 30
-    rotate, stored = OPS["hadamard"].define, FORMATS[kind]
+    rotate, stored = ops.hadamard.define, FORMATS[kind]
     plain = stored.decode(encode_cache(x, stored))
     rotated = rotate(stored.decode(encode_cache(rotate(x), stored)))
     rest = np.arange(128) != 5
@@ -102,7 +103,7 @@ def test_turning_spreads_an_outlier(kind: str) -> None:
 
 def test_turning_twice_is_nothing_and_products_stay() -> None:
     a, b = np.random.default_rng(2).standard_normal((2, 3, 4, 96)).astype(np.float32)
-    rotate = OPS["hadamard"].define
+    rotate = ops.hadamard.define
     np.testing.assert_allclose(rotate(rotate(a)), a, atol=1e-6)
     np.testing.assert_allclose((rotate(a) * rotate(b)).sum(-1), (a * b).sum(-1), atol=1e-4)
 

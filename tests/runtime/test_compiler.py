@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tiny
 
+from satchel.runtime import ops
 from satchel.runtime.compiler import PIPELINE, Context, compile, optimize
 from satchel.runtime.compiler.lower import state_layout
 from satchel.runtime.compiler.memory import assign, storage
@@ -154,10 +155,8 @@ def gate_and_up(other: Callable[[Node, Node], Node] | None, weights: int = 2) ->
     """Steps of swiglu(x @ w0.T, x @ w1.T) beside `other` of the gate and of x, with so many products of x."""
     g = Graph()
     x = g.node("input", (), Type((TOKENS, 64)), "x")
-    gate, up, *more = (
-        OPS["linear"](x, g.node("weight", (), Type((64, 64)), f"w{i}")) for i in range(weights)
-    )
-    roots = (OPS["swiglu"](gate, up), *more, *([other(gate, x)] if other else []))
+    gate, up, *more = (ops.linear(x, g.node("weight", (), Type((64, 64)), f"w{i}")) for i in range(weights))
+    roots = (ops.swiglu(gate, up), *more, *([other(gate, x)] if other else []))
     values = {n.name: np.ones(n.shape[-1:] * 2, np.float32) for n in toposort(roots) if n.op in LEAVES}
     after = optimize(roots, context()).roots
     for a, b in zip(evaluate(roots, values), evaluate(after, values), strict=True):
@@ -167,7 +166,7 @@ def gate_and_up(other: Callable[[Node, Node], Node] | None, weights: int = 2) ->
 
 def test_a_gated_product_that_somebody_else_reads_stays_in_parts() -> None:
     assert gate_and_up(None) == ["linear_swiglu"]
-    assert gate_and_up(lambda gate, x: OPS["add"](gate, x)) == ["linear", "swiglu", "add"]
+    assert gate_and_up(lambda gate, x: ops.add(gate, x)) == ["linear", "swiglu", "add"]
     assert gate_and_up(None, weights=3) == ["linear", "swiglu"], "a third product of x shares their step"
 
 
@@ -226,6 +225,18 @@ def test_dead_steps_are_never_in_the_plan() -> None:
         assert plan.n_steps == sum(n.op in OPS and not OPS[n.op].view for n in toposort(optimized.roots))
 
 
+@pytest.mark.parametrize("product_first", [True, False])
+def test_a_sum_that_broadcasts_is_no_residual(product_first: bool) -> None:
+    """linear_add has no broadcast: neither of a bias nor of a product with one row."""
+    g = Graph()
+    x = g.node("input", (), Type((TOKENS, 64)), "x")
+    w = g.node("weight", (), Type((64 if product_first else 1, 64)), "w")
+    y = ops.linear(x, w)
+    bias = g.node("weight", (), Type((64,)), "bias")
+    (root,) = optimize((ops.add(y, bias) if product_first else ops.add(x, y),), context()).roots
+    assert root.op == "add" and root.type == x.type
+
+
 def test_two_devices_take_turns_through_copies() -> None:
     w = tiny.weights("llama", "q8_0")
     targets = Everything("cpu"), Everything("gpu")
@@ -262,12 +273,12 @@ def test_verify_finds_what_a_pass_could_break() -> None:
         verify_graph((g.node("input", (), Type((1,), "q3_zz"), "y"),))
     i = [g.node("input", (), Type((TOKENS,), "i32"), n) for n in ("ids", "slot", "pos")]
     ring = g.node("state", (), Type((2, 8), "i32"), "tokens")
-    put = OPS["tokens_put"](ring, *i)
-    late = OPS["tokens_get"](ring, i[1], i[2])
+    put = ops.tokens_put(ring, *i)
+    late = ops.tokens_get(ring, i[1], i[2])
     with pytest.raises(PlanError, match="after tokens_put"):
         verify_graph((put, late))
     with pytest.raises(PlanError, match="overwritten twice"):
-        verify_graph((put, OPS["tokens_put"](ring, *i, shift=1)))
+        verify_graph((put, ops.tokens_put(ring, *i, shift=1)))
 
 
 def test_verify_finds_a_view_outside_its_buffer() -> None:
@@ -283,5 +294,5 @@ def test_constants_are_folded() -> None:
     g = Graph()
     one, two = g.const(np.ones(4, np.float32), "f32"), g.const(np.full(4, 2, np.float32), "f32")
     x = g.node("input", (), Type((TOKENS, 4)), "x")
-    (root,) = PIPELINE[0]((OPS["mul"](x, OPS["add"](one, two)),), context())
+    (root,) = PIPELINE[0]((ops.mul(x, ops.add(one, two)),), context())
     assert root.src[1].op == "const" and root.src[1].arg("value").array.tolist() == [3] * 4

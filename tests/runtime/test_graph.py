@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from satchel.runtime.graph import ROWS, TOKENS, Graph, Literal, Type, readers, rewrite, toposort
+from satchel.runtime import ops
+from satchel.runtime.graph import ROWS, TOKENS, Dim, Graph, Literal, Node, Type, readers, rewrite, toposort
 from satchel.runtime.ops import OPS, evaluate
 
 
@@ -14,8 +15,8 @@ def leaf(g: Graph, name: str, *shape: int):
 def test_equal_work_is_one_node() -> None:
     g = Graph()
     x, y = leaf(g, "x", 4), leaf(g, "y", 4)
-    assert OPS["add"](x, y) is OPS["add"](x, y)
-    assert OPS["add"](x, y) is not OPS["add"](y, x)
+    assert ops.add(x, y) is ops.add(x, y)
+    assert ops.add(x, y) is not ops.add(y, x)
     assert x is leaf(g, "x", 4)
     assert x is not y
 
@@ -30,8 +31,8 @@ def test_a_leaf_keeps_its_type() -> None:
 def test_unreached_nodes_are_not_in_the_order() -> None:
     g = Graph()
     x, y = leaf(g, "x", 4), leaf(g, "y", 4)
-    dead = OPS["mul"](x, y)
-    live = OPS["add"](x, x)
+    dead = ops.mul(x, y)
+    live = ops.add(x, x)
     assert dead not in toposort([live]) and y not in toposort([live])
     assert toposort([live]) == [x, live]
 
@@ -39,17 +40,15 @@ def test_unreached_nodes_are_not_in_the_order() -> None:
 def test_readers_count_roots() -> None:
     g = Graph()
     x = leaf(g, "x", 4)
-    y = OPS["add"](x, x)
+    y = ops.add(x, x)
     assert readers((y, y)) == {y: 1, x: 2}
 
 
 def test_rewrite_replaces_and_rebuilds() -> None:
     g = Graph()
     x, y = leaf(g, "x", 4), leaf(g, "y", 4)
-    roots = rewrite(
-        (OPS["add"](OPS["mul"](x, y), y),), lambda n, src: OPS["add"](*src) if n.op == "mul" else None
-    )
-    assert roots[0] is OPS["add"](OPS["add"](x, y), y)
+    roots = rewrite((ops.add(ops.mul(x, y), y),), lambda n, src: ops.add(*src) if n.op == "mul" else None)
+    assert roots[0] is ops.add(ops.add(x, y), y)
 
 
 def test_literals_compare_by_content() -> None:
@@ -64,15 +63,34 @@ def test_op_arguments_are_checked() -> None:
     g = Graph()
     x, w = leaf(g, "x", 4), g.node("weight", (), Type((4,)), "w")
     with pytest.raises(TypeError, match="takes"):
-        OPS["rms_norm"](x, w)
+        ops.rms_norm(x, w)
     with pytest.raises(TypeError, match="takes"):
-        OPS["rms_norm"](x, w, eps=1e-5, other=1)
+        ops.rms_norm(x, w, eps=1e-5, other=1)
 
 
 def test_product_shapes_must_meet() -> None:
     g = Graph()
     with pytest.raises(TypeError, match="rows of 5"):
-        OPS["linear"](leaf(g, "x", 4), g.node("weight", (), Type((7, 5)), "w"))
+        ops.linear(leaf(g, "x", 4), g.node("weight", (), Type((7, 5)), "w"))
+
+
+def of_shape(g: Graph, *shape: int | Dim) -> Node:
+    return g.node("input", (), Type(shape), str(shape))
+
+
+@pytest.mark.parametrize("b", [(TOKENS, 4, 6), (TOKENS, 1, 1), (TOKENS, 4, 1), (1, 1, 6), (4, 6), (6,), (1,)])
+def test_what_is_added_broadcasts(b: tuple[int | Dim, ...]) -> None:
+    g = Graph()
+    a, other = of_shape(g, TOKENS, 4, 6), of_shape(g, *b)
+    assert ops.add(a, other).type == ops.mul(a, other).type == a.type
+
+
+@pytest.mark.parametrize("b", [(TOKENS, 4), (ROWS, 1, 1), (4,), (2, 6), (5, 4, 6), (1, TOKENS, 4, 6)])
+def test_what_does_not_broadcast_is_refused(b: tuple[int | Dim, ...]) -> None:
+    g = Graph()
+    for made in (ops.add, ops.mul):
+        with pytest.raises(TypeError, match="does not broadcast"):
+            made(of_shape(g, TOKENS, 4, 6), of_shape(g, *b))
 
 
 @pytest.mark.parametrize("name", sorted(OPS))
@@ -85,11 +103,11 @@ def test_fused_ops_equal_their_parts() -> None:
     x, w = leaf(g, "x", 64), g.node("weight", (), Type((64,)), "w")
     m = g.node("weight", (), Type((64, 64)), "m")
     fused = [
-        OPS["norm_quantize"](x, w, eps=1e-5, format="q8_0"),
-        OPS["swiglu_quantize"](x, x, format="q8_0"),
-        OPS["linear_add"](x, m, x),
-        OPS["linear_swiglu"](x, m, m),
-        OPS["linear_swiglu_quantize"](x, m, m, format="q8_0"),
+        ops.norm_quantize(x, w, eps=1e-5, format="q8_0"),
+        ops.swiglu_quantize(x, x, format="q8_0"),
+        ops.linear_add(x, m, x),
+        ops.linear_swiglu(x, m, m),
+        ops.linear_swiglu_quantize(x, m, m, format="q8_0"),
     ]
     values = {
         n: rng.standard_normal(s, np.float32) for n, s in (("x", (3, 64)), ("w", (64,)), ("m", (64, 64)))

@@ -18,11 +18,13 @@ from satchel.errors import ModelError
 from satchel.formats.gguf import Metadata, TensorSource, open_gguf, write_gguf
 from satchel.formats.quantize import find_recipe, quantize_file
 from satchel.quant import FORMATS
+from satchel.runtime import ops
 from satchel.runtime.api.model import Model
 from satchel.runtime.device.device import find_backend, libraries
-from satchel.runtime.graph import ROWS, Type, toposort
+from satchel.runtime.graph import LEAVES, ROWS, TOKENS, Type, toposort
 from satchel.runtime.layers.arch import Cache, HParams, find_arch
-from satchel.runtime.ops import OPS
+from satchel.runtime.layers.mixture import gated_row, rescaled
+from satchel.runtime.ops import evaluate
 from satchel.runtime.placement.dryrun import dry_run
 from satchel.runtime.weights.weights import check_tensors
 
@@ -102,10 +104,10 @@ def test_experts_are_a_weighted_sum_of_feed_forwards() -> None:
     x, logits = rng.standard_normal((t, d)).astype(np.float32), rng.standard_normal((t, e)).astype(np.float32)
     gate, up = (rng.standard_normal((e, n, d)).astype(np.float32) for _ in range(2))
     down = rng.standard_normal((e, d, n)).astype(np.float32)
-    ids = OPS["top_experts"].define(logits, k=k)
-    inner = OPS["expert_swiglu"].define(x, gate, up, ids)
-    weights = OPS["expert_weights"].define(logits, ids, norm=1)
-    got = OPS["expert_sum"].define(OPS["expert_linear"].define(inner, down, ids), weights)
+    ids = ops.top_experts.define(logits, k=k)
+    inner = ops.expert_swiglu.define(x, gate, up, ids)
+    weights = ops.expert_weights.define(logits, ids, norm=1)
+    got = ops.expert_sum.define(ops.expert_linear.define(inner, down, ids), weights)
     for i in range(t):
         best = np.argsort(-logits[i])[:k]
         p = np.exp(logits[i, best])
@@ -120,13 +122,39 @@ def test_shapes_that_do_not_meet_are_refused() -> None:
     g = tiny.build(ARCH, tiny.weights(ARCH), CACHE).logits.graph
     types = {"x": Type((4, 8)), "own": Type((4, 3, 8)), "w": Type((5, 6, 8)), "ids": Type((4, 2), "i32")}
     node = {name: g.node("weight", (), type, name) for name, type in types.items()}
-    assert OPS["expert_linear"](node["x"], node["w"], node["ids"]).shape == (4, 2, 6)
+    assert ops.expert_linear(node["x"], node["w"], node["ids"]).shape == (4, 2, 6)
     for operands in (("own", "w", "ids"), ("x", "x", "ids"), ("x", "ids", "ids")):
         with pytest.raises(TypeError, match="expert product"):
-            OPS["expert_linear"](*(node[n] for n in operands))
+            ops.expert_linear(*(node[n] for n in operands))
     for k in (0, 9):
         with pytest.raises(TypeError, match="top_experts"):
-            OPS["top_experts"](node["x"], k=k)
+            ops.top_experts(node["x"], k=k)
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_a_shared_expert_is_gated_by_one_number_of_each_token(flat: bool) -> None:
+    rng, w, name = np.random.default_rng(3), tiny.TinyWeights(), "blk.0.ffn_gate_inp_shexp.weight"
+    weight = rng.standard_normal(tiny.WIDTH).astype(np.float32)
+    w.put(name, weight if flat else weight.reshape(1, -1))
+    a = find_arch("qwen2moe")(HParams(tiny.metadata("qwen2moe"), "qwen2moe"), w, CACHE)
+    x, y = (rng.standard_normal((5, tiny.WIDTH)).astype(np.float32) for _ in range(2))
+    gated = gated_row(a, *(a.input(n, Type((TOKENS, tiny.WIDTH))) for n in "xy"), 0, flat)
+    (got,) = evaluate((gated,), {"x": x, "y": y, **w.tensors})
+    np.testing.assert_allclose(got, y / (1 + np.exp(-(x @ weight)))[:, None], rtol=1e-5, atol=1e-6)
+    assert [n.op for n in toposort((gated,)) if n.op not in LEAVES] == ["linear", "sigmoid", "mul"]
+
+
+def test_weights_of_experts_are_multiplied_with_the_factor_of_each() -> None:
+    rng, w, name = np.random.default_rng(4), tiny.TinyWeights(), "blk.0.ffn_down_exps.scale"
+    factors, share = rng.standard_normal(8).astype(np.float32), rng.random((5, 3)).astype(np.float32)
+    w.put(name, factors)
+    a = find_arch("qwen2moe")(HParams(tiny.metadata("qwen2moe"), "qwen2moe"), w, CACHE)
+    ids = rng.integers(0, 8, (5, 3)).astype(np.int32)
+    inputs = a.input("share", Type((TOKENS, 3))), a.input("chosen", Type((TOKENS, 3), "i32"))
+    made = rescaled(a, *inputs, 0, 8)
+    (got,) = evaluate((made,), {"share": share, "chosen": ids})
+    np.testing.assert_array_equal(got, share * factors[ids])
+    assert [n.op for n in toposort((made,)) if n.op not in LEAVES] == ["gather", "mul"]
 
 
 # --- passes, plans, counts

@@ -14,6 +14,7 @@ import tiny_file
 
 from satchel.errors import ModelError, RequestError
 from satchel.formats.gguf import open_gguf
+from satchel.runtime import ops
 from satchel.runtime.adapters.adapters import AdapterFile
 from satchel.runtime.adapters.control_vectors import read_control_vector
 from satchel.runtime.api.model import Model
@@ -22,7 +23,6 @@ from satchel.runtime.engine.engine import BatchEntry, Engine
 from satchel.runtime.graph import Node
 from satchel.runtime.layers.arch import Arch, Cache, HParams
 from satchel.runtime.models.llama import Llama
-from satchel.runtime.ops import OPS
 from satchel.runtime.weights.weights import FileWeights, upload
 
 pytestmark = pytest.mark.skipif(
@@ -44,7 +44,7 @@ def steered_logits(path: Path, add: dict[int, Any]) -> Any:
     class Steered(Llama):
         def layer(self: Arch, x: Node, i: int) -> Node:
             y = super().layer(x, i)  # type: ignore[misc]
-            return OPS["add"](y, self.graph.const(add[i].reshape(1, -1), "f32")) if i in add else y
+            return ops.add(y, self.graph.const(add[i].reshape(1, -1), "f32")) if i in add else y
 
     with open_gguf(path) as gguf, Model.load(path, threads=2) as model:
         weights, cache = FileWeights(gguf), Cache(96)

@@ -233,14 +233,15 @@ def test_matrices_of_products_are_packable_and_nothing_else(arch: str, tied: boo
 def test_a_weight_with_another_reader_stays() -> None:
     from types import SimpleNamespace
 
+    from satchel.runtime import ops
     from satchel.runtime.graph import TOKENS
-    from satchel.runtime.ops import OPS
 
     g = Graph()
     x = g.node("input", (), Type((TOKENS, 64)), "x")
     w, v = (g.node("weight", (), Type((64, 64), "f32"), n) for n in "wv")
-    y = OPS["add"](OPS["linear"](x, w), OPS["linear"](x, v))
-    forward: Any = SimpleNamespace(roots=lambda output: (OPS["mul"](y, v),))
+    y = ops.add(ops.linear(x, w), ops.linear(x, v))
+    rows = g.node("input", (), Type((TOKENS,), "i32"), "rows")
+    forward: Any = SimpleNamespace(roots=lambda output: (ops.mul(y, ops.gather_rows(v, rows)),))
     assert set(packable(forward)) == {"w"}
 
 

@@ -97,14 +97,6 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
             yield elsewhere(rng, products(rng, format, 1, tokens, 512, 70, tokens > 1), share)
 
 
-@case("expert_slots")
-def _(rng: np.random.Generator) -> Iterator[Case]:
-    for tokens, experts, k in ((1, 8, 2), (40, 300, 7)):
-        table = rng.integers(-1, experts, experts, np.int32)
-        inputs = (choose(rng, tokens, experts, k), (table, "i32"))
-        yield Case(f"{tokens}x{experts}", inputs, (tokens, k), "i32", bound=0)
-
-
 @case("expert_swiglu")
 def _(rng: np.random.Generator) -> Iterator[Case]:
     yield from product_cases(rng, 2, False)

@@ -8,8 +8,8 @@ import numpy as np
 from one_step import ACTIVATIONS, CASES, WEIGHTS, Case, case, encode, f32, i32, random_blocks
 
 from satchel.quant import FORMATS
+from satchel.runtime import ops
 from satchel.runtime.graph import Array
-from satchel.runtime.ops import OPS
 
 
 def frequencies(n_rot: int) -> tuple[Array, str]:
@@ -24,7 +24,7 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def cos_sin(n_rot: int, pos: tuple[Array, str], scale: float = 1.25) -> tuple[Array, str]:
-    return OPS["rope_table"].define(pos[0], frequencies(n_rot)[0], scale=scale), "f32"
+    return ops.rope_table.define(pos[0], frequencies(n_rot)[0], scale=scale), "f32"
 
 
 @case("rope")

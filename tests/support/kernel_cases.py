@@ -51,6 +51,18 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
         yield Case(format, ((w, format), i32(3, 0, 8, 3)), (4, 512), bound=0)
 
 
+@case("gather")
+def _(rng: np.random.Generator) -> Iterator[Case]:
+    for tokens, n, k in ((1, 8, 2), (40, 300, 7), (3, 1, 1)):
+        ids = (rng.integers(0, n, (tokens, k)).astype(np.int32), "i32")
+        table = (rng.integers(-(2**31), 2**31, n).astype(np.int32), "i32")
+        yield Case(f"{tokens}x{n}", (ids, table), (tokens, k), "i32", bound=0)
+        yield Case(f"{tokens}x{n} f32", (ids, f32(rng, n)), (tokens, k), bound=0)
+    few = np.array([0.0, -0.0, 3e38, 1e-45, np.inf, -np.inf, np.nan], np.float32)
+    every = (np.arange(14, dtype=np.int32).reshape(2, 7) % 7, "i32")
+    yield Case("extremes", (every, (few, "f32")), (2, 7), bound=0)
+
+
 @case("gather_rows")
 def _(rng: np.random.Generator) -> Iterator[Case]:
     yield Case("f32", (f32(rng, 6, 40), i32(5, 0)), (2, 40), bound=0)
@@ -150,6 +162,26 @@ def pair_cases(rng: np.random.Generator) -> Iterator[Case]:
     yield Case("row", (f32(rng, 5, 33), f32(rng, 33)), (5, 33), bound=0)
     yield Case("one", (f32(rng, 5, 3, 11), f32(rng, 1, 3, 11)), (5, 3, 11), bound=0)
     yield Case("large", (f32(rng, 50, 512), f32(rng, 50, 512)), (50, 512), bound=0)
+    yield from broadcast_cases(rng)
+
+
+def broadcast_cases(rng: np.random.Generator) -> Iterator[Case]:
+    """Second operands of every shape that broadcasts to the first; square ones, whose sizes do not tell
+    which dimension is meant; and numbers whose sums and products overflow, vanish or are none.
+    """
+    shapes: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+        ((5, 33), (5, 1)), ((5, 33), (1, 33)), ((5, 33), (1,)), ((5, 33), (1, 1)), ((9,), (9,)), ((9,), (1,)),
+        ((7, 7), (7,)), ((7, 7), (7, 1)), ((50, 512), (50, 1)), ((1, 300), (1, 1)),
+        ((5, 3, 11), (5, 1, 1)), ((5, 3, 11), (3, 11)), ((5, 3, 11), (3, 1)), ((5, 3, 11), (11,)),
+        ((5, 3, 11), (5, 3, 1)), ((5, 3, 11), (5, 1, 11)), ((6, 6, 6), (6,)), ((6, 6, 6), (6, 1)),
+        ((6, 6, 6), (6, 1, 1)), ((6, 6, 6), (6, 6)), ((5, 2, 3, 4), (5, 1, 3, 1)), ((5, 2, 3, 4), (2, 1, 4)),
+    ]  # fmt: skip
+    for a, b in shapes:
+        yield Case(f"{a} {b}", (f32(rng, *a), f32(rng, *b)), a, bound=0)
+    few = np.array([0.0, -0.0, 3e38, -3e38, 1e-15, np.inf, -np.inf, np.nan, 1.0], np.float32)
+    wide = (np.tile(few, (9, 5)), "f32")
+    yield Case("extreme numbers of rows", (wide, (few.reshape(9, 1), "f32")), (9, 45), bound=0)
+    yield Case("extreme rows", (wide, (np.resize(few[::-1], 45), "f32")), (9, 45), bound=0)
 
 
 CASES["add"] = CASES["mul"] = pair_cases
@@ -189,17 +221,19 @@ def row(one: Case, t: int, split: tuple[int, ...]) -> Case:
     return Case(one.name, inputs, (1, *one.shape[1:]), one.format, one.args)
 
 
-def wrong(op: str, index: int, values: list[int]) -> Case:
+def wrong(op: str, index: int, values: list[int] | list[list[int]]) -> Case:
     one = cases_of(op)[0]
     inputs = list(one.inputs)
-    inputs[index] = i32(*values)
+    inputs[index] = (np.array(values, np.int32), "i32")
     return Case(one.name, tuple(inputs), one.shape, one.format, one.args)
 
 
 # Calls of `wrong`: numbers of a step that point outside.
-WRONG: list[tuple[str, int, list[int]]] = [
+WRONG: list[tuple[str, int, list[int] | list[list[int]]]] = [
     ("get_rows", 1, [3, 9, 0, 0]),
     ("get_rows", 1, [-1, 0, 0, 0]),
+    ("gather", 0, [[0, 8]]),
+    ("gather", 0, [[-1, 0]]),
     ("gather_rows", 1, [6, 0]),
     ("gather_rows", 1, [-1, 0]),
     ("kv_write", 2, [0, 2, 1, 0]),

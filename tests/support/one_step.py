@@ -79,7 +79,8 @@ def plan_of(op: str, case: Case, pad: int) -> tuple[Segment, list[bytearray]]:
     alias = OPS[op].alias
     data, views, buffers = [bytearray(32)], [], [BufferSpec("step", STEP, 32)]
     for array, format in case.inputs:
-        raw, stride = spread(array, 0 if array.ndim == 1 else pad)
+        shared = op in ("add", "mul") and array.ndim < len(case.shape)  # such an operand is dense
+        raw, stride = spread(array, 0 if array.ndim == 1 or shared else pad)
         views.append(view(len(buffers), format, shape_of(array, format), stride))
         buffers.append(BufferSpec(f"in{len(buffers)}", STATE if alias else CONST, len(raw)))
         data.append(raw)
