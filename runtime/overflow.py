@@ -9,12 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from satchel.quant import RequestError
 from satchel.runtime.kv import common
 from satchel.runtime.log import LOG
 from satchel.runtime.refusals import PromptTooLong
 
-POLICIES = ("error", "shift", "truncate-middle")
 ROOM = 8  # an answer without a limit has room for one part in so many of the context after a cut
 HEAD = 4  # of a text whose middle is cut, one part in so many of what stays stands at its beginning
 SYSTEM = ("system", "developer")
@@ -39,11 +37,6 @@ class Fitted:
             return ()
         of = f" ({self.messages} messages)" if self.messages else ""
         return (f"{self.cut} tokens{of} were left out of the middle of the prompt to fit the context",)
-
-
-def check_policy(policy: str) -> None:
-    if policy not in POLICIES:
-        raise RequestError(f"on_overflow is {policy!r}: expected one of {', '.join(POLICIES)}")
 
 
 def most_prompt(context: int, max_tokens: int) -> int:

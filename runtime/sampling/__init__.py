@@ -5,7 +5,7 @@ or history of draws.
 
 from satchel.runtime.sampling.chain import NONE, lost, penalized, sample_row
 from satchel.runtime.sampling.exact import MASK, uniform
-from satchel.runtime.sampling.options import GREEDY, LETTERS, NAMES, ORDER, RANGES, Sampling
+from satchel.runtime.sampling.options import GREEDY, LETTERS, NAMES, ORDER, WHOLE, Sampling
 
 __all__ = [
     "GREEDY",
@@ -14,7 +14,7 @@ __all__ = [
     "NAMES",
     "NONE",
     "ORDER",
-    "RANGES",
+    "WHOLE",
     "Sampling",
     "lost",
     "penalized",
