@@ -4,7 +4,7 @@ command line, the server and the chat derive theirs from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from satchel.quant import RequestError
@@ -12,21 +12,40 @@ from satchel.runtime.graph import Array
 from satchel.runtime.request_option import check_options, documented, options_of, request_option
 from satchel.runtime.sampling.exact import MASK
 
-ORDER = (
-    "penalties", "dry", "top_n_sigma", "top_k", "typical", "top_p", "min_p", "xtc", "temperature",
-)  # fmt: skip
-LETTERS = dict(zip("edskypmxt", ORDER, strict=True))  # of --sampler-seq
-ALIASES = {
-    "top_n_sigma": ("top-n-sigma", "top_nsigma"),
-    "typical": ("typ_p", "typical_p", "typ-p", "typical-p", "typ"),
-    "temperature": ("temp",),
-    "top_k": ("top-k",),
-    "top_p": ("top-p", "nucleus"),
-    "min_p": ("min-p",),
-}
 BREAKERS = ("\n", ":", '"', "*")
 INT_MAX = 2**31 - 1
 MOST_BIASES = 512  # tokens of logit_bias; as many places are left for what DRY takes off
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """A stage of the sampling chain. letter: its name in --sampler-seq; is_on: whether options make it change
+    anything; aliases: its other names.
+    """
+
+    letter: str
+    is_on: Callable[[Sampling], bool]
+    aliases: tuple[str, ...] = ()
+
+
+def _penalizes(s: Sampling) -> bool:
+    return (s.repeat_penalty, s.presence_penalty, s.frequency_penalty) != (1, 0, 0) and s.repeat_last_n != 0
+
+
+# Stages in the order in which they run; their numbers in hal.h (HAL_STAGE_) follow it.
+SAMPLERS: Mapping[str, Sampler] = {
+    "penalties": Sampler("e", _penalizes),
+    "dry": Sampler("d", lambda s: s.dry_multiplier > 0 and s.dry_base >= 1 and s.dry_last_n != 0),
+    "top_n_sigma": Sampler("s", lambda s: s.top_n_sigma >= 0, ("top-n-sigma", "top_nsigma")),
+    "top_k": Sampler("k", lambda s: s.top_k > 0, ("top-k",)),
+    "typical": Sampler("y", lambda s: s.typical_p < 1, ("typ_p", "typical_p", "typ-p", "typical-p", "typ")),
+    "top_p": Sampler("p", lambda s: s.top_p < 1, ("top-p", "nucleus")),
+    "min_p": Sampler("m", lambda s: s.min_p > 0, ("min-p",)),
+    "xtc": Sampler("x", lambda s: s.xtc_probability > 0),
+    "temperature": Sampler("t", lambda s: s.temperature != 1 or s.dynatemp_range > 0, ("temp",)),
+}
+ORDER = tuple(SAMPLERS)
+LETTERS = {one.letter: name for name, one in SAMPLERS.items()}  # of --sampler-seq
 
 
 @documented
@@ -215,7 +234,7 @@ def stages(names: Iterable[str]) -> tuple[str, ...]:
     """Names of stages as they are called here. RequestError for an unknown or repeated one."""
     if isinstance(names, str):
         raise RequestError(f"samplers are {names!r}: give a list of names")
-    known = {alias: name for name in ORDER for alias in (name, *ALIASES.get(name, ()))}
+    known = {alias: name for name in ORDER for alias in (name, *SAMPLERS[name].aliases)}
     found: list[str] = []
     for name in names:
         stage = known.get(name)
